@@ -1,0 +1,157 @@
+"""The bound on a clock's error, the interval that it gives, and the one status table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+DEFAULT_HOLDOVER_AFTER_NS = 5_000_000_000
+DEFAULT_VOID_AFTER_NS = 1_000_000_000_000
+
+
+class ClockStatus(IntEnum):
+    """How far the clock may be trusted now. SYNCHRONIZED: fed by fresh, valid samples; it says nothing of steering."""
+
+    UNKNOWN = 0
+    SYNCHRONIZED = 1
+    HOLDOVER = 2
+    DISRUPTED = 3
+
+
+class Reference(StrEnum):
+    """Against what an interval holds."""
+
+    PARENT = "parent"
+    GRANDMASTER = "gm"
+    UTC = "utc"
+
+
+class Reason(IntEnum):
+    """Why a bound or a status is what it is. Numbers are part of the segment's layout: append, never renumber."""
+
+    OK = 0
+    NO_SAMPLE_YET = 1
+    NO_SEGMENT = 2
+    TORN_SEGMENT = 3
+    OTHER_BOOT = 4
+    OTHER_TIME_NAMESPACE = 5
+    AS_OF_IN_FUTURE = 6
+    CLOCK_STEPPED = 7
+    SOURCE_RESTARTED = 8
+    PARENT_CHANGED = 9
+    STALE = 10
+    VOID = 11
+    PHC_NOT_MEASURED = 12
+    BOUNDARY_CLOCK_ERROR_UNKNOWN = 13
+    ARBITRARY_TIMESCALE = 14
+    UTC_OFFSET_UNKNOWN = 15
+    UTC_OFFSET_DIFFERS = 16
+    GRANDMASTER_NOT_LOCKED = 17
+    GRANDMASTER_ACCURACY_UNKNOWN = 18
+    NOT_COMPUTED = 19
+    OTHER_LAYOUT = 20
+
+    @property
+    def text(self) -> str:
+        return _REASON_TEXTS[self]
+
+
+_REASON_TEXTS = {
+    Reason.OK: "",
+    Reason.NO_SAMPLE_YET: "no valid sample yet",
+    Reason.NO_SEGMENT: "no clock segment: is timesyncd running here?",
+    Reason.TORN_SEGMENT: "the clock segment's writer died half-way",
+    Reason.OTHER_BOOT: "the clock segment is of another boot",
+    Reason.OTHER_TIME_NAMESPACE: "the clock segment is of another time namespace",
+    Reason.AS_OF_IN_FUTURE: "the clock segment is dated in the future",
+    Reason.CLOCK_STEPPED: "the system clock was stepped",
+    Reason.SOURCE_RESTARTED: "the PTP daemon restarted",
+    Reason.PARENT_CHANGED: "the PTP parent changed",
+    Reason.STALE: "no fresh sample; the bound grows",
+    Reason.VOID: "no fresh sample for too long",
+    Reason.PHC_NOT_MEASURED: "ptp4l measures the PHC (hardware stamps); PHC to system clock is not measured",
+    Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN: "boundary clock error unknown: set boundary_clock_error_ns",
+    Reason.ARBITRARY_TIMESCALE: "the grandmaster announces an arbitrary timescale",
+    Reason.UTC_OFFSET_UNKNOWN: "the grandmaster announces no valid, traceable UTC offset",
+    Reason.UTC_OFFSET_DIFFERS: "the announced UTC offset is not the one that ptp4l takes out (utc_offset_s)",
+    Reason.GRANDMASTER_NOT_LOCKED: "the grandmaster is not locked to its reference",
+    Reason.GRANDMASTER_ACCURACY_UNKNOWN: "the grandmaster announces no accuracy",
+    Reason.NOT_COMPUTED: "not computed",
+    Reason.OTHER_LAYOUT: "the clock segment has another layout version",
+}
+
+
+class Interval(NamedTuple):
+    """The true time lies in [earliest, latest], ns since 1970; both None while the status is UNKNOWN or DISRUPTED."""
+
+    earliest: int | None
+    latest: int | None
+    status: ClockStatus
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """|clock error| <= bound_ns at as_of, growing by growth_ppb; bound_ns None = unbounded, for `reason`."""
+
+    bound_ns: int | None
+    growth_ppb: int = 0
+    reason: Reason = Reason.OK
+
+    def at(self, age_ns: int) -> int | None:
+        """The bound at this age, rounded up, so never understated."""
+        if self.bound_ns is None:
+            return None
+        return self.bound_ns - (-self.growth_ppb * age_ns // 1_000_000_000)
+
+    def plus(self, more_ns: int) -> Bound:
+        """A bound against a clock that is at most `more_ns` further away; unbounded stays unbounded."""
+        return self if self.bound_ns is None else Bound(self.bound_ns + more_ns, self.growth_ppb, self.reason)
+
+
+def unbounded(reason: Reason) -> Bound:
+    return Bound(None, 0, reason)
+
+
+_NOT_COMPUTED = unbounded(Reason.NOT_COMPUTED)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBound:
+    """
+    How to compute a clock's bound at any later moment. `as_of_ns` is CLOCK_BOOTTIME; `terms` are the parent bound's hard
+    terms in nanoseconds, by name; the statuses are as of the last reading, and `status_at` ages them.
+    """
+
+    as_of_ns: int
+    real_minus_boot_ns: int
+    parent_hard: Bound
+    gm_hard: Bound
+    utc_hard: Bound
+    gm_status: ClockStatus
+    utc_status: ClockStatus
+    grandmaster_identity: str | None = None
+    parent_identity: str | None = None
+    utc_seconds_removed: int | None = None
+    clock: str | None = None
+    holdover_after_ns: int = DEFAULT_HOLDOVER_AFTER_NS
+    void_after_ns: int = DEFAULT_VOID_AFTER_NS
+    parent_stat: Bound = _NOT_COMPUTED
+    gm_stat: Bound = _NOT_COMPUTED
+    utc_stat: Bound = _NOT_COMPUTED
+    terms: dict[str, int] = field(default_factory=dict)
+
+
+def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_after_ns: int) -> ClockStatus:
+    """
+    The status table, applied by whoever reads.
+
+    What was written as UNKNOWN or DISRUPTED stays so; SYNCHRONIZED ages to HOLDOVER and then to UNKNOWN. An age below 0 is
+    a segment from the future: UNKNOWN.
+    """
+    if written in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
+        return written
+    if age_ns < 0 or age_ns >= void_after_ns:
+        return ClockStatus.UNKNOWN
+    return ClockStatus.SYNCHRONIZED if age_ns < holdover_after_ns else ClockStatus.HOLDOVER

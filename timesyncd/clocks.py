@@ -1,0 +1,79 @@
+"""The clocks that timesyncd reads, as integer nanoseconds, and a fake pair for tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+NS_PER_S = 1_000_000_000
+
+#: A step of CLOCK_REALTIME smaller than this passes unseen, so it is a term of every bound.
+STEP_TOLERANCE_NS = 2_000
+
+
+class Clocks(Protocol):
+    """What a model needs to know of time."""
+
+    def realtime_ns(self) -> int:
+        """CLOCK_REALTIME: UTC as far as somebody keeps it so."""
+
+    def boottime_ns(self) -> int:
+        """CLOCK_BOOTTIME: never steps, runs through suspend; every age is counted on it."""
+
+
+class SystemClocks:
+    """The machine's own clocks."""
+
+    def realtime_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_REALTIME)
+
+    def boottime_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class FakeClocks:
+    """Clocks that move only when told to."""
+
+    real_ns: int = 1_700_000_000 * NS_PER_S
+    boot_ns: int = 1_000 * NS_PER_S
+
+    def realtime_ns(self) -> int:
+        return self.real_ns
+
+    def boottime_ns(self) -> int:
+        return self.boot_ns
+
+    def advance(self, elapsed_ns: int) -> None:
+        """Let both clocks run alike."""
+        self.real_ns += elapsed_ns
+        self.boot_ns += elapsed_ns
+
+    def step(self, by_ns: int) -> None:
+        """Set CLOCK_REALTIME as an operator or a daemon would."""
+        self.real_ns += by_ns
+
+
+def real_minus_boot_ns(clocks: Clocks, readings: int = 3) -> int:
+    """
+    CLOCK_REALTIME minus CLOCK_BOOTTIME, which only a step changes: both are slewed alike.
+
+    REALTIME is read first, so a preempted reading errs downward only: the largest of a few is the best.
+    """
+    return max(clocks.realtime_ns() - clocks.boottime_ns() for _ in range(readings))
+
+
+def boot_id() -> int:
+    """This boot's random 128-bit id; another one means that CLOCK_BOOTTIME started anew."""
+    return int(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""), 16)
+
+
+def time_namespace() -> int:
+    """The inode of our time namespace: another one shifts CLOCK_BOOTTIME. 0 where the kernel has none."""
+    try:
+        return os.stat("/proc/self/ns/time").st_ino
+    except FileNotFoundError:
+        return 0

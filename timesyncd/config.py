@@ -1,0 +1,205 @@
+"""The one TOML file -> pydantic models. Every error is one line: file, key path, value, and what is allowed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
+from timesyncd.errors import ConfigError
+
+DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
+DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Nanoseconds = Annotated[int, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A table of the file: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Secret(Section):
+    """Never in the file itself: `file` holds it, or the environment variable `env` does."""
+
+    file: Path | None = None
+    env: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Secret:
+        if (self.file is None) == (self.env is None):
+            raise ValueError("give either file or env")
+        return self
+
+    def reveal(self) -> SecretStr:
+        """Raises ConfigError when the file cannot be read or the variable is not set."""
+        try:
+            value = self.file.read_text().rstrip("\n") if self.file else os.environ[self.env or ""]
+        except (OSError, KeyError) as error:
+            raise ConfigError(f"secret {self.file or '$' + str(self.env)}: cannot be read: {error}") from error
+        return SecretStr(value)
+
+
+class Node(Section):
+    name: Name = Field(default_factory=lambda: socket.gethostname().split(".")[0])
+    runtime_dir: Path = DEFAULT_RUNTIME_DIR
+
+
+class Bounds(Section):
+    """What is assumed of a clock source; docs/error-bound.md explains each."""
+
+    local_drift_ppb: Nanoseconds = 50_000
+    grandmaster_rate_ppb: Nanoseconds = 100
+    delay_filter_length: Annotated[int, Field(ge=1, le=1000)] = 10
+    boundary_clock_error_ns: Nanoseconds | None = None
+    asymmetry_uncertainty_ns: Nanoseconds = 0
+    grandmaster_holdover_budget_ns: Nanoseconds = 1_500
+    utc_offset_s: int = 37
+    holdover_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_HOLDOVER_AFTER_NS
+    void_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_VOID_AFTER_NS
+
+
+class Source(Section):
+    """A clock source of this node. `options` are the driver's own keys, which stand in the same table."""
+
+    name: Name
+    driver: str
+    bounds: Bounds = Bounds()
+    options: BaseModel
+
+
+class Grandmaster(Section):
+    name: Name
+    driver: str
+    identities: list[Annotated[str, Field(pattern=r"^[0-9a-f]{6}\.[0-9a-f]{4}\.[0-9a-f]{6}$")]] = []
+    options: BaseModel
+
+
+class Mqtt(Section):
+    host: str
+    port: Port = 1883
+    username: str | None = None
+    password: Secret | None = None
+    topic_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] = "timesyncd/v1"
+    state_every_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+
+
+class Store(Section):
+    path: Path = Path("/var/lib/timesyncd/history.sqlite")
+    keep_days: Annotated[float, Field(gt=0)] = 7
+
+
+class Web(Section):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8319
+
+
+class Hub(Section):
+    """This daemon joins the jobs' marks. `nodes` are the nodes expected; `window_steps` the steps that a signal looks back on."""
+
+    nodes: list[Name] = []
+    window_steps: Annotated[int, Field(ge=1, le=10_000)] = 100
+
+
+class Config(Section):
+    node: Node = Node()
+    source: list[Source] = []
+    grandmaster: list[Grandmaster] = []
+    mqtt: Mqtt | None = None
+    store: Store | None = Store()
+    web: Web | None = Web()
+    hub: Hub | None = None
+
+
+OptionsOf = Callable[[str], type[BaseModel]]
+"""A driver's Options model by the driver's name; raises ConfigError when there is no such driver."""
+
+
+def load(path: Path, options_of: OptionsOf) -> Config:
+    """Read the file. Raises ConfigError with one line for the first thing that is wrong."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    return parse(data, options_of, str(path))
+
+
+def parse(data: dict[str, Any], options_of: OptionsOf, origin: str) -> Config:
+    """The same from a parsed table; `origin` names it in errors."""
+    data = dict(data)
+    for key, model in (("source", Source), ("grandmaster", Grandmaster)):
+        tables = data.get(key, [])
+        if not isinstance(tables, list):
+            raise ConfigError(f"{origin}: {key} = {tables!r}: write it as [[{key}]]")
+        data[key] = [_with_options(t, model, options_of, f"{origin}: {key}[{i}]") for i, t in enumerate(tables)]
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{origin}: {_one_line(error.errors()[0])}") from error
+    _no_duplicates(config, origin)
+    return config
+
+
+def _with_options(table: Any, model: type[Section], options_of: OptionsOf, where: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} = {table!r}: a table is wanted")
+    own = {key: value for key, value in table.items() if key in model.model_fields and key != "options"}
+    rest = {key: value for key, value in table.items() if key not in own}
+    if not isinstance(own.get("driver"), str):
+        raise ConfigError(
+            f"{where}.driver = {own.get('driver')!r}: the name of a driver is wanted (timesyncd drivers lists them)"
+        )
+    try:
+        options = options_of(own["driver"])
+    except ConfigError as error:
+        raise ConfigError(f"{where}.driver = {own['driver']!r}: {error}") from error
+    try:
+        own["options"] = options.model_validate(rest)
+    except ValidationError as error:
+        allowed = sorted((set(model.model_fields) - {"options"}) | set(options.model_fields))
+        raise ConfigError(f"{where}.{_one_line(error.errors()[0], allowed)}") from error
+    return own
+
+
+def _one_line(error: ErrorDetails, allowed: list[str] | None = None) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    if error["type"] == "extra_forbidden":
+        keys = ", ".join(allowed or _keys_at(error["loc"][:-1]))
+        return f"{path} = {error['input']!r}: unknown key; allowed here: {keys}"
+    if error["type"] == "missing":
+        return f"{path}: missing"
+    return f"{path} = {error['input']!r}: {error['msg']}"
+
+
+def _keys_at(location: tuple[int | str, ...]) -> list[str]:
+    """The keys allowed in the table at this place of the file."""
+    model: Any = Config
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        model = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+    return sorted(set(model.model_fields) - {"options"})
+
+
+def _no_duplicates(config: Config, origin: str) -> None:
+    names = [source.name for source in config.source] + [unit.name for unit in config.grandmaster]
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ConfigError(
+                f"{origin}: name = {name!r}: given {times} times; names of sources and grandmasters are unique"
+            )

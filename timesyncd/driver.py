@@ -1,0 +1,132 @@
+"""The contract of a driver, and the one runner that polls, bounds, backs off, reports and logs for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import ClassVar, Protocol
+
+from pydantic import BaseModel
+
+from timesyncd.clocks import Clocks
+from timesyncd.errors import SourceError, Unreachable
+from timesyncd.sample import NoSample, Reading
+
+log = logging.getLogger(__name__)
+
+GROUP = "timesyncd.drivers"
+MAX_BACKOFF_S = 60.0
+
+
+class Driver(Protocol):
+    """
+    One clock source or grandmaster.
+
+    Built as `Class(name, options, runtime_dir)`, where `options` is an instance of the class attribute `Options`.
+    `poll` takes one reading and returns what is new, possibly nothing. It may wait for the device, never longer than
+    `timeout_s`, and must not retry, sleep beyond its poll, or log: the runner does all three.
+    `open` and `poll` raise `SourceError` (Unreachable, Malformed, Refused) and nothing else; after an error the runner calls
+    `close` and later `open` again. `close` never raises.
+    """
+
+    Options: ClassVar[type[BaseModel]]
+    poll_interval_s: float
+    timeout_s: float
+
+    async def open(self) -> None: ...
+
+    async def poll(self) -> Sequence[Reading]: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PollReport:
+    """How one poll went; `error` is None when it succeeded, `lost` counts the failures in a row."""
+
+    source: str
+    boottime_ns: int
+    duration_ns: int
+    error: str | None
+    lost: int
+
+
+def installed() -> dict[str, EntryPoint]:
+    """Every driver that can be named in the configuration, by name."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def backoff_s(failures: int, interval_s: float, jitter: float) -> float:
+    """
+    How long to wait after the n-th failure in a row: doubled each time, at most a minute, spread by `jitter` in [0, 1)
+    over half to one and a half, so that a fleet does not knock in step.
+    """
+    base = min(MAX_BACKOFF_S, max(interval_s, 0.1) * 2.0 ** min(failures - 1, 20))
+    return base * (0.5 + jitter)
+
+
+class Runner:
+    """Polls one driver for ever. `samples()` yields its readings, and a NoSample for each poll that failed."""
+
+    def __init__(self, name: str, driver: Driver, clocks: Clocks, report: Callable[[PollReport], None]) -> None:
+        self._name = name
+        self._driver = driver
+        self._clocks = clocks
+        self._report = report
+        self._is_open = False
+        self._lost = 0
+
+    async def samples(self) -> AsyncIterator[Reading]:
+        try:
+            while True:
+                started_ns = self._clocks.boottime_ns()
+                for reading in await self._poll_once(started_ns):
+                    yield reading
+                await asyncio.sleep(self._pause_s(started_ns))
+        finally:
+            await self._close()
+
+    async def _poll_once(self, started_ns: int) -> Sequence[Reading]:
+        try:
+            async with asyncio.timeout(self._driver.timeout_s):
+                if not self._is_open:
+                    self._is_open = True
+                    await self._driver.open()
+                readings = await self._driver.poll()
+        except (SourceError, TimeoutError) as error:
+            await self._close()
+            return [self._failed(started_ns, error)]
+        self._succeeded(started_ns)
+        return readings
+
+    def _failed(self, started_ns: int, error: Exception) -> NoSample:
+        if isinstance(error, TimeoutError):
+            error = Unreachable(f"no answer within {self._driver.timeout_s:g} s")
+        self._lost += 1
+        if self._lost == 1:
+            log.info("%s: lost: %s", self._name, error)
+        now_ns = self._clocks.boottime_ns()
+        self._report(PollReport(self._name, now_ns, now_ns - started_ns, str(error), self._lost))
+        return NoSample(self._name, now_ns, str(error))
+
+    def _succeeded(self, started_ns: int) -> None:
+        if self._lost:
+            log.info("%s: back after %d failed polls", self._name, self._lost)
+        self._lost = 0
+        now_ns = self._clocks.boottime_ns()
+        self._report(PollReport(self._name, now_ns, now_ns - started_ns, None, 0))
+
+    def _pause_s(self, started_ns: int) -> float:
+        if self._lost:
+            return backoff_s(self._lost, self._driver.poll_interval_s, random.random())
+        elapsed_s = (self._clocks.boottime_ns() - started_ns) / 1e9
+        return max(0.0, self._driver.poll_interval_s - elapsed_s)
+
+    async def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            await self._driver.close()

@@ -1,0 +1,31 @@
+"""Every failure that timesyncd expects, in one small tree."""
+
+from __future__ import annotations
+
+
+class TimesyncdError(Exception):
+    """A failure that timesyncd expects; its text is one line that says what and where."""
+
+
+class ConfigError(TimesyncdError):
+    """The configuration cannot be used; the text names file, key path, value and what is allowed."""
+
+
+class SourceError(TimesyncdError):
+    """A clock source or a grandmaster could not be read. Drivers raise nothing else."""
+
+
+class Unreachable(SourceError):
+    """No answer: no socket, no route, a time-out."""
+
+
+class Malformed(SourceError):
+    """An answer came that is not what its protocol says."""
+
+
+class Refused(SourceError):
+    """A well-formed answer says no: not authorised, not supported, no such object."""
+
+
+class StoreError(TimesyncdError):
+    """The store cannot be opened, read or written."""

@@ -1,0 +1,280 @@
+"""What crosses a wire: the models of every message on MQTT, HTTP and server-sent events; schemas/ is exported from here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from timesyncd.bound import Bound, ClockStatus, ErrorBound
+from timesyncd.sample import GrandmasterSample
+
+Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
+Severity = Literal["info", "warning", "critical"]
+Sequence64 = Field(ge=0, lt=2**63)
+
+
+class Message(BaseModel):
+    """Unknown keys are ignored, so that an older reader understands a newer writer."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Ordered(Message):
+    """Order is (node, incarnation, sequence): clocks step, counters do not."""
+
+    node: str
+    incarnation: int = Sequence64
+    sequence: int = Sequence64
+
+
+class BoundMessage(Message):
+    """|error| <= bound_ns + growth_ppb x age; null = unbounded, for `reason`."""
+
+    bound_ns: int | None
+    growth_ppb: int
+    reason: str
+
+    @classmethod
+    def of(cls, bound: Bound) -> BoundMessage:
+        return cls(bound_ns=bound.bound_ns, growth_ppb=bound.growth_ppb, reason=bound.reason.text)
+
+
+class SourceState(Message):
+    """One clock source of a node as last read; `reason` says why there is no sample."""
+
+    name: str
+    driver: str
+    reachable: bool
+    reason: str | None = None
+    port_state: str | None = None
+    offset_ns: int | None = None
+    path_delay_ns: int | None = None
+    frequency_ppb: int | None = None
+    clock_class: int | None = None
+    clock_accuracy: int | None = None
+    steps_removed: int | None = None
+    ptp_timescale: bool | None = None
+    poll_duration_ns: int | None = None
+
+
+class NodeState(Ordered):
+    """
+    How well a node's clock is known. `age_ns` is the bound's age on the node's CLOCK_BOOTTIME when this was published;
+    the bounds are as of then less `age_ns`, and grow. `boot_id` and `time_namespace` tell which nodes share one clock.
+    """
+
+    published_realtime_ns: int
+    age_ns: int | None
+    boot_id: str
+    time_namespace: int
+    status: Status
+    utc_status: Status
+    since_realtime_ns: int | None
+    parent: BoundMessage | None
+    gm: BoundMessage | None
+    utc: BoundMessage | None
+    terms: dict[str, int] = {}
+    holdover_after_ns: int
+    void_after_ns: int
+    grandmaster_identity: str | None = None
+    parent_identity: str | None = None
+    utc_seconds_removed: int | None = None
+    clock: str | None = None
+    sources: list[SourceState] = []
+
+
+class AlarmMessage(Message):
+    id: int
+    index: int
+    severity: str
+    text: str
+    since: str | None = None
+
+
+class GrandmasterState(Ordered):
+    """What a grandmaster said of itself when `node` last polled it; null = not provided. `reachable` false: last known."""
+
+    name: str
+    published_realtime_ns: int
+    age_ns: int | None
+    reachable: bool
+    reason: str | None = None
+    identities: list[str] = []
+    profiles: list[str] = []
+    model: str | None = None
+    serial: str | None = None
+    firmware: str | None = None
+    sys_name: str | None = None
+    sys_descr: str | None = None
+    uptime_s: int | None = None
+    clock_identity: str | None = None
+    clock_state: str | None = None
+    clock_class: int | None = None
+    clock_accuracy: int | None = None
+    phase_offset_ns: int | None = None
+    gnss_state: str | None = None
+    satellites_tracked: int | None = None
+    satellites_healthy: int | None = None
+    selected_reference: str | None = None
+    alarms: list[AlarmMessage] | None = None
+    unknown: list[str] = []
+
+
+class Availability(Message):
+    """Retained, on a topic of its own; the broker publishes `online: false` when the connection is lost."""
+
+    online: bool
+    incarnation: int = Sequence64
+
+
+class Mark(Message):
+    """One synchronization of one rank, CLOCK_REALTIME nanoseconds: arrived, began, ended."""
+
+    step: int
+    sync: int
+    kind: int
+    arrival_ns: int
+    begin_ns: int
+    end_ns: int
+    bytes: int
+
+
+class MarkBatch(Ordered):
+    """A datagram of the job link as the node's daemon received it; the daemon adds uid and pid."""
+
+    uid: int
+    pid: int
+    job: str
+    attempt: int
+    rank: int
+    world_size: int
+    boot_id: str
+    time_namespace: int
+    real_minus_boot_ns: int
+    gm_bound_ns: int | None
+    utc_bound_ns: int | None
+    status: Status
+    grandmaster_identity: str | None
+    utc_seconds_removed: int | None
+    lost: int
+    marks: list[Mark]
+
+
+class RankState(Message):
+    """One rank over the job's window: `last_share` is the share of conclusive steps in which it arrived last."""
+
+    rank: int
+    node: str
+    wait_p50_ns: int
+    wait_total_ns: int
+    last_share: float
+    lateness_p50_ns: int
+    marks_lost: int
+    clock_status: Status
+
+
+class Plan(Message):
+    """How the barrier is to be run, for steps from `from_step` on; immutable for (attempt, version)."""
+
+    version: int = 0
+    from_step: int = 0
+    mode: Literal["timed", "plain"] = "plain"
+    slack_ns: int = 0
+    guard_ns: int = 0
+    reason: str = ""
+
+
+class JobState(Ordered):
+    """
+    A job's two signals: how well the clocks of its nodes agree, and what synchronization costs it.
+
+    `sync_overhead` is the ratio of time spent in synchronization to elapsed time, over the window. `last_rank` is the last
+    to arrive in the newest complete step, null while *inconclusive*; `slow_rank` the rank that is last persistently.
+    `arrival_skew_error_ns` is the error bar of the skew (null: clocks not comparable).
+    """
+
+    job_id: str
+    job: str
+    attempt: int
+    uid: int
+    world_size: int
+    published_realtime_ns: int
+    step: int | None
+    steps_complete: int
+    steps_incomplete: int
+    sync_overhead: float | None
+    arrival_skew_ns: int | None
+    arrival_skew_p50_ns: int | None
+    arrival_skew_error_ns: int | None
+    last_rank: int | None
+    slow_rank: int | None
+    verdict: str
+    alignment_ns: int | None
+    alignment_growth_ppb: int | None
+    alignment_reason: str
+    ranks: list[RankState]
+    plan: Plan
+
+
+class FindingMessage(Message):
+    """A finding's wire form; `until_realtime_ns` null = it stands."""
+
+    id: str
+    severity: Severity
+    subject: str
+    since_realtime_ns: int
+    until_realtime_ns: int | None
+    evidence: str
+    cause: str
+    remedy: str
+
+
+PUBLISHED: tuple[type[Message], ...] = (
+    NodeState, GrandmasterState, Availability, MarkBatch, JobState, FindingMessage,
+)  # fmt: skip
+
+
+_STATUS_NAMES: dict[ClockStatus, Status] = {
+    ClockStatus.UNKNOWN: "UNKNOWN",
+    ClockStatus.SYNCHRONIZED: "SYNCHRONIZED",
+    ClockStatus.HOLDOVER: "HOLDOVER",
+    ClockStatus.DISRUPTED: "DISRUPTED",
+}
+
+
+def status_name(status: ClockStatus) -> Status:
+    return _STATUS_NAMES[status]
+
+
+def grandmaster_state(sample: GrandmasterSample | None, **more: object) -> GrandmasterState:
+    """The wire form of a sample; `more` are the fields that the sample does not know."""
+    if sample is None:
+        return GrandmasterState.model_validate(more)
+    satellites = sample.satellites
+    alarms = sample.alarms
+    fields = {name: getattr(sample, name) for name in _SAME_NAME}
+    return GrandmasterState.model_validate(
+        fields
+        | {
+            "satellites_tracked": None if satellites is None else len(satellites),
+            "satellites_healthy": None if satellites is None else sum(s.healthy is True for s in satellites),
+            "alarms": None if alarms is None else [dataclasses.asdict(alarm) for alarm in alarms],
+        }
+        | more
+    )
+
+
+_SAME_NAME = (
+    "profiles", "model", "serial", "firmware", "sys_name", "sys_descr", "uptime_s", "clock_identity", "clock_state",
+    "clock_class", "clock_accuracy", "phase_offset_ns", "gnss_state", "selected_reference", "unknown",
+)  # fmt: skip
+
+
+def bound_messages(bound: ErrorBound) -> dict[str, BoundMessage]:
+    return {
+        "parent": BoundMessage.of(bound.parent_hard),
+        "gm": BoundMessage.of(bound.gm_hard),
+        "utc": BoundMessage.of(bound.utc_hard),
+    }
