@@ -74,14 +74,15 @@ class ClockSample:
 @dataclass(frozen=True, slots=True)
 class NoSample:
     """
-    A reading that gave no sample, and why. `restarted` voids what was known: the clock was stepped, or the source began
-    anew. `port_state` is None where it was not told.
+    A reading that gave no sample, and why. `restarted` (the source began anew) and `stepped` (the clock was set) void what
+    was known. `port_state` is None where it was not told.
     """
 
     source: str
     boottime_ns: int
     reason: str
     restarted: bool = False
+    stepped: bool = False
     port_state: PortState | None = None
 
 

@@ -1,0 +1,135 @@
+"""The clock segment: an ErrorBound as 64-bit words. schemas/SHM.md is its bit diagram; a change there is a new version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason
+from timesyncd.sample import identity_number, identity_text
+
+NAME = "clock"
+MAGIC = int.from_bytes(b"tsyncclk", "little")
+LAYOUT_VERSION = 1
+
+#: Absent is a number that no field can have: an unbounded bound, an unknown identity, unknown seconds.
+ABSENT = -(2**63)
+
+#: The parent bound's hard terms, in the order of their words; those that have no meaning for a clock are ABSENT.
+TERMS = (
+    "offset",
+    "offset_spread",
+    "path_delay",
+    "granularity",
+    "step_tolerance",
+    "asymmetry_uncertainty",
+    "phc_reading",
+    "phc_to_system",
+)
+
+_BOUNDS = ("parent_hard", "gm_hard", "utc_hard", "parent_stat", "gm_stat", "utc_stat")
+_HEAD = 10
+WORD_COUNT = _HEAD + 3 * len(_BOUNDS) + 4 + len(TERMS)
+
+
+class Epoch(NamedTuple):
+    """Whose CLOCK_BOOTTIME a segment's times are on."""
+
+    boot_id: int
+    time_namespace: int
+
+
+def encode(bound: ErrorBound, epoch: Epoch) -> list[int]:
+    """The segment's payload."""
+    words = [
+        _signed(epoch.boot_id & (2**64 - 1)),
+        _signed(epoch.boot_id >> 64),
+        epoch.time_namespace,
+        bound.as_of_ns,
+        bound.real_minus_boot_ns,
+        int(bound.gm_status),
+        int(bound.utc_status),
+        bound.holdover_after_ns,
+        bound.void_after_ns,
+        _absent(bound.utc_seconds_removed),
+    ]
+    for name in _BOUNDS:
+        part: Bound = getattr(bound, name)
+        words += [_absent(part.bound_ns), part.growth_ppb, int(part.reason)]
+    words += [_identity_word(bound.grandmaster_identity), _identity_word(bound.parent_identity)]
+    words += _clock_words(bound.clock)
+    return words + [bound.terms.get(term, ABSENT) for term in TERMS]
+
+
+def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
+    """The inverse of `encode`. Raises ValueError for a number that this version does not know."""
+    rest = iter(words)
+    epoch = Epoch(_unsigned(next(rest)) | _unsigned(next(rest)) << 64, next(rest))
+    as_of_ns, real_minus_boot_ns = next(rest), next(rest)
+    gm_status, utc_status = ClockStatus(next(rest)), ClockStatus(next(rest))
+    holdover_after_ns, void_after_ns, seconds_removed = next(rest), next(rest), _present(next(rest))
+    bounds = {name: _bound(rest) for name in _BOUNDS}
+    grandmaster, parent = _identity(next(rest)), _identity(next(rest))
+    clock = _clock(next(rest), next(rest))
+    terms = {name: word for name, word in zip(TERMS, rest, strict=True) if word != ABSENT}
+    bound = ErrorBound(
+        as_of_ns=as_of_ns,
+        real_minus_boot_ns=real_minus_boot_ns,
+        gm_status=gm_status,
+        utc_status=utc_status,
+        grandmaster_identity=grandmaster,
+        parent_identity=parent,
+        utc_seconds_removed=seconds_removed,
+        clock=clock,
+        holdover_after_ns=holdover_after_ns,
+        void_after_ns=void_after_ns,
+        terms=terms,
+        **bounds,
+    )
+    return bound, epoch
+
+
+def _bound(words: Iterator[int]) -> Bound:
+    return Bound(_present(next(words)), next(words), Reason(next(words)))
+
+
+def _absent(value: int | None) -> int:
+    return ABSENT if value is None else value
+
+
+def _present(word: int) -> int | None:
+    return None if word == ABSENT else word
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
+
+
+def _unsigned(word: int) -> int:
+    return word % 2**64
+
+
+def _identity_word(identity: str | None) -> int:
+    return ABSENT if identity is None else _signed(identity_number(identity))
+
+
+def _identity(word: int) -> str | None:
+    return None if word == ABSENT else identity_text(_unsigned(word))
+
+
+def _clock_words(clock: str | None) -> list[int]:
+    """Kind (0 none, 1 realtime, 2 PHC) and the PHC's index."""
+    if clock is None:
+        return [0, ABSENT]
+    if clock == "realtime":
+        return [1, ABSENT]
+    index = clock.removeprefix("phc:")
+    return [2, int(index) if index.isdecimal() else ABSENT]
+
+
+def _clock(kind: int, index: int) -> str | None:
+    if kind == 0:
+        return None
+    if kind == 1:
+        return "realtime"
+    return "phc" if index == ABSENT else f"phc:{index}"
