@@ -1,0 +1,247 @@
+"""Prometheus: what stands at the moment of a scrape, built anew each time, so that no metric outlives its source."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from timesyncd.bound import Bound, ClockStatus, status_at
+from timesyncd.clocks import Clocks
+from timesyncd.driver import PollReport
+from timesyncd.messages import (
+    BoundMessage,
+    FindingMessage,
+    GrandmasterState,
+    JobState,
+    NodeState,
+    Severity,
+    SourceState,
+    Status,
+    status_name,
+)
+from timesyncd.sample import ClockState, PortState
+
+Rows = Iterable[tuple[tuple[str, ...], float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counted since the daemon's start; None: that part is not configured."""
+
+    samples_total: int | None = None
+    store_rows_total: int | None = None
+    store_dropped_total: int | None = None
+    mqtt_published_total: int | None = None
+    mqtt_dropped_total: int | None = None
+    mqtt_outdated_total: int | None = None
+    mqtt_rejected_total: int | None = None
+    joblink_datagrams_total: int | None = None
+    joblink_rejected_total: int | None = None
+
+
+COUNTER_HELP = {
+    "samples_total": "Fresh clock samples accepted.",
+    "store_rows_total": "Rows committed to the store.",
+    "store_dropped_total": "Rows that the store dropped because it fell behind.",
+    "mqtt_published_total": "Messages that the broker took.",
+    "mqtt_dropped_total": "Messages dropped because the broker was away or slow.",
+    "mqtt_outdated_total": "Messages received that were older than what was known.",
+    "mqtt_rejected_total": "Messages received that were not well-formed.",
+    "joblink_datagrams_total": "Datagrams of ranks that were understood.",
+    "joblink_rejected_total": "Datagrams on the job link that were not well-formed.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a scrape shows. `node.age_ns` is as of now; `polls` holds each source's latest report; None: not configured."""
+
+    node: NodeState
+    polls: Sequence[PollReport] = ()
+    grandmasters: Sequence[GrandmasterState] = ()
+    jobs: Sequence[JobState] = ()
+    findings: Sequence[FindingMessage] = ()
+    mqtt_connected: bool | None = None
+    counters: Counters = Counters()
+
+
+class Metrics:
+    """Calling `render` is one scrape."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], clocks: Clocks) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Collector(snapshot, clocks))
+        ProcessCollector(registry=self._registry)
+
+    def render(self) -> bytes:
+        """The Prometheus text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+
+class _Collector(Collector):
+    def __init__(self, snapshot: Callable[[], Snapshot], clocks: Clocks) -> None:
+        self._snapshot = snapshot
+        self._clocks = clocks
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(self._snapshot(), self._clocks.realtime_ns())
+
+
+def families(snapshot: Snapshot, realtime_ns: int) -> Iterator[Metric]:
+    yield from _node(snapshot.node)
+    yield from _sources(snapshot.node.sources)
+    yield from _polls(snapshot.polls)
+    yield from _grandmasters(snapshot.grandmasters)
+    yield from _jobs(snapshot.jobs, realtime_ns)
+    yield from _findings(snapshot.findings)
+    yield from _counters(snapshot.counters)
+    connected = None if snapshot.mqtt_connected is None else float(snapshot.mqtt_connected)
+    yield _gauge("mqtt_connected", "1 while connected to the broker.", (), [((), connected)])
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> GaugeMetricFamily:
+    """A value of None is left out: absent, never 0."""
+    family = GaugeMetricFamily(f"timesyncd_{name}", text, labels=labels)
+    for label_values, value in rows:
+        if value is not None:
+            family.add_metric(label_values, value)
+    return family
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
+
+
+def _one_of(names: Iterable[str], actual: str | None) -> Iterator[tuple[str, float]]:
+    """A state as one series a name, 1 for the present one, so that an alert can name the state it means."""
+    for name in names:
+        yield name, float(name == actual)
+
+
+def _node(node: NodeState) -> Iterator[Metric]:
+    names = get_args(Status)
+    gm_status, utc_status = (_status_now(node, status) for status in (node.status, node.utc_status))
+    yield _gauge(
+        "clock_status", "1 for the present status against the grandmaster.", ("node", "status"),
+        (((node.node, name), value) for name, value in _one_of(names, gm_status)),
+    )  # fmt: skip
+    yield _gauge(
+        "utc_status", "1 for the present status against UTC.", ("node", "status"),
+        (((node.node, name), value) for name, value in _one_of(names, utc_status)),
+    )  # fmt: skip
+    for name, message, status in (
+        ("parent", node.parent, gm_status), ("gm", node.gm, gm_status), ("utc", node.utc, utc_status),
+    ):  # fmt: skip
+        bound = _bound_now(message, status, node.age_ns)
+        yield _gauge(f"{name}_bound_seconds", f"Bound on the clock's error ({name}), now; absent when there is none.",
+                     ("node",), [((node.node,), bound)])  # fmt: skip
+    yield _gauge("bound_age_seconds", "Age of the sample that the bound rests on.", ("node",),
+                 [((node.node,), _seconds(node.age_ns))])  # fmt: skip
+    yield _gauge("bound_term_seconds", "The parent bound's terms, as of that sample.", ("node", "term"),
+                 (((node.node, term), _seconds(ns)) for term, ns in node.terms.items()))  # fmt: skip
+    if node.grandmaster_identity is not None:
+        identities = (node.node, node.grandmaster_identity, node.parent_identity or "")
+        yield _gauge("following_info", "Whom the node follows.", ("node", "grandmaster_identity", "parent_identity"),
+                     [(identities, 1.0)])  # fmt: skip
+
+
+def _status_now(node: NodeState, written: Status) -> Status:
+    if node.age_ns is None:
+        return written
+    return status_name(status_at(ClockStatus[written], node.age_ns, node.holdover_after_ns, node.void_after_ns))
+
+
+def _bound_now(message: BoundMessage | None, status: Status, age_ns: int | None) -> float | None:
+    """Seconds; None where the status leaves no bound to rely on."""
+    if message is None or age_ns is None or status in ("UNKNOWN", "DISRUPTED"):
+        return None
+    return _seconds(Bound(message.bound_ns, message.growth_ppb).at(age_ns))
+
+
+def _sources(sources: Sequence[SourceState]) -> Iterator[Metric]:
+    """Only of sources that are read now: what a state holds of the others is their last sample, not the present."""
+    sources = [source for source in sources if source.reachable and source.reason is None]
+    gauges: tuple[tuple[str, str, Callable[[SourceState], float | None]], ...] = (
+        ("offset_seconds", "Local clock minus reference: positive = ahead.", lambda s: _seconds(s.offset_ns)),
+        ("path_delay_seconds", "Mean path delay to the parent.", lambda s: _seconds(s.path_delay_ns)),
+        ("frequency_ratio", "Frequency error against the reference.", lambda s: _seconds(s.frequency_ppb)),
+        ("steps_removed", "Hops to the grandmaster.", lambda s: s.steps_removed),
+        ("clock_class", "clockClass of the grandmaster that the source follows.", lambda s: s.clock_class),
+    )
+    for name, text, read in gauges:
+        yield _gauge(name, text, ("source",), [((s.name,), read(s)) for s in sources])
+    ports = [(s.name, s.port_state) for s in sources if s.port_state is not None]
+    names = [state.name for state in PortState]
+    yield _gauge("port_state", "1 for the PTP port's present state.", ("source", "state"),
+                 (((source, name), value) for source, port in ports for name, value in _one_of(names, port)))  # fmt: skip
+
+
+def _polls(polls: Sequence[PollReport]) -> Iterator[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[PollReport], float | None]], ...] = (
+        ("poll_duration_seconds", "How long the latest poll took.", lambda p: _seconds(p.duration_ns)),
+        ("poll_success", "1 when the latest poll succeeded.", lambda p: float(p.error is None)),
+        ("poll_failures_in_row", "Polls failed since the last that succeeded.", lambda p: p.lost),
+    )
+    for name, text, read in gauges:
+        yield _gauge(name, text, ("source",), [((p.source,), read(p)) for p in polls])
+
+
+def _grandmasters(units: Sequence[GrandmasterState]) -> Iterator[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[GrandmasterState], float | None]], ...] = (
+        ("reachable", "1 when it answered the latest poll.", lambda g: float(g.reachable)),
+        ("age_seconds", "Since it last answered.", lambda g: _seconds(g.age_ns)),
+        ("uptime_seconds", "Since it started.", lambda g: g.uptime_s),
+        ("clock_class", "clockClass that it announces.", lambda g: g.clock_class),
+        ("phase_offset_seconds", "Its phase against its own reference.", lambda g: _seconds(g.phase_offset_ns)),
+        ("satellites_tracked", "Satellites tracked.", lambda g: g.satellites_tracked),
+        ("satellites_healthy", "Satellites tracked and healthy.", lambda g: g.satellites_healthy),
+    )
+    for name, text, read in gauges:
+        yield _gauge(f"grandmaster_{name}", text, ("grandmaster",), [((g.name,), read(g)) for g in units])
+    states = [(g.name, g.clock_state) for g in units if g.clock_state is not None]
+    names = [state.value for state in ClockState]
+    yield _gauge("grandmaster_clock_state", "1 for its servo's present state.", ("grandmaster", "state"),
+                 (((unit, name), value) for unit, state in states for name, value in _one_of(names, state)))  # fmt: skip
+    yield _gauge("grandmaster_alarms", "Standing alarms.", ("grandmaster",),
+                 [((g.name,), None if g.alarms is None else len(g.alarms)) for g in units])  # fmt: skip
+
+
+def _jobs(jobs: Sequence[JobState], realtime_ns: int) -> Iterator[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[JobState], float | None]], ...] = (
+        ("sync_overhead_ratio", "Time in synchronization to elapsed time.", lambda j: j.sync_overhead),
+        ("alignment_seconds", "Bound on how far the clocks of its nodes are apart, now.",
+         lambda j: _alignment_now(j, realtime_ns)),
+        ("arrival_skew_seconds", "First to last arrival in the newest complete step.", lambda j: _seconds(j.arrival_skew_ns)),
+        ("arrival_skew_error_seconds", "The skew's error bar.", lambda j: _seconds(j.arrival_skew_error_ns)),
+        ("slow_rank", "The rank that is last persistently; absent when none is.", lambda j: j.slow_rank),
+        ("steps_complete", "Steps of which every rank's marks came.", lambda j: j.steps_complete),
+        ("steps_incomplete", "Steps closed without all marks.", lambda j: j.steps_incomplete),
+    )  # fmt: skip
+    for name, text, read in gauges:
+        rows = [((j.job_id, j.job, str(j.attempt)), read(j)) for j in jobs]
+        yield _gauge(f"job_{name}", text, ("job_id", "job", "attempt"), rows)
+
+
+def _alignment_now(job: JobState, realtime_ns: int) -> float | None:
+    age_ns = max(0, realtime_ns - job.published_realtime_ns)
+    return _seconds(Bound(job.alignment_ns, job.alignment_growth_ppb or 0).at(age_ns))
+
+
+def _findings(findings: Sequence[FindingMessage]) -> Iterator[Metric]:
+    standing = Tally(f.severity for f in findings if f.until_realtime_ns is None)
+    yield _gauge("findings", "Standing findings.", ("severity",),
+                 [((severity,), standing[severity]) for severity in get_args(Severity)])  # fmt: skip
+
+
+def _counters(counters: Counters) -> Iterator[Metric]:
+    for field in dataclasses.fields(counters):
+        value: int | None = getattr(counters, field.name)
+        if value is not None:
+            yield CounterMetricFamily(f"timesyncd_{field.name}", COUNTER_HELP[field.name], value)

@@ -1,0 +1,90 @@
+// What is known, how it ages, and how numbers are written. No DOM here.
+
+const NS_PER_MS = 1e6;
+const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+
+/** Up, but not for what only binary fractions add: 1100 ns is 1.10 µs. */
+export const up = (value) => Math.ceil(value - 1e-9);
+
+/** A duration with three figures and its unit. A bound is rounded up, so that it is never understated. */
+export function duration(ns, round = Math.round) {
+  if (ns === null || ns === undefined) return "—";
+  const size = Math.abs(ns);
+  const [unit, name] = UNITS.find(([limit]) => size >= limit) ?? UNITS[3];
+  const digits = unit === 1 ? 0 : size / unit >= 100 ? 0 : size / unit >= 10 ? 1 : 2;
+  const text = (round((size / unit) * 10 ** digits) / 10 ** digits).toFixed(digits);
+  return `${ns < 0 ? "−" : ""}${text} ${name}`;
+}
+
+export const signed = (ns) => (ns > 0 ? "+" : "") + duration(ns);
+export const bound = (ns) => (ns === null || ns === undefined ? "none" : `±${duration(ns, up)}`);
+export const percent = (ratio) => (ratio === null ? "—" : `${(ratio * 100).toFixed(1)} %`);
+
+/** How long ago, in words that do not flicker. */
+export function span(ms) {
+  const s = Math.max(0, Math.floor(ms / 1000));
+  if (s < 120) return `${s} s`;
+  if (s < 7200) return `${Math.floor(s / 60)} min`;
+  return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} days`;
+}
+
+export const clockTime = (realtimeNs) => new Date(realtimeNs / NS_PER_MS).toLocaleTimeString([], { hour12: false });
+
+/** The status table of the clock: what was written ages while no message comes. */
+export function statusAt(written, ageNs, node) {
+  if (written === "UNKNOWN" || written === "DISRUPTED" || ageNs === null) return written;
+  if (ageNs < 0 || ageNs >= node.void_after_ns) return "UNKNOWN";
+  return ageNs < node.holdover_after_ns ? "SYNCHRONIZED" : "HOLDOVER";
+}
+
+/** A bound message at this age; null where there is none. */
+export function boundAt(message, ageNs) {
+  if (!message || message.bound_ns === null || ageNs === null) return null;
+  return message.bound_ns + Math.ceil((message.growth_ppb * ageNs) / 1e9);
+}
+
+/** A node as it stands now: age, statuses, bounds, and for how long. */
+export function nodeNow(node, heardAt, now) {
+  const sinceHeardNs = (now - heardAt) * NS_PER_MS;
+  const ageNs = node.age_ns === null ? null : node.age_ns + sinceHeardNs;
+  const status = statusAt(node.status, ageNs, node);
+  const utcStatus = statusAt(node.utc_status, ageNs, node);
+  const usable = (message, its) => (its === "UNKNOWN" || its === "DISRUPTED" ? null : boundAt(message, ageNs));
+  return {
+    ageNs, status, utcStatus,
+    gmNs: usable(node.gm, status), parentNs: usable(node.parent, status), utcNs: usable(node.utc, utcStatus),
+    lastingMs: lasting(node, status, ageNs, sinceHeardNs),
+  };
+}
+
+function lasting(node, status, ageNs, sinceHeardNs) {
+  if (status !== node.status) {
+    return (ageNs - (status === "HOLDOVER" ? node.holdover_after_ns : node.void_after_ns)) / NS_PER_MS;
+  }
+  if (node.since_realtime_ns === null) return null;
+  return (node.published_realtime_ns - node.since_realtime_ns + sinceHeardNs) / NS_PER_MS;
+}
+
+const KEYS = {
+  node: (data) => data.node, grandmaster: (data) => data.name, job: (data) => data.job_id,
+  finding: (data) => JSON.stringify([data.id, data.subject]),
+};
+
+/** Everything heard on one connection: the newest of each, and when it came. */
+export class Known {
+  constructor() {
+    this.own = null;
+    this.node = new Map();
+    this.grandmaster = new Map();
+    this.job = new Map();
+    this.finding = new Map();
+  }
+
+  /** The first node of a connection is the daemon's own. A finding that is over goes. */
+  take(kind, data, now) {
+    const key = KEYS[kind](data);
+    if (kind === "node") this.own ??= key;
+    if (kind === "finding" && data.until_realtime_ns !== null) this.finding.delete(key);
+    else this[kind].set(key, { data, heardAt: now });
+  }
+}
