@@ -1,0 +1,134 @@
+"""A Mosquitto of our own on a free port of the loopback."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+from timesyncd.errors import TimesyncdError
+from timesyncd.testbed import tools
+from timesyncd.testbed.leftovers import marked_environment, new_marker
+from timesyncd.testbed.netns import run
+
+HOST = "127.0.0.1"
+
+
+class Mosquitto:
+    """
+    `with Mosquitto() as broker:` listens at `broker.host`, `broker.port`; the port stays the same over stop and start.
+
+    `users` (name -> password): who may connect; None = anybody. Nothing is kept on disk. It dies with the thread that
+    started it. Raises TimesyncdError when it does not start.
+    """
+
+    host = HOST
+
+    def __init__(self, users: dict[str, str] | None = None, marker: str | None = None) -> None:
+        self._users = users
+        self._environment = marked_environment(marker or new_marker())
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="timesyncd-broker-"))
+        try:
+            self.port = free_port()
+            (self._folder / "mosquitto.conf").write_text(self._configuration())
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def pid(self) -> int | None:
+        """None while it is stopped."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Returns when it accepts connections."""
+        command = [tools.find("mosquitto"), "-c", str(self._folder / "mosquitto.conf")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                tools.dying_with_parent(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+            )
+        self._wait_until_listening()
+
+    def stop(self) -> None:
+        """Kill it, as a crash would: clients see the connection end. Nothing to do when it does not run."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process, "the broker is stopped"
+        self._process.send_signal(number)
+
+    def _configuration(self) -> str:
+        # max_queued_messages 0 = no limit: with the default a subscriber at QoS 1 loses retained messages unseen.
+        # user: else Mosquitto, started by root, gives its rights up and cannot read this folder.
+        options = [
+            f"listener {self.port} {HOST}",
+            "persistence false",
+            "max_queued_messages 0",
+            f"user {getpass.getuser()}",
+        ]
+        if self._users is None:
+            return "\n".join([*options, "allow_anonymous true", ""])
+        return "\n".join([*options, "allow_anonymous false", f"password_file {self._password_file(self._users)}", ""])
+
+    def _password_file(self, users: dict[str, str]) -> Path:
+        path = self._folder / "passwords"
+        path.touch(0o600)
+        for name, password in users.items():
+            run([tools.find("mosquitto_passwd"), "-b", str(path), name, password])
+        return path
+
+    def _wait_until_listening(self, within_s: float = 10.0) -> None:
+        assert self._process
+        deadline = time.monotonic() + within_s
+        while not _accepts(self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise TimesyncdError(f"mosquitto did not start: {(self._folder / 'log').read_text().strip()[-300:]}")
+            time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
