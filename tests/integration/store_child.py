@@ -1,0 +1,100 @@
+"""
+A process that stores, for tests that kill it or fill its disk: `store_child.py PATH write|fill`.
+
+Each line that it prints is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from queue import Queue
+
+from timesyncd.clocks import SystemClocks, real_minus_boot_ns
+from timesyncd.config import Store as Settings
+from timesyncd.feed import Observation
+from timesyncd.sample import ClockSample, PortState
+from timesyncd.store.writer import Store
+
+CLOCKS = SystemClocks()
+SAMPLE = ClockSample(
+    source="ptp",
+    clock="realtime",
+    as_of_ns=0,
+    real_minus_boot_ns=0,
+    offset_ns=0,
+    path_delay_ns=2_000,
+    granularity_ns=1,
+    ingress_time_ns=0,
+    port_state=PortState.SLAVE,
+    grandmaster_identity="001122.fffe.334455",
+    parent_identity="001122.fffe.334455",
+    steps_removed=1,
+    clock_class=6,
+    clock_accuracy=0x21,
+    ptp_timescale=False,
+    time_traceable=False,
+    current_utc_offset_s=None,
+    time_source=0xA0,
+    sync_interval_ns=125_000_000,
+    delay_interval_ns=125_000_000,
+)
+
+
+def say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def put(store: Store, number: int) -> None:
+    now_ns = CLOCKS.boottime_ns()
+    sample = replace(SAMPLE, as_of_ns=now_ns, real_minus_boot_ns=real_minus_boot_ns(CLOCKS), offset_ns=number)
+    store.put(Observation(sample, None))
+
+
+def write_for_ever(path: Path) -> None:
+    """A hundred samples a second, numbered, each told with its moment."""
+    store = Store(Settings(path=path), CLOCKS, print)
+    store.start()
+    store.next_incarnation("n1")
+    for number in count():
+        put(store, number)
+        say(number=number, boottime_ns=CLOCKS.boottime_ns())
+        time.sleep(0.01)
+
+
+def fill_the_disk(path: Path) -> None:
+    """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store says so, free it."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path.parent], check=True)
+    told: Queue[str | None] = Queue()
+    store = Store(Settings(path=path), CLOCKS, told.put)
+    store.start()
+    store.next_incarnation("n1")
+    fill(path.with_name("ballast"))
+    numbers = count()
+    while told.empty():
+        put(store, next(numbers))
+        time.sleep(0.01)
+    problem = told.get()
+    path.with_name("ballast").unlink()
+    over = told.get(timeout=60)
+    store.stop()
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT count(*) FROM clock_sample").fetchone()[0]
+    say(problem=problem, over=over, lost=next(numbers) - rows, told_again=told.qsize())
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"\0" * 512):
+            pass
+
+
+if __name__ == "__main__":
+    {"write": write_for_ever, "fill": fill_the_disk}[sys.argv[2]](Path(sys.argv[1]))

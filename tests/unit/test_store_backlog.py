@@ -1,0 +1,87 @@
+"""The backlog: bounded, and honest about what it lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.store import backlog, tables
+from timesyncd.store.backlog import Backlog, Batch, Gap
+from timesyncd.store.rows import Entry
+
+
+def entry(second: int, source: str = "ptp") -> Entry:
+    return Entry(tables.clock_sample, {}, source, realtime_ns=second, queued_ns=second * NS_PER_S)
+
+
+def filled(*entries: Entry) -> Backlog:
+    waiting = Backlog()
+    for one in entries:
+        waiting.put(one)
+    return waiting
+
+
+def test_what_is_60_s_old_still_waits() -> None:
+    """Up to 60 s behind, nothing is dropped."""
+    waiting = filled(entry(0), entry(60))
+
+    assert (len(waiting), waiting.dropped, waiting.take(9).gaps) == (2, 0, [])
+
+
+def test_older_than_60_s_is_a_gap_a_source() -> None:
+    """More than 60 s behind, the oldest rows go, counted, and each source's loss is one gap from first to last."""
+    waiting = filled(entry(0), entry(1, "gm"), entry(2), entry(50), entry(63))
+    batch = waiting.take(9)
+
+    assert waiting.dropped == 3
+    assert batch.gaps == [Gap("ptp", 0, 2, 2), Gap("gm", 1, 1, 1)]
+    assert [one.realtime_ns for one in batch.entries] == [50, 63]
+
+
+def test_the_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast they come, no more than the limit wait."""
+    monkeypatch.setattr(backlog, "LIMIT_ENTRIES", 3)
+    waiting = filled(*(entry(0) for _ in range(10)))
+
+    assert (len(waiting), waiting.dropped) == (3, 7)
+
+
+def test_a_batch_given_back_waits_as_the_oldest() -> None:
+    """A batch that could not be stored comes again, in its order, before what came later."""
+    waiting = filled(entry(1), entry(2), entry(3))
+    waiting.give_back(waiting.take(2))
+
+    assert [one.realtime_ns for one in waiting.take(9).entries] == [1, 2, 3]
+    assert waiting.stored == 0
+
+
+def test_a_batch_given_back_late_is_too_old() -> None:
+    """What became more than 60 s old while it was being tried is lost like the rest, and in the same gap."""
+    waiting = filled(entry(0))
+    batch = waiting.take(9)
+    for second in (1, 70):
+        waiting.put(entry(second))
+    waiting.give_back(batch)
+
+    assert waiting.dropped == 2
+    assert waiting.take(9) == Batch([entry(70)], [Gap("ptp", 0, 1, 2)])
+
+
+def test_gaps_given_back_grow() -> None:
+    """A gap that could not be recorded is joined with what was lost meanwhile."""
+    waiting = filled(entry(0), entry(100))
+    batch = waiting.take(9)
+    waiting.give_back(batch)
+    waiting.put(entry(200))
+
+    assert waiting.take(9).gaps == [Gap("ptp", 0, 100, 2)]
+
+
+def test_the_oldest_counts_until_it_is_stored() -> None:
+    """A batch under way is not stored yet, so the store is as far behind as its oldest row."""
+    waiting = filled(entry(7), entry(8))
+    batch = waiting.take(9)
+    under_way = waiting.oldest_ns()
+    waiting.has_stored(batch)
+
+    assert (under_way, waiting.oldest_ns(), waiting.stored) == (7 * NS_PER_S, None, 2)

@@ -1,0 +1,196 @@
+"""`timesyncd history`, and how numbers are written for people."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from argparse import ArgumentParser, ArgumentTypeError
+from datetime import UTC, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from samples import HEALTHY, nth
+
+from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.commands import history
+from timesyncd.commands._history_table import table_of
+from timesyncd.config import Store as Settings
+from timesyncd.errors import ConfigError
+from timesyncd.feed import Observation
+from timesyncd.sample import Alarm, ClockState, GrandmasterSample, NoSample, Satellite
+from timesyncd.store.writer import Store
+from timesyncd.units import duration_text, span_ns
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hundred samples of ptp in the last half minute, then a failure; one sample of gm."""
+    path = tmp_path_factory.mktemp("store") / "history.sqlite"
+    real_minus_boot_ns = time.time_ns() - 30 * NS_PER_S - HEALTHY.as_of_ns
+    store = Store(Settings(path=path), SystemClocks(), lambda problem: None)
+    store.start()
+    for index in range(200):
+        store.put(Observation(nth(index, offset_ns=index, real_minus_boot_ns=real_minus_boot_ns), None))
+    store.put(Observation(NoSample("ptp", 1, "no answer within 1 s"), None))
+    store.put(
+        Observation(
+            GrandmasterSample(
+                "gm",
+                SystemClocks().boottime_ns(),
+                clock_state=ClockState.LOCKED,
+                clock_class=6,
+                clock_accuracy=0x21,
+                phase_offset_ns=-12,
+                satellites=(Satellite(1, 40, True), Satellite(2, 20, False)),
+                alarms=(Alarm(1, 1, "minor", "fan slow"),),
+            ),
+            None,
+        )
+    )
+    store.stop()
+    return path
+
+
+def run(*words: str) -> int:
+    parser = ArgumentParser()
+    history.add_arguments(parser)
+    return history.run(parser.parse_args(words))
+
+
+def test_the_table_is_for_people(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Units that people read, the newest hundred, the failure after them, and that there is more."""
+    code = run("ptp", "--store", str(path))
+    lines = capsys.readouterr().out.splitlines()
+
+    assert code == 0
+    assert lines[1].split() == ["UTC", "local", "offset", "path", "delay", "bound", "status", "port", "note"]
+    assert lines[2].split()[4:] == ["100", "ns", "2.00", "us", "unknown", "unknown", "SLAVE"]
+    assert lines[-2].endswith("no samples: no answer within 1 s")
+    assert lines[-1] == "the newest 100 samples of the span; --limit shows more"
+    assert len(lines) == 2 + 100 + 2
+
+
+def test_json_is_one_object_a_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs get everything of the span, in order of time, events among it."""
+    code = run("ptp", "--store", str(path), "--json")
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert code == 0
+    assert [record["offset_ns"] for record in records if record["kind"] == "clock"] == list(range(200))
+    assert records[-1]["reason"] == "no answer within 1 s"
+    assert [record["realtime_ns"] for record in records] == sorted(record["realtime_ns"] for record in records)
+
+
+def test_a_span_leaves_out_what_is_older_and_younger(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--since and --until both count back from now."""
+    run("ptp", "--store", str(path), "--json", "--since", "2h", "--until", "1h")
+
+    assert capsys.readouterr().out == ""
+
+
+def test_a_grandmaster_has_its_own_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """State, class, accuracy, phase, satellites and alarms; what it did not say is unknown."""
+    code = run("gm", "--store", str(path))
+    expected = "locked 6 0x21 -12 ns unknown 1 of 2 unknown 1 fan slow"
+    line = next(line for line in capsys.readouterr().out.splitlines() if "locked" in line)
+
+    assert code == 0
+    assert re.sub(r" +", " ", line).strip().endswith(expected)
+
+
+def test_an_unknown_source_names_the_known(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that the store does not hold: one line with those that it holds, and exit 2."""
+    code = run("ptp4", "--store", str(path))
+
+    assert code == 2
+    assert capsys.readouterr().err == f"timesyncd: {path} has no 'ptp4'; it has: gm, ptp\n"
+
+
+def test_the_store_is_found_by_the_configuration(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --store it is the configuration's [store] path."""
+    config = tmp_path / "timesyncd.toml"
+    config.write_text(f'[store]\npath = "{path}"\n')
+    code = run("ptp", "--config", str(config), "--json", "--limit", "2")
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert code == 0
+    assert [record["offset_ns"] for record in records if record["kind"] == "clock"] == [198, 199]
+
+
+def test_a_configuration_without_a_store_has_no_history(tmp_path: Path) -> None:
+    """Who did not switch the store on is told so, and how to name a file."""
+    config = tmp_path / "timesyncd.toml"
+    config.touch()
+
+    with pytest.raises(ConfigError, match=r"timesyncd\.toml: no \[store\], so no history"):
+        run("ptp", "--config", str(config))
+
+
+@pytest.mark.parametrize("words", [["--limit", "0"], ["--since", "yesterday"], ["--until", "5"]])
+def test_a_bad_value_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A count below 1 or a span without a unit: what is wanted is said, and exit 2."""
+    with pytest.raises(SystemExit) as exit_:
+        run("ptp", *words)
+
+    assert exit_.value.code == 2
+    assert "is not a" in capsys.readouterr().err
+
+
+def test_a_line_has_both_times_and_the_reason() -> None:
+    """UTC in full and the local time of day; a clock without a bound says why in the note."""
+    record = {
+        "kind": "clock",
+        "realtime_ns": 1_700_000_000_123_456_789,
+        "offset_ns": -1_234,
+        "path_delay_ns": 45_600,
+        "gm_bound_ns": None,
+        "gm_status": "UNKNOWN",
+        "port_state": "SLAVE",
+        "gm_reason": "PHC_NOT_MEASURED",
+    }
+    _, rows = table_of("clock", [record], timezone(timedelta(hours=1), "CET"))
+
+    assert rows == [
+        ["2023-11-14 22:13:20.123", "23:13:20 CET", "-1.23 us", "45.6 us", "unknown", "UNKNOWN", "SLAVE"]
+        + ["ptp4l measures the PHC (hardware stamps); PHC to system clock is not measured"]
+    ]
+
+
+def test_a_gap_is_a_line_of_its_own() -> None:
+    """What was lost is said where it is missing."""
+    record = {"kind": "gap", "realtime_ns": 0, "rows_lost": 12, "reason": "the store fell behind"}
+    headings, rows = table_of("clock", [record], UTC)
+
+    assert rows == [["1970-01-01 00:00:00.000", "00:00:00 UTC"] + [""] * 5 + ["12 rows lost: the store fell behind"]]
+    assert len(headings) == len(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (None, "unknown"), (0, "0 ns"), (-999, "-999 ns"), (1_000, "1.00 us"), (1_234, "1.23 us"), (-45_600, "-45.6 us"),
+        (999_499, "999 us"), (999_500, "1.00 ms"), (9_996_000, "10.0 ms"), (5_000_000_000, "5.00 s"),
+        (1_234_000_000_000, "1234 s"),
+    ],
+)  # fmt: skip
+def test_a_duration_has_three_digits_and_a_unit(ns: int | None, text: str) -> None:
+    """Never more digits than people read, never 1000 of a unit that has a larger one, never 0 for unknown."""
+    assert duration_text(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("1h", 3_600), ("2d", 172_800), ("0.5h", 1_800)]
+)
+def test_a_span_is_a_number_and_a_unit(text: str, seconds: int) -> None:
+    """Seconds, minutes, hours and days."""
+    assert span_ns(text) == seconds * NS_PER_S
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1h30m", "1 h"])
+def test_another_text_is_no_span(text: str) -> None:
+    """Anything else is refused, saying how to write it."""
+    with pytest.raises(ArgumentTypeError, match="90s, 15m, 1h or 2d"):
+        span_ns(text)

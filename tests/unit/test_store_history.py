@@ -1,0 +1,156 @@
+"""Questions to the store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from samples import HEALTHY, nth
+
+from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.config import Store as Settings
+from timesyncd.errors import StoreError
+from timesyncd.feed import Observation
+from timesyncd.sample import GrandmasterSample, NoSample
+from timesyncd.store import history
+from timesyncd.store.writer import Store
+
+START_NS = HEALTHY.as_of_ns + HEALTHY.real_minus_boot_ns
+END_NS = START_NS + 3_600 * NS_PER_S
+
+
+@pytest.fixture(scope="module")
+def path() -> Iterator[Path]:
+    """
+    A store that stopped: eight samples of ptp, one of gm, and dead, which never gave one.
+
+    Its folder is readable for everybody, which pytest's own are not.
+    """
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    store = Store(Settings(path=folder / "history.sqlite"), FakeClocks(), lambda problem: None)
+    store.start()
+    for index in range(8):
+        store.put(Observation(nth(index, offset_ns=index), None))
+    store.put(Observation(GrandmasterSample("gm", HEALTHY.as_of_ns, clock_class=6), None))
+    store.put(Observation(NoSample("dead", HEALTHY.as_of_ns, "no answer"), None))
+    store.stop()
+    try:
+        yield folder / "history.sqlite"
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def without_write_permission(folder: Path) -> Iterator[None]:
+    """As somebody who owns nothing, where we may become so; else in a folder that nobody may write."""
+    is_root = os.geteuid() == 0
+    folder.chmod(0o755 if is_root else 0o555)
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def offsets(path: Path, since_ns: int = START_NS, until_ns: int = END_NS, limit: int | None = None) -> list[int]:
+    return [record["offset_ns"] for record in history.samples(path, "ptp", since_ns, until_ns, limit)]
+
+
+def test_a_span_begins_inside_and_ends_outside(path: Path) -> None:
+    """Two spans that meet hold each sample once."""
+    middle_ns = START_NS + 3 * NS_PER_S // 8
+
+    assert offsets(path, until_ns=middle_ns) == [0, 1, 2]
+    assert offsets(path, since_ns=middle_ns) == [3, 4, 5, 6, 7]
+
+
+def test_a_limit_keeps_the_newest_in_order(path: Path) -> None:
+    """With a limit the newest so many come, oldest first."""
+    assert offsets(path, limit=3) == [5, 6, 7]
+    assert offsets(path, limit=100) == list(range(8))
+
+
+def test_a_record_has_its_kind_and_no_id(path: Path) -> None:
+    """A record is a row by its columns' names; a flag is a flag and not a number."""
+    record = next(history.samples(path, "ptp", START_NS, END_NS))
+
+    assert (record["kind"], record["port_state"], record["ptp_timescale"]) == ("clock", "SLAVE", False)
+    assert "id" not in record
+
+
+def test_a_grandmaster_is_asked_for_alike(path: Path) -> None:
+    """The same question answers for a grandmaster."""
+    found = list(history.samples(path, "gm", START_NS, END_NS))
+
+    assert [(record["kind"], record["clock_class"], record["alarms"]) for record in found] == [("grandmaster", 6, None)]
+
+
+def test_every_source_is_known_by_its_kind(path: Path) -> None:
+    """One that never gave a sample is known, too, and why it gave none is told."""
+    known = history.sources(path)
+    events = list(history.events(path, "dead", START_NS, END_NS))
+
+    assert known == {"dead": "event", "gm": "grandmaster", "ptp": "clock"}
+    assert [(event["kind"], event["reason"]) for event in events] == [("event", "no answer")]
+
+
+def test_anybody_reads_a_store_at_rest(path: Path) -> None:
+    """A daemon that stopped leaves a file that needs no write permission to be read."""
+    with without_write_permission(path.parent):
+        found = offsets(path)
+
+    assert found == list(range(8))
+
+
+def test_anybody_reads_beside_the_writer(path: Path) -> None:
+    """While a daemon writes, what it has committed is seen, without write permission too."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO gap VALUES (1, 'ptp', 'test', ?, ?, 5)", (START_NS, START_NS))
+        connection.commit()
+        with without_write_permission(path.parent):
+            found = [
+                record["rows_lost"] for record in history.events(path, "ptp", START_NS, END_NS) if "rows_lost" in record
+            ]
+        connection.execute("DELETE FROM gap")
+        connection.commit()
+
+    assert found == [5]
+
+
+def test_no_store_is_an_error(tmp_path: Path) -> None:
+    """To ask makes no file: an absent store is an error that says what makes it."""
+    path = tmp_path / "history.sqlite"
+
+    with pytest.raises(StoreError, match="there is no store"):
+        history.sources(path)
+    assert not path.exists()
+
+
+def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
+    """A database of somebody else's is an error of one line."""
+    path = tmp_path / "history.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE other (a)")
+
+    with pytest.raises(StoreError, match=r"history\.sqlite: no such table: source_event$"):
+        history.sources(path)
+
+
+def test_a_span_is_found_by_the_index(path: Path) -> None:
+    """A span of any source is a search of its index, never a scan of the table."""
+    sql = "SELECT * FROM clock_sample WHERE source = 'a' AND realtime_ns >= 1 AND realtime_ns < 2 ORDER BY realtime_ns, id"
+    with closing(sqlite3.connect(path)) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+
+    index = "ix_clock_sample_source_realtime_ns (source=? AND realtime_ns>? AND realtime_ns<?)"
+    assert plan == [f"SEARCH clock_sample USING INDEX {index}"]

@@ -1,0 +1,91 @@
+"""Migrations make what tables.py says."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from timesyncd.errors import StoreError
+from timesyncd.store.database import migrate, writer_engine
+from timesyncd.store.tables import metadata
+
+
+def test_the_migrated_schema_is_the_tables(tmp_path: Path) -> None:
+    """From an empty file to the newest revision gives tables.py, and a second migration changes nothing."""
+    path = tmp_path / "new folder" / "history.sqlite"
+    migrate(path)
+    migrate(path)
+    engine = writer_engine(path)
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    engine.dispose()
+
+    assert differences == []
+
+
+def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:
+    """Readers do not wait for the writer, and a killed writer leaves a whole database."""
+    path = tmp_path / "history.sqlite"
+    migrate(path)
+    with closing(sqlite3.connect(path)) as connection:
+        mode = connection.execute("PRAGMA journal_mode").fetchone()
+
+    assert mode == ("wal",)
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    """A file that a newer timesyncd made is left as it is, and the error says so."""
+    path = tmp_path / "history.sqlite"
+    migrate(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+
+    with pytest.raises(StoreError, match=r"history\.sqlite: cannot be made ready: .*9999.* newer timesyncd"):
+        migrate(path)
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    """Somebody's own file under that name is an error, and unharmed."""
+    path = tmp_path / "history.sqlite"
+    path.write_text("not a database, but longer than nothing " * 10)
+
+    with pytest.raises(StoreError, match="file is not a database"):
+        migrate(path)
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
+    """A migration that fails at its last table leaves none of the others."""
+    path = tmp_path / "history.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE incarnation (a)")
+
+    with pytest.raises(StoreError, match="table incarnation already exists"):
+        migrate(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("incarnation",)]
+
+
+def test_the_writer_imports_no_alembic() -> None:
+    """Alembic costs the daemon no memory: only the process that migrates imports it."""
+    script = (
+        "import sys, timesyncd.store.writer, timesyncd.store.history; print({'alembic', 'rich'} & set(sys.modules))"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+
+    assert printed == "set()\n"
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    """The path's folder is made; where it cannot be, the error names the path."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match=r"file/history\.sqlite: cannot be made ready"):
+        migrate(tmp_path / "file" / "history.sqlite")

@@ -1,0 +1,99 @@
+"""What the store holds of a clock source or a grandmaster."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from timesyncd.commands._common import add_config_argument, load_config
+from timesyncd.commands._history_table import Record, table_of
+from timesyncd.errors import ConfigError
+from timesyncd.units import span_ns
+
+TABLE_LIMIT = 100
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="a [[source]] or [[grandmaster]] by its name")
+    parser.add_argument("--since", type=span_ns, default="1h", metavar="SPAN", help="how far back, as 90s, 15m, 1h, 2d")
+    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="up to how long ago (default: now)")
+    parser.add_argument(
+        "--limit", type=_count, metavar="N", help=f"only the newest N samples (a table: {TABLE_LIMIT}; JSON: all)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--store", type=Path, metavar="PATH", help="the store's file, instead of the configuration's")
+    add_config_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    from timesyncd.store.history import sources
+
+    path = args.store or _configured_path(args)
+    known = sources(path)
+    if args.source not in known:
+        print(f"timesyncd: {path} has no {args.source!r}; it has: {', '.join(known) or 'nothing yet'}", file=sys.stderr)
+        return 2
+    limit = args.limit or (None if args.json else TABLE_LIMIT)
+    records = _records(path, args.source, args.since, args.until, limit)
+    if args.json:
+        _print_json(records)
+    else:
+        _print_table(args.source, known[args.source], list(records), limit)
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentTypeError(f"{text!r} is not a count of 1 or more")
+    return int(text)
+
+
+def _configured_path(args: Namespace) -> Path:
+    """Raises ConfigError."""
+    settings = load_config(args).store
+    if settings is None:
+        raise ConfigError(f"{args.config}: no [store], so no history; --store names a file")
+    return settings.path
+
+
+def _records(path: Path, source: str, since_ns: int, until_ns: int, limit: int | None) -> Iterator[Record]:
+    """Samples with the events between them in order of time; with a limit no event before the first sample shown."""
+    from timesyncd.store.history import events, samples
+
+    now_ns = time.time_ns()
+    span = (now_ns - since_ns, now_ns - until_ns)
+    found: Iterable[Record] = samples(path, source, *span, limit)
+    first_ns = span[0]
+    if limit is not None:
+        found = list(found)
+        if len(found) == limit:
+            first_ns = found[0]["realtime_ns"]
+    yield from heapq.merge(events(path, source, first_ns, span[1]), found, key=lambda record: record["realtime_ns"])
+
+
+def _print_json(records: Iterable[Record]) -> None:
+    for record in records:
+        print(json.dumps(record))
+
+
+def _print_table(source: str, kind: str, records: list[Record], limit: int | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    headings, rows = table_of(kind, records)
+    table = Table(title=f"{source}: offset is local minus reference", title_justify="left", box=None, pad_edge=False)
+    for heading, justify in headings:
+        table.add_column(heading, justify=justify, no_wrap=heading != "note", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, 140)
+    console.print(table)
+    shown = sum(record["kind"] in ("clock", "grandmaster") for record in records)
+    if shown == limit:
+        console.print(f"the newest {shown} samples of the span; --limit shows more")

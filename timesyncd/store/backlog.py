@@ -1,0 +1,99 @@
+"""What waits to be stored: bounded in age and number. What it loses it counts, as one gap a source."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from threading import Lock
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.store.rows import Entry
+
+#: A store further behind than this drops its oldest rows.
+LIMIT_NS = 60 * NS_PER_S
+#: 60 s of far more than a node reads; it bounds the memory (some 40 MiB).
+LIMIT_ENTRIES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Rows of a source that were dropped: from the oldest's time to the newest's, CLOCK_REALTIME."""
+
+    source: str
+    from_realtime_ns: int
+    until_realtime_ns: int
+    rows_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    entries: list[Entry]
+    gaps: list[Gap]
+
+
+class Backlog:
+    """Filled by any thread without waiting; emptied by one, which takes a batch and then says `stored` or gives it back."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.stored = 0
+        self._lock = Lock()
+        self._waiting: deque[Entry] = deque()
+        self._taken: list[Entry] = []
+        self._gaps: dict[str, Gap] = {}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._waiting) + len(self._taken)
+
+    def put(self, entry: Entry) -> None:
+        """The newest are kept: what is dropped is the oldest, so that each gap is whole."""
+        with self._lock:
+            self._waiting.append(entry)
+            self._trim()
+
+    def oldest_ns(self) -> int | None:
+        """When the oldest of what is not stored was handed over."""
+        with self._lock:
+            oldest = self._taken or self._waiting
+            return oldest[0].queued_ns if oldest else None
+
+    def take(self, limit: int) -> Batch:
+        """The oldest, and every gap so far; both empty when there is nothing to store."""
+        with self._lock:
+            self._taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+            gaps = list(self._gaps.values())
+            self._gaps.clear()
+            return Batch(self._taken, gaps)
+
+    def has_stored(self, batch: Batch) -> None:
+        with self._lock:
+            self.stored += len(batch.entries)
+            self._taken = []
+
+    def give_back(self, batch: Batch) -> None:
+        """It was not stored: it waits again, as the oldest."""
+        with self._lock:
+            self._waiting.extendleft(reversed(batch.entries))
+            self._taken = []
+            for gap in batch.gaps:
+                self._add(gap)
+            self._trim()
+
+    def _trim(self) -> None:
+        while len(self._waiting) > LIMIT_ENTRIES or self._span_ns() > LIMIT_NS:
+            lost = self._waiting.popleft()
+            self.dropped += 1
+            self._add(Gap(lost.source, lost.realtime_ns, lost.realtime_ns, 1))
+
+    def _span_ns(self) -> int:
+        return self._waiting[-1].queued_ns - self._waiting[0].queued_ns if self._waiting else 0
+
+    def _add(self, gap: Gap) -> None:
+        known = self._gaps.get(gap.source, gap)
+        self._gaps[gap.source] = Gap(
+            gap.source,
+            min(gap.from_realtime_ns, known.from_realtime_ns),
+            max(gap.until_realtime_ns, known.until_realtime_ns),
+            gap.rows_lost + (0 if known is gap else known.rows_lost),
+        )

@@ -1,0 +1,115 @@
+"""The store's tables, explained for people who query them in docs/store.md. migrations/ makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table
+
+metadata = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
+
+
+def _id() -> Column[int]:
+    """The order of storing, which holds even when clocks step."""
+    return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+
+
+def _ints(*names: str, nullable: bool = True) -> list[Column[int]]:
+    return [Column(name, BigInteger, nullable=nullable) for name in names]
+
+
+def _texts(*names: str, nullable: bool = True) -> list[Column[str]]:
+    return [Column(name, String, nullable=nullable) for name in names]
+
+
+def _flags(*names: str, nullable: bool = True) -> list[Column[bool]]:
+    return [Column(name, Boolean, nullable=nullable) for name in names]
+
+
+def _jsons(*names: str) -> list[Column[Any]]:
+    return [Column(name, JSON(none_as_null=True)) for name in names]
+
+
+clock_sample = Table(
+    "clock_sample",
+    metadata,
+    _id(),
+    *_texts("source", "clock", nullable=False),
+    *_ints("realtime_ns", "as_of_ns", "real_minus_boot_ns", nullable=False),
+    *_ints("offset_ns", "path_delay_ns", "granularity_ns", "ingress_time_ns", nullable=False),
+    *_ints("frequency_ppb"),
+    *_texts("port_state", "grandmaster_identity", "parent_identity", nullable=False),
+    *_ints("steps_removed", "clock_class", "clock_accuracy", "time_source", nullable=False),
+    *_flags("ptp_timescale", "time_traceable", nullable=False),
+    *_ints("current_utc_offset_s"),
+    *_ints("sync_interval_ns", "delay_interval_ns", nullable=False),
+    *_ints("delay_requests_sent", "delay_responses_received"),
+    *_texts("gm_status", "utc_status"),
+    *_ints("parent_bound_ns", "parent_growth_ppb"),
+    *_texts("parent_reason"),
+    *_ints("gm_bound_ns", "gm_growth_ppb"),
+    *_texts("gm_reason"),
+    *_ints("utc_bound_ns", "utc_growth_ppb"),
+    *_texts("utc_reason"),
+    *_ints("utc_seconds_removed"),
+    *_jsons("terms"),
+    Index(None, "source", "realtime_ns"),
+)
+
+grandmaster_sample = Table(
+    "grandmaster_sample",
+    metadata,
+    _id(),
+    *_texts("source", nullable=False),
+    *_ints("realtime_ns", "boottime_ns", nullable=False),
+    *_texts("clock_state"),
+    *_ints(
+        "clock_class", "clock_accuracy", "offset_scaled_log_variance", "phase_offset_ns", "utc_offset_s", "time_source"
+    ),
+    *_texts("gnss_state", "selected_reference", "clock_identity", "model", "serial", "firmware"),
+    *_texts("sys_name", "sys_descr", "sys_object_id"),
+    *_ints("uptime_s"),
+    *_jsons("satellites", "alarms", "profiles", "unknown"),
+    Index(None, "source", "realtime_ns"),
+)
+
+source_event = Table(
+    "source_event",
+    metadata,
+    _id(),
+    *_texts("source", nullable=False),
+    *_ints("realtime_ns", "boottime_ns", nullable=False),
+    *_texts("reason"),
+    *_flags("restarted", nullable=False),
+    *_texts("port_state"),
+    Index(None, "source", "realtime_ns"),
+)
+
+gap = Table(
+    "gap",
+    metadata,
+    _id(),
+    *_texts("source", "reason", nullable=False),
+    *_ints("realtime_ns", "until_realtime_ns", "rows_lost", nullable=False),
+    Index(None, "source", "realtime_ns"),
+)
+
+finding = Table(
+    "finding",
+    metadata,
+    Column("finding_id", String, primary_key=True),
+    Column("subject", String, primary_key=True),
+    Column("since_realtime_ns", BigInteger, primary_key=True),
+    *_ints("until_realtime_ns"),
+    *_texts("severity", "evidence", "cause", "remedy", nullable=False),
+)
+
+incarnation = Table(
+    "incarnation",
+    metadata,
+    Column("node", String, primary_key=True),
+    *_ints("incarnation", "started_realtime_ns", nullable=False),
+)
+
+#: What retention cuts, and `history` reads: each has `source` and `realtime_ns`, and an index on both.
+TIMED = (clock_sample, grandmaster_sample, source_event, gap)

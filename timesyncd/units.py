@@ -1,0 +1,35 @@
+"""Numbers for people, and spans of time as people write them."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+
+_SCALES = ((1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"))
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def duration_text(ns: int | None) -> str:
+    """Three digits and a unit: "532 ns", "1.23 us", "-45.6 ms"; "unknown" for None. Rounded to nearest."""
+    if ns is None:
+        return "unknown"
+    text = f"{ns} ns"
+    for scale, unit in _SCALES:
+        value = ns / scale
+        if abs(value) < 0.9995:
+            break
+        text = f"{value:.{_decimals(abs(value))}f} {unit}"
+    return text
+
+
+def _decimals(value: float) -> int:
+    """How many decimals make three digits, after rounding."""
+    return 2 if value < 9.995 else 1 if value < 99.95 else 0
+
+
+def span_ns(text: str) -> int:
+    """A span as "90s", "15m", "1h" or "2d"; a type for argparse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a span of time: write 90s, 15m, 1h or 2d")
+    return int(float(match[1]) * _SECONDS[match[2]] * 1_000_000_000)
