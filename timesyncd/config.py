@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_core import ErrorDetails
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
+from timesyncd.ensemble import EnsembleSettings
 from timesyncd.errors import ConfigError
+from timesyncd.source import SourceSettings
 
 DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
 DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
@@ -56,18 +58,26 @@ class Node(Section):
     runtime_dir: Path = DEFAULT_RUNTIME_DIR
 
 
+_ASSUMED = SourceSettings()
+
+
 class Bounds(Section):
     """What is assumed of a clock source; docs/error-bound.md explains each."""
 
-    local_drift_ppb: Nanoseconds = 50_000
-    grandmaster_rate_ppb: Nanoseconds = 100
-    delay_filter_length: Annotated[int, Field(ge=1, le=1000)] = 10
-    boundary_clock_error_ns: Nanoseconds | None = None
-    asymmetry_uncertainty_ns: Nanoseconds = 0
-    grandmaster_holdover_budget_ns: Nanoseconds = 1_500
-    utc_offset_s: int = 37
+    local_drift_ppb: Nanoseconds = _ASSUMED.local_drift_ppb
+    grandmaster_rate_ppb: Nanoseconds = _ASSUMED.grandmaster_rate_ppb
+    delay_filter_length: Annotated[int, Field(ge=1, le=1000)] = _ASSUMED.delay_filter_length
+    boundary_clock_error_ns: Nanoseconds | None = _ASSUMED.boundary_clock_error_ns
+    asymmetry_uncertainty_ns: Nanoseconds = _ASSUMED.asymmetry_uncertainty_ns
+    grandmaster_holdover_budget_ns: Nanoseconds = _ASSUMED.grandmaster_holdover_budget_ns
+    utc_offset_s: int = _ASSUMED.utc_offset_s
     holdover_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_HOLDOVER_AFTER_NS
     void_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_VOID_AFTER_NS
+
+    def settings(self) -> EnsembleSettings:
+        """The same for the model."""
+        assumed = self.model_dump(exclude={"holdover_after_ns", "void_after_ns"})
+        return EnsembleSettings(SourceSettings(**assumed), self.holdover_after_ns, self.void_after_ns)
 
 
 class Source(Section):
@@ -87,7 +97,7 @@ class Grandmaster(Section):
 
 
 class Mqtt(Section):
-    host: str
+    host: Annotated[str, Field(min_length=1)]
     port: Port = 1883
     username: str | None = None
     password: Secret | None = None
@@ -113,12 +123,14 @@ class Hub(Section):
 
 
 class Config(Section):
+    """The whole file. A section that is there switches its part on, be it empty."""
+
     node: Node = Node()
     source: list[Source] = []
     grandmaster: list[Grandmaster] = []
     mqtt: Mqtt | None = None
-    store: Store | None = Store()
-    web: Web | None = Web()
+    store: Store | None = None
+    web: Web | None = None
     hub: Hub | None = None
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound
+from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS, Bound, ClockStatus, ErrorBound
 from timesyncd.sample import GrandmasterSample
 
 Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
 Severity = Literal["info", "warning", "critical"]
 Sequence64 = Field(ge=0, lt=2**63)
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""What a signed 64-bit column holds, so that no number off the wire overflows the store."""
 
 
 class Message(BaseModel):
     """Unknown keys are ignored, so that an older reader understands a newer writer."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class Ordered(Message):
@@ -32,8 +34,8 @@ class Ordered(Message):
 class BoundMessage(Message):
     """|error| <= bound_ns + growth_ppb x age; null = unbounded, for `reason`."""
 
-    bound_ns: int | None
-    growth_ppb: int
+    bound_ns: Int64 | None
+    growth_ppb: Int64
     reason: str
 
     @classmethod
@@ -49,14 +51,14 @@ class SourceState(Message):
     reachable: bool
     reason: str | None = None
     port_state: str | None = None
-    offset_ns: int | None = None
-    path_delay_ns: int | None = None
-    frequency_ppb: int | None = None
-    clock_class: int | None = None
-    clock_accuracy: int | None = None
-    steps_removed: int | None = None
+    offset_ns: Int64 | None = None
+    path_delay_ns: Int64 | None = None
+    frequency_ppb: Int64 | None = None
+    clock_class: Int64 | None = None
+    clock_accuracy: Int64 | None = None
+    steps_removed: Int64 | None = None
     ptp_timescale: bool | None = None
-    poll_duration_ns: int | None = None
+    poll_duration_ns: Int64 | None = None
 
 
 class NodeState(Ordered):
@@ -65,29 +67,30 @@ class NodeState(Ordered):
     the bounds are as of then less `age_ns`, and grow. `boot_id` and `time_namespace` tell which nodes share one clock.
     """
 
-    published_realtime_ns: int
-    age_ns: int | None
+    published_realtime_ns: Int64
+    age_ns: Int64 | None
     boot_id: str
-    time_namespace: int
+    time_namespace: Int64
     status: Status
     utc_status: Status
-    since_realtime_ns: int | None
-    parent: BoundMessage | None
-    gm: BoundMessage | None
-    utc: BoundMessage | None
-    terms: dict[str, int] = {}
-    holdover_after_ns: int
-    void_after_ns: int
+    reason: str = ""
+    since_realtime_ns: Int64 | None
+    parent: BoundMessage | None = None
+    gm: BoundMessage | None = None
+    utc: BoundMessage | None = None
+    terms: dict[str, Int64] = {}
+    holdover_after_ns: Int64 = DEFAULT_HOLDOVER_AFTER_NS
+    void_after_ns: Int64 = DEFAULT_VOID_AFTER_NS
     grandmaster_identity: str | None = None
     parent_identity: str | None = None
-    utc_seconds_removed: int | None = None
+    utc_seconds_removed: Int64 | None = None
     clock: str | None = None
     sources: list[SourceState] = []
 
 
 class AlarmMessage(Message):
-    id: int
-    index: int
+    id: Int64
+    index: Int64
     severity: str
     text: str
     since: str | None = None
@@ -97,8 +100,8 @@ class GrandmasterState(Ordered):
     """What a grandmaster said of itself when `node` last polled it; null = not provided. `reachable` false: last known."""
 
     name: str
-    published_realtime_ns: int
-    age_ns: int | None
+    published_realtime_ns: Int64
+    age_ns: Int64 | None
     reachable: bool
     reason: str | None = None
     identities: list[str] = []
@@ -108,15 +111,15 @@ class GrandmasterState(Ordered):
     firmware: str | None = None
     sys_name: str | None = None
     sys_descr: str | None = None
-    uptime_s: int | None = None
+    uptime_s: Int64 | None = None
     clock_identity: str | None = None
     clock_state: str | None = None
-    clock_class: int | None = None
-    clock_accuracy: int | None = None
-    phase_offset_ns: int | None = None
+    clock_class: Int64 | None = None
+    clock_accuracy: Int64 | None = None
+    phase_offset_ns: Int64 | None = None
     gnss_state: str | None = None
-    satellites_tracked: int | None = None
-    satellites_healthy: int | None = None
+    satellites_tracked: Int64 | None = None
+    satellites_healthy: Int64 | None = None
     selected_reference: str | None = None
     alarms: list[AlarmMessage] | None = None
     unknown: list[str] = []
@@ -132,57 +135,57 @@ class Availability(Message):
 class Mark(Message):
     """One synchronization of one rank, CLOCK_REALTIME nanoseconds: arrived, began, ended."""
 
-    step: int
-    sync: int
-    kind: int
-    arrival_ns: int
-    begin_ns: int
-    end_ns: int
-    bytes: int
+    step: Int64
+    sync: Int64
+    kind: Int64
+    arrival_ns: Int64
+    begin_ns: Int64
+    end_ns: Int64
+    bytes: Int64
 
 
 class MarkBatch(Ordered):
     """A datagram of the job link as the node's daemon received it; the daemon adds uid and pid."""
 
-    uid: int
-    pid: int
+    uid: Int64
+    pid: Int64
     job: str
-    attempt: int
-    rank: int
-    world_size: int
+    attempt: Int64
+    rank: Int64
+    world_size: Int64
     boot_id: str
-    time_namespace: int
-    real_minus_boot_ns: int
-    gm_bound_ns: int | None
-    utc_bound_ns: int | None
+    time_namespace: Int64
+    real_minus_boot_ns: Int64
+    gm_bound_ns: Int64 | None
+    utc_bound_ns: Int64 | None
     status: Status
     grandmaster_identity: str | None
-    utc_seconds_removed: int | None
-    lost: int
+    utc_seconds_removed: Int64 | None
+    lost: Int64
     marks: list[Mark]
 
 
 class RankState(Message):
-    """One rank over the job's window: `last_share` is the share of conclusive steps in which it arrived last."""
+    """One rank over the job's window: `last_share` is the share of conclusive steps in which it arrived last; null = none."""
 
-    rank: int
+    rank: Int64
     node: str
-    wait_p50_ns: int
-    wait_total_ns: int
-    last_share: float
-    lateness_p50_ns: int
-    marks_lost: int
+    wait_p50_ns: Int64 | None
+    wait_total_ns: Int64 | None
+    last_share: float | None
+    lateness_p50_ns: Int64 | None
+    marks_lost: Int64
     clock_status: Status
 
 
 class Plan(Message):
     """How the barrier is to be run, for steps from `from_step` on; immutable for (attempt, version)."""
 
-    version: int = 0
-    from_step: int = 0
+    version: Int64 = 0
+    from_step: Int64 = 0
     mode: Literal["timed", "plain"] = "plain"
-    slack_ns: int = 0
-    guard_ns: int = 0
+    slack_ns: Int64 = 0
+    guard_ns: Int64 = 0
     reason: str = ""
 
 
@@ -197,22 +200,23 @@ class JobState(Ordered):
 
     job_id: str
     job: str
-    attempt: int
-    uid: int
-    world_size: int
-    published_realtime_ns: int
-    step: int | None
-    steps_complete: int
-    steps_incomplete: int
+    attempt: Int64
+    uid: Int64
+    world_size: Int64
+    published_realtime_ns: Int64
+    step: Int64 | None
+    steps_complete: Int64
+    steps_incomplete: Int64
     sync_overhead: float | None
-    arrival_skew_ns: int | None
-    arrival_skew_p50_ns: int | None
-    arrival_skew_error_ns: int | None
-    last_rank: int | None
-    slow_rank: int | None
+    arrival_skew_ns: Int64 | None
+    arrival_skew_p50_ns: Int64 | None
+    arrival_skew_error_ns: Int64 | None
+    transfer_p50_ns: Int64 | None = None
+    last_rank: Int64 | None
+    slow_rank: Int64 | None
     verdict: str
-    alignment_ns: int | None
-    alignment_growth_ppb: int | None
+    alignment_ns: Int64 | None
+    alignment_growth_ppb: Int64 | None
     alignment_reason: str
     ranks: list[RankState]
     plan: Plan
@@ -224,8 +228,8 @@ class FindingMessage(Message):
     id: str
     severity: Severity
     subject: str
-    since_realtime_ns: int
-    until_realtime_ns: int | None
+    since_realtime_ns: Int64
+    until_realtime_ns: Int64 | None
     evidence: str
     cause: str
     remedy: str

@@ -1,0 +1,426 @@
+"""The link to a real Mosquitto: what arrives, what is kept, what happens when the broker is away, and what poison does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiomqtt
+import pytest
+
+from timesyncd.config import Mqtt, Secret
+from timesyncd.messages import (
+    Availability,
+    FindingMessage,
+    GrandmasterState,
+    JobState,
+    MarkBatch,
+    Message,
+    NodeState,
+    Plan,
+)
+from timesyncd.mqtt.client import MqttLink
+from timesyncd.mqtt.inbox import Received
+from timesyncd.mqtt.outbox import MAX_WAITING
+from timesyncd.mqtt.topics import (
+    FINDING,
+    FOR_HUB,
+    FOR_NODE,
+    GRANDMASTER_STATE,
+    JOB_STATE,
+    MARKS,
+    MAX_MESSAGE_BYTES,
+    NODE_STATE,
+    Channel,
+    encode,
+)
+from timesyncd.testbed.broker import Mosquitto
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "timesyncd/v1"
+STATE_OF_N1 = NODE_STATE.topic(PREFIX, "n1")
+
+
+def state(sequence: int, node: str = "n1", incarnation: int = 1) -> NodeState:
+    return NodeState(
+        node=node,
+        incarnation=incarnation,
+        sequence=sequence,
+        published_realtime_ns=1,
+        age_ns=None,
+        boot_id="b",
+        time_namespace=0,
+        status="UNKNOWN",
+        utc_status="UNKNOWN",
+        since_realtime_ns=None,
+    )
+
+
+def grandmaster(sequence: int) -> GrandmasterState:
+    return GrandmasterState(
+        node="n1", incarnation=1, sequence=sequence, name="gm-a", published_realtime_ns=1, age_ns=0, reachable=True
+    )
+
+
+def job(sequence: int) -> JobState:
+    absent = (
+        "step", "sync_overhead", "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank",
+        "slow_rank", "alignment_ns", "alignment_growth_ppb",
+    )  # fmt: skip
+    zero = ("attempt", "uid", "world_size", "published_realtime_ns", "steps_complete", "steps_incomplete")
+    return JobState.model_validate(
+        dict.fromkeys(absent)
+        | dict.fromkeys(zero, 0)
+        | {"node": "n1", "incarnation": 1, "sequence": sequence, "job_id": "0123456789abcdef", "job": "j"}
+        | {"verdict": "", "alignment_reason": "", "ranks": [], "plan": Plan()}
+    )
+
+
+def marks(sequence: int) -> MarkBatch:
+    zero = ("uid", "pid", "attempt", "rank", "world_size", "time_namespace", "real_minus_boot_ns", "lost")
+    absent = ("gm_bound_ns", "utc_bound_ns", "grandmaster_identity", "utc_seconds_removed")
+    return MarkBatch.model_validate(
+        dict.fromkeys(zero, 0)
+        | dict.fromkeys(absent)
+        | {
+            "node": "n1",
+            "incarnation": 1,
+            "sequence": sequence,
+            "job": "j",
+            "boot_id": "b",
+            "status": "UNKNOWN",
+            "marks": [],
+        }
+    )
+
+
+def finding() -> FindingMessage:
+    return FindingMessage(
+        id="x",
+        severity="info",
+        subject="s",
+        since_realtime_ns=1,
+        until_realtime_ns=None,
+        evidence="",
+        cause="",
+        remedy="",
+    )
+
+
+class Reader:
+    """A daemon that notes what it receives."""
+
+    def __init__(self, broker: Mosquitto, wanted: tuple[Channel, ...] = FOR_HUB, node: str = "hub") -> None:
+        self.received: list[Received] = []
+        self.link = MqttLink(settings(broker), node, 1, wanted, self.received.append)
+
+    def messages(self, kind: type[Message] = NodeState) -> list[Message]:
+        return [received.message for received in self.received if isinstance(received.message, kind)]
+
+
+def settings(broker: Mosquitto, **more: object) -> Mqtt:
+    return Mqtt.model_validate({"host": broker.host, "port": broker.port} | more)
+
+
+def writer(broker: Mosquitto, incarnation: int = 1, **more: object) -> MqttLink:
+    return MqttLink(settings(broker, **more), "n1", incarnation, (), lambda _: None)
+
+
+@asynccontextmanager
+async def running(*links: MqttLink) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(link.run()) for link in links]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        async with asyncio.timeout(30):
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes), outcomes
+
+
+async def eventually(holds: Callable[[], object], within_s: float = 30.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_late_subscriber_sees_the_last_state(mosquitto: Mosquitto) -> None:
+    """A state is retained: who comes later gets the newest as last known, and then live ones."""
+    link, reader = writer(mosquitto), Reader(mosquitto)
+    async with running(link):
+        link.publish(state(1))
+        link.publish(state(2))
+        await eventually(lambda: link.published)
+        async with running(reader.link):
+            await eventually(reader.messages)
+            link.publish(state(3))
+            await eventually(lambda: len(reader.messages()) == 2)
+
+    assert reader.messages() == [state(2), state(3)]
+    assert [r.retained for r in reader.received if r.channel is NODE_STATE] == [True, False]
+
+
+async def test_a_killed_daemon_is_offline(mosquitto: Mosquitto) -> None:
+    """The broker says offline for a daemon that was killed, to those that listen and to those that come later."""
+    reader, late = Reader(mosquitto), Reader(mosquitto, node="late")
+    program = (
+        "import asyncio; from timesyncd.config import Mqtt; from timesyncd.mqtt.client import MqttLink;"
+        f"asyncio.run(MqttLink(Mqtt(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print).run())"
+    )
+    async with running(reader.link):
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+        try:
+            await eventually(lambda: reader.messages(Availability))
+        finally:
+            process.kill()
+            await process.wait()
+        await eventually(lambda: len(reader.messages(Availability)) == 2)
+    async with running(late.link):
+        await eventually(lambda: [r for r in late.received if r.subject == "n1"])
+
+    assert [r.message for r in late.received if r.subject == "n1"] == [Availability(online=False, incarnation=7)]
+    assert reader.messages(Availability) == [
+        Availability(online=True, incarnation=7),
+        Availability(online=False, incarnation=7),
+    ]
+
+
+async def test_a_stopped_daemon_says_so(mosquitto: Mosquitto) -> None:
+    """Cancelling the link publishes offline, which a late subscriber sees."""
+    link, reader = writer(mosquitto), Reader(mosquitto)
+    async with running(link):
+        await eventually(lambda: link.connected)
+    async with running(reader.link):
+        await eventually(lambda: reader.messages(Availability))
+
+    assert reader.messages(Availability) == [Availability(online=False, incarnation=1)]
+    assert not link.connected
+
+
+async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that forgot everything has all retained topics again; lost and back are told once each time."""
+    link, reader = writer(mosquitto), Reader(mosquitto)
+    with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
+        async with running(link):
+            link.publish(state(1))
+            link.publish(grandmaster(1))
+            await eventually(lambda: link.published == 2)
+            for sequence in (2, 3):
+                mosquitto.stop()
+                await eventually(lambda: not link.connected)
+                link.publish(state(sequence))
+                mosquitto.start()
+                await eventually(lambda: link.published == 2 * sequence)  # noqa: B023
+            async with running(reader.link):
+                await eventually(lambda: len(reader.received) == 3)
+
+    assert reader.messages() == [state(3)]
+    assert reader.messages(GrandmasterState) == [grandmaster(1)]
+    assert reader.messages(Availability) == [Availability(online=True, incarnation=1)]
+    assert [record.getMessage().split(": ")[2] for record in caplog.records] == ["lost", "back"] * 2
+
+
+async def test_a_broker_that_comes_late_is_found(mosquitto: Mosquitto) -> None:
+    """A daemon may start before its broker."""
+    mosquitto.stop()
+    link = writer(mosquitto)
+    link.publish(state(1))
+    async with running(link):
+        await asyncio.sleep(0.1)
+        before = link.connected
+        mosquitto.start()
+        await eventually(lambda: link.published == 1)
+
+    assert not before
+
+
+async def test_a_hanging_broker_holds_nothing_up(mosquitto: Mosquitto) -> None:
+    """While the broker hangs, publishing only notes: marks that do not fit are dropped and counted, states replaced."""
+    link, reader = writer(mosquitto), Reader(mosquitto, (NODE_STATE, GRANDMASTER_STATE, FINDING, MARKS))
+    async with running(link, reader.link):
+        await eventually(lambda: link.connected and reader.link.connected)
+        mosquitto.pause()
+        try:
+            for sequence in range(3 * MAX_WAITING):
+                link.publish(state(sequence))
+                link.publish(grandmaster(sequence))
+                link.publish(marks(sequence))
+            link.publish(finding())
+            await eventually(lambda: not link.connected)
+        finally:
+            mosquitto.resume()
+        await eventually(lambda: reader.messages(FindingMessage) and len(reader.messages(MarkBatch)) >= MAX_WAITING)
+
+    assert link.dropped == 2 * MAX_WAITING
+    assert reader.messages()[-1] == state(3 * MAX_WAITING - 1)
+    assert reader.messages(GrandmasterState)[-1] == grandmaster(3 * MAX_WAITING - 1)
+    assert reader.messages(MarkBatch)[-1] == marks(3 * MAX_WAITING - 1)
+    assert reader.messages(FindingMessage)[-1] == finding()
+
+
+async def test_a_finding_in_flight_is_not_lost(mosquitto: Mosquitto) -> None:
+    """A finding that the broker had not confirmed when it died is published again."""
+    link = writer(mosquitto)
+    async with running(link):
+        await eventually(lambda: link.connected)
+        mosquitto.pause()
+        link.publish(finding())
+        await asyncio.sleep(0.1)
+        before = link.published
+        mosquitto.stop()
+        mosquitto.start()
+        await eventually(lambda: link.published == 1)
+
+    assert before == 0
+
+
+async def test_large_states_do_not_pile_up(mosquitto: Mosquitto) -> None:
+    """More than the socket takes, to a broker that hangs: one message of each topic waits, and the newest arrives."""
+    link, reader = writer(mosquitto), Reader(mosquitto)
+    large = "x" * 100_000
+    bulk = [grandmaster(sequence).model_copy(update={"sys_descr": large}) for sequence in range(300)]
+    async with running(link, reader.link):
+        await eventually(lambda: link.connected and reader.link.connected)
+        mosquitto.pause()
+        try:
+            for message in bulk:
+                link.publish(message)
+                await asyncio.sleep(0.001)
+            sent = link.published
+        finally:
+            mosquitto.resume()
+        await eventually(lambda: reader.messages(GrandmasterState)[-1:] == bulk[-1:])
+
+    assert sent < len(bulk)
+
+
+async def test_poison_loses_nothing_else(mosquitto: Mosquitto) -> None:
+    """Messages that are none of ours are counted; the good ones before and after them arrive."""
+    reader = Reader(mosquitto)
+    poison = [
+        b"\xff\xfe",
+        b"{",
+        b"[1]",
+        b"{}",
+        encode(state(1, "n2")),
+        b"0" * (MAX_MESSAGE_BYTES + 1),
+        json.dumps(state(1).model_dump() | {"age_ns": 2**80}).encode(),
+    ]
+    async with running(reader.link):
+        await eventually(lambda: reader.link.connected)
+        async with aiomqtt.Client(mosquitto.host, mosquitto.port) as client:
+            await client.publish(STATE_OF_N1, encode(state(1)))
+            for payload in poison:
+                await client.publish(STATE_OF_N1, payload)
+            await client.publish(f"{PREFIX}/node/<b>/state", encode(state(1)))
+            await client.publish(STATE_OF_N1, encode(state(2)))
+        await eventually(lambda: len(reader.messages()) == 2)
+
+    assert reader.messages() == [state(1), state(2)]
+    assert reader.link.rejected == len(poison) + 1
+
+
+async def test_a_replayed_message_overwrites_nothing(mosquitto: Mosquitto) -> None:
+    """An older retained message, put back by somebody, is not passed on, and a restarted daemon's is."""
+    reader = Reader(mosquitto)
+    async with running(reader.link):
+        await eventually(lambda: reader.link.connected)
+        async with aiomqtt.Client(mosquitto.host, mosquitto.port) as client:
+            for message in (state(5), state(4), state(5), state(0, incarnation=2), state(6)):
+                await client.publish(STATE_OF_N1, encode(message), retain=True)
+        await eventually(lambda: reader.link.outdated == 3)
+
+    assert reader.messages() == [state(5), state(0, incarnation=2)]
+
+
+async def test_our_own_messages_do_not_come_back(mosquitto: Mosquitto) -> None:
+    """A hub that subscribes to all nodes hears the others only, live and retained."""
+    hub, other = Reader(mosquitto, node="n1"), MqttLink(settings(mosquitto), "n2", 1, (), lambda _: None)
+    async with running(hub.link):
+        hub.link.publish(state(1))
+        await eventually(lambda: hub.link.published)
+    async with running(hub.link, other):
+        await eventually(lambda: hub.link.published == 2)
+        other.publish(state(1, "n2"))
+        await eventually(hub.messages)
+
+    assert hub.messages() == [state(1, "n2")]
+
+
+async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:
+    """A cleared job state reaches no late subscriber; subscribers that were there are not disturbed."""
+    link = writer(mosquitto)
+    early, late = Reader(mosquitto, FOR_NODE, "n2"), Reader(mosquitto, FOR_NODE, "n3")
+    async with running(link, early.link):
+        await eventually(lambda: early.link.connected)
+        link.publish(job(1))
+        await eventually(lambda: early.messages(JobState))
+        link.clear(JobState, "0123456789abcdef")
+        link.publish(grandmaster(1))
+        await eventually(lambda: early.messages(GrandmasterState))
+        async with running(late.link):
+            await eventually(lambda: late.messages(GrandmasterState))
+
+    assert late.messages(JobState) == []
+    assert early.link.rejected == 0
+
+
+async def test_a_job_state_expires(mosquitto: Mosquitto) -> None:
+    """The broker is told to forget the state of a job whose hub died."""
+    link = writer(mosquitto)
+    link.publish(job(1))
+    async with running(link):
+        await eventually(lambda: link.published)
+        async with aiomqtt.Client(mosquitto.host, mosquitto.port, protocol=aiomqtt.ProtocolVersion.V5) as client:
+            await client.subscribe(JOB_STATE.pattern(PREFIX))
+            message = await anext(client.messages)
+
+    assert 0 < vars(message.properties)["MessageExpiryInterval"] <= 3_600
+
+
+async def test_the_password_opens_the_door_and_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The password comes from its file at each connection; with a wrong one the log says why, never what."""
+    secret = tmp_path / "password"
+    secret.write_text("wrong-Xyzzy\n")
+    with Mosquitto(users={"timesyncd": "right-Xyzzy"}) as broker, caplog.at_level(logging.DEBUG):
+        link = writer(broker, username="timesyncd", password=Secret(file=secret))
+        async with running(link):
+            await eventually(lambda: caplog.records)
+            secret.write_text("right-Xyzzy\n")
+            await eventually(lambda: link.connected)
+
+    assert "Not authorized" in caplog.text
+    assert "Xyzzy" not in caplog.text
+
+
+async def test_an_unreadable_password_is_waited_for(
+    tmp_path: Path, mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A missing secret keeps the link down, says so, and costs the daemon nothing else."""
+    secret = tmp_path / "password"
+    link = writer(mosquitto, username="timesyncd", password=Secret(file=secret))
+    with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
+        async with running(link):
+            await eventually(lambda: caplog.records)
+            secret.write_text("any")
+            await eventually(lambda: link.connected)
+
+    assert f"lost: secret {secret}: cannot be read" in caplog.text
+
+
+async def test_a_link_ends_while_the_broker_hangs(mosquitto: Mosquitto) -> None:
+    """Stopping the daemon does not wait for a broker that does not answer."""
+    link = writer(mosquitto)
+    async with running(link):
+        await eventually(lambda: link.connected)
+        mosquitto.pause()
+    mosquitto.resume()
+
+    assert not link.connected

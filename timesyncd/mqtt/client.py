@@ -1,0 +1,216 @@
+"""The connection to the broker: publishes what waits, receives what was asked for, comes back for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+
+import aiomqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from timesyncd.clocks import SystemClocks
+from timesyncd.config import Mqtt
+from timesyncd.driver import backoff_s
+from timesyncd.errors import ConfigError
+from timesyncd.messages import Availability, Message
+from timesyncd.mqtt.inbox import Inbox, Received
+from timesyncd.mqtt.outbox import Outbox, Outgoing
+from timesyncd.mqtt.topics import AVAILABILITY, MAX_MESSAGE_BYTES, Channel, channel_of, encode
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_S = 15
+TIMEOUT_S = 5.0
+FAREWELL_TIMEOUT_S = 1.0
+RETRY_S = 1.0
+#: What is published within this time goes out together: a wake-up costs four times what a message does.
+GATHER_S = 0.05
+#: A connection that did not last this long counts as a failed try: two daemons of one name throw each other out.
+STABLE_S = 30.0
+
+
+class MqttLink:
+    """
+    One daemon's link to the broker. `wanted` are the channels to receive; our own messages never come back.
+
+    `publish` and `clear` only note what is to go out: they neither wait nor raise. They belong to the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        settings: Mqtt,
+        node: str,
+        incarnation: int,
+        wanted: Sequence[Channel],
+        on_message: Callable[[Received], None],
+    ) -> None:
+        self.connected = False
+        self.published = 0
+        self._settings = settings
+        self._node = node
+        self._incarnation = incarnation
+        self._wanted = wanted
+        self._on_message = on_message
+        self._clocks = SystemClocks()
+        self._inbox = Inbox(settings.topic_prefix, node)
+        self._outbox = Outbox(node)
+        self._ready = asyncio.Event()
+        self._failures = 0
+        self._told_lost = False
+        self._stopping = False
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were lost for want of room while the broker was away or slow."""
+        return self._outbox.dropped
+
+    @property
+    def rejected(self) -> int:
+        """Messages received that no timesyncd wrote."""
+        return self._inbox.rejected
+
+    @property
+    def outdated(self) -> int:
+        """Messages received that were older than one already taken."""
+        return self._inbox.outdated
+
+    def publish(self, message: Message) -> None:
+        """On a retained topic the newest replaces an unsent one; other messages queue, and a full queue drops its oldest."""
+        self._outbox.put(message)
+        self._ready.set()
+
+    def clear(self, message_type: type[Message], subject: str) -> None:
+        """Remove the retained message of this type about this subject from the broker."""
+        self._outbox.clear(channel_of(message_type), subject)
+        self._ready.set()
+
+    async def run(self) -> None:
+        """Until cancelled; then says offline, if the broker answers within a second."""
+        while True:
+            began_ns = self._clocks.boottime_ns()
+            try:
+                await self._session()
+            except* (aiomqtt.MqttError, ConfigError) as group:
+                self._went_offline(group.exceptions[0], began_ns)
+            if self._stopping:
+                # An error while saying good-bye must not swallow the cancellation that it came after.
+                raise asyncio.CancelledError
+            await asyncio.sleep(backoff_s(self._failures, RETRY_S, random.random()))
+
+    async def _session(self) -> None:
+        """One connection, until it breaks: MqttError, or a group of them."""
+        async with self._client() as client:
+            try:
+                await self._say(client, online=True)
+                await self._subscribe(client)
+                self._went_online()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._send(client))
+                    group.create_task(self._receive(client))
+            except asyncio.CancelledError:
+                self._stopping = True
+                client.timeout = FAREWELL_TIMEOUT_S
+                await self._say(client, online=False)
+                raise
+            finally:
+                self.connected = False
+
+    def _client(self) -> aiomqtt.Client:
+        settings = self._settings
+        return aiomqtt.Client(
+            settings.host,
+            settings.port,
+            username=settings.username,
+            password=settings.password.reveal().get_secret_value() if settings.password else None,
+            identifier=f"timesyncd-{self._node}",
+            protocol=aiomqtt.ProtocolVersion.V5,
+            will=aiomqtt.Will(
+                self._availability_topic, self._availability(online=False), AVAILABILITY.qos, retain=True
+            ),
+            timeout=TIMEOUT_S,
+            keepalive=KEEPALIVE_S,
+            # What is a little too large is received and counted; what is far too large the broker keeps to itself.
+            properties=_property(PacketTypes.CONNECT, "MaximumPacketSize", 4 * MAX_MESSAGE_BYTES),
+        )
+
+    @property
+    def _availability_topic(self) -> str:
+        return AVAILABILITY.topic(self._settings.topic_prefix, self._node)
+
+    def _availability(self, online: bool) -> bytes:
+        return encode(Availability(online=online, incarnation=self._incarnation))
+
+    async def _say(self, client: aiomqtt.Client, online: bool) -> None:
+        await client.publish(self._availability_topic, self._availability(online), AVAILABILITY.qos, retain=True)
+
+    async def _subscribe(self, client: aiomqtt.Client) -> None:
+        patterns = [channel.pattern(self._settings.topic_prefix) for channel in self._wanted]
+        if not patterns:
+            return
+        # Our own messages would come back only to be passed over; noLocal spares that, but not for retained ones.
+        options = [SubscribeOptions(qos=channel.qos, noLocal=True) for channel in self._wanted]
+        answers = await client.subscribe(list(zip(patterns, options, strict=True)))
+        for pattern, answer in zip(patterns, answers, strict=True):
+            if isinstance(answer, ReasonCode) and answer.is_failure:
+                log.warning("mqtt: the broker refuses the subscription to %s: %s", pattern, answer)
+
+    async def _send(self, client: aiomqtt.Client) -> None:
+        while True:
+            self._ready.clear()
+            while outgoing := self._outbox.next():
+                try:
+                    await self._send_one(client, outgoing)
+                except (aiomqtt.MqttError, asyncio.CancelledError):
+                    self._outbox.failed(outgoing)
+                    raise
+                self._outbox.sent(outgoing)
+                self.published += 1
+            await self._ready.wait()
+            await asyncio.sleep(GATHER_S)
+
+    async def _send_one(self, client: aiomqtt.Client, outgoing: Outgoing) -> None:
+        channel = outgoing.channel
+        topic = channel.topic(self._settings.topic_prefix, outgoing.subject)
+        if outgoing.message is None:
+            # Confirmed, since it is not repeated.
+            await client.publish(topic, b"", qos=1, retain=True)
+            return
+        expiry = None
+        if channel.expiry_s is not None:
+            expiry = _property(PacketTypes.PUBLISH, "MessageExpiryInterval", channel.expiry_s)
+        await client.publish(topic, encode(outgoing.message), channel.qos, channel.retained, expiry)
+
+    async def _receive(self, client: aiomqtt.Client) -> None:
+        async for message in client.messages:
+            payload = message.payload if isinstance(message.payload, bytes) else b""
+            received = self._inbox.take(str(message.topic), payload, message.retain, self._clocks.boottime_ns())
+            if received is not None:
+                self._on_message(received)
+
+    def _went_online(self) -> None:
+        self.connected = True
+        self._inbox.reconnected()
+        self._outbox.renew()
+        if self._told_lost:
+            log.info("mqtt: broker %s:%d: back", self._settings.host, self._settings.port)
+        self._told_lost = False
+
+    def _went_offline(self, error: BaseException, began_ns: int) -> None:
+        lasted = self._clocks.boottime_ns() - began_ns > STABLE_S * 1e9
+        self._failures = 1 if lasted else self._failures + 1
+        if not self._told_lost:
+            why = f"{error}: {error.__cause__}" if isinstance(error.__cause__, aiomqtt.MqttError) else error
+            log.info("mqtt: broker %s:%d: lost: %s", self._settings.host, self._settings.port, why)
+        self._told_lost = True
+
+
+def _property(packet_type: int, name: str, value: int) -> Properties:
+    """One MQTT 5 property."""
+    properties = Properties(packet_type)  # type: ignore[no-untyped-call]
+    setattr(properties, name, value)
+    return properties

@@ -1,0 +1,143 @@
+"""
+The topics: which message goes where, how, and back from a topic and its payload to the message. Pure.
+
+Every topic is `<prefix>/<scope>/<subject>/<leaf>`, so a reader subscribes to one leaf of all subjects with one `+`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from timesyncd.config import Name
+from timesyncd.errors import Malformed
+from timesyncd.messages import (
+    Availability,
+    FindingMessage,
+    GrandmasterState,
+    JobState,
+    MarkBatch,
+    Message,
+    NodeState,
+    Ordered,
+)
+
+#: A longer message is not ours. The largest of ours is the state of a job with some 5 000 ranks.
+MAX_MESSAGE_BYTES = 1_048_576
+
+_NAME = TypeAdapter[str](Name)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """
+    One kind of topic. `key` is the message's own field that the topic's subject must equal; None = the topic alone tells.
+    `expiry_s` is how long the broker keeps the last message (MQTT 5); None = for ever.
+    """
+
+    name: str
+    scope: Literal["node", "grandmaster", "job"]
+    leaf: str
+    message: type[Message]
+    summary: str
+    key: str | None
+    qos: Literal[0, 1] = 0
+    retained: bool = True
+    expiry_s: int | None = None
+
+    @property
+    def address(self) -> str:
+        """The topic below the prefix, with its subject as a parameter."""
+        return f"{self.scope}/{{{self.scope}}}/{self.leaf}"
+
+    def topic(self, prefix: str, subject: str) -> str:
+        return f"{prefix}/{self.scope}/{subject}/{self.leaf}"
+
+    def pattern(self, prefix: str) -> str:
+        """The subscription that matches this channel's topics of every subject."""
+        return self.topic(prefix, "+")
+
+
+AVAILABILITY = Channel(
+    "availability", "node", "availability", Availability,
+    "Whether a node's daemon is connected; the broker says offline when the connection is lost.", None, qos=1,
+)  # fmt: skip
+NODE_STATE = Channel(
+    "node_state", "node", "state", NodeState,
+    "How well a node's clock is known; at once when it changes, and repeated.", "node",
+)  # fmt: skip
+GRANDMASTER_STATE = Channel(
+    "grandmaster_state", "grandmaster", "state", GrandmasterState,
+    "What a grandmaster says of itself, from the daemons that poll it.", "name",
+)  # fmt: skip
+JOB_STATE = Channel(
+    "job_state", "job", "state", JobState,
+    "A job's two signals, its ranks and its barrier plan; an empty message when the job has ended.", "job_id",
+    expiry_s=3_600,
+)  # fmt: skip
+FINDING = Channel(
+    "finding", "node", "finding", FindingMessage,
+    "An event: a finding that began, or that ended.", None, qos=1, retained=False,
+)  # fmt: skip
+MARKS = Channel(
+    "mark_batch", "node", "marks", MarkBatch,
+    "When the ranks on a node arrived at, began and ended each synchronization.", "node", retained=False,
+)  # fmt: skip
+
+#: In the order in which waiting messages go out.
+CHANNELS = (AVAILABILITY, NODE_STATE, GRANDMASTER_STATE, JOB_STATE, FINDING, MARKS)
+
+FOR_HUB = (AVAILABILITY, NODE_STATE, GRANDMASTER_STATE, MARKS)
+FOR_NODE = (GRANDMASTER_STATE, JOB_STATE)
+
+_BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
+_BY_PLACE: dict[tuple[str, str], Channel] = {(channel.scope, channel.leaf): channel for channel in CHANNELS}
+
+
+def channel_of(message_type: type[Message]) -> Channel:
+    """The channel of a published message type; KeyError for any other."""
+    return _BY_MESSAGE[message_type]
+
+
+def subject_of(message: Message, node: str) -> str:
+    """Of what the message speaks; `node` publishes it."""
+    key = channel_of(type(message)).key
+    return node if key is None else str(getattr(message, key))
+
+
+def publisher_of(message: Message, subject: str) -> str:
+    """The node that published the message about this subject."""
+    return message.node if isinstance(message, Ordered) else subject
+
+
+def locate(prefix: str, topic: str) -> tuple[Channel, str]:
+    """The channel and the subject of a topic. Raises Malformed when it is none of ours."""
+    parts = topic.removeprefix(f"{prefix}/").split("/")
+    channel = _BY_PLACE.get((parts[0], parts[2])) if len(parts) == 3 else None
+    if channel is None or not topic.startswith(f"{prefix}/"):
+        raise Malformed("no topic of ours")
+    try:
+        return channel, _NAME.validate_python(parts[1])
+    except ValidationError as error:
+        raise Malformed("its subject is not a name") from error
+
+
+def encode(message: Message) -> bytes:
+    return message.model_dump_json().encode()
+
+
+def decode(channel: Channel, subject: str, payload: bytes) -> Message:
+    """Raises Malformed when the payload is not this channel's message about this subject."""
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise Malformed(f"{len(payload)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+    try:
+        message = channel.message.model_validate_json(payload)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Malformed(f"not a {channel.name} message: {where or 'payload'}: {first['msg']}") from error
+    if channel.key is not None and getattr(message, channel.key) != subject:
+        raise Malformed(f"its {channel.key} is not the topic's {subject!r}")
+    return message
