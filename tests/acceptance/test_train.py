@@ -1,0 +1,98 @@
+"""The examples, run as a user runs them: real processes, with and without a real daemon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+COMMANDS = {
+    "job.py": (sys.executable, str(EXAMPLES / "job.py")),
+    "train.py": (*TORCHRUN, str(EXAMPLES / "train.py")),
+}
+
+CONFIG = """
+[node]
+name = "node-a"
+runtime_dir = "{folder}"
+[store]
+path = "{folder}/history.sqlite"
+[web]
+port = 0
+[hub]
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a UNIX socket's address holds 107 octets."""
+    path = tempfile.mkdtemp(prefix="ts-")
+    yield Path(path)
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def daemon(folder: Path) -> Iterator[None]:
+    """A node's daemon with the hub in it, and no clock source at all."""
+    config = folder / "timesyncd.toml"
+    config.write_text(CONFIG.format(folder=folder))
+    process = subprocess.Popen([sys.executable, "-m", "timesyncd", "run", "--config", str(config)])
+    try:
+        deadline = time.monotonic() + 30
+        while not (folder / "job.sock").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def run_example(name: str, folder: Path, steps: int) -> list[str]:
+    """The lines that it printed, one in 50 steps; its processes end with it, whatever happens."""
+    process = subprocess.Popen(
+        (*COMMANDS[name], "--steps", str(steps)),
+        env=os.environ | {"TIMESYNCD_RUNTIME_DIR": str(folder), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=120)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+
+    assert process.returncode == 0
+    return printed.splitlines()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_job_without_a_daemon_runs_and_says_so(folder: Path, name: str) -> None:
+    """It measures its own overhead, its barrier is the plain collective, and both are told."""
+    lines = run_example(name, folder, steps=100)
+
+    assert len(lines) == 2
+    assert all("no signals; measured here alone" in line for line in lines)
+    assert all("barrier plain: no signals from timesyncd" in line for line in lines)
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_job_is_told_its_slow_rank_and_releases_together(folder: Path, name: str) -> None:
+    """Two ranks of one node read one clock: without any PTP the slow one is named and the barrier is timed."""
+    last = run_example(name, folder, steps=300)[-1]
+
+    assert "% overhead, slow rank 1, aligned to 0 ns; barrier timed" in last

@@ -1,0 +1,318 @@
+"""The job link from end to end: ranks that are processes, a real socket, and the segments that they read."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import logging
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from timesyncd.client import Job, Kind
+from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.errors import ConfigError
+from timesyncd.joblink import SOCKET_NAME, job_id, segment_path
+from timesyncd.jobsocket import KEEP_NS, MAX_JOBS_OF_A_USER, JobSocket
+from timesyncd.messages import JobState, MarkBatch, Plan, RankState
+
+pytestmark = pytest.mark.integration
+
+#: Another user where we may become one, so that the kernel's word is seen to count.
+SENDER = 65_534 if os.getuid() == 0 else os.getuid()
+
+#: A rank that marks one step, says so, and lives until its standard input ends; then it says what it reads.
+RANK = """
+import json, os, sys
+from timesyncd.client import Job, Kind
+folder, uid = sys.argv[1], int(sys.argv[2])
+if uid != os.getuid():
+    os.setuid(uid)
+job = Job("job", rank=1, world_size=2, attempt=3, node="pod", runtime_dir=folder)
+with job.meter.sync(7, Kind.ALL_REDUCE, 64):
+    pass
+print("marked", flush=True)
+sys.stdin.readline()
+signals = job.signals()
+print(json.dumps([signals and [signals.slow_rank, signals.alignment_ns, signals.wait_p50_ns], job.plan().slack_ns]))
+"""
+
+
+class Node:
+    """A job socket in a folder of its own, and what it delivered."""
+
+    def __init__(self, folder: Path, incarnation: int = 5) -> None:
+        self.folder = folder
+        self.batches: list[MarkBatch] = []
+        self.socket = JobSocket(folder, "node-a", incarnation, self.batches.append)
+        self.socket.open()
+
+    async def delivered(self, count: int = 1) -> list[MarkBatch]:
+        await until(lambda: len(self.batches) >= count)
+        return self.batches
+
+    def send(self, data: bytes) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(data, str(self.folder / SOCKET_NAME))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path that everybody may enter."""
+    path = Path(tempfile.mkdtemp(prefix="ts-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def node(folder: Path) -> AsyncIterator[Node]:
+    running = Node(folder)
+    yield running
+    running.socket.close()
+
+
+@pytest.fixture
+def rank(node: Node) -> Iterator[subprocess.Popen[str]]:
+    """A process of another user that has marked once."""
+    command = [sys.executable, "-c", RANK, str(node.folder), str(SENDER)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "marked\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def job_state(identifier: str, published_ns: int | None = None) -> JobState:
+    return JobState(
+        node="hub",
+        incarnation=1,
+        sequence=1,
+        job_id=identifier,
+        job="job",
+        attempt=3,
+        uid=SENDER,
+        world_size=2,
+        published_realtime_ns=SystemClocks().realtime_ns() if published_ns is None else published_ns,
+        step=7,
+        steps_complete=1,
+        steps_incomplete=0,
+        sync_overhead=0.25,
+        arrival_skew_ns=5_000,
+        arrival_skew_p50_ns=5_000,
+        arrival_skew_error_ns=100,
+        last_rank=1,
+        slow_rank=1,
+        verdict="straggler",
+        alignment_ns=0,
+        alignment_growth_ppb=0,
+        alignment_reason="one clock",
+        ranks=[
+            RankState(
+                rank=0,
+                node="node-a",
+                wait_p50_ns=4_000,
+                wait_total_ns=4_000,
+                last_share=0.0,
+                lateness_p50_ns=0,
+                marks_lost=0,
+                clock_status="UNKNOWN",
+            )
+        ],
+        plan=Plan(version=1, mode="timed", slack_ns=700_000, guard_ns=10_000),
+    )
+
+
+def read_mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_a_mark_arrives_with_the_kernels_word_of_who_sent_it(node: Node, rank: subprocess.Popen[str]) -> None:
+    """The batch carries the node's order, the sender's uid and pid, and the rank's own words."""
+    (batch,) = await node.delivered()
+
+    assert (batch.node, batch.incarnation, batch.sequence) == ("node-a", 5, 1)
+    assert (batch.uid, batch.pid) == (SENDER, rank.pid)
+    assert (batch.job, batch.attempt, batch.rank, batch.world_size, batch.lost) == ("job", 3, 1, 2, 0)
+    assert (batch.status, batch.gm_bound_ns) == ("UNKNOWN", None)
+    assert [(m.step, m.sync, m.kind, m.bytes) for m in batch.marks] == [(7, 0, Kind.ALL_REDUCE, 64)]
+
+
+async def test_a_rank_reads_its_jobs_signals_and_plan(node: Node, rank: subprocess.Popen[str]) -> None:
+    """What the hub says of the job comes back to its rank through shared memory, across users."""
+    await node.delivered()
+    node.socket.publish(job_state(job_id(SENDER, "job", 3)))
+
+    said, _ = rank.communicate("\n")
+    assert json.loads(said) == [[1, 0, [4_000, None]], 700_000]
+
+
+async def test_other_nodes_jobs_get_no_segment(node: Node) -> None:
+    """Only a job with ranks here is shown here."""
+    node.socket.publish(job_state(job_id(SENDER, "job", 3)))
+
+    assert list((node.folder / "jobs").iterdir()) == []
+
+
+async def test_an_old_retained_state_is_not_shown_as_news(node: Node) -> None:
+    """A state's age counts from when the hub published it, not from when it came here."""
+    job = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
+    with job.meter.sync(1):
+        pass
+    await node.delivered()
+    identifier = job_id(os.getuid(), "job", 0)
+    node.socket.publish(job_state(identifier, SystemClocks().realtime_ns() - 31 * NS_PER_S))
+    old = job.signals()
+    node.socket.publish(job_state(identifier))
+    new = job.signals()
+    job.close()
+
+    assert old is None
+    assert new is not None
+
+
+async def test_places_are_open_to_every_user_whatever_the_umask(folder: Path) -> None:
+    """Anybody may send to the socket and read the segments; nobody else may write them."""
+    before = os.umask(0o077)
+    try:
+        node = Node(folder)
+        job = Job("job", runtime_dir=folder)
+        with job.meter.sync(1):
+            pass
+        await node.delivered()
+        identifier = job_id(os.getuid(), "job", 0)
+        node.socket.publish(job_state(identifier))
+        job.close()
+        node.socket.close()
+    finally:
+        os.umask(before)
+
+    assert read_mode(folder / SOCKET_NAME) == 0o666
+    assert read_mode(folder / "jobs") == 0o755
+    assert read_mode(segment_path(folder, identifier)) == 0o644
+
+
+async def test_the_segment_goes_a_minute_after_the_last_process(node: Node, rank: subprocess.Popen[str]) -> None:
+    """While a rank lives it stays, however long it says nothing; after its end it stays for the keeping time."""
+    await node.delivered()
+    path = segment_path(node.folder, job_id(SENDER, "job", 3))
+    node.socket.publish(job_state(path.name))
+    hours_later = SystemClocks().boottime_ns() + 10_000 * NS_PER_S
+    node.socket.tick(hours_later)
+    alive = path.exists()
+    rank.communicate("\n")
+    node.socket.tick(hours_later + KEEP_NS - 1)
+    kept = path.exists()
+    node.socket.tick(hours_later + KEEP_NS)
+
+    assert (alive, kept, path.exists()) == (True, True, False)
+
+
+async def test_a_process_that_may_not_be_signalled_lives(
+    node: Node, rank: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon is another user than the job: a refusal of the kernel means that the process is there."""
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(pid, number)
+
+    await node.delivered()
+    path = segment_path(node.folder, job_id(SENDER, "job", 3))
+    node.socket.publish(job_state(path.name))
+    with monkeypatch.context() as patched:
+        patched.setattr("timesyncd.jobsocket.os.kill", refuse)
+        node.socket.tick(SystemClocks().boottime_ns() + KEEP_NS)
+
+    assert path.exists()
+
+
+async def test_a_restarted_daemon_takes_the_segments_over(node: Node, rank: subprocess.Popen[str]) -> None:
+    """A rank that has its segment open reads what the next daemon writes into it; the sequence begins anew."""
+    await node.delivered()
+    path = segment_path(node.folder, job_id(SENDER, "job", 3))
+    node.socket.publish(job_state(path.name).model_copy(update={"slow_rank": 0}))
+    inode = path.stat().st_ino
+    again = Node(node.folder, incarnation=6)
+    again.socket.publish(job_state(path.name))
+    said, _ = rank.communicate("\n")
+    again.socket.close()
+
+    assert path.stat().st_ino == inode
+    assert json.loads(said)[0][0] == 1
+
+
+async def test_a_former_daemons_segment_without_ranks_goes(node: Node, rank: subprocess.Popen[str]) -> None:
+    """What was left behind and nobody marks for is removed after the keeping time."""
+    await node.delivered()
+    path = segment_path(node.folder, job_id(SENDER, "job", 3))
+    node.socket.publish(job_state(path.name))
+    again = Node(node.folder, incarnation=6)
+    again.socket.tick(SystemClocks().boottime_ns() + KEEP_NS)
+    again.socket.close()
+
+    assert not path.exists()
+
+
+async def test_noise_is_counted_and_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may send anything: no exception, no flood of the log, and marks still arrive."""
+    for noise in (b"", b"noise", b"TSJL", bytes(40_000)):
+        node.send(noise)
+    await until(lambda: node.socket.malformed == 4)
+    job = Job("job", runtime_dir=node.folder)
+    with job.meter.sync(1):
+        pass
+    await node.delivered()
+    job.close()
+
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert f"process {os.getpid()} of user {os.getuid()}" in warnings[0]
+
+
+async def test_passed_file_descriptors_are_dropped(node: Node) -> None:
+    """A sender cannot fill the daemon's table of open files."""
+    before = len(os.listdir("/proc/self/fd"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]).tobytes())]
+        sender.sendmsg([b"noise"], rights, 0, str(node.folder / SOCKET_NAME))
+    await until(lambda: node.socket.malformed == 1)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_one_user_cannot_crowd_out_the_others(node: Node) -> None:
+    """A user's jobs are counted; what is too many is refused and said, and known jobs go on."""
+    jobs = [Job(f"job-{number}", runtime_dir=node.folder) for number in range(MAX_JOBS_OF_A_USER + 1)]
+    for count, job in enumerate(jobs, 1):
+        with job.meter.sync(1):
+            pass
+        await until(lambda count=count: len(node.batches) + node.socket.refused == count)  # type: ignore[misc]
+    for job in jobs:
+        job.close()
+
+    assert (len(node.batches), node.socket.refused) == (MAX_JOBS_OF_A_USER, 1)
+
+
+async def test_a_folder_that_cannot_be_used_is_a_mistake_of_the_configuration(folder: Path) -> None:
+    """The one line names the key and the path."""
+    too_long = folder / ("x" * 120)
+    too_long.mkdir()
+
+    with pytest.raises(ConfigError, match=r"^node\.runtime_dir = '.*x': .*job\.sock: .*too long"):
+        Node(too_long)

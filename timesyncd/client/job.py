@@ -1,0 +1,137 @@
+"""A training job as one of its ranks sees it: who it is, its marks, and the signals and the plan that come back."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from timesyncd.bound import Interval
+from timesyncd.client.clock import Clock
+from timesyncd.client.meter import Meter
+from timesyncd.client.places import runtime_dir as find_runtime_dir
+from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
+from timesyncd.joblink import MAX_NAME, SOCKET_NAME, Header, JobReader, Plan, Signals, job_id, segment_path
+from timesyncd.segment import Epoch
+
+_LARGEST = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank's place in its job; None = the launcher does not say."""
+
+    name: str | None
+    rank: int | None
+    world_size: int | None
+    attempt: int | None
+
+
+def place_from(environ: Mapping[str, str]) -> Place:
+    """
+    What torchrun, else Slurm, put into the environment; a number that is none counts as absent.
+
+    A job without a name of its own (torchrun's run id defaults to "none") is called by its rendezvous address.
+    """
+
+    def number(*names: str) -> int | None:
+        found = (environ.get(name, "") for name in names)
+        return next((int(text) for text in found if text.isdecimal() and int(text) <= _LARGEST), None)
+
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    name = (run_id if run_id != "none" else "") or environ.get("SLURM_JOB_ID")
+    if not name and "MASTER_ADDR" in environ:
+        name = f"{environ['MASTER_ADDR']}:{environ.get('MASTER_PORT', '')}"
+    return Place(
+        name=name or None,
+        rank=number("RANK", "SLURM_PROCID"),
+        world_size=number("WORLD_SIZE", "SLURM_NTASKS"),
+        attempt=number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
+    )
+
+
+class Job:
+    """
+    One rank's end of the job link. Opens no connection, waits for nothing, and works the same without a daemon.
+
+    What is not given comes from torchrun's or Slurm's environment, else: rank 0 of 1, attempt 0, a name of this process
+    alone. Raises ValueError for a rank, world size or attempt that cannot be. Call `close()`, or leave it to the
+    interpreter's end.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        attempt: int | None = None,
+        node: str | None = None,
+        runtime_dir: Path | str | None = None,
+    ) -> None:
+        found = place_from(os.environ)
+        self.name = _clipped(name or found.name or f"process-{os.getpid()}")
+        self.rank = _first(rank, found.rank, 0)
+        self.world_size = _first(world_size, found.world_size, 1)
+        self.attempt = _first(attempt, found.attempt, 0)
+        if not (0 <= self.rank < self.world_size <= _LARGEST and 0 <= self.attempt <= _LARGEST):
+            raise ValueError(f"rank {self.rank} of {self.world_size}, attempt {self.attempt}: no such place in a job")
+        self.node = _clipped(node or socket.gethostname())
+        folder = find_runtime_dir(runtime_dir)
+        self.clock = Clock(folder)
+        self._epoch = Epoch(boot_id(), time_namespace())
+        self._reader = JobReader(segment_path(folder, job_id(os.getuid(), self.name, self.attempt)), self._epoch)
+        self.meter = Meter(folder / SOCKET_NAME, self._header)
+        atexit.register(self.close)
+
+    def signals(self) -> Signals | None:
+        """The job's signals as of now; None: nothing from the hub within 30 s, or no daemon here."""
+        found = self._reader.read()
+        return None if found is None else found[0]
+
+    def plan(self) -> Plan:
+        """How the barrier is to be run; the plain plan when nothing was heard."""
+        found = self._reader.read()
+        return Plan() if found is None else found[1]
+
+    def close(self) -> None:
+        """Send the last marks. Reading signals still works afterwards."""
+        atexit.unregister(self.close)
+        self.meter.close()
+
+    def _header(self, lost: int) -> Header:
+        gm, known = self.clock.gm_now(), self.clock.snapshot()
+        return Header(
+            job=self.name,
+            attempt=self.attempt,
+            rank=self.rank,
+            world_size=self.world_size,
+            node=self.node,
+            boot_id=self._epoch.boot_id,
+            time_namespace=self._epoch.time_namespace,
+            real_minus_boot_ns=real_minus_boot_ns(SystemClocks()),
+            status=gm.status,
+            gm_bound_ns=half_width_ns(gm),
+            utc_bound_ns=half_width_ns(self.clock.now()),
+            utc_seconds_removed=None if known is None else known.utc_seconds_removed,
+            grandmaster_identity=None if known is None else known.grandmaster_identity,
+            lost=lost,
+        )
+
+
+def half_width_ns(interval: Interval) -> int | None:
+    """The bound on a clock's error that an interval stands for, rounded up; None: unknown."""
+    if interval.earliest is None or interval.latest is None:
+        return None
+    return (interval.latest - interval.earliest + 1) // 2
+
+
+def _clipped(name: str) -> str:
+    """At most MAX_NAME octets, so that it fits a datagram; whole characters."""
+    return name.encode(errors="replace")[:MAX_NAME].decode(errors="ignore")
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)

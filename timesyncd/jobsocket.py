@@ -1,0 +1,291 @@
+"""The daemon's end of the job link: marks come in by datagram, signals go out by a segment a job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
+from timesyncd.errors import ConfigError, Malformed
+from timesyncd.joblink import (
+    JOBS_NAME,
+    MAX_RANKS,
+    SOCKET_NAME,
+    Datagram,
+    Header,
+    JobWriter,
+    Plan,
+    Signals,
+    decode,
+    job_id,
+    segment_path,
+)
+from timesyncd.messages import JobState, Mark, MarkBatch, status_name
+from timesyncd.segment import Epoch
+
+log = logging.getLogger(__name__)
+
+#: A job's segment goes this long after its last process.
+KEEP_NS = 60 * NS_PER_S
+
+#: Anybody on the node may send, so what is kept of senders has an end.
+MAX_JOBS = 256
+MAX_JOBS_OF_A_USER = 64
+MAX_PIDS_OF_A_JOB = 1024
+
+_WARN_EVERY_NS = 10 * NS_PER_S
+_LARGEST_DATAGRAM = 32 * 1024
+_DATAGRAMS_AT_ONCE = 64
+
+#: struct ucred: pid, uid, gid.
+_CREDENTIALS = struct.Struct("iII")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who sent, as the kernel says. pid 0: a process that our process namespace does not show."""
+
+    pid: int
+    uid: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of user {self.uid}"
+
+
+@dataclass(slots=True)
+class LocalJob:
+    """
+    A job with ranks on this node. `alive_ns` is CLOCK_BOOTTIME when one of them was last known to live; `uid` None: a
+    former daemon's, of which nothing was heard yet.
+    """
+
+    alive_ns: int
+    uid: int | None = None
+    pids: set[int] = field(default_factory=set)
+    writer: JobWriter | None = None
+
+
+class JobSocket:
+    """
+    `deliver` is called with every batch, in the event loop; `sequence` counts the batches of this `incarnation`.
+    `malformed` counts what was no datagram of the job link, `refused` what came from more jobs than are kept.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        node: str,
+        incarnation: int,
+        deliver: Callable[[MarkBatch], None],
+        clocks: Clocks | None = None,
+    ) -> None:
+        self.malformed = 0
+        self.refused = 0
+        self._folder = runtime_dir
+        self._node = node
+        self._incarnation = incarnation
+        self._deliver = deliver
+        self._clocks = clocks or SystemClocks()
+        self._epoch = Epoch(boot_id(), time_namespace())
+        self._sequence = 0
+        self._jobs: dict[str, LocalJob] = {}
+        self._warned_ns: int | None = None
+
+    def open(self) -> None:
+        """Listen, in the running event loop. Raises ConfigError when the runtime folder does not allow it."""
+        path = self._folder / SOCKET_NAME
+        try:
+            self._adopt(self._folder / JOBS_NAME)
+            self._socket = _listening(path)
+        except OSError as error:
+            raise ConfigError(f"node.runtime_dir = '{self._folder}': {path}: {error.strerror or error}") from error
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def close(self) -> None:
+        """The segments stay for the ranks, ageing; the next daemon takes them over."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        for job in self._jobs.values():
+            if job.writer is not None:
+                job.writer.close()
+
+    def publish(self, state: JobState) -> None:
+        """Show a job's state to its ranks; nothing when it has none on this node."""
+        job = self._jobs.get(state.job_id)
+        if job is None:
+            return
+        try:
+            if job.writer is None:
+                job.writer = JobWriter(segment_path(self._folder, state.job_id), self._epoch)
+            job.writer.write(self._as_of_ns(state), signals_of(state), plan_of(state))
+        except (OSError, struct.error) as error:
+            self._warn("job %s: its segment is not written: %s", state.job_id, error)
+
+    def tick(self, now_boottime_ns: int) -> None:
+        """To be called every second or so: a job whose processes all ended loses its segment after KEEP_NS."""
+        for identifier, job in list(self._jobs.items()):
+            job.pids = {pid for pid in job.pids if _lives(pid)}
+            if job.pids:
+                job.alive_ns = now_boottime_ns
+            elif now_boottime_ns - job.alive_ns >= KEEP_NS:
+                self._forget(identifier)
+
+    def _adopt(self, folder: Path) -> None:
+        """A former daemon's segments keep their inode, so that ranks which have them open go on reading."""
+        folder.mkdir(mode=0o755, exist_ok=True)
+        folder.chmod(0o755)
+        self._jobs = {path.name: LocalJob(self._clocks.boottime_ns()) for path in folder.iterdir()}
+
+    def _forget(self, identifier: str) -> None:
+        job = self._jobs.pop(identifier)
+        if job.writer is not None:
+            job.writer.close()
+        segment_path(self._folder, identifier).unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        """A few at once, so that a flood of datagrams leaves the event loop time for the clocks."""
+        for _ in range(_DATAGRAMS_AT_ONCE):
+            try:
+                # Room for credentials and nothing else: the kernel drops file descriptors that somebody passes.
+                data, ancillary, flags, _ = self._socket.recvmsg(
+                    _LARGEST_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
+            except BlockingIOError:
+                return
+            self._take(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
+
+    def _take(self, data: bytes, peer: Peer | None, truncated: bool) -> None:
+        try:
+            if peer is None or truncated:
+                raise Malformed("job datagram too long, or without credentials")
+            datagram = decode(data)
+        except Malformed as error:
+            self.malformed += 1
+            self._warn("job link: from %s: %s (%d so far)", peer, error, self.malformed)
+            return
+        if self._joined(datagram.header, peer):
+            self._sequence += 1
+            self._deliver(self._batch(datagram, peer))
+
+    def _joined(self, header: Header, peer: Peer) -> bool:
+        """Note that this process is a rank of the job; False: there are too many jobs already."""
+        identifier = job_id(peer.uid, header.job, header.attempt)
+        job = self._jobs.get(identifier)
+        if job is None or job.uid is None:
+            if self._is_full(peer.uid):
+                self.refused += 1
+                self._warn("job link: %s has too many jobs here: %r is refused", peer, header.job)
+                return False
+            job = self._jobs[identifier] = LocalJob(0, peer.uid, writer=job.writer if job else None)
+        job.alive_ns = self._clocks.boottime_ns()
+        if peer.pid and peer.pid not in job.pids and len(job.pids) < MAX_PIDS_OF_A_JOB:
+            job.pids.add(peer.pid)
+            log.info(
+                "job %r, attempt %d: rank %d on %r is %s", header.job, header.attempt, header.rank, header.node, peer
+            )
+        return True
+
+    def _is_full(self, uid: int) -> bool:
+        known = [job.uid for job in self._jobs.values() if job.uid is not None]
+        return len(known) >= MAX_JOBS or known.count(uid) >= MAX_JOBS_OF_A_USER
+
+    def _batch(self, datagram: Datagram, peer: Peer) -> MarkBatch:
+        header = datagram.header
+        return MarkBatch(
+            node=self._node,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            uid=peer.uid,
+            pid=peer.pid,
+            job=header.job,
+            attempt=header.attempt,
+            rank=header.rank,
+            world_size=header.world_size,
+            boot_id=f"{header.boot_id:032x}",
+            time_namespace=header.time_namespace,
+            real_minus_boot_ns=header.real_minus_boot_ns,
+            gm_bound_ns=header.gm_bound_ns,
+            utc_bound_ns=header.utc_bound_ns,
+            status=status_name(header.status),
+            grandmaster_identity=header.grandmaster_identity,
+            utc_seconds_removed=header.utc_seconds_removed,
+            lost=header.lost,
+            marks=[Mark(**mark._asdict()) for mark in datagram.marks],
+        )
+
+    def _as_of_ns(self, state: JobState) -> int:
+        """A retained copy may be old when it comes: its age by CLOCK_REALTIME counts, and can only make it older."""
+        age_ns = self._clocks.realtime_ns() - state.published_realtime_ns
+        return self._clocks.boottime_ns() - max(0, age_ns)
+
+    def _warn(self, text: str, *arguments: object) -> None:
+        """Anybody may send anything, so at most one line in ten seconds."""
+        now_ns = self._clocks.boottime_ns()
+        if self._warned_ns is None or now_ns - self._warned_ns >= _WARN_EVERY_NS:
+            self._warned_ns = now_ns
+            log.warning(text, *arguments)
+
+
+def signals_of(state: JobState) -> Signals:
+    """What a rank is told of its job's state."""
+    waits = {rank.rank: rank.wait_p50_ns for rank in state.ranks}
+    return Signals(
+        world_size=state.world_size,
+        steps_complete=state.steps_complete,
+        steps_incomplete=state.steps_incomplete,
+        step=state.step,
+        sync_overhead=state.sync_overhead,
+        arrival_skew_ns=state.arrival_skew_ns,
+        arrival_skew_p50_ns=state.arrival_skew_p50_ns,
+        arrival_skew_error_ns=state.arrival_skew_error_ns,
+        last_rank=state.last_rank,
+        slow_rank=state.slow_rank,
+        alignment_ns=state.alignment_ns,
+        alignment_growth_ppb=state.alignment_growth_ppb,
+        wait_p50_ns=tuple(waits.get(rank) for rank in range(min(state.world_size, MAX_RANKS))),
+    )
+
+
+def plan_of(state: JobState) -> Plan:
+    plan = state.plan
+    return Plan(plan.version, plan.from_step, plan.mode, plan.slack_ns, plan.guard_ns)
+
+
+def _listening(path: Path) -> socket.socket:
+    """A socket bound anew at this path, open to everybody, that tells who sends."""
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        listening.bind(str(path))
+        path.chmod(0o666)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _peer(ancillary: Iterable[tuple[int, int, bytes]]) -> Peer | None:
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack_from(data)
+            return Peer(pid, uid)
+    return None
+
+
+def _lives(pid: int) -> bool:
+    """Asked by signal 0, which also works where /proc hides other users' processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
