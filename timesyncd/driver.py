@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel
 
 from timesyncd.clocks import Clocks
-from timesyncd.errors import SourceError, Unreachable
+from timesyncd.errors import ConfigError, SourceError, Unreachable
 from timesyncd.sample import NoSample, Reading
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class Driver(Protocol):
     Options: ClassVar[type[BaseModel]]
     poll_interval_s: float
     timeout_s: float
+
+    def __init__(self, name: str, options: Any, runtime_dir: Path) -> None: ...
 
     async def open(self) -> None: ...
 
@@ -60,6 +63,20 @@ def installed() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
+def load_driver(name: str) -> type[Driver]:
+    """The class behind a driver's name. Raises ConfigError that lists the names there are."""
+    drivers = installed()
+    if name not in drivers:
+        raise ConfigError(f"no such driver; installed: {', '.join(sorted(drivers))}")
+    loaded: type[Driver] = drivers[name].load()
+    return loaded
+
+
+def options_of(name: str) -> type[BaseModel]:
+    """A driver's Options model by the driver's name. Raises ConfigError when there is none."""
+    return load_driver(name).Options
+
+
 def backoff_s(failures: int, interval_s: float, jitter: float) -> float:
     """
     How long to wait after the n-th failure in a row: doubled each time, at most a minute, spread by `jitter` in [0, 1)
@@ -80,7 +97,7 @@ class Runner:
         self._is_open = False
         self._lost = 0
 
-    async def samples(self) -> AsyncIterator[Reading]:
+    async def samples(self) -> AsyncGenerator[Reading, None]:
         try:
             while True:
                 started_ns = self._clocks.boottime_ns()

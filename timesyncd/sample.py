@@ -135,6 +135,7 @@ class GrandmasterSample:
     satellites: tuple[Satellite, ...] | None = None
     selected_reference: str | None = None
     alarms: tuple[Alarm, ...] | None = None
+    offset_scaled_log_variance: int | None = None
     unknown: tuple[str, ...] = ()
 
 

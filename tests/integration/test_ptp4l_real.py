@@ -1,0 +1,119 @@
+"""The ptp4l driver against a real ptp4l pair."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
+from timesyncd.errors import Unreachable
+from timesyncd.sample import ClockSample, NoSample, PortState, Reading
+from timesyncd.testbed import tools
+from timesyncd.testbed.bed import PtpBed
+from timesyncd.testbed.ptp4l import DOMAIN
+
+pytestmark = pytest.mark.integration
+
+
+def driver_of(bed: PtpBed, folder: Path, domain: int = DOMAIN) -> Ptp4l:
+    return Ptp4l("a", Ptp4lOptions(uds_address=Path(bed.nodes["a"].uds_address), domain=domain), folder)
+
+
+async def until(driver: Ptp4l, holds: Callable[[Reading], bool], within_s: float = 40.0) -> Reading:
+    """The first reading of which it holds."""
+    deadline = time.monotonic() + within_s
+    seen: list[Reading] = []
+    while time.monotonic() < deadline:
+        for reading in await driver.poll():
+            if holds(reading):
+                return reading
+            seen.append(reading)
+        await asyncio.sleep(driver.poll_interval_s)
+    raise AssertionError(f"never came: {seen[-3:]}")
+
+
+def is_good(reading: Reading) -> bool:
+    return isinstance(reading, ClockSample) and reading.path_delay_ns > 0
+
+
+def pmc(bed: PtpBed, folder: Path, question: str) -> str:
+    """What linuxptp's own client prints."""
+    server = bed.nodes["a"].uds_address
+    command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc"), question]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+async def test_a_real_pair_gives_samples_at_the_sync_rate(ptp_pair: PtpBed, tmp_path: Path) -> None:
+    """Offset and delay are small, the clock is the system's, and eight Syncs a second are followed."""
+    driver = driver_of(ptp_pair, tmp_path)
+    await driver.open()
+    taken = await until(driver, is_good)
+    interval_s = driver.poll_interval_s
+    await driver.close()
+
+    assert isinstance(taken, ClockSample)
+    assert (taken.clock, taken.port_state, taken.steps_removed) == ("realtime", PortState.UNCALIBRATED, 1)
+    assert (taken.clock_class, taken.clock_accuracy, taken.ptp_timescale) == (6, 0x21, False)
+    assert abs(taken.offset_ns) < 1_000_000
+    assert 0 < taken.path_delay_ns < 1_000_000
+    assert 0.0625 <= interval_s <= 0.25
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_driver_reads_what_pmc_reads(ptp_pair: PtpBed, tmp_path: Path) -> None:
+    """Identities as linuxptp's own client prints them."""
+    driver = driver_of(ptp_pair, tmp_path)
+    await driver.open()
+    taken = await until(driver, is_good)
+    await driver.close()
+    shown = await asyncio.to_thread(pmc, ptp_pair, tmp_path, "GET PARENT_DATA_SET")
+
+    assert isinstance(taken, ClockSample)
+    assert re.search(rf"parentPortIdentity\s+{taken.parent_identity}-1\n", shown)
+    assert re.search(rf"grandmasterIdentity\s+{taken.grandmaster_identity}\n", shown)
+
+
+async def test_another_domain_is_silence(ptp_pair: PtpBed, tmp_path: Path) -> None:
+    """A real ptp4l drops the questions of another domain, and the driver says what to look at."""
+    driver = driver_of(ptp_pair, tmp_path, domain=DOMAIN + 1)
+
+    with pytest.raises(Unreachable, match=f"is it in domain {DOMAIN + 1}"):
+        await driver.open()
+    await driver.close()
+
+
+async def test_a_frozen_grandmaster_and_a_restarted_node(tmp_path: Path) -> None:
+    """
+    While the grandmaster is stopped there is no sample, though ptp4l repeats its last offset; when it goes on, samples come
+    again. A killed and restarted ptp4l is told as a restart, and followed.
+    """
+    with PtpBed(direct=("a",)) as bed:
+        driver = driver_of(bed, tmp_path)
+        await driver.open()
+        await until(driver, is_good)
+        os.kill(bed.grandmaster.pid, signal.SIGSTOP)
+        overdue = await until(driver, lambda reading: isinstance(reading, NoSample), within_s=10)
+        listening = await until(
+            driver, lambda reading: isinstance(reading, NoSample) and reading.port_state is PortState.LISTENING
+        )
+        os.kill(bed.grandmaster.pid, signal.SIGCONT)
+        await until(driver, is_good)
+        bed.restart("a")
+        told = await until(driver, lambda reading: isinstance(reading, NoSample) and reading.restarted, within_s=10)
+        await until(driver, is_good)
+        await driver.close()
+
+    assert isinstance(overdue, NoSample)
+    assert overdue.reason.startswith("no Sync for ")
+    assert isinstance(listening, NoSample)
+    assert listening.reason == "no Sync: the port is LISTENING"
+    assert isinstance(told, NoSample)
+    assert told.reason == "ptp4l restarted"

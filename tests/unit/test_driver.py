@@ -1,0 +1,111 @@
+"""The one runner: time-out, back-off, lost and back, reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel
+from samples import nth
+
+from timesyncd.clocks import SystemClocks
+from timesyncd.driver import PollReport, Runner, backoff_s
+from timesyncd.errors import Malformed, Unreachable
+from timesyncd.sample import NoSample, Reading
+
+
+class Scripted:
+    """A driver that does what its script says, poll by poll."""
+
+    Options: ClassVar[type[BaseModel]] = BaseModel
+    poll_interval_s = 0.0
+    timeout_s = 0.05
+
+    def __init__(self, name: str, options: Any, runtime_dir: Path) -> None:
+        self.script: list[Reading | Exception | float] = options
+        self.calls: list[str] = []
+
+    async def open(self) -> None:
+        self.calls.append("open")
+
+    async def poll(self) -> Sequence[Reading]:
+        match self.script.pop(0):
+            case Exception() as error:
+                raise error
+            case float() as seconds:
+                await asyncio.sleep(seconds)
+                return []
+            case reading:
+                return [reading]
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
+async def run(
+    script: list[Reading | Exception | float], count: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Reading], list[PollReport], Scripted]:
+    monkeypatch.setattr("timesyncd.driver.backoff_s", lambda failures, interval_s, jitter: 0.0)
+    driver, reports, got = Scripted("s", script, Path()), list[PollReport](), list[Reading]()
+    async with aclosing(Runner("s", driver, SystemClocks(), reports.append).samples()) as samples:
+        async for reading in samples:
+            got.append(reading)
+            if len(got) == count:
+                break
+    return got, reports, driver
+
+
+async def test_a_lost_source_is_logged_once_and_once_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    However many polls failed in between; each failure is a NoSample with its reason.
+    """
+    caplog.set_level(logging.INFO)
+    script: list[Reading | Exception | float] = [nth(0), Unreachable("gone"), Malformed("odd"), nth(1), nth(2)]
+    got, reports, _ = await run(script, 5, monkeypatch)
+
+    assert [record.message for record in caplog.records] == ["s: lost: gone", "s: back after 2 failed polls"]
+    assert [r.reason if isinstance(r, NoSample) else "" for r in got] == ["", "gone", "odd", "", ""]
+    assert [report.lost for report in reports][:4] == [0, 1, 2, 0]
+
+
+async def test_after_an_error_the_driver_is_closed_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A source that restarted needs new connections; the runner closes at the end, too.
+    """
+    _, _, driver = await run([nth(0), Unreachable("gone"), nth(1)], 3, monkeypatch)
+
+    assert driver.calls == ["open", "close", "open", "close"]
+
+
+async def test_a_poll_that_hangs_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The driver's time-out bounds every poll.
+    """
+    got, _, _ = await run([30.0], 1, monkeypatch)
+
+    assert isinstance(got[0], NoSample)
+    assert got[0].reason == "no answer within 0.05 s"
+
+
+async def test_a_bug_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Only typed errors are a source's failure; anything else ends the daemon.
+    """
+    with pytest.raises(ZeroDivisionError):
+        await run([ZeroDivisionError()], 1, monkeypatch)
+
+
+def test_back_off_doubles_to_a_minute_with_jitter() -> None:
+    """
+    Spread over half to one and a half, so that a fleet does not knock in step.
+    """
+    assert [backoff_s(n, 1.0, 0.5) for n in (1, 2, 3, 7, 50)] == [1.0, 2.0, 4.0, 60.0, 60.0]
+    assert backoff_s(1, 1.0, 0.0) == 0.5
+    assert backoff_s(1, 1.0, 0.999) < 1.5
