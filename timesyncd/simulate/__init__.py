@@ -1,0 +1,7 @@
+"""Grandmasters at the wire, for the demo and the tests: a device model and the SNMP agent that shows it."""
+
+from timesyncd.simulate.agent import SnmpAgent
+from timesyncd.simulate.device import Device, Servo, SimulatedAlarm, SimulatedSatellite
+from timesyncd.simulate.scenarios import SCENARIOS
+
+__all__ = ["SCENARIOS", "Device", "Servo", "SimulatedAlarm", "SimulatedSatellite", "SnmpAgent"]

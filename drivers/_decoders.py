@@ -1,0 +1,167 @@
+"""
+Pure decoders: what an SNMP agent sent -> a neutral value.
+
+A value of the wrong SNMP type breaks the protocol and raises Malformed. A value of the right type that is not understood is
+an `Unknown`: it is told, and it is neither a fault nor a zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from timesyncd.errors import Malformed
+from timesyncd.sample import ACCURACY_NS, format_identity
+
+Raw = int | bytes | str
+"""INTEGER and its kin as int, OCTET STRING as bytes, OBJECT IDENTIFIER as dotted text."""
+
+#: DisplayString and SnmpAdminString end here.
+MAX_TEXT = 255
+#: A larger offset of a grandmaster is a wrong byte order or no offset at all.
+ABSURD_OFFSET_NS = 1_000_000_000
+
+_UNIT_NS = {"ps": 1e-3, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What came and is not understood; `text` is `unknown(12)` or `undecodable('n/a')`."""
+
+    text: str
+
+
+Value = int | str | bool | Unknown
+Decoder = Callable[[Raw, Mapping[int, str]], Value]
+
+
+def _integer(raw: Raw) -> int:
+    if not isinstance(raw, int) or abs(raw) >= 2**63:
+        raise Malformed(f"an integer is wanted, {raw!r:.80} came")
+    return raw
+
+
+def _octets(raw: Raw) -> bytes:
+    if not isinstance(raw, bytes):
+        raise Malformed(f"an octet string is wanted, {raw!r:.80} came")
+    return raw
+
+
+def _undecodable(raw: Raw) -> Unknown:
+    return Unknown(f"undecodable({raw!r:.60})")
+
+
+def printable(octets: bytes) -> str:
+    """Text for people: control characters never reach a terminal or a page."""
+    try:
+        text = octets.decode()
+    except UnicodeDecodeError:
+        text = octets.decode("latin-1")
+    return "".join(c if c.isprintable() else " " for c in text[:MAX_TEXT]).strip()
+
+
+def text(raw: Raw, _values: Mapping[int, str]) -> Value:
+    return printable(_octets(raw))
+
+
+def integer(raw: Raw, _values: Mapping[int, str]) -> Value:
+    return _integer(raw)
+
+
+def ticks(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """TimeTicks (hundredths of a second) -> seconds."""
+    return _integer(raw) // 100
+
+
+def oid(raw: Raw, _values: Mapping[int, str]) -> Value:
+    if not isinstance(raw, str):
+        raise Malformed(f"an object identifier is wanted, {raw!r:.80} came")
+    return raw
+
+
+def enum(raw: Raw, values: Mapping[int, str]) -> Value:
+    """By the map of this very OID: the same integer means another thing elsewhere."""
+    number = _integer(raw)
+    return values.get(number, Unknown(f"unknown({number})"))
+
+
+def truth(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """TruthValue; 1 is true, and everything else is false, since agents are met that send 0 for false."""
+    return _integer(raw) == 1
+
+
+def low_16_bits(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """offsetScaledLogVariance, which one table of RFC 8173 signs and another does not."""
+    return _integer(raw) & 0xFFFF
+
+
+def identity(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """clockIdentity as eight octets or as text of sixteen hexadecimal digits, however separated."""
+    octets = _octets(raw)
+    if len(octets) != 8:
+        try:
+            octets = bytes.fromhex(re.sub(r"[\s:.-]|^0x", "", octets.decode("ascii")))
+        except ValueError:
+            return _undecodable(raw)
+    return format_identity(octets) if len(octets) == 8 else _undecodable(raw)
+
+
+def clock_class(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """0 to 255 as an integer, or text that begins with it: "6 (locked)"."""
+    if isinstance(raw, bytes):
+        match = re.match(rb"\s*(\d{1,3})(?!\d)", raw)
+        number = int(match[1]) if match else -1
+    else:
+        number = _integer(raw)
+    return number if 0 <= number <= 255 else _undecodable(raw)
+
+
+def clock_accuracy(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """The enumerated octet as an integer, as text ("0x21"), or as the range it stands for ("within 100 ns")."""
+    if isinstance(raw, bytes):
+        number = _accuracy_of(raw.decode("latin-1").lower())
+    else:
+        number = _integer(raw)
+    return number if 0 <= number <= 255 else _undecodable(raw)
+
+
+def _accuracy_of(words: str) -> int:
+    """-1 when not understood. Digits alone are not: nothing tells whether "23" is decimal."""
+    if match := re.search(r"0x([0-9a-f]{2})\b", words):
+        return int(match[1], 16)
+    if match := re.fullmatch(r"(?:within|<=?|\+/?-)?\s*(\d{1,6}(?:\.\d{1,3})?)\s*(ps|ns|us|ms|s)\W*", words):
+        limit_ns = -(-float(match[1]) * _UNIT_NS[match[2]] // 1)
+        return next((code for code, upper_ns in ACCURACY_NS.items() if upper_ns == limit_ns), -1)
+    return -1
+
+
+def nanoseconds(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """Decimal text, with or without its unit "ns", rounded; an integer as it is."""
+    return _integer(raw) if isinstance(raw, int) else _text_ns(_octets(raw))
+
+
+def time_interval(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """TimeInterval: eight octets (2^-16 ns, signed, big-endian) or text; RFC 8173 allows to read it as either."""
+    octets = _octets(raw)
+    if len(octets) == 8:
+        interval_ns = round(int.from_bytes(octets, "big", signed=True) / 65536)
+        if abs(interval_ns) < ABSURD_OFFSET_NS:
+            return interval_ns
+    return _text_ns(octets)
+
+
+def _text_ns(octets: bytes) -> Value:
+    match = re.fullmatch(rb"\s*([+-]?\d{1,10}(?:\.\d{1,9})?)\s*(?:ns)?[\s\0]*", octets, re.IGNORECASE)
+    if match is None or abs(float(match[1])) >= ABSURD_OFFSET_NS:
+        return _undecodable(octets)
+    return round(float(match[1]))
+
+
+DECODERS: dict[str, Decoder] = {
+    decoder.__name__: decoder
+    for decoder in (
+        text, integer, ticks, oid, enum, truth, low_16_bits, identity, clock_class, clock_accuracy, nanoseconds,
+        time_interval,
+    )
+}  # fmt: skip
