@@ -1,0 +1,184 @@
+"""The hub: node states and marks in, signals out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from batches import MS, NOW, batch, mark
+
+from timesyncd.bound import Bound
+from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
+from timesyncd.hub.hub import Hub
+from timesyncd.joblink import Kind, job_id
+from timesyncd.messages import BoundMessage, NodeState, Status
+
+
+def node_state(name: str, gm_bound_ns: int | None = 100_000, sequence: int = 1, incarnation: int = 1) -> NodeState:
+    gm = BoundMessage.of(Bound(gm_bound_ns, 50_000))
+    return NodeState(
+        node=name,
+        incarnation=incarnation,
+        sequence=sequence,
+        published_realtime_ns=7,
+        age_ns=0,
+        boot_id=f"boot of {name}",
+        time_namespace=1,
+        status="SYNCHRONIZED",
+        utc_status="UNKNOWN",
+        since_realtime_ns=None,
+        parent=gm,
+        gm=gm,
+        grandmaster_identity="gm-1",
+        parent_identity=f"port of {name}",
+        utc_seconds_removed=0,
+    )
+
+
+def fed_hub(
+    slow_ns: int, steps: int = 100, nodes: Sequence[str] = ("node-0", "node-1"), hub_name: str = "node-0"
+) -> Hub:
+    hub = Hub(HubSettings(nodes=["node-0", "node-1"]), hub_name)
+    for name in nodes:
+        hub.accept_node(node_state(name), NOW, live=True)
+    for n in range(steps):
+        hub.accept_marks(batch(0, mark(n), sequence=n), NOW)
+        hub.accept_marks(batch(1, mark(n, slow_ns), sequence=n), NOW)
+    return hub
+
+
+def test_a_job_gets_its_signals() -> None:
+    """Overhead, waits, skew with its error, the slow rank and the alignment come out of one round."""
+    (state,) = fed_hub(slow_ns=6 * MS).advance(NOW, 7).jobs
+
+    assert (state.job_id, state.published_realtime_ns, state.step) == (job_id(1000, "train", 0), 7, 99)
+    assert state.sync_overhead == pytest.approx((10 + 4) / 200, rel=1e-3)
+    assert (state.arrival_skew_ns, state.arrival_skew_p50_ns, state.transfer_p50_ns) == (6 * MS, 6 * MS, 4 * MS)
+    assert state.arrival_skew_error_ns == 200_000 + 1_000 + (10 + 4) * MS // 2_000
+    assert (state.last_rank, state.slow_rank) == (1, 1)
+    assert [(rank.node, rank.wait_p50_ns) for rank in state.ranks] == [("node-0", 6 * MS), ("node-1", 0)]
+    assert (state.alignment_ns, state.alignment_growth_ppb) == (200_000, 100_000)
+    assert state.verdict == "rank 1 is slow: last in 100% of 100 conclusive steps"
+
+
+def test_the_barrier_after_a_collective_does_not_hide_the_late_rank() -> None:
+    """The step's widest sync speaks for the newest step too: a barrier behind an all-reduce finds the ranks level."""
+    hub = fed_hub(slow_ns=6 * MS, steps=1)
+    for rank in (0, 1):
+        hub.accept_marks(batch(rank, mark(0, 20 * MS, 21 * MS, sync=1), sequence=2), NOW)
+    (state,) = hub.advance(NOW, 0).jobs
+
+    assert (state.step, state.arrival_skew_ns, state.last_rank) == (0, 6 * MS, 1)
+
+
+def test_a_skew_within_the_error_names_nobody() -> None:
+    """What the clocks cannot tell apart is inconclusive, and the verdict says why."""
+    (state,) = fed_hub(slow_ns=150_000).advance(NOW, 0).jobs
+
+    assert (state.last_rank, state.slow_rank) == (None, None)
+    assert state.verdict.startswith("inconclusive: the skew of 150000 ns is within the clocks' error of ")
+
+
+@pytest.mark.parametrize(("own_status", "alignment_ns"), [("SYNCHRONIZED", 300_000), ("UNKNOWN", 200_000)])
+def test_the_hubs_realtime_counts_only_while_it_is_known(own_status: Status, alignment_ns: int) -> None:
+    """A message that was 1 s on its way is seen to be old by a hub whose clock is known; another hub's clock may be wrong."""
+    hub = fed_hub(0, steps=1, hub_name="hub")
+    hub.accept_node(node_state("hub").model_copy(update={"status": own_status}), NOW, live=True)
+    (state,) = hub.advance(NOW, NS_PER_S + 7).jobs
+
+    assert state.alignment_ns == alignment_ns
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(Kind.BARRIER, "timed"), (Kind.ALL_REDUCE, "plain")])
+def test_only_barriers_plan_a_barrier(kind: Kind, mode: str) -> None:
+    """How long an all-reduce takes says nothing of rank 0's broadcast: a job without barriers gets no timed plan."""
+    hub = fed_hub(0, steps=0)
+    for n in range(20):
+        for rank in (0, 1):
+            hub.accept_marks(batch(rank, mark(n).model_copy(update={"kind": kind}), sequence=n), NOW)
+
+    assert hub.advance(NOW, 0).jobs[0].plan.mode == mode
+
+
+def test_alignment_names_the_node_that_was_never_seen() -> None:
+    """A node that the configuration expects, and a job uses, is named when it never sent its state."""
+    (state,) = fed_hub(0, nodes=["node-0"]).advance(NOW, 0).jobs
+
+    assert state.alignment_ns is None
+    assert state.alignment_reason == "node-1: it is expected (hub.nodes) and never sent its state to this hub"
+
+
+def test_alignment_waits_for_all_ranks() -> None:
+    """The first rank heard is on one clock with itself; of the others nothing is known."""
+    hub = Hub(HubSettings(), "node-0")
+    hub.accept_node(node_state("node-0"), NOW, live=True)
+    hub.accept_marks(batch(0, mark(0)), NOW)
+
+    assert hub.advance(NOW, 0).jobs[0].alignment_reason == "heard of 1 ranks of 2"
+
+
+def test_ranks_of_one_clock_are_aligned_without_ptp() -> None:
+    """Ranks of one boot and time namespace read one clock, whatever is known of it."""
+    hub = Hub(HubSettings(), "hub")
+    for rank in (0, 1):
+        hub.accept_marks(batch(rank, mark(0), node="a", status="UNKNOWN", gm_bound_ns=None), NOW)
+    (state,) = hub.advance(NOW, 0).jobs
+
+    assert (state.alignment_ns, state.alignment_reason, state.arrival_skew_error_ns) == (0, "one clock", 1_000)
+
+
+def test_marks_of_another_boot_than_the_node_state_are_not_aligned() -> None:
+    """Two machines that both call themselves node-1 do not lend each other a bound."""
+    hub = fed_hub(0, steps=1)
+    stranger = node_state("node-1", sequence=2).model_copy(update={"boot_id": "another"})
+    hub.accept_node(stranger, NOW, live=True)
+
+    assert hub.advance(NOW, 0).jobs[0].alignment_reason == (
+        "node-1: the marks of rank 1 are of another boot than its state"
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound_ns", "sequence", "incarnation", "live", "later_ns", "taken"),
+    [
+        (5, 2, 1, True, 0, True),
+        (5, 1, 1, True, 0, False),
+        (5, 0, 1, True, 0, False),
+        (5, 0, 2, True, 0, True),
+        (5, 0, 0, True, 59 * NS_PER_S, False),
+        (5, 0, 0, True, 60 * NS_PER_S, True),
+    ],
+    ids=["next", "repeated", "late", "restarted", "old incarnation", "store lost"],
+)
+def test_node_states_are_taken_in_order(
+    bound_ns: int, sequence: int, incarnation: int, live: bool, later_ns: int, taken: bool
+) -> None:
+    """Order is (incarnation, sequence); a node silent for a minute may begin anew."""
+    hub = fed_hub(0, steps=1)
+    hub.accept_node(node_state("node-0", sequence=9), NOW + later_ns, live=True)
+    hub.accept_node(node_state("node-1", bound_ns, sequence, incarnation), NOW + later_ns, live)
+    (state,) = hub.advance(NOW, 0).jobs
+
+    assert state.alignment_ns == (100_005 if taken else 200_000)
+
+
+def test_a_retained_copy_does_not_make_a_live_node_unknown_again() -> None:
+    """After a reconnection the broker repeats what is known already; a newer retained copy is only last known."""
+    hub = fed_hub(0, steps=1)
+    hub.accept_node(node_state("node-1"), NOW, live=False)
+    repeated = hub.advance(NOW, 0).jobs[0].alignment_ns
+    hub.accept_node(node_state("node-1", sequence=2), NOW, live=False)
+    newer = hub.advance(NOW, 0).jobs[0].alignment_ns
+    hub.accept_node(node_state("node-1", sequence=2), NOW, live=True)
+
+    assert (repeated, newer, hub.advance(NOW, 0).jobs[0].alignment_ns) == (200_000, None, 200_000)
+
+
+def test_ended_jobs_are_told_once() -> None:
+    """A job that fell silent leaves the list, and its id is given for clean-up."""
+    hub = fed_hub(0, steps=1)
+    output = hub.advance(NOW + 60 * NS_PER_S, 0)
+
+    assert (output.jobs, output.ended) == ([], [job_id(1000, "train", 0)])
+    assert hub.advance(NOW + 61 * NS_PER_S, 0).ended == []

@@ -1,0 +1,112 @@
+"""Decides how a job's barrier is to be run. Pure: what was planned last and what is seen now -> the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.hub.alignment import Alignment
+from timesyncd.messages import Plan
+from timesyncd.overhead import percentile
+
+#: Clocks further apart than this give no common instant worth waiting for.
+TIMED_UP_TO_NS = 1_000_000
+
+#: A plan's way to rank 0 is the hub's round, the broker and the node's daemon: it starts this many steps ahead.
+STEPS_AHEAD = 50
+
+#: The guard covers an alignment that grows for so long: rank 0 compares it with what it reads between two rounds.
+GUARD_FOR_NS = 3 * NS_PER_S
+
+#: After the timed barrier had to be given up, it is not tried again for this long.
+RETRY_AFTER_NS = 10 * NS_PER_S
+
+MIN_SLACK_NS = 500_000
+MAX_SLACK_NS = 10_000_000
+
+#: The slack is taken from this many barriers at least.
+MIN_BARRIERS = 20
+
+NOTHING_PLANNED = Plan(reason="nothing planned yet")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """
+    The plan in force, the run of the job that it was made for and that run's slack once it is chosen, and CLOCK_BOOTTIME
+    before which no timed barrier is tried.
+    """
+
+    plan: Plan = NOTHING_PLANNED
+    run: int = 0
+    slack_ns: int | None = None
+    retry_at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the hub sees of a job. `transfers_ns` are how long its barriers lasted after the last arrival."""
+
+    run: int
+    newest_step: int
+    alignment: Alignment
+    transfers_ns: Sequence[int]
+
+
+def decide(last: Planned, view: View, now_boottime_ns: int) -> Planned:
+    """The plan from now on: the last one for as long as it serves, else one of the next version."""
+    if last.run != view.run:
+        last = _plain(last, view, "the job began anew", retry_at_ns=0, slack_ns=None)
+    slack_ns = last.slack_ns if last.slack_ns is not None else _slack_ns(view.transfers_ns)
+    why_plain = _why_plain(view.alignment, slack_ns)
+    if last.plan.mode == "timed" and why_plain:
+        return _plain(last, view, why_plain, now_boottime_ns + RETRY_AFTER_NS, slack_ns)
+    if why_plain or now_boottime_ns < last.retry_at_ns or _serves(last.plan, view.alignment):
+        return last
+    return _timed(last, view, slack_ns or MIN_SLACK_NS)
+
+
+def _why_plain(alignment: Alignment, slack_ns: int | None) -> str:
+    """Empty when the barrier can be timed."""
+    if alignment.alignment_ns is None:
+        return f"alignment unknown: {alignment.reason}"
+    if alignment.alignment_ns > TIMED_UP_TO_NS:
+        return f"the clocks may be more than {TIMED_UP_TO_NS} ns apart"
+    return "" if slack_ns is not None else f"fewer than {MIN_BARRIERS} barriers measured"
+
+
+def _slack_ns(transfers_ns: Sequence[int]) -> int | None:
+    """
+    Time for rank 0's broadcast to arrive: twice what nine of ten barriers took, since the first ones also open connections.
+
+    Chosen once a run, while plain: a timed barrier ends at its instant, so its own length would feed back.
+    """
+    if len(transfers_ns) < MIN_BARRIERS:
+        return None
+    return min(MAX_SLACK_NS, max(MIN_SLACK_NS, 2 * percentile(transfers_ns, 90)))
+
+
+def _serves(plan: Plan, alignment: Alignment) -> bool:
+    """A changed plan costs plain steps until it starts, so a guard stays until it is too small, or far too large."""
+    needed_ns = alignment.at(GUARD_FOR_NS)
+    return plan.mode == "timed" and needed_ns is not None and plan.guard_ns // 4 <= needed_ns <= plan.guard_ns
+
+
+def _timed(last: Planned, view: View, slack_ns: int) -> Planned:
+    guard_ns = (view.alignment.at(GUARD_FOR_NS) or 0) * 5 // 4
+    plan = Plan(
+        version=last.plan.version + 1,
+        from_step=view.newest_step + STEPS_AHEAD,
+        mode="timed",
+        slack_ns=slack_ns,
+        guard_ns=guard_ns,
+        reason=view.alignment.reason,
+    )
+    return Planned(plan, view.run, slack_ns, last.retry_at_ns)
+
+
+def _plain(last: Planned, view: View, reason: str, retry_at_ns: int, slack_ns: int | None) -> Planned:
+    """Plain at once: before a plan's first step the barrier is plain as well."""
+    plan = Plan(version=last.plan.version + 1, from_step=view.newest_step + STEPS_AHEAD, reason=reason)
+    return Planned(plan, view.run, slack_ns, retry_at_ns)
