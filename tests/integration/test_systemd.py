@@ -1,0 +1,182 @@
+"""The units and their neighbours, asked of systemd itself and of a real ptp4l."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from timesyncd.testbed import tools
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+UNITS = ROOT / "systemd"
+OPERATIONS = ROOT / "docs" / "operations.md"
+HOST_UNITS = Path("/lib/systemd/system")
+NOBODY = 65534
+GROUP = 54321
+
+
+def told(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([tools.find(str(command[0])), *command[1:]], check=False, capture_output=True, text=True)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A root folder as an installation leaves it: the host's own units, ours, and what they run."""
+    (tmp_path / "etc").mkdir()
+    units = tmp_path / "usr/lib/systemd/system"
+    shutil.copytree(HOST_UNITS, units, symlinks=True)
+    shutil.copy(UNITS / "timesyncd.service", units)
+    for program in ("opt/timesyncd/bin/timesyncd", "usr/sbin/ptp4l"):
+        (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tools.find("true"), tmp_path / program)
+    for kind in ("sysusers", "tmpfiles"):
+        target = tmp_path / f"usr/lib/{kind}.d/timesyncd.conf"
+        target.parent.mkdir(parents=True)
+        shutil.copy(UNITS / f"timesyncd.{kind}", target)
+    return tmp_path
+
+
+def test_the_unit_verifies(tree: Path) -> None:
+    """systemd finds nothing to say of the unit in a tree that holds its ExecStart, and misses that when it is gone."""
+    verified = told("systemd-analyze", "verify", f"--root={tree}", "timesyncd.service")
+    (tree / "opt/timesyncd/bin/timesyncd").unlink()
+    broken = told("systemd-analyze", "verify", f"--root={tree}", "timesyncd.service")
+
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert "is not executable" in broken.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "unit", "instance"),
+    [
+        ("ptp4l@.service.d", "ptp4l@.service", "ptp4l@eth0.service"),
+        ("ptp4l.service.d", "ptp4l.service", "ptp4l.service"),
+    ],
+)
+def test_the_drop_ins_verify(tree: Path, folder: str, unit: str, instance: str) -> None:
+    """ptp4l's unit with our drop-in has one ExecStart, and systemd finds nothing to say of it."""
+    (tree / "usr/lib/systemd/system" / unit).write_text("[Unit]\nDescription=x\n[Service]\nExecStart=/usr/sbin/ptp4l\n")
+    shutil.copytree(UNITS / folder, tree / "etc/systemd/system" / folder)
+    verified = told("systemd-analyze", "verify", f"--root={tree}", instance)
+
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_the_exposure_is_low() -> None:
+    """systemd rates the service's exposure at 2.5 or less, of 10."""
+    rated = told(
+        "systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=25", UNITS / "timesyncd.service"
+    )
+    exposure = re.search(r"Overall exposure level for timesyncd.service: ([0-9.]+)", rated.stdout)
+
+    assert exposure is not None, rated.stderr
+    assert float(exposure[1]) <= 2.5
+    assert rated.returncode == 0
+
+
+def test_the_service_keeps_what_the_daemon_and_its_jobs_need() -> None:
+    """What hardening must not take: the kept runtime folder, uids as they are, the boot id, our time namespace, adjtimex."""
+    unit = (UNITS / "timesyncd.service").read_text()
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
+
+    assert (settings["Type"], settings["User"]) == ("notify", "timesyncd")
+    assert int(settings["WatchdogSec"]) > 0
+    assert (settings["RuntimeDirectoryMode"], settings["RuntimeDirectoryPreserve"]) == ("0755", "yes")
+    assert settings["DeviceAllow"] == "char-ptp r"
+    assert "SystemCallFilter=adjtimex clock_adjtime" in unit
+    assert not {"PrivateUsers", "ProcSubset", "DynamicUser", "ProtectClock", "PrivateDevices"} & set(settings)
+
+
+def test_user_and_folders_are_made(tree: Path) -> None:
+    """sysusers and tmpfiles make the user, the folder whose set-group-id gives ptp4l's socket its group, and the old name."""
+    users = told("systemd-sysusers", f"--root={tree}")
+    made = told("systemd-tmpfiles", f"--root={tree}", "--create", "timesyncd.conf")
+    group = re.search(r"^timesyncd:[^:]*:(\d+):", (tree / "etc/group").read_text(), re.MULTILINE)
+    folder = (tree / "run/ptp").stat()
+
+    assert (users.returncode, made.returncode) == (0, 0), users.stderr + made.stderr
+    assert group is not None
+    assert (stat.S_IMODE(folder.st_mode), folder.st_uid, folder.st_gid) == (0o2750, 0, int(group[1]))
+    assert os.readlink(tree / "run/ptp4l") == "ptp/ptp4l"
+    assert re.search(r"^timesyncd:.*:/var/lib/timesyncd:.*nologin$", (tree / "etc/passwd").read_text(), re.MULTILINE)
+
+
+def test_every_file_is_in_the_manual() -> None:
+    """docs/operations.md says of each file in systemd/ where it goes."""
+    manual = OPERATIONS.read_text()
+    files = [str(path.relative_to(UNITS)) for path in UNITS.rglob("*") if path.is_file()]
+
+    assert [name for name in files if f"systemd/{name}" not in manual] == []
+
+
+@pytest.fixture
+def ptp4l_socket() -> Iterator[Path]:
+    """A real ptp4l with the drop-in's options, in a folder as tmpfiles makes it, in a network of its own."""
+    run = Path(tempfile.mkdtemp(prefix="timesyncd-"))
+    run.chmod(0o755)
+    folder = run / "ptp"
+    folder.mkdir()
+    os.chown(folder, 0, GROUP)
+    folder.chmod(0o2750)
+    options = [option.replace("/run", str(run), 1) for option in drop_in_options()]
+    command = [tools.find("ptp4l"), "-f", "/dev/null", "-i", "lo", "-S", "-m", "--free_running=1", *options]
+    in_own_network = [tools.find("unshare"), "-n", "sh", "-c", f"ip link set lo up && exec {shlex.join(command)}"]
+    ptp4l = subprocess.Popen(tools.dying_with_parent(in_own_network), stdout=subprocess.DEVNULL)
+    try:
+        yield folder / "ptp4l"
+    finally:
+        ptp4l.terminate()
+        ptp4l.wait(timeout=10)
+        shutil.rmtree(run)
+
+
+def drop_in_options() -> list[str]:
+    parser = ConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(UNITS / "ptp4l.service.d" / "timesyncd.conf")
+    return [word for word in parser["Service"]["ExecStart"].split() if word.startswith("--")]
+
+
+def asked_as(group: int, address: Path) -> str:
+    """What linuxptp's own client is told as nobody of this group; its end lies in a folder of its own."""
+    own = address.parent.parent / f"of-{group}"
+    own.mkdir()
+    os.chown(own, NOBODY, group)
+    who = [f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
+    pmc: list[str | Path] = [
+        tools.find("pmc"),
+        "-u",
+        "-b",
+        "0",
+        "-s",
+        address,
+        "-i",
+        own / "pmc",
+        "GET DEFAULT_DATA_SET",
+    ]
+    return told("setpriv", *who, *pmc).stdout
+
+
+def test_the_group_reaches_ptp4l_without_root(ptp4l_socket: Path) -> None:
+    """ptp4l 3.1.1 makes its socket 0660; in the set-group-id folder the group may ask it, and nobody else."""
+    deadline = time.monotonic() + 10
+    while not ptp4l_socket.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    socket = ptp4l_socket.stat()
+
+    assert (stat.S_IMODE(socket.st_mode), socket.st_uid, socket.st_gid) == (0o660, 0, GROUP)
+    assert "RESPONSE MANAGEMENT DEFAULT_DATA_SET" in asked_as(GROUP, ptp4l_socket)
+    assert "RESPONSE" not in asked_as(GROUP + 1, ptp4l_socket)
