@@ -15,7 +15,7 @@ from timesyncd.bound import (
     status_at,
     unbounded,
 )
-from timesyncd.sample import ClockSample, NoSample
+from timesyncd.sample import ClockSample, NoSample, PortState
 from timesyncd.source import (
     ParentBound,
     SourceMemory,
@@ -81,7 +81,12 @@ class Ensemble:
         if reading.stepped:
             outcomes = [self._withdraw(name, Reason.CLOCK_STEPPED) for name in self._settings]
             return next((outcome for outcome in outcomes if outcome.bound), Outcome(None))
-        return self._withdraw(reading.source, Reason.SOURCE_RESTARTED) if reading.restarted else Outcome(None)
+        if reading.restarted:
+            return self._withdraw(reading.source, Reason.SOURCE_RESTARTED)
+        if reading.port_state not in (None, PortState.SLAVE, PortState.UNCALIBRATED):
+            # ptp4l empties its delay filter when the port ceases to follow; what is known ages on.
+            self._memories[reading.source].clear()
+        return Outcome(None)
 
     def _withdraw(self, source: str, reason: Reason) -> Outcome:
         self._memories[source].clear()

@@ -93,7 +93,7 @@ class Findings:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Finding] = {}
 
-    def set(self, id: str, subject: str, evidence: str | None, realtime_ns: int) -> Finding | None:
+    def judge(self, id: str, subject: str, evidence: str | None, realtime_ns: int) -> Finding | None:
         """The rule's verdict now: evidence when it holds, None when not. Gives the finding that began or ended thereby."""
         key = (id, subject)
         known = self._known.get(key)
@@ -110,6 +110,10 @@ class Findings:
         """Something that happened at one moment."""
         happened = replace(self._begin(id, subject, evidence, realtime_ns), until_ns=realtime_ns)
         return self._keep((id, subject), happened)
+
+    def standing(self) -> set[tuple[str, str]]:
+        """The (id, subject) of every finding that stands."""
+        return {key for key, finding in self._known.items() if finding.until_ns is None}
 
     def all(self, realtime_ns: int) -> list[Finding]:
         """What stands and what ended within the hour, newest first."""

@@ -36,7 +36,8 @@ def _map(path: Path, size: int, flags: int) -> tuple[memoryview, tuple[int, int]
         if status.st_size < size:
             if not writable:
                 raise ValueError(f"{path}: {status.st_size} bytes, {size} wanted")
-            os.ftruncate(fd, size)
+            # Not ftruncate: where the memory is used up it is an error here, instead of a SIGBUS at the first write.
+            os.posix_fallocate(fd, 0, size)
         if writable:
             os.fchmod(fd, 0o644)
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
@@ -93,6 +94,11 @@ class SegmentReader:
     def torn(self) -> bool:
         """The writer seems to have died half-way: what `read` gives is what was cached before."""
         return self._torn is not None and self._torn == self.words[GENERATION]
+
+    @property
+    def found(self) -> bool:
+        """There is a file, whether or not anything was ever written to it."""
+        return self._inode is not None
 
     def read(self) -> tuple[int, ...] | None:
         """The payload last published; None when there is no file, another layout, or nothing whole was ever seen."""

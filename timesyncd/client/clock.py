@@ -119,7 +119,9 @@ class Clock:
     def _absence(self) -> Reason:
         if self._reader.torn:
             return Reason.TORN_SEGMENT
-        return Reason.NO_SEGMENT if self._reader.words[GENERATION] == 0 else Reason.OTHER_LAYOUT
+        if not self._reader.found:
+            return Reason.NO_SEGMENT
+        return Reason.NO_SAMPLE_YET if self._reader.words[GENERATION] == 0 else Reason.OTHER_LAYOUT
 
     def _hot(self, bound: ErrorBound, part: Bound, status: ClockStatus, generation: int) -> _Hot:
         if part.bound_ns is None or status is not _SYNCHRONIZED:

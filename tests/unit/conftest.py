@@ -1,6 +1,0 @@
-"""Let unit tests import the helper modules that lie beside them."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

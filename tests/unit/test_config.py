@@ -1,0 +1,120 @@
+"""The configuration: what is accepted, and the one line that says what is wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from timesyncd import config
+from timesyncd.driver import options_of
+from timesyncd.errors import ConfigError
+
+GOOD = """
+[node]
+name = "node-a"
+[[source]]
+name = "ptp"
+driver = "ptp4l"
+uds_address = "/run/ptp/ptp4l"
+[source.bounds]
+local_drift_ppb = 20000
+[[grandmaster]]
+name = "gm-a"
+driver = "timeprovider"
+host = "192.0.2.1"
+community = { env = "COMMUNITY" }
+[mqtt]
+host = "broker"
+[web]
+"""
+
+
+def parse(text: str) -> config.Config:
+    return config.parse(tomllib.loads(text), options_of, "t.toml")
+
+
+def test_a_section_that_is_there_switches_its_part_on() -> None:
+    """
+    An empty section is enough, and one that is absent leaves its part off.
+    """
+    parsed = parse(GOOD)
+
+    assert parsed.web is not None
+    assert parsed.store is None
+    assert parsed.source[0].bounds.settings().source.local_drift_ppb == 20_000
+    assert parsed.source[0].bounds.settings().source.grandmaster_rate_ppb == 100
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("[web]", "[web]\nprot = 1"), "t.toml: web.prot = 1: unknown key; allowed here: host, port"),
+        (
+            ("[web]", "[wbe]"),
+            "t.toml: wbe = {}: unknown key; allowed here: grandmaster, hub, mqtt, node, source, store, web",
+        ),
+        (("20000", "-1"), "t.toml: source[0].bounds.local_drift_ppb = -1: Input should be greater than or equal to 0"),
+        (("20000", '"fast"'), "t.toml: source[0].bounds.local_drift_ppb = 'fast': Input should be a valid integer"),
+        (("uds_address", "socket"), "t.toml: source[0].socket = '/run/ptp/ptp4l': unknown key; allowed here: "),
+        (('"gm-a"', '"ptp"'), "t.toml: name = 'ptp': given 2 times; names of sources and grandmasters are unique"),
+        (('"node-a"', '"no/de"'), "t.toml: node.name = 'no/de': String should match pattern"),
+        (('driver = "ptp4l"', 'driver = "ptp5l"'), "t.toml: source[0].driver = 'ptp5l': no such driver; installed: "),
+        (('driver = "ptp4l"', ""), "t.toml: source[0].driver = None: the name of a driver is wanted"),
+        (('{ env = "COMMUNITY" }', '{ env = "A", file = "/b" }'), "t.toml: grandmaster[0].community"),
+        (('host = "broker"', ""), "t.toml: mqtt.host: missing"),
+        (("[[source]]", "[source]"), "t.toml: source = "),
+    ],
+)
+def test_one_line_names_file_key_value_and_what_is_allowed(change: tuple[str, str], told: str) -> None:
+    """
+    Whatever is wrong, the error is one line from which it can be mended.
+    """
+    with pytest.raises(ConfigError) as caught:
+        parse(GOOD.replace(*change))
+
+    assert str(caught.value).startswith(told)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"[node", b"\xff\xfe"])
+def test_a_file_that_is_no_toml(tmp_path: Path, content: bytes) -> None:
+    """
+    The file is named, and so is the place.
+    """
+    path = tmp_path / "t.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="not TOML"):
+        config.load(path, options_of)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """
+    One line, no traceback.
+    """
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        config.load(tmp_path / "none.toml", options_of)
+
+
+def test_a_secret_is_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Neither by repr nor in the configuration's JSON; and it comes from a file or the environment alone.
+    """
+    monkeypatch.setenv("COMMUNITY", "s3cret")
+    (tmp_path / "password").write_text("s3cret\n")
+    parsed = parse(GOOD)
+    from_env = config.Secret(env="COMMUNITY").reveal()
+    from_file = config.Secret(file=tmp_path / "password").reveal()
+
+    assert from_env == from_file
+    assert from_file.get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(from_env) + repr(parsed) + parsed.model_dump_json(serialize_as_any=True)
+
+
+def test_a_secret_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """
+    With its place, not its value.
+    """
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.Secret(file=tmp_path / "none").reveal()

@@ -1,0 +1,53 @@
+"""Finds the command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from timesyncd.errors import ConfigError, TimesyncdError
+
+COMMANDS = ("run", "check-config", "status", "now", "history", "simulate", "demo", "drivers")
+
+NEEDS_EXTRA = {
+    "aiohttp", "aiomqtt", "alembic", "paho", "prometheus_client", "pydantic", "pydantic_core", "pysnmp", "rich", "sqlalchemy",
+}  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="timesyncd",
+        description="Watches a node's PTP clocks, bounds their error, and tells training jobs what synchronization costs.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = import_module(f"timesyncd.commands.{name.replace('-', '_')}")
+        text = (module.__doc__ or "").strip()
+        command = commands.add_parser(name, help=text.splitlines()[0], description=text)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 1 the answer is no or the work failed, 2 it could not be asked so."""
+    args = parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in NEEDS_EXTRA:
+            raise
+        print(f"timesyncd {args.command} needs the daemon extra: pip install 'timesyncd[daemon]'", file=sys.stderr)
+        return 2
+    except TimesyncdError as error:
+        print(f"timesyncd: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Check the configuration and print what would run."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from timesyncd.commands._common import add_config_argument, load_config
+
+if TYPE_CHECKING:
+    from timesyncd.config import Config, Secret
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_config_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print the whole configuration with its defaults")
+
+
+def run(args: Namespace) -> int:
+    """0, or ConfigError."""
+    config = load_config(args)
+    _secrets_can_be_read(config)
+    if args.json:
+        print(config.model_dump_json(indent=2, serialize_as_any=True))
+        return 0
+    for line in describe(config):
+        print(line)
+    print(f"{args.config}: good")
+    return 0
+
+
+def describe(config: Config) -> list[str]:
+    """What will run, a line a part. Secrets are named by where they come from."""
+    lines = [f"node         {config.node.name}, runtime folder {config.node.runtime_dir}"]
+    for source in config.source:
+        lines.append(f"source       {source.name}: {source.driver} ({_said(source.options)})")
+    for unit in config.grandmaster:
+        lines.append(f"grandmaster  {unit.name}: {unit.driver} ({_said(unit.options)})")
+    if not config.source:
+        lines.append("source       none: no clock of this node is watched")
+    if config.store:
+        lines.append(f"store        {config.store.path}, kept for {config.store.keep_days:g} days")
+    if config.mqtt:
+        lines.append(f"mqtt         {config.mqtt.host}:{config.mqtt.port}, topics {config.mqtt.topic_prefix}/...")
+    if config.web:
+        lines.append(f"web          http://{config.web.host}:{config.web.port}/")
+    if config.hub or not config.mqtt:
+        lines.append(
+            "hub          " + ("joins the jobs of every node" if config.hub else "joins the jobs of this node")
+        )
+    off = [part for part in ("store", "mqtt", "web") if getattr(config, part) is None]
+    return lines + ([f"off          {', '.join(off)}"] if off else [])
+
+
+def _said(options: object) -> str:
+    from pydantic import BaseModel
+
+    assert isinstance(options, BaseModel)
+    return ", ".join(f"{key} {value}" for key, value in options.model_dump(exclude_none=True).items())
+
+
+def _secrets_can_be_read(config: Config) -> None:
+    """A missing secret is found now and not at the first connection. Raises ConfigError."""
+    options = [source.options for source in config.source] + [unit.options for unit in config.grandmaster]
+    holders = [config.mqtt, *options]
+    for holder in filter(None, holders):
+        for name in type(holder).model_fields:
+            value: Secret | object = getattr(holder, name)
+            if hasattr(value, "reveal"):
+                value.reveal()

@@ -1,0 +1,21 @@
+"""Run the whole system on this machine: simulated grandmasters, two nodes with real ptp4l, a broker, a job."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, help="end so long after both nodes had a valid sample; default: Ctrl-C"
+    )
+    parser.add_argument("--json", action="store_true", help="no live view; end with one JSON line")
+
+
+def run(args: Namespace) -> int:
+    """0; 1 when there was no valid sample of both nodes within 90 s."""
+    import asyncio
+
+    from timesyncd.demo import demo
+
+    return asyncio.run(demo(args.seconds, args.json))

@@ -1,0 +1,26 @@
+"""List the installed drivers and what each can be told."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the JSON Schema of each driver's options")
+
+
+def run(args: Namespace) -> int:
+    import json
+
+    from timesyncd.driver import installed, load_driver
+
+    drivers = {name: load_driver(name) for name in sorted(installed())}
+    if args.json:
+        print(json.dumps({name: driver.Options.model_json_schema() for name, driver in drivers.items()}, indent=2))
+        return 0
+    for name, driver in drivers.items():
+        print(f"{name}: {(driver.__doc__ or '').strip().splitlines()[0]}")
+        for key, field in driver.Options.model_fields.items():
+            default = "required" if field.is_required() else f"default {field.get_default(call_default_factory=True)}"
+            print(f"    {key:<20} {default}{': ' + field.description if field.description else ''}")
+    return 0

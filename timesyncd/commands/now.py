@@ -1,0 +1,51 @@
+"""Print the time with its bound, as a training job sees it."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from timesyncd.bound import Interval, Reference
+from timesyncd.client.clock import Clock
+from timesyncd.units import duration_text
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--runtime-dir", type=Path, help="default: $TIMESYNCD_RUNTIME_DIR, else /run/timesyncd")
+    parser.add_argument("--json", action="store_true", help="integer nanoseconds")
+
+
+def run(args: Namespace) -> int:
+    """0 when the grandmaster's interval is known, else 1."""
+    clock = Clock(args.runtime_dir)
+    intervals = [clock.gm_now(), clock.now()]
+    if args.json:
+        print(json.dumps({i.reference.value: _fields(i, clock.reason(i.reference)) for i in intervals}))
+    else:
+        for interval in intervals:
+            print(line(interval, clock.reason(interval.reference)))
+    return 0 if intervals[0].earliest is not None else 1
+
+
+_NAMES = {Reference.GRANDMASTER: "grandmaster", Reference.UTC: "UTC"}
+
+
+def line(interval: Interval, reason: str) -> str:
+    name, status = _NAMES[interval.reference], interval.status.name
+    if interval.earliest is None or interval.latest is None:
+        return f"{name:<12} {status:<13} {reason}"
+    middle_ns, half_ns = (interval.earliest + interval.latest) // 2, (interval.latest - interval.earliest) // 2
+    seconds, ns = divmod(middle_ns, 1_000_000_000)
+    written = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{ns:09d}"
+    return f"{name:<12} {status:<13} {written} +- {duration_text(half_ns)}" + (f"  ({reason})" if reason else "")
+
+
+def _fields(interval: Interval, reason: str) -> dict[str, object]:
+    return {
+        "earliest_ns": interval.earliest,
+        "latest_ns": interval.latest,
+        "status": interval.status.name,
+        "reason": reason,
+    }

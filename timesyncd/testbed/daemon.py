@@ -1,0 +1,154 @@
+"""A timesyncd daemon as a process of its own, with a configuration and a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from timesyncd.errors import TimesyncdError, Unreachable
+from timesyncd.terminal import fetch
+from timesyncd.testbed import tools
+from timesyncd.testbed.broker import Mosquitto, free_port
+from timesyncd.testbed.leftovers import marked_environment
+
+#: Where the configuration finds the simulated grandmasters' community.
+COMMUNITY = "TIMESYNCD_TESTBED_COMMUNITY"
+
+DOMAIN = 24
+
+_NODE = """\
+[node]
+name = "{name}"
+runtime_dir = "{folder}"
+
+[[source]]
+name = "ptp-{name}"
+driver = "ptp4l"
+uds_address = "{uds_address}"
+domain = {domain}
+[source.bounds]
+{bounds}
+
+[store]
+path = "{store}"
+
+[web]
+port = {port}
+"""
+
+_MQTT = """
+[mqtt]
+host = "{broker.host}"
+port = {broker.port}
+"""
+
+_GRANDMASTER = """
+[[grandmaster]]
+name = "{name}"
+driver = "timeprovider"
+host = "127.0.0.1"
+port = {port}
+community = {{ env = "{community}" }}
+
+"""
+
+
+@dataclass
+class DaemonProcess:
+    """
+    `with DaemonProcess(...) as node:` runs until the end; the page answers by then. `kill`, `start` and `pause` in between.
+
+    `grandmasters`: name -> SNMP port. `hub`: this daemon joins the jobs of all nodes that the broker brings.
+    """
+
+    name: str
+    folder: Path
+    uds_address: str
+    marker: str
+    broker: Mosquitto | None = None
+    hub: bool = False
+    grandmasters: dict[str, int] = field(default_factory=dict)
+    bounds: dict[str, int] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.page = f"http://127.0.0.1:{self.port}/"
+        self.store = self.folder / "history.sqlite"
+        self.config = self.folder / "timesyncd.toml"
+        self.config.write_text(self._text())
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, within_s: float = 30.0) -> None:
+        """Returns when the page answers; raises TimesyncdError with the log's end when it does not."""
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                tools.dying_with_parent([sys.executable, "-m", "timesyncd", "run", "--config", str(self.config)]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=marked_environment(self.marker) | {COMMUNITY: "public"},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + within_s
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                end = (self.folder / "log").read_text()[-2_000:]
+                self.stop()
+                raise TimesyncdError(f"{self.name}: the daemon did not start: {end}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """As a service manager would: SIGTERM, and SIGKILL after ten seconds."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def _answers(self) -> bool:
+        try:
+            fetch(self.page)
+        except Unreachable:
+            return False
+        return True
+
+    def _text(self) -> str:
+        text = _NODE.format(
+            name=self.name,
+            folder=self.folder,
+            uds_address=self.uds_address,
+            domain=DOMAIN,
+            bounds="\n".join(f"{key} = {value}" for key, value in self.bounds.items()),
+            store=self.store,
+            port=self.port,
+        )
+        if self.broker is not None:
+            text += _MQTT.format(broker=self.broker)
+        if self.hub:
+            text += "\n[hub]\n"
+        for name, port in self.grandmasters.items():
+            text += _GRANDMASTER.format(name=name, port=port, community=COMMUNITY)
+        return text
