@@ -1,0 +1,53 @@
+# What a newcomer types: `make run` and `make test`. Both make the virtual environment first.
+
+PYTHON ?= python3
+BIN     = .venv/bin
+
+# The real parts that the tests talk to.
+PACKAGES = linuxptp mosquitto snmpd snmp chromium iproute2 util-linux procps systemd
+
+# Peers that only benches compare with.
+BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter
+
+.PHONY: run test lint test-packages bench-packages bench schemas clean
+
+# DEMO='--seconds 20 --json' runs it without the view.
+run: .venv/daemon
+	@$(BIN)/timesyncd demo $(DEMO)
+
+test: test-packages lint
+	$(BIN)/pytest $(PYTEST)
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Root installs what is missing; anybody else is told, before any test.
+test-packages:
+	@sh tests/packages.sh $(PACKAGES)
+
+bench-packages:
+	@sh tests/packages.sh $(BENCH_PACKAGES)
+
+# One script a claim; each prints a ratio against a peer measured in the same run.
+bench: bench-packages .venv/dev
+	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Write schemas/ anew from timesyncd/messages.py; a test fails when they differ.
+schemas: .venv/daemon
+	$(BIN)/python -m timesyncd.mqtt.export
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.venv/daemon: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[daemon]'
+	@touch $@
+
+.venv/dev: .venv/daemon
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
