@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S, Clocks
 from timesyncd.config import Config
 from timesyncd.feed import Feed
@@ -45,22 +46,30 @@ class Announcer:
         self._findings = Findings()
         self._own_jobs: dict[str, JobState] = {}
         self._published_ns = 0
-        self._last_status: str | None = None
+        self._last_status: ClockStatus | None = None
         self._broker_seen_ns = clocks.boottime_ns()
         self._metrics = Metrics(self._snapshot, clocks)
 
     def tick(self) -> None:
-        """Publish what is due now."""
+        """Publish what is due now. To be called every second, and when the status may have changed."""
         now = Moment.read(self._clocks)
+        status = self._view.clock(now).status
+        due = now.boottime_ns - self._published_ns >= self._every_ns or status is not self._last_status
+        if due or self.events.watched or (self._parts.hub and self._parts.hub.busy):
+            self._tell_all(now, due)
+        if due:
+            self._published_ns, self._last_status = now.boottime_ns, status
+        if self._parts.job_socket is not None:
+            self._parts.job_socket.tick(now.boottime_ns)
+
+    def _tell_all(self, now: Moment, due: bool) -> None:
+        """Viewers and the hub hear each second, the broker what is due."""
         node = self._view.node_state(now)
         units = self._view.grandmaster_states(now)
         self._judge(node, units, now)
-        due = now.boottime_ns - self._published_ns >= self._every_ns or node.status != self._last_status
         self._show("node", node, to_mqtt=due)
         for unit in units:
             self._show("grandmaster", unit, to_mqtt=due)
-        if due:
-            self._published_ns, self._last_status = now.boottime_ns, node.status
         self._advance_jobs(node, now)
 
     def event(self, id: str, subject: str, evidence: str) -> None:
@@ -161,8 +170,6 @@ class Announcer:
                 self._own_jobs.pop(job_id, None)
                 if self._parts.mqtt is not None:
                     self._parts.mqtt.clear(JobState, job_id)
-        if self._parts.job_socket is not None:
-            self._parts.job_socket.tick(now.boottime_ns)
 
     def _to_ranks(self, state: JobState) -> None:
         if self._parts.job_socket is not None:

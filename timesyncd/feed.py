@@ -68,6 +68,11 @@ class Feed(Generic[T]):
         self._subscriptions.discard(subscription)
 
     @property
+    def watched(self) -> bool:
+        """Somebody subscribes."""
+        return bool(self._subscriptions)
+
+    @property
     def dropped(self) -> int:
         """What the present subscribers lost together."""
         return sum(subscription.dropped for subscription in self._subscriptions)

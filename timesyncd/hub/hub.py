@@ -40,6 +40,11 @@ class Hub:
         self._planned: dict[str, Planned] = {}
 
     @property
+    def busy(self) -> bool:
+        """There are jobs to judge."""
+        return any(True for _ in self._jobs)
+
+    @property
     def refused_batches(self) -> int:
         """Batches that were not taken: a rank outside its world, or too many jobs."""
         return self._jobs.refused

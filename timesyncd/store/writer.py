@@ -23,7 +23,8 @@ from timesyncd.store.rows import SourceState, event_entry, finding_entry, sample
 
 log = logging.getLogger(__name__)
 
-BATCH_S = 0.5
+#: What a kill -9 may lose, less the commit itself.
+BATCH_S = 0.9
 BATCH_ROWS = 5_000
 RETRY_S = 2.0
 #: Making the file ready starts a process, so it is tried again less often.
