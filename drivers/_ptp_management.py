@@ -176,16 +176,19 @@ class Answer:
 
     def content(self) -> Content:
         """Raises Refused where ptp4l says no, Malformed where the body is not what the id says."""
-        name = _name(self.management_id)
         if self.error is not None:
-            raise Refused(f"{name}: {_ERRORS.get(self.error, f'error {self.error:#06x}')}")
+            raise Refused(f"{self._name}: {_ERRORS.get(self.error, f'error {self.error:#06x}')}")
         decode = _DECODERS.get(self.management_id)
         if decode is None:
-            raise Malformed(f"{name}: not asked for")
+            raise Malformed(f"{self._name}: not asked for")
         try:
             return decode(self.body)
         except (struct.error, ValueError) as error:
-            raise Malformed(f"{name}: {error}") from error
+            raise Malformed(f"{self._name}: {error}") from error
+
+    @property
+    def _name(self) -> str:
+        return _name(self.management_id)
 
 
 def parse(datagram: bytes) -> Answer:

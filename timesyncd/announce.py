@@ -21,6 +21,9 @@ from timesyncd.web.events import Event, Kind
 #: A broker that is away for less than this is a reconnect, not a finding.
 BROKER_GRACE_S = 5
 
+#: Without a broker: how often findings are judged while nobody looks.
+STATE_EVERY_S = 2.0
+
 
 @dataclass
 class Parts:
@@ -76,10 +79,17 @@ class Announcer:
         """Something that happened at one moment, such as a phase jump."""
         self._tell(finding_message(self._findings.event(id, subject, evidence, self._clocks.realtime_ns())))
 
-    def job_heard(self, state: JobState) -> None:
-        """Another daemon's hub published a job: its ranks here read it from shared memory."""
-        self._to_ranks(state)
-        self.events.publish(Event("job", state))
+    def hear(self, message: Message, boottime_ns: int) -> None:
+        """Another daemon published this: viewers see it, and of a job its ranks here read it from shared memory."""
+        self.heard.note(message, boottime_ns)
+        match message:
+            case NodeState():
+                self.events.publish(Event("node", message))
+            case GrandmasterState():
+                self.events.publish(Event("grandmaster", message))
+            case JobState():
+                self._to_ranks(message)
+                self.events.publish(Event("job", message))
 
     # What the web room asks for.
 
@@ -130,7 +140,7 @@ class Announcer:
 
     @property
     def _every_ns(self) -> int:
-        return int((self._config.mqtt.state_every_s if self._config.mqtt else 5.0) * NS_PER_S)
+        return int((self._config.mqtt.state_every_s if self._config.mqtt else STATE_EVERY_S) * NS_PER_S)
 
     def _judge(self, node: NodeState, units: list[GrandmasterState], now: Moment) -> None:
         """Let findings begin and end."""

@@ -102,7 +102,7 @@ class Mqtt(Section):
     username: str | None = None
     password: Secret | None = None
     topic_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] = "timesyncd/v1"
-    state_every_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    state_every_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
 
 
 class Store(Section):
@@ -187,13 +187,18 @@ def _with_options(table: Any, model: type[Section], options_of: OptionsOf, where
 
 
 def _one_line(error: ErrorDetails, allowed: list[str] | None = None) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in error["loc"]).lstrip(".")
     if error["type"] == "extra_forbidden":
         keys = ", ".join(allowed or _keys_at(error["loc"][:-1]))
         return f"{path} = {error['input']!r}: unknown key; allowed here: {keys}"
     if error["type"] == "missing":
         return f"{path}: missing"
     return f"{path} = {error['input']!r}: {error['msg']}"
+
+
+def _key(part: str) -> str:
+    """A quoted key may hold a line end; an error has one line."""
+    return part if part.isprintable() else repr(part)
 
 
 def _keys_at(location: tuple[int | str, ...]) -> list[str]:

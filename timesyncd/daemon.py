@@ -19,7 +19,7 @@ from timesyncd.errors import ConfigError, StoreError
 from timesyncd.feed import Observation
 from timesyncd.hub.hub import Hub
 from timesyncd.jobsocket import JobSocket
-from timesyncd.messages import JobState, MarkBatch, NodeState
+from timesyncd.messages import MarkBatch, NodeState
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.topics import FOR_HUB, FOR_NODE
@@ -163,13 +163,11 @@ class Daemon:
     def _received(self, received: Received) -> None:
         hub = self._parts.hub
         message = received.message
-        self._announcer.heard.note(message, received.received_boottime_ns)
+        self._announcer.hear(message, received.received_boottime_ns)
         if isinstance(message, NodeState) and hub is not None:
             hub.accept_node(message, received.received_boottime_ns, live=not received.retained)
         elif isinstance(message, MarkBatch) and hub is not None:
             hub.accept_marks(message, received.received_boottime_ns)
-        elif isinstance(message, JobState):
-            self._announcer.job_heard(message)
 
     def _store_problem(self, problem: str | None) -> None:
         log.info("store: %s", problem or "back")

@@ -16,6 +16,7 @@ from timesyncd.errors import ConfigError
 from timesyncd.feed import Feed
 from timesyncd.messages import FindingMessage, GrandmasterState, JobState, Message, NodeState
 from timesyncd.web.events import Event, frames
+from timesyncd.web.hosts import is_answered
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -81,7 +82,9 @@ class Server:
 
 async def serve(settings: config.Web, view: View) -> Server:
     """Listen; port 0 takes a free one. Raises ConfigError when the address cannot be had."""
-    runner = web.AppRunner(application(view), handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
+    runner = web.AppRunner(
+        application(view, settings.host), handler_cancellation=True, access_log=None, shutdown_timeout=2.0
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, settings.host, settings.port).start()
@@ -93,12 +96,14 @@ async def serve(settings: config.Web, view: View) -> Server:
 
 
 VIEW = web.AppKey("view", View)
+LISTENING = web.AppKey("listening", str)
 VIEWERS = web.AppKey("viewers", set[asyncio.Task[None]])
 
 
-def application(view: View) -> web.Application:
-    app = web.Application(middlewares=[_only_reading])
+def application(view: View, listening: str) -> web.Application:
+    app = web.Application(middlewares=[_only_own_names, _only_reading])
     app[VIEW] = view
+    app[LISTENING] = listening
     app[VIEWERS] = set()
     app.on_response_prepare.append(_add_safety_headers)
     app.on_shutdown.append(_cut_viewers)
@@ -114,6 +119,14 @@ def application(view: View) -> web.Application:
     for path, (name, content_type) in PAGE_FILES.items():
         app.router.add_get(path, _page_file(name, content_type))
     return app
+
+
+@web.middleware
+async def _only_own_names(request: web.Request, handler: Handler) -> web.StreamResponse:
+    listening, named = request.app[LISTENING], request.headers.get("Host")
+    if is_answered(listening, named):
+        return await handler(request)
+    return _refusal(421, f"{named!r} is not served here: ask {listening}, another IP address, or localhost")
 
 
 @web.middleware

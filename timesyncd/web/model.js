@@ -1,6 +1,7 @@
 // What is known, how it ages, and how numbers are written. No DOM here.
 
 const NS_PER_MS = 1e6;
+const DUE_MS = 2500;
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
 /** Up, but not for what only binary fractions add: 1100 ns is 1.10 µs. */
@@ -45,7 +46,9 @@ export function boundAt(message, ageNs) {
 
 /** A node as it stands now: age, statuses, bounds, and for how long. */
 export function nodeNow(node, heardAt, now) {
-  const sinceHeardNs = (now - heardAt) * NS_PER_MS;
+  // The next message is due within this: a bound is shown as it was sent, and ages when the message is overdue.
+  const silentMs = now - heardAt;
+  const sinceHeardNs = silentMs < DUE_MS ? 0 : silentMs * NS_PER_MS;
   const ageNs = node.age_ns === null ? null : node.age_ns + sinceHeardNs;
   const status = statusAt(node.status, ageNs, node);
   const utcStatus = statusAt(node.utc_status, ageNs, node);
