@@ -46,11 +46,12 @@ class Secret(Section):
 
     def reveal(self) -> SecretStr:
         """Raises ConfigError when the file cannot be read or the variable is not set."""
+        if self.env is not None and self.env not in os.environ:
+            raise ConfigError(f"secret: environment variable {self.env} is not set")
         try:
-            value = self.file.read_text().rstrip("\n") if self.file else os.environ[self.env or ""]
-        except (OSError, KeyError) as error:
-            raise ConfigError(f"secret {self.file or '$' + str(self.env)}: cannot be read: {error}") from error
-        return SecretStr(value)
+            return SecretStr(self.file.read_text().rstrip("\n") if self.file else os.environ[self.env or ""])
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"secret: {self.file} cannot be read: {error}") from error
 
 
 class Node(Section):

@@ -52,10 +52,10 @@ class Daemon:
         async with AsyncExitStack() as stack:
             await self._open(stack)
             async with asyncio.TaskGroup() as tasks:
-                for source in self._config.source:
-                    tasks.create_task(self._follow(source), name=f"driver[{source.name}]")
-                for unit in self._config.grandmaster:
-                    tasks.create_task(self._watch(unit), name=f"driver[{unit.name}]")
+                for runner in self._sources:
+                    tasks.create_task(self._follow(runner), name=f"driver[{runner.name}]")
+                for runner in self._units:
+                    tasks.create_task(self._watch(runner), name=f"driver[{runner.name}]")
                 if self._parts.mqtt is not None:
                     tasks.create_task(self._parts.mqtt.run(), name="mqtt")
                 tasks.create_task(self._tick(), name="tick")
@@ -65,6 +65,9 @@ class Daemon:
     async def _open(self, stack: AsyncExitStack) -> None:
         config = self._config
         name, runtime_dir = config.node.name, config.node.runtime_dir
+        # The drivers first: what is wrong with one, a secret that is not there, shall start nothing.
+        self._sources = [self._runner(source) for source in config.source]
+        self._units = [self._runner(unit) for unit in config.grandmaster]
         self._segment = self._open_segment(stack)
         store = self._open_store(stack, config.store)
         incarnation = await asyncio.to_thread(self._next_incarnation, store)
@@ -114,27 +117,27 @@ class Daemon:
             log.warning("store: %s; this start is numbered by the clock", error)
         return self._clocks.realtime_ns() // NS_PER_S
 
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, runner: Runner) -> None:
         """The way of every sample: driver, ensemble, segment, and then everybody who may be slow."""
-        async for reading in self._runner(source).samples():
+        async for reading in runner.samples():
             if isinstance(reading, GrandmasterSample):
-                raise ConfigError(f"source {source.name}: driver {source.driver} watches a grandmaster, not this node")
+                raise ConfigError(f"source {runner.name}: its driver watches a grandmaster, not this node's clock")
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
                 self._segment.write(segment.encode(outcome.bound, self._epoch))
             self._note(Observation(reading, outcome.bound))
             if outcome.phase_jump_ns is not None:
                 self._announcer.event(
-                    "phase-jump", source.name, f"the offset moved by {outcome.phase_jump_ns} ns at once"
+                    "phase-jump", runner.name, f"the offset moved by {outcome.phase_jump_ns} ns at once"
                 )
 
-    async def _watch(self, unit: Grandmaster) -> None:
-        async for reading in self._runner(unit).samples():
+    async def _watch(self, runner: Runner) -> None:
+        async for reading in runner.samples():
             self._note(Observation(reading, None))
 
     def _runner(self, entry: Source | Grandmaster) -> Runner:
         driver = load_driver(entry.driver)(entry.name, entry.options, self._config.node.runtime_dir)
-        return Runner(entry.name, driver, self._clocks, self._view.note_poll)
+        return Runner(entry.name, driver, self._clocks, lambda report: self._view.note_poll(report))
 
     def _note(self, observation: Observation) -> None:
         if self._view.note(observation):

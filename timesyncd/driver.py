@@ -90,7 +90,7 @@ class Runner:
     """Polls one driver for ever. `samples()` yields its readings, and a NoSample for each poll that failed."""
 
     def __init__(self, name: str, driver: Driver, clocks: Clocks, report: Callable[[PollReport], None]) -> None:
-        self._name = name
+        self.name = name
         self._driver = driver
         self._clocks = clocks
         self._report = report
@@ -125,17 +125,17 @@ class Runner:
             error = Unreachable(f"no answer within {self._driver.timeout_s:g} s")
         self._lost += 1
         if self._lost == 1:
-            log.info("%s: lost: %s", self._name, error)
+            log.info("%s: lost: %s", self.name, error)
         now_ns = self._clocks.boottime_ns()
-        self._report(PollReport(self._name, now_ns, now_ns - started_ns, str(error), self._lost))
-        return NoSample(self._name, now_ns, str(error))
+        self._report(PollReport(self.name, now_ns, now_ns - started_ns, str(error), self._lost))
+        return NoSample(self.name, now_ns, str(error))
 
     def _succeeded(self, started_ns: int) -> None:
         if self._lost:
-            log.info("%s: back after %d failed polls", self._name, self._lost)
+            log.info("%s: back after %d failed polls", self.name, self._lost)
         self._lost = 0
         now_ns = self._clocks.boottime_ns()
-        self._report(PollReport(self._name, now_ns, now_ns - started_ns, None, 0))
+        self._report(PollReport(self.name, now_ns, now_ns - started_ns, None, 0))
 
     def _pause_s(self, started_ns: int) -> float:
         if self._lost:

@@ -7,7 +7,7 @@ from samples import HEALTHY, nth
 from timesyncd.bound import ClockStatus, ErrorBound, Reason
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ensemble import Ensemble, EnsembleSettings
-from timesyncd.sample import NoSample
+from timesyncd.sample import NoSample, PortState
 
 
 def fed(ensemble: Ensemble, count: int = 12, **changes: object) -> ErrorBound | None:
@@ -56,6 +56,20 @@ def test_a_silent_source_publishes_nothing_and_ages() -> None:
     assert bound is not None
     assert ensemble.advance(bound.as_of_ns + 999 * NS_PER_S) is bound
     assert ensemble.advance(bound.as_of_ns + 1000 * NS_PER_S) is None
+
+
+def test_what_was_measured_before_the_port_ceased_to_follow_is_forgotten() -> None:
+    """
+    ptp4l empties its delay filter then; what is known ages on, and eleven new delays are wanted.
+    """
+    ensemble = one()
+    fed(ensemble)
+    lost = ensemble.accept(NoSample("ptp", HEALTHY.as_of_ns, "LISTENING", port_state=PortState.LISTENING))
+
+    assert lost.bound is None
+    assert ensemble.advance(HEALTHY.as_of_ns) is not None
+    assert ensemble.accept(nth(20)).bound is None
+    assert ensemble.accept(nth(31)).bound is not None
 
 
 def test_a_stepped_clock_is_disrupted_until_the_filter_is_full_again() -> None:
