@@ -58,7 +58,7 @@ def wait_until_synchronized(daemon: DaemonProcess) -> None:
 
 def simulated_grandmaster(stack: ExitStack) -> int:
     port = free_port()
-    command = ["timesyncd", "simulate", "--port", str(port)]
+    command = [sys.executable, "-m", "timesyncd", "simulate", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     stack.callback(process.wait)
     stack.callback(process.terminate)
