@@ -102,11 +102,15 @@ class SegmentReader:
 
     def read(self) -> tuple[int, ...] | None:
         """The payload last published; None when there is no file, another layout, or nothing whole was ever seen."""
-        if self._inode is None:
-            self.look_again()
+        self.find()
         generation, payload = self._cached
         now = self.words[GENERATION]
         return payload if now in (generation, self._torn) else self._refresh()
+
+    def find(self) -> None:
+        """Map the file if that was not done yet."""
+        if self._inode is None:
+            self.look_again()
 
     def look_again(self) -> None:
         """Find the file if it came, or came anew, since. At most once a second does anything."""

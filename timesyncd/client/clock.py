@@ -17,22 +17,26 @@ _BOOTTIME = time.CLOCK_BOOTTIME
 _SYNCHRONIZED = ClockStatus.SYNCHRONIZED
 _GRANDMASTER = Reference.GRANDMASTER
 _UTC = Reference.UTC
+_LATEST_STEP = STEP_TOLERANCE_NS + 1
+_EARLIEST_STEP = -_LATEST_STEP
 _interval = tuple.__new__
 _realtime_ns = time.time_ns
 _clock_ns = time.clock_gettime_ns
 
 
 class _Hot(NamedTuple):
-    """All that the quick path needs of one reference. `fresh_ns` 0: it must not be taken."""
+    """
+    All that the quick path needs of one reference. `fresh_ns` 0: it must not be taken. `real_ns` is CLOCK_REALTIME at
+    as_of; `growth` is in 2**-30 ns per ns, rounded up: a shift costs less than a division.
+    """
 
     words: memoryview
     generation: int
     as_of_ns: int
     fresh_ns: int
-    lowest_ns: int
-    highest_ns: int
+    real_ns: int
     bound_ns: int
-    growth_ppb: int
+    growth: int
 
 
 class Clock:
@@ -56,24 +60,24 @@ class Clock:
 
         Whole seconds that ptp4l took out are not added back; `snapshot().utc_seconds_removed` says how many.
         """
-        words, generation, as_of_ns, fresh_ns, lowest_ns, highest_ns, bound_ns, growth_ppb = self._gm
+        words, generation, as_of_ns, fresh_ns, real_then_ns, bound_ns, growth = self._gm
         # REALTIME before BOOTTIME: a pause between the two makes the clock look older, so the bound wider.
         real_ns = _realtime_ns()
-        boot_ns = _clock_ns(_BOOTTIME)
-        age_ns = boot_ns - as_of_ns
-        if words[GENERATION] == generation and -1 < age_ns < fresh_ns and lowest_ns <= real_ns - boot_ns <= highest_ns:
-            bound_ns += growth_ppb * age_ns // NS_PER_S
+        age_ns = _clock_ns(_BOOTTIME) - as_of_ns
+        stepped_ns = real_ns - real_then_ns - age_ns
+        if words[GENERATION] == generation and -1 < age_ns < fresh_ns and _EARLIEST_STEP < stepped_ns < _LATEST_STEP:
+            bound_ns += growth * age_ns >> 30
             return _interval(Interval, (real_ns - bound_ns, real_ns + bound_ns, _SYNCHRONIZED, _GRANDMASTER))
         return self._carefully(_GRANDMASTER)[0]
 
     def now(self) -> Interval:
         """UTC with its bound, ns since 1970."""
-        words, generation, as_of_ns, fresh_ns, lowest_ns, highest_ns, bound_ns, growth_ppb = self._utc
+        words, generation, as_of_ns, fresh_ns, real_then_ns, bound_ns, growth = self._utc
         real_ns = _realtime_ns()
-        boot_ns = _clock_ns(_BOOTTIME)
-        age_ns = boot_ns - as_of_ns
-        if words[GENERATION] == generation and -1 < age_ns < fresh_ns and lowest_ns <= real_ns - boot_ns <= highest_ns:
-            bound_ns += growth_ppb * age_ns // NS_PER_S
+        age_ns = _clock_ns(_BOOTTIME) - as_of_ns
+        stepped_ns = real_ns - real_then_ns - age_ns
+        if words[GENERATION] == generation and -1 < age_ns < fresh_ns and _EARLIEST_STEP < stepped_ns < _LATEST_STEP:
+            bound_ns += growth * age_ns >> 30
             return _interval(Interval, (real_ns - bound_ns, real_ns + bound_ns, _SYNCHRONIZED, _UTC))
         return self._carefully(_UTC)[0]
 
@@ -99,6 +103,7 @@ class Clock:
 
     def _read(self) -> ErrorBound | Reason:
         reader = self._reader
+        reader.find()
         generation = reader.words[GENERATION]
         payload = reader.read()
         if payload is None:
@@ -131,14 +136,13 @@ class Clock:
             generation,
             bound.as_of_ns,
             min(bound.holdover_after_ns, bound.void_after_ns),
-            bound.real_minus_boot_ns - STEP_TOLERANCE_NS,
-            bound.real_minus_boot_ns + STEP_TOLERANCE_NS,
+            bound.as_of_ns + bound.real_minus_boot_ns,
             part.bound_ns + 1,
-            part.growth_ppb,
+            -(-part.growth_ppb * 2**30 // NS_PER_S),
         )
 
     def _distrusted(self, generation: int) -> _Hot:
-        return _Hot(self._reader.words, generation, 0, 0, 0, 0, 0, 0)
+        return _Hot(self._reader.words, generation, 0, 0, 0, 0, 0)
 
 
 def _read_clocks() -> tuple[int, int]:
