@@ -9,7 +9,7 @@ PACKAGES = linuxptp mosquitto snmpd snmp chromium iproute2 util-linux procps sys
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter
 
-.PHONY: run test lint test-packages bench-packages bench schemas clean
+.PHONY: run test lint test-packages bench-packages bench fuzz soak schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -35,12 +35,28 @@ bench-packages:
 bench: bench-packages .venv/dev
 	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# The property tests of every parser and of the arithmetic with 5 000 examples each. What fails is kept in .hypothesis and tried
+# first by the next run, so this can be stopped at any time. PYTEST='-k decode' takes some of them.
+fuzz: .venv/dev
+	$(BIN)/pytest -m hypothesis --hypothesis-profile=fuzz $(PYTEST)
+
+# The bound against a known truth for about ten minutes a bout. Stopped, it goes on after the last whole bout; finished, it begins anew.
+BOUTS ?= 5
+soak: test-packages .venv/dev
+	@mkdir -p .soak && touch .soak/bouts-done
+	@while [ $$(wc -l < .soak/bouts-done) -lt $(BOUTS) ]; do \
+		TIMESYNCD_TRUTH_ROUNDS=4 $(BIN)/pytest -q tests/acceptance/test_truth.py || exit 1; \
+		date -u >> .soak/bouts-done; \
+		echo "soak: $$(wc -l < .soak/bouts-done) of $(BOUTS) bouts held"; \
+	done
+	@rm -r .soak
+
 # Write schemas/ anew from timesyncd/messages.py; a test fails when they differ.
 schemas: .venv/daemon
 	$(BIN)/python -m timesyncd.mqtt.export
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak
 
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import socket
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,6 +21,10 @@ ANSWER_WITHIN_S = 0.8
 MOST_QUESTIONS = 8
 
 _LARGEST = 2048
+
+#: struct ucred: pid, uid, gid.
+_CREDENTIALS = struct.Struct("iII")
+_CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 
 Question = tuple[ManagementId, int]
 
@@ -42,7 +47,9 @@ class Channel:
         self._server = str(server)
         self._take = take
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
+            self._trusted = {0, server.stat().st_uid}
             self._own.unlink(missing_ok=True)
             self._socket.bind(str(own))
             self._own.chmod(0o666)  # ptp4l may run as another user
@@ -70,10 +77,18 @@ class Channel:
         more = True
         while more:
             try:
-                datagram = self._socket.recv(_LARGEST)
+                datagram, ancillary, _, _ = self._socket.recvmsg(_LARGEST, _CREDENTIALS_SPACE)
             except BlockingIOError:
                 return
-            more = self._take(datagram)
+            more = sender_uid(ancillary) in self._trusted and self._take(datagram)
+
+
+def sender_uid(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
+    """Who sent a datagram, as the kernel says: anybody may write to our file, and only ptp4l's owner is believed."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
+            return int(_CREDENTIALS.unpack(data)[1])
+    return None
 
 
 class Questions:

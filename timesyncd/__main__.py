@@ -12,7 +12,8 @@ from timesyncd.errors import ConfigError, TimesyncdError
 COMMANDS = ("run", "check-config", "status", "now", "history", "simulate", "demo", "drivers")
 
 NEEDS_EXTRA = {
-    "aiohttp", "aiomqtt", "alembic", "paho", "prometheus_client", "pydantic", "pydantic_core", "pysnmp", "rich", "sqlalchemy",
+    "aiohttp", "aiomqtt", "alembic", "paho", "prometheus_client", "pyasn1", "pydantic", "pydantic_core", "pysnmp", "rich",
+    "sqlalchemy",
 }  # fmt: skip
 
 
@@ -32,7 +33,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 the answer is no or the work failed, 2 it could not be asked so."""
+    """Exit status: 0 done, 1 the answer is no or the work failed, 2 it could not be asked so, 130 interrupted."""
+    try:
+        return _run(argv)
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 130
+
+
+def _run(argv: Sequence[str] | None) -> int:
     args = parser().parse_args(argv)
     try:
         status: int = args.run(args)
@@ -44,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TimesyncdError as error:
         print(f"timesyncd: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    except (KeyboardInterrupt, BrokenPipeError):
-        return 130
     return status
 
 

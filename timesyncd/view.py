@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from timesyncd import messages
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, status_at
-from timesyncd.clocks import STEP_TOLERANCE_NS, Clocks
+from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, status_at
+from timesyncd.client.clock import interval_now
+from timesyncd.clocks import Clocks
 from timesyncd.config import Config
 from timesyncd.driver import PollReport
 from timesyncd.feed import Observation
@@ -97,14 +98,12 @@ class NodeView:
         """What a client that reads the segment sees at this moment."""
         bound = self._bound
         if bound is None:
-            why = next(iter(self._refusals.values()), Reason.NO_SAMPLE_YET.text)
+            why = next(iter(self._silences()), Reason.NO_SAMPLE_YET.text)
             return ClockNow(None, ClockStatus.UNKNOWN, ClockStatus.UNKNOWN, why)
-        if abs(now.realtime_ns - now.boottime_ns - bound.real_minus_boot_ns) > STEP_TOLERANCE_NS:
-            return ClockNow(bound, ClockStatus.DISRUPTED, ClockStatus.DISRUPTED, Reason.CLOCK_STEPPED.text)
-        age_ns = max(0, now.boottime_ns - bound.as_of_ns)
-        limits = (bound.holdover_after_ns, bound.void_after_ns)
-        gm, utc = (status_at(written, age_ns, *limits) for written in (bound.gm_status, bound.utc_status))
-        return ClockNow(bound, gm, utc, self._why(bound.gm_hard, gm))
+        gm, reason = interval_now(bound, Reference.GRANDMASTER, lambda: (now.realtime_ns, now.boottime_ns))
+        utc, _ = interval_now(bound, Reference.UTC, lambda: (now.realtime_ns, now.boottime_ns))
+        told = [reason.text, *(self._silences() if reason in (Reason.STALE, Reason.VOID) else [])]
+        return ClockNow(bound, gm.status, utc.status, ": ".join(told))
 
     def node_state(self, now: Moment) -> NodeState:
         """The node's state as it is published; `since` is when the status last changed."""
@@ -130,13 +129,9 @@ class NodeView:
     def grandmaster_states(self, now: Moment) -> list[GrandmasterState]:
         return [self._unit(unit.name, unit.identities, now) for unit in self._config.grandmaster]
 
-    def _why(self, bound: Bound, status: ClockStatus) -> str:
-        if status is ClockStatus.SYNCHRONIZED:
-            return ""
-        if bound.bound_ns is None:
-            return bound.reason.text
-        silence = Reason.STALE if status is ClockStatus.HOLDOVER else Reason.VOID
-        return ": ".join([silence.text, *self._refusals.values()])
+    def _silences(self) -> list[str]:
+        """Why the clock sources give no samples; a grandmaster's own silence explains nothing of this clock."""
+        return [self._refusals[source.name] for source in self._config.source if source.name in self._refusals]
 
     def _since_ns(self, status: ClockStatus, realtime_ns: int) -> int:
         if self._since is None or self._since[0] is not status:
@@ -199,10 +194,11 @@ class Heard:
                 self._jobs[message.job_id] = (message, boottime_ns)
 
     def nodes(self, now: Moment) -> list[NodeState]:
-        return [_aged(state, now.boottime_ns - came_ns) for state, came_ns in self._nodes.values()]
+        """Their statuses as they have aged since."""
+        return [_with_status_at_its_age(_aged(state, came_ns, now)) for state, came_ns in self._nodes.values()]
 
     def grandmasters(self, now: Moment) -> list[GrandmasterState]:
-        return [_aged(state, now.boottime_ns - came_ns) for state, came_ns in self._units.values()]
+        return [_aged(state, came_ns, now) for state, came_ns in self._units.values()]
 
     def jobs(self, now: Moment) -> list[JobState]:
         """A job of which nothing was heard for a minute has ended."""
@@ -210,8 +206,25 @@ class Heard:
         return [state for state, _ in self._jobs.values()]
 
 
-def _aged(state: Aging, by_ns: int) -> Aging:
-    return state if state.age_ns is None else state.model_copy(update={"age_ns": state.age_ns + by_ns})
+def _aged(state: Aging, came_boottime_ns: int, now: Moment) -> Aging:
+    """The larger of the time since it came and, for a broker's old copy, the time since it was published."""
+    if state.age_ns is None:
+        return state
+    since_ns = max(now.boottime_ns - came_boottime_ns, now.realtime_ns - state.published_realtime_ns)
+    return state.model_copy(update={"age_ns": state.age_ns + since_ns})
+
+
+def _with_status_at_its_age(state: NodeState) -> NodeState:
+    """A node that fell silent is not SYNCHRONIZED for ever. What its status changed to by age has no known beginning."""
+    if state.age_ns is None:
+        return state
+    limits = (state.age_ns, state.holdover_after_ns, state.void_after_ns)
+    gm, utc = (status_at(ClockStatus[written], *limits) for written in (state.status, state.utc_status))
+    changes: dict[str, object] = {"status": messages.status_name(gm), "utc_status": messages.status_name(utc)}
+    if changes["status"] != state.status:
+        silence = Reason.STALE if gm is ClockStatus.HOLDOVER else Reason.VOID
+        changes |= {"reason": silence.text, "since_realtime_ns": None}
+    return state.model_copy(update=changes)
 
 
 def standing(

@@ -10,6 +10,8 @@ from timesyncd.drivers._decoders import DECODERS, Raw, Unknown, Value
 from timesyncd.drivers._profiles import SHIPPED, Profile, load
 from timesyncd.errors import ConfigError, Malformed
 
+pytestmark = pytest.mark.disable_socket
+
 HEAD = """
 name = "site"
 title = "what our site adds"

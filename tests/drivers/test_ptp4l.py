@@ -21,6 +21,8 @@ from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import ClockSample, NoSample, PortState, Reading
 
+pytestmark = pytest.mark.disable_socket
+
 GET, SET = 0, 1
 ANNOUNCED = bytes.fromhex("ca2f53fffe4f308f")
 SYNC_NS = 1_000_000_000

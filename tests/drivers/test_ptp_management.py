@@ -30,6 +30,8 @@ from timesyncd.drivers._ptp_management import (
 from timesyncd.errors import Malformed, Refused
 from timesyncd.sample import PortState
 
+pytestmark = pytest.mark.disable_socket
+
 RECORDING = Path(__file__).parents[1] / "recordings" / "ptp4l" / "linuxptp_3.1.1.json"
 RECORDED = {name: bytes.fromhex(text) for name, text in json.loads(RECORDING.read_text()).items()}
 

@@ -15,6 +15,8 @@ from timesyncd.drivers.timeprovider import TimeProvider, TimeProviderOptions
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.sample import Alarm, ClockState, GrandmasterSample, Satellite
 
+pytestmark = pytest.mark.disable_socket
+
 TP5000E = "1.3.6.1.4.1.9070.1.2.5.7.1"
 PTPBASE = "1.3.6.1.2.1.241.1.2"
 SYMM_GNSS = "1.3.6.1.4.1.9070.1.2.5.2.1.1"

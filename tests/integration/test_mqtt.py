@@ -412,7 +412,7 @@ async def test_an_unreadable_password_is_waited_for(
             secret.write_text("any")
             await eventually(lambda: link.connected)
 
-    assert f"lost: secret {secret}: cannot be read" in caplog.text
+    assert f"lost: secret: {secret} cannot be read" in caplog.text
 
 
 async def test_a_link_ends_while_the_broker_hangs(mosquitto: Mosquitto) -> None:

@@ -51,6 +51,7 @@ def test_a_section_that_is_there_switches_its_part_on() -> None:
     ("change", "told"),
     [
         (("[web]", "[web]\nprot = 1"), "t.toml: web.prot = 1: unknown key; allowed here: host, port"),
+        (("[web]", '[web]\n"a\\nb" = 1'), "t.toml: web.'a\\nb' = 1: unknown key; allowed here: host, port"),
         (
             ("[web]", "[wbe]"),
             "t.toml: wbe = {}: unknown key; allowed here: grandmaster, hub, mqtt, node, source, store, web",

@@ -125,6 +125,17 @@ async def test_nothing_can_be_written(http: aiohttp.ClientSession, method: str, 
     assert "error" in await answer.json()
 
 
+@pytest.mark.parametrize("path", ["/", "/api/v1/node", "/events", "/metrics", "/nowhere"])
+async def test_a_foreign_name_is_refused(http: aiohttp.ClientSession, path: str) -> None:
+    """A page on loopback that is asked by another site's name answers 421 in JSON, on every path."""
+    async with asyncio.timeout(5):  # events that were served would never end
+        answer = await http.get(path, headers={"Host": "evil.example"})
+        error = (await answer.json())["error"]
+
+    assert answer.status == 421
+    assert error == "'evil.example' is not served here: ask 127.0.0.1, another IP address, or localhost"
+
+
 async def test_health_says_what_is_wrong(http: aiohttp.ClientSession, view: FakeView) -> None:
     """200 while all is well, else 503 with the reason as its text."""
     well = await http.get("/healthz")

@@ -1,0 +1,139 @@
+"""README and docs/ name everything that a user can name: drivers, commands, and every key of the configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from timesyncd.__main__ import COMMANDS, main
+from timesyncd.config import Config, Secret
+from timesyncd.driver import installed, load_driver
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+
+#: Defaults that the page says in words.
+IN_WORDS = {
+    ("[node]", "name"): "the host's name up to its first dot",
+    ("[[source]]", "bounds"): "all defaults",
+    ("Driver timeprovider", "profiles"): "all shipped",
+}
+
+
+def tables(model: type[BaseModel], heading: str) -> Iterator[tuple[str, str, FieldInfo]]:
+    """(section of the page, key, field) of each key that may stand in the file."""
+    for key, field in model.model_fields.items():
+        annotations = (field.annotation, *getattr(field.annotation, "__args__", ()))
+        inner = next((a for a in annotations if isinstance(a, type) and issubclass(a, BaseModel)), None)
+        is_list = getattr(field.annotation, "__origin__", None) is list
+        if model is not Config and key != "options":
+            yield heading, key, field
+        if inner is not None and inner is not Secret and key != "options":
+            outer = heading.strip("[]")
+            path = f"{outer}.{key}" if outer else key
+            yield from tables(inner, f"[[{path}]]" if is_list else f"[{path}]")
+
+
+def of_drivers() -> Iterator[tuple[str, str, FieldInfo]]:
+    for name in sorted(installed()):
+        for key, field in load_driver(name).Options.model_fields.items():
+            yield f"Driver {name}", key, field
+
+
+KEYS = [*tables(Config, ""), *of_drivers(), *(("Secrets", *item) for item in Secret.model_fields.items())]
+SECTIONS = {
+    heading.replace("`", ""): text
+    for heading, text in re.findall(r"^#{2,3} ([^\n]+)\n(.*?)(?=^#{2,3} |\Z)", CONFIGURATION, re.MULTILINE | re.DOTALL)
+}
+
+
+def row(section: str, key: str) -> tuple[str, str] | None:
+    """Default and meaning of a key, as the page says; None when it does not."""
+    found = re.search(rf"^\| `{key}` \| (.*?) \| (.*) \|$", SECTIONS.get(section, ""), re.MULTILINE)
+    return (found[1], found[2]) if found else None
+
+
+def default_text(section: str, key: str, field: FieldInfo) -> str:
+    if (section, key) in IN_WORDS:
+        return IN_WORDS[section, key]
+    if field.is_required():
+        return "required"
+    value: Any = field.get_default(call_default_factory=True)
+    if isinstance(value, int | float):
+        return str(value).removesuffix(".0")
+    return "unset" if value is None else "none" if value == [] else f"`{value}`"
+
+
+@pytest.mark.parametrize(("section", "key", "field"), KEYS, ids=lambda part: part if isinstance(part, str) else "")
+def test_every_key_is_explained_with_its_default(section: str, key: str, field: FieldInfo) -> None:
+    """docs/configuration.md has a row for each key, in its own section, with the default that the code has."""
+    found = row(section, key)
+
+    assert found is not None
+    assert found[0].replace(" ", "") == default_text(section, key, field).replace(" ", "")
+    assert found[1]
+
+
+def test_the_page_explains_no_key_that_does_not_exist() -> None:
+    """A key that was removed or renamed is gone from the page too."""
+    explained = {
+        (section, key)
+        for section, text in SECTIONS.items()
+        for key in re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE)
+    }
+
+    assert explained == {(section, key) for section, key, _ in KEYS}
+
+
+def examples() -> list[str]:
+    """The whole files of the page: each names a source."""
+    return [text for text in re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL) if "[[source]]" in text]
+
+
+@pytest.mark.parametrize("example", examples(), ids=["smallest", "whole"])
+def test_the_examples_are_good(example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`timesyncd check-config` takes each example as it stands, once its secrets are where it says."""
+    for name in re.findall(r'"/etc/timesyncd/(.+?)"', example):
+        (tmp_path / name).write_text("secret\n")
+    path = tmp_path / "timesyncd.toml"
+    path.write_text(example.replace("/etc/timesyncd", str(tmp_path)))
+    status = main(["check-config", "--config", str(path)])
+
+    assert (status, capsys.readouterr().out.splitlines()[-1]) == (0, f"{path}: good")
+
+
+def test_the_whole_example_has_every_section() -> None:
+    """Nobody has to guess how a section is written."""
+    headings = {section for section, _, _ in KEYS if section.startswith("[")}
+
+    assert {line for line in examples()[-1].splitlines() if line.startswith("[")} == headings
+
+
+@pytest.mark.parametrize("driver", sorted(installed()))
+def test_every_driver_has_its_row_in_the_readme(driver: str) -> None:
+    """The README's driver table names each driver that can be configured."""
+    assert f"\n| `{driver}` |" in README
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_its_row_in_the_readme(command: str) -> None:
+    """The README's table of commands names each."""
+    assert re.search(rf"^\| `timesyncd {command}[` ]", README, re.MULTILINE)
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "schemas").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_links_lead_somewhere(page: Path) -> None:
+    """A link to a file of the project leads to one."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+
+    assert [target for target in targets if not (page.parent / target).exists()] == []

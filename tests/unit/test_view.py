@@ -1,0 +1,352 @@
+"""What one daemon knows at a moment: its node's status as it ages, grandmasters, what it heard, and what is wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from samples import HEALTHY, nth
+from wire import grandmaster, node_state
+
+from timesyncd import config
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.driver import PollReport, options_of
+from timesyncd.feed import Observation
+from timesyncd.findings import CATALOGUE, Findings
+from timesyncd.messages import AlarmMessage, JobState, NodeState, SourceState, grandmaster_state
+from timesyncd.sample import ClockSample, ClockState, GrandmasterSample, NoSample, Reading, Satellite
+from timesyncd.segment import Epoch
+from timesyncd.view import JOB_FORGOTTEN_NS, Heard, Moment, NodeView, finding_message, standing
+
+CONFIG = config.parse(
+    tomllib.loads("""
+        [node]
+        name = "node-a"
+        [[source]]
+        name = "ptp"
+        driver = "ptp4l"
+        [[grandmaster]]
+        name = "gm-a"
+        driver = "timeprovider"
+        identities = ["00a069.fffe.704760"]
+        host = "192.0.2.1"
+        community = { env = "COMMUNITY" }
+    """),
+    options_of,
+    "t.toml",
+)
+BOUND = ErrorBound(
+    as_of_ns=HEALTHY.as_of_ns,
+    real_minus_boot_ns=HEALTHY.real_minus_boot_ns,
+    parent_hard=Bound(4_000, 50_100),
+    gm_hard=Bound(5_000, 50_100),
+    utc_hard=unbounded(Reason.ARBITRARY_TIMESCALE),
+    gm_status=ClockStatus.SYNCHRONIZED,
+    utc_status=ClockStatus.UNKNOWN,
+    terms={"path_delay": 2_000},
+)
+SILENT = NoSample("ptp", BOUND.as_of_ns, "no Sync: the port is LISTENING")
+UNIT = GrandmasterSample(
+    "gm-a", BOUND.as_of_ns, clock_state=ClockState.LOCKED, satellites=(Satellite(1, 40, True), Satellite(2, 20, False))
+)
+
+
+def after(seconds: float, step_ns: int = 0) -> Moment:
+    """So long after the bound's as_of, with CLOCK_REALTIME set by `step_ns`."""
+    boottime_ns = BOUND.as_of_ns + round(seconds * NS_PER_S)
+    return Moment(boottime_ns, boottime_ns + BOUND.real_minus_boot_ns + step_ns)
+
+
+@dataclass
+class Told:
+    """A view that was told of some readings."""
+
+    view: NodeView = field(default_factory=lambda: NodeView(CONFIG, Epoch(0xB007, 7), incarnation=3))
+
+    def of(self, reading: Reading, bound: ErrorBound | None = None) -> bool:
+        return self.view.note(Observation(reading, bound))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def view(told: Told) -> NodeView:
+    """After one good sample."""
+    told.of(HEALTHY, BOUND)
+    return told.view
+
+
+def test_before_the_first_sample_nothing_is_known(told: Told) -> None:
+    """UNKNOWN with the source's own reason, and nothing that looks like a measurement."""
+    unread = told.view.node_state(after(0))
+    told.of(SILENT)
+    state = told.view.node_state(after(0))
+
+    assert (unread.status, unread.reason) == ("UNKNOWN", "no valid sample yet")
+    assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "UNKNOWN", SILENT.reason)
+    assert (state.age_ns, state.gm, state.utc, state.grandmaster_identity) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status", "reason"),
+    [
+        (0, "SYNCHRONIZED", ""),
+        (4.999, "SYNCHRONIZED", ""),
+        (5, "HOLDOVER", "no fresh sample; the bound grows"),
+        (999.9, "HOLDOVER", "no fresh sample; the bound grows"),
+        (1000, "UNKNOWN", "no fresh sample for too long"),
+    ],
+)
+def test_the_status_ages(view: NodeView, seconds: float, status: str, reason: str) -> None:
+    """SYNCHRONIZED, HOLDOVER and UNKNOWN follow from the age alone, and the reason says so."""
+    state = view.node_state(after(seconds))
+
+    assert (state.status, state.reason) == (status, reason)
+    assert state.age_ns == seconds * NS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "status"), [(STEP_TOLERANCE_NS, "SYNCHRONIZED"), (STEP_TOLERANCE_NS + 1, "DISRUPTED")]
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_step_is_seen_before_any_sample_tells(view: NodeView, step_ns: int, status: str, sign: int) -> None:
+    """REALTIME - BOOTTIME outside the tolerance, in either direction, is DISRUPTED at once."""
+    assert view.node_state(after(1, sign * step_ns)).status == status
+
+
+def test_a_step_changes_nothing_where_nothing_was_known(view: NodeView) -> None:
+    """As a reader of the segment sees it: what is UNKNOWN by age stays so."""
+    state = view.node_state(after(2_000, NS_PER_S))
+
+    assert (state.status, state.reason) == ("UNKNOWN", "no fresh sample for too long")
+
+
+def test_silence_is_told_with_the_source_s_reason(told: Told, view: NodeView) -> None:
+    """Why the bound grows is what the source says, as long as it grows."""
+    told.of(SILENT)
+    fresh, old = view.node_state(after(1)), view.node_state(after(6))
+    told.of(nth(1), BOUND)
+
+    assert (fresh.reason, old.reason) == ("", f"no fresh sample; the bound grows: {SILENT.reason}")
+    assert view.node_state(after(6)).reason == "no fresh sample; the bound grows"
+
+
+def test_a_grandmaster_s_silence_does_not_explain_the_clock(told: Told) -> None:
+    """A unit that does not answer SNMP says nothing of this node's clock."""
+    told.of(NoSample("gm-a", 0, "no SNMP answer"))
+    before = told.view.node_state(after(0)).reason
+    told.of(HEALTHY, BOUND)
+
+    assert before == "no valid sample yet"
+    assert told.view.node_state(after(6)).reason == "no fresh sample; the bound grows"
+
+
+def test_a_withdrawn_bound_is_disrupted_until_the_next(told: Told, view: NodeView) -> None:
+    """What the ensemble withdrew is shown so, with its reason, and for as long as nothing new comes."""
+    nothing = unbounded(Reason.SOURCE_RESTARTED)
+    withdrawn = replace(BOUND, gm_hard=nothing, gm_status=ClockStatus.DISRUPTED, utc_status=ClockStatus.DISRUPTED)
+    changed = told.of(replace(SILENT, restarted=True), withdrawn)
+    state = view.node_state(after(2_000))
+
+    assert changed
+    assert (state.status, state.utc_status, state.reason) == ("DISRUPTED", "DISRUPTED", "the PTP daemon restarted")
+    assert told.of(nth(1), BOUND)
+
+
+def test_only_a_change_of_status_is_worth_telling_at_once(told: Told) -> None:
+    """The first bound is a change, the next like it is none."""
+    assert [told.of(nth(index), BOUND) for index in range(3)] == [True, False, False]
+
+
+def test_since_is_when_the_status_changed(view: NodeView) -> None:
+    """It stands still while the status does, and begins anew with another."""
+    moments = [after(0), after(3), after(5), after(7)]
+    since = [view.node_state(moment).since_realtime_ns for moment in moments]
+
+    assert since == [moments[index].realtime_ns for index in (0, 0, 2, 2)]
+
+
+def test_order_rises_with_every_message(view: NodeView) -> None:
+    """Node and grandmaster states share one sequence, in one incarnation."""
+    messages = [view.node_state(after(0)), *view.grandmaster_states(after(0)), view.node_state(after(0))]
+
+    assert [(each.node, each.incarnation, each.sequence) for each in messages] == [("node-a", 3, n) for n in (1, 2, 3)]
+
+
+def test_a_source_shows_its_last_sample_and_its_last_poll(told: Told, view: NodeView) -> None:
+    """What was measured stays readable while the source is away, beside why it is."""
+    view.note_poll(PollReport("ptp", 0, 1_234, None, 0))
+    [there] = view.node_state(after(0)).sources
+    told.of(SILENT)
+    view.note_poll(PollReport("ptp", 0, 99, "no answer", 2))
+    [away] = view.node_state(after(1)).sources
+
+    assert (there.reachable, there.reason, there.poll_duration_ns, there.offset_ns) == (True, None, 1_234, 100)
+    assert (away.reachable, away.reason, away.poll_duration_ns, away.offset_ns) == (False, SILENT.reason, 99, 100)
+    assert away.port_state == "SLAVE"
+
+
+def test_samples_are_counted_and_refusals_are_not(told: Told) -> None:
+    """`samples` is what the node's own clock gave."""
+    for reading in (HEALTHY, SILENT, UNIT, nth(1)):
+        told.of(reading, BOUND if isinstance(reading, ClockSample) else None)
+
+    assert told.view.samples == 2
+
+
+def test_a_grandmaster_s_state(told: Told) -> None:
+    """What the unit said, how old that is, and whether it still answers."""
+    [never] = told.view.grandmaster_states(after(0))
+    told.of(UNIT)
+    told.view.note_poll(PollReport("gm-a", 0, 5, None, 0))
+    [locked] = told.view.grandmaster_states(after(2))
+    told.of(NoSample("gm-a", 0, "no SNMP answer"))
+    told.view.note_poll(PollReport("gm-a", 0, 5, "no SNMP answer", 1))
+    [lost] = told.view.grandmaster_states(after(3))
+
+    assert (never.reachable, never.age_ns, never.clock_state, never.reason) == (False, None, None, None)
+    assert (locked.reachable, locked.age_ns, locked.clock_state) == (True, 2 * NS_PER_S, "locked")
+    assert (locked.identities, locked.satellites_tracked, locked.satellites_healthy) == (["00a069.fffe.704760"], 2, 1)
+    assert (lost.reachable, lost.age_ns, lost.clock_state, lost.reason) == (
+        False,
+        3 * NS_PER_S,
+        "locked",
+        "no SNMP answer",
+    )
+
+
+def heard_node(**changes: Any) -> NodeState:
+    fields: dict[str, Any] = {"status": "SYNCHRONIZED", "age_ns": 0, "published_realtime_ns": after(0).realtime_ns}
+    return node_state("node-b").model_copy(update=fields | {"since_realtime_ns": 1} | changes)
+
+
+def in_view(state: NodeState, seconds: float) -> NodeState:
+    heard = Heard()
+    heard.note(state, after(0).boottime_ns)
+    return heard.nodes(after(seconds))[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status", "since_ns"), [(4, "SYNCHRONIZED", 1), (5, "HOLDOVER", None), (1000, "UNKNOWN", None)]
+)
+def test_a_node_that_fell_silent_ages(seconds: int, status: str, since_ns: int | None) -> None:
+    """Nobody's word counts for longer than it said itself."""
+    state = in_view(heard_node(), seconds)
+
+    assert (state.status, state.age_ns, state.since_realtime_ns) == (status, seconds * NS_PER_S, since_ns)
+
+
+def test_a_broker_s_old_copy_is_as_old_as_it_was_published() -> None:
+    """It came just now, and says nothing of now."""
+    state = in_view(heard_node(published_realtime_ns=after(-3_600).realtime_ns, age_ns=NS_PER_S), 0)
+
+    assert (state.status, state.age_ns) == ("UNKNOWN", 3_601 * NS_PER_S)
+
+
+def test_a_publisher_ahead_of_us_does_not_make_its_word_young() -> None:
+    """A clock that is ahead cannot undo the time since its message came."""
+    assert in_view(heard_node(published_realtime_ns=after(9_999).realtime_ns), 6).status == "HOLDOVER"
+
+
+def test_what_was_unknown_stays_so() -> None:
+    """A node that knows of no bound has no age, and its reason is its own."""
+    state = heard_node(status="UNKNOWN", age_ns=None, reason="no valid sample yet")
+
+    assert in_view(state, 9_999) == state
+
+
+def test_heard_keeps_the_last_word_of_each() -> None:
+    """One state a node, one a grandmaster."""
+    heard = Heard()
+    for sequence in (1, 2):
+        heard.note(heard_node(sequence=sequence), 0)
+        heard.note(grandmaster("node-b", 1, sequence), 0)
+
+    assert [state.sequence for state in heard.nodes(after(0))] == [2]
+    assert [state.sequence for state in heard.grandmasters(after(0))] == [2]
+
+
+def test_a_job_is_forgotten_a_minute_after_its_last_word() -> None:
+    """A hub that died took its jobs with it."""
+    heard = Heard()
+    heard.note(JobState.model_construct(job_id="0f3a9c51d2b4e687"), after(0).boottime_ns)
+    still, gone = after((JOB_FORGOTTEN_NS - 1) / NS_PER_S), after(JOB_FORGOTTEN_NS / NS_PER_S)
+
+    assert (len(heard.jobs(still)), len(heard.jobs(gone)), len(heard.jobs(still))) == (1, 0, 0)
+
+
+SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)
+SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
+ALARMS = [AlarmMessage(id=n, index=0, severity=s, text=s) for n, s in enumerate(["major", "event", "critical"])]
+GOOD_UNIT = grandmaster("node-a", 1, 1).model_copy(update={"clock_state": "locked"})
+
+
+@pytest.mark.parametrize(
+    ("node", "unit", "found"),
+    [
+        ({}, {}, {}),
+        ({"status": "HOLDOVER", "reason": "why"}, {}, {("clock-holdover", "node-b"): "why"}),
+        ({"status": "UNKNOWN", "reason": "why"}, {}, {("clock-unknown", "node-b"): "why"}),
+        ({"status": "DISRUPTED", "reason": "why"}, {}, {("clock-disrupted", "node-b"): "why"}),
+        ({"sources": [SOURCE_LOST]}, {}, {("source-lost", "ptp"): "no answer"}),
+        ({"sources": [SOURCE_NEW]}, {}, {}),
+        ({}, {"reachable": False, "reason": "silence"}, {("grandmaster-lost", "gm-a"): "silence"}),
+        ({}, {"reachable": False, "reason": None}, {}),
+        (
+            {},
+            {"clock_state": "holdover", "clock_class": 7},
+            {("grandmaster-not-locked", "gm-a"): "clock state holdover, clock class 7"},
+        ),
+        ({}, {"clock_state": None}, {}),
+        ({}, {"reachable": False, "reason": "silence", "alarms": ALARMS}, {("grandmaster-lost", "gm-a"): "silence"}),
+        ({}, {"alarms": ALARMS}, {("grandmaster-alarm", "gm-a"): "major; critical"}),
+    ],
+)
+def test_a_finding_stands_while_its_condition_holds(
+    node: dict[str, Any], unit: dict[str, Any], found: dict[tuple[str, str], str]
+) -> None:
+    """One finding a condition, about its own subject, with evidence; what was never asked yet is no finding."""
+    assert standing(heard_node(**node), [GOOD_UNIT.model_copy(update=unit)], None, None) == found
+
+
+def test_store_and_broker_are_the_node_s_own_findings() -> None:
+    """Both are told of the node, with what went wrong as evidence."""
+    found = standing(heard_node(), [], "disk full", "no connection for 9 s")
+
+    assert found == {("store-failing", "node-b"): "disk full", ("broker-lost", "node-b"): "no connection for 9 s"}
+
+
+def test_everything_that_can_be_wrong_is_in_the_catalogue() -> None:
+    """No condition leads to an id that nobody explained."""
+    unit = GOOD_UNIT.model_copy(update={"clock_state": "freerun", "alarms": ALARMS})
+    lost = unit.model_copy(update={"name": "gm-b", "reachable": False, "reason": "silence"})
+    found = [
+        standing(heard_node(status=status, sources=[SOURCE_LOST]), [unit, lost], "full", "lost")
+        for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
+    ]
+
+    assert {id for each in found for id, _ in each} == set(CATALOGUE) - {"phase-jump"}
+
+
+def test_a_finding_s_wire_form_keeps_its_times() -> None:
+    """CLOCK_REALTIME, and null while it stands."""
+    began = Findings().judge("source-lost", "ptp", "no answer", 17)
+    assert began is not None
+    message = finding_message(began)
+
+    assert (message.id, message.since_realtime_ns, message.until_realtime_ns) == ("source-lost", 17, None)
+
+
+def test_a_unit_that_never_answered_has_a_state_too() -> None:
+    """Its name is known from the configuration, and everything else is null."""
+    state = grandmaster_state(
+        None, node="n", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=1, age_ns=None, reachable=False
+    )
+
+    assert (state.clock_state, state.alarms, state.satellites_tracked) == (None, None, None)
