@@ -16,7 +16,7 @@ run: .venv/daemon
 	@$(BIN)/timesyncd demo $(DEMO)
 
 test: test-packages lint
-	$(BIN)/pytest $(PYTEST)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(PYTEST)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
