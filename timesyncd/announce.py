@@ -119,7 +119,7 @@ class Announcer:
         return self._metrics.render()
 
     def _snapshot(self) -> Snapshot:
-        mqtt, store = self._parts.mqtt, self._parts.store
+        mqtt, store, job_socket = self._parts.mqtt, self._parts.store, self._parts.job_socket
         return Snapshot(
             node=self.node(),
             polls=self._view.polls,
@@ -135,12 +135,16 @@ class Announcer:
                 mqtt_dropped_total=mqtt.dropped if mqtt else None,
                 mqtt_outdated_total=mqtt.outdated if mqtt else None,
                 mqtt_rejected_total=mqtt.rejected if mqtt else None,
+                joblink_datagrams_total=job_socket.taken if job_socket else None,
+                joblink_rejected_total=job_socket.malformed + job_socket.refused if job_socket else None,
             ),
         )
 
     @property
     def _every_ns(self) -> int:
-        return int((self._config.mqtt.state_every_s if self._config.mqtt else STATE_EVERY_S) * NS_PER_S)
+        """Twice within each source's holdover_after at least: between two states a reader lets the last one age."""
+        wanted_ns = int((self._config.mqtt.state_every_s if self._config.mqtt else STATE_EVERY_S) * NS_PER_S)
+        return min([wanted_ns, *(source.bounds.holdover_after_ns // 2 for source in self._config.source)])
 
     def _judge(self, node: NodeState, units: list[GrandmasterState], now: Moment) -> None:
         """Let findings begin and end."""

@@ -97,6 +97,11 @@ class JobSocket:
         self._jobs: dict[str, LocalJob] = {}
         self._warned_ns: int | None = None
 
+    @property
+    def taken(self) -> int:
+        """How many datagrams were understood and delivered."""
+        return self._sequence
+
     def open(self) -> None:
         """Listen, in the running event loop. Raises ConfigError when the runtime folder does not allow it."""
         path = self._folder / SOCKET_NAME

@@ -55,7 +55,7 @@ COUNTER_HELP = {
     "mqtt_outdated_total": "Messages received that were older than what was known.",
     "mqtt_rejected_total": "Messages received that were not well-formed.",
     "joblink_datagrams_total": "Datagrams of ranks that were understood.",
-    "joblink_rejected_total": "Datagrams on the job link that were not well-formed.",
+    "joblink_rejected_total": "Datagrams on the job link that were not well-formed, or of more jobs than are kept.",
 }
 
 
