@@ -15,7 +15,7 @@ from timesyncd.messages import FindingMessage, GrandmasterState, JobState, Messa
 from timesyncd.metrics import Counters, Metrics, Snapshot
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.store.writer import Store
-from timesyncd.view import Heard, Moment, NodeView, finding_message, standing
+from timesyncd.view import Heard, Moment, NodeView, finding_message, last_known, standing
 from timesyncd.web.events import Event, Kind
 
 #: A broker that is away for less than this is a reconnect, not a finding.
@@ -79,8 +79,10 @@ class Announcer:
         """Something that happened at one moment, such as a phase jump."""
         self._tell(finding_message(self._findings.event(id, subject, evidence, self._clocks.realtime_ns())))
 
-    def hear(self, message: Message, boottime_ns: int) -> None:
+    def hear(self, message: Message, boottime_ns: int, live: bool) -> None:
         """Another daemon published this: viewers see it, and of a job its ranks here read it from shared memory."""
+        if isinstance(message, NodeState) and not live:
+            message = last_known(message)
         self.heard.note(message, boottime_ns)
         match message:
             case NodeState():

@@ -166,7 +166,7 @@ class Daemon:
     def _received(self, received: Received) -> None:
         hub = self._parts.hub
         message = received.message
-        self._announcer.hear(message, received.received_boottime_ns)
+        self._announcer.hear(message, received.received_boottime_ns, live=not received.retained)
         if isinstance(message, NodeState) and hub is not None:
             hub.accept_node(message, received.received_boottime_ns, live=not received.retained)
         elif isinstance(message, MarkBatch) and hub is not None:

@@ -19,6 +19,8 @@ from timesyncd.segment import Epoch
 
 JOB_FORGOTTEN_NS = 60_000_000_000
 
+LAST_KNOWN = "last known only: nothing live was heard yet"
+
 Aging = TypeVar("Aging", NodeState, GrandmasterState)
 
 
@@ -204,6 +206,12 @@ class Heard:
         """A job of which nothing was heard for a minute has ended."""
         self._jobs = {k: v for k, v in self._jobs.items() if now.boottime_ns - v[1] < JOB_FORGOTTEN_NS}
         return [state for state, _ in self._jobs.values()]
+
+
+def last_known(state: NodeState) -> NodeState:
+    """A broker's retained copy says how it was once: the node is UNKNOWN until it speaks itself."""
+    unknown = {"status": "UNKNOWN", "utc_status": "UNKNOWN", "reason": LAST_KNOWN, "since_realtime_ns": None}
+    return state.model_copy(update=unknown)
 
 
 def _aged(state: Aging, came_boottime_ns: int, now: Moment) -> Aging:

@@ -19,7 +19,7 @@ from timesyncd.findings import CATALOGUE, Findings
 from timesyncd.messages import AlarmMessage, JobState, NodeState, SourceState, grandmaster_state
 from timesyncd.sample import ClockSample, ClockState, GrandmasterSample, NoSample, Reading, Satellite
 from timesyncd.segment import Epoch
-from timesyncd.view import JOB_FORGOTTEN_NS, Heard, Moment, NodeView, finding_message, standing
+from timesyncd.view import JOB_FORGOTTEN_NS, Heard, Moment, NodeView, finding_message, last_known, standing
 
 CONFIG = config.parse(
     tomllib.loads("""
@@ -252,6 +252,14 @@ def test_a_broker_s_old_copy_is_as_old_as_it_was_published() -> None:
 def test_a_publisher_ahead_of_us_does_not_make_its_word_young() -> None:
     """A clock that is ahead cannot undo the time since its message came."""
     assert in_view(heard_node(published_realtime_ns=after(9_999).realtime_ns), 6).status == "HOLDOVER"
+
+
+def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
+    """Until it speaks itself: what it said once may be of a daemon that is long dead."""
+    copy = last_known(heard_node())
+
+    assert (copy.status, copy.utc_status) == ("UNKNOWN", "UNKNOWN")
+    assert "last known" in copy.reason
 
 
 def test_what_was_unknown_stays_so() -> None:
