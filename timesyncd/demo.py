@@ -4,42 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 
-from timesyncd.errors import TimesyncdError
+from timesyncd.errors import TimesyncdError, Unreachable
 from timesyncd.simulate import SCENARIOS, Device, SnmpAgent
 from timesyncd.store import history
-from timesyncd.terminal import fetch, screen
+from timesyncd.terminal import Answers, Seen, demo_screen, fetch, why_not
 from timesyncd.testbed import tools
 from timesyncd.testbed.bed import PtpBed
 from timesyncd.testbed.broker import Mosquitto
 from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import leftovers, marked_environment, new_marker
+from timesyncd.testbed.job import rank_process
+from timesyncd.testbed.leftovers import leftovers, new_marker
+from timesyncd.testbed.simulated import SimulatedPtp4l
 
 FIRST_SAMPLE_WITHIN_S = 90.0
 
-#: What the relay makes node-b's grandmaster be ahead by: the node's true offset is the negative of it.
-X_NS = 300_000
+#: True offsets. Node-a hears its grandmaster as it is; node-b through a relay, which makes it look 300 us ahead.
+NODES = {"node-a": 0, "node-b": -300_000}
 
+#: Each in a state of its own.
 UNITS = {"gm-1": "locked", "gm-2": "antenna-cut"}
 
 
 @dataclass
 class Result:
-    """The demo's last line. Shares are of samples; None = there was nothing to compute it from."""
+    """
+    The demo's last line. `gm_bound_ns` is the median of the node where it is largest; shares are of samples of all nodes.
+    None = there was nothing to compute it from.
+    """
 
     page: str
     ptp: str
@@ -62,153 +69,203 @@ class Node:
     true_offset_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What runs. The first node's daemon polls the grandmasters and has the hub; `ptp` is "real" or "simulated"."""
+
+    ptp: str
+    nodes: list[Node]
+    ranks: list[subprocess.Popen[bytes]]
+
+    @property
+    def page(self) -> str:
+        return self.nodes[0].daemon.page
+
+    def check(self) -> None:
+        """Raises TimesyncdError when something has ended by itself."""
+        for node in self.nodes:
+            node.daemon.check()
+        for rank, process in enumerate(self.ranks):
+            if process.poll() is not None:
+                raise TimesyncdError(f"rank {rank} of the job ended with status {process.returncode}")
+
+
 async def demo(seconds: float | None, as_json: bool) -> int:
-    """The exit status: 1 when no valid sample of every node came within 90 s. Ctrl-C and SIGTERM end it in order."""
-    say = Console(stderr=as_json, highlight=False)
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    """
+    The exit status: 0, or 130 when it was ended before every node had a valid sample. Ctrl-C, SIGTERM and SIGHUP end it in
+    order, whenever and however often they come. Raises TimesyncdError when no valid sample of every node came in time.
+    """
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     marker = new_marker()
     async with AsyncExitStack() as stack:
-        result = await _run(stack, marker, seconds, None if as_json else say, say)
-    if result is None:
-        say.print("no valid sample of every node within 90 s")
-        return 1
+        scene = await _start(stack, marker)
+        result = Result(scene.page, scene.ptp, len(scene.nodes))
+        valid = await _look(scene, seconds, None if as_json else Console(highlight=False), ended)
+        if valid and as_json:
+            _ask_hub(result, scene.page)
+            _ask_stores(result, scene.nodes)
     result.leftovers = leftovers(marker)
-    if as_json:
+    if as_json and valid:
         print(json.dumps(asdict(result)))
-    return 0
+    else:
+        _say("ended; left behind: " + ("; ".join(result.leftovers) or "nothing"))
+    return 0 if valid else 130
 
 
-async def _run(
-    stack: AsyncExitStack, marker: str, seconds: float | None, view: Console | None, say: Console
-) -> Result | None:
-    nodes = await _start(stack, say, marker)
-    result = Result(nodes[0].daemon.page, "real", len(nodes))
-    say.print(f"status page: {result.page}   Ctrl-C ends the demo")
-    try:
-        if not await _all_valid(nodes, say):
-            return None
-        await _look(nodes, seconds, view)
-    except asyncio.CancelledError:
-        say.print("ending")
-    _ask_hub(result, nodes[0].daemon)
-    _ask_stores(result, nodes)
-    return result
+def _say(text: str) -> None:
+    """Progress; stdout is the result's."""
+    print(text, file=sys.stderr, flush=True)
 
 
-async def _start(stack: AsyncExitStack, say: Console, marker: str) -> list[Node]:
-    _install_what_is_missing(say)
-    say.print(
-        "starting: ptp4l grandmaster and two slaves in namespaces, a relay, Mosquitto, two daemons, a job of two ranks"
-    )
+async def _start(stack: AsyncExitStack, marker: str) -> Scene:
+    """What cannot be had here is left out or simulated, and said."""
+    _say("starting; the first valid samples come after some 15 s")
+    _install_what_is_missing()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timesyncd-demo-")))
-    bed = stack.enter_context(PtpBed(direct=("node-a",), relayed=("node-b",), marker=marker))
-    bed.set_relay("node-b", x_ns=X_NS)
-    broker = stack.enter_context(Mosquitto(marker=marker))
+    broker = _broker(stack, marker)
+    true_offsets = NODES if broker else {"node-b": NODES["node-b"]}
+    ptp, addresses = await _ptp(stack, true_offsets, folder, marker)
     units = {name: await _grandmaster(stack, name, scenario) for name, scenario in UNITS.items()}
-    addresses = {name: process.uds_address for name, process in bed.nodes.items()}
-    daemons = [
-        DaemonProcess("node-a", folder / "a", addresses["node-a"], marker, broker, True, units),
-        DaemonProcess("node-b", folder / "b", addresses["node-b"], marker, broker),
-    ]
-    for rank, daemon in enumerate(daemons):
-        stack.enter_context(daemon)
-        stack.enter_context(_rank(rank, daemon, folder / "job.sock", marker))
-    return [Node(daemons[0], 0), Node(daemons[1], -X_NS)]
+    nodes: list[Node] = []
+    for name, true_offset_ns in true_offsets.items():
+        daemon = DaemonProcess(name, folder / name, addresses[name], marker, broker)
+        if not nodes:
+            daemon.hub, daemon.grandmasters = True, units
+        daemon.configure()
+        daemon.launch()
+        stack.callback(daemon.stop)
+        nodes.append(Node(daemon, true_offset_ns))
+    return Scene(ptp, nodes, _job(stack, (nodes[0].daemon, nodes[-1].daemon), marker))
 
 
-def _install_what_is_missing(say: Console) -> None:
-    """Root gets the Debian packages; raises TimesyncdError that names them to anybody else."""
+def _install_what_is_missing() -> None:
+    """Only root may."""
     missing = tools.missing_packages()
-    if not missing:
+    if not missing or os.geteuid() != 0:
         return
-    if os.geteuid() != 0:
-        raise TimesyncdError(f"missing Debian packages: as root, apt-get install {' '.join(missing)}")
-    say.print(f"installing Debian packages: {' '.join(missing)}")
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing],
-    ):
-        subprocess.run(
-            command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        )
+    _say(f"installing Debian packages: {' '.join(missing)}")
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        for command in (["apt-get", "update", "-qq"], install):
+            subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
+    except (OSError, subprocess.CalledProcessError) as error:
+        _say(f"they could not be installed: {error}")
+    if "mosquitto" in missing and Path("/run/systemd/system").exists():
+        _say("the package's own mosquitto service is not needed here: switched off")
+        subprocess.run(["systemctl", "disable", "--now", "--quiet", "mosquitto"], check=False)
+
+
+def _broker(stack: AsyncExitStack, marker: str) -> Mosquitto | None:
+    try:
+        return stack.enter_context(Mosquitto(marker=marker))
+    except TimesyncdError as error:
+        _say(f"no broker, so one node alone, with both ranks on it: {error}")
+        return None
+
+
+async def _ptp(
+    stack: AsyncExitStack, true_offsets: dict[str, int], folder: Path, marker: str
+) -> tuple[str, dict[str, str]]:
+    """ "real" or "simulated", and where each node's ptp4l listens. A true offset that is not 0 needs a relay."""
+    direct = tuple(name for name, offset_ns in true_offsets.items() if offset_ns == 0)
+    relayed = tuple(name for name, offset_ns in true_offsets.items() if offset_ns != 0)
+    try:
+        bed = stack.enter_context(PtpBed(direct=direct, relayed=relayed, marker=marker))
+    except TimesyncdError as error:
+        _say(f"no real PTP here, so its answers are simulated: {error}")
+        addresses = {name: folder / f"{name}.ptp4l" for name in true_offsets}
+        for name, address in addresses.items():
+            await stack.enter_async_context(SimulatedPtp4l(address, true_offsets[name]))
+        return "simulated", {name: str(address) for name, address in addresses.items()}
+    for name in relayed:
+        bed.set_relay(name, x_ns=-true_offsets[name])
+    return "real", {name: process.uds_address for name, process in bed.nodes.items()}
 
 
 async def _grandmaster(stack: AsyncExitStack, name: str, scenario: str) -> int:
     """Its SNMP port."""
-    device = Device(name=name)
+    device = Device(name=name, serial=f"DEMO-{name}")
     SCENARIOS[scenario](device)
     agent = await stack.enter_async_context(SnmpAgent(device))
     return agent.port
 
 
-@contextmanager
-def _rank(rank: int, daemon: DaemonProcess, socket: Path, marker: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "timesyncd.testbed.job", str(rank), str(socket)]
-    environment = marked_environment(marker) | {"TIMESYNCD_RUNTIME_DIR": str(daemon.folder)}
-    process = subprocess.Popen(
-        tools.dying_with_parent(command),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+def _job(stack: AsyncExitStack, daemons: Sequence[DaemonProcess], marker: str) -> list[subprocess.Popen[bytes]]:
+    """One rank on each daemon's node."""
+    ends = Pipe()
+    with ends[0], ends[1]:
+        return [
+            stack.enter_context(rank_process(rank, end, daemon.folder, marker))
+            for rank, (end, daemon) in enumerate(zip(ends, daemons, strict=True))
+        ]
 
 
-async def _all_valid(nodes: Sequence[Node], say: Console) -> bool:
-    """Wait until every node has a bound. The first good path delay comes after some 15 s."""
+async def _look(scene: Scene, seconds: float | None, view: Console | None, ended: asyncio.Event) -> bool:
+    """
+    Until so long after every node had a valid sample (None: for ever), or until `ended`. Returns whether they all had one;
+    raises TimesyncdError when they do not within 90 s: the first good path delay comes after some 15 s.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + FIRST_SAMPLE_WITHIN_S
-    with say.status("waiting for the first valid sample of both nodes") as status:
-        while loop.time() < deadline:
-            states = [(await asyncio.to_thread(fetch, node.daemon.page))["node"] for node in nodes]
-            if all(state["status"] == "SYNCHRONIZED" for state in states):
-                return True
-            status.update("; ".join(f"{state['node']}: {state['reason'] or state['status']}" for state in states))
-            await asyncio.sleep(0.5)
-    return False
-
-
-async def _look(nodes: Sequence[Node], seconds: float | None, view: Console | None) -> None:
-    """Until the time is over; None: until Ctrl-C. With a console, what the hub's node knows, live."""
-    loop = asyncio.get_running_loop()
-    end = None if seconds is None else loop.time() + seconds
-    page = nodes[0].daemon.page
+    deadline, end = loop.time() + FIRST_SAMPLE_WITHIN_S, None
+    _say(f"status page: {scene.page}")
     with Live(console=view or Console(quiet=True), auto_refresh=False) as live:
-        while end is None or loop.time() < end:
-            if view is not None:
-                live.update(Group(*screen(await asyncio.to_thread(fetch, page)), f"status page: {page}"), refresh=True)
-            await asyncio.sleep(1.0 if end is None else min(1.0, max(0.0, end - loop.time())))
+        while not ended.is_set() and (end is None or loop.time() < end):
+            seen = await asyncio.to_thread(_seen, scene.nodes)
+            live.update(demo_screen(seen, scene.ptp, scene.page), refresh=True)
+            scene.check()
+            if end is None and all(each.answers and each.answers.node.status == "SYNCHRONIZED" for each in seen):
+                end = loop.time() + (math.inf if seconds is None else seconds)
+                if view is None:
+                    _say("every node has a valid sample")
+            if end is None and loop.time() > deadline:
+                reasons = "; ".join(why_not(each) for each in seen)
+                raise TimesyncdError(f"no valid sample of every node within {FIRST_SAMPLE_WITHIN_S:g} s: {reasons}")
+            await _pause(min(1.0, (end or math.inf) - loop.time()), ended)
+    return end is not None
 
 
-def _ask_hub(result: Result, hub: DaemonProcess) -> None:
-    jobs: list[dict[str, Any]] = fetch(hub.page)["jobs"]
-    for job in jobs[:1]:
-        result.alignment_ns = job["alignment_ns"]
-        result.sync_overhead = job["sync_overhead"]
-        result.slow_rank = job["slow_rank"]
+async def _pause(seconds: float, ended: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await ended.wait()
+    except TimeoutError:
+        pass
+
+
+def _seen(nodes: Sequence[Node]) -> list[Seen]:
+    return [Seen(node.daemon.name, _answers(node.daemon), node.true_offset_ns) for node in nodes]
+
+
+def _answers(daemon: DaemonProcess) -> Answers | None:
+    try:
+        return Answers.of(fetch(daemon.page))
+    except Unreachable:
+        return None
+
+
+def _ask_hub(result: Result, page: str) -> None:
+    for job in Answers.of(fetch(page)).jobs:
+        result.alignment_ns = job.alignment_ns
+        result.sync_overhead = job.sync_overhead
+        result.slow_rank = job.slow_rank
 
 
 def _ask_stores(result: Result, nodes: Sequence[Node]) -> None:
     """What the daemons stored, held against the truth: the end of the whole way from the wire to the disk."""
-    bounds, held, held_without = [], [], []
+    medians, held, held_without = [], [], []
     for node in nodes:
-        for row in history.samples(node.daemon.store, f"ptp-{node.daemon.name}", 0, 2**62):
-            result.samples_stored += 1
-            bound_ns, offset_ns = row["gm_bound_ns"], row["offset_ns"]
-            if bound_ns is None:
-                continue
-            bounds.append(bound_ns)
+        rows = list(history.samples(node.daemon.store, f"ptp-{node.daemon.name}", 0, 2**62))
+        result.samples_stored += len(rows)
+        bounded = [(row["gm_bound_ns"], row["offset_ns"]) for row in rows if row["gm_bound_ns"] is not None]
+        if bounded:
+            medians.append(round(statistics.median(bound_ns for bound_ns, _ in bounded)))
+        for bound_ns, offset_ns in bounded:
             held.append(abs(node.true_offset_ns) <= bound_ns)
             held_without.append(abs(node.true_offset_ns - offset_ns) <= bound_ns - abs(offset_ns))
-    if bounds:
-        result.gm_bound_ns = round(statistics.median(bounds))
+    if medians:
+        result.gm_bound_ns = max(medians)
         result.contained = statistics.fmean(held)
         result.contained_without_offset = statistics.fmean(held_without)

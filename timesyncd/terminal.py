@@ -1,24 +1,55 @@
-"""A node, the grandmasters, the jobs and what is wrong, on one screen of a terminal."""
+"""What daemons answer over HTTP, on one screen of a terminal. What came over a wire is shown as text, never as markup."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from http.client import HTTPException
 from typing import Any
 from urllib.request import urlopen
 
-from rich.console import RenderableType
-from rich.markup import escape
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from timesyncd.errors import Unreachable
-from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState
+from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
 from timesyncd.units import duration_text
+
+#: So many rows of a kind leave room for the other kinds; what is wrong comes first.
+MOST_ROWS = 3
+MOST_FINDINGS = 2  # of two lines each
+
+STYLES = {"SYNCHRONIZED": "bold green", "HOLDOVER": "bold yellow", "DISRUPTED": "bold red", "UNKNOWN": "bold red"}
+SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one daemon answered: itself first in `nodes`, and of the findings those that stand."""
+
+    node: NodeState
+    nodes: list[NodeState]
+    grandmasters: list[GrandmasterState]
+    jobs: list[JobState]
+    findings: list[FindingMessage]
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Answers:
+        findings = [FindingMessage.model_validate(each) for each in answer["findings"]]
+        return cls(
+            NodeState.model_validate(answer["node"]),
+            [NodeState.model_validate(each) for each in answer["nodes"]],
+            [GrandmasterState.model_validate(each) for each in answer["grandmasters"]],
+            [JobState.model_validate(each) for each in answer["jobs"]],
+            [finding for finding in findings if finding.until_realtime_ns is None],
+        )
 
 
 def fetch(url: str) -> dict[str, Any]:
-    """Node, grandmasters, jobs and findings as JSON. Raises Unreachable when no daemon answers there."""
+    """Node, nodes, grandmasters, jobs and findings as JSON. Raises Unreachable when no daemon answers there."""
     answer = {}
     for what in ("node", "nodes", "grandmasters", "jobs", "findings"):
         try:
@@ -32,85 +63,232 @@ def fetch(url: str) -> dict[str, Any]:
 
 
 def screen(answer: dict[str, Any]) -> list[RenderableType]:
-    """The one screen, from what a daemon's HTTP side answers to node, nodes, grandmasters, jobs and findings."""
-    parts: list[RenderableType] = [node_panel(NodeState.model_validate(answer["node"]))]
-    others = [NodeState.model_validate(each) for each in answer["nodes"] if each["node"] != answer["node"]["node"]]
-    units = [GrandmasterState.model_validate(each) for each in answer["grandmasters"]]
-    jobs = [JobState.model_validate(each) for each in answer["jobs"]]
-    findings = [FindingMessage.model_validate(each) for each in answer["findings"]]
-    parts += [other_node_line(each) for each in others]
-    parts += [grandmaster_line(each) for each in units]
-    parts += [job_line(each) for each in jobs]
-    return parts + [finding_line(each) for each in findings if each.until_realtime_ns is None]
+    """In sync or not, since when, to whom, how well, and why not; then the others, and what is wrong."""
+    answers = Answers.of(answer)
+    others = [node for node in answers.nodes if node.node != answers.node.node]
+    others.sort(key=lambda node: (node.status == "SYNCHRONIZED", node.node))
+    units = sorted(answers.grandmasters, key=lambda unit: unit.clock_state == "locked" and not unit.alarms)
+    findings = sorted(answers.findings, key=lambda finding: list(SEVERITIES).index(finding.severity))
+    return [
+        node_block(answers.node),
+        *section("nodes", [node_row(node) for node in others]),
+        *section("grandmasters", [unit_row(unit) for unit in units]),
+        *section("jobs", [job_row(job) for job in answers.jobs]),
+        *section("findings", [finding_row(finding, told_by(answers.node)) for finding in findings], MOST_FINDINGS),
+    ]
 
 
-STYLES = {"SYNCHRONIZED": "bold green", "HOLDOVER": "bold yellow", "DISRUPTED": "bold red", "UNKNOWN": "bold red"}
-
-
-def node_panel(node: NodeState) -> RenderableType:
+def node_block(node: NodeState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    since = f" since {_when(node.since_realtime_ns)}" if node.since_realtime_ns else ""
-    table.add_row(node.node, f"[{STYLES[node.status]}]{node.status}[/]{since}{_because(node.reason)}")
-    if node.grandmaster_identity:
-        through = f" through {node.parent_identity}" if node.parent_identity != node.grandmaster_identity else ""
-        table.add_row("to", f"grandmaster {node.grandmaster_identity}{through}")
-    table.add_row(
-        "bound", f"{bound_text(node.gm, node.age_ns)} to the grandmaster; UTC {bound_text(node.utc, node.age_ns)}"
-    )
+    table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
+    since = f" since {when(node.since_realtime_ns)}" if node.since_realtime_ns else ""
+    table.add_row(plain(node.node, "bold"), Text.assemble(status(node), since))
+    if node.reason:
+        table.add_row("why not", plain(node.reason))
+    told = {node.reason}
+    if is_news(node.gm, told):
+        table.add_row("within", Text.assemble(bound(node.gm, node.age_ns), " of ", plain(to_whom(node))))
+    if is_news(node.utc, told | {node.gm.reason if node.gm else ""}):
+        table.add_row("UTC", bound(node.utc, node.age_ns))
     if node.terms:
-        terms = sorted(node.terms.items(), key=lambda term: -term[1])
-        table.add_row("made of", ", ".join(f"{name} {duration_text(ns)}" for name, ns in terms if ns))
+        table.add_row("made of", plain(terms(node)), style="dim")
     for source in node.sources:
-        offset = f"offset {duration_text(source.offset_ns)}, path delay {duration_text(source.path_delay_ns)}"
-        state = source.port_state or "no sample yet"
-        table.add_row(source.name, f"{state}, {offset}{_because(source.reason)}")
+        table.add_row(plain(source.name), source_text(source, node.reason), style="dim")
     return table
 
 
-def bound_text(bound: BoundMessage | None, age_ns: int | None) -> str:
-    if bound is None or bound.bound_ns is None or age_ns is None:
-        return f"[red]unknown[/]{_because(bound.reason if bound else '')}"
-    grown_ns = bound.bound_ns + bound.growth_ppb * age_ns // 1_000_000_000
-    return f"[bold]+-{duration_text(grown_ns)}[/]"
+def is_news(message: BoundMessage | None, told: set[str]) -> bool:
+    """A bound is; that there is none only for a reason that does not stand above it."""
+    return message is not None and (message.bound_ns is not None or message.reason not in told)
 
 
-def other_node_line(node: NodeState) -> str:
-    return f"node {node.node}: [{STYLES[node.status]}]{node.status}[/], {bound_text(node.gm, node.age_ns)}{_because(node.reason)}"
+def to_whom(node: NodeState) -> str:
+    through = "" if node.parent_identity == node.grandmaster_identity else f", heard through {node.parent_identity}"
+    return f"grandmaster {node.grandmaster_identity}{through}"
 
 
-def grandmaster_line(unit: GrandmasterState) -> str:
+def terms(node: NodeState) -> str:
+    """The bound's parts, the largest first, and what it has grown by since the last reading."""
+    parts = dict(node.terms)
+    if node.parent and node.age_ns is not None:
+        parts["growth"] = node.parent.growth_ppb * node.age_ns // 1_000_000_000
+    largest_first = sorted(parts.items(), key=lambda part: -part[1])
+    return " + ".join(f"{name.replace('_', ' ')} {duration_text(ns)}" for name, ns in largest_first if ns)
+
+
+def source_text(source: SourceState, told: str) -> Text:
+    """`told`: the reason that stands above it, which is not said twice."""
+    measured = f"offset {duration_text(source.offset_ns)}, path delay {duration_text(source.path_delay_ns)}"
+    parts = [source.driver, source.port_state, None if source.offset_ns is None else measured]
+    if source.reason and source.reason not in told:
+        parts.append(source.reason)
+    return plain(", ".join(part for part in parts if part))
+
+
+def bound(message: BoundMessage | None, age_ns: int | None) -> Text:
+    now_ns = bound_now_ns(message, age_ns)
+    if now_ns is not None:
+        return Text(f"+-{duration_text(now_ns)}", "bold")
+    return plain(f"unknown: {message.reason}" if message and message.reason else "unknown")
+
+
+def bound_now_ns(message: BoundMessage | None, age_ns: int | None) -> int | None:
+    """Grown since it was read; None: unbounded."""
+    if message is None or message.bound_ns is None or age_ns is None:
+        return None
+    return message.bound_ns + message.growth_ppb * age_ns // 1_000_000_000
+
+
+def node_row(node: NodeState) -> list[Text]:
+    return [plain(node.node), status(node), plain(node.reason) if node.reason else bound(node.gm, node.age_ns)]
+
+
+def unit_row(unit: GrandmasterState) -> list[Text]:
     if not unit.reachable:
-        return f"grandmaster {unit.name}: [yellow]not reachable[/]{_because(unit.reason)}"
-    told = [
-        unit.clock_state,
+        return [plain(unit.name), Text("not reachable", "yellow"), plain(unit.reason or "")]
+    known = [
         None if unit.clock_class is None else f"class {unit.clock_class}",
         None if unit.gnss_state is None else f"GNSS {unit.gnss_state}",
-        None if unit.alarms is None else f"{len(unit.alarms)} alarms",
+        None if unit.alarms is None else f"alarms: {len(unit.alarms)}" if unit.alarms else "no alarm",
     ]
-    return f"grandmaster {unit.name}: {', '.join(word for word in told if word) or 'tells nothing that is known'}"
+    return [plain(unit.name), clock_state(unit), plain(", ".join(word for word in known if word))]
 
 
-def job_line(job: JobState) -> str:
-    overhead = "unknown" if job.sync_overhead is None else f"{job.sync_overhead:.1%}"
-    slow = "no straggler" if job.slow_rank is None else f"[yellow]slow rank {job.slow_rank}[/]"
-    alignment = duration_text(job.alignment_ns) + _because(job.alignment_reason if job.alignment_ns is None else "")
-    return (
-        f"job {_plain(job.job)}: synchronization {overhead}, {slow}, {job.world_size} ranks aligned within {alignment}"
+def clock_state(unit: GrandmasterState) -> Text:
+    return plain(unit.clock_state or "unknown", "green" if unit.clock_state == "locked" else "yellow")
+
+
+def job_row(job: JobState) -> list[Text]:
+    slow = "no slow rank" if job.slow_rank is None else f"rank {job.slow_rank} is slow"
+    why = f": {job.alignment_reason}" if job.alignment_ns is None else ""
+    return [plain(job.job), plain(f"sync overhead {percent(job.sync_overhead)}, {slow}, clocks {agreement(job)}{why}")]
+
+
+def agreement(job: JobState) -> str:
+    return "not comparable" if job.alignment_ns is None else f"agree within {duration_text(job.alignment_ns)}"
+
+
+def percent(ratio: float | None) -> str:
+    return "unknown" if ratio is None else f"{ratio:.1%}"
+
+
+def told_by(node: NodeState) -> set[str]:
+    """The reasons that the node's own block shows already."""
+    return {node.reason, *(source.reason or "" for source in node.sources)}
+
+
+def finding_row(finding: FindingMessage, told: Iterable[str]) -> list[Text]:
+    what = finding.cause if finding.evidence in told else finding.evidence
+    return [
+        plain(finding.subject),
+        plain(finding.id, SEVERITIES[finding.severity]),
+        Text("\n", no_wrap=True, overflow="ellipsis").join([plain(what), plain(finding.remedy, "dim")]),
+    ]
+
+
+def section(title: str, rows: Sequence[list[Text]], most: int = MOST_ROWS) -> list[RenderableType]:
+    """One line a row, the last cell cut where the screen ends; the title counts those left out. Nothing without rows."""
+    if not rows:
+        return []
+    table = Table.grid(padding=(0, 2))
+    for row in rows[:most]:
+        for cell in row:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        table.add_row(*row)
+    return [Text(f"{title}: {most} of {len(rows)}" if len(rows) > most else title, "dim"), table]
+
+
+def status(node: NodeState) -> Text:
+    return Text(node.status, STYLES[node.status])
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text of whatever origin: no markup, and nothing that a terminal would obey."""
+    return Text("".join(each if each.isprintable() else "?" for each in text), style)
+
+
+def when(realtime_ns: int) -> str:
+    return f"{datetime.fromtimestamp(realtime_ns // 1_000_000_000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A node of the demo: what its daemon answers, None while it starts, and the true offset of its clock."""
+
+    name: str
+    answers: Answers | None
+    true_offset_ns: int
+
+
+#: Why the demo can tell a true offset.
+TRUTHS = {
+    "real": "true offset: both have one clock, and a relay shifts node-b's grandmaster",
+    "simulated": "true offset: what the simulated ptp4l was told, before its noise",
+}
+
+
+def demo_screen(seen: Sequence[Seen], ptp: str, page: str) -> RenderableType:
+    """The demo's live view. The first node's daemon is the one that polls grandmasters and has the hub."""
+    hub = seen[0].answers
+    return Group(
+        Text.assemble(("timesyncd demo", "bold"), f", {ptp} ptp4l, simulated grandmasters: {page}"),
+        Text(),
+        headed(["node", "status", "bound", "offset", "delay", "true offset"], map(demo_node_row, seen)),
+        *([plain(why, "dim") for each in seen if (why := why_not(each))] or [Text(TRUTHS[ptp], "dim")]),
+        Text(),
+        headed(["grandmaster", "state", "class", "alarms"], map(demo_unit_row, hub.grandmasters if hub else [])),
+        *(demo_job(job) for job in (hub.jobs if hub else [])),
+        Text("\nCtrl-C ends the demo; nothing stays behind", "dim"),
     )
 
 
-def finding_line(finding: FindingMessage) -> str:
-    return f"[yellow]{finding.id}[/] {_plain(finding.subject)}: {_plain(finding.evidence)}\n    {finding.cause}; {finding.remedy}"
+def headed(titles: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
+    table = Table(*titles, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
-def _because(reason: str | None) -> str:
-    return f" ({_plain(reason)})" if reason else ""
+def demo_node_row(seen: Seen) -> list[Text]:
+    if seen.answers is None:
+        return [Text(seen.name), Text("-", "dim")]
+    node = seen.answers.node
+    sources = [source for source in node.sources if source.offset_ns is not None]
+    row = [plain(node.node), status(node)]
+    now_ns = bound_now_ns(node.gm, node.age_ns)
+    if now_ns is None or not sources:
+        return row
+    held = abs(seen.true_offset_ns) <= now_ns
+    return [
+        *row,
+        bound(node.gm, node.age_ns),
+        Text(duration_text(sources[0].offset_ns)),
+        Text(duration_text(sources[0].path_delay_ns)),
+        Text(
+            f"{duration_text(seen.true_offset_ns)}, {'inside' if held else 'OUTSIDE'} the bound",
+            "green" if held else "bold red",
+        ),
+    ]
 
 
-def _plain(text: str) -> str:
-    """What came over a wire is text, never markup."""
-    return escape(text)
+def why_not(seen: Seen) -> str:
+    reason = seen.answers.node.reason if seen.answers else "its daemon does not answer yet"
+    return f"{seen.name}: {reason}" if reason else ""
 
 
-def _when(realtime_ns: int) -> str:
-    return f"{datetime.fromtimestamp(realtime_ns // 1_000_000_000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+def demo_unit_row(unit: GrandmasterState) -> list[Text]:
+    alarms = "; ".join(alarm.text for alarm in unit.alarms or []) or ("none" if unit.reachable else unit.reason or "")
+    clock_class = "unknown" if unit.clock_class is None else str(unit.clock_class)
+    return [plain(unit.name), clock_state(unit), Text(clock_class), plain(alarms, "yellow" if unit.alarms else "")]
+
+
+def demo_job(job: JobState) -> RenderableType:
+    timed = f"timed: all ranks go on at one instant, slack {duration_text(job.plan.slack_ns)}"
+    table = Table.grid(padding=(0, 2))
+    table.add_row()
+    table.add_row(plain(f"job {job.job}", "bold"), plain(f"{job.world_size} ranks, {job.steps_complete} steps"))
+    table.add_row("slow rank", plain(job.verdict, "" if job.slow_rank is None else "yellow"))
+    table.add_row("sync overhead", f"{percent(job.sync_overhead)} of the time is spent in barriers")
+    table.add_row("clocks", plain(f"{agreement(job)}: {job.alignment_reason}"))
+    table.add_row("barrier", plain(timed if job.plan.mode == "timed" else f"plain: {job.plan.reason}"))
+    return table

@@ -16,11 +16,10 @@ from timesyncd.terminal import fetch
 from timesyncd.testbed import tools
 from timesyncd.testbed.broker import Mosquitto, free_port
 from timesyncd.testbed.leftovers import marked_environment
+from timesyncd.testbed.ptp4l import DOMAIN
 
 #: Where the configuration finds the simulated grandmasters' community.
 COMMUNITY = "TIMESYNCD_TESTBED_COMMUNITY"
-
-DOMAIN = 24
 
 _NODE = """\
 [node]
@@ -77,20 +76,35 @@ class DaemonProcess:
     bounds: dict[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        self.page = f"http://127.0.0.1:{self.port}/"
-        self.store = self.folder / "history.sqlite"
-        self.config = self.folder / "timesyncd.toml"
-        self.config.write_text(self._text())
+        self.configure()
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def configure(self) -> None:
+        """Choose the page's port and write the configuration file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.page = f"http://127.0.0.1:{self.port}/"
+        self.store = self.folder / "history.sqlite"
+        self.config = self.folder / "timesyncd.toml"
+        self.config.write_text(self._text())
+
     def start(self, within_s: float = 30.0) -> None:
         """Returns when the page answers; raises TimesyncdError with the log's end when it does not."""
+        self.launch()
+        deadline = time.monotonic() + within_s
+        while not self._answers():
+            self.check()
+            if time.monotonic() > deadline:
+                self.stop()
+                raise TimesyncdError(f"{self.name}: the daemon did not answer within {within_s:g} s: {self._log_end()}")
+            time.sleep(0.1)
+
+    def launch(self) -> None:
+        """Start it and wait for nothing."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 tools.dying_with_parent([sys.executable, "-m", "timesyncd", "run", "--config", str(self.config)]),
@@ -100,13 +114,11 @@ class DaemonProcess:
                 env=marked_environment(self.marker) | {COMMUNITY: "public"},
                 start_new_session=True,
             )
-        deadline = time.monotonic() + within_s
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                end = (self.folder / "log").read_text()[-2_000:]
-                self.stop()
-                raise TimesyncdError(f"{self.name}: the daemon did not start: {end}")
-            time.sleep(0.1)
+
+    def check(self) -> None:
+        """Raises TimesyncdError with the log's end when it has ended."""
+        if self.process.poll() is not None:
+            raise TimesyncdError(f"{self.name}: the daemon ended: {self._log_end()}")
 
     def stop(self) -> None:
         """As a service manager would: SIGTERM, and SIGKILL after ten seconds."""
@@ -134,6 +146,9 @@ class DaemonProcess:
         except Unreachable:
             return False
         return True
+
+    def _log_end(self) -> str:
+        return (self.folder / "log").read_text()[-2_000:]
 
     def _text(self) -> str:
         text = _NODE.format(

@@ -1,40 +1,49 @@
 """
-One rank of a two-rank job without torch: `python -m timesyncd.testbed.job RANK SOCKET`, with a collective over a UNIX socket.
+A two-rank job without torch. One rank is `python -m timesyncd.testbed.job RANK FD`; FD is its end of a pipe to the other rank.
 
 Each step is some work, 10 ms, and a barrier; rank 1 works 10 ms longer, so it is the slow one. Runs until it is killed.
 """
 
 from __future__ import annotations
 
+import itertools
+import subprocess
 import sys
 import time
-from multiprocessing.connection import Client, Connection, Listener
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 from timesyncd.client.barrier import Barrier
 from timesyncd.client.job import Job
+from timesyncd.testbed import tools
+from timesyncd.testbed.leftovers import marked_environment
 
 NAME = "demo"
-SLOW_RANK = 1
 WORK_S = (0.010, 0.020)
 
 
-def connect(rank: int, path: str) -> Connection:
-    """Rank 0 listens, rank 1 finds it within ten seconds."""
-    if rank == 0:
-        with Listener(path, "AF_UNIX") as listener:
-            return listener.accept()
-    for _ in range(100):
-        try:
-            return Client(path, "AF_UNIX")
-        except (FileNotFoundError, ConnectionRefusedError):
-            time.sleep(0.1)
-    raise SystemExit(f"rank 0 does not listen on {path}")
+@contextmanager
+def rank_process(rank: int, end: Connection, runtime_dir: Path, marker: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One rank as a process of its own, on the node whose daemon has this folder."""
+    process = subprocess.Popen(
+        tools.dying_with_parent([sys.executable, "-m", __name__, str(rank), str(end.fileno())]),
+        env=marked_environment(marker) | {"TIMESYNCD_RUNTIME_DIR": str(runtime_dir)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[end.fileno()],
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
-def main() -> None:
-    rank, path = int(sys.argv[1]), sys.argv[2]
-    peer = connect(rank, path)
-
+def run(rank: int, peer: Connection) -> None:
     def collective() -> None:
         peer.send(None)
         peer.recv()
@@ -46,14 +55,11 @@ def main() -> None:
         received: int = peer.recv()
         return received
 
-    job = Job(NAME, rank, world_size=2)
-    barrier = Barrier(job, collective, broadcast)
-    step = 0
-    while True:
+    barrier = Barrier(Job(NAME, rank, world_size=2), collective, broadcast)
+    for step in itertools.count():
         time.sleep(WORK_S[rank])
         barrier.wait(step)
-        step += 1
 
 
 if __name__ == "__main__":
-    main()
+    run(int(sys.argv[1]), Connection(int(sys.argv[2])))

@@ -1,0 +1,255 @@
+"""`timesyncd demo` as its user sees it: the last line, what stands in for what is missing, the view, and that nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from timesyncd.testbed import tools
+
+pytestmark = pytest.mark.integration
+
+VARIABLE = "TIMESYNCD_DEMO_TEST"
+DEMO = [sys.executable, "-m", "timesyncd", "demo"]
+
+#: A demo that still runs then is killed: its own longest wait is 90 s.
+LONGEST_S = 120.0
+
+KEYS = [
+    "page", "ptp", "nodes", "samples_stored", "gm_bound_ns", "contained", "contained_without_offset", "alignment_ns",
+    "sync_overhead", "slow_rank", "leftovers",
+]  # fmt: skip
+
+#: A user id that is not root, with no right that root would have; what belongs to us stays ours.
+NOT_ROOT = ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
+
+STARTING, WAITING, LOOKING = "starting", "status page", "every node has a valid sample"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a demo ended, and what was there then."""
+
+    status: int
+    stdout: str
+    stderr: str
+    left_behind: list[str]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The one line on stdout."""
+        assert self.stdout.count("\n") == 1, self.stdout + self.stderr
+        line: dict[str, Any] = json.loads(self.stdout)
+        return line
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a demo runs: `folder` takes its temporary files, `marker` is in the environment of all its processes."""
+
+    folder: Path
+    marker: str
+
+    @contextmanager
+    def start(self, *command: str) -> Iterator[subprocess.Popen[str]]:
+        """Killed at the end if it still runs, and with it all that it started."""
+        environment = os.environ | {VARIABLE: self.marker, "TMPDIR": str(self.folder)}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ) as process:
+            watchdog = threading.Timer(LONGEST_S, process.kill)
+            watchdog.start()
+            try:
+                yield process
+            finally:
+                watchdog.cancel()
+                process.kill()
+
+    def end(self, process: subprocess.Popen[str], so_far: str = "") -> Ended:
+        """Wait for it; `so_far` is what it wrote to stderr already."""
+        stdout, stderr = process.communicate()
+        return Ended(process.returncode, stdout, so_far + stderr, self.left_behind())
+
+    def run(self, *command: str) -> Ended:
+        with self.start(*command) as process:
+            return self.end(process)
+
+    def left_behind(self) -> list[str]:
+        """Temporary files, and processes by their command line. Namespaces without a process do not exist here."""
+        left = [str(path) for path in self.folder.iterdir()]
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{VARIABLE}={self.marker}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                    left.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:  # it ended meanwhile, or is another user's
+                continue
+        return left
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    """A short path: it holds sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="demo-"))
+    yield Place(folder, secrets.token_hex(8))
+    shutil.rmtree(folder)
+
+
+def until(stream: IO[str], *texts: str) -> str:
+    """Read lines, without what colours them, until all the texts have come."""
+    seen = ""
+    for line in stream:
+        seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
+        if all(text in seen for text in texts):
+            return seen
+    raise AssertionError(f"it ended before it said {texts}: {seen}")
+
+
+def without(*programs: str) -> list[str]:
+    """What to put before a command so that it runs, not as root, where these programs are not installed."""
+    hide = [f"mount --bind /dev/null {tools.find(program)}" for program in programs]
+    inside = " && ".join([*hide, f'exec {shlex.join(NOT_ROOT)} "$@"'])
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside, "sh"]
+
+
+#: What to put before a command so that it runs where no network namespace can be made.
+NO_NAMESPACES = [
+    "unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"', "sh",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(place: Place) -> Ended:
+    """The demo with everything, once."""
+    return place.run(*DEMO, "--seconds", "8", "--json")
+
+
+def test_the_demo_ends_with_one_line_of_exactly_these_keys(whole: Ended) -> None:
+    """Programs read stdout; progress and the page's address are on stderr."""
+    assert whole.status == 0
+    assert list(whole.result) == KEYS
+    assert f"status page: {whole.result['page']}\n" in whole.stderr
+
+
+def test_the_whole_demo_is_two_nodes_with_real_ptp(whole: Ended) -> None:
+    """Nothing is simulated where everything is installed."""
+    assert (whole.result["ptp"], whole.result["nodes"]) == ("real", 2)
+
+
+def test_every_bound_held_the_known_truth(whole: Ended) -> None:
+    """Also without the |offset| term, which makes it easy; and it was held against what the daemons stored."""
+    result = whole.result
+
+    assert result["contained"] == 1.0
+    assert result["contained_without_offset"] == 1.0
+    assert result["samples_stored"] > 50
+    assert result["gm_bound_ns"] > 300_000
+
+
+def test_the_job_gets_both_signals_and_its_slow_rank(whole: Ended) -> None:
+    """The clocks agree no better than node-b's is known, and rank 1 works twice as long as rank 0."""
+    result = whole.result
+
+    assert result["alignment_ns"] > 300_000
+    assert 0 < result["sync_overhead"] < 1
+    assert result["slow_rank"] == 1
+
+
+def test_the_whole_demo_leaves_nothing(whole: Ended) -> None:
+    """No process, no namespace, no file; and it says so itself."""
+    assert whole.result["leftovers"] == []
+    assert whole.left_behind == []
+
+
+def test_without_namespaces_ptp_is_simulated_and_said(place: Place) -> None:
+    """Two nodes all the same, and never passed off as real."""
+    run = place.run(*NO_NAMESPACES, *DEMO, "--seconds", "3", "--json")
+
+    assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 2)
+    assert (run.result["contained"], run.result["contained_without_offset"]) == (1.0, 1.0)
+    assert run.result["alignment_ns"] > 300_000
+    assert "no real PTP here, so its answers are simulated: test bed: unshare" in run.stderr
+    assert run.left_behind == []
+
+
+def test_with_nothing_installed_one_node_is_left_and_said(place: Place) -> None:
+    """Who is not root is told the packages; both ranks run on the one node."""
+    run = place.run(*without("ptp4l", "mosquitto"), *DEMO, "--seconds", "4", "--json")
+
+    assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 1)
+    assert run.result["slow_rank"] == 1
+    assert "one node alone, with both ranks on it: mosquitto is not installed: Debian package mosquitto" in run.stderr
+    assert "ptp4l is not installed: Debian package linuxptp" in run.stderr
+    assert run.left_behind == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "signals"),
+    [
+        (STARTING, [signal.SIGINT]),
+        (STARTING, [signal.SIGTERM, signal.SIGTERM]),
+        (WAITING, [signal.SIGTERM]),
+        (WAITING, [signal.SIGINT, signal.SIGINT, signal.SIGHUP]),
+    ],
+)
+def test_a_signal_before_the_first_sample_ends_it(place: Place, moment: str, signals: list[signal.Signals]) -> None:
+    """Also while it starts, and however many come: all is taken down in order, with the status of an interrupted program."""
+    with place.start(*DEMO, "--json") as process:
+        assert process.stderr
+        said = until(process.stderr, moment)
+        for number in signals:
+            process.send_signal(number)
+        run = place.end(process, said)
+
+    assert (run.status, run.stdout) == (130, "")
+    assert "Traceback" not in run.stderr
+    assert run.left_behind == []
+
+
+def test_not_as_root_it_is_the_same_and_a_hang_up_ends_it_with_the_result(place: Place) -> None:
+    """Namespaces are made inside a user namespace; whoever ends it after the first samples gets the line."""
+    with place.start(*NOT_ROOT, *DEMO, "--json") as process:
+        assert process.stderr
+        said = until(process.stderr, LOOKING)
+        time.sleep(2)  # samples reach the store within a second
+        process.send_signal(signal.SIGHUP)
+        run = place.end(process, said)
+
+    assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "real", 2)
+    assert run.result["contained"] == 1.0
+    assert "Traceback" not in run.stderr
+    assert run.left_behind == []
+
+
+def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
+    """The view holds node-b's bound against its truth; the terminal's Ctrl-C reaches every process in the foreground."""
+    in_terminal = ["script", "--quiet", "--return", "--flush", "--command", shlex.join(DEMO), "/dev/null"]
+    with place.start(*in_terminal) as process:
+        assert process.stdin and process.stdout
+        until(process.stdout, " 0 ns, inside the bound", "-300 us, inside the bound")
+        for _ in range(2):
+            process.stdin.write("\x03")
+            process.stdin.flush()
+        run = place.end(process)
+
+    assert run.status == 0
+    assert "GNSS: antenna short" in run.stdout
+    assert "left behind: nothing" in run.stdout
+    assert run.left_behind == []

@@ -1,0 +1,35 @@
+"""The simulated ptp4l, asked by linuxptp's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from timesyncd.testbed import tools
+from timesyncd.testbed.ptp4l import DOMAIN
+from timesyncd.testbed.simulated import SimulatedPtp4l
+
+pytestmark = pytest.mark.integration
+
+
+async def test_pmc_reads_the_simulated_ptp4l() -> None:
+    """What linuxptp's client prints is what the simulation was told, give or take its noise."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = Path(folder) / "ptp4l"
+        async with SimulatedPtp4l(address, true_offset_ns=-300_000):
+            await asyncio.sleep(0.3)  # two Syncs
+            command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", str(address), "-i", f"{folder}/pmc"]
+            pmc = await asyncio.create_subprocess_exec(
+                *command, "GET TIME_STATUS_NP", "GET PORT_STATS_NP", stdout=asyncio.subprocess.PIPE
+            )
+            told = (await pmc.communicate())[0].decode().split()
+    shown = dict(itertools.pairwise(told))
+
+    assert -305_000 <= int(shown["master_offset"]) <= -295_000
+    assert shown["gmPresent"] == "true"
+    assert int(shown["rx_Sync"]) >= 2
+    assert not address.exists()
