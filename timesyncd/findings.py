@@ -60,7 +60,7 @@ CATALOGUE: dict[str, Kind] = {
     "clock-unknown": Kind(
         "critical",
         "no bound is known for this node's clock",
-        "timesyncd status says why",
+        "the evidence says what is missing; a clock that just began to be watched needs a dozen delay measurements",
     ),
     "clock-disrupted": Kind(
         "critical",
