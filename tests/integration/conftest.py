@@ -7,9 +7,13 @@ delays something in `ptp_pair` makes a `PtpBed` of his own instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from snmp_units import COMMUNITY
 
 from timesyncd.testbed.bed import PtpBed
 from timesyncd.testbed.broker import Mosquitto
@@ -34,3 +38,20 @@ def mosquitto() -> Iterator[Mosquitto]:
     """A broker that anybody may use, stop and start again."""
     with Mosquitto() as broker:
         yield broker
+
+
+@pytest.fixture
+def community(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GM_COMMUNITY", COMMUNITY)
+    monkeypatch.setenv("WRONG_COMMUNITY", "guess")
+
+
+@pytest.fixture
+async def nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    """Whatever a unit answers: no socket stays open, and nothing fails unseen in the event loop."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    await asyncio.sleep(0)
+
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []

@@ -10,57 +10,25 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from fake_view import FakeView
 
 from timesyncd import config
-from timesyncd.feed import Feed
-from timesyncd.messages import FindingMessage, GrandmasterState, JobState, NodeState
 from timesyncd.web.app import Server, serve
 from timesyncd.web.events import Event
 
 pytestmark = pytest.mark.integration
 
-RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
 CHROMIUM_FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage",
     "--remote-debugging-port=0", "--window-size=1280,1100",
 )  # fmt: skip
-
-
-@dataclass
-class FakeView:
-    """A node in sync, one in holdover, a grandmaster with an alarm, a job with a slow rank."""
-
-    states: list[NodeState] = field(default_factory=lambda: [NodeState.model_validate(n) for n in RECORDED["nodes"]])
-    events: Feed[Event] = field(default_factory=lambda: Feed(key=lambda event: event.kind))
-
-    def node(self) -> NodeState:
-        return self.states[0]
-
-    def nodes(self) -> list[NodeState]:
-        return self.states
-
-    def grandmasters(self) -> list[GrandmasterState]:
-        return [GrandmasterState.model_validate(item) for item in RECORDED["grandmasters"]]
-
-    def jobs(self) -> list[JobState]:
-        return [JobState.model_validate(item) for item in RECORDED["jobs"]]
-
-    def findings(self) -> list[FindingMessage]:
-        return [FindingMessage.model_validate(item) for item in RECORDED["findings"]]
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def health(self) -> str | None:
-        return None
 
 
 class Page:

@@ -3,66 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
+from snmp_units import COMMUNITY, driver_for, opened, read
 
 from timesyncd.commands import simulate
-from timesyncd.drivers.timeprovider import TimeProvider, TimeProviderOptions
 from timesyncd.sample import Alarm, ClockState, GrandmasterSample, Satellite, format_identity
 from timesyncd.simulate import SCENARIOS, Device, Servo, SimulatedAlarm, SimulatedSatellite, SnmpAgent
 from timesyncd.simulate.oids import MIB_2, View
 
-pytestmark = pytest.mark.integration
-
-COMMUNITY = "fifth-floor"
-
-
-@pytest.fixture(autouse=True)
-def community(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GM_COMMUNITY", COMMUNITY)
-    monkeypatch.setenv("WRONG_COMMUNITY", "guess")
-
-
-@pytest.fixture(autouse=True)
-async def nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """Whatever a unit answers: no socket stays open, and nothing fails unseen in the event loop."""
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    await asyncio.sleep(0)
-
-    assert len(os.listdir("/proc/self/fd")) <= before
-    assert [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []
-
-
-def driver_for(agent: SnmpAgent, **more: Any) -> TimeProvider:
-    table = {"host": agent.host, "port": agent.port, "community": {"env": "GM_COMMUNITY"}, "timeout_s": 2}
-    return TimeProvider("gm-a", TimeProviderOptions.model_validate(table | more), Path("/nonexistent"))
-
-
-@asynccontextmanager
-async def opened(agent: SnmpAgent, **more: Any) -> AsyncIterator[TimeProvider]:
-    driver = driver_for(agent, **more)
-    try:
-        await driver.open()
-        yield driver
-    finally:
-        await driver.close()
-
-
-async def read(agent: SnmpAgent, **more: Any) -> GrandmasterSample:
-    async with opened(agent, **more) as driver:
-        (sample,) = await driver.poll()
-    return sample
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
 
 
 async def output_of(*command: str) -> str:

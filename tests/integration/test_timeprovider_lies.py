@@ -3,71 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyasn1.codec.ber import decoder, encoder
 from pysnmp.proto.api import v2c
 from pysnmp.proto.rfc1902 import Integer32, OctetString
+from snmp_units import COMMUNITY, driver_for, opened, read
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
-from timesyncd.drivers.timeprovider import ROW_CAP, TimeProvider, TimeProviderOptions
+from timesyncd.drivers.timeprovider import ROW_CAP
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
-from timesyncd.sample import ClockState, GrandmasterSample, NoSample
+from timesyncd.sample import ClockState, NoSample
 from timesyncd.simulate import Device, SimulatedAlarm, SnmpAgent
 from timesyncd.simulate.agent import respond
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
 
-COMMUNITY = "fifth-floor"
 PTPBASE_STATE = (1, 3, 6, 1, 2, 1, 241, 1, 2, 4, 1, 4, 24, 1, 0)
 
 VarBinds = list[tuple[tuple[int, ...], Any]]
-
-
-@pytest.fixture(autouse=True)
-def community(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GM_COMMUNITY", COMMUNITY)
-    monkeypatch.setenv("WRONG_COMMUNITY", "guess")
-
-
-@pytest.fixture(autouse=True)
-async def nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """Whatever a unit answers: no socket stays open, and nothing fails unseen in the event loop."""
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    await asyncio.sleep(0)
-
-    assert len(os.listdir("/proc/self/fd")) <= before
-    assert [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []
-
-
-def driver_for(agent: SnmpAgent, **more: Any) -> TimeProvider:
-    table = {"host": agent.host, "port": agent.port, "community": {"env": "GM_COMMUNITY"}, "timeout_s": 2}
-    return TimeProvider("gm-a", TimeProviderOptions.model_validate(table | more), Path("/nonexistent"))
-
-
-@asynccontextmanager
-async def opened(agent: SnmpAgent, **more: Any) -> AsyncIterator[TimeProvider]:
-    driver = driver_for(agent, **more)
-    try:
-        await driver.open()
-        yield driver
-    finally:
-        await driver.close()
-
-
-async def read(agent: SnmpAgent, **more: Any) -> GrandmasterSample:
-    async with opened(agent, **more) as driver:
-        (sample,) = await driver.poll()
-    return sample
 
 
 class LyingAgent(SnmpAgent):

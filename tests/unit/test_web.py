@@ -6,51 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from fake_view import FakeView
 
 from timesyncd import config
 from timesyncd.errors import ConfigError
-from timesyncd.feed import Feed
-from timesyncd.messages import FindingMessage, GrandmasterState, JobState, Message, NodeState
+from timesyncd.messages import Message
 from timesyncd.web import events
 from timesyncd.web.app import PAGE_FILES, Server, current, serve
 from timesyncd.web.events import Event, frames
-
-RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
-
-
-@dataclass
-class FakeView:
-    """A view of recorded states."""
-
-    wrong: str | None = None
-    events: Feed[Event] = field(default_factory=lambda: Feed(key=lambda event: event.kind))
-
-    def node(self) -> NodeState:
-        return self.nodes()[0]
-
-    def nodes(self) -> list[NodeState]:
-        return [NodeState.model_validate(item) for item in RECORDED["nodes"]]
-
-    def grandmasters(self) -> list[GrandmasterState]:
-        return [GrandmasterState.model_validate(item) for item in RECORDED["grandmasters"]]
-
-    def jobs(self) -> list[JobState]:
-        return [JobState.model_validate(item) for item in RECORDED["jobs"]]
-
-    def findings(self) -> list[FindingMessage]:
-        return [FindingMessage.model_validate(item) for item in RECORDED["findings"]]
-
-    def metrics(self) -> bytes:
-        return b"timesyncd_gm_bound_seconds 1e-06\n"
-
-    def health(self) -> str | None:
-        return self.wrong
 
 
 def as_json(message: Message) -> Any:

@@ -1,0 +1,35 @@
+"""The TimeProvider driver on a simulated unit."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from timesyncd.drivers.timeprovider import TimeProvider, TimeProviderOptions
+from timesyncd.sample import GrandmasterSample
+from timesyncd.simulate import SnmpAgent
+
+COMMUNITY = "fifth-floor"
+
+
+def driver_for(agent: SnmpAgent, **more: Any) -> TimeProvider:
+    table = {"host": agent.host, "port": agent.port, "community": {"env": "GM_COMMUNITY"}, "timeout_s": 2}
+    return TimeProvider("gm-a", TimeProviderOptions.model_validate(table | more), Path("/nonexistent"))
+
+
+@asynccontextmanager
+async def opened(agent: SnmpAgent, **more: Any) -> AsyncIterator[TimeProvider]:
+    driver = driver_for(agent, **more)
+    try:
+        await driver.open()
+        yield driver
+    finally:
+        await driver.close()
+
+
+async def read(agent: SnmpAgent, **more: Any) -> GrandmasterSample:
+    async with opened(agent, **more) as driver:
+        (sample,) = await driver.poll()
+    return sample
