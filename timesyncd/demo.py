@@ -23,7 +23,7 @@ from rich.live import Live
 from timesyncd.errors import TimesyncdError, Unreachable
 from timesyncd.simulate import SCENARIOS, Device, SnmpAgent
 from timesyncd.store import history
-from timesyncd.terminal import Answers, Seen, demo_screen, fetch, why_not
+from timesyncd.terminal import Answers, Seen, bound_now_ns, demo_screen, fetch, why_not
 from timesyncd.testbed import tools
 from timesyncd.testbed.bed import PtpBed
 from timesyncd.testbed.broker import Mosquitto
@@ -210,13 +210,15 @@ async def _look(scene: Scene, seconds: float | None, view: Console | None, ended
     """
     loop = asyncio.get_running_loop()
     deadline, end = loop.time() + FIRST_SAMPLE_WITHIN_S, None
+    waited_for = {node.daemon.name for node in scene.nodes}
     _say(f"status page: {scene.page}")
     with Live(console=view or Console(quiet=True), auto_refresh=False) as live:
         while not ended.is_set() and (end is None or loop.time() < end):
             seen = await asyncio.to_thread(_seen, scene.nodes)
             live.update(demo_screen(seen, scene.ptp, scene.page), refresh=True)
             scene.check()
-            if end is None and all(each.answers and each.answers.node.status == "SYNCHRONIZED" for each in seen):
+            waited_for -= {each.name for each in seen if _has_bound(each.answers)}
+            if end is None and not waited_for:
                 end = loop.time() + (math.inf if seconds is None else seconds)
                 if view is None:
                     _say("every node has a valid sample")
@@ -237,6 +239,11 @@ async def _pause(seconds: float, ended: asyncio.Event) -> None:
 
 def _seen(nodes: Sequence[Node]) -> list[Seen]:
     return [Seen(node.daemon.name, _answers(node.daemon), node.true_offset_ns) for node in nodes]
+
+
+def _has_bound(answers: Answers | None) -> bool:
+    """A valid sample came: as the view shows it, also when the node fell into holdover since."""
+    return answers is not None and bound_now_ns(answers.node.gm, answers.node.age_ns) is not None
 
 
 def _answers(daemon: DaemonProcess) -> Answers | None:
