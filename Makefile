@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN     = .venv/bin
 
 # The real parts that the tests talk to.
-PACKAGES = linuxptp mosquitto snmpd snmp chromium iproute2 util-linux procps systemd
+PACKAGES = linuxptp mosquitto snmpd snmp snmptrapd chromium iproute2 util-linux procps systemd
 
 # Peers that only benches compare with.
-BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter
+BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
 .PHONY: run test lint test-packages bench-packages bench fuzz soak schemas clean
 
@@ -51,9 +51,10 @@ soak: test-packages .venv/dev
 	done
 	@rm -r .soak
 
-# Write schemas/ anew from timesyncd/messages.py; a test fails when they differ.
+# Write schemas/ anew from timesyncd/messages.py, and the tables of docs/grandmasters.md from the profiles; a test fails when they differ.
 schemas: .venv/daemon
 	$(BIN)/python -m timesyncd.mqtt.export
+	$(BIN)/python -m timesyncd.drivers._table
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak
@@ -65,5 +66,5 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/daemon
-	$(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[daemon,mib]" --group dev
 	@touch $@

@@ -6,16 +6,17 @@ import os
 import socket
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
 from timesyncd.ensemble import EnsembleSettings
 from timesyncd.errors import ConfigError
+from timesyncd.grandmaster import HoldoverCurve
 from timesyncd.source import SourceSettings
 
 DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
@@ -90,11 +91,63 @@ class Source(Section):
     options: BaseModel
 
 
+class MeasuredInput(Section):
+    """What feeds a PPS or PTP input whose time error the unit measures: another unit, and how far the two ways differ."""
+
+    unit: Name
+    uncertainty_ns: Nanoseconds
+
+
 class Grandmaster(Section):
     name: Name
     driver: str
     identities: list[Annotated[str, Field(pattern=r"^[0-9a-f]{6}\.[0-9a-f]{4}\.[0-9a-f]{6}$")]] = []
+    inputs: dict[str, MeasuredInput] = {}
+    oscillator: Name | None = None
     options: BaseModel
+
+
+class Oscillator(Section):
+    """How far an oscillator takes a grandmaster off UTC in holdover: points of (seconds since it began, ns)."""
+
+    holdover: list[tuple[Annotated[int, Field(ge=0)], Nanoseconds]]
+
+    @property
+    def curve(self) -> HoldoverCurve:
+        return HoldoverCurve(tuple(self.holdover))
+
+    @field_validator("holdover")
+    @classmethod
+    def _rises(cls, points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        HoldoverCurve(tuple(points))
+        return points
+
+
+class SnmpUser(Section):
+    """A user of SNMP v3, authPriv. Keys of AES-192 and AES-256 are stretched as net-snmp does it, with -c as Cisco does."""
+
+    name: Annotated[str, Field(min_length=1, max_length=32)]
+    auth: Literal["sha1", "sha224", "sha256", "sha384", "sha512"] = "sha256"
+    auth_pass: Secret
+    priv: Literal["aes128", "aes192", "aes256", "aes192-c", "aes256-c"] = "aes128"
+    priv_pass: Secret
+    context: str = ""
+
+
+class Traps(Section):
+    """Listen for the traps and informs of the `[[grandmaster]]` units; systemd may pass the socket of a port below 1024."""
+
+    host: str = "0.0.0.0"
+    port: Annotated[int, Field(ge=0, le=65535)] = 162
+    communities: list[Secret] = []
+    users: list[SnmpUser] = []
+
+
+class Syslog(Section):
+    """Listen for the syslog lines of the `[[grandmaster]]` units, over UDP."""
+
+    host: str = "0.0.0.0"
+    port: Annotated[int, Field(ge=0, le=65535)] = 514
 
 
 class Mqtt(Section):
@@ -129,10 +182,31 @@ class Config(Section):
     node: Node = Node()
     source: list[Source] = []
     grandmaster: list[Grandmaster] = []
+    oscillator: dict[Name, Oscillator] = {}
+    traps: Traps | None = None
+    syslog: Syslog | None = None
     mqtt: Mqtt | None = None
     store: Store | None = None
     web: Web | None = None
     hub: Hub | None = None
+
+    def curve_of(self, unit: Grandmaster) -> HoldoverCurve | None:
+        """Its holdover budget; None: none is configured."""
+        return self.oscillator[unit.oscillator].curve if unit.oscillator is not None else None
+
+
+def secrets_of(part: object, place: str = "") -> Iterator[tuple[str, Secret]]:
+    """Every secret below, by the path of its key."""
+    match part:
+        case Secret():
+            yield place, part
+        case BaseModel():
+            for name in type(part).model_fields:
+                below = "" if name == "options" else f".{name}"
+                yield from secrets_of(getattr(part, name), (place + below).lstrip("."))
+        case list() | tuple():
+            for index, each in enumerate(part):
+                yield from secrets_of(each, f"{place}[{index}]")
 
 
 OptionsOf = Callable[[str], type[BaseModel]]
@@ -163,6 +237,7 @@ def parse(data: dict[str, Any], options_of: OptionsOf, origin: str) -> Config:
     except ValidationError as error:
         raise ConfigError(f"{origin}: {_one_line(error.errors()[0])}") from error
     _no_duplicates(config, origin)
+    _oscillators_known(config, origin)
     return config
 
 
@@ -206,7 +281,7 @@ def _keys_at(location: tuple[int | str, ...]) -> list[str]:
     """The keys allowed in the table at this place of the file."""
     model: Any = Config
     for part in location:
-        if isinstance(part, int):
+        if isinstance(part, int) or part not in model.model_fields:
             continue
         annotation = model.model_fields[part].annotation
         candidates = [annotation, *getattr(annotation, "__args__", ())]
@@ -220,4 +295,14 @@ def _no_duplicates(config: Config, origin: str) -> None:
         if times > 1:
             raise ConfigError(
                 f"{origin}: name = {name!r}: given {times} times; names of sources and grandmasters are unique"
+            )
+
+
+def _oscillators_known(config: Config, origin: str) -> None:
+    for index, unit in enumerate(config.grandmaster):
+        if unit.oscillator is not None and unit.oscillator not in config.oscillator:
+            known = ", ".join(sorted(config.oscillator)) or "none"
+            raise ConfigError(
+                f"{origin}: grandmaster[{index}].oscillator = {unit.oscillator!r}: there is no "
+                f"[oscillator.{unit.oscillator}]; those there are: {known}"
             )

@@ -8,13 +8,24 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS, Bound, ClockStatus, ErrorBound
-from timesyncd.sample import GrandmasterSample
+from timesyncd.sample import (
+    Alarm,
+    GrandmasterSample,
+    InputReference,
+    Interface,
+    Position,
+    PtpPort,
+    Satellite,
+    Sensor,
+    TimeError,
+)
 
 Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
 Severity = Literal["info", "warning", "critical"]
 Sequence64 = Field(ge=0, lt=2**63)
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """What a signed 64-bit column holds, so that no number off the wire overflows the store."""
+Age = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Message(BaseModel):
@@ -34,8 +45,8 @@ class Ordered(Message):
 class BoundMessage(Message):
     """|error| <= bound_ns + growth_ppb x age; null = unbounded, for `reason`."""
 
-    bound_ns: Int64 | None
-    growth_ppb: Int64
+    bound_ns: Annotated[int, Field(ge=0, lt=2**63)] | None
+    growth_ppb: Annotated[int, Field(ge=0, lt=2**63)]
     reason: str
 
     @classmethod
@@ -44,7 +55,10 @@ class BoundMessage(Message):
 
 
 class SourceState(Message):
-    """One clock source of a node as last read; `reason` says why there is no sample."""
+    """
+    One clock source of a node as last read; `reason` says why there is no sample. `gm` bounds the clock against the
+    grandmaster that this source hears, as of its newest sample, `age_ns` before the state was published.
+    """
 
     name: str
     driver: str
@@ -58,6 +72,11 @@ class SourceState(Message):
     clock_accuracy: Int64 | None = None
     steps_removed: Int64 | None = None
     ptp_timescale: bool | None = None
+    grandmaster_identity: str | None = None
+    current_utc_offset_s: Int64 | None = None
+    utc_seconds_removed: Int64 | None = None
+    gm: BoundMessage | None = None
+    age_ns: Int64 | None = None
     poll_duration_ns: Int64 | None = None
 
 
@@ -65,10 +84,11 @@ class NodeState(Ordered):
     """
     How well a node's clock is known. `age_ns` is the bound's age on the node's CLOCK_BOOTTIME when this was published;
     the bounds are as of then less `age_ns`, and grow. `boot_id` and `time_namespace` tell which nodes share one clock.
+    `grandmaster` names the unit that it follows, where its identity is known, and `grandmaster_note` how that unit fares.
     """
 
     published_realtime_ns: Int64
-    age_ns: Int64 | None
+    age_ns: Age | None
     boot_id: str
     time_namespace: Int64
     status: Status
@@ -85,44 +105,108 @@ class NodeState(Ordered):
     parent_identity: str | None = None
     utc_seconds_removed: Int64 | None = None
     clock: str | None = None
+    grandmaster: str | None = None
+    grandmaster_note: str | None = None
     sources: list[SourceState] = []
 
 
-class AlarmMessage(Message):
-    id: Int64
-    index: Int64
-    severity: str
-    text: str
-    since: str | None = None
+class GrandmasterOffset(Message):
+    """This unit's time minus that of the unit `other`, within +-`bound_ns`; `evidence` says who measured it."""
+
+    other: str
+    offset_ns: Int64
+    bound_ns: Int64
+    evidence: str
 
 
 class GrandmasterState(Ordered):
-    """What a grandmaster said of itself when `node` last polled it; null = not provided. `reachable` false: last known."""
+    """
+    What a grandmaster said of itself when `node` last polled it; null = not provided, [] = it says that there is none.
+    `reachable` false: last known.
+
+    `utc` bounds its own error against UTC at the poll, `age_ns` before this was published; null until it was judged.
+    `utc_detail` says more than its reason does.
+    `holdover_left_ns` is what its holdover budget had left then. What its followers measured before
+    `void_before_realtime_ns` is void, for `void_reason`.
+    """
 
     name: str
     published_realtime_ns: Int64
-    age_ns: Int64 | None
+    age_ns: Age | None
     reachable: bool
     reason: str | None = None
     identities: list[str] = []
     profiles: list[str] = []
+    sys_descr: str | None = None
+    sys_name: str | None = None
+    sys_object_id: str | None = None
+    uptime_s: Int64 | None = None
+    engine_boots: Int64 | None = None
     model: str | None = None
     serial: str | None = None
     firmware: str | None = None
-    sys_name: str | None = None
-    sys_descr: str | None = None
-    uptime_s: Int64 | None = None
-    clock_identity: str | None = None
+    oscillator: str | None = None
     clock_state: str | None = None
+    clock_state_since_realtime_ns: Int64 | None = None
+    phase_offset_ns: Int64 | None = None
+    selected_reference: str | None = None
+    references: list[InputReference] | None = None
+    clock_identity: str | None = None
     clock_class: Int64 | None = None
     clock_accuracy: Int64 | None = None
-    phase_offset_ns: Int64 | None = None
+    offset_scaled_log_variance: Int64 | None = None
+    priority1: Int64 | None = None
+    priority2: Int64 | None = None
+    domain: Int64 | None = None
+    utc_offset_s: Int64 | None = None
+    leap: str | None = None
+    time_source: Int64 | None = None
+    time_traceable: bool | None = None
+    frequency_traceable: bool | None = None
+    steps_removed: Int64 | None = None
+    ports: list[PtpPort] | None = None
     gnss_state: str | None = None
-    satellites_tracked: Int64 | None = None
-    satellites_healthy: Int64 | None = None
-    selected_reference: str | None = None
-    alarms: list[AlarmMessage] | None = None
+    gnss_position_mode: str | None = None
+    satellites: list[Satellite] | None = None
+    position: Position | None = None
+    antenna: str | None = None
+    ntp_mode: str | None = None
+    ntp_stratum: Int64 | None = None
+    ntp_leap: str | None = None
+    alarms: list[Alarm] | None = None
+    time_errors: list[TimeError] | None = None
+    sensors: list[Sensor] | None = None
+    interfaces: list[Interface] | None = None
     unknown: list[str] = []
+    utc: BoundMessage | None = None
+    utc_detail: str | None = None
+    holdover_left_ns: Int64 | None = None
+    void_before_realtime_ns: Int64 | None = None
+    void_reason: str | None = None
+    offsets: list[GrandmasterOffset] = []
+
+    @property
+    def satellites_tracked(self) -> int | None:
+        return None if self.satellites is None else len(self.satellites)
+
+    @property
+    def satellites_healthy(self) -> int | None:
+        return None if self.satellites is None else sum(satellite.healthy is True for satellite in self.satellites)
+
+
+class AlarmEventMessage(Ordered):
+    """A grandmaster reported something by itself, by trap, inform or syslog; see `timesyncd.sample.AlarmEvent`."""
+
+    name: str
+    published_realtime_ns: Int64
+    action: str
+    id: Int64 | None
+    index: Int64
+    severity: str
+    text: str
+    alarm_sequence: Int64 | None = None
+    lost: Int64 = 0
+    at: str | None = None
 
 
 class Availability(Message):
@@ -223,7 +307,7 @@ class JobState(Ordered):
 
 
 class FindingMessage(Message):
-    """A finding's wire form; `until_realtime_ns` null = it stands."""
+    """A finding's wire form; `until_realtime_ns` null = it stands; `chain` leads from its cause to what it does to whom."""
 
     id: str
     severity: Severity
@@ -233,10 +317,11 @@ class FindingMessage(Message):
     evidence: str
     cause: str
     remedy: str
+    chain: list[str] = []
 
 
 PUBLISHED: tuple[type[Message], ...] = (
-    NodeState, GrandmasterState, Availability, MarkBatch, JobState, FindingMessage,
+    NodeState, GrandmasterState, AlarmEventMessage, Availability, MarkBatch, JobState, FindingMessage,
 )  # fmt: skip
 
 
@@ -254,26 +339,11 @@ def status_name(status: ClockStatus) -> Status:
 
 def grandmaster_state(sample: GrandmasterSample | None, **more: object) -> GrandmasterState:
     """The wire form of a sample; `more` are the fields that the sample does not know."""
-    if sample is None:
-        return GrandmasterState.model_validate(more)
-    satellites = sample.satellites
-    alarms = sample.alarms
-    fields = {name: getattr(sample, name) for name in _SAME_NAME}
-    return GrandmasterState.model_validate(
-        fields
-        | {
-            "satellites_tracked": None if satellites is None else len(satellites),
-            "satellites_healthy": None if satellites is None else sum(s.healthy is True for s in satellites),
-            "alarms": None if alarms is None else [dataclasses.asdict(alarm) for alarm in alarms],
-        }
-        | more
-    )
+    said = {} if sample is None else {name: getattr(sample, name) for name in _SAID}
+    return GrandmasterState.model_validate(said | more)
 
 
-_SAME_NAME = (
-    "profiles", "model", "serial", "firmware", "sys_name", "sys_descr", "uptime_s", "clock_identity", "clock_state",
-    "clock_class", "clock_accuracy", "phase_offset_ns", "gnss_state", "selected_reference", "unknown",
-)  # fmt: skip
+_SAID = [field.name for field in dataclasses.fields(GrandmasterSample) if field.name in GrandmasterState.model_fields]
 
 
 def bound_messages(bound: ErrorBound) -> dict[str, BoundMessage]:

@@ -88,7 +88,7 @@ class NoSample:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A standing alarm of a grandmaster; severity as the unit itself rates it."""
+    """A standing alarm of a grandmaster; severity and `since` (its own date and time) as the unit itself gives them."""
 
     id: int
     index: int
@@ -107,11 +107,84 @@ class Satellite:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """Of the GNSS antenna: degrees north and east, metres above what the receiver calls zero (None: not told)."""
+
+    latitude_deg: float
+    longitude_deg: float
+    height_m: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputReference:
+    """An input that the unit may follow: disabled, disqualified, qualified, selected, or unknown(n)."""
+
+    name: str
+    qualification: str
+
+
+@dataclass(frozen=True, slots=True)
+class PtpPort:
+    """
+    A PTP port of a grandmaster. `state` is a name of `PortState` in lower case; `client_load_percent` the share of the port's
+    capacity that is used.
+    """
+
+    name: str
+    state: str | None = None
+    enabled: bool | None = None
+    profile: str | None = None
+    domain: int | None = None
+    clock_identity: str | None = None
+    clients: int | None = None
+    max_clients: int | None = None
+    client_load_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeError:
+    """
+    The newest time error of a measured channel: te (now), cte (constant part), max_te, in nanoseconds; positive = the
+    channel is ahead of `reference`. `at_realtime_ns` is when the unit measured it, as Unix time by the unit's own UTC offset.
+    """
+
+    channel: str
+    metric: str
+    value_ns: int
+    at_realtime_ns: int
+    reference: str | None = None
+    status: str | None = None
+    alarm_threshold_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """A fan, a power supply, a temperature. `ok` None: the unit does not rate it; `value` in `unit`, None: it only rates it."""
+
+    name: str
+    kind: str
+    value: float | None
+    unit: str | None
+    ok: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface of a grandmaster."""
+
+    name: str
+    up: bool | None
+    speed_mbps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GrandmasterSample:
     """
-    What a grandmaster says of itself, in neutral fields; None = the unit does not provide it.
+    What a grandmaster says of itself, in neutral fields; None = the unit does not provide it, () = it says that there is none.
 
-    `unknown` lists what it said and no map explains, as "field=unknown(7)"; `profiles` names the profiles that answered.
+    `leap` is none, insert or delete; `antenna` ok, open, short or fault. `steps_removed` is 0 where it follows GNSS and not
+    another PTP clock. `unknown` lists what it said and no map explains, as "field=unknown(7)"; `profiles` names the profiles
+    that answered. What a unit serves is read in groups, each at its own pace: lists may be a minute old, inventory an hour.
     """
 
     source: str
@@ -121,25 +194,75 @@ class GrandmasterSample:
     sys_name: str | None = None
     sys_object_id: str | None = None
     uptime_s: int | None = None
+    engine_boots: int | None = None
     model: str | None = None
     serial: str | None = None
     firmware: str | None = None
-    clock_identity: str | None = None
+    oscillator: str | None = None
     clock_state: ClockState | None = None
+    phase_offset_ns: int | None = None
+    selected_reference: str | None = None
+    references: tuple[InputReference, ...] | None = None
+    clock_identity: str | None = None
     clock_class: int | None = None
     clock_accuracy: int | None = None
-    phase_offset_ns: int | None = None
-    utc_offset_s: int | None = None
-    time_source: int | None = None
-    gnss_state: str | None = None
-    satellites: tuple[Satellite, ...] | None = None
-    selected_reference: str | None = None
-    alarms: tuple[Alarm, ...] | None = None
     offset_scaled_log_variance: int | None = None
+    priority1: int | None = None
+    priority2: int | None = None
+    domain: int | None = None
+    utc_offset_s: int | None = None
+    leap: str | None = None
+    time_source: int | None = None
+    time_traceable: bool | None = None
+    frequency_traceable: bool | None = None
+    steps_removed: int | None = None
+    ports: tuple[PtpPort, ...] | None = None
+    gnss_state: str | None = None
+    gnss_position_mode: str | None = None
+    satellites: tuple[Satellite, ...] | None = None
+    position: Position | None = None
+    antenna: str | None = None
+    ntp_mode: str | None = None
+    ntp_stratum: int | None = None
+    ntp_leap: str | None = None
+    alarms: tuple[Alarm, ...] | None = None
+    time_errors: tuple[TimeError, ...] | None = None
+    sensors: tuple[Sensor, ...] | None = None
+    interfaces: tuple[Interface, ...] | None = None
     unknown: tuple[str, ...] = ()
 
 
-Reading = ClockSample | NoSample | GrandmasterSample
+@dataclass(frozen=True, slots=True)
+class TimeErrorSeries:
+    """Past time errors of one channel, as (Unix time in ns, error in ns): what fills a hole in the history."""
+
+    source: str
+    channel: str
+    metric: str
+    points: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmEvent:
+    """
+    A grandmaster reported something by itself, by trap, inform or syslog. `action` is raise, clear, event (it does not stand)
+    or unknown (no profile explains it: `text` holds what came). `sequence` counts the unit's own notifications of this
+    kind, `lost` those between the last one and this; `at` is the unit's own date and time.
+    """
+
+    source: str
+    boottime_ns: int
+    action: str
+    id: int | None
+    index: int
+    severity: str
+    text: str
+    sequence: int | None = None
+    lost: int = 0
+    at: str | None = None
+
+
+Reading = ClockSample | NoSample | GrandmasterSample | TimeErrorSeries
 
 
 def format_identity(identity: bytes) -> str:

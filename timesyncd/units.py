@@ -27,6 +27,18 @@ def _decimals(value: float) -> int:
     return 2 if value < 9.995 else 1 if value < 99.95 else 0
 
 
+def span_text(ns: int) -> str:
+    """How long something lasts, in two units at most: "3 h 40 min", "45 min", "12 s"; rounded down."""
+    seconds = ns // 1_000_000_000
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3_600:
+        return f"{seconds // 60} min"
+    if seconds < 2 * 86_400:
+        return f"{seconds // 3_600} h {seconds % 3_600 // 60} min"
+    return f"{seconds // 86_400} d {seconds % 86_400 // 3_600} h"
+
+
 def span_ns(text: str) -> int:
     """A span as "90s", "15m", "1h" or "2d"; a type for argparse."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from timesyncd.config import Name
 from timesyncd.errors import Malformed
 from timesyncd.messages import (
+    AlarmEventMessage,
     Availability,
     FindingMessage,
     GrandmasterState,
@@ -72,6 +73,10 @@ GRANDMASTER_STATE = Channel(
     "grandmaster_state", "grandmaster", "state", GrandmasterState,
     "What a grandmaster says of itself, from the daemons that poll it.", "name",
 )  # fmt: skip
+ALARM_EVENT = Channel(
+    "alarm_event", "grandmaster", "alarm-event", AlarmEventMessage,
+    "A grandmaster reported something by itself: a trap, an inform, a line of its syslog.", "name", qos=1, retained=False,
+)  # fmt: skip
 JOB_STATE = Channel(
     "job_state", "job", "state", JobState,
     "A job's two signals, its ranks and its barrier plan; an empty message when the job has ended.", "job_id",
@@ -87,7 +92,7 @@ MARKS = Channel(
 )  # fmt: skip
 
 #: In the order in which waiting messages go out.
-CHANNELS = (AVAILABILITY, NODE_STATE, GRANDMASTER_STATE, JOB_STATE, FINDING, MARKS)
+CHANNELS = (AVAILABILITY, NODE_STATE, GRANDMASTER_STATE, ALARM_EVENT, JOB_STATE, FINDING, MARKS)
 
 FOR_HUB = (AVAILABILITY, NODE_STATE, GRANDMASTER_STATE, MARKS)
 FOR_NODE = (GRANDMASTER_STATE, JOB_STATE)

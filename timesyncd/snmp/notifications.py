@@ -1,0 +1,181 @@
+"""Traps and informs out of datagrams, and what is answered to them: SNMPv1 (RFC 1157), v2c (RFC 3416), v3 (RFC 3414)."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from timesyncd.errors import Malformed, Refused
+from timesyncd.snmp import ber, usm
+from timesyncd.snmp.keys import Keys, MasterKeys
+from timesyncd.snmp.pdu import (
+    INT32_MAX,
+    IP_ADDRESS,
+    TIME_TICKS,
+    Kind,
+    Pdu,
+    Varbind,
+    decode_pdu,
+    decode_varbinds,
+)
+from timesyncd.snmp.values import Community, Oid, Raw, User
+
+#: Senders whose keys and clock are kept: each has shown that it knows a user's key.
+MAX_SENDERS = 1024
+
+_UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
+_TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
+#: A forwarder may add the community (RFC 3584 section 3.1), which is a secret.
+_TRAP_COMMUNITY: Oid = (1, 3, 6, 1, 6, 3, 18, 1, 4, 0)
+_GENERIC_TRAPS: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 5)
+_ENTERPRISE_SPECIFIC = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    oid: Oid
+    uptime_ticks: int | None
+    variables: tuple[tuple[Oid, Raw], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a datagram was, what to answer, and why it was refused: one of a few dozen fixed texts."""
+
+    notification: Notification | None = None
+    reply: bytes | None = None
+    refused: str | None = None
+
+
+class Receiver:
+    """Decides about datagrams; whatever they hold, nothing is raised."""
+
+    def __init__(
+        self, communities: Iterable[Community], users: Iterable[User], engine_id: bytes, boots: int, now_ns: int
+    ) -> None:
+        self._communities = {community.name.encode() for community in communities}
+        self._users = {user.name.encode(): MasterKeys(user) for user in users}
+        self._engine_id = engine_id
+        self._clock = usm.EngineClock(usm.Engine(engine_id, boots, 0), now_ns)
+        self._own_keys = {name: master.at(engine_id) for name, master in self._users.items()}
+        self._reported: Counter[Oid] = Counter()
+        self._senders: OrderedDict[tuple[bytes, bytes], tuple[Keys, usm.EngineClock]] = OrderedDict()
+
+    def receive(self, datagram: bytes, now_ns: int) -> Outcome:
+        try:
+            message = ber.Reader(datagram).enter(ber.SEQUENCE, "a message")
+            version = message.integer("the version", 0, 3)
+            return (
+                self._receive_v3(datagram, now_ns) if version == 3 else self._receive_open(message, datagram, version)
+            )
+        except Refused as error:
+            return Outcome(refused=str(error))
+        except Malformed:
+            return Outcome(refused="malformed")
+
+    def _receive_open(self, message: ber.Reader, datagram: bytes, version: int) -> Outcome:
+        """SNMPv1 and v2c."""
+        if message.octets("the community") not in self._communities:
+            return Outcome(refused="wrong community")
+        if version == 0:
+            return Outcome(_from_v1(message))
+        pdu_at = message.at
+        pdu = decode_pdu(message)
+        return Outcome(_from_pdu(pdu), _answered(datagram, pdu_at) if pdu.kind is Kind.INFORM else None)
+
+    def _receive_v3(self, datagram: bytes, now_ns: int) -> Outcome:
+        """RFC 3414 section 3.2, in its order. We are authoritative for what wants an answer; for a trap its sender is."""
+        message = usm.parse(datagram)
+        ours = bool(message.flags & usm.REPORTABLE)
+        engine_id = message.engine.engine_id
+        if not (engine_id == self._engine_id if ours else 5 <= len(engine_id) <= 32):
+            return self._refuse(message, usm.UNKNOWN_ENGINE_ID, now_ns)
+        if message.user not in self._users:
+            return self._refuse(message, usm.UNKNOWN_USER, now_ns)
+        if not message.flags & usm.PRIV:
+            return self._refuse(message, usm.UNSUPPORTED_LEVEL, now_ns)
+        keys, clock = self._engine_of(message, ours, now_ns)
+        if not message.verify(keys):
+            return self._refuse(message, usm.WRONG_DIGEST, now_ns)
+        if not (clock.agrees if ours else clock.follow)(message.engine, now_ns):
+            return self._refuse(message, usm.NOT_IN_TIME_WINDOW, now_ns, keys)
+        if not ours:
+            self._remember(message, keys, clock)
+        try:
+            inside = usm.open_scoped(message.scoped(keys))
+        except Malformed:
+            return self._refuse(message, usm.DECRYPTION_ERROR, now_ns)
+        return self._opened(message, inside, keys, now_ns)
+
+    def _engine_of(self, message: usm.Message, ours: bool, now_ns: int) -> tuple[Keys, usm.EngineClock]:
+        if ours:
+            return self._own_keys[message.user], self._clock
+        known = self._senders.get((message.engine.engine_id, message.user))
+        return known or (
+            self._users[message.user].at(message.engine.engine_id),
+            usm.EngineClock(message.engine, now_ns),
+        )
+
+    def _remember(self, message: usm.Message, keys: Keys, clock: usm.EngineClock) -> None:
+        sender = (message.engine.engine_id, message.user)
+        self._senders[sender] = (keys, clock)
+        self._senders.move_to_end(sender)
+        if len(self._senders) > MAX_SENDERS:
+            self._senders.popitem(last=False)
+
+    def _opened(self, message: usm.Message, inside: ber.Reader, keys: Keys, now_ns: int) -> Outcome:
+        pdu_at = inside.at
+        pdu = decode_pdu(inside)
+        notification = _from_pdu(pdu)
+        if pdu.kind is Kind.TRAP:
+            return Outcome(notification)
+        if not message.flags & usm.REPORTABLE:
+            raise Refused("an inform that wants no answer")
+        scoped = _answered(inside.data, pdu_at)
+        return Outcome(
+            notification, usm.seal(message.number, False, self._clock.at(now_ns), message.user, keys, scoped)
+        )
+
+    def _refuse(self, message: usm.Message, counter: Oid, now_ns: int, keys: Keys | None = None) -> Outcome:
+        """With a report to whom wants one; it is signed where `keys` are given. Discovery is no fault, so it is not counted."""
+        refused = usm.REPORTS[counter] if message.engine.engine_id or counter != usm.UNKNOWN_ENGINE_ID else None
+        if not message.flags & usm.REPORTABLE:
+            return Outcome(refused=usm.REPORTS[counter])
+        self._reported[counter] += 1
+        reply = usm.report(message, self._clock.at(now_ns), counter, self._reported[counter], keys)
+        return Outcome(reply=reply, refused=refused)
+
+
+def _answered(datagram: bytes, pdu_at: int) -> bytes:
+    """What acknowledges an inform is the same with another tag (RFC 3416 section 4.2.7)."""
+    return datagram[:pdu_at] + bytes((Kind.RESPONSE,)) + datagram[pdu_at + 1 :]
+
+
+def _from_pdu(pdu: Pdu) -> Notification:
+    if pdu.kind not in (Kind.TRAP, Kind.INFORM):
+        raise Refused("no notification")
+    values = {varbind.oid: varbind.raw for varbind in reversed(pdu.varbinds)}
+    oid, uptime = values.get(_TRAP_OID), values.get(_UPTIME)
+    if not isinstance(oid, str):
+        raise Refused("no snmpTrapOID")
+    return Notification(
+        tuple(map(int, oid.split("."))), uptime if isinstance(uptime, int) else None, _variables(pdu.varbinds)
+    )
+
+
+def _from_v1(message: ber.Reader) -> Notification:
+    """As RFC 3584 section 3.1 translates it."""
+    trap = message.enter(Kind.TRAP_V1, "a v1 trap")
+    enterprise = ber.decode_oid(trap.octets("the enterprise", ber.OID))
+    trap.octets("the agent's address", IP_ADDRESS)
+    generic = trap.integer("generic-trap", 0, _ENTERPRISE_SPECIFIC)
+    specific = trap.integer("specific-trap", 0, INT32_MAX)
+    uptime_ticks = trap.integer("the uptime", 0, 2**32 - 1, TIME_TICKS)
+    oid = (*enterprise, 0, specific) if generic == _ENTERPRISE_SPECIFIC else (*_GENERIC_TRAPS, generic + 1)
+    return Notification(oid, uptime_ticks, _variables(decode_varbinds(trap)))
+
+
+def _variables(varbinds: list[Varbind]) -> tuple[tuple[Oid, Raw], ...]:
+    told = (_UPTIME, _TRAP_OID, _TRAP_COMMUNITY)
+    return tuple((oid, raw) for oid, _, raw in varbinds if raw is not None and oid not in told)
