@@ -29,7 +29,12 @@ async def opened(agent: SnmpAgent, **more: Any) -> AsyncIterator[TimeProvider]:
         await driver.close()
 
 
+async def polled(driver: TimeProvider) -> GrandmasterSample:
+    (sample,) = await driver.poll()
+    assert isinstance(sample, GrandmasterSample)
+    return sample
+
+
 async def read(agent: SnmpAgent, **more: Any) -> GrandmasterSample:
     async with opened(agent, **more) as driver:
-        (sample,) = await driver.poll()
-    return sample
+        return await polled(driver)

@@ -1,4 +1,4 @@
-"""Grandmasters at the wire, for the demo and the tests: a device model and the SNMP agent that shows it."""
+"""Grandmasters at the wire, for the demo and the tests: a device model, its SNMP agent and its web interface, and scenarios."""
 
 from timesyncd.simulate.agent import SnmpAgent
 from timesyncd.simulate.device import Device, Servo, SimulatedAlarm, SimulatedSatellite

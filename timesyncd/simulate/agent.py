@@ -1,35 +1,56 @@
-"""An SNMP v2c agent for a simulated unit: GET, GETNEXT and GETBULK are answered, SET is refused."""
+"""
+An SNMP agent for a simulated unit, v2c and v3: GET, GETNEXT and GETBULK are answered, SET is refused.
+
+Its codec is the one that also asks units. What holds it to the standards is in the tests: net-snmp's programs at either
+end, and another implementation as an oracle.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+import random
+from collections import Counter
 from typing import Any, Self
 
-from pyasn1.codec.ber import decoder, encoder
-from pyasn1.error import PyAsn1Error
-from pysnmp.proto.api import v2c
-from pysnmp.proto.rfc1905 import endOfMibView, noSuchInstance
-
+from timesyncd.errors import Malformed, Refused
 from timesyncd.simulate.device import Device
-from timesyncd.simulate.oids import Oid, View, view
-
-VERSION_2C = 1
-NOT_WRITABLE = 17
-#: As real agents do, GETBULK stops where a datagram of 1500 octets is about full.
-MAX_VARBINDS = 50
-
-VarBind = tuple[Oid, Any]
+from timesyncd.simulate.lies import Lie
+from timesyncd.simulate.mib import Mib
+from timesyncd.simulate.oids import mib_of
+from timesyncd.simulate.oids_standard import engine_id
+from timesyncd.simulate.responses import AUTHORIZATION_ERROR, NOT_WRITABLE, SET, refusal, respond
+from timesyncd.simulate.security import SecurityFault, keys_at, open_request, seal_response
+from timesyncd.snmp import ber, usm, v2c
+from timesyncd.snmp.keys import Keys
+from timesyncd.snmp.pdu import Pdu, decode_pdu, encode_pdu
+from timesyncd.snmp.values import Oid, User
 
 
 class SnmpAgent(asyncio.DatagramProtocol):
-    """Serves `device` until stopped. `port` 0 takes a free one; `start` returns it."""
+    """
+    Serves `device` until stopped; `mib` is what it serves instead of what the device holds. `port` 0 takes a free one;
+    `start` returns it. Without a `user` version 3 gets no answer. `lie` is how its answers are wrong, and may be set at
+    any time.
+    """
 
-    def __init__(self, device: Device, host: str = "127.0.0.1", port: int = 0, community: str = "public") -> None:
+    def __init__(
+        self,
+        device: Device,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        community: str = "public",
+        user: User | None = None,
+        mib: Mib | None = None,
+    ) -> None:
         self.device = device
         self.host = host
         self.port = port
         self.community = community
+        self.user = user
+        self.lie = Lie()
+        self.reports: Counter[Oid] = Counter()
+        self._mib = mib
+        self._chance = random.Random(device.serial)
         self._transport: asyncio.DatagramTransport | None = None
 
     async def start(self) -> int:
@@ -53,68 +74,74 @@ class SnmpAgent(asyncio.DatagramProtocol):
         await self.stop()
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        answer = respond(data, self.community, self.served())
-        if answer is not None and self._transport is not None:
-            self._transport.sendto(answer, addr)
+        self.device.catch_up()
+        if not self.device.answering or self._lost():
+            return
+        answer = self.answer(data)
+        for octets in () if answer is None else self.lie.datagrams(answer):
+            if not self._lost():
+                asyncio.get_running_loop().call_later(self.device.answer_delay_s, self._send, octets, addr)
 
-    def served(self) -> View:
-        return view(self.device)
+    def _send(self, octets: bytes, addr: tuple[str | Any, int]) -> None:
+        if self._transport is not None:
+            self._transport.sendto(octets, addr)
 
+    def _lost(self) -> bool:
+        return self._chance.random() < self.device.loss
 
-def respond(datagram: bytes, community: str, served: View) -> bytes | None:
-    """The answer; None to what is no SNMP v2c, and to another community, as RFC 3416 agents keep silent."""
-    try:
-        message, _ = decoder.decode(datagram, asn1Spec=v2c.Message())
-        if int(v2c.apiMessage.get_version(message)) != VERSION_2C:
+    def served(self) -> Mib:
+        return self._mib or mib_of(self.device)
+
+    @property
+    def engine(self) -> usm.Engine:
+        return usm.Engine(engine_id(self.device), self.device.engine_boots, int(self.device.uptime_s))
+
+    def answer(self, datagram: bytes) -> bytes | None:
+        """None to what is no SNMP, and to another community, as RFC 3416 agents keep silent."""
+        try:
+            version = ber.Reader(datagram).enter(ber.SEQUENCE, "a message").integer("the version", 0, usm.VERSION_3)
+            if version == v2c.VERSION_2C:
+                return self._answer_v2c(datagram)
+            if version == usm.VERSION_3 and self.user is not None:
+                return self._answer_v3(usm.parse(datagram), self.user)
+        except (Malformed, Refused):
             return None
-        if bytes(v2c.apiMessage.get_community(message)) != community.encode():
-            return None
-        request = v2c.apiMessage.get_pdu(message)
-    except PyAsn1Error:
         return None
-    answer = v2c.apiMessage.get_response(message)
-    response = v2c.apiMessage.get_pdu(answer)
-    if request.isSameTypeWith(v2c.SetRequestPDU()):
-        v2c.apiPDU.set_error_status(response, NOT_WRITABLE)
-        v2c.apiPDU.set_error_index(response, 1)
-        v2c.apiPDU.set_varbinds(response, v2c.apiPDU.get_varbinds(request))
-    else:
-        varbinds = _values(request, served)
-        if varbinds is None:
+
+    def _answer_v2c(self, datagram: bytes) -> bytes | None:
+        community, request = v2c.parse(datagram)
+        if community != self.community.encode():
             return None
-        v2c.apiPDU.set_varbinds(response, varbinds)
-    return bytes(encoder.encode(answer))
+        answer = self._respond(request)
+        return None if answer is None else v2c.message(community, encode_pdu(answer))
 
+    def _answer_v3(self, message: usm.Message, user: User) -> bytes | None:
+        engine = self.engine
+        keys = keys_at(user, engine.engine_id)
+        try:
+            request = open_request(message, user, keys, engine)
+        except SecurityFault as fault:
+            return self._report(message, fault, keys, engine)
+        if message.flags & usm.PRIV:
+            answer = self._respond(request)
+        else:
+            answer = refusal(request, AUTHORIZATION_ERROR)
+        if answer is None:
+            return None
+        scoped = usm.scoped_pdu(engine.engine_id, user.context.encode(), encode_pdu(answer))
+        return seal_response(message, keys, engine, scoped)
 
-def _values(request: Any, served: View) -> list[VarBind] | None:
-    """None for a kind of request that no agent answers."""
-    if request.isSameTypeWith(v2c.GetBulkRequestPDU()):
-        asked = [tuple(oid) for oid, _ in v2c.apiBulkPDU.get_varbinds(request)]
-        alone = int(v2c.apiBulkPDU.get_non_repeaters(request))
-        return _bulk(asked, max(0, alone), int(v2c.apiBulkPDU.get_max_repetitions(request)), served)
-    asked = [tuple(oid) for oid, _ in v2c.apiPDU.get_varbinds(request)]
-    if request.isSameTypeWith(v2c.GetRequestPDU()):
-        return [(oid, served.get(oid, noSuchInstance)) for oid in asked]
-    if request.isSameTypeWith(v2c.GetNextRequestPDU()):
-        return _next(asked, served)
-    return None
+    def _respond(self, reader: ber.Reader) -> Pdu | None:
+        if reader.next_tag() == SET:
+            return refusal(reader, NOT_WRITABLE)
+        request = decode_pdu(reader)
+        answer = respond(request, self.lie.mib(self.served()))
+        return None if answer is None else self.lie.answer(request, answer)
 
-
-def _next(after: list[Oid], served: View) -> list[VarBind]:
-    oids = list(served)
-    places = [(oid, bisect_right(oids, oid)) for oid in after]
-    return [(oids[at], served[oids[at]]) if at < len(oids) else (oid, endOfMibView) for oid, at in places]
-
-
-def _bulk(asked: list[Oid], non_repeaters: int, repetitions: int, served: View) -> list[VarBind]:
-    varbinds = _next(asked[:non_repeaters], served)
-    repeating = asked[non_repeaters:]
-    for _ in range(repetitions):
-        if not repeating or len(varbinds) + len(repeating) > MAX_VARBINDS:
-            break
-        found = _next(repeating, served)
-        varbinds += found
-        if all(value is endOfMibView for _, value in found):
-            break
-        repeating = [oid for oid, _ in found]
-    return varbinds
+    def _report(self, message: usm.Message, fault: SecurityFault, keys: Keys, engine: usm.Engine) -> bytes | None:
+        """Tells why the message was refused; only "not in time window" is signed (RFC 3414, section 3.2)."""
+        self.reports[fault.counter] += 1
+        if not message.flags & usm.REPORTABLE:
+            return None
+        signing = keys if fault.counter == usm.NOT_IN_TIME_WINDOW else None
+        return usm.report(message, engine, fault.counter, self.reports[fault.counter], signing, fault.request)
