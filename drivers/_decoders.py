@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from timesyncd.errors import Malformed
-from timesyncd.sample import ACCURACY_NS, format_identity
-
-Raw = int | bytes | str
-"""INTEGER and its kin as int, OCTET STRING as bytes, OBJECT IDENTIFIER as dotted text."""
+from timesyncd.sample import ACCURACY_NS, Position, format_identity
+from timesyncd.snmp.values import Raw
 
 #: DisplayString and SnmpAdminString end here.
 MAX_TEXT = 255
+#: Status text of several lines.
+MAX_LINES_TEXT = 4096
 #: A larger offset of a grandmaster is a wrong byte order or no offset at all.
 ABSURD_OFFSET_NS = 1_000_000_000
 
@@ -32,7 +32,7 @@ class Unknown:
     text: str
 
 
-Value = int | str | bool | Unknown
+Value = int | float | str | bool | Position | Unknown
 Decoder = Callable[[Raw, Mapping[int, str]], Value]
 
 
@@ -48,25 +48,45 @@ def _octets(raw: Raw) -> bytes:
     return raw
 
 
-def _undecodable(raw: Raw) -> Unknown:
+def undecodable(raw: Raw) -> Unknown:
     return Unknown(f"undecodable({raw!r:.60})")
+
+
+def _readable(octets: bytes) -> str:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return octets.decode("latin-1")
+
+
+def _without_control(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
 def printable(octets: bytes) -> str:
     """Text for people: control characters never reach a terminal or a page."""
-    try:
-        text = octets.decode()
-    except UnicodeDecodeError:
-        text = octets.decode("latin-1")
-    return "".join(c if c.isprintable() else " " for c in text[:MAX_TEXT]).strip()
+    return _without_control(_readable(octets)[:MAX_TEXT])
 
 
 def text(raw: Raw, _values: Mapping[int, str]) -> Value:
     return printable(_octets(raw))
 
 
+def lines(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """The same of several lines, each kept."""
+    return "\n".join(map(_without_control, _readable(_octets(raw)[:MAX_LINES_TEXT]).splitlines()))
+
+
 def integer(raw: Raw, _values: Mapping[int, str]) -> Value:
     return _integer(raw)
+
+
+def leading_integer(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """An integer, or text that begins with one: "3", "12 %"."""
+    if isinstance(raw, int):
+        return _integer(raw)
+    match = re.match(rb"\s*(\d{1,9})(?!\d)", _octets(raw))
+    return int(match[1]) if match else undecodable(raw)
 
 
 def ticks(raw: Raw, _values: Mapping[int, str]) -> Value:
@@ -101,10 +121,16 @@ def identity(raw: Raw, _values: Mapping[int, str]) -> Value:
     octets = _octets(raw)
     if len(octets) != 8:
         try:
-            octets = bytes.fromhex(re.sub(r"[\s:.-]|^0x", "", octets.decode("ascii")))
+            octets = bytes.fromhex(re.sub(r"[\s\0:.-]|^0x", "", octets.decode("ascii")))
         except ValueError:
-            return _undecodable(raw)
-    return format_identity(octets) if len(octets) == 8 else _undecodable(raw)
+            return undecodable(raw)
+    return format_identity(octets) if len(octets) == 8 else undecodable(raw)
+
+
+def port_identity(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """portIdentity -> its clockIdentity: ten octets, of which the last two are the port's number."""
+    octets = _octets(raw)
+    return format_identity(octets[:8]) if len(octets) == 10 else undecodable(raw)
 
 
 def clock_class(raw: Raw, _values: Mapping[int, str]) -> Value:
@@ -114,7 +140,7 @@ def clock_class(raw: Raw, _values: Mapping[int, str]) -> Value:
         number = int(match[1]) if match else -1
     else:
         number = _integer(raw)
-    return number if 0 <= number <= 255 else _undecodable(raw)
+    return number if 0 <= number <= 255 else undecodable(raw)
 
 
 def clock_accuracy(raw: Raw, _values: Mapping[int, str]) -> Value:
@@ -123,7 +149,7 @@ def clock_accuracy(raw: Raw, _values: Mapping[int, str]) -> Value:
         number = _accuracy_of(raw.decode("latin-1").lower())
     else:
         number = _integer(raw)
-    return number if 0 <= number <= 255 else _undecodable(raw)
+    return number if 0 <= number <= 255 else undecodable(raw)
 
 
 def _accuracy_of(words: str) -> int:
@@ -154,14 +180,59 @@ def time_interval(raw: Raw, _values: Mapping[int, str]) -> Value:
 def _text_ns(octets: bytes) -> Value:
     match = re.fullmatch(rb"\s*([+-]?\d{1,10}(?:\.\d{1,9})?)\s*(?:ns)?[\s\0]*", octets, re.IGNORECASE)
     if match is None or abs(float(match[1])) >= ABSURD_OFFSET_NS:
-        return _undecodable(octets)
+        return undecodable(octets)
     return round(float(match[1]))
+
+
+_NUMBER = r"([+-]?\d{1,6}(?:\.\d{1,6})?)"
+_ANGLE = r"([NSEW+-])\s*(\d{1,3})[\s:]+(\d{1,2})[\s:]+(\d{1,2}(?:\.\d{1,9})?)"
+
+
+def metres(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """Decimal text: "+0058.1", "58 m"."""
+    match = re.fullmatch(rf"\s*{_NUMBER}\s*m?[\s\0]*", _readable(_octets(raw)), re.ASCII)
+    return float(match[1]) if match else undecodable(raw)
+
+
+def degrees(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """Degrees north or east, of text as "N38:23:51.30" or "W122:42:53.20"."""
+    match = re.fullmatch(rf"\s*{_ANGLE}[\s\0]*", _readable(_octets(raw)), re.ASCII)
+    angle_deg = _angle_deg(match.groups()) if match else None
+    return undecodable(raw) if angle_deg is None else angle_deg
+
+
+def position(raw: Raw, _values: Mapping[int, str]) -> Value:
+    """Latitude, longitude and height in one line: "+ 38 23 51.300 - 122 42 53.200 58.1"."""
+    match = re.fullmatch(rf"\s*{_ANGLE}\s+{_ANGLE}\s+{_NUMBER}\s*m?[\s\0]*", _readable(_octets(raw)), re.ASCII)
+    if match is None:
+        return undecodable(raw)
+    latitude_deg, longitude_deg = _angle_deg(match.groups()[:4]), _angle_deg(match.groups()[4:8])
+    if latitude_deg is None or longitude_deg is None or abs(latitude_deg) > 90:
+        return undecodable(raw)
+    return Position(latitude_deg, longitude_deg, float(match[9]))
+
+
+def _angle_deg(parts: tuple[str, ...]) -> float | None:
+    sign, whole, minutes, seconds = parts
+    angle_deg = (int(whole) * 3600 + int(minutes) * 60 + float(seconds)) / 3600
+    if int(minutes) >= 60 or float(seconds) >= 60 or angle_deg > 180:
+        return None
+    return -angle_deg if sign in "SW-" else angle_deg
 
 
 DECODERS: dict[str, Decoder] = {
     decoder.__name__: decoder
     for decoder in (
-        text, integer, ticks, oid, enum, truth, low_16_bits, identity, clock_class, clock_accuracy, nanoseconds,
-        time_interval,
+        text, lines, integer, leading_integer, ticks, oid, enum, truth, low_16_bits, identity, port_identity, clock_class,
+        clock_accuracy, nanoseconds, time_interval, metres, degrees, position,
     )
 }  # fmt: skip
+
+#: What each makes of what it understands.
+KINDS: dict[str, type] = {
+    **dict.fromkeys(DECODERS, int),
+    **dict.fromkeys(("text", "lines", "oid", "enum", "identity", "port_identity"), str),
+    **dict.fromkeys(("metres", "degrees"), float),
+    "truth": bool,
+    "position": Position,
+}

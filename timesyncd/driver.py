@@ -6,21 +6,28 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
 from timesyncd.clocks import Clocks
 from timesyncd.errors import ConfigError, SourceError, Unreachable
-from timesyncd.sample import NoSample, Reading
+from timesyncd.sample import AlarmEvent, NoSample, Reading
+
+if TYPE_CHECKING:  # a node without grandmasters does not load SNMP
+    from timesyncd.snmp.values import Trap
 
 log = logging.getLogger(__name__)
 
 GROUP = "timesyncd.drivers"
 MAX_BACKOFF_S = 60.0
+
+#: However often a device calls, it is not polled more often than this.
+HURRIED_EVERY_S = 1.0
 
 
 class Driver(Protocol):
@@ -45,6 +52,24 @@ class Driver(Protocol):
     async def poll(self) -> Sequence[Reading]: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Reporter(Protocol):
+    """
+    A driver whose device also speaks by itself: what it sent -> an alarm event, or None for a repetition. Neither blocks nor
+    raises. `addresses` are those that the device sends from, as `open` resolved them; `hurry` makes all that may have changed
+    due at the next poll. `notes` are the findings that its configuration calls for, as id and evidence.
+    """
+
+    addresses: frozenset[str]
+    notes: tuple[tuple[str, str], ...]
+
+    def alarm_event(self, trap: Trap) -> AlarmEvent | None: ...
+
+    def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None: ...
+
+    def hurry(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +116,16 @@ class Runner:
 
     def __init__(self, name: str, driver: Driver, clocks: Clocks, report: Callable[[PollReport], None]) -> None:
         self.name = name
-        self._driver = driver
+        self.driver = driver
         self._clocks = clocks
         self._report = report
         self._is_open = False
         self._lost = 0
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Poll soon, at once where the last poll is a second old: the device said that something happened."""
+        self._hurried.set()
 
     async def samples(self) -> AsyncGenerator[Reading, None]:
         try:
@@ -103,17 +133,17 @@ class Runner:
                 started_ns = self._clocks.boottime_ns()
                 for reading in await self._poll_once(started_ns):
                     yield reading
-                await asyncio.sleep(self._pause_s(started_ns))
+                await self._pause(started_ns)
         finally:
             await self._close()
 
     async def _poll_once(self, started_ns: int) -> Sequence[Reading]:
         try:
-            async with asyncio.timeout(self._driver.timeout_s):
+            async with asyncio.timeout(self.driver.timeout_s):
                 if not self._is_open:
                     self._is_open = True
-                    await self._driver.open()
-                readings = await self._driver.poll()
+                    await self.driver.open()
+                readings = await self.driver.poll()
         except (SourceError, TimeoutError) as error:
             await self._close()
             return [self._failed(started_ns, error)]
@@ -122,7 +152,7 @@ class Runner:
 
     def _failed(self, started_ns: int, error: Exception) -> NoSample:
         if isinstance(error, TimeoutError):
-            error = Unreachable(f"no answer within {self._driver.timeout_s:g} s")
+            error = Unreachable(f"no answer within {self.driver.timeout_s:g} s")
         self._lost += 1
         if self._lost == 1:
             log.info("%s: lost: %s", self.name, error)
@@ -137,13 +167,22 @@ class Runner:
         now_ns = self._clocks.boottime_ns()
         self._report(PollReport(self.name, now_ns, now_ns - started_ns, None, 0))
 
+    async def _pause(self, started_ns: int) -> None:
+        pause_s = self._pause_s(started_ns)
+        await asyncio.sleep(min(pause_s, HURRIED_EVERY_S))
+        if pause_s > HURRIED_EVERY_S:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s - HURRIED_EVERY_S):
+                    await self._hurried.wait()
+        self._hurried.clear()
+
     def _pause_s(self, started_ns: int) -> float:
         if self._lost:
-            return backoff_s(self._lost, self._driver.poll_interval_s, random.random())
+            return backoff_s(self._lost, self.driver.poll_interval_s, random.random())
         elapsed_s = (self._clocks.boottime_ns() - started_ns) / 1e9
-        return max(0.0, self._driver.poll_interval_s - elapsed_s)
+        return max(0.0, self.driver.poll_interval_s - elapsed_s)
 
     async def _close(self) -> None:
         if self._is_open:
             self._is_open = False
-            await self._driver.close()
+            await self.driver.close()

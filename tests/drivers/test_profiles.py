@@ -1,4 +1,4 @@
-"""Profiles are data; decoders turn what agents really send into neutral values."""
+"""Profiles are data: each object says what it is, and what of it is proven."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.drivers._decoders import DECODERS, Raw, Unknown, Value
-from timesyncd.drivers._profiles import SHIPPED, Profile, load
+from timesyncd.drivers._decoders import Unknown
+from timesyncd.drivers._profiles import DEFAULT, SHIPPED, Object, Profile, load, load_all, proven_table
 from timesyncd.errors import ConfigError, Malformed
 
 pytestmark = pytest.mark.disable_socket
@@ -33,8 +33,11 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
-def decoded(name: str, raw: Raw) -> Value:
-    return DECODERS[name](raw, {})
+def text_object(*patterns: tuple[str, str]) -> Object:
+    return Object.model_validate(
+        {"oid": "1.3.6.1.4.1.9070.1", "decoder": "text", "patterns": patterns, "field": "clock_state",
+         "confidence": "sister", "source": "a MIB"}
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -45,9 +48,10 @@ def test_shipped_profiles_load(name: str) -> None:
 
 def test_an_enumeration_belongs_to_its_oid() -> None:
     """The same integer means different states in two MIBs, and each profile says its own."""
-    states = {name: load(name).filling("clock_state")[0].values for name in ("tp5000e", "ptpbase")}
+    states = {name: load(name).filling("clock_state")[0].values for name in ("tp5000", "tp5000e", "ptpbase")}
 
-    assert (states["tp5000e"][5], states["ptpbase"][5]) == ("holdover", "locked")
+    assert [states[name][4] for name in states] == ["holdover", "locked", "acquiring"]
+    assert [states[name][5] for name in states] == ["freerun", "holdover", "locked"]
 
 
 def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
@@ -65,8 +69,20 @@ def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
         (HEAD + OBJECT.replace(".7.1.2.4", ".7.x"), "an OID in dotted numbers is wanted"),
         (HEAD + OBJECT.replace("alarm_count", "alarms.id"), "alarms.id is a column: name its index"),
         (HEAD + OBJECT.replace('"integer"', '"enum"'), "values belong to the decoder enum, and it needs them"),
+        (
+            HEAD + OBJECT.replace('"integer"', '"text"'),
+            "decoder of alarm_count: allowed: integer, leading_integer, ticks",
+        ),
+        (HEAD + OBJECT + "patterns = [['a', 'b']]\n", "patterns belong to the decoder text"),
+        (HEAD + OBJECT + "patterns = [['(', 'b']]\n", "not a regular expression: missing )"),
+        (
+            HEAD + OBJECT + 'group = "daily"\n',
+            "object[0].group = 'daily': Input should be 'state', 'table' or 'inventory'",
+        ),
         (HEAD + OBJECT + "colour = 1\n", "object[0].colour = 1: Extra inputs are not permitted"),
-        (HEAD, "object = "),
+        (HEAD, "empty: wanted is object, notification, alarms or composes"),
+        (HEAD.replace("proved_by", "composes") + OBJECT, "proved_by: wanted is the subtree"),
+        (HEAD + "[[notification]]\noid = '1.3.6.1'\nkind = 'alarm'\nvariables = { colour = '1.3.6.1' }\n", "colour"),
         (HEAD + "[[object", "not TOML"),
     ],
 )
@@ -82,81 +98,17 @@ def test_a_wrong_profile_is_told_in_one_line(tmp_path: Path, text: str, told: st
 def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
     """A profile cannot invent a clock state."""
     text = OBJECT.replace("alarm_count", "clock_state").replace('"integer"', '"enum"') + 'values = { 1 = "fine" }\n'
-    with pytest.raises(ConfigError, match="values of clock_state: allowed: unknown, warmup"):
+    with pytest.raises(ConfigError, match="values of clock_state: allowed: acquiring, fault, "):
         load(written(tmp_path, HEAD + text))
 
 
-@pytest.mark.parametrize(("name", "told"), [("tp9999", "shipped are tp5000e, ptpbase"), ("no/such.toml", "cannot be")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("tp9999", "shipped are tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
+)
 def test_a_missing_profile_is_told(name: str, told: str) -> None:
     """A name that is not shipped lists those that are; a path that is not there says so."""
     with pytest.raises(ConfigError, match=told):
         load(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "raw", "value"),
-    [
-        ("text", b" TimeProvider 4100\0", "TimeProvider 4100"),
-        ("text", b"\x1b[31mred\xb5s", "[31mred\xb5s"),
-        ("integer", 37, 37),
-        ("ticks", 12_345, 123),
-        ("oid", "1.3.6.1", "1.3.6.1"),
-        ("truth", 1, True),
-        ("truth", 2, False),
-        ("truth", 0, False),
-        ("low_16_bits", 0x4E5D - 0x10000, 0x4E5D),
-        ("low_16_bits", 0x4E5D, 0x4E5D),
-        ("identity", bytes.fromhex("00a069fffe112233"), "00a069.fffe.112233"),
-        ("identity", b"00:A0:69:FF:FE:11:22:33", "00a069.fffe.112233"),
-        ("identity", b"0x00A069FFFE112233", "00a069.fffe.112233"),
-        ("identity", b"n/a", Unknown("undecodable(b'n/a')")),
-        ("clock_class", 140, 140),
-        ("clock_class", b"6 (locked)", 6),
-        ("clock_class", b"n/a", Unknown("undecodable(b'n/a')")),
-        ("clock_class", b"1999", Unknown("undecodable(b'1999')")),
-        ("clock_class", 300, Unknown("undecodable(300)")),
-        ("clock_accuracy", 0x21, 0x21),
-        ("clock_accuracy", b"0x21", 0x21),
-        ("clock_accuracy", b"within 100 ns", 0x21),
-        ("clock_accuracy", b"2.5 us", 0x24),
-        ("clock_accuracy", b"23", Unknown("undecodable(b'23')")),
-        ("clock_accuracy", b"> 10 s", Unknown("undecodable(b'> 10 s')")),
-        ("nanoseconds", b"-12.6 ns", -13),
-        ("nanoseconds", 5, 5),
-        ("nanoseconds", b"", Unknown("undecodable(b'')")),
-        ("time_interval", (-100 * 65536).to_bytes(8, "big", signed=True), -100),
-        ("time_interval", b"-1234567", -1_234_567),
-        ("time_interval", b"12 ns\0", 12),
-        ("time_interval", bytes(8), 0),
-    ],
-)
-def test_what_agents_send_is_understood(name: str, raw: Raw, value: Value) -> None:
-    """Each known habit of an agent has its decoding, and what is not understood is told as what came."""
-    assert decoded(name, raw) == value
-
-
-def test_an_offset_in_the_wrong_byte_order_is_not_believed() -> None:
-    """A hundred nanoseconds sent little-endian would be 1.7 s: no offset of a grandmaster."""
-    raw = (100 * 65536).to_bytes(8, "little")
-
-    assert isinstance(decoded("time_interval", raw), Unknown)
-
-
-def test_an_unknown_integer_is_told_by_its_number() -> None:
-    """An enumeration that a newer firmware extends gives unknown(n), never a fault or a zero."""
-    state = load("tp5000e").filling("clock_state")[0]
-
-    assert state.decode(12, (2, 1)) == Unknown("unknown(12)")
-
-
-@pytest.mark.parametrize(
-    ("name", "raw"),
-    [("integer", b"37"), ("enum", b"4"), ("text", 4), ("oid", b"1.3"), ("identity", 7), ("integer", 2**63)],
-)
-def test_a_wrong_type_is_malformed(name: str, raw: Raw) -> None:
-    """A value of another SNMP type than the MIB's is a broken answer, not a value."""
-    with pytest.raises(Malformed, match="is wanted"):
-        decoded(name, raw)
 
 
 def test_a_wrong_type_names_its_object() -> None:
@@ -174,3 +126,51 @@ def test_profiles_cannot_be_changed() -> None:
     profile: Profile = load("system")
     with pytest.raises(ValueError, match="frozen"):
         profile.name = "other"
+
+
+def test_free_text_becomes_a_word_by_the_first_pattern_that_is_found() -> None:
+    """Upper and lower case are alike, the order decides, and what no pattern finds is told as it came."""
+    entry = text_object(("not locked", "acquiring"), ("locked", "locked"))
+
+    assert [entry.decode(raw, (0,)) for raw in (b"Clock LOCKED", b"Not Locked", b"off")] == [
+        "locked", "acquiring", Unknown("undecodable(b'off')")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [(), (("ok", "fine"),)])
+def test_text_cannot_invent_a_clock_state(words: tuple[tuple[str, str], ...]) -> None:
+    """Free text needs patterns where the field has words of its own, and no others."""
+    with pytest.raises(ValueError, match="patterns of clock_state: allowed: acquiring, "):
+        text_object(*words)
+
+
+def test_a_unit_s_profile_composes_those_that_read_it() -> None:
+    """The TimeProvider 4100 has no MIB of its own that is public: its profile names those that are tried."""
+    names = [profile.name for profile in load_all(["tp4100", "system"])]
+
+    assert names == ["tp4100", "s650", "tp5000e", "ptpbase", "ntpv4", "symm-common", "system"]
+
+
+def test_all_profiles_are_tried_unless_told_otherwise() -> None:
+    """What a family says of itself comes before what standards say, and nothing shipped that reads objects is left out."""
+    reading = [name for name in SHIPPED if load(name).object]
+
+    assert list(DEFAULT) == reading
+
+
+def test_what_is_proven_can_be_listed() -> None:
+    """The documentation's table has a row for each object, each notification and each family's alarm ids."""
+    rows = [proof for proof in proven_table() if proof.profile == "s650"]
+
+    assert [(proof.what, proof.oid, proof.confidence) for proof in (rows[0], *rows[-2:])] == [
+        ("clock_state", "1.3.6.1.4.1.9070.1.2.5.7.8.3.1", "sister"),
+        ("notification (alarm)", "1.3.6.1.4.1.9070.1.2.5.7.4.1.2.ID", "sister"),
+        ("alarm ids", "", "sister"),
+    ]
+
+
+def test_nothing_private_is_called_proven() -> None:
+    """No walk of a TimeProvider 4100 is public, so only what every agent serves may be called proven."""
+    proven = {proof.profile for proof in proven_table() if proof.confidence == "proven"}
+
+    assert proven == {"system"}

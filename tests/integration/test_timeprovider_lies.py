@@ -4,163 +4,128 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
-from pyasn1.codec.ber import decoder, encoder
-from pysnmp.proto.api import v2c
-from pysnmp.proto.rfc1902 import Integer32, OctetString
-from snmp_units import COMMUNITY, driver_for, opened, read
+from snmp_units import COMMUNITY, driver_for, opened, polled, read
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
-from timesyncd.drivers.timeprovider import ROW_CAP
+from timesyncd.drivers._unit_reader import ROW_CAP
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.sample import ClockState, NoSample
-from timesyncd.simulate import Device, SimulatedAlarm, SnmpAgent
-from timesyncd.simulate.agent import respond
+from timesyncd.simulate import Device, Servo, SimulatedAlarm, SnmpAgent, smi
+from timesyncd.simulate.lies import (
+    LIES,
+    Lie,
+    LyingLength,
+    MillionRows,
+    NotAdvancing,
+    OtherRequest,
+    Rewriting,
+    Truncated,
+)
+from timesyncd.simulate.mib import RecordedMib
+from timesyncd.snmp.pdu import Pdu
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
 
 PTPBASE_STATE = (1, 3, 6, 1, 2, 1, 241, 1, 2, 4, 1, 4, 24, 1, 0)
 
-VarBinds = list[tuple[tuple[int, ...], Any]]
+
+class Garbage(Lie):
+    def datagrams(self, octets: bytes) -> Iterable[bytes]:
+        return [b"HTTP/1.1 400 Bad Request\r\n\r\n"]
 
 
-class LyingAgent(SnmpAgent):
-    """An agent whose answers are tampered with while `lying`."""
+class OtherTag(Lie):
+    """A message that calls itself [0] and not SEQUENCE."""
 
-    lying = True
-
-    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        assert self._transport is not None
-        for answer in self.answers(data):
-            self._transport.sendto(answer, addr)
-
-    def answers(self, data: bytes) -> list[bytes]:
-        answer = respond(data, self.community, self.served())
-        if answer is None or not self.lying:
-            return [] if answer is None else [answer]
-        message, _ = decoder.decode(answer, asn1Spec=v2c.Message())
-        response = v2c.apiMessage.get_pdu(message)
-        honest = [(tuple(oid), value) for oid, value in v2c.apiPDU.get_varbinds(response)]
-        v2c.apiPDU.set_varbinds(response, self.tampered(honest))
-        self.tamper_with_message(response)
-        return [self.tampered_octets(bytes(encoder.encode(message)))]
-
-    def tampered(self, varbinds: VarBinds) -> VarBinds:
-        return varbinds
-
-    def tamper_with_message(self, response: Any) -> None: ...
-
-    def tampered_octets(self, octets: bytes) -> bytes:
-        return octets
+    def datagrams(self, octets: bytes) -> Iterable[bytes]:
+        return [b"\xa0" + octets[1:]]
 
 
-class Garbage(LyingAgent):
-    def tampered_octets(self, octets: bytes) -> bytes:
-        return b"HTTP/1.1 400 Bad Request\r\n\r\n"
+class OtherObjects(Lie):
+    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+        moved = [varbind._replace(oid=(*varbind.oid[:-1], varbind.oid[-1] + 1)) for varbind in answer.varbinds]
+        return replace(answer, varbinds=moved)
 
 
-class Truncated(LyingAgent):
-    def tampered_octets(self, octets: bytes) -> bytes:
-        return octets[:-5]
+class Empty(Lie):
+    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+        return replace(answer, varbinds=[])
 
 
-class OtherTag(LyingAgent):
-    """A message that calls itself [0] and not SEQUENCE: the parser fails with a TypeError."""
-
-    def tampered_octets(self, octets: bytes) -> bytes:
-        return b"\xa0" + octets[1:]
+class Failing(Lie):
+    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+        return replace(answer, status=5, position=1)
 
 
-class OtherRequest(LyingAgent):
-    def tamper_with_message(self, response: Any) -> None:
-        v2c.apiPDU.set_request_id(response, 1)
-
-
-class OtherObjects(LyingAgent):
-    def tampered(self, varbinds: VarBinds) -> VarBinds:
-        return [((*oid[:-1], oid[-1] + 1), value) for oid, value in varbinds]
-
-
-class NotAdvancing(LyingAgent):
-    """Answers GETBULK with the very objects that it was to go on from."""
-
-    def answers(self, data: bytes) -> list[bytes]:
-        message, _ = decoder.decode(data, asn1Spec=v2c.Message())
-        request = v2c.apiMessage.get_pdu(message)
-        self.asked = [tuple(oid) for oid, _ in v2c.apiPDU.get_varbinds(request)]
-        self.is_bulk = request.isSameTypeWith(v2c.GetBulkRequestPDU())
-        return super().answers(data)
-
-    def tampered(self, varbinds: VarBinds) -> VarBinds:
-        return [(oid, Integer32(4)) for oid in self.asked] if self.is_bulk else varbinds
-
-
-class WrongType(LyingAgent):
-    def tampered(self, varbinds: VarBinds) -> VarBinds:
-        return [(oid, OctetString("locked") if oid == PTPBASE_STATE else value) for oid, value in varbinds]
-
-
-class Empty(LyingAgent):
-    def tampered(self, varbinds: VarBinds) -> VarBinds:
+class Silent(Lie):
+    def datagrams(self, octets: bytes) -> Iterable[bytes]:
         return []
 
 
-class Failing(LyingAgent):
-    def tamper_with_message(self, response: Any) -> None:
-        v2c.apiPDU.set_error_status(response, 5)
-        v2c.apiPDU.set_error_index(response, 1)
+def wrong_state() -> Lie:
+    return Rewriting([PTPBASE_STATE], lambda _: smi.text("locked"))
 
 
-class Silent(LyingAgent):
-    def answers(self, data: bytes) -> list[bytes]:
-        return []
+def unit() -> Device:
+    return Device(kind="tp5000e")
+
+
+@asynccontextmanager
+async def lying(lie: Lie) -> AsyncIterator[SnmpAgent]:
+    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
+        agent.lie = lie
+        yield agent
 
 
 @pytest.mark.parametrize(
-    ("liar", "error", "words"),
+    ("lie", "error", "words"),
     [
-        (Garbage, Malformed, "its answers fit no request .* 28 octets that begin 48 54 54 50"),
-        (Truncated, Malformed, "its answers fit no request"),
-        (OtherTag, Malformed, "its answers fit no request"),
-        (OtherRequest, Malformed, "its answers fit no request"),
+        (Garbage, Malformed, "no SNMP .*: 28 octets that begin 48 54 54 50"),
+        (Truncated, Malformed, "no SNMP .* octets that begin 30"),
+        (LyingLength, Malformed, "no SNMP .* octets that begin 30 84 7f ff ff ff"),
+        (OtherTag, Malformed, "no SNMP .* octets that begin a0"),
+        (OtherRequest, Malformed, "answers that fit no request of now"),
         (OtherObjects, Malformed, "answers for other objects than those asked for"),
         (NotAdvancing, Malformed, r"does not advance: 1\.3\.6\.1\.4\.1\.9070\."),
-        (WrongType, Malformed, r"clock_state .*241\.1\.2\.4\.1\.4\.24\.1\.0.: an integer is wanted, b'locked' came"),
-        (Empty, Malformed, "Empty SNMP response message"),
+        (wrong_state, Malformed, r"clock_state .*241\.1\.2\.4\.1\.4\.24\.1\.0.: an integer is wanted, b'locked' came"),
+        (Empty, Malformed, "0 values came for 10 asked"),
         (Failing, Refused, r"genErr for 1\.3\.6\.1\.4\.1\.9070"),
         (Silent, Unreachable, "wrong community"),
     ],
 )
-async def test_a_lying_unit_gives_one_typed_error(liar: type[LyingAgent], error: type[SourceError], words: str) -> None:
+async def test_a_lying_unit_gives_one_typed_error(lie: Callable[[], Lie], error: type[SourceError], words: str) -> None:
     """Each kind of bad answer is one line that names the unit and what came; a healthy unit beside it is read on."""
     async with (
-        liar(Device(), community=COMMUNITY) as lying,
-        SnmpAgent(Device(), community=COMMUNITY) as honest,
+        lying(lie()) as liar,
+        SnmpAgent(unit(), community=COMMUNITY) as honest,
         opened(honest) as healthy,
     ):
         with pytest.raises(error, match=words) as raised:
             async with asyncio.timeout(20):
-                await read(lying)
-        (sample,) = await healthy.poll()
+                await read(liar)
+        sample = await polled(healthy)
 
-    assert str(raised.value).startswith(f"127.0.0.1:{lying.port}: ")
+    assert str(raised.value).startswith(f"127.0.0.1:{liar.port}: ")
     assert "\n" not in str(raised.value)
     assert sample.clock_state is ClockState.LOCKED
 
 
 async def test_a_unit_that_stops_lying_is_read_again() -> None:
     """Nothing of a bad answer is kept: the same driver reads the unit once its answers are right."""
-    async with OtherRequest(Device(), community=COMMUNITY) as agent:
+    async with lying(OtherRequest()) as agent:
         driver = driver_for(agent)
         with pytest.raises(Malformed):
             await driver.open()
         await driver.close()
-        agent.lying = False
+        agent.lie = Lie()
         await driver.open()
-        (sample,) = await driver.poll()
+        sample = await polled(driver)
         await driver.close()
 
     assert sample.clock_class == 6
@@ -169,11 +134,11 @@ async def test_a_unit_that_stops_lying_is_read_again() -> None:
 async def test_answers_that_come_twice_are_harmless() -> None:
     """A duplicated datagram, also one that arrives while the driver closes, changes nothing."""
 
-    class Echoing(LyingAgent):
-        def answers(self, data: bytes) -> list[bytes]:
-            return super().answers(data) * 5
+    class Echoing(Lie):
+        def datagrams(self, octets: bytes) -> Iterable[bytes]:
+            return [octets] * 5
 
-    async with Echoing(Device(), community=COMMUNITY) as agent:
+    async with lying(Echoing()) as agent:
         samples = [await read(agent) for _ in range(5)]
 
     assert {sample.clock_class for sample in samples} == {6}
@@ -182,21 +147,39 @@ async def test_answers_that_come_twice_are_harmless() -> None:
 async def test_an_endless_table_is_cut_off() -> None:
     """A column with more rows than any sane unit has is cut off, and the sample says so."""
 
-    class Endless(LyingAgent):
-        def answers(self, data: bytes) -> list[bytes]:
-            self.device.alarms = tuple(SimulatedAlarm(n % 250 + 500, "minor", "again") for n in range(2 * ROW_CAP))
-            return super().answers(data)
-
-    async with Endless(Device(), community=COMMUNITY) as agent:
+    alarms = [SimulatedAlarm(n % 250 + 500, "minor", "again") for n in range(2 * ROW_CAP)]
+    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
+        agent.device.set_state(Servo.LOCKED, alarms=alarms)
         sample = await read(agent)
 
     assert len(sample.alarms or ()) == ROW_CAP
     assert f"alarms.text=cut off after {ROW_CAP} rows" in sample.unknown
 
 
+async def test_a_table_of_a_million_rows_is_cut_off() -> None:
+    """Satellites without end cost a few datagrams, and what else the unit says is kept."""
+    async with lying(MillionRows()) as agent:
+        sample = await read(agent, timeout_s=10)
+
+    assert len(sample.satellites or ()) == ROW_CAP
+    assert sample.clock_class == 6
+
+
+@pytest.mark.parametrize("quirk", ["interval-as-text", "truth-zero", "class-as-text", "negative-variance"])
+async def test_what_real_agents_send_otherwise_is_read_the_same(quirk: str) -> None:
+    """TimeInterval as text, false as 0, the class as text, a variance with its sign: the sample is that of a unit without them."""
+    device = Device(kind="tp5000e", clock=lambda: 1_772_600_767.0)
+    async with SnmpAgent(device, community=COMMUNITY) as agent:
+        honest = await read(agent)
+        agent.lie = LIES[quirk]()
+        sample = await read(agent)
+
+    assert replace(sample, boottime_ns=honest.boottime_ns) == honest
+
+
 async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
     """With v2c a wrong community gets no answer, and the error says so without printing it."""
-    async with SnmpAgent(Device(), community=COMMUNITY) as agent:
+    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
         with pytest.raises(Unreachable, match="wrong community") as raised:
             await read(agent, community={"env": "WRONG_COMMUNITY"})
 
@@ -206,26 +189,23 @@ async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
 async def test_a_unit_without_any_profile_is_refused() -> None:
     """An agent of something else answers, and the error says that no profile fits and which were tried."""
 
-    class Printer(LyingAgent):
-        def tampered(self, varbinds: VarBinds) -> VarBinds:
-            return [((1, 3, 6, 1, 2, 1, 43, 1), Integer32(1)) for _ in varbinds]
-
-    async with Printer(Device(), community=COMMUNITY) as agent:
-        with pytest.raises(Refused, match="serves none of the profiles tp5000e, ptpbase, symm-common, system"):
+    printer = RecordedMib([((1, 3, 6, 1, 2, 1, 43, 1, 0), smi.integer(1))])
+    async with SnmpAgent(unit(), community=COMMUNITY, mib=printer) as agent:
+        with pytest.raises(Refused, match="serves none of the profiles .*system"):
             await read(agent)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b"])
 async def test_an_unknown_host_is_unreachable(host: str) -> None:
     """A name that does not resolve is told as such, well before the time-out."""
-    async with SnmpAgent(Device(), community=COMMUNITY) as agent:
+    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
         with pytest.raises(Unreachable, match=re.escape(host)):
             await read(agent, host=host, timeout_s=30)
 
 
 async def test_the_runner_gets_the_drivers_own_error() -> None:
     """The driver gives up before the runner does, so that the reason is its own: two tries fit into timeout_s."""
-    async with Silent(Device(), community=COMMUNITY) as agent:
+    async with lying(Silent()) as agent:
         samples = Runner("gm-a", driver_for(agent, timeout_s=4), SystemClocks(), lambda report: None).samples()
         first = await anext(samples)
         await samples.aclose()
@@ -236,15 +216,15 @@ async def test_the_runner_gets_the_drivers_own_error() -> None:
 
 async def test_a_cancelled_poll_leaves_nothing() -> None:
     """A poll that is cut off half-way closes like any other, and the unit is read again afterwards."""
-    async with LyingAgent(Device(), community=COMMUNITY) as agent:
+    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
         driver = driver_for(agent)
         await driver.open()
-        agent.answers = lambda data: []  # type: ignore[method-assign]
+        agent.lie = Silent()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await driver.poll()
         await driver.close()
-        del agent.answers
+        agent.lie = Lie()
         sample = await read(agent)
 
     assert sample.clock_class == 6

@@ -13,11 +13,13 @@ from wire import finding, grandmaster, marks, node_state
 from timesyncd import config, segment
 from timesyncd.driver import options_of
 from timesyncd.drivers._assemble import assemble
-from timesyncd.drivers._decoders import DECODERS, Raw, Unknown
-from timesyncd.drivers._profiles import SHIPPED, Index, Oid, load
+from timesyncd.drivers._decoders import DECODERS, KINDS, Unknown
+from timesyncd.drivers._notifications import Notifications
+from timesyncd.drivers._profiles import SHIPPED, load
 from timesyncd.errors import ConfigError, Malformed
-from timesyncd.messages import GrandmasterState, Message, grandmaster_state
+from timesyncd.messages import AlarmEventMessage, GrandmasterState, Message, grandmaster_state
 from timesyncd.mqtt.topics import CHANNELS, Channel, channel_of, decode, encode, locate
+from timesyncd.snmp.values import Index, Oid, Raw, Trap
 
 PROFILES = [load(name) for name in SHIPPED]
 OIDS = sorted({entry.oid for profile in PROFILES for entry in profile.object})
@@ -41,7 +43,7 @@ def test_a_decoder_takes_any_value_of_an_agent(name: str, raw: Raw, values: dict
     except Malformed:
         return
 
-    assert isinstance(value, int | str | Unknown)
+    assert isinstance(value, KINDS[name] | Unknown)
     assert name != "text" or str(value).isprintable()
 
 
@@ -57,6 +59,53 @@ def test_any_answers_of_an_agent_make_a_message_or_are_malformed(served: dict[Oi
     )
 
     assert GrandmasterState.model_validate_json(state.model_dump_json()) == state
+
+
+NOTIFICATIONS = [told.oid for profile in PROFILES for told in profile.notification]
+VARIABLES = [oid for profile in PROFILES for told in profile.notification for oid in told.variables.values()]
+tails = st.lists(st.integers(0, 200), max_size=2).map(tuple)
+traps = st.builds(
+    Trap,
+    address=st.just("192.0.2.1"),
+    boottime_ns=st.just(1),
+    oid=st.builds(lambda oid, tail: oid + tail, st.sampled_from(NOTIFICATIONS), tails),
+    uptime_ticks=st.none() | st.integers(0, 2**32 - 1),
+    variables=st.lists(
+        st.tuples(st.builds(lambda oid, tail: oid + tail, st.sampled_from(VARIABLES), tails), raws), max_size=9
+    ).map(tuple),
+)
+
+
+@given(st.lists(traps, max_size=4))
+def test_any_notification_makes_an_alarm_event(sent: list[Trap]) -> None:
+    """Whatever a unit sends of itself is an event that can be published, or a repetition."""
+    notifications = Notifications("gm-a", PROFILES)
+    for event in filter(None, map(notifications.event, sent)):
+        AlarmEventMessage(
+            node="n",
+            incarnation=1,
+            sequence=1,
+            name=event.source,
+            published_realtime_ns=1,
+            action=event.action,
+            id=event.id,
+            index=event.index,
+            severity=event.severity,
+            text=event.text,
+            alarm_sequence=event.sequence,
+            lost=event.lost,
+            at=event.at,
+        )
+
+        assert event.text.isprintable()
+
+
+@given(st.text(max_size=80) | st.from_regex(r"<164>host alarmd: [0-9]{3},[0-9]{1,12},\w{3,6},.{0,9}", fullmatch=True))
+def test_any_line_makes_an_alarm_event_or_none(line: str) -> None:
+    """A line of syslog, whoever wrote it, raises nothing."""
+    event = Notifications("gm-a", PROFILES).event_of_line(line, 1)
+
+    assert event is None or event.text.isprintable()
 
 
 @given(

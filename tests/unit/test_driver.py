@@ -109,3 +109,27 @@ def test_back_off_doubles_to_a_minute_with_jitter() -> None:
     assert [backoff_s(n, 1.0, 0.5) for n in (1, 2, 3, 7, 50)] == [1.0, 2.0, 4.0, 60.0, 60.0]
     assert backoff_s(1, 1.0, 0.0) == 0.5
     assert backoff_s(1, 1.0, 0.999) < 1.5
+
+
+async def test_a_hurried_driver_is_polled_before_its_time_but_not_at_will(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that calls is polled at once where its last poll is old enough, and a storm of calls makes no storm of polls."""
+    monkeypatch.setattr("timesyncd.driver.HURRIED_EVERY_S", 0.2)
+    driver = Scripted("s", [nth(0), nth(1), nth(2), nth(3)], Path())
+    driver.poll_interval_s = 3600.0
+    runner, polled = Runner("s", driver, SystemClocks(), lambda _: None), 0
+
+    async def call() -> None:
+        while True:
+            runner.hurry()
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(0.5), asyncio.TaskGroup() as tasks:
+        calling = tasks.create_task(call())
+        async with aclosing(runner.samples()) as samples:
+            async for _ in samples:
+                polled += 1
+                if polled == 3:
+                    break
+        calling.cancel()
+
+    assert polled == 3

@@ -1,0 +1,131 @@
+"""
+All that may be sent to a TimeProvider's web interface. Its reads are POSTs like its writes, so the verb proves nothing: what may
+leave is a closed list of paths with their exact fields and values, and the log-in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final, Literal, get_args
+
+Fields = tuple[tuple[str, str], ...]
+
+#: The channels that have a time error. The unit's SyncE, T1/E1 and 10 MHz channels only measure wander (MTIE, TDEV).
+Channel = Literal["GNSS-1", "PPS-1", "PPS-2", "TOD-1", "TOD-2", "PTP-1", "PTP-2"]
+CHANNELS: Final[tuple[Channel, ...]] = get_args(Channel)
+
+Metric = Literal["te", "cte", "max_te"]
+METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
+
+LOGIN_PATH = "/login"
+
+#: Hidden fields of a log-in page that are sent back with the log-in; any other is left out.
+TOKEN_FIELDS = frozenset({"csrf", "_csrf", "csrf_token", "csrfToken", "csrfmiddlewaretoken", "_token", "token"})
+_TOKEN = re.compile(r"[A-Za-z0-9+/=_.:-]{1,512}", re.ASCII)
+
+_CHART_METRIC = {"te": "te", "cte": "cte", "max_te": "max-te"}
+_FILE_METRIC = {"te": "0", "cte": "1", "max_te": "2"}
+
+#: What a channel is measured against, as the unit's own page sends it: its name and its number.
+_REFERENCE = {"gnss": ("GNSS", "1"), "pps": ("Selected", "0"), "tod": ("GNSS", "1"), "ptp": ("GNSS", "1")}
+
+
+def is_token(name: str, value: str) -> bool:
+    """Whether a hidden field of the log-in page may be sent back."""
+    return name in TOKEN_FIELDS and _TOKEN.fullmatch(value) is not None
+
+
+def _chart_fields(channel: Channel, metric: Metric) -> Fields:
+    word, number = channel.lower().split("-")
+    return (
+        ("metric", _CHART_METRIC[metric]),
+        ("xRange", "600"),
+        ("tStart", "-1"),
+        ("channelName", word),
+        ("channelId", number),
+    )
+
+
+def _history_fields(channel: Channel, metric: Metric) -> Fields:
+    """`file_type` 0: the file's times are UTC."""
+    word, number = channel.lower().split("-")
+    reference, reference_id = _REFERENCE[word]
+    return (
+        ("chart_metric", "te"),
+        ("action1", "savefile"),
+        ("file_type", "0"),
+        ("chart_x_range", "600"),
+        (f"chart_{word}Id", number),
+        (f"{word}_id", number),
+        (f"{word}_ref", reference),
+        (f"{word}_status", "Monitoring"),
+        ("down_metric", _FILE_METRIC[metric]),
+        ("ChannelName", word),
+        ("reference_id", reference_id),
+    )
+
+
+def _history_path(channel: Channel) -> str:
+    return f"/perfmon_{channel.lower().split('-')[0]}_stat"
+
+
+_STATES: Final[tuple[str, Fields]] = ("/channels_thresholdValue", (("tgrp", "-1"),))
+
+#: Every read there is.
+READS: Final[frozenset[tuple[str, Fields]]] = frozenset(
+    {_STATES}
+    | {("/get_chart_data", _chart_fields(channel, metric)) for channel, metric in product(CHANNELS, METRICS)}
+    | {(_history_path(channel), _history_fields(channel, metric)) for channel, metric in product(CHANNELS, METRICS)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedRequest:
+    """
+    A request that may be sent; no other can be made: raises ValueError. `label` names it in errors.
+    The fields of a log-in hold the password, so they are in no text of this object.
+    """
+
+    path: str
+    fields: Fields = field(repr=False)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.path, self.fields) not in READS and not _is_login(self.path, self.fields):
+            raise ValueError(f"{self.path}: not on the list of what may be sent to a unit")
+
+
+def _is_login(path: str, fields: Fields) -> bool:
+    names = [name for name, _ in fields[:3]]
+    return (
+        path == LOGIN_PATH
+        and names == ["txtuname", "txtpasswd", "action"]
+        and fields[2][1] == "applylogin"
+        and len(fields) <= 4
+        and all(is_token(name, value) for name, value in fields[3:])
+    )
+
+
+def channel_states() -> AllowedRequest:
+    path, fields = _STATES
+    return AllowedRequest(path, fields, path)
+
+
+def chart(channel: Channel, metric: Metric) -> AllowedRequest:
+    """The last ten minutes of one metric."""
+    path = "/get_chart_data"
+    return AllowedRequest(path, _chart_fields(channel, metric), f"{path} ({channel} {metric})")
+
+
+def history(channel: Channel, metric: Metric) -> AllowedRequest:
+    """The last 24 hours of one metric, as a file."""
+    path = _history_path(channel)
+    return AllowedRequest(path, _history_fields(channel, metric), f"{path} ({channel} {metric})")
+
+
+def login(username: str, password: str, token: tuple[str, str] | None) -> AllowedRequest:
+    """`token`: the hidden field of the log-in page, where it has one."""
+    fields = (("txtuname", username), ("txtpasswd", password), ("action", "applylogin"))
+    return AllowedRequest(LOGIN_PATH, fields + ((token,) if token else ()), LOGIN_PATH)

@@ -1,0 +1,126 @@
+"""What the objects of one poll say together of a unit's receiver and inputs."""
+
+from __future__ import annotations
+
+import pytest
+from recorded_rows import (
+    CLOCK,
+    HARDWARE,
+    PTPBASE,
+    S650,
+    SYMM_GNSS,
+    TP5000E,
+    Served,
+    alarm,
+    reference,
+    sample,
+    scalar,
+    sky,
+)
+
+from timesyncd.sample import InputReference, Position, Satellite
+
+pytestmark = pytest.mark.disable_socket
+
+
+def test_satellites_are_joined_by_their_index() -> None:
+    """A satellite whose health or C/N0 is missing keeps its other columns."""
+    served = sky(2)
+    del served[f"{SYMM_GNSS}.2.1.3"][9, 2]
+    served[f"{SYMM_GNSS}.2.1.4"][9, 2] = 7
+    read = sample(served)
+
+    assert read.satellites == (Satellite(11, 40, True), Satellite(12, None, None))
+    assert read.unknown == ("satellites.health=unknown(7)",)
+
+
+@pytest.mark.parametrize(
+    ("served", "state"),
+    [
+        (sky(4) | reference("GNSS-1", 3), "locked"),
+        (sky(4) | reference("GPS", 1), "locked"),
+        (sky(3, 5) | reference("GNSS-1", 3), "tracking"),
+        (sky(8) | reference("GNSS-1", 2), "tracking"),
+        (sky(8) | reference("PTP-1", 3), "tracking"),
+        (sky(8), "tracking"),
+        ({f"{SYMM_GNSS}.1.1.4": {(9, 1): 2}}, "none"),
+        ({}, None),
+        (sky(8) | reference("GNSS-1", 3) | alarm(1), "antenna_fault"),
+        (sky(8) | alarm(1, id=500, text=b"Antenna current high"), "antenna_fault"),
+        (sky(8) | reference("GNSS-1", 3) | alarm(1, id=42, text=b"near client limit"), "locked"),
+    ],
+)
+def test_gnss_state_is_derived(served: Served, state: str | None) -> None:
+    """Locked needs a usable GNSS input and four healthy satellites; an antenna alarm says more than satellites do."""
+    assert sample(served).gnss_state == state
+
+
+@pytest.mark.parametrize(
+    ("text", "alarm_id", "antenna"),
+    [(b"OK", None, "ok"), (b"open", None, "open"), (b"Short circuit", None, "short"), (b"alarm", None, "fault"),
+     (b"ok", 12, "short"), (b"open", 11, "fault")],
+)  # fmt: skip
+def test_the_antenna_by_text_and_alarm(text: bytes, alarm_id: int | None, antenna: str) -> None:
+    """A standing alarm about the antenna says more than the status text."""
+    status: Served = {f"{TP5000E}.1.2.1.2": {(2,): HARDWARE % text}}
+    read = sample(status | (alarm(1, id=alarm_id) if alarm_id else {}))
+
+    assert (read.antenna, read.gnss_state) == (antenna, None if antenna == "ok" else "antenna_fault")
+
+
+def test_a_position_in_text() -> None:
+    """Degrees, minutes and seconds become degrees north and east."""
+    place = (9, 1)
+    read = sample({
+        f"{SYMM_GNSS}.3.1.2": {place: b"S33:51:36.00"}, f"{SYMM_GNSS}.3.1.3": {place: b"E151:12:36.00"},
+        f"{SYMM_GNSS}.3.1.4": {place: b"+0058.1"},
+    })  # fmt: skip
+
+    assert read.position == Position(-33.86, 151.21, 58.1)
+
+
+def test_satellites_in_one_line_of_text() -> None:
+    """An S650 lists them; a line that was cut says how many are missing."""
+    lists = [
+        sample({f"{S650}.4.3": scalar(text)}) for text in (b"2,X5,Y1,CGPS,X31,Y2,CGPS", b"3,X5,Y1,CGPS,X3", b"0", b"?")
+    ]
+
+    assert [read.satellites for read in lists] == [
+        (Satellite(5, None, None), Satellite(31, None, None)), (Satellite(5, None, None), Satellite(3, None, None)), (), None,
+    ]  # fmt: skip
+    assert [read.unknown for read in lists] == [
+        (), ("satellites=3 counted, 2 listed",), (), ("satellite_list=undecodable('?')",)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("clock_class", "source", "state"), [(6, 0x20, "locked"), (6, 0x40, "tracking"), (7, 0x20, "tracking")]
+)
+def test_gnss_is_locked_without_a_table_of_references(clock_class: int, source: int, state: str) -> None:
+    """A locked clock whose source of time is GNSS uses it, where no table of inputs says so."""
+    served: Served = {
+        f"{PTPBASE}.3.1.9": {CLOCK: clock_class},
+        f"{PTPBASE}.5.1.11": {CLOCK: source},
+    }
+
+    assert sample(sky(4) | served).gnss_state == state
+
+
+def test_the_selected_reference_is_named() -> None:
+    """Its name comes from its column, or from the index where the column is not accessible."""
+    served = reference("GNSS-1", 3)
+    named = sample(served).selected_reference
+    del served[f"{TP5000E}.6.1.1.1"]
+
+    assert (named, sample(served).selected_reference) == ("GNSS-1", "GNSS-1")
+
+
+def test_references_have_their_qualification() -> None:
+    """Each input is listed with what the unit thinks of it, also with a number that no map explains."""
+    served = {
+        key: value for name, number in (("GNSS-1", 3), ("PTP-1", 7)) for key, value in reference(name, number).items()
+    }
+    first = reference("GNSS-1", 3)
+    merged = {oid: first[oid] | served[oid] for oid in served}
+
+    assert sample(merged).references == (InputReference("PTP-1", "unknown(7)"), InputReference("GNSS-1", "selected"))

@@ -1,0 +1,296 @@
+"""Units whose web interface answers wrongly: one clear typed error each, nothing kept, and nothing sent but reads."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import re
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from web_units import (
+    COOKIE,
+    GOOD,
+    PASSWORD,
+    TOKEN,
+    UNIX_S,
+    USERNAME,
+    Handler,
+    Lab,
+    S,
+    Unit,
+    certificate,
+    server_context,
+    told,
+)
+
+from timesyncd.drivers._web import LARGEST_FILE
+from timesyncd.drivers._web_requests import READS
+from timesyncd.drivers._web_session import LARGEST_ANSWER
+from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
+    monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
+    async with AsyncExitStack() as stack:
+        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))
+
+
+async def broken_json(request: web.Request) -> web.StreamResponse:
+    return web.Response(text='{"chartData": [{"X": 1', content_type="application/json")
+
+
+async def wrong_type(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"chartData": [{"X": UNIX_S, "Y": "much", "OFFSET": 37}]})
+
+
+async def not_a_number(request: web.Request) -> web.StreamResponse:
+    return web.Response(text='{"chartData": [{"X": NaN, "Y": 1, "OFFSET": 37}]}', content_type="application/json")
+
+
+async def huge_number(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"chartData": [{"X": UNIX_S, "Y": 10**300, "OFFSET": 37}]})
+
+
+async def html(request: web.Request) -> web.StreamResponse:
+    return web.Response(text=f"<html>you are {PASSWORD}</html>", content_type="text/html")
+
+
+async def hundred_megabytes(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(1600):
+        await response.write(b"[" * 65_536)
+        await asyncio.sleep(0)  # so that it learns that nobody listens any more
+    return response
+
+
+async def gzip_bomb(request: web.Request) -> web.StreamResponse:
+    bomb = gzip.compress(bytes(50_000_000))
+    return web.Response(body=bomb, headers={"Content-Encoding": "gzip"}, content_type="application/json")
+
+
+async def reset(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    request.transport.abort()
+    return web.Response()
+
+
+async def cut_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"chartData": [')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def redirect_elsewhere(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=307, headers={"Location": f"https://192.0.2.66:8443/get?sid={COOKIE}"})
+
+
+async def redirect_to_http(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=302, headers={"Location": f"http://127.0.0.1:{request.url.port}/get_chart_data"})
+
+
+async def drip(request: web.Request) -> web.StreamResponse:
+    """An octet every tenth of a second: a steady stream, and no answer for hours."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(36_000):
+        await response.write(b"[")
+        await asyncio.sleep(0.1)
+    return response
+
+
+async def gone(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=404)
+
+
+LIES: dict[str, tuple[Handler, type[SourceError], str]] = {
+    "HTML": (html, Malformed, r"HTML \(\d+ octets\) came where JSON belongs"),
+    "broken JSON": (broken_json, Malformed, "broken JSON"),
+    "a wrong type": (wrong_type, Malformed, "Y is a text, a number is wanted"),
+    "NaN": (not_a_number, Malformed, "a number is NaN"),
+    "a huge number": (huge_number, Malformed, "Y is beyond"),
+    "100 MB": (hundred_megabytes, Malformed, f"more than {LARGEST_ANSWER} octets came"),
+    "a gzip bomb": (gzip_bomb, Malformed, "a compressed answer came"),
+    "a reset": (reset, Unreachable, "the connection broke off"),
+    "cut off": (cut_off, Malformed, "the answer broke off half-way"),
+    "a redirect elsewhere": (redirect_elsewhere, Malformed, r"a redirect to https://192\.0\.2\.66:8443 came"),
+    "a redirect to plain HTTP": (redirect_to_http, Malformed, r"a redirect to http://127\.0\.0\.1:\d+ came"),
+    "404": (gone, Refused, "HTTP status 404 came"),
+}
+
+
+@pytest.mark.parametrize(("lie", "expected", "said"), LIES.values(), ids=LIES.keys())
+async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: str) -> None:
+    """One error that names unit, object and what came; the next honest poll is whole, with at most one log-in a poll."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port)
+    unit.answers["/get_chart_data"] = lie
+
+    actual = await told(reader, expected)
+
+    assert "/get_chart_data (GNSS-1 te): " in actual
+    assert re.search(said, actual), actual
+    assert unit.logins == 1
+
+    del unit.answers["/get_chart_data"]
+
+    assert (await reader.poll(60 * S)).time_errors == GOOD
+
+
+async def test_a_page_in_place_of_one_chart(lab: Lab) -> None:
+    """Where the session stands, a page is a wrong answer and no refused log-in: the account is not held to be wrong."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port)
+    await reader.poll(0)
+    unit.answers["/get_chart_data"] = html
+
+    first = await told(reader, Malformed, 60 * S)
+    second = await told(reader, Malformed, 120 * S)
+
+    assert first == second
+    assert unit.logins == 3
+
+
+@pytest.mark.parametrize("lie", [redirect_elsewhere, redirect_to_http])
+async def test_no_password_follows_a_redirect(lab: Lab, lie: Handler) -> None:
+    """A unit that points elsewhere before the log-in hears no password."""
+    unit = await lab.serve(Unit())
+    unit.answers["/channels_thresholdValue"] = lie
+    reader = await lab.reader(unit.port)
+
+    await told(reader, Malformed)
+
+    assert [heard.path for heard in unit.heard] == ["/channels_thresholdValue"]
+
+
+async def test_one_byte_a_second(lab: Lab) -> None:
+    """However steadily octets drip: half of timeout_s, then the object that did not come is named."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port, timeout_s=2)
+
+    unit.answers["/channels_thresholdValue"] = drip
+
+    actual = await told(reader, Unreachable)
+
+    assert actual.endswith("/channels_thresholdValue: no whole answer within 1 s")
+
+
+async def test_headers_without_end(lab: Lab) -> None:
+    """A unit that is not HTTP, or never ends its headers, is one clear error too."""
+
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-dropbear " + PASSWORD.encode() + b"\r\n" * 3)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0, ssl=server_context(lab.own))
+    async with server:
+        reader = await lab.reader(server.sockets[0].getsockname()[1])
+        actual = await told(reader, Malformed)
+
+    assert actual.endswith("/channels_thresholdValue: the answer is not HTTP")
+
+
+async def test_nobody_there(lab: Lab) -> None:
+    """A closed port is unreachable."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port)
+    await lab.stack.aclose()
+    await reader.open()
+    lab.stack.push_async_callback(reader.close)
+
+    assert await told(reader, Unreachable)
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        (html, "HTML"),
+        (gone, "HTTP status 404 came"),
+        (reset, "the connection broke off"),
+        (redirect_elsewhere, "a redirect to"),
+        (hundred_megabytes, f"more than {LARGEST_FILE} octets came"),
+        (drip, "no whole file within 1 s"),
+    ],
+)
+async def test_a_history_that_lies(lab: Lab, lie: Handler, said: str) -> None:
+    """What the unit measures now counts without its history: a note, nothing kept, no new log-in."""
+    unit = await lab.serve(Unit())
+    unit.answers["/perfmon_gnss_stat"] = lie
+    reader = await lab.reader(unit.port, fill_history=True, timeout_s=2)
+
+    actual = await reader.poll(0)
+    (note,) = actual.notes
+
+    assert (actual.time_errors, actual.series, unit.logins) == (GOOD, (), 1)
+    assert note.startswith(f"history: 127.0.0.1:{unit.port}: /perfmon_gnss_stat (GNSS-1 te): ")
+    assert said in note and PASSWORD not in note and COOKIE not in note
+
+
+async def test_a_long_history(lab: Lab) -> None:
+    """A day at a value a second is longer than any other answer may be, and is read."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port, fill_history=True)
+    row = "2026-07-31,23:59:58, 1\n"
+
+    async def a_day(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=row * 86_400)
+
+    unit.answers["/perfmon_gnss_stat"] = a_day
+
+    (series,) = (await reader.poll(0)).series
+
+    assert len(row) * 86_400 > LARGEST_ANSWER
+    assert len(series.points) == 86_400
+
+
+async def test_a_whole_life_sends_nothing_else(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Through every lie, session end and refusal: what the client was told to send, and what arrived, is the closed list of reads
+    and the one log-in; and no log line holds a secret.
+    """
+    caplog.set_level(logging.DEBUG)
+    sent: list[tuple[str, str]] = []
+    original = aiohttp.ClientSession._request
+
+    async def recorded(self: aiohttp.ClientSession, method: str, url: Any, **given: Any) -> Any:
+        sent.append((method, str(url.path_qs)))
+        return await original(self, method, url, **given)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", recorded)
+    unit = await lab.serve(Unit(with_token=True))
+    reader = await lab.reader(unit.port, fill_history=True)
+    now_ns = 0
+    for path in ("/channels_thresholdValue", "/get_chart_data", "/perfmon_gnss_stat", "/login"):
+        for lie, _, _ in LIES.values():
+            unit.answers, unit.session, now_ns = {path: lie}, None, now_ns + 3600 * S
+            try:
+                await reader.poll(now_ns)
+            except SourceError:
+                await reader.close()
+                await reader.open()
+    arrived = {(heard.path, heard.fields) for heard in unit.heard}
+    login = (("txtuname", USERNAME), ("txtpasswd", PASSWORD), ("action", "applylogin"))
+
+    assert {heard.method for heard in unit.heard} == {method for method, _ in sent} == {"POST"}
+    assert {path for _, path in sent} == {path for path, _ in arrived}
+    assert arrived - READS <= {("/login", login), ("/login", (*login, ("csrf_token", TOKEN)))}
+    assert not [secret for secret in (PASSWORD, COOKIE, TOKEN) if secret in caplog.text]

@@ -1,0 +1,103 @@
+"""How a unit's web interface proves who it is: before that nothing is sent to it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from web_units import (
+    GOOD,
+    PASSWORD,
+    Lab,
+    Unit,
+    certificate,
+    server_context,
+    told,
+)
+
+from timesyncd.errors import Refused, SourceError
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
+    monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
+    async with AsyncExitStack() as stack:
+        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))
+
+
+async def test_a_certificate_that_changed(lab: Lab) -> None:
+    """A pinned unit with another certificate hears nothing; the error says which came and what to do."""
+    other = certificate(lab.folder, "other")
+    unit = await lab.serve(Unit(), other)
+    reader = await lab.reader(unit.port)
+
+    actual = await told(reader, Refused)
+
+    assert f"one with fingerprint {other.fingerprint} came, and nothing was sent" in actual
+    assert "set fingerprint anew" in actual
+    assert unit.heard == []
+
+
+async def test_a_ca(lab: Lab) -> None:
+    """A certificate that the given file signed is believed."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port, ca=lab.own.pem)
+
+    assert (await reader.poll(0)).time_errors == GOOD
+
+
+async def test_a_certificate_that_another_signed(lab: Lab) -> None:
+    """A certificate that the given file did not sign is not believed, and its unit hears nothing."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port, ca=certificate(lab.folder, "other").pem)
+
+    actual = await told(reader, Refused)
+
+    assert "its certificate cannot be trusted: " in actual
+    assert unit.heard == []
+
+
+async def test_insecure_reads(lab: Lab) -> None:
+    """insecure = true takes any certificate."""
+    unit = await lab.serve(Unit(), certificate(lab.folder, "other"))
+    reader = await lab.reader(unit.port, insecure=True)
+
+    actual = await reader.poll(0)
+
+    assert actual.time_errors == GOOD
+
+
+def only_tls_1_1(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1_1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    return context
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+@pytest.mark.parametrize("proof", ["fingerprint", "ca", "insecure"])
+async def test_tls_1_2_at_least(lab: Lab, proof: str) -> None:
+    """A unit that speaks only TLS 1.1, which a client of that age can read, is refused whatever the proof."""
+    versions = []
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        versions.append(writer.get_extra_info("ssl_object").version())
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=only_tls_1_1(server_context(lab.own)))
+    given = {"fingerprint": lab.own.fingerprint, "ca": lab.own.pem, "insecure": True}[proof]
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        of_that_age = only_tls_1_1(ssl.create_default_context(cafile=lab.own.pem))
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=of_that_age)
+        writer.close()
+        actual = await told(await lab.reader(port, **{proof: given}), SourceError)
+
+    assert "TLS 1.2 or later" in actual
+    assert versions == ["TLSv1.1"]

@@ -1,0 +1,188 @@
+"""A unit's web interface over real TLS: one session, whatever generation its log-in is of, and the history behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from web_units import (
+    COOKIE,
+    GOOD,
+    PASSWORD,
+    TOKEN,
+    Lab,
+    S,
+    Unit,
+    certificate,
+    one_file,
+    told,
+)
+
+from timesyncd.drivers._web import WebReading
+from timesyncd.drivers._web_session import LOGIN_HELD_S
+from timesyncd.errors import Refused
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
+    monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
+    async with AsyncExitStack() as stack:
+        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))
+
+
+async def test_an_honest_unit(lab: Lab) -> None:
+    """Channel states, then the newest point of each metric of each measured channel."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port)
+
+    actual = await reader.poll(0)
+
+    assert actual == WebReading(GOOD, 37, (), ())
+
+
+async def test_one_session(lab: Lab) -> None:
+    """One log-in lasts, also across close and open; each request bears its cookie."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port)
+    await reader.poll(0)
+    await reader.poll(60 * S)
+    await reader.close()
+    await reader.open()
+    await reader.poll(120 * S)
+
+    assert unit.logins == 1
+    assert {heard.cookies.get("sid") for heard in unit.heard[2:]} == {f"{COOKIE}1"}
+
+
+REFUSALS: dict[str, Callable[[], web.Response]] = {
+    "a page": lambda: web.Response(text="<html>log in</html>", content_type="text/html"),
+    "a redirect to the page": lambda: web.Response(status=302, headers={"Location": "/login.html"}),
+    "401": lambda: web.Response(status=401),
+    "403": lambda: web.Response(status=403),
+    "an error in JSON": lambda: web.json_response({"error": "session expired"}),
+    "nothing": lambda: web.Response(),
+}
+
+
+@pytest.mark.parametrize("no_session", REFUSALS.values(), ids=REFUSALS.keys())
+async def test_a_session_that_ended(lab: Lab, no_session: Callable[[], web.Response]) -> None:
+    """However a unit says that the session ended: one new log-in, whose new cookie is used, and the reading is whole."""
+    unit = await lab.serve(Unit(no_session=no_session))
+    reader = await lab.reader(unit.port)
+    await reader.poll(0)
+    unit.session = None
+
+    actual = await reader.poll(60 * S)
+
+    assert actual.time_errors == GOOD
+    assert unit.logins == 2
+    assert unit.heard[-1].cookies["sid"] == f"{COOKIE}2"
+
+
+async def test_a_session_that_ends_between_two_charts(lab: Lab) -> None:
+    """The chart that came too late is asked for again."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port)
+
+    async def too_late(request: web.Request) -> web.StreamResponse:
+        del unit.answers["/get_chart_data"]
+        unit.session = None
+        return unit.no_session()
+
+    await reader.poll(0)
+    unit.answers["/get_chart_data"] = too_late
+
+    actual = await reader.poll(60 * S)
+
+    assert actual.time_errors == GOOD
+    assert unit.logins == 2
+
+
+async def test_a_page_with_a_token(lab: Lab) -> None:
+    """A unit whose log-in page holds a hidden token gets it back with the log-in."""
+    unit = await lab.serve(Unit(with_token=True))
+    reader = await lab.reader(unit.port)
+
+    actual = await reader.poll(0)
+
+    assert actual.time_errors == GOOD
+    assert ("csrf_token", TOKEN) in [field for heard in unit.heard for field in heard.fields]
+
+
+async def test_a_login_that_redirects(lab: Lab) -> None:
+    """A log-in that answers with its own front page is good when data follows; the front page is not fetched."""
+    unit = Unit()
+
+    async def log_in(request: web.Request) -> web.StreamResponse:
+        answer = unit.log_in({name: str(value) for name, value in (await request.post()).items()})
+        answer.set_status(302)
+        answer.headers["Location"] = "/index.html"
+        return answer
+
+    unit.answers["/login"] = log_in
+    await lab.serve(unit)
+    reader = await lab.reader(unit.port)
+
+    assert (await reader.poll(0)).time_errors == GOOD
+    assert "/index.html" not in {heard.path for heard in unit.heard}
+
+
+async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
+    """It is found out by the next read, told once, and not repeated for ten minutes: units lock accounts."""
+    unit = await lab.serve(Unit(password="another"))
+    reader = await lab.reader(unit.port)
+
+    first = await told(reader, Refused, 0)
+    await reader.close()
+    await reader.open()
+    second = await told(reader, Refused, 60 * S)
+
+    assert "/channels_thresholdValue: HTML (19 octets) came where JSON belongs" in first
+    assert "the log-in was answered, and yet no session followed" in first
+    assert "username and password" in first
+    assert "an earlier log-in was refused; the next is tried in 540 s" in second
+    assert unit.logins == 1
+
+    unit.password = PASSWORD
+
+    assert (await reader.poll(LOGIN_HELD_S * S)).time_errors == GOOD
+
+
+@pytest.mark.parametrize(("status", "held"), [(401, True), (403, True), (503, False)])
+async def test_a_login_that_says_no(lab: Lab, status: int, held: bool) -> None:
+    """A plain no holds the next log-in back; a unit that is just starting does not."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port)
+    asked = 0
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        return web.Response(status=status)
+
+    unit.answers["/login"] = refuse
+
+    assert f"/login: HTTP status {status} came" in await told(reader, Refused, 0)
+    await told(reader, Refused, 60 * S)
+    assert asked == (1 if held else 2)
+
+
+async def test_history_fills_the_hole(lab: Lab) -> None:
+    """After a start one file a poll comes, each once; after ten minutes without a reading they come again."""
+    unit = await lab.serve(Unit())
+    reader = await lab.reader(unit.port, fill_history=True)
+
+    series = [(await reader.poll(minute * 60 * S)).series for minute in (0, 1, 2, 3, 14)]
+
+    assert series == [
+        (one_file("te", 0),),
+        (one_file("cte", 1),),
+        (one_file("max_te", 2),),
+        (),
+        (one_file("te", 0),),
+    ]
