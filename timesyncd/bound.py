@@ -9,6 +9,9 @@ from typing import NamedTuple
 DEFAULT_HOLDOVER_AFTER_NS = 5_000_000_000
 DEFAULT_VOID_AFTER_NS = 1_000_000_000_000
 
+#: What a poll told of a grandmaster's own error holds no longer than this: as long as a clock's own bound does.
+UNIT_HOLDS_NS = DEFAULT_VOID_AFTER_NS
+
 
 class ClockStatus(IntEnum):
     """How far the clock may be trusted now. SYNCHRONIZED: fed by fresh, valid samples; it says nothing of steering."""
@@ -51,10 +54,27 @@ class Reason(IntEnum):
     GRANDMASTER_ACCURACY_UNKNOWN = 18
     NOT_COMPUTED = 19
     OTHER_LAYOUT = 20
+    GRANDMASTER_RESTARTED = 21
+    GRANDMASTER_JUMPED = 22
+    GRANDMASTER_LEFT_HOLDOVER = 23
+    GRANDMASTER_IDENTITY_CHANGED = 24
+    GRANDMASTER_UTC_OFFSET_CHANGED = 25
+    HOLDOVER_BUDGET_EXCEEDED = 26
+    NO_HOLDOVER_BUDGET = 27
+    HOLDOVER_AGE_UNKNOWN = 28
+    GRANDMASTER_CONTRADICTS_ITSELF = 29
+    GRANDMASTER_STATE_UNKNOWN = 30
+    GRANDMASTER_UNTOLD = 31
+    GRANDMASTER_UNHEARD = 32
 
     @property
     def text(self) -> str:
         return _REASON_TEXTS[self]
+
+    @classmethod
+    def of_grandmaster(cls, text: str) -> Reason:
+        """The inverse of `text`, for what was told of a grandmaster; a text that this version does not know is no good news."""
+        return _BY_TEXT.get(text, Reason.GRANDMASTER_STATE_UNKNOWN)
 
 
 _REASON_TEXTS = {
@@ -79,7 +99,21 @@ _REASON_TEXTS = {
     Reason.GRANDMASTER_ACCURACY_UNKNOWN: "the grandmaster announces no accuracy",
     Reason.NOT_COMPUTED: "not computed",
     Reason.OTHER_LAYOUT: "the clock segment has another layout version",
+    Reason.GRANDMASTER_RESTARTED: "the grandmaster restarted",
+    Reason.GRANDMASTER_JUMPED: "the grandmaster's phase jumped",
+    Reason.GRANDMASTER_LEFT_HOLDOVER: "the grandmaster follows its reference anew: its phase may have moved at once",
+    Reason.GRANDMASTER_IDENTITY_CHANGED: "the grandmaster changed its clock identity",
+    Reason.GRANDMASTER_UTC_OFFSET_CHANGED: "the grandmaster changed its UTC offset",
+    Reason.HOLDOVER_BUDGET_EXCEEDED: "the grandmaster has been in holdover for longer than its budget",
+    Reason.NO_HOLDOVER_BUDGET: "the grandmaster is in holdover, and no holdover budget is configured for its oscillator",
+    Reason.HOLDOVER_AGE_UNKNOWN: "the grandmaster is in holdover of unknown age",
+    Reason.GRANDMASTER_CONTRADICTS_ITSELF: "the grandmaster contradicts itself",
+    Reason.GRANDMASTER_STATE_UNKNOWN: "the grandmaster's clock state is not known",
+    Reason.GRANDMASTER_UNTOLD: "the grandmaster does not tell its own error",
+    Reason.GRANDMASTER_UNHEARD: "nothing was heard of the grandmaster for too long",
 }
+
+_BY_TEXT = {text: reason for reason, text in _REASON_TEXTS.items()}
 
 
 class Interval(NamedTuple):
@@ -105,9 +139,11 @@ class Bound:
             return None
         return self.bound_ns - (-self.growth_ppb * age_ns // 1_000_000_000)
 
-    def plus(self, more_ns: int) -> Bound:
-        """A bound against a clock that is at most `more_ns` further away; unbounded stays unbounded."""
-        return self if self.bound_ns is None else Bound(self.bound_ns + more_ns, self.growth_ppb, self.reason)
+    def plus(self, more_ns: int, growth_ppb: int = 0) -> Bound:
+        """A bound against a clock that is at most `more_ns` further away, and drifts away; unbounded stays unbounded."""
+        if self.bound_ns is None:
+            return self
+        return Bound(self.bound_ns + more_ns, self.growth_ppb + growth_ppb, self.reason)
 
 
 def unbounded(reason: Reason) -> Bound:

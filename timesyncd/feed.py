@@ -16,10 +16,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One reading and the bound that followed from it; None where none follows (a grandmaster's reading)."""
+    """
+    One reading and the node's bound that followed from it; None where none follows (a grandmaster's reading). `source_bound`
+    is what the reading's source by itself makes of it, be it believed or not.
+    """
 
     reading: Reading
     bound: ErrorBound | None
+    source_bound: ErrorBound | None = None
 
 
 class Subscription(Generic[T]):

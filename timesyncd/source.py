@@ -16,12 +16,17 @@ from dataclasses import dataclass
 from timesyncd.bound import Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.sample import ACCURACY_NS, ClockSample
+from timesyncd.verdict import GrandmasterVerdict
 
 #: What a servo or an operator may do to the clock's rate when nobody looks: the kernel's limit.
 SLEW_LIMIT_PPB = 500_000
 
 #: A change of frequency above this is no steady steering: assume the limit until the memory has passed.
 LARGE_FREQUENCY_CHANGE_PPB = 10_000
+
+#: Clock classes on the PTP timescale: locked to a primary reference, and in holdover within specification.
+LOCKED_CLASS = 6
+HOLDOVER_CLASS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +159,10 @@ def grandmaster_bound(parent: Bound, sample: ClockSample, settings: SourceSettin
     return parent.plus(hops * settings.boundary_clock_error_ns)
 
 
-def utc_bound(gm: Bound, sample: ClockSample, settings: SourceSettings) -> Bound:
-    """Against UTC: the grandmaster's own error on top, where it says so and its timescale is known."""
+def utc_bound(
+    gm: Bound, sample: ClockSample, settings: SourceSettings, verdict: GrandmasterVerdict | None = None
+) -> Bound:
+    """Against UTC: the grandmaster's own error on top, where it is told and the timescale is known. Both growths count."""
     if gm.bound_ns is None:
         return gm
     if not sample.ptp_timescale:
@@ -164,13 +171,42 @@ def utc_bound(gm: Bound, sample: ClockSample, settings: SourceSettings) -> Bound
         return unbounded(Reason.UTC_OFFSET_UNKNOWN)
     if sample.current_utc_offset_s != settings.utc_offset_s:
         return unbounded(Reason.UTC_OFFSET_DIFFERS)
-    if sample.clock_class not in (6, 7):
+    own = _grandmaster_error(sample, settings, verdict)
+    return own if own.bound_ns is None else gm.plus(own.bound_ns, own.growth_ppb)
+
+
+def _grandmaster_error(sample: ClockSample, settings: SourceSettings, verdict: GrandmasterVerdict | None) -> Bound:
+    """
+    The worse of what it announces and what its poller says. Two exceptions: a poller that knows nothing does not count, nor
+    one that knew it locked and fell silent; and in a holdover that both tell, its own budget stands in for the flat one.
+    """
+    announced = _announced_error(sample, settings)
+    if verdict is None:
+        return announced
+    told = verdict.utc_at(sample.as_of_ns)
+    silent = told.reason is Reason.GRANDMASTER_UNHEARD and verdict.holdover_left_ns is None
+    if silent or told.reason is Reason.GRANDMASTER_UNTOLD:
+        return announced
+    if verdict.holdover_left_ns is not None and sample.clock_class == HOLDOVER_CLASS:
+        announced = Bound(ACCURACY_NS.get(sample.clock_accuracy, 0))
+    return _worse(told, announced)
+
+
+def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:
+    if sample.clock_class not in (LOCKED_CLASS, HOLDOVER_CLASS):
         return unbounded(Reason.GRANDMASTER_NOT_LOCKED)
     accuracy_ns = ACCURACY_NS.get(sample.clock_accuracy)
     if accuracy_ns is None:
         return unbounded(Reason.GRANDMASTER_ACCURACY_UNKNOWN)
-    holdover_ns = settings.grandmaster_holdover_budget_ns if sample.clock_class == 7 else 0
-    return gm.plus(accuracy_ns + holdover_ns)
+    holdover_ns = settings.grandmaster_holdover_budget_ns if sample.clock_class == HOLDOVER_CLASS else 0
+    return Bound(accuracy_ns + holdover_ns)
+
+
+def _worse(one: Bound, other: Bound) -> Bound:
+    """A bound that holds where either does; unbounded where one is."""
+    if one.bound_ns is None or other.bound_ns is None:
+        return one if one.bound_ns is None else other
+    return Bound(max(one.bound_ns, other.bound_ns), max(one.growth_ppb, other.growth_ppb))
 
 
 def utc_seconds_removed(sample: ClockSample, settings: SourceSettings) -> int:

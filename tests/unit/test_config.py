@@ -10,6 +10,7 @@ import pytest
 from timesyncd import config
 from timesyncd.driver import options_of
 from timesyncd.errors import ConfigError
+from timesyncd.grandmaster import HoldoverCurve
 
 GOOD = """
 [node]
@@ -25,6 +26,9 @@ name = "gm-a"
 driver = "timeprovider"
 host = "192.0.2.1"
 community = { env = "COMMUNITY" }
+oscillator = "ocxo"
+[oscillator.ocxo]
+holdover = [[0, 100], [3600, 460]]
 [mqtt]
 host = "broker"
 [web]
@@ -47,6 +51,17 @@ def test_a_section_that_is_there_switches_its_part_on() -> None:
     assert parsed.source[0].bounds.settings().source.grandmaster_rate_ppb == 100
 
 
+def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
+    """
+    By name; a unit that names none has none.
+    """
+    parsed = parse(GOOD)
+    nameless = parse(GOOD.replace('oscillator = "ocxo"\n', ""))
+
+    assert parsed.curve_of(parsed.grandmaster[0]) == HoldoverCurve(((0, 100), (3_600, 460)))
+    assert nameless.curve_of(nameless.grandmaster[0]) is None
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -54,7 +69,7 @@ def test_a_section_that_is_there_switches_its_part_on() -> None:
         (("[web]", '[web]\n"a\\nb" = 1'), "t.toml: web.'a\\nb' = 1: unknown key; allowed here: host, port"),
         (
             ("[web]", "[wbe]"),
-            "t.toml: wbe = {}: unknown key; allowed here: grandmaster, hub, mqtt, node, source, store, web",
+            "t.toml: wbe = {}: unknown key; allowed here: grandmaster, hub, mqtt, node, oscillator, source, store, syslog, traps, web",
         ),
         (("20000", "-1"), "t.toml: source[0].bounds.local_drift_ppb = -1: Input should be greater than or equal to 0"),
         (("20000", '"fast"'), "t.toml: source[0].bounds.local_drift_ppb = 'fast': Input should be a valid integer"),
@@ -65,6 +80,19 @@ def test_a_section_that_is_there_switches_its_part_on() -> None:
         (('driver = "ptp4l"', ""), "t.toml: source[0].driver = None: the name of a driver is wanted"),
         (('{ env = "COMMUNITY" }', '{ env = "A", file = "/b" }'), "t.toml: grandmaster[0].community"),
         (('host = "broker"', ""), "t.toml: mqtt.host: missing"),
+        (
+            ("3600, 460", "3600, 99"),
+            "t.toml: oscillator.ocxo.holdover = [[0, 100], [3600, 99]]: Value error, the seconds",
+        ),
+        (("[0, 100], ", ""), "t.toml: oscillator.ocxo.holdover = [[3600, 460]]: Value error, two points or more"),
+        (
+            ("holdover = ", "ageing = 1\nholdover = "),
+            "t.toml: oscillator.ocxo.ageing = 1: unknown key; allowed here: holdover",
+        ),
+        (
+            ("[oscillator.ocxo]", "[oscillator.rb]"),
+            "t.toml: grandmaster[0].oscillator = 'ocxo': there is no [oscillator.ocxo]; those there are: rb",
+        ),
         (("[[source]]", "[source]"), "t.toml: source = "),
     ],
 )

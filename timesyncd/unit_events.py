@@ -1,0 +1,165 @@
+"""What happened to a grandmaster between two of its samples. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from timesyncd.bound import Reason
+from timesyncd.clocks import NS_PER_S
+from timesyncd.sample import ACCURACY_NS, ClockState, GrandmasterSample, TimeError
+
+#: A phase that moves further than this between two polls has jumped, beside what the rate and twice the accuracy explain.
+JUMP_NS = 1_000
+
+#: How fast a grandmaster's phase may move: what the nodes assume of it, too (`grandmaster_rate_ppb`).
+RATE_PPB = 100
+
+#: sysUpTime counts hundredths of a second in 32 bits.
+UPTIME_WRAPS_S = 2**32 // 100
+
+#: How far an agent's uptime may lag between two readings without a restart.
+UPTIME_SLACK_S = 60
+
+#: States that tell nothing of the clock: not served this time, or not understood.
+DARK = (None, ClockState.UNKNOWN)
+HOLDOVERS = (ClockState.HOLDOVER, ClockState.HOLDOVER_OUT_OF_SPEC)
+
+
+class UnitEventKind(StrEnum):
+    """What happens to a unit, the gravest first."""
+
+    RESTARTED = "restarted"
+    IDENTITY_CHANGED = "identity-changed"
+    UTC_OFFSET_CHANGED = "utc-offset-changed"
+    PHASE_JUMPED = "phase-jumped"
+    LEFT_HOLDOVER = "left-holdover"
+    LOCKED_ANEW = "locked-anew"
+    LEAP_ANNOUNCED = "leap-announced"
+
+    @property
+    def voids(self) -> Reason | None:
+        """Why what its followers measured before is void; None: it is not."""
+        return _VOIDS.get(self)
+
+
+_VOIDS = {
+    UnitEventKind.RESTARTED: Reason.GRANDMASTER_RESTARTED,
+    UnitEventKind.IDENTITY_CHANGED: Reason.GRANDMASTER_IDENTITY_CHANGED,
+    UnitEventKind.UTC_OFFSET_CHANGED: Reason.GRANDMASTER_UTC_OFFSET_CHANGED,
+    UnitEventKind.PHASE_JUMPED: Reason.GRANDMASTER_JUMPED,
+    UnitEventKind.LEFT_HOLDOVER: Reason.GRANDMASTER_LEFT_HOLDOVER,
+    UnitEventKind.LOCKED_ANEW: Reason.GRANDMASTER_LEFT_HOLDOVER,
+}
+
+
+class Changes:
+    """What each sample says otherwise than the last one that said anything of it. `state` is the last one told."""
+
+    def __init__(self) -> None:
+        self.state: ClockState | None = None
+        self._told: dict[str, GrandmasterSample] = {}
+        self._channels: dict[str, TimeError] = {}
+
+    def accept(self, sample: GrandmasterSample) -> list[tuple[UnitEventKind, str]]:
+        """What happened since, the gravest first, with its evidence."""
+        restart = self._change("engine_boots", sample) or self._uptime_back(sample)
+        if restart:
+            self._told.pop("phase_offset_ns", None)
+            self._channels.clear()
+        happened = [
+            (UnitEventKind.RESTARTED, restart),
+            (UnitEventKind.IDENTITY_CHANGED, self._change("clock_identity", sample)),
+            (UnitEventKind.UTC_OFFSET_CHANGED, self._change("utc_offset_s", sample)),
+            (UnitEventKind.PHASE_JUMPED, self._phase_jump(sample) or self._channels_jump(sample)),
+            *self._reference_back(sample),
+            (UnitEventKind.LEAP_ANNOUNCED, self._leap(sample)),
+        ]
+        self._remember(sample)
+        return [(kind, why) for kind, why in happened if why is not None]
+
+    def _remember(self, sample: GrandmasterSample) -> None:
+        for field in ("engine_boots", "clock_identity", "utc_offset_s", "leap", "phase_offset_ns"):
+            if getattr(sample, field) is not None:
+                self._told[field] = sample
+        uptime = self._told.get("uptime_s")
+        # Read at its own pace: only another number is a new reading.
+        if sample.uptime_s is not None and (uptime is None or uptime.uptime_s != sample.uptime_s):
+            self._told["uptime_s"] = sample
+        self._channels |= {error.channel: error for error in _channels(sample)}
+        self.state = self.state if sample.clock_state in DARK else sample.clock_state
+
+    def _change(self, field: str, sample: GrandmasterSample) -> str | None:
+        last = self._told.get(field)
+        before, now = getattr(last, field, None), getattr(sample, field)
+        return f"{field} was {before} and is {now}" if None not in (before, now) and before != now else None
+
+    def _uptime_back(self, sample: GrandmasterSample) -> str | None:
+        """
+        Its uptime went back, or lags by more than it may. sysUpTime also begins anew after 497 days: that is no restart where
+        the boots are served, since those stood still.
+        """
+        last, now_s = self._told.get("uptime_s"), sample.uptime_s
+        if last is None or last.uptime_s is None or now_s is None or now_s == last.uptime_s:
+            return None
+        due_s = last.uptime_s + (sample.boottime_ns - last.boottime_ns) // NS_PER_S
+        if last.uptime_s <= now_s and due_s - UPTIME_SLACK_S <= now_s:
+            return None
+        boots_stood_still = sample.engine_boots is not None and "engine_boots" in self._told
+        if boots_stood_still and due_s + UPTIME_SLACK_S >= UPTIME_WRAPS_S:
+            return None
+        return f"it has been up for {now_s} s, {due_s} s were due"
+
+    def _phase_jump(self, sample: GrandmasterSample) -> str | None:
+        """By its own phase offset, as long as it is against the same reference."""
+        last = self._told.get("phase_offset_ns")
+        if last is None or last.phase_offset_ns is None or sample.phase_offset_ns is None:
+            return None
+        if last.selected_reference != sample.selected_reference:
+            return None
+        moved_ns = sample.phase_offset_ns - last.phase_offset_ns
+        jumped = abs(moved_ns) > _explained_ns(sample, sample.boottime_ns - last.boottime_ns)
+        return f"its phase offset moved by {moved_ns} ns" if jumped else None
+
+    def _channels_jump(self, sample: GrandmasterSample) -> str | None:
+        """By its time errors: one that jumps alone is that input's own jump, unless it is the only one."""
+        anew = [(self._channels[each.channel], each) for each in _channels(sample) if each.channel in self._channels]
+        pairs = [
+            (last, new)
+            for last, new in anew
+            if last.at_realtime_ns != new.at_realtime_ns and last.reference == new.reference
+        ]
+        moved = [
+            f"{new.channel} by {new.value_ns - last.value_ns} ns"
+            for last, new in pairs
+            if abs(new.value_ns - last.value_ns) > _explained_ns(sample, abs(new.at_realtime_ns - last.at_realtime_ns))
+        ]
+        return f"its time errors moved: {', '.join(moved)}" if moved and len(moved) == len(pairs) else None
+
+    def _reference_back(self, sample: GrandmasterSample) -> list[tuple[UnitEventKind, str | None]]:
+        before, now = self.state, sample.clock_state
+        if now in DARK or before is None or before is now:
+            return []
+        why = f"clock state was {before} and is {now}"
+        if before in HOLDOVERS and now not in HOLDOVERS:
+            return [(UnitEventKind.LEFT_HOLDOVER, why)]
+        return [(UnitEventKind.LOCKED_ANEW, why)] if now is ClockState.LOCKED else []
+
+    def _leap(self, sample: GrandmasterSample) -> str | None:
+        last = self._told.get("leap")
+        begins = sample.leap in ("insert", "delete") and (last is None or last.leap != sample.leap)
+        return f"it announces a leap second: {sample.leap}" if begins else None
+
+
+def _channels(sample: GrandmasterSample) -> list[TimeError]:
+    """The momentary time errors; constant part and maximum are of a span."""
+    return [error for error in sample.time_errors or () if error.metric == "te"]
+
+
+def _explained_ns(sample: GrandmasterSample, elapsed_ns: int) -> int:
+    """How far the phase may move in this time without a jump: the reference is noisy within the accuracy, too."""
+    return JUMP_NS + 2 * (accuracy_ns(sample) or 0) + RATE_PPB * elapsed_ns // NS_PER_S
+
+
+def accuracy_ns(sample: GrandmasterSample) -> int | None:
+    """The upper limit of what it says; None: it says nothing, or nothing that bounds."""
+    return None if sample.clock_accuracy is None else ACCURACY_NS.get(sample.clock_accuracy)
