@@ -1,4 +1,4 @@
-"""The catalogue of findings, and the rules that one node can decide by itself. Pure: time is an argument."""
+"""The catalogue of findings, and how one begins and ends. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """Why a finding holds now. `chain` as in Finding."""
+
+    evidence: str
+    chain: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """Something an operator should know. Times are CLOCK_REALTIME; `until_ns` None = it stands."""
+    """
+    Something an operator should know. Times are CLOCK_REALTIME; `until_ns` None = it stands. `chain` leads step by step from
+    the cause to what it does to whom, where more than one thing follows.
+    """
 
     id: str
     severity: Severity
@@ -29,6 +40,7 @@ class Finding:
     evidence: str
     cause: str
     remedy: str
+    chain: tuple[str, ...] = ()
 
 
 CATALOGUE: dict[str, Kind] = {
@@ -40,17 +52,106 @@ CATALOGUE: dict[str, Kind] = {
     "grandmaster-lost": Kind(
         "warning",
         "the grandmaster does not answer its management port",
-        "see whether the unit is reachable, and whether community and port are right; PTP itself may still be fine",
+        "see whether the unit is reachable, and whether credentials and port are right; PTP itself may still be fine",
+    ),
+    "grandmaster-antenna": Kind(
+        "warning",
+        "the unit sees its GNSS antenna open, shorted or faulty",
+        "look at antenna, cable, surge arrester and splitter; the chain says how long its holdover will do",
+    ),
+    "grandmaster-spoofing": Kind(
+        "critical",
+        "the position or the time that GNSS gives jumped while it was held: perhaps false signals",
+        "compare the other units and another receiver on the site; while in doubt take GNSS from the unit: it holds over",
+    ),
+    "grandmaster-jamming": Kind(
+        "warning",
+        "the signals of nearly all GNSS satellites fell together: jamming, or the antenna's path",
+        "look for a transmitter near the antenna, a wet connector, a dying amplifier; compare the other units",
+    ),
+    "grandmaster-few-satellites": Kind(
+        "warning",
+        "fewer GNSS satellites are received well than a time fix needs",
+        "look at the antenna's view of the sky, its cable and its amplifier",
+    ),
+    "grandmaster-reference-lost": Kind(
+        "warning",
+        "the reference that the unit followed is disqualified",
+        "see on the unit why, and what else it may follow",
     ),
     "grandmaster-not-locked": Kind(
         "warning",
         "the grandmaster says that it is not locked to its reference",
-        "look at its GNSS antenna and alarms; the UTC bound is wider or gone, node-to-node alignment is not affected",
+        "look at its alarms and references; the UTC bound is wider or gone, node-to-node alignment is not affected",
+    ),
+    "grandmaster-unfounded-lock": Kind(
+        "critical",
+        "the unit says that it is locked, and shows nothing that it could be locked to",
+        "do not trust its class: look at its references, and compare it with another unit",
+    ),
+    "grandmaster-contradiction": Kind(
+        "warning",
+        "what the unit says of itself is not what nodes hear of it in Announce",
+        "see whether `identities` names this unit alone, whether ports are configured differently, and who else announces",
+    ),
+    "grandmasters-disagree": Kind(
+        "critical",
+        "two grandmasters are further apart than their own error bounds allow",
+        "one of them is wrong: compare each with a third clock, and take the wrong one out of service",
+    ),
+    "grandmaster-clients": Kind(
+        "warning",
+        "a PTP port of the unit is near its limit of clients or load",
+        "move clients to another port or unit: beyond the limit new ones are refused",
+    ),
+    "grandmaster-leap": Kind(
+        "info",
+        "a leap second is announced",
+        "see that ptp4l's `utc_offset` and `utc_offset_s` here will follow it; run no job that needs UTC over it",
+    ),
+    "grandmaster-fan": Kind("warning", "a fan of the unit fails", "replace it before the oscillator gets warm"),
+    "grandmaster-power": Kind(
+        "warning",
+        "a power supply of the unit fails or is not fed",
+        "see its feeds; with one left the next failure ends the unit's service",
+    ),
+    "grandmaster-temperature": Kind(
+        "warning", "the unit is too warm or too cold", "see fans, filters and the room; holdover is worse meanwhile"
     ),
     "grandmaster-alarm": Kind(
         "warning",
-        "the grandmaster has standing alarms",
+        "the grandmaster has standing alarms that no other finding explains",
         "read them on the unit",
+    ),
+    "grandmaster-rebooted": Kind(
+        "warning",
+        "the unit started anew",
+        "if nobody did that, see its power and its log; what was measured against it before is void",
+    ),
+    "grandmaster-identity-changed": Kind(
+        "warning",
+        "the unit shows another clock identity",
+        "a module or the unit was replaced: adapt `identities`",
+    ),
+    "grandmaster-traps-suppressed": Kind(
+        "warning",
+        "the unit sends more traps than are taken; the rest is dropped",
+        "find out what flaps on it; polls still tell what stands",
+    ),
+    "factory-password": Kind(
+        "critical",
+        "the configured password of the unit is the one that the factory set",
+        "change it on the unit: whoever reaches the management network can set it up anew",
+    ),
+    "certificate-unchecked": Kind(
+        "warning",
+        "the unit's certificate is not checked",
+        "replace insecure = true by the unit's fingerprint, which timesyncd probe shows, or by ca",
+    ),
+    "firmware-known-flaws": Kind(
+        "warning",
+        "the unit's firmware has known security flaws",
+        "upgrade it; until then keep its management port on a network of its own",
     ),
     "clock-holdover": Kind(
         "warning",
@@ -93,22 +194,23 @@ class Findings:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Finding] = {}
 
-    def judge(self, id: str, subject: str, evidence: str | None, realtime_ns: int) -> Finding | None:
-        """The rule's verdict now: evidence when it holds, None when not. Gives the finding that began or ended thereby."""
+    def judge(self, id: str, subject: str, judged: Judged | None, realtime_ns: int) -> Finding | None:
+        """
+        The rule's verdict now, None when it does not hold. Gives the finding to tell anew: one that began or ended thereby,
+        or whose chain became longer or shorter. Evidence and the words of the chain are brought up to date silently.
+        """
         key = (id, subject)
         known = self._known.get(key)
-        stands = known is not None and known.until_ns is None
-        if evidence is not None and not stands:
-            return self._keep(key, self._begin(id, subject, evidence, realtime_ns))
-        if evidence is None and known is not None and stands:
+        if known is None or known.until_ns is not None:
+            return None if judged is None else self._keep(key, self._begin(id, subject, judged, realtime_ns))
+        if judged is None:
             return self._keep(key, replace(known, until_ns=realtime_ns))
-        if evidence is not None and known is not None:
-            self._known[key] = replace(known, evidence=evidence)
-        return None
+        now = self._keep(key, replace(known, evidence=judged.evidence, chain=judged.chain))
+        return None if len(now.chain) == len(known.chain) else now
 
     def event(self, id: str, subject: str, evidence: str, realtime_ns: int) -> Finding:
         """Something that happened at one moment."""
-        happened = replace(self._begin(id, subject, evidence, realtime_ns), until_ns=realtime_ns)
+        happened = replace(self._begin(id, subject, Judged(evidence), realtime_ns), until_ns=realtime_ns)
         return self._keep((id, subject), happened)
 
     def standing(self) -> set[tuple[str, str]]:
@@ -124,9 +226,11 @@ class Findings:
         }
         return sorted(self._known.values(), key=lambda f: (f.until_ns is not None, -f.since_ns))
 
-    def _begin(self, id: str, subject: str, evidence: str, realtime_ns: int) -> Finding:
+    def _begin(self, id: str, subject: str, judged: Judged, realtime_ns: int) -> Finding:
         kind = CATALOGUE[id]
-        return Finding(id, kind.severity, subject, realtime_ns, None, evidence, kind.cause, kind.remedy)
+        return Finding(
+            id, kind.severity, subject, realtime_ns, None, judged.evidence, kind.cause, kind.remedy, judged.chain
+        )
 
     def _keep(self, key: tuple[str, str], finding: Finding) -> Finding:
         self._known[key] = finding

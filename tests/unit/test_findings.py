@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timesyncd.findings import CATALOGUE, FORGET_AFTER_NS, Findings
+from timesyncd.findings import CATALOGUE, FORGET_AFTER_NS, Findings, Judged
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -14,8 +14,8 @@ def test_a_finding_begins_once_and_ends_once() -> None:
     While it stands only its evidence changes.
     """
     findings = Findings()
-    began = findings.judge("source-lost", "ptp", "no answer", 10)
-    again = findings.judge("source-lost", "ptp", "refused", 20)
+    began = findings.judge("source-lost", "ptp", Judged("no answer"), 10)
+    again = findings.judge("source-lost", "ptp", Judged("refused"), 20)
     standing = findings.all(20)
     ended = findings.judge("source-lost", "ptp", None, 30)
 
@@ -26,13 +26,27 @@ def test_a_finding_begins_once_and_ends_once() -> None:
     assert findings.judge("source-lost", "ptp", None, 40) is None
 
 
+def test_a_chain_that_became_longer_is_told_again() -> None:
+    """
+    Its words may change with the minutes; only another step is news, and the finding is still the same one.
+    """
+    findings = Findings()
+    findings.judge("grandmaster-antenna", "gm-a", Judged("open"), 10)
+    longer = findings.judge("grandmaster-antenna", "gm-a", Judged("open", ("open", "HOLDOVER since 02:14Z")), 20)
+    reworded = findings.judge("grandmaster-antenna", "gm-a", Judged("open", ("open", "HOLDOVER since 02:15Z")), 30)
+
+    assert longer is not None and (longer.since_ns, longer.until_ns, len(longer.chain)) == (10, None, 2)
+    assert reworded is None
+    assert findings.all(30)[0].chain[-1] == "HOLDOVER since 02:15Z"
+
+
 def test_what_ended_is_forgotten_after_an_hour() -> None:
     """
     What stands is kept for as long as it stands.
     """
     findings = Findings()
     findings.event("phase-jump", "ptp", "5 ms", 0)
-    findings.judge("source-lost", "ptp", "no answer", 0)
+    findings.judge("source-lost", "ptp", Judged("no answer"), 0)
 
     assert [finding.id for finding in findings.all(FORGET_AFTER_NS - 1)] == ["source-lost", "phase-jump"]
     assert [finding.id for finding in findings.all(FORGET_AFTER_NS)] == ["source-lost"]

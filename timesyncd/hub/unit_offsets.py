@@ -1,0 +1,118 @@
+"""How far two grandmasters are apart, wherever somebody measures it: a node that hears both, or an input of one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from timesyncd.bound import Bound
+from timesyncd.clocks import NS_PER_S
+from timesyncd.config import MeasuredInput
+from timesyncd.hub.units import is_locked, unit_of
+from timesyncd.messages import GrandmasterOffset, GrandmasterState, NodeState, SourceState
+from timesyncd.sample import TimeError
+from timesyncd.unit_events import RATE_PPB
+
+#: A channel's newest value is a minute old where it is read once a minute.
+FRESH_NS = 180 * NS_PER_S
+
+Inputs = Mapping[str, Mapping[str, MeasuredInput]]
+"""By the unit and by its channel: which other unit feeds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """`unit`'s time minus that of `other`, within `bound_ns`."""
+
+    unit: str
+    other: str
+    offset_ns: int
+    bound_ns: int
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A node's clock minus the time of `unit`, within `error`, `age_ns` ago."""
+
+    unit: str
+    source: str
+    offset_ns: int
+    error: Bound
+    age_ns: int
+    utc_seconds_removed: int
+
+
+def offsets(
+    units: Sequence[GrandmasterState], nodes: Iterable[NodeState], inputs: Inputs
+) -> dict[str, list[GrandmasterOffset]]:
+    """Of each unit against every other that anything measures it against, by the tightest evidence there is."""
+    measured = [*_by_nodes(units, nodes), *_by_inputs(units, inputs)]
+    best: dict[tuple[str, str], GrandmasterOffset] = {}
+    for each in sorted(measured, key=lambda each: each.bound_ns):
+        for unit, other, sign in ((each.unit, each.other, 1), (each.other, each.unit, -1)):
+            offset = GrandmasterOffset(
+                other=other, offset_ns=sign * each.offset_ns, bound_ns=each.bound_ns, evidence=each.evidence
+            )
+            best.setdefault((unit, other), offset)
+    return {unit.name: [offset for (name, _), offset in sorted(best.items()) if name == unit.name] for unit in units}
+
+
+def _by_nodes(units: Sequence[GrandmasterState], nodes: Iterable[NodeState]) -> Iterator[_Measured]:
+    for node in nodes:
+        if len(node.sources) < 2 or node.status not in ("SYNCHRONIZED", "HOLDOVER"):
+            continue
+        heard = [each for source in node.sources if (each := _heard(source, node, units)) is not None]
+        for one, other in combinations(heard, 2):
+            if one.unit != other.unit and one.utc_seconds_removed == other.utc_seconds_removed:
+                evidence = f"{node.node} by {one.source} and {other.source}"
+                yield _Measured(one.unit, other.unit, *_apart(one, other), evidence)
+
+
+def _heard(source: SourceState, node: NodeState, units: Sequence[GrandmasterState]) -> _Heard | None:
+    """
+    None where the source does not bound the clock lately and on a known scale. All that do so measure one clock, since of a
+    node only one is bounded. The error of an offset is what the bound holds beyond it.
+    """
+    unit, gm, age_ns = unit_of(source.grandmaster_identity, units), source.gm, source.age_ns
+    if unit is None or gm is None or gm.bound_ns is None or source.offset_ns is None:
+        return None
+    if age_ns is None or age_ns >= node.holdover_after_ns or source.utc_seconds_removed is None:
+        return None
+    if node.published_realtime_ns - age_ns < (unit.void_before_realtime_ns or 0):
+        return None
+    error = Bound(gm.bound_ns - abs(source.offset_ns), gm.growth_ppb)
+    return _Heard(unit.name, source.name, source.offset_ns, error, age_ns, source.utc_seconds_removed)
+
+
+def _apart(one: _Heard, other: _Heard) -> tuple[int, int]:
+    """
+    (A - B, its bound) now, where `one` measured clock - A and `other` clock - B: the second less the first.
+
+    The clock joins both at the later sample: until then the older one's error grows by its own growth; from then on only
+    the grandmasters move.
+    """
+    newer_ns = min(one.age_ns, other.age_ns)
+    joined_ns = sum(each.error.at(each.age_ns - newer_ns) or 0 for each in (one, other))
+    return other.offset_ns - one.offset_ns, Bound(joined_ns, 2 * RATE_PPB).at(newer_ns) or 0
+
+
+def _by_inputs(units: Sequence[GrandmasterState], inputs: Inputs) -> Iterator[_Measured]:
+    """A channel that is ahead of the unit's own time is another unit that is ahead of it."""
+    known = {unit.name for unit in units}
+    for unit in units:
+        for channel, feed in inputs.get(unit.name, {}).items():
+            error = _newest(unit, channel)
+            if error is not None and feed.unit in known:
+                yield _Measured(unit.name, feed.unit, -error.value_ns, feed.uncertainty_ns, f"{unit.name} by {channel}")
+
+
+def _newest(unit: GrandmasterState, channel: str) -> TimeError | None:
+    """The channel's time error against the unit's own time: against GNSS only while the unit is locked to it."""
+    for error in unit.time_errors or []:
+        is_fresh = unit.published_realtime_ns - error.at_realtime_ns < FRESH_NS
+        is_own = is_locked(unit) or "GNSS" not in (error.reference or "").upper()
+        if (error.channel.upper(), error.metric) == (channel.upper(), "te") and is_fresh and is_own:
+            return error
+    return None
