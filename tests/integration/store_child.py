@@ -1,5 +1,5 @@
 """
-A process that stores, for tests that kill it or fill its disk: `store_child.py PATH write|fill`.
+A process that stores, for tests that kill it or fill its disk: `store_child.py PATH write|series|fill [UNTIL_NS]`.
 
 Each line that it prints is one JSON object.
 """
@@ -17,10 +17,10 @@ from itertools import count
 from pathlib import Path
 from queue import Queue
 
-from timesyncd.clocks import SystemClocks, real_minus_boot_ns
+from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
 from timesyncd.config import Store as Settings
 from timesyncd.feed import Observation
-from timesyncd.sample import ClockSample, PortState
+from timesyncd.sample import ClockSample, PortState, TimeErrorSeries
 from timesyncd.store.writer import Store
 
 CLOCKS = SystemClocks()
@@ -69,6 +69,21 @@ def write_for_ever(path: Path) -> None:
         time.sleep(0.01)
 
 
+def put_a_day(path: Path) -> None:
+    """A day of a channel, a point a second, ending at the third argument; told when a part of it is stored, and when all is."""
+    store = Store(Settings(path=path), CLOCKS, print)
+    store.start()
+    store.next_incarnation("n1")
+    until_ns = int(sys.argv[3])
+    points = tuple((until_ns - second * NS_PER_S, second) for second in range(86_400))
+    store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", points), None))
+    while not store.stored:
+        time.sleep(0.001)
+    say(stored=store.stored)
+    store.stop()
+    say(stored=store.stored)
+
+
 def fill_the_disk(path: Path) -> None:
     """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store says so, free it."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path.parent], check=True)
@@ -97,4 +112,4 @@ def fill(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"write": write_for_ever, "fill": fill_the_disk}[sys.argv[2]](Path(sys.argv[1]))
+    {"write": write_for_ever, "series": put_a_day, "fill": fill_the_disk}[sys.argv[2]](Path(sys.argv[1]))

@@ -59,6 +59,23 @@ def test_a_killed_daemon_starts_again_above(tmp_path: Path) -> None:
     assert numbers[0] < numbers[1]
 
 
+def test_a_day_of_time_errors_is_whole_after_a_kill(tmp_path: Path) -> None:
+    """A daemon killed in the midst of a day's file reads it again at its next start: every point is there, and once."""
+    path = tmp_path / "history.sqlite"
+    command = [*CHILD, str(path), "series", str(SystemClocks().realtime_ns())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.kill()
+    with closing(sqlite3.connect(path)) as connection:
+        [[then]] = connection.execute("SELECT count(*) FROM time_error").fetchall()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=120)
+    stored = [record["value_ns"] for record in history.time_errors(path, "gm", 0, FOR_EVER_NS)]
+
+    assert 0 < then <= 86_400
+    assert stored == list(reversed(range(86_400)))
+
+
 def test_a_full_disk_is_told_and_lived_through(tmp_path: Path) -> None:
     """
     On a full disk, putting goes on and the store tells it once; when there is room again it tells that, and nothing of

@@ -14,6 +14,11 @@ def entry(second: int, source: str = "ptp") -> Entry:
     return Entry(tables.clock_sample, {}, source, realtime_ns=second, queued_ns=second * NS_PER_S)
 
 
+def series(second: int, *points: int) -> Entry:
+    at = tuple((point, 0) for point in points)
+    return Entry(tables.time_error, {}, "gm", realtime_ns=second, queued_ns=second * NS_PER_S, points=at)
+
+
 def filled(*entries: Entry) -> Backlog:
     waiting = Backlog()
     for one in entries:
@@ -44,6 +49,17 @@ def test_the_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = filled(*(entry(0) for _ in range(10)))
 
     assert (len(waiting), waiting.dropped) == (3, 7)
+
+
+def test_a_batch_is_counted_in_rows() -> None:
+    """An entry of many rows fills a batch as so many; it is never divided, and each of its rows is stored or lost."""
+    waiting = filled(series(0, 1, 2, 3), entry(1), entry(2))
+    batch = waiting.take(2)
+    waiting.has_stored(batch)
+    lost = filled(series(0, 1, 2, 3), entry(100))
+
+    assert ([len(one) for one in batch.entries], waiting.stored, len(waiting)) == ([3], 3, 2)
+    assert (lost.dropped, lost.take(9).gaps) == (3, [Gap("gm", 0, 0, 3)])
 
 
 def test_a_batch_given_back_waits_as_the_oldest() -> None:

@@ -18,14 +18,15 @@ from timesyncd.commands._history_table import table_of
 from timesyncd.config import Store as Settings
 from timesyncd.errors import ConfigError
 from timesyncd.feed import Observation
-from timesyncd.sample import Alarm, ClockState, GrandmasterSample, NoSample, Satellite
+from timesyncd.messages import AlarmEventMessage
+from timesyncd.sample import Alarm, ClockState, GrandmasterSample, NoSample, Satellite, TimeErrorSeries
 from timesyncd.store.writer import Store
-from timesyncd.units import duration_text, span_ns
+from timesyncd.units import duration_text, span_ns, span_text
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two hundred samples of ptp in the last half minute, then a failure; one sample of gm."""
+    """Two hundred samples of ptp in the last half minute, then a failure; one sample of gm, two time errors, an alarm event."""
     path = tmp_path_factory.mktemp("store") / "history.sqlite"
     real_minus_boot_ns = time.time_ns() - 30 * NS_PER_S - HEALTHY.as_of_ns
     store = Store(Settings(path=path), SystemClocks(), lambda problem: None)
@@ -48,6 +49,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             None,
         )
     )
+    now_ns = time.time_ns()
+    series = TimeErrorSeries("gm", "gnss-1", "te", ((now_ns - 20 * NS_PER_S, -1_234), (now_ns - NS_PER_S, 56)))
+    store.put(Observation(series, None))
+    store.put_alarm_event(
+        AlarmEventMessage(
+            node="n1", incarnation=1, sequence=1, name="gm", published_realtime_ns=now_ns, action="raise", id=97, index=1,
+            severity="major", text="GNSS antenna open \x1b[2J", lost=2,
+        )
+    )  # fmt: skip
     store.stop()
     return path
 
@@ -97,6 +107,25 @@ def test_a_grandmaster_has_its_own_table(path: Path, capsys: pytest.CaptureFixtu
 
     assert code == 0
     assert re.sub(r" +", " ", line).strip().endswith(expected)
+
+
+def test_an_alarm_event_stands_between_the_samples(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a unit reported by itself is a line with what was lost before it, and nothing that a terminal would obey."""
+    run("gm", "--store", str(path))
+    told = " ".join(capsys.readouterr().out.split())
+
+    assert "raise, major: GNSS antenna open ?[2J (2 before it were lost)" in told
+
+
+def test_time_errors_have_a_table_of_their_own(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Channel, metric and value, oldest first, with a limit the newest; JSON gives the numbers."""
+    run("gm", "--store", str(path), "--time-errors")
+    table = [line.split()[4:] for line in capsys.readouterr().out.splitlines()[2:]]
+    run("gm", "--store", str(path), "--time-errors", "--json", "--limit", "1")
+    [record] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert table == [["gnss-1", "te", "-1.23", "us"], ["gnss-1", "te", "56", "ns"]]
+    assert (record["kind"], record["channel"], record["value_ns"]) == ("time_error", "gnss-1", 56)
 
 
 def test_an_unknown_source_names_the_known(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +216,18 @@ def test_a_duration_has_three_digits_and_a_unit(ns: int | None, text: str) -> No
 def test_a_span_is_a_number_and_a_unit(text: str, seconds: int) -> None:
     """Seconds, minutes, hours and days."""
     assert span_ns(text) == seconds * NS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3_599, "59 min"), (13_259, "3 h 40 min"), (172_799, "47 h 59 min"),
+        (183_600, "2 d 3 h"),
+    ],
+)  # fmt: skip
+def test_how_long_something_lasts_is_rounded_down(seconds: float, text: str) -> None:
+    """Two units at most, and never more than there is: a budget is not overstated."""
+    assert span_text(int(seconds * NS_PER_S)) == text
 
 
 @pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1h30m", "1 h"])

@@ -8,16 +8,19 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from samples import HEALTHY, nth
+from unit_samples import EVERYTHING
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
-from timesyncd.sample import GrandmasterSample, NoSample
+from timesyncd.messages import AlarmEventMessage
+from timesyncd.sample import ClockState, GrandmasterSample, NoSample, Satellite, TimeErrorSeries
 from timesyncd.store import history
 from timesyncd.store.writer import Store
 
@@ -102,6 +105,83 @@ def test_every_source_is_known_by_its_kind(path: Path) -> None:
 
     assert known == {"dead": "event", "gm": "grandmaster", "ptp": "clock"}
     assert [(event["kind"], event["reason"]) for event in events] == [("event", "no answer")]
+
+
+@pytest.fixture(scope="module")
+def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
+    ns; an alarm event between the samples. silent: locked, then without a state, then in holdover.
+    """
+    path = tmp_path_factory.mktemp("units") / "history.sqlite"
+    store = Store(Settings(path=path), FakeClocks(), lambda problem: None)
+    store.start()
+    for second in range(4):
+        sample = replace(
+            EVERYTHING,
+            boottime_ns=HEALTHY.as_of_ns + second * NS_PER_S,
+            clock_state=ClockState.LOCKED if second < 2 else ClockState.HOLDOVER,
+            satellites=() if second == 3 else (Satellite(3, 45, True),),
+            time_errors=None,
+        )
+        store.put(Observation(sample, None))
+    for second, state in enumerate((ClockState.LOCKED, None, ClockState.HOLDOVER_OUT_OF_SPEC)):
+        sample = GrandmasterSample("silent", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state)
+        store.put(Observation(sample, None))
+    points = tuple((START_NS + index * 10, value) for index, value in enumerate((5, -7, 9, 1)))
+    store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", points), None))
+    store.put_alarm_event(
+        AlarmEventMessage(
+            node="n1", incarnation=1, sequence=1, name="gm", published_realtime_ns=START_NS + NS_PER_S + 1, action="raise",
+            id=97, index=1, severity="major", text="GNSS antenna open",
+        )
+    )  # fmt: skip
+    store.stop()
+    return path
+
+
+def test_a_sample_is_read_whole(units: Path) -> None:
+    """What a row leaves out is as in the last whole row before it, also where that lies before the span."""
+    found = list(history.samples(units, "gm", START_NS + NS_PER_S, END_NS))
+    newest = list(history.samples(units, "gm", START_NS, END_NS, limit=2))
+
+    assert [len(record["satellites"]) for record in found] == [1, 1, 0]
+    assert [record["model"] for record in found] == ["TimeProvider 4100"] * 3
+    assert newest == found[1:]
+    assert "whole" not in found[0]
+
+
+def test_time_errors_are_asked_for_by_span(units: Path) -> None:
+    """In order of time, with a limit the newest."""
+    span = (START_NS, START_NS + 30)
+    values = [record["value_ns"] for record in history.time_errors(units, "gm", *span)]
+    newest = [record["value_ns"] for record in history.time_errors(units, "gm", *span, limit=2)]
+
+    assert (values, newest) == ([5, -7, 9], [-7, 9])
+
+
+def test_a_course_keeps_every_peak(units: Path) -> None:
+    """However few the steps, the lowest and the highest value of each is told, and where it begins."""
+    course = history.time_error_course(units, "gm", START_NS, START_NS + 40, steps=2)
+
+    assert course == [
+        {"channel": "gnss-1", "metric": "te", "realtime_ns": START_NS, "lowest_ns": -7, "highest_ns": 5},
+        {"channel": "gnss-1", "metric": "te", "realtime_ns": START_NS + 20, "lowest_ns": 1, "highest_ns": 9},
+    ]
+
+
+def test_alarm_events_are_among_the_events(units: Path) -> None:
+    """What a unit reported by itself is told in its place in time."""
+    found = history.events(units, "gm", START_NS, END_NS)
+
+    assert [(event["kind"], event.get("text")) for event in found] == [("event", None), ("alarm", "GNSS antenna open")]
+
+
+def test_a_holdover_began_after_the_last_locked_sample(units: Path) -> None:
+    """The newest sample in no kind of holdover, if it was locked; one that says no state or another hides those before it."""
+    assert history.last_not_in_holdover(units, "gm") == START_NS + NS_PER_S
+    assert history.last_not_in_holdover(units, "silent") is None
+    assert history.last_not_in_holdover(units, "nowhere") is None
 
 
 def test_anybody_reads_a_store_at_rest(path: Path) -> None:

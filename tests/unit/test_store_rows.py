@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import pytest
 from samples import HEALTHY
+from unit_samples import EVERYTHING, REAL_MINUS_BOOT_NS
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.sample import Alarm, ClockSample, ClockState, GrandmasterSample, NoSample, PortState, Satellite
-from timesyncd.store import tables
-from timesyncd.store.rows import SourceState, clock_row, grandmaster_row, state_of
+from timesyncd.messages import AlarmEventMessage
+from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState, TimeErrorSeries
+from timesyncd.store import rows, tables
+from timesyncd.store.rows import (
+    SourceState,
+    alarm_event_entry,
+    clock_row,
+    grandmaster_entries,
+    grandmaster_row,
+    series_entries,
+    state_of,
+)
+from timesyncd.store.whole import WHOLE_EVERY_NS, WholeRows
 
 BOUND = ErrorBound(
     as_of_ns=HEALTHY.as_of_ns,
@@ -34,11 +46,13 @@ def test_a_row_has_every_column_but_its_id() -> None:
     assert {field.name for field in fields(ClockSample)} <= columns
 
 
-def test_a_grandmaster_row_has_every_column_but_its_id() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_grandmaster_row_has_every_column_but_its_id(whole: bool) -> None:
     """The same for a grandmaster."""
-    row = grandmaster_row(GrandmasterSample("gm", 1), 0)
+    columns = set(tables.grandmaster_sample.c.keys()) - {"id"}
 
-    assert set(row) == set(tables.grandmaster_sample.c.keys()) - {"id"}
+    assert set(grandmaster_row(EVERYTHING, 0, whole=whole)) == columns
+    assert {field.name for field in fields(GrandmasterSample)} <= columns
 
 
 def test_a_bound_is_stored_with_its_growth_and_terms() -> None:
@@ -66,19 +80,84 @@ def test_a_sample_without_a_bound_is_stored_all_the_same() -> None:
 
 
 def test_a_grandmaster_is_stored_as_it_speaks() -> None:
-    """Lists become JSON of plain objects; what the unit does not provide is NULL and not an empty list."""
-    sample = GrandmasterSample(
-        "gm",
-        boottime_ns=5,
-        clock_state=ClockState.HOLDOVER,
-        alarms=(Alarm(1, 2, "major", "GNSS lost"),),
-        satellites=(Satellite(3, 45, True),),
-    )
-    row = grandmaster_row(sample, real_minus_boot_ns=100)
+    """Lists become JSON of plain objects, a position one object, and every field that the unit told is there."""
+    row = grandmaster_row(EVERYTHING, 100, whole=True)
 
-    assert (row["realtime_ns"], row["clock_state"], row["clock_class"]) == (105, "holdover", None)
-    assert row["alarms"] == ({"id": 1, "index": 2, "severity": "major", "text": "GNSS lost", "since": None},)
-    assert row["satellites"] == ({"number": 3, "cn0_db_hz": 45, "healthy": True},)
+    assert (row["realtime_ns"], row["clock_state"]) == (EVERYTHING.boottime_ns + 100, "holdover")
+    assert row["references"][1] == {"name": "PTP-1", "qualification": "disqualified"}
+    assert row["position"] == {"latitude_deg": 50.12, "longitude_deg": 8.68, "height_m": 112.5}
+    assert [name for name, value in row.items() if value is None] == []
+
+
+def test_what_a_unit_does_not_provide_is_null() -> None:
+    """Absent is NULL and not an empty list; an empty list says that there is none."""
+    row = grandmaster_row(GrandmasterSample("gm", 1, alarms=()), 0, whole=True)
+
+    assert (row["alarms"], row["satellites"], row["clock_class"], row["position"]) == ((), None, None, None)
+
+
+def test_a_row_that_is_not_whole_leaves_out_what_is_slow() -> None:
+    """The columns named slow are NULL, all others as they were read."""
+    whole = grandmaster_row(EVERYTHING, 0, whole=True)
+    thin = grandmaster_row(EVERYTHING, 0, whole=False)
+
+    assert thin == whole | dict.fromkeys(tables.SLOW) | {"whole": False}
+
+
+def test_a_row_is_whole_when_something_slow_changes() -> None:
+    """The first is whole, then each that differs in a slow column from the last whole one; units are apart."""
+    whole = WholeRows()
+    drifted = replace(EVERYTHING, phase_offset_ns=5, alarms=(), boottime_ns=EVERYTHING.boottime_ns + 1)
+    changed = replace(drifted, satellites=())
+    samples = [EVERYTHING, drifted, replace(drifted, source="gm-2"), changed, changed, drifted]
+
+    assert [whole.is_due(sample) for sample in samples] == [True, False, True, True, False, True]
+
+
+def test_a_row_is_whole_each_hour_and_after_a_loss() -> None:
+    """So that what retention or a full disk takes away stands again."""
+    whole = WholeRows()
+    hour_later = replace(EVERYTHING, boottime_ns=EVERYTHING.boottime_ns + WHOLE_EVERY_NS)
+    due = [whole.is_due(EVERYTHING), whole.is_due(hour_later), whole.is_due(hour_later)]
+    whole.forget()
+
+    assert [*due, whole.is_due(hour_later)] == [True, True, False, True]
+
+
+def test_the_newest_time_errors_are_rows_of_their_own() -> None:
+    """Each is dated by the unit, under its channel and metric; a row that is not whole brings none again."""
+    _, *entries = grandmaster_entries(EVERYTHING, REAL_MINUS_BOOT_NS, 7, whole=True)
+    at = {"source": "gm", "realtime_ns": 1_700_000_000_000_000_000}
+
+    assert [list(entry.rows()) for entry in entries] == [
+        [at | {"channel": "gnss-1", "metric": "te", "value_ns": 23}],
+        [at | {"channel": "gnss-1", "metric": "cte", "value_ns": -4}],
+    ]
+    assert len(list(grandmaster_entries(EVERYTHING, REAL_MINUS_BOOT_NS, 7, whole=False))) == 1
+
+
+def test_a_long_series_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No entry is longer than the limit, none is empty, and no point is missing."""
+    monkeypatch.setattr(rows, "SERIES_POINTS", 2)
+    points = ((10, 1), (20, 2), (30, -3))
+    entries = list(series_entries(TimeErrorSeries("gm", "gnss-1", "te", points), 7))
+    found = [(row["realtime_ns"], row["value_ns"]) for entry in entries for row in entry.rows()]
+
+    assert ([len(entry) for entry in entries], [entry.realtime_ns for entry in entries]) == ([2, 1], [10, 30])
+    assert found == list(points)
+    assert list(series_entries(TimeErrorSeries("gm", "gnss-1", "te", ()), 7)) == []
+
+
+def test_an_alarm_event_has_every_column_but_its_id() -> None:
+    """A message's `id`, `index` and `name` are columns with names that SQL does not take for its own."""
+    message = AlarmEventMessage(
+        node="n1", incarnation=1, sequence=1, name="gm", published_realtime_ns=5, action="raise", id=97, index=1,
+        severity="major", text="GNSS antenna open", alarm_sequence=12, lost=2, at="2023-11-14 22:00:00",
+    )  # fmt: skip
+    entry = alarm_event_entry(message, 7)
+
+    assert set(entry.row) == set(tables.alarm_event.c.keys()) - {"id"}
+    assert (entry.source, entry.realtime_ns, entry.row["alarm_id"], entry.row["lost"]) == ("gm", 5, 97, 2)
 
 
 def test_readings_without_a_sample_differ_by_their_reason() -> None:
@@ -89,3 +168,8 @@ def test_readings_without_a_sample_differ_by_their_reason() -> None:
     assert state_of(first) == state_of(second)
     assert state_of(first) != state_of(replace(first, restarted=True))
     assert state_of(HEALTHY) == SourceState()
+
+
+def test_a_series_says_nothing_of_the_present() -> None:
+    """A file of yesterday's time errors does not mean that a unit gives samples again."""
+    assert state_of(TimeErrorSeries("gm", "gnss-1", "te", ((1, 2),))) is None

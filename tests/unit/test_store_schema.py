@@ -9,10 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 
 from timesyncd.errors import StoreError
+from timesyncd.store import history
 from timesyncd.store.database import migrate, writer_engine
 from timesyncd.store.tables import metadata
 
@@ -28,6 +31,37 @@ def test_the_migrated_schema_is_the_tables(tmp_path: Path) -> None:
     engine.dispose()
 
     assert differences == []
+
+
+def made_at(revision: str, path: Path) -> None:
+    """The file as a timesyncd of that revision made it."""
+    config = Config()
+    config.set_main_option("script_location", "timesyncd.store:migrations")
+    engine = writer_engine(path)
+    with engine.begin() as transaction:
+        config.attributes["connection"] = transaction
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+def test_a_file_of_the_first_version_keeps_its_rows(tmp_path: Path) -> None:
+    """What 0001 stored is read as before, its rows whole; what 0002 adds is NULL in them."""
+    path = tmp_path / "history.sqlite"
+    made_at("0001", path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "INSERT INTO grandmaster_sample (source, realtime_ns, boottime_ns, clock_class, model, satellites)"
+            """ VALUES ('gm', 5, 6, 6, 'TP', '[{"number": 3}]')"""
+        )
+        connection.execute("INSERT INTO finding VALUES ('a', 'b', 1, NULL, 'info', 'e', 'c', 'r')")
+    migrate(path)
+    [record] = history.samples(path, "gm", 0, 10)
+    with closing(sqlite3.connect(path)) as connection:
+        finding = connection.execute("SELECT finding_id, remedy, chain FROM finding").fetchall()
+
+    assert (record["clock_class"], record["model"], record["satellites"]) == (6, "TP", [{"number": 3}])
+    assert (record["ports"], record["leap"], record["alarms"]) == (None, None, None)
+    assert finding == [("a", "r", None)]
 
 
 def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from samples import HEALTHY, nth
+from unit_samples import EVERYTHING
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
-from timesyncd.messages import FindingMessage
-from timesyncd.sample import NoSample, PortState
+from timesyncd.messages import AlarmEventMessage, FindingMessage
+from timesyncd.sample import NoSample, PortState, TimeErrorSeries
 from timesyncd.store import database, retention, writer
 from timesyncd.store.writer import NS_PER_DAY, Store
 
@@ -32,6 +33,21 @@ FINDING = FindingMessage(
     cause="?",
     remedy="!",
 )
+
+
+NOW_NS = FakeClocks().real_ns
+
+
+def alarm_event(realtime_ns: int = NOW_NS) -> AlarmEventMessage:
+    return AlarmEventMessage(
+        node="n1", incarnation=1, sequence=1, name="gm", published_realtime_ns=realtime_ns, action="clear", id=None, index=0,
+        severity="clear", text="GNSS antenna open",
+    )  # fmt: skip
+
+
+def points(*of: tuple[int, int]) -> TimeErrorSeries:
+    """(ns since now, value) of each."""
+    return TimeErrorSeries("gm", "gnss-1", "te", tuple((NOW_NS + at, value) for at, value in of))
 
 
 class Bench:
@@ -199,6 +215,89 @@ def test_a_finding_put_again_replaces_itself(bench: Bench) -> None:
     assert bench.rows("SELECT finding_id, subject, until_realtime_ns FROM finding") == [
         ("store-failing", "n1", until_ns + 1)
     ]
+
+
+def test_a_finding_keeps_its_chain(bench: Bench) -> None:
+    """What led to what is stored with it, in its order."""
+    with bench.running() as store:
+        store.put_finding(FINDING.model_copy(update={"chain": ["antenna open", "holdover"]}))
+
+    assert bench.rows("SELECT chain FROM finding") == [('["antenna open","holdover"]',)]
+
+
+def test_a_days_file_fills_holes_and_doubles_nothing(bench: Bench) -> None:
+    """A time error that is stored stays as it is; a series that comes again, or overlaps, adds what is missing alone."""
+    with bench.running() as store:
+        store.put(Observation(points((10, 1), (30, 3)), None))
+        store.next_incarnation("n1")
+        store.put(Observation(points((10, 99), (20, 2), (30, 3)), None))
+        store.put(Observation(replace(points((10, 4)), metric="cte"), None))
+
+    assert bench.rows(f"SELECT metric, realtime_ns - {NOW_NS}, value_ns FROM time_error ORDER BY 1, 2") == [
+        ("cte", 10, 4), ("te", 10, 1), ("te", 20, 2), ("te", 30, 3),
+    ]  # fmt: skip
+    assert bench.rows("SELECT count(*) FROM source_event") == [(0,)]
+
+
+def test_a_units_newest_time_errors_meet_those_of_its_file(bench: Bench) -> None:
+    """Polled again and again, and then read from the day's file, a point is one row."""
+    series = TimeErrorSeries("gm", "gnss-1", "te", ((1_700_000_000_000_000_000, 23),))
+    with bench.running() as store:
+        store.put(Observation(EVERYTHING, None))
+        store.put(Observation(replace(EVERYTHING, satellites=()), None))
+        store.put(Observation(series, None))
+
+    assert bench.rows("SELECT metric, value_ns FROM time_error ORDER BY id") == [("te", 23), ("cte", -4)]
+    assert bench.rows("SELECT whole FROM grandmaster_sample") == [(1,), (1,)]
+
+
+def test_lists_that_did_not_change_are_stored_once(bench: Bench) -> None:
+    """Between whole rows a unit's rows hold what is not slow."""
+    with bench.running() as store:
+        for phase_ns in range(3):
+            store.put(Observation(replace(EVERYTHING, phase_offset_ns=phase_ns), None))
+
+    assert bench.rows("SELECT phase_offset_ns, whole, satellites IS NULL FROM grandmaster_sample") == [
+        (0, 1, 0), (1, 0, 1), (2, 0, 1),
+    ]  # fmt: skip
+
+
+def test_while_rows_may_be_lost_each_is_whole(bench: Bench, hurried: None) -> None:
+    """While nothing can be stored no row leans on an earlier one, which may be among the lost."""
+    with bench.running() as store:
+        store.next_incarnation("n1")
+        with bench.locked():
+            for _ in range(3):
+                at_ns = bench.clocks.boot_ns
+                store.put(Observation(replace(EVERYTHING, boottime_ns=at_ns, time_errors=()), None))
+                bench.clocks.advance(50 * NS_PER_S)
+
+    assert bench.rows("SELECT whole FROM grandmaster_sample") == [(1,), (1,)]
+
+
+def test_an_alarm_event_is_stored(bench: Bench) -> None:
+    """What a unit reported by itself is a row under the unit's name."""
+    with bench.running() as store:
+        store.put_alarm_event(alarm_event())
+
+    assert bench.rows("SELECT source, realtime_ns, action, alarm_id, alarm_index, lost FROM alarm_event") == [
+        ("gm", NOW_NS, "clear", None, 0, 0)
+    ]
+
+
+def test_retention_covers_every_table_with_a_time(bench: Bench) -> None:
+    """Time errors and alarm events go with the samples; what is young enough stays."""
+    with bench.running() as store:
+        store.put(Observation(points((0, 1), (10, 2)), None))
+        store.put_alarm_event(alarm_event())
+    engine = database.writer_engine(bench.path)
+    with engine.begin() as connection:
+        deleted = retention.delete_step(connection, NOW_NS + 5)
+    engine.dispose()
+
+    assert deleted == 2
+    assert bench.rows("SELECT value_ns FROM time_error") == [(2,)]
+    assert bench.rows("SELECT count(*) FROM alarm_event") == [(0,)]
 
 
 def test_a_start_ends_what_stood(bench: Bench) -> None:

@@ -19,6 +19,7 @@ _GRANDMASTER: list[Heading] = [
     ("state", "left"), ("class", "right"), ("accuracy", "right"), ("phase", "right"), ("GNSS", "left"),
     ("satellites", "right"), ("reference", "left"), ("alarms", "right"),
 ]  # fmt: skip
+_TIME_ERROR: list[Heading] = [("channel", "left"), ("metric", "left"), ("time error", "right")]
 _NOTE: list[Heading] = [("note", "left")]
 
 
@@ -28,7 +29,7 @@ def table_of(kind: str, records: list[Record], zone: tzinfo | None = None) -> tu
 
     That samples begin again is left out: the samples show it.
     """
-    own = _GRANDMASTER if kind == "grandmaster" else _CLOCK
+    own = {"grandmaster": _GRANDMASTER, "time_error": _TIME_ERROR}.get(kind, _CLOCK)
     shown = [record for record in records if record["kind"] != "event" or record["reason"] is not None]
     return _TIMES + own + _NOTE, [_times(record, zone) + _cells(record, len(own)) for record in shown]
 
@@ -46,8 +47,12 @@ def _cells(record: Record, width: int) -> list[str]:
             return _clock(record)
         case "grandmaster":
             return _grandmaster(record)
+        case "time_error":
+            return [record["channel"], record["metric"], duration_text(record["value_ns"]), ""]
         case "gap":
             return [""] * width + [f"{record['rows_lost']} rows lost: {record['reason']}"]
+        case "alarm":
+            return [""] * width + [_alarm_note(record)]
         case _:
             return [""] * width + [_event_note(record)]
 
@@ -84,6 +89,11 @@ def _satellites(satellites: list[Record] | None) -> str:
     if satellites is None:
         return "unknown"
     return f"{sum(s['healthy'] is True for s in satellites)} of {len(satellites)}"
+
+
+def _alarm_note(record: Record) -> str:
+    lost = f" ({record['lost']} before it were lost)" if record["lost"] else ""
+    return f"{record['action']}, {record['severity']}: {record['text']}{lost}"
 
 
 def _event_note(record: Record) -> str:

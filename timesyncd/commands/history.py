@@ -17,6 +17,13 @@ from timesyncd.units import span_ns
 
 TABLE_LIMIT = 100
 
+_SIGNS = {
+    "clock": "offset is local minus reference",
+    "event": "it never gave a sample",
+    "grandmaster": "phase is the unit minus its reference",
+    "time_error": "positive = the channel is ahead of its reference",
+}
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="a [[source]] or [[grandmaster]] by its name")
@@ -24,6 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="up to how long ago (default: now)")
     parser.add_argument(
         "--limit", type=_count, metavar="N", help=f"only the newest N samples (a table: {TABLE_LIMIT}; JSON: all)"
+    )
+    parser.add_argument(
+        "--time-errors", action="store_true", help="the time errors of a grandmaster's channels instead of its samples"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--store", type=Path, metavar="PATH", help="the store's file, instead of the configuration's")
@@ -39,11 +49,14 @@ def run(args: Namespace) -> int:
         print(f"timesyncd: {path} has no {args.source!r}; it has: {', '.join(known) or 'nothing yet'}", file=sys.stderr)
         return 2
     limit = args.limit or (None if args.json else TABLE_LIMIT)
-    records = _records(path, args.source, args.since, args.until, limit)
+    now_ns = time.time_ns()
+    span = (now_ns - args.since, now_ns - args.until)
+    kind = "time_error" if args.time_errors else known[args.source]
+    records = (_time_errors if args.time_errors else _records)(path, args.source, span, limit)
     if args.json:
         _print_json(records)
     else:
-        _print_table(args.source, known[args.source], list(records), limit)
+        _print_table(args.source, kind, list(records), limit)
     return 0
 
 
@@ -61,12 +74,16 @@ def _configured_path(args: Namespace) -> Path:
     return settings.path
 
 
-def _records(path: Path, source: str, since_ns: int, until_ns: int, limit: int | None) -> Iterator[Record]:
+def _time_errors(path: Path, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
+    from timesyncd.store.history import time_errors
+
+    return time_errors(path, source, *span, limit)
+
+
+def _records(path: Path, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
     """Samples with the events between them in order of time; with a limit no event before the first sample shown."""
     from timesyncd.store.history import events, samples
 
-    now_ns = time.time_ns()
-    span = (now_ns - since_ns, now_ns - until_ns)
     found: Iterable[Record] = samples(path, source, *span, limit)
     first_ns = span[0]
     if limit is not None:
@@ -85,15 +102,18 @@ def _print_table(source: str, kind: str, records: list[Record], limit: int | Non
     from rich.console import Console
     from rich.table import Table
 
+    from timesyncd.terminal import plain
+
     headings, rows = table_of(kind, records)
-    table = Table(title=f"{source}: offset is local minus reference", title_justify="left", box=None, pad_edge=False)
+    table = Table(title=f"{source}: {_SIGNS[kind]}", title_justify="left", box=None, pad_edge=False)
     for heading, justify in headings:
         table.add_column(heading, justify=justify, no_wrap=heading != "note", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(plain, row))
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 140)
     console.print(table)
-    shown = sum(record["kind"] in ("clock", "grandmaster") for record in records)
+    shown = sum(record["kind"] in ("clock", "grandmaster", "time_error") for record in records)
     if shown == limit:
-        console.print(f"the newest {shown} samples of the span; --limit shows more")
+        what = "time errors" if kind == "time_error" else "samples"
+        console.print(f"the newest {shown} {what} of the span; --limit shows more")

@@ -59,16 +59,20 @@ class Backlog:
             return oldest[0].queued_ns if oldest else None
 
     def take(self, limit: int) -> Batch:
-        """The oldest, and every gap so far; both empty when there is nothing to store."""
+        """The oldest, until they are `limit` rows, and every gap so far; both empty when there is nothing to store."""
         with self._lock:
-            self._taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+            self._taken = []
+            rows = 0
+            while self._waiting and rows < limit:
+                self._taken.append(self._waiting.popleft())
+                rows += len(self._taken[-1])
             gaps = list(self._gaps.values())
             self._gaps.clear()
             return Batch(self._taken, gaps)
 
     def has_stored(self, batch: Batch) -> None:
         with self._lock:
-            self.stored += len(batch.entries)
+            self.stored += sum(len(entry) for entry in batch.entries)
             self._taken = []
 
     def give_back(self, batch: Batch) -> None:
@@ -83,8 +87,8 @@ class Backlog:
     def _trim(self) -> None:
         while len(self._waiting) > LIMIT_ENTRIES or self._span_ns() > LIMIT_NS:
             lost = self._waiting.popleft()
-            self.dropped += 1
-            self._add(Gap(lost.source, lost.realtime_ns, lost.realtime_ns, 1))
+            self.dropped += len(lost)
+            self._add(Gap(lost.source, lost.realtime_ns, lost.realtime_ns, len(lost)))
 
     def _span_ns(self) -> int:
         return self._waiting[-1].queued_ns - self._waiting[0].queued_ns if self._waiting else 0

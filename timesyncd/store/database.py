@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -27,7 +29,11 @@ def writer_engine(path: Path, synchronous: Literal["NORMAL", "FULL"] = "NORMAL")
     NORMAL with WAL: a commit is in the kernel when it returns, so a killed process loses nothing of it; a power cut may
     take the commits since the last checkpoint, and never harms the file. FULL: a commit is on the disk.
     """
-    engine = create_engine(URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_S})
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": BUSY_S},
+        json_serializer=partial(json.dumps, separators=(",", ":")),
+    )
 
     @event.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, _: Any) -> None:

@@ -7,28 +7,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, Table, select
+from sqlalchemy import Connection, Select, Table, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from timesyncd.sample import ClockState
 from timesyncd.store.database import reader_engine, store_error
 from timesyncd.store.retention import source_names
-from timesyncd.store.tables import clock_sample, gap, grandmaster_sample, source_event
+from timesyncd.store.tables import SLOW, alarm_event, clock_sample, gap, grandmaster_sample, source_event, time_error
 
-Kind = Literal["clock", "grandmaster", "event", "gap"]
+Kind = Literal["clock", "grandmaster", "event", "gap", "alarm", "time_error"]
 Record = dict[str, Any]
-"""A row by column names, and its `kind`; the store's own `id` is left out."""
+"""A row by column names, and its `kind`; the store's own `id` is left out, and every grandmaster's sample is whole."""
 
 _SAMPLES: dict[Kind, Table] = {"clock": clock_sample, "grandmaster": grandmaster_sample}
-_EVENTS: dict[Kind, Table] = {"event": source_event, "gap": gap}
+_EVENTS: dict[Kind, Table] = {"event": source_event, "alarm": alarm_event, "gap": gap}
+
+_HOLDOVERS = (ClockState.HOLDOVER.value, ClockState.HOLDOVER_OUT_OF_SPEC.value)
 
 
 def sources(path: Path) -> dict[str, Kind]:
     """Every source that the store holds, by name; "event" where it never gave a sample. Raises StoreError."""
     kinds: dict[str, Kind] = {}
     with _reading(path) as connection:
-        for kind, table in (_EVENTS | _SAMPLES).items():
-            if kind != "gap":
-                kinds |= {name: kind for name in source_names(connection, table)}
+        kinds |= dict.fromkeys(source_names(connection, source_event), "event")
+        for kind, table in _SAMPLES.items():
+            kinds |= dict.fromkeys(source_names(connection, table), kind)
     return dict(sorted(kinds.items()))
 
 
@@ -41,16 +44,20 @@ def samples(
     Raises StoreError.
     """
     with _reading(path) as connection:
-        for kind, table in _SAMPLES.items():
-            rows = _span(table, source, since_realtime_ns, until_realtime_ns)
-            if limit is not None:
-                newest = rows.order_by(None).order_by(table.c.realtime_ns.desc(), table.c.id.desc()).limit(limit)
-                rows = select(newest.subquery()).order_by("realtime_ns", "id")
-            yield from _records(connection, kind, rows)
+        yield from _records(
+            connection, "clock", _newest(clock_sample, source, since_realtime_ns, until_realtime_ns, limit)
+        )
+        thin = _records(
+            connection, "grandmaster", _newest(grandmaster_sample, source, since_realtime_ns, until_realtime_ns, limit)
+        )
+        yield from _made_whole(connection, thin)
 
 
 def events(path: Path, source: str, since_realtime_ns: int, until_realtime_ns: int) -> Iterator[Record]:
-    """When a source began to give no samples and why, when it gave them again, and what was not stored. Raises StoreError."""
+    """
+    When a source began to give no samples and why, when it gave them again, what it reported by itself, and what was not
+    stored. Raises StoreError.
+    """
     with _reading(path) as connection:
         found = [
             record
@@ -58,6 +65,92 @@ def events(path: Path, source: str, since_realtime_ns: int, until_realtime_ns: i
             for record in _records(connection, kind, _span(table, source, since_realtime_ns, until_realtime_ns))
         ]
     yield from sorted(found, key=lambda record: int(record["realtime_ns"]))
+
+
+def time_errors(
+    path: Path, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
+) -> Iterator[Record]:
+    """The time errors of a unit's channels in [since, until), oldest first, with a limit the newest so many. Raises StoreError."""
+    with _reading(path) as connection:
+        rows = _newest(time_error, source, since_realtime_ns, until_realtime_ns, limit)
+        yield from _records(connection, "time_error", rows)
+
+
+def time_error_course(
+    path: Path, source: str, since_realtime_ns: int, until_realtime_ns: int, steps: int
+) -> list[Record]:
+    """
+    The same to be drawn: of each channel and metric the lowest and the highest value within each of so many equal steps, so
+    that no peak is lost, with the step's beginning as `realtime_ns`. Steps without a value are left out. Raises StoreError.
+    """
+    step_ns = max(1, (until_realtime_ns - since_realtime_ns) // steps)
+    columns = time_error.c
+    at = since_realtime_ns + (columns.realtime_ns - since_realtime_ns) // step_ns * step_ns
+    rows = (
+        select(
+            columns.channel,
+            columns.metric,
+            at.label("realtime_ns"),
+            func.min(columns.value_ns).label("lowest_ns"),
+            func.max(columns.value_ns).label("highest_ns"),
+        )
+        .where(
+            columns.source == source, columns.realtime_ns >= since_realtime_ns, columns.realtime_ns < until_realtime_ns
+        )
+        .group_by(columns.channel, columns.metric, at)
+        .order_by(columns.channel, columns.metric, at)
+    )
+    with _reading(path) as connection:
+        return [dict(row) for row in connection.execute(rows).mappings()]
+
+
+def last_not_in_holdover(path: Path, source: str) -> int | None:
+    """
+    CLOCK_REALTIME of a unit's newest sample that was in no kind of holdover, if it was LOCKED: a holdover that stands now
+    began after it, and from a locked clock. None: there is no such sample. Raises StoreError.
+    """
+    columns = grandmaster_sample.c
+    newest = (
+        select(columns.realtime_ns, columns.clock_state)
+        .where(columns.source == source, func.coalesce(columns.clock_state, "").not_in(_HOLDOVERS))
+        .order_by(columns.realtime_ns.desc())
+        .limit(1)
+    )
+    with _reading(path) as connection:
+        row = connection.execute(newest).first()
+    return row.realtime_ns if row and row.clock_state == ClockState.LOCKED.value else None
+
+
+def _newest(table: Table, source: str, since_ns: int, until_ns: int, limit: int | None) -> Select[Any]:
+    """Oldest first."""
+    rows = _span(table, source, since_ns, until_ns)
+    if limit is None:
+        return rows
+    newest = rows.order_by(None).order_by(table.c.realtime_ns.desc(), table.c.id.desc()).limit(limit)
+    return select(newest.subquery()).order_by("realtime_ns", "id")
+
+
+def _made_whole(connection: Connection, records: Iterator[Record]) -> Iterator[Record]:
+    """What a row leaves out is as in the last whole one before it."""
+    slow: Record | None = None
+    for record in records:
+        if record.pop("whole"):
+            slow = {name: record[name] for name in SLOW}
+        elif slow is None:
+            slow = _slow_before(connection, record)
+        yield record | (slow or {})
+
+
+def _slow_before(connection: Connection, record: Record) -> Record:
+    columns = grandmaster_sample.c
+    last = (
+        select(*(columns[name] for name in SLOW))
+        .where(columns.source == record["source"], columns.realtime_ns <= record["realtime_ns"], columns.whole)
+        .order_by(columns.realtime_ns.desc())
+        .limit(1)
+    )
+    row = connection.execute(last).mappings().first()
+    return dict(row) if row else {}
 
 
 def _span(table: Table, source: str, since_ns: int, until_ns: int) -> Select[Any]:

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 from sqlalchemy import Table
 
 from timesyncd.bound import Bound, ErrorBound, Reason
-from timesyncd.feed import Observation
-from timesyncd.messages import FindingMessage, status_name
-from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState, Reading
+from timesyncd.messages import AlarmEventMessage, FindingMessage, status_name
+from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState, Reading, TimeErrorSeries
 from timesyncd.store import tables
 
 Row = dict[str, Any]
 
 _CLOCK_FIELDS = tuple(field.name for field in fields(ClockSample))
+_UNIT_FIELDS = tuple(field.name for field in fields(GrandmasterSample))
+
+#: A day of one channel is 86,400 points: in pieces, so that neither a batch nor a loss is that large.
+SERIES_POINTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row on its way; `queued_ns` is CLOCK_BOOTTIME when it was handed over, `source` names whom its loss concerns."""
+    """
+    A row on its way; `queued_ns` is CLOCK_BOOTTIME when it was handed over, `source` names whom its loss concerns.
+
+    With `points` it is so many rows of time_error that have `row` in common: (realtime_ns, value_ns) of each.
+    """
 
     table: Table
     row: Row
     source: str
     realtime_ns: int
     queued_ns: int
+    points: tuple[tuple[int, int], ...] | None = None
+
+    def __len__(self) -> int:
+        return 1 if self.points is None else len(self.points)
+
+    def rows(self) -> Iterator[Row]:
+        if self.points is None:
+            yield self.row
+        else:
+            for realtime_ns, value_ns in self.points:
+                yield self.row | {"realtime_ns": realtime_ns, "value_ns": value_ns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +57,48 @@ class SourceState:
     port_state: PortState | None = None
 
 
-def state_of(reading: Reading) -> SourceState:
-    if isinstance(reading, NoSample):
-        return SourceState(reading.reason, reading.restarted, reading.port_state)
-    return SourceState()
-
-
-def sample_entry(observation: Observation, real_minus_boot_ns: int, now_ns: int) -> Entry | None:
-    """None for a reading that gave no sample."""
-    reading = observation.reading
+def state_of(reading: Reading) -> SourceState | None:
+    """None for a series: it is of the past and says nothing of the present."""
     match reading:
-        case ClockSample():
-            row = clock_row(reading, observation.bound)
-            return Entry(tables.clock_sample, row, reading.source, row["realtime_ns"], now_ns)
-        case GrandmasterSample():
-            row = grandmaster_row(reading, real_minus_boot_ns)
-            return Entry(tables.grandmaster_sample, row, reading.source, row["realtime_ns"], now_ns)
         case NoSample():
+            return SourceState(reading.reason, reading.restarted, reading.port_state)
+        case TimeErrorSeries():
             return None
+        case _:
+            return SourceState()
+
+
+def clock_entry(sample: ClockSample, bound: ErrorBound | None, now_ns: int) -> Entry:
+    row = clock_row(sample, bound)
+    return Entry(tables.clock_sample, row, sample.source, row["realtime_ns"], now_ns)
+
+
+def grandmaster_entries(
+    sample: GrandmasterSample, real_minus_boot_ns: int, now_ns: int, *, whole: bool
+) -> Iterator[Entry]:
+    """The sample; with a whole one its newest time errors too, which the unit has dated itself."""
+    row = grandmaster_row(sample, real_minus_boot_ns, whole=whole)
+    yield Entry(tables.grandmaster_sample, row, sample.source, row["realtime_ns"], now_ns)
+    for newest in (sample.time_errors or ()) if whole else ():
+        points = ((newest.at_realtime_ns, newest.value_ns),)
+        yield from series_entries(TimeErrorSeries(sample.source, newest.channel, newest.metric, points), now_ns)
+
+
+def series_entries(series: TimeErrorSeries, now_ns: int) -> Iterator[Entry]:
+    row = {"source": series.source, "channel": series.channel, "metric": series.metric}
+    for start in range(0, len(series.points), SERIES_POINTS):
+        points = series.points[start : start + SERIES_POINTS]
+        yield Entry(tables.time_error, row, series.source, points[0][0], now_ns, points)
+
+
+def alarm_event_entry(message: AlarmEventMessage, now_ns: int) -> Entry:
+    row = {
+        "source": message.name,
+        "realtime_ns": message.published_realtime_ns,
+        "alarm_id": message.id,
+        "alarm_index": message.index,
+    } | {name: getattr(message, name) for name in ("action", "severity", "text", "alarm_sequence", "lost", "at")}
+    return Entry(tables.alarm_event, row, message.name, message.published_realtime_ns, now_ns)
 
 
 def event_entry(source: str, state: SourceState, real_minus_boot_ns: int, now_ns: int) -> Entry:
@@ -98,8 +141,18 @@ def _bound_columns(name: str, bound: Bound | None) -> Row:
     return {f"{name}_bound_ns": bound_ns, f"{name}_growth_ppb": growth_ppb, f"{name}_reason": reason}
 
 
-def grandmaster_row(sample: GrandmasterSample, real_minus_boot_ns: int) -> Row:
-    row = asdict(sample)
+def grandmaster_row(sample: GrandmasterSample, real_minus_boot_ns: int, *, whole: bool) -> Row:
+    """A row that is not whole says nothing of the slow columns."""
+    row = {name: _plain(getattr(sample, name)) for name in _UNIT_FIELDS if whole or name not in tables.SLOW}
+    row |= dict.fromkeys(() if whole else tables.SLOW)
     row["realtime_ns"] = sample.boottime_ns + real_minus_boot_ns
     row["clock_state"] = None if sample.clock_state is None else sample.clock_state.value
+    row["whole"] = whole
     return row
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold."""
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, Executable, Table, delete, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import tables
@@ -17,12 +18,20 @@ from timesyncd.store.rows import Row
 def insert_batch(connection: Connection, batch: Batch) -> None:
     rows: dict[Table, list[Row]] = defaultdict(list)
     for entry in batch.entries:
-        rows[entry.table].append(entry.row)
+        rows[entry.table] += entry.rows()
     rows[tables.gap] += [_gap_row(gap) for gap in batch.gaps]
     for table, new in rows.items():
         if new:
-            statement = insert(table)
-            connection.execute(statement.prefix_with("OR REPLACE") if table is tables.finding else statement, new)
+            connection.execute(_insert(table), new)
+
+
+def _insert(table: Table) -> Executable:
+    """A finding replaces what was stored of it. A time error that is stored already stays: it comes again with each day's file."""
+    if table is tables.finding:
+        return insert(table).prefix_with("OR REPLACE")
+    if table is tables.time_error:
+        return sqlite_insert(table).on_conflict_do_nothing()
+    return insert(table)
 
 
 def _gap_row(gap: Gap) -> Row:

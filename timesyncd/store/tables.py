@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    true,
+)
 
-metadata = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    }
+)
 
 
 def _id() -> Column[int]:
@@ -62,14 +80,50 @@ grandmaster_sample = Table(
     _id(),
     *_texts("source", nullable=False),
     *_ints("realtime_ns", "boottime_ns", nullable=False),
-    *_texts("clock_state"),
-    *_ints(
-        "clock_class", "clock_accuracy", "offset_scaled_log_variance", "phase_offset_ns", "utc_offset_s", "time_source"
-    ),
-    *_texts("gnss_state", "selected_reference", "clock_identity", "model", "serial", "firmware"),
-    *_texts("sys_name", "sys_descr", "sys_object_id"),
-    *_ints("uptime_s"),
-    *_jsons("satellites", "alarms", "profiles", "unknown"),
+    Column("whole", Boolean, nullable=False, server_default=true()),
+    *_texts("clock_state", "selected_reference", "clock_identity"),
+    *_ints("clock_class", "clock_accuracy", "offset_scaled_log_variance", "phase_offset_ns"),
+    *_ints("priority1", "priority2", "domain", "steps_removed"),
+    *_ints("utc_offset_s", "time_source"),
+    *_texts("leap"),
+    *_flags("time_traceable", "frequency_traceable"),
+    *_texts("gnss_state", "gnss_position_mode", "antenna", "ntp_mode", "ntp_leap"),
+    *_ints("ntp_stratum", "uptime_s", "engine_boots"),
+    *_jsons("alarms"),
+    *_texts("model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id"),
+    *_jsons("references", "ports", "satellites", "position", "time_errors", "sensors", "interfaces"),
+    *_jsons("profiles", "unknown"),
+    Index(None, "source", "realtime_ns"),
+)
+
+#: What is bulky or seldom another: stored in rows that are `whole` alone, NULL in those between them.
+SLOW = (
+    "model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id", "references", "ports", "satellites",
+    "position", "time_errors", "sensors", "interfaces", "profiles", "unknown",
+)  # fmt: skip
+
+time_error = Table(
+    "time_error",
+    metadata,
+    _id(),
+    *_texts("source", "channel", "metric", nullable=False),
+    *_ints("realtime_ns", "value_ns", nullable=False),
+    UniqueConstraint("source", "realtime_ns", "channel", "metric"),
+)
+
+alarm_event = Table(
+    "alarm_event",
+    metadata,
+    _id(),
+    *_texts("source", nullable=False),
+    *_ints("realtime_ns", nullable=False),
+    *_texts("action", nullable=False),
+    *_ints("alarm_id"),
+    *_ints("alarm_index", nullable=False),
+    *_texts("severity", "text", nullable=False),
+    *_ints("alarm_sequence"),
+    *_ints("lost", nullable=False),
+    *_texts("at"),
     Index(None, "source", "realtime_ns"),
 )
 
@@ -102,6 +156,7 @@ finding = Table(
     Column("since_realtime_ns", BigInteger, primary_key=True),
     *_ints("until_realtime_ns"),
     *_texts("severity", "evidence", "cause", "remedy", nullable=False),
+    *_jsons("chain"),
 )
 
 incarnation = Table(
@@ -112,4 +167,4 @@ incarnation = Table(
 )
 
 #: What retention cuts, and `history` reads: each has `source` and `realtime_ns`, and an index on both.
-TIMED = (clock_sample, grandmaster_sample, source_event, gap)
+TIMED = (clock_sample, grandmaster_sample, time_error, alarm_event, source_event, gap)

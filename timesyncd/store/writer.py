@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -15,11 +15,23 @@ from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
 from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
-from timesyncd.messages import FindingMessage
+from timesyncd.messages import AlarmEventMessage, FindingMessage
+from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, TimeErrorSeries
 from timesyncd.store import retention, statements
 from timesyncd.store.backlog import Backlog
 from timesyncd.store.database import migrate, store_error, writer_engine
-from timesyncd.store.rows import SourceState, event_entry, finding_entry, sample_entry, state_of
+from timesyncd.store.rows import (
+    Entry,
+    SourceState,
+    alarm_event_entry,
+    clock_entry,
+    event_entry,
+    finding_entry,
+    grandmaster_entries,
+    series_entries,
+    state_of,
+)
+from timesyncd.store.whole import WholeRows
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +41,8 @@ BATCH_ROWS = 5_000
 RETRY_S = 2.0
 #: Making the file ready starts a process, so it is tried again less often.
 REOPEN_S = 30.0
+#: A store further behind than this may come to drop rows, so none shall lean on an earlier one.
+MAY_LOSE_AFTER_S = 5.0
 RETENTION_EVERY_NS = 60 * NS_PER_S
 ANSWER_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
@@ -37,7 +51,7 @@ NS_PER_DAY = 86_400 * NS_PER_S
 
 class Store:
     """
-    `put` and `put_finding` never wait and never fail. What cannot be written now (a full disk, a lock, a file that is
+    `put`, `put_finding` and `put_alarm_event` never wait and never fail. What cannot be written now (a full disk, a lock, a file that is
     read-only) is tried again, and `on_problem` is told once, and once with None when it is over. It is called in the
     store's own thread.
     """
@@ -49,6 +63,7 @@ class Store:
         self._on_problem = on_problem
         self._backlog = Backlog()
         self._states: dict[str, SourceState] = {}
+        self._whole = WholeRows()
         self._questions: SimpleQueue[tuple[str, Future[int]]] = SimpleQueue()
         self._engine: Engine | None = None
         self._inode = 0
@@ -74,15 +89,34 @@ class Store:
         """Of a reading without a sample only a change of its reason is stored. Called by one thread."""
         now_ns, real_minus_boot = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
         source, state = observation.reading.source, state_of(observation.reading)
-        if self._states.get(source) != state:
+        if state is not None and self._states.get(source) != state:
             self._states[source] = state
             self._backlog.put(event_entry(source, state, real_minus_boot, now_ns))
-        if entry := sample_entry(observation, real_minus_boot, now_ns):
+        for entry in self._entries(observation, real_minus_boot, now_ns):
             self._backlog.put(entry)
+
+    def _entries(self, observation: Observation, real_minus_boot: int, now_ns: int) -> Iterable[Entry]:
+        match observation.reading:
+            case ClockSample() as sample:
+                return [clock_entry(sample, observation.bound, now_ns)]
+            case GrandmasterSample() as sample:
+                return grandmaster_entries(sample, real_minus_boot, now_ns, whole=self._is_whole(sample))
+            case TimeErrorSeries() as series:
+                return series_entries(series, now_ns)
+            case NoSample():
+                return []
+
+    def _is_whole(self, sample: GrandmasterSample) -> bool:
+        if self.behind_s > MAY_LOSE_AFTER_S:
+            self._whole.forget()
+        return self._whole.is_due(sample)
 
     def put_finding(self, finding: FindingMessage) -> None:
         """The same finding (id, subject, since) again replaces what was stored of it."""
         self._backlog.put(finding_entry(finding, self._clocks.boottime_ns()))
+
+    def put_alarm_event(self, message: AlarmEventMessage) -> None:
+        self._backlog.put(alarm_event_entry(message, self._clocks.boottime_ns()))
 
     def next_incarnation(self, node: str) -> int:
         """
