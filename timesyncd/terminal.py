@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
 from urllib.request import urlopen
@@ -14,9 +14,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from timesyncd.bound import UNIT_HOLDS_NS
 from timesyncd.errors import Unreachable
 from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
-from timesyncd.units import duration_text
+from timesyncd.units import duration_text, span_text
 
 #: So many rows of a kind leave room for the other kinds; what is wrong comes first.
 MOST_ROWS = 3
@@ -88,6 +89,8 @@ def node_block(node: NodeState) -> RenderableType:
     told = {node.reason}
     if is_news(node.gm, told):
         table.add_row("within", Text.assemble(bound(node.gm, node.age_ns), " of ", plain(to_whom(node))))
+    if node.grandmaster_note:
+        table.add_row("grandmaster", plain(node.grandmaster_note))
     if is_news(node.utc, told | {node.gm.reason if node.gm else ""}):
         table.add_row("UTC", bound(node.utc, node.age_ns))
     if node.terms:
@@ -104,7 +107,8 @@ def is_news(message: BoundMessage | None, told: set[str]) -> bool:
 
 def to_whom(node: NodeState) -> str:
     through = "" if node.parent_identity == node.grandmaster_identity else f", heard through {node.parent_identity}"
-    return f"grandmaster {node.grandmaster_identity}{through}"
+    known_as = "" if node.grandmaster is None else f"{node.grandmaster}, "
+    return f"grandmaster {known_as}{node.grandmaster_identity}{through}"
 
 
 def terms(node: NodeState) -> str:
@@ -144,14 +148,59 @@ def node_row(node: NodeState) -> list[Text]:
 
 
 def unit_row(unit: GrandmasterState) -> list[Text]:
+    """What an operator asks first, the most telling before where the line is cut."""
     if not unit.reachable:
-        return [plain(unit.name), Text("not reachable", "yellow"), plain(unit.reason or "")]
+        return [plain(unit.name), Text.assemble(("not reachable", "yellow"), " ", plain(unit.reason or ""))]
+    since_ns = unit.clock_state_since_realtime_ns
+    since = "" if since_ns is None else f" since {utc_time(since_ns, unit.published_realtime_ns)}"
     known = [
-        None if unit.clock_class is None else f"class {unit.clock_class}",
-        None if unit.gnss_state is None else f"GNSS {unit.gnss_state}",
-        None if unit.alarms is None else f"alarms: {len(unit.alarms)}" if unit.alarms else "no alarm",
+        sky(unit),
+        None if unit.utc is None else utc_error(unit),
+        None if (left_ns := holdover_left_ns(unit)) is None else f"{span_text(left_ns)} left",
+        None if unit.alarms is None else alarm_count(len(unit.alarms)),
     ]
-    return [plain(unit.name), clock_state(unit), plain(", ".join(word for word in known if word))]
+    told = [word for word in known if word]
+    return [
+        plain(unit.name),
+        Text.assemble(state_text(unit), plain(since), plain("".join(f", {word}" for word in told))),
+    ]
+
+
+def state_text(unit: GrandmasterState) -> Text:
+    if unit.clock_state is None:
+        known = "" if unit.clock_class is None else f", class {unit.clock_class}"
+        return plain(f"state not provided{known}", "yellow")
+    return plain(unit.clock_state.replace("_", " ").upper(), "green" if unit.clock_state == "locked" else "yellow")
+
+
+def sky(unit: GrandmasterState) -> str | None:
+    """An antenna that is not well says more than the receiver that it feeds."""
+    if unit.antenna not in (None, "ok"):
+        return f"antenna {unit.antenna}"
+    return None if unit.gnss_state is None else f"GNSS {unit.gnss_state.replace('_', ' ')}"
+
+
+def alarm_count(number: int) -> str:
+    return "no alarm" if number == 0 else "1 alarm" if number == 1 else f"{number} alarms"
+
+
+def utc_error(unit: GrandmasterState) -> str:
+    """Its own error against UTC now; what a poll told holds for a while only, and within the holdover budget."""
+    holds = unit.age_ns is not None and unit.age_ns <= UNIT_HOLDS_NS and holdover_left_ns(unit) != 0
+    now_ns = bound_now_ns(unit.utc, unit.age_ns) if holds else None
+    return "UTC unbounded" if now_ns is None else f"UTC +-{duration_text(now_ns)}"
+
+
+def holdover_left_ns(unit: GrandmasterState) -> int | None:
+    if unit.holdover_left_ns is None or unit.age_ns is None:
+        return None
+    return max(0, unit.holdover_left_ns - unit.age_ns)
+
+
+def utc_time(realtime_ns: int, now_ns: int) -> str:
+    """The time of day in UTC, with its date where it is not of the last 20 hours."""
+    at = datetime.fromtimestamp(realtime_ns // 1_000_000_000, UTC)
+    return f"{at:%H:%MZ}" if 0 <= now_ns - realtime_ns < 72_000_000_000_000 else f"{at:%Y-%m-%d %H:%MZ}"
 
 
 def clock_state(unit: GrandmasterState) -> Text:
@@ -178,7 +227,7 @@ def told_by(node: NodeState) -> set[str]:
 
 
 def finding_row(finding: FindingMessage, told: Iterable[str]) -> list[Text]:
-    what = finding.cause if finding.evidence in told else finding.evidence
+    what = " -> ".join(finding.chain) or (finding.cause if finding.evidence in told else finding.evidence)
     return [
         plain(finding.subject),
         plain(finding.id, SEVERITIES[finding.severity]),

@@ -3,68 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import shutil
-import signal
-import tempfile
+import time
 from collections.abc import AsyncIterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
+from chromium import Page, opened
 from fake_view import FakeView
 
 from timesyncd import config
+from timesyncd.clocks import SystemClocks
+from timesyncd.feed import Observation
+from timesyncd.messages import AlarmEventMessage, GrandmasterState
+from timesyncd.sample import TimeErrorSeries
+from timesyncd.store.writer import Store
 from timesyncd.web.app import Server, serve
 from timesyncd.web.events import Event
 
 pytestmark = pytest.mark.integration
-
-CHROMIUM_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage",
-    "--remote-debugging-port=0", "--window-size=1280,1100",
-)  # fmt: skip
-
-
-class Page:
-    """One open page, driven over the browser's DevTools socket."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
-        self._ids = count(1)
-        self.complaints: list[str] = []
-
-    async def command(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send and wait for the answer; what the browser logs meanwhile is kept as complaints."""
-        number = next(self._ids)
-        await self._socket.send_json({"id": number, "method": method, "params": params})
-        while True:
-            message = await self._socket.receive_json()
-            if message.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
-                self.complaints.append(json.dumps(message["params"]))
-            if message.get("id") == number:
-                result: dict[str, Any] = message["result"]
-                return result
-
-    async def evaluate(self, expression: str) -> Any:
-        answer = await self.command("Runtime.evaluate", expression=expression, returnByValue=True)
-        return answer["result"].get("value")
-
-    async def text(self, element: str) -> str:
-        """What a reader sees of a visible element (of a hidden one: its text all the same)."""
-        return str(await self.evaluate(f"document.getElementById({element!r}).innerText"))
-
-    async def until(self, element: str, wanted: str) -> str:
-        """Wait until an element's text holds what is wanted."""
-        async with asyncio.timeout(20):
-            while wanted not in (text := await self.text(element)):
-                await asyncio.sleep(0.1)
-        return text
 
 
 @pytest.fixture
@@ -73,49 +30,29 @@ def view() -> FakeView:
 
 
 @pytest.fixture
-async def server(view: FakeView) -> AsyncIterator[Server]:
-    server = await serve(config.Web(port=0), view)
+def store(tmp_path: Path) -> Path:
+    """A history with two time errors of gm-a, of now."""
+    path = tmp_path / "history.sqlite"
+    store = Store(config.Store(path=path), SystemClocks(), lambda problem: None)
+    store.start()
+    now_ns = time.time_ns()
+    points = ((now_ns - 3_000_000_000_000, -40), (now_ns - 1_000_000_000, 55))
+    store.put(Observation(TimeErrorSeries("gm-a", "gnss-1", "te", points), None))
+    store.stop()
+    return path
+
+
+@pytest.fixture
+async def server(view: FakeView, store: Path) -> AsyncIterator[Server]:
+    server = await serve(config.Web(port=0), view, store)
     yield server
     await server.close()
 
 
 @pytest.fixture
 async def page(server: Server) -> AsyncIterator[Page]:
-    """A fresh browser on the page; it and its folder go away with the test, also when that fails."""
-    folder = Path(tempfile.mkdtemp(prefix="timesyncd-page-"))
-    browser = await asyncio.create_subprocess_exec(
-        "/usr/bin/chromium", *CHROMIUM_FLAGS, f"--user-data-dir={folder}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-        env={**os.environ, "HOME": str(folder)},
-    )  # fmt: skip
-    try:
-        address = await _page_address(folder / "DevToolsActivePort")
-        async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
-            page = Page(socket)
-            for domain in ("Page", "Runtime", "Log"):
-                await page.command(f"{domain}.enable")
-            await page.command("Page.navigate", url=server.url)
-            yield page
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(browser.pid, signal.SIGKILL)
-        await browser.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _page_address(port_file: Path) -> str:
-    """Where the browser's first page listens, once it does."""
-    async with asyncio.timeout(60):
-        while not port_file.exists() or "\n" not in port_file.read_text():
-            await asyncio.sleep(0.1)
-        port = port_file.read_text().splitlines()[0]
-        async with aiohttp.ClientSession() as session:
-            while True:
-                answer = await session.get(f"http://127.0.0.1:{port}/json/list")
-                pages = [target for target in await answer.json() if target["type"] == "page"]
-                if pages:
-                    return str(pages[0]["webSocketDebuggerUrl"])
-                await asyncio.sleep(0.1)
+    async with opened(server.url) as page:
+        yield page
 
 
 async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> None:
@@ -162,6 +99,110 @@ async def test_a_finding_that_is_over_goes(page: Page, view: FakeView) -> None:
     await page.until("findings-section", "None stands.")
 
 
+async def test_a_finding_is_shown_with_its_chain(page: Page) -> None:
+    """From the cause to what it does to whom, link by link, in its order."""
+    await page.until("findings", "Check the antenna's connector.")
+    links = await page.evaluate("[...document.querySelectorAll('#findings .chain li')].map((link) => link.textContent)")
+
+    assert links[:3] == ["GNSS antenna open", "reference GNSS-1 lost", "holdover since 22:00Z"]
+    assert len(links) == 5
+
+
+def fields_of(unit: str) -> str:
+    """JavaScript: what a reader sees of a grandmaster's card, by field or list."""
+    return f"""(() => {{
+      const card = [...document.querySelectorAll(".unit")].find((c) => c.querySelector('[data-field="name"]').textContent === {unit!r});
+      const parts = [...card.querySelectorAll("[data-field], [data-rows]")];
+      return Object.fromEntries(parts.map((part) => [part.dataset.field ?? part.dataset.rows, part.innerText]));
+    }})()"""
+
+
+async def test_a_grandmaster_in_trouble_is_a_card_to_look_at(page: Page) -> None:
+    """State, error and budget, references, ports, alarms with the unit's own severity, time errors, inventory: in words."""
+    await page.until("grandmasters", "HOLDOVER")
+    shown = await page.evaluate(fields_of("gm-a"))
+    bars = await page.evaluate("[...document.querySelectorAll('.sky rect')].map((bar) => bar.getAttribute('class'))")
+
+    assert shown["state"] == "◐ HOLDOVER"
+    assert shown["since"].endswith("18 min")
+    assert shown["utc"].startswith("±1.") and shown["utc"].endswith("µs")
+    assert shown["left"].startswith("holdover budget left: 3 h 39 min (92 %)")
+    assert "to gm-b" in shown["offsets"] and "−85 ns ±240 ns" in shown["offsets"]
+    assert (bars.count("healthy"), bars.count("ill")) == (3, 6)
+    assert "412 of 500 clients" in shown["ports"] and "load 63 %" in shown["ports"]
+    assert "▲ major" in shown["alarms"] and "2023-11-14 22:00:02" in shown["alarms"]
+    assert "−310 ns" in shown["time-errors"]
+    assert "SN100234" in shown["inventory"] and "10 d 0 h" in shown["inventory"]
+    assert "phase to its reference" in shown["clock"] and "not provided" in shown["clock"]
+
+
+async def test_the_days_time_errors_are_drawn(page: Page) -> None:
+    """A channel of which the store holds rows is a line with its lowest and highest value."""
+    await page.until("grandmasters", "gnss-1, last")
+    caption = await page.evaluate("document.querySelector('[data-field=courses] figcaption').textContent")
+    drawn = await page.evaluate("document.querySelector('[data-field=courses] .course').getAttribute('d')")
+
+    assert caption.startswith(("gnss-1, last 5", "gnss-1, last 4"))
+    assert caption.endswith(": −40 ns to +55 ns")
+    assert drawn.startswith("M0.0 ")
+
+
+async def test_what_a_unit_does_not_provide_is_said_so(page: Page, view: FakeView) -> None:
+    """Never 0, never "none": a unit that tells nothing has every part "not provided"."""
+    await page.until("status", "SYNCHRONIZED")
+    order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
+    view.events.publish(
+        Event("grandmaster", GrandmasterState.model_validate(order | {"name": "bare", "reachable": True}))
+    )
+    await page.until("grandmasters", "bare")
+    shown = await page.evaluate(fields_of("bare"))
+
+    assert shown["state"] == "✕ STATE NOT PROVIDED"
+    assert shown["utc"] == "no bound"
+    for part in ("alarms", "references", "ports", "sensors", "interfaces", "time-errors"):
+        assert shown[part] == "not provided"
+    assert "not provided" in shown["gnss"] and "satellites" in shown["gnss"]
+
+
+async def test_of_many_units_those_in_trouble_come_first_and_open(page: Page, view: FakeView) -> None:
+    """Fifty that are well are fifty lines; the one that leaves that state moves to the top and opens by itself."""
+    await page.until("status", "SYNCHRONIZED")
+    well = view.grandmasters()[0].model_copy(update={"clock_state": "locked", "alarms": []})
+    for number in range(50):
+        view.events.publish(Event("grandmaster", well.model_copy(update={"name": f"well-{number:02}"})))
+    await page.until("grandmasters", "well-49")
+    view.events.publish(Event("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"})))
+    async with asyncio.timeout(20):
+        while (names := await page.evaluate(UNITS_OPEN)) != ["gm-a", "well-30"]:
+            await asyncio.sleep(0.1)
+
+    assert names == (await page.evaluate(UNITS))[:2]
+
+
+UNITS = """[...document.querySelectorAll('.unit [data-field="name"]')].map((name) => name.textContent)"""
+UNITS_OPEN = UNITS.replace(".unit", ".unit[open]")
+
+
+def alarm_event(**changes: Any) -> AlarmEventMessage:
+    event = AlarmEventMessage(
+        node="n1", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=1_700_000_300_000_000_000, action="raise",
+        id=97, index=1, severity="major", text="GNSS antenna open", lost=2,
+    )  # fmt: skip
+    return event.model_copy(update=changes)
+
+
+async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView) -> None:
+    """What a unit reports by itself appears with what it lost before, the newest first."""
+    await page.until("status", "SYNCHRONIZED")
+    view.events.publish(Event("alarm", alarm_event()))
+    view.events.publish(Event("alarm", alarm_event(sequence=2, action="clear", severity="clear", lost=0)))
+    await page.until("alarm-events", "clear")
+    rows = (await page.text("alarm-events")).splitlines()
+
+    assert "GNSS antenna open" in rows[0] and "clear" in rows[0]
+    assert "raise · major" in rows[1] and "(2 before it were lost)" in rows[1]
+
+
 async def test_a_silent_daemon_is_said_and_the_bound_grows(page: Page, view: FakeView) -> None:
     """While nothing is heard the page says for how long, widens the bound, and turns to HOLDOVER when it is due."""
     await page.until("status", "SYNCHRONIZED")
@@ -186,14 +227,30 @@ async def test_a_lost_connection_is_said_and_healed(page: Page, server: Server, 
         await again.close()
 
 
+def poisoned(unit: GrandmasterState, evil: str) -> GrandmasterState:
+    """Every text that the unit tells, also within its lists."""
+
+    def evil_of(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: evil_of(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [evil_of(item) for item in value]
+        return evil if isinstance(value, str) else value
+
+    return GrandmasterState.model_validate(evil_of(unit.model_dump(mode="json")))
+
+
 async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
     """Markup in a name, a reason, an alarm or a job is shown as it is and never becomes an element."""
     evil = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
     await page.until("status", "SYNCHRONIZED")
     view.events.publish(Event("job", view.jobs()[0].model_copy(update={"job": evil, "verdict": evil, "job_id": evil})))
-    view.events.publish(Event("node", view.states[1].model_copy(update={"node": evil, "reason": evil})))
-    await page.until("jobs", evil)
-    await page.until("nodes", evil)
+    view.events.publish(Event("node", view.states[1].model_copy(update={"node": evil, "grandmaster_note": evil})))
+    view.events.publish(Event("grandmaster", poisoned(view.grandmasters()[0], evil)))
+    view.events.publish(Event("finding", view.findings()[0].model_copy(update={"id": evil, "chain": [evil, evil]})))
+    view.events.publish(Event("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
+    for element in ("jobs", "nodes", "grandmasters", "findings", "alarm-events"):
+        await page.until(element, evil)
 
     assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
     assert page.complaints == []

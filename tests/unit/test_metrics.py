@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.driver import PollReport
 from timesyncd.messages import FindingMessage, GrandmasterState, JobState, NodeState
-from timesyncd.metrics import COUNTER_HELP, Counters, Metrics, Snapshot
+from timesyncd.metrics import COUNTER_HELP, MOST_PARTS, Counters, Metrics, Snapshot
 
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
 NODE = NodeState.model_validate(RECORDED["nodes"][0])
@@ -41,8 +41,8 @@ def scrape(snapshot: Snapshot, real_ns: int = NODE.published_realtime_ns) -> dic
     }
 
 
-def key(metric: str, **labels: str) -> Key:
-    return metric, frozenset(labels.items())
+def key(name: str, /, **labels: str) -> Key:
+    return name, frozenset(labels.items())
 
 
 def names(scraped: dict[Key, float]) -> set[str]:
@@ -65,8 +65,36 @@ def names(scraped: dict[Key, float]) -> set[str]:
         (key("grandmaster_reachable", grandmaster="gm-a"), 1),
         (key("grandmaster_clock_class", grandmaster="gm-a"), 7),
         (key("grandmaster_clock_state", grandmaster="gm-a", state="holdover"), 1),
-        (key("grandmaster_alarms", grandmaster="gm-a"), 1),
+        (key("grandmaster_clock_state_since_timestamp_seconds", grandmaster="gm-a"), 1_699_999_200),
+        (key("grandmaster_clock_accuracy_seconds", grandmaster="gm-a"), 100e-9),
+        (key("grandmaster_alarms", grandmaster="gm-a", severity="major"), 1),
+        (key("grandmaster_alarms", grandmaster="gm-a", severity="critical"), 0),
+        (key("grandmaster_satellites_tracked", grandmaster="gm-a"), 9),
         (key("grandmaster_satellites_healthy", grandmaster="gm-a"), 3),
+        (key("grandmaster_satellites_cn0_median_dbhz", grandmaster="gm-a"), 23),
+        (key("grandmaster_utc_offset_seconds", grandmaster="gm-a"), 37),
+        (key("grandmaster_leap", grandmaster="gm-a", state="none"), 1),
+        (key("grandmaster_leap", grandmaster="gm-a", state="insert"), 0),
+        (key("grandmaster_ntp_stratum", grandmaster="gm-a"), 1),
+        (key("grandmaster_port_clients", grandmaster="gm-a", port="eth1"), 412),
+        (key("grandmaster_port_max_clients", grandmaster="gm-a", port="eth1"), 500),
+        (key("grandmaster_port_load_ratio", grandmaster="gm-a", port="eth1"), 0.63),
+        (key("grandmaster_time_error_seconds", grandmaster="gm-a", channel="ptp-1", metric="max-te"), -310e-9),
+        (key("grandmaster_temperature_celsius", grandmaster="gm-a", sensor="board"), 41.5),
+        (key("grandmaster_sensor_ok", grandmaster="gm-a", sensor="power B", kind="power"), 0),
+        (key("grandmaster_offset_seconds", grandmaster="gm-a", other="gm-b"), -85e-9),
+        (key("grandmaster_offset_bound_seconds", grandmaster="gm-a", other="gm-b"), 240e-9),
+        (
+            key(
+                "grandmaster_info",
+                grandmaster="gm-a",
+                model="TimeProvider 4100",
+                serial="SN100234",
+                firmware="2.4.1",
+                oscillator="OCXO",
+            ),
+            1,
+        ),
         (key("findings", severity="warning"), 1),
         (key("findings", severity="critical"), 0),
         (key("mqtt_connected"), 1),
@@ -124,6 +152,68 @@ def test_a_disrupted_clock_has_no_bound() -> None:
 
     assert status_of(scraped) == {"DISRUPTED"}
     assert "gm_bound_seconds" not in names(scraped)
+
+
+def unit_metrics(**changes: Any) -> dict[Key, float]:
+    """The scrape of one grandmaster."""
+    unit = FULL.grandmasters[0].model_copy(update=changes)
+    return scrape(Snapshot(node=NODE, grandmasters=[unit]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound_s", "left_s"),
+    [
+        ({"age_ns": 0}, 1_240e-9, 13_200),
+        ({"age_ns": 100 * NS_PER_S}, 1_240e-9 + 100 * 86e-9, 13_100),
+        ({"age_ns": 100 * NS_PER_S, "reachable": False}, 1_240e-9 + 100 * 86e-9, 13_100),
+        ({"age_ns": 60 * NS_PER_S, "holdover_left_ns": 60 * NS_PER_S}, None, 0),
+        ({"age_ns": 1_001 * NS_PER_S, "holdover_left_ns": None}, None, None),
+        ({"utc": None, "holdover_left_ns": None}, None, None),
+    ],
+)
+def test_a_units_bound_grows_until_it_holds_no_more(
+    changes: dict[str, Any], bound_s: float | None, left_s: float | None
+) -> None:
+    """Its own error is as of the scrape, also while it is silent; past its budget or a poll too old there is none."""
+    scraped = unit_metrics(**changes)
+
+    assert scraped.get(key("grandmaster_utc_bound_seconds", grandmaster="gm-a")) == (bound_s and pytest.approx(bound_s))
+    assert scraped.get(key("grandmaster_holdover_left_seconds", grandmaster="gm-a")) == left_s
+
+
+def test_a_unit_that_does_not_answer_has_no_present() -> None:
+    """Its last word is not exported as how it is now: no state, no alarm, no port."""
+    present = {name for name in names(unit_metrics(reachable=False)) if name.startswith("grandmaster_")}
+
+    assert present == {
+        f"grandmaster_{name}" for name in ("reachable", "age_seconds", "utc_bound_seconds", "holdover_left_seconds")
+    }
+
+
+def test_what_a_unit_does_not_provide_has_no_series() -> None:
+    """Of a unit that tells nothing but its name there is no number, and above all no 0 alarms."""
+    bare = GrandmasterState(
+        node="n", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=1, age_ns=None, reachable=True
+    )
+    scraped = scrape(Snapshot(node=NODE, grandmasters=[bare]))
+
+    assert {name for name in names(scraped) if name.startswith("grandmaster_")} == {
+        "grandmaster_reachable", "grandmaster_info",
+    }  # fmt: skip
+
+
+def test_a_unit_does_not_decide_how_many_series_there_are() -> None:
+    """However many ports and severities it invents, and however often one name: bounded, each series once."""
+    unit = FULL.grandmasters[0]
+    assert unit.ports is not None and unit.alarms is not None
+    ports = [replace(unit.ports[0], name=f"eth{number % 1_000}") for number in range(2_000)]
+    alarms = [replace(unit.alarms[0], severity=f"unknown({number})") for number in range(2_000)]
+    scraped = unit_metrics(ports=ports, alarms=alarms)
+    clients = [labels for name, labels in scraped if name == "grandmaster_port_clients"]
+
+    assert len(clients) == MOST_PARTS
+    assert scraped[key("grandmaster_alarms", grandmaster="gm-a", severity="other")] == 2_000
+    assert len([name for name, _ in scraped if name == "grandmaster_alarms"]) == 5
 
 
 def test_absent_is_not_zero() -> None:

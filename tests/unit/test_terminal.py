@@ -198,17 +198,58 @@ def test_a_grandmaster_that_does_not_answer_is_told_with_its_reason() -> None:
     """What was known of it last is not shown as if it were known now."""
     told = shown(answer(grandmasters=[unit("gm-1", reachable=False, reason="no answer within 2 s")]))
 
-    assert "gm-1  not reachable  no answer within 2 s" in told
+    assert "gm-1  not reachable no answer within 2 s" in told
+
+
+HELD: dict[str, Any] = {
+    "clock_state": "holdover",
+    "clock_state_since_realtime_ns": NOON_NS - 3_600 * SECOND,
+    "antenna": "open",
+    "utc": bound(1_200),
+    "holdover_left_ns": 13_200 * SECOND,
+    "age_ns": SECOND // 1_000,
+}
 
 
 def test_a_grandmaster_is_told_in_one_line() -> None:
-    """State, class, GNSS and alarms; those with trouble come first."""
-    told = shown(answer(grandmasters=[unit("gm-1"), unit("gm-2", "holdover", ("one", "two"))]))
+    """State and since when, why, its error against UTC, what is left of its budget; those with trouble come first."""
+    told = shown(answer(grandmasters=[unit("gm-1"), unit("gm-2", alarms=("one", "two"), **HELD)]))
 
     assert told[-2:] == [
-        "gm-2  holdover  class 6, GNSS locked, alarms: 2",
-        "gm-1  locked    class 6, GNSS locked, no alarm",
+        "gm-2  HOLDOVER since 21:13Z, antenna open, UTC +-1.25 us, 3 h 39 min left, 2 al…",
+        "gm-1  LOCKED, GNSS locked, no alarm",
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"clock_state": None}, "state not provided, class 6, GNSS locked"),
+        ({"clock_state": "holdover_out_of_spec", "gnss_state": None}, "HOLDOVER OUT OF SPEC"),
+        ({"clock_state_since_realtime_ns": NOON_NS - 90_000 * SECOND}, "LOCKED since 2023-11-13 21:13Z, GNSS locked"),
+        ({"alarms": [], "gnss_state": "antenna_fault"}, "LOCKED, GNSS antenna fault, no alarm"),
+        ({"utc": bound(None, "why")}, "LOCKED, GNSS locked, UTC unbounded"),
+        ({"utc": bound(100), "age_ns": 1_001 * SECOND}, "LOCKED, GNSS locked, UTC unbounded"),
+        (
+            HELD | {"age_ns": 60 * SECOND, "holdover_left_ns": 60 * SECOND},
+            "HOLDOVER since 21:13Z, antenna open, UTC unbounded, 0 s left",
+        ),
+    ],
+)
+def test_a_grandmasters_line_says_what_is_known(more: dict[str, Any], line: str) -> None:
+    """What the unit does not provide is left out, never 0; a bound that holds no longer is no bound."""
+    told = shown(answer(grandmasters=[unit("gm-1") | {"alarms": None} | more]))
+
+    assert told[-1] == f"gm-1  {line}"
+
+
+def test_a_node_says_how_its_grandmaster_fares() -> None:
+    """The unit by its name, and its note as a line of its own."""
+    note = "gm-a: HOLDOVER since 21:13Z, antenna open, budget left 3 h 40 min"
+    told = shown(answer(node(grandmaster="gm-a", grandmaster_note=note)))
+
+    assert told[1] == "within       +-16.0 us of grandmaster gm-a, c25c5d.fffe.9adcd4"
+    assert told[2] == f"grandmaster  {note}"
 
 
 def test_a_job_is_told_in_one_line() -> None:
@@ -243,6 +284,14 @@ def test_a_finding_does_not_repeat_the_reason_that_stands_above_it() -> None:
 
     assert sum(why in line for line in told) == 1
     assert "the grandmaster has standing alarms" in " ".join(told)
+
+
+def test_a_finding_with_a_chain_shows_it() -> None:
+    """From the cause to what it does, instead of the evidence."""
+    told = words(shown(answer(findings=[finding(chain=["antenna open", "holdover", "class 7"])])))
+
+    assert "antenna open -> holdover -> class 7 read them on the unit" in told
+    assert "antenna short circuit" not in told
 
 
 def test_everything_at_once_fits_one_screen() -> None:

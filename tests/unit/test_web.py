@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,8 +15,12 @@ import pytest
 from fake_view import FakeView
 
 from timesyncd import config
+from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.errors import ConfigError
-from timesyncd.messages import Message
+from timesyncd.feed import Observation
+from timesyncd.messages import AlarmEventMessage, Message
+from timesyncd.sample import TimeErrorSeries
+from timesyncd.store.writer import Store
 from timesyncd.web import events
 from timesyncd.web.app import PAGE_FILES, Server, current, serve
 from timesyncd.web.events import Event, frames
@@ -71,6 +77,54 @@ async def test_an_unknown_job_is_told_which_there_are(http: aiohttp.ClientSessio
 
     assert answer.status == 404
     assert (await answer.json())["error"] == "there is no job 'nope'; jobs known here: 0f3a9c51d2b4e687"
+
+
+async def test_a_grandmaster_by_its_name(http: aiohttp.ClientSession, view: FakeView) -> None:
+    """A unit is found by its name; for one that is not there the names that are known are told."""
+    answer = await http.get("/api/v1/grandmasters/gm-a")
+    unknown = await http.get("/api/v1/grandmasters/gm-z")
+
+    assert await answer.json() == as_json(view.grandmasters()[0])
+    assert unknown.status == 404
+    assert (await unknown.json())["error"] == "there is no grandmaster 'gm-z'; grandmasters known here: gm-a"
+
+
+async def test_without_a_store_there_is_no_course(http: aiohttp.ClientSession) -> None:
+    """A daemon that keeps no history answers with an empty list."""
+    answer = await http.get("/api/v1/grandmasters/gm-a/time-errors")
+
+    assert (answer.status, await answer.json()) == (200, [])
+
+
+async def test_a_day_of_time_errors_comes_from_the_store(view: FakeView, tmp_path: Path) -> None:
+    """What the store holds of the last 24 hours, each step with its lowest and highest value; what is older is left out."""
+    path = tmp_path / "history.sqlite"
+    now_ns = time.time_ns()
+    store = Store(config.Store(path=path), SystemClocks(), lambda problem: None)
+    store.start()
+    points = ((now_ns - 90_000 * NS_PER_S, 99), (now_ns - 10, 5), (now_ns - 5, -7))
+    store.put(Observation(TimeErrorSeries("gm-a", "gnss-1", "te", points), None))
+    store.stop()
+    server = await serve(config.Web(port=0), view, path)
+    async with aiohttp.ClientSession(server.url) as session:
+        course = await (await session.get("/api/v1/grandmasters/gm-a/time-errors")).json()
+    await server.close()
+
+    assert [(step["channel"], step["metric"], step["lowest_ns"], step["highest_ns"]) for step in course] == [
+        ("gnss-1", "te", -7, 5)
+    ]
+
+
+async def test_a_store_that_cannot_be_read_is_said(view: FakeView, tmp_path: Path) -> None:
+    """503 with what the store said, and the page goes on without a course."""
+    server = await serve(config.Web(port=0), view, tmp_path / "none.sqlite")
+    async with aiohttp.ClientSession(server.url) as session:
+        answer = await session.get("/api/v1/grandmasters/gm-a/time-errors")
+        error = (await answer.json())["error"]
+    await server.close()
+
+    assert answer.status == 503
+    assert error.endswith("none.sqlite: there is no store (timesyncd run makes it)")
 
 
 async def test_an_unknown_path_is_told_which_there_are(http: aiohttp.ClientSession) -> None:
@@ -178,6 +232,23 @@ async def test_then_what_changes(view: FakeView) -> None:
         [(number, kind, data)] = parse(await anext(stream))
 
     assert (number, kind, data["sequence"]) == (6, "node", 4712)
+
+
+async def test_an_alarm_event_comes_as_it_happens(view: FakeView) -> None:
+    """What a grandmaster reports by itself reaches the viewer as an event of its own kind, and is not repeated to the next."""
+    message = AlarmEventMessage(
+        node="n1", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=5, action="raise", id=97, index=1,
+        severity="major", text="GNSS antenna open",
+    )  # fmt: skip
+    async with aclosing(stream_of(view)) as stream:
+        await anext(stream)
+        view.events.publish(Event("alarm", message))
+        [(_, kind, data)] = parse(await anext(stream))
+    async with aclosing(stream_of(view)) as stream:
+        kinds = [kind for _, kind, _ in parse(await anext(stream))]
+
+    assert (kind, data) == ("alarm", as_json(message))
+    assert "alarm" not in kinds
 
 
 async def test_nothing_falls_between_the_state_and_the_changes(view: FakeView) -> None:

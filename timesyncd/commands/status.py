@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
 
 from timesyncd.commands._common import add_config_argument, load_config
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 
 def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="all that is known of one grandmaster, or of one node")
     add_config_argument(parser)
     parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
     parser.add_argument("--json", action="store_true", help="what the daemon answered, as one JSON object")
 
 
 def run(args: Namespace) -> int:
-    """0 when this node is SYNCHRONIZED, else 1; ConfigError when the daemon cannot be asked."""
+    """
+    0 when this node is SYNCHRONIZED (of a NAME: that node, or the unit answers and is locked), else 1; 2 for a name that is not
+    known. ConfigError when the daemon cannot be asked.
+    """
+    from timesyncd.terminal import fetch, screen
+
+    answer = fetch(args.url or _url(args))
+    if args.name is not None:
+        return _one(answer, args.name, args.json)
+    _show(answer, args.json, screen(answer))
+    return 0 if answer["node"]["status"] == "SYNCHRONIZED" else 1
+
+
+def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
+    """A grandmaster goes before a node of the same name."""
+    from timesyncd.commands._status_tables import node_tables, unit_tables
+    from timesyncd.messages import GrandmasterState, NodeState
+
+    units = {each["name"]: each for each in answer["grandmasters"]}
+    nodes = {each["node"]: each for each in answer["nodes"]} | {answer["node"]["node"]: answer["node"]}
+    if name in units:
+        unit = GrandmasterState.model_validate(units[name])
+        _show(units[name], as_json, unit_tables(unit))
+        return 0 if unit.reachable and unit.clock_state == "locked" else 1
+    if name in nodes:
+        _show(nodes[name], as_json, node_tables(NodeState.model_validate(nodes[name])))
+        return 0 if nodes[name]["status"] == "SYNCHRONIZED" else 1
+    print(f"timesyncd: there is no {name!r}; there are: {', '.join([*units, *nodes])}", file=sys.stderr)
+    return 2
+
+
+def _show(answer: dict[str, Any], as_json: bool, parts: list[RenderableType]) -> None:
     import json
 
     from rich.console import Console, Group
 
-    from timesyncd.terminal import fetch, screen
-
-    answer = fetch(args.url or _url(args))
-    if args.json:
+    if as_json:
         print(json.dumps(answer))
     else:
-        Console(highlight=False).print(Group(*screen(answer)))
-    return 0 if answer["node"]["status"] == "SYNCHRONIZED" else 1
+        Console(highlight=False).print(Group(*parts))
 
 
 def _url(args: Namespace) -> str:

@@ -1,7 +1,9 @@
-// Listens to the daemon and shows what it says. Every text goes in as text, never as markup.
+// Listens to the daemon and shows what it says.
 
 import { Chart } from "./chart.js";
-import { Known, bound, boundAt, clockTime, duration, nodeNow, percent, signed, span, up } from "./model.js";
+import { byId, fillTable, number, put } from "./dom.js";
+import { Units } from "./units.js";
+import { Known, alarmLook, bound, boundAt, clockTime, duration, moment, nodeNow, percent, signed, span, up } from "./model.js";
 
 const SILENT_AFTER_MS = 5000;
 const RANKS_SHOWN = 16;
@@ -9,8 +11,8 @@ const SIGNS = { SYNCHRONIZED: "●", HOLDOVER: "◐", DISRUPTED: "✕", UNKNOWN:
 const LOOKS = { SYNCHRONIZED: "good", HOLDOVER: "warn", DISRUPTED: "bad", UNKNOWN: "unknown" };
 const SEVERITIES = { critical: "bad", warning: "warn", info: "unknown" };
 
-const byId = (id) => document.getElementById(id);
 const chart = new Chart(byId("chart"), byId("chart-scale"));
+const units = new Units(byId("grandmasters"), byId("unit-template"));
 let known = new Known();
 let heardAt = null;
 let trouble = "";
@@ -19,14 +21,14 @@ let lost = 0;
 function listen() {
   const stream = new EventSource("events");
   stream.onopen = () => {
-    known = new Known();
+    known = new Known(known.alarms);
     trouble = "";
   };
   stream.onerror = () => {
     trouble = "connection to the daemon lost, trying again";
     if (stream.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
   };
-  for (const kind of ["node", "grandmaster", "job", "finding"]) {
+  for (const kind of ["node", "grandmaster", "alarm", "job", "finding"]) {
     stream.addEventListener(kind, (event) => hear(kind, JSON.parse(event.data)));
   }
   stream.addEventListener("lost", (event) => {
@@ -50,33 +52,6 @@ const isCurrent = (source) => source.reachable && source.reason === null;
 /** The node's offset: that of the first source that has one now. */
 const offsetOf = (node) => node.sources.find((source) => isCurrent(source) && source.offset_ns !== null)?.offset_ns ?? null;
 
-function put(element, text, look) {
-  if (element.textContent !== text) element.textContent = text;
-  if (look !== undefined && element.className !== look) element.className = look;
-}
-
-/** Rows are [key, cell, ...]; a cell is a text or {text, look, bar}. Rows are kept by key, so that a selection stays. */
-function fillTable(body, rows) {
-  const old = new Map([...body.children].map((row) => [row.dataset.key, row]));
-  const fresh = rows.map(([key, ...cells]) => {
-    const row = old.get(key) ?? document.createElement("tr");
-    row.dataset.key = key;
-    while (row.cells.length < cells.length) row.insertCell();
-    cells.forEach((cell, index) => fillCell(row.cells[index], typeof cell === "string" ? { text: cell } : cell));
-    return row;
-  });
-  if (fresh.length !== body.children.length || fresh.some((row, index) => body.children[index] !== row)) body.replaceChildren(...fresh);
-}
-
-function fillCell(cell, { text, look = "", bar }) {
-  if (bar === undefined) return put(cell, text, look);
-  if (!cell.firstChild) cell.append(document.createElement("span"), document.createElement("b"));
-  cell.className = "bar";
-  cell.firstChild.style.width = `${Math.max(0, Math.min(1, bar)) * 65}%`;
-  put(cell.lastChild, text);
-}
-
-const number = (text) => ({ text, look: "number" });
 const word = (status) => ({ text: `${SIGNS[status]} ${status}`, look: LOOKS[status] });
 
 function render() {
@@ -111,11 +86,17 @@ function renderHero(node, state) {
   put(byId("node-name"), node.node);
   put(byId("status"), `${SIGNS[state.status]} ${state.status}`);
   put(byId("bound"), state.gmNs === null ? "no bound" : bound(state.gmNs));
-  put(byId("to-whom"), node.grandmaster_identity ? `to grandmaster ${node.grandmaster_identity}` : "follows no grandmaster");
+  put(byId("to-whom"), toWhom(node));
+  put(byId("unit-note"), node.grandmaster_note ?? "");
   put(byId("since"), state.lastingMs === null ? "" : `for ${span(state.lastingMs)}, ${sinceTime(node, state)}`);
   put(byId("reason"), reasonOf(node, state), "quiet");
   const utc = state.utcNs === null ? `no bound: ${node.utc?.reason || "not known"}` : bound(state.utcNs);
   put(byId("utc"), `UTC ${state.utcStatus}, ${utc}`, "quiet");
+}
+
+function toWhom(node) {
+  if (!node.grandmaster_identity) return "follows no grandmaster";
+  return `to grandmaster ${node.grandmaster ? `${node.grandmaster} (${node.grandmaster_identity})` : node.grandmaster_identity}`;
 }
 
 const sinceTime = (node, state) =>
@@ -161,40 +142,20 @@ function renderNodes(now) {
     const state = nodeNow(data, heard, now);
     const offset = offsetOf(data);
     return [data.node, data.node, word(state.status), number(bound(state.gmNs)), number(offset === null ? "—" : signed(offset)),
-      data.grandmaster_identity ?? "—", number(state.ageNs === null ? "—" : span(state.ageNs / 1e6))];
+      data.grandmaster_note ?? data.grandmaster ?? data.grandmaster_identity ?? "—", number(state.ageNs === null ? "—" : span(state.ageNs / 1e6))];
   }));
 }
 
 function renderGrandmasters(now) {
   byId("no-grandmasters").hidden = known.grandmaster.size > 0;
-  byId("grandmaster-table").hidden = known.grandmaster.size === 0;
-  fillTable(byId("grandmasters"), [...known.grandmaster.values()].map(({ data, heardAt: heard }) => [
-    data.name,
-    [data.name, data.model, data.clock_identity ?? data.identities[0]].filter(Boolean).join(" · "),
-    servo(data),
-    number(data.clock_class === null ? "—" : String(data.clock_class)),
-    gnss(data),
-    data.selected_reference ?? "—",
-    alarms(data),
-    number(data.age_ns === null ? "never" : `${span(data.age_ns / 1e6 + now - heard)} ago`),
+  units.render(known.grandmaster, now);
+  byId("alarm-events-block").hidden = known.alarms.length === 0;
+  fillTable(byId("alarm-events"), known.alarms.map((event) => [
+    `${event.node} ${event.incarnation} ${event.sequence}`,
+    moment(event.published_realtime_ns), event.name,
+    { text: event.severity === event.action ? event.action : `${event.action} · ${event.severity}`, look: event.action === "clear" ? "good" : alarmLook(event.severity) },
+    event.lost ? `${event.text} (${event.lost} before it were lost)` : event.text,
   ]));
-}
-
-function servo(unit) {
-  if (!unit.reachable) return { text: `✕ unreachable: ${unit.reason ?? ""}`, look: "bad" };
-  if (unit.clock_state === "locked") return { text: "● locked", look: "good" };
-  return { text: `◐ ${(unit.clock_state ?? "not told").replaceAll("_", " ")}`, look: unit.clock_state === "fault" ? "bad" : "warn" };
-}
-
-function gnss(unit) {
-  const count = unit.satellites_tracked === null ? "" : ` ${unit.satellites_healthy}/${unit.satellites_tracked} satellites`;
-  return unit.gnss_state === null && !count ? "—" : `${unit.gnss_state ?? ""}${count}`.trim();
-}
-
-function alarms(unit) {
-  if (unit.alarms === null) return "not told";
-  if (unit.alarms.length === 0) return { text: "● none", look: "good" };
-  return { text: unit.alarms.map((alarm) => `▲ ${alarm.severity}: ${alarm.text}`).join("\n"), look: "bad" };
 }
 
 function renderJobs(now) {
@@ -259,7 +220,7 @@ function renderFindings() {
   byId("no-findings").hidden = known.finding.size > 0;
   fillTable(byId("findings"), [...known.finding].map(([key, { data }]) => [
     key, { text: `▲ ${data.severity}`, look: SEVERITIES[data.severity] }, `${data.id} · ${data.subject}`,
-    `${data.evidence} Cause: ${data.cause} Remedy: ${data.remedy}`,
+    { text: `${data.evidence} Cause: ${data.cause} Remedy: ${data.remedy}`, chain: data.chain },
   ]));
 }
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from importlib.resources import files
+from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
 
 from timesyncd import config
-from timesyncd.errors import ConfigError
+from timesyncd.clocks import NS_PER_S
+from timesyncd.errors import ConfigError, StoreError
 from timesyncd.feed import Feed
 from timesyncd.messages import FindingMessage, GrandmasterState, JobState, Message, NodeState
+from timesyncd.store import history
 from timesyncd.web.events import Event, frames
 from timesyncd.web.hosts import is_answered
 
@@ -25,9 +29,16 @@ PAGE_FILES = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
     "/app.js": ("app.js", "text/javascript"),
+    "/dom.js": ("dom.js", "text/javascript"),
     "/model.js": ("model.js", "text/javascript"),
     "/chart.js": ("chart.js", "text/javascript"),
+    "/units.js": ("units.js", "text/javascript"),
 }
+
+#: The course of a unit's time errors: a day, in steps of five minutes.
+COURSE_NS = 86_400 * NS_PER_S
+COURSE_STEPS = 288
+
 SAFETY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -42,7 +53,7 @@ SAFETY_HEADERS = {
 class View(Protocol):
     """
     What is shown. Every `age_ns` is as of the call (a hub adds the time since a node's message came), and none of these
-    waits or raises.
+    waits or raises. What a grandmaster reports by itself comes as an event alone.
     """
 
     def node(self) -> NodeState:
@@ -80,10 +91,13 @@ class Server:
         await self._runner.cleanup()
 
 
-async def serve(settings: config.Web, view: View) -> Server:
-    """Listen; port 0 takes a free one. Raises ConfigError when the address cannot be had."""
+async def serve(settings: config.Web, view: View, store: Path | None = None) -> Server:
+    """
+    Listen; port 0 takes a free one. `store` is the history's file, where one is kept. Raises ConfigError when the address
+    cannot be had.
+    """
     runner = web.AppRunner(
-        application(view, settings.host), handler_cancellation=True, access_log=None, shutdown_timeout=2.0
+        application(view, settings.host, store), handler_cancellation=True, access_log=None, shutdown_timeout=2.0
     )
     await runner.setup()
     try:
@@ -96,13 +110,16 @@ async def serve(settings: config.Web, view: View) -> Server:
 
 
 VIEW = web.AppKey("view", View)
+STORE = web.AppKey("store", Path)
 LISTENING = web.AppKey("listening", str)
 VIEWERS = web.AppKey("viewers", set[asyncio.Task[None]])
 
 
-def application(view: View, listening: str) -> web.Application:
+def application(view: View, listening: str, store: Path | None) -> web.Application:
     app = web.Application(middlewares=[_only_own_names, _only_reading])
     app[VIEW] = view
+    if store is not None:
+        app[STORE] = store
     app[LISTENING] = listening
     app[VIEWERS] = set()
     app.on_response_prepare.append(_add_safety_headers)
@@ -110,6 +127,8 @@ def application(view: View, listening: str) -> web.Application:
     app.router.add_get("/api/v1/node", _node)
     app.router.add_get("/api/v1/nodes", _nodes)
     app.router.add_get("/api/v1/grandmasters", _grandmasters)
+    app.router.add_get("/api/v1/grandmasters/{name}", _grandmaster)
+    app.router.add_get("/api/v1/grandmasters/{name}/time-errors", _time_errors)
     app.router.add_get("/api/v1/jobs", _jobs)
     app.router.add_get("/api/v1/jobs/{id}", _job)
     app.router.add_get("/api/v1/findings", _findings)
@@ -182,18 +201,39 @@ async def _grandmasters(request: web.Request) -> web.Response:
     return _many(request.app[VIEW].grandmasters())
 
 
+async def _grandmaster(request: web.Request) -> web.Response:
+    units = request.app[VIEW].grandmasters()
+    return _found("grandmaster", request.match_info["name"], {unit.name: unit for unit in units})
+
+
+async def _time_errors(request: web.Request) -> web.Response:
+    """The last day of what the store holds, each step with its lowest and highest value; nothing without a store."""
+    path = request.app.get(STORE)
+    if path is None:
+        return web.json_response([])
+    until_ns = time.time_ns()
+    span = (until_ns - COURSE_NS, until_ns)
+    try:
+        course = await asyncio.to_thread(
+            history.time_error_course, path, request.match_info["name"], *span, COURSE_STEPS
+        )
+    except StoreError as error:
+        return _refusal(503, str(error))
+    return web.json_response(course)
+
+
 async def _jobs(request: web.Request) -> web.Response:
     return _many(request.app[VIEW].jobs())
 
 
 async def _job(request: web.Request) -> web.Response:
-    jobs = request.app[VIEW].jobs()
-    wanted = request.match_info["id"]
-    found = next((job for job in jobs if job.job_id == wanted), None)
-    if found is None:
-        known = ", ".join(job.job_id for job in jobs) or "none"
-        return _refusal(404, f"there is no job {wanted!r}; jobs known here: {known}")
-    return _one(found)
+    return _found("job", request.match_info["id"], {job.job_id: job for job in request.app[VIEW].jobs()})
+
+
+def _found(what: str, wanted: str, known: Mapping[str, Message]) -> web.Response:
+    if wanted in known:
+        return _one(known[wanted])
+    return _refusal(404, f"there is no {what} {wanted!r}; {what}s known here: {', '.join(known) or 'none'}")
 
 
 async def _findings(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-// The last minutes of offset and bound, as two SVG paths.
+// Small drawings in SVG: the last minutes of offset and bound, satellites' C/N0, a day of time error.
 
 import { duration, up } from "./model.js";
 
@@ -33,6 +33,49 @@ export class Chart {
     ]) + "Z").join(""));
     this.scale.textContent = `full height ±${duration(largest, up)};`;
   }
+}
+
+const CN0_FULL = 55;
+const CN0_GOOD = 37;
+
+function shape(svg, name, attributes, text = "") {
+  const element = document.createElementNS(svg.namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.textContent = text;
+  return element;
+}
+
+/** A bar a satellite, its number below; hollow where it has no C/N0. The line is at what a healthy sky has. */
+export function drawSatellites(svg, satellites) {
+  const width = Math.max(satellites.length, 12) * 24;
+  svg.setAttribute("viewBox", `0 0 ${width} 74`);
+  const y = (cn0) => 56 - (Math.min(cn0, CN0_FULL) / CN0_FULL) * 44;
+  svg.replaceChildren(
+    shape(svg, "line", { class: "zero", x1: 0, x2: width, y1: y(CN0_GOOD), y2: y(CN0_GOOD) }),
+    ...satellites.flatMap(({ number, cn0_db_hz: cn0, healthy }, at) => [
+      shape(svg, "rect", { class: healthy ? "healthy" : "ill", x: at * 24 + 3, width: 18, y: y(cn0 ?? 2), height: 56 - y(cn0 ?? 2) }),
+      shape(svg, "text", { x: at * 24 + 12, y: y(cn0 ?? 2) - 2 }, String(cn0 ?? "?")),
+      shape(svg, "text", { class: "name", x: at * 24 + 12, y: 70 }, String(number)),
+    ]),
+  );
+}
+
+/** Steps of {realtime_ns, lowest_ns, highest_ns} as a band; dashed: the channel's own alarm threshold, where it fits. */
+export function drawCourse(svg, steps, thresholdNs) {
+  const largest = Math.max(1, ...steps.map((step) => Math.max(Math.abs(step.lowest_ns), Math.abs(step.highest_ns))));
+  const from = steps[0].realtime_ns;
+  const length = Math.max(1, steps.at(-1).realtime_ns - from);
+  const x = (step) => (((step.realtime_ns - from) / length) * 200).toFixed(1);
+  const y = (ns) => (20 - (ns / largest) * 18).toFixed(1);
+  const threshold = [-1, 1].map((sign) => sign * (thresholdNs ?? Infinity)).filter((ns) => Math.abs(ns) <= largest);
+  svg.replaceChildren(
+    shape(svg, "line", { class: "zero", x1: 0, x2: 200, y1: 20, y2: 20 }),
+    ...threshold.map((ns) => shape(svg, "line", { class: "threshold", x1: 0, x2: 200, y1: y(ns), y2: y(ns) })),
+    shape(svg, "path", { class: "course", d: path([
+      ...steps.map((step) => [x(step), y(step.highest_ns)]),
+      ...steps.toReversed().map((step) => [x(step), y(step.lowest_ns)]),
+    ]) + "Z" }),
+  );
 }
 
 const path = (corners) => "M" + corners.map((corner) => corner.join(" ")).join("L");

@@ -12,7 +12,7 @@ from typing import Literal
 from timesyncd.feed import Feed
 from timesyncd.messages import Message
 
-Kind = Literal["node", "grandmaster", "job", "finding"]
+Kind = Literal["node", "grandmaster", "alarm", "job", "finding"]
 
 QUEUE_SIZE = 256
 HEARTBEAT_S = 15.0

@@ -29,6 +29,25 @@ export function span(ms) {
   return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} days`;
 }
 
+/** How long something lasts, where an hour matters: 3 h 40 min. */
+export function lasts(ms) {
+  const minutes = Math.max(0, Math.floor(ms / 60000));
+  if (minutes < 1) return `${Math.max(0, Math.floor(ms / 1000))} s`;
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
+}
+
+/** The local time of day, with its date where that is another day. */
+export function moment(realtimeNs) {
+  const at = new Date(realtimeNs / NS_PER_MS);
+  const day = at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString("sv")} `;
+  return `${day}${clockTime(realtimeNs)}`;
+}
+
+const ALARM_LOOKS = { critical: "bad", major: "bad", minor: "warn" };
+export const alarmLook = (severity) => ALARM_LOOKS[severity] ?? "unknown";
+
 export const clockTime = (realtimeNs) => new Date(realtimeNs / NS_PER_MS).toLocaleTimeString([], { hour12: false });
 
 /** The status table of the clock: what was written ages while no message comes. */
@@ -68,6 +87,26 @@ function lasting(node, status, ageNs, sinceHeardNs) {
   return (node.published_realtime_ns - node.since_realtime_ns + sinceHeardNs) / NS_PER_MS;
 }
 
+/** What a poll told of a grandmaster's own error holds no longer than this. */
+const UNIT_HOLDS_NS = 1e12;
+
+/** A grandmaster as it stands now: its own error against UTC, what is left of its holdover budget, and for how long. */
+export function unitNow(unit, heardAt, now) {
+  const silentNs = Math.max(0, now - heardAt) * NS_PER_MS;
+  const ageNs = unit.age_ns === null ? null : unit.age_ns + silentNs;
+  const leftNs = unit.holdover_left_ns === null || ageNs === null ? null : Math.max(0, unit.holdover_left_ns - ageNs);
+  const holds = ageNs !== null && ageNs <= UNIT_HOLDS_NS && leftNs !== 0;
+  const since = unit.clock_state_since_realtime_ns;
+  const lastingNs = since === null ? null : unit.published_realtime_ns - since + silentNs;
+  return {
+    ageNs, leftNs, lastingNs, utcNs: holds ? boundAt(unit.utc, ageNs) : null,
+    used: leftNs === null || lastingNs === null ? null : lastingNs / Math.max(1, lastingNs + leftNs),
+    isFine: unit.reachable && unit.clock_state === "locked" && !unit.alarms?.length,
+  };
+}
+
+const ALARM_EVENTS_KEPT = 20;
+
 const KEYS = {
   node: (data) => data.node, grandmaster: (data) => data.name, job: (data) => data.job_id,
   finding: (data) => JSON.stringify([data.id, data.subject]),
@@ -75,8 +114,10 @@ const KEYS = {
 
 /** Everything heard on one connection: the newest of each, and when it came. */
 export class Known {
-  constructor() {
+  /** Alarm events are told once, so they are kept from connection to connection; the newest come first. */
+  constructor(alarms = []) {
     this.own = null;
+    this.alarms = alarms;
     this.node = new Map();
     this.grandmaster = new Map();
     this.job = new Map();
@@ -85,6 +126,10 @@ export class Known {
 
   /** The first node of a connection is the daemon's own. A finding that is over goes. */
   take(kind, data, now) {
+    if (kind === "alarm") {
+      this.alarms = [data, ...this.alarms].slice(0, ALARM_EVENTS_KEPT);
+      return;
+    }
     const key = KEYS[kind](data);
     if (kind === "node") this.own ??= key;
     if (kind === "finding" && data.until_realtime_ns !== null) this.finding.delete(key);

@@ -1,0 +1,167 @@
+"""`timesyncd status NAME`: all that is known of one unit or one node."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console, Group, RenderableType
+from unit_samples import EVERYTHING
+
+from timesyncd import terminal
+from timesyncd.commands import status
+from timesyncd.commands._status_tables import node_tables, unit_tables
+from timesyncd.messages import GrandmasterState, NodeState, grandmaster_state
+
+NASTY = "[red]x[/] \x1b]0;owned\x07\nnext"
+NOW_NS = 1_700_000_000_000_000_000
+
+
+def unit(sample: Any = EVERYTHING, **more: Any) -> GrandmasterState:
+    said = {"node": "n1", "incarnation": 1, "sequence": 1, "name": "gm", "published_realtime_ns": NOW_NS, "age_ns": 0}
+    return grandmaster_state(sample, **said, **{"reachable": True} | more)
+
+
+def node(**more: Any) -> NodeState:
+    known = {
+        "node": "n1", "incarnation": 1, "sequence": 1, "published_realtime_ns": NOW_NS, "age_ns": 0, "boot_id": "b",
+        "time_namespace": 0, "status": "SYNCHRONIZED", "utc_status": "UNKNOWN", "since_realtime_ns": NOW_NS,
+    }  # fmt: skip
+    return NodeState.model_validate(known | more)
+
+
+def text_of(parts: list[RenderableType]) -> str:
+    console = Console(file=StringIO(), record=True, width=120, highlight=False)
+    console.print(Group(*parts))
+    return console.export_text()
+
+
+def words_of(parts: list[RenderableType]) -> list[list[str]]:
+    return [line.split() for line in text_of(parts).splitlines()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "class 7",
+        "accuracy 0x21",
+        "priority 1, 2 128, 127",
+        "leap second insert",
+        "traceable time yes, frequency no",
+        "position 50.12000, 8.68000, 112.5 m",
+        "NTP server, stratum 1, leap none",
+        "up for 10 d 0 h",
+        "not understood gnss_state=unknown(9)",
+        "major 97.1 2023-11-14 22:00:00 GNSS antenna open",
+        "GNSS-1 selected",
+        "eth1 master g8275.1 24 412 of 500 63 % 00a069.fffe.704761",
+        "19 21 dB-Hz unhealthy",
+        "gnss-1 te 23 ns GNSS ok 100 ns",
+        "gnss-1 cte -4 ns - - -",
+        "board temperature 41.5 C good",
+        "fan 1 fan - bad",
+        "mgmt down -",
+    ],
+)
+def test_a_unit_is_told_in_full(line: str) -> None:
+    """Every field in words and units, a list as a table."""
+    assert line.split() in words_of(unit_tables(unit()))
+
+
+def test_a_unit_that_tells_everything_leaves_nothing_out() -> None:
+    """No field is called "not provided" of a unit that provides all but what is judged of it."""
+    judged = {"utc": {"bound_ns": 1_200, "growth_ppb": 1, "reason": ""}, "holdover_left_ns": 13_200 * 10**9}
+    offsets = [{"other": "gm-b", "offset_ns": -85, "bound_ns": 240, "evidence": "ptp-1"}]
+    told = text_of(unit_tables(unit(offsets=offsets, identities=["00a069.fffe.704760"], **judged)))
+
+    assert "not provided" not in told
+    assert "-85 ns +-240 ns" in told
+
+
+def test_a_bare_unit_provides_nothing() -> None:
+    """Each list that is not provided is said to be so, never to be empty; the facts are named in one line."""
+    told = text_of(unit_tables(unit(None, alarms=[])))
+
+    assert "alarms: none" in told
+    for what in ("references", "PTP ports", "satellites", "time errors", "hardware", "interfaces"):
+        assert f"{what}: not provided" in told
+    assert " 0" not in told.replace("0 s ago", "")
+
+
+def test_a_node_is_told_in_full() -> None:
+    """Its block, then its sources field by field."""
+    source = {
+        "name": "ptp", "driver": "ptp4l", "reachable": False, "reason": "no answer", "port_state": "SLAVE",
+        "offset_ns": -412, "frequency_ppb": -3, "current_utc_offset_s": 37,
+    }  # fmt: skip
+    told = words_of(node_tables(node(grandmaster_note="gm: HOLDOVER", sources=[source])))
+
+    for line in ("grandmaster gm: HOLDOVER", "reachable no", "offset -412 ns", "frequency -3 ppb", "TAI - UTC 37 s"):
+        assert line.split() in told
+
+
+def test_text_from_a_device_is_text() -> None:
+    """Neither markup nor a terminal's control sequences get through, whatever field carries them."""
+
+    def nasty(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: nasty(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [nasty(item) for item in value]
+        return NASTY if isinstance(value, str) else value
+
+    bad_unit = GrandmasterState.model_validate(nasty(unit().model_dump(mode="json")))
+    source = {"name": NASTY, "driver": NASTY, "reachable": False, "reason": NASTY, "port_state": NASTY}
+    bad_node = node(node=NASTY, grandmaster_note=NASTY, clock=NASTY, boot_id=NASTY, sources=[source])
+    told = text_of([*unit_tables(bad_unit), *node_tables(bad_node)])
+
+    assert "\x1b" not in told and "\x07" not in told
+    assert "[red]x[/] ?]0;owned??next" in told
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str, **changes: Any) -> int:
+    """The command, with a daemon that answers for node n1 and unit gm."""
+    state = unit(**changes).model_dump(mode="json")
+    own = node().model_dump(mode="json")
+    answer = {"node": own, "nodes": [own], "grandmasters": [state], "jobs": [], "findings": []}
+    monkeypatch.setattr(terminal, "fetch", lambda url: answer)
+    parser = ArgumentParser()
+    status.add_arguments(parser)
+    return status.run(parser.parse_args(["--url", "http://127.0.0.1:1/", *words]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [({"clock_state": "locked"}, 0), ({}, 1), ({"clock_state": "locked", "reachable": False}, 1)],
+)
+def test_the_exit_status_says_whether_a_unit_is_well(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], code: int
+) -> None:
+    """0 when it answers and is locked, else 1."""
+    sample = None if changes else EVERYTHING
+
+    assert run(monkeypatch, "gm", sample=sample, **changes) == code
+
+
+def test_json_is_what_the_daemon_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The raw numbers of that one unit or node, nothing renamed."""
+    run(monkeypatch, "gm", "--json")
+    told_of_unit = json.loads(capsys.readouterr().out)
+    code = run(monkeypatch, "n1", "--json")
+    told_of_node = json.loads(capsys.readouterr().out)
+
+    assert told_of_unit == unit().model_dump(mode="json")
+    assert (code, told_of_node) == (0, node().model_dump(mode="json"))
+
+
+def test_an_unknown_name_is_told_which_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with the names that are known, and exit 2."""
+    code = run(monkeypatch, "gm-z")
+
+    assert code == 2
+    assert capsys.readouterr().err == "timesyncd: there is no 'gm-z'; there are: gm, n1\n"

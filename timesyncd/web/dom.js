@@ -1,0 +1,46 @@
+// How rows and texts get onto the page. Every text goes in as text, never as markup.
+
+export const byId = (id) => document.getElementById(id);
+
+export function put(element, text, look) {
+  if (element.textContent !== text) element.textContent = text;
+  if (look !== undefined && element.className !== look) element.className = look;
+}
+
+/** Rows are [key, cell, ...]; a cell is a text or {text, look, bar, chain}. Rows are kept by key, so that a selection stays. */
+export function fillTable(body, rows) {
+  const old = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  const fresh = rows.map(([key, ...cells]) => {
+    const row = old.get(key) ?? document.createElement("tr");
+    row.dataset.key = key;
+    while (row.cells.length < cells.length) row.insertCell();
+    cells.forEach((cell, index) => fillCell(row.cells[index], typeof cell === "string" ? { text: cell } : cell));
+    return row;
+  });
+  putChildren(body, fresh);
+}
+
+/** Only when they are others: what is under a reader's eyes or cursor is not touched. */
+export function putChildren(parent, children) {
+  if (children.length !== parent.children.length || children.some((child, index) => parent.children[index] !== child)) parent.replaceChildren(...children);
+}
+
+function fillCell(cell, { text, look = "", bar, chain = [] }) {
+  if (chain.length > 0) return fillChain(cell, text, chain);
+  if (bar === undefined) return put(cell, text, look);
+  if (!cell.firstChild) cell.append(document.createElement("span"), document.createElement("b"));
+  cell.className = "bar";
+  cell.firstChild.style.width = `${Math.max(0, Math.min(1, bar)) * 65}%`;
+  put(cell.lastChild, text);
+}
+
+/** From the cause to what it does to whom, above the text. */
+function fillChain(cell, text, chain) {
+  if (cell.querySelector("ol")) cell.firstChild.replaceChildren();
+  else cell.replaceChildren(document.createElement("ol"), document.createElement("p"));
+  cell.firstChild.className = "chain";
+  for (const link of chain) cell.firstChild.append(Object.assign(document.createElement("li"), { textContent: link }));
+  put(cell.lastChild, text);
+}
+
+export const number = (text) => ({ text, look: "number" });
