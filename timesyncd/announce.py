@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S, Clocks
 from timesyncd.config import Config
 from timesyncd.feed import Feed
-from timesyncd.findings import Findings
+from timesyncd.findings import Findings, Judged
+from timesyncd.grandmaster import UnitEvent
 from timesyncd.hub.hub import Hub
+from timesyncd.hub.unit_findings import UnitFindings, is_judged_elsewhere
+from timesyncd.hub.unit_offsets import offsets
+from timesyncd.hub.units import joined
 from timesyncd.jobsocket import JobSocket
-from timesyncd.messages import FindingMessage, GrandmasterState, JobState, Message, NodeState
+from timesyncd.messages import AlarmEventMessage, FindingMessage, GrandmasterState, JobState, Message, NodeState
 from timesyncd.metrics import Counters, Metrics, Snapshot
 from timesyncd.mqtt.client import MqttLink
+from timesyncd.sample import AlarmEvent
 from timesyncd.store.writer import Store
 from timesyncd.view import Heard, Moment, NodeView, finding_message, last_known, standing
 from timesyncd.web.events import Event, Kind
@@ -36,6 +42,30 @@ class Parts:
     store_problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known at a moment: this node and the units that it polls, as they are published, and what others published."""
+
+    node: NodeState
+    units: list[GrandmasterState]
+    heard_nodes: list[NodeState]
+    heard_units: list[GrandmasterState]
+
+    @property
+    def all_nodes(self) -> list[NodeState]:
+        return [self.node, *self.heard_nodes]
+
+    @property
+    def all_units(self) -> list[GrandmasterState]:
+        """Each once, as this daemon polls it where it does."""
+        return with_heard(self.units, self.heard_units)
+
+
+def with_heard(units: list[GrandmasterState], heard: list[GrandmasterState]) -> list[GrandmasterState]:
+    polled = {unit.name for unit in units}
+    return [*units, *(unit for unit in heard if unit.name not in polled)]
+
+
 class Announcer:
     """Implements the web room's View, and publishes to MQTT, viewers and the ranks what is due."""
 
@@ -47,37 +77,83 @@ class Announcer:
         self._parts = parts
         self._clocks = clocks
         self._findings = Findings()
+        self._unit_findings = UnitFindings()
+        self._conditions: dict[tuple[str, str], Judged] = {}
+        self._inputs = {unit.name: unit.inputs for unit in config.grandmaster}
         self._own_jobs: dict[str, JobState] = {}
         self._published_ns = 0
-        self._last_status: ClockStatus | None = None
+        self._told_status: ClockStatus | None = None
+        self._told_units: dict[str, tuple[object, ...]] = {}
         self._broker_seen_ns = clocks.boottime_ns()
         self._metrics = Metrics(self._snapshot, clocks)
 
     def tick(self) -> None:
         """Publish what is due now. To be called every second, and when the status may have changed."""
         now = Moment.read(self._clocks)
-        status = self._view.clock(now).status
-        due = now.boottime_ns - self._published_ns >= self._every_ns or status is not self._last_status
-        if due or self.events.watched or (self._parts.hub and self._parts.hub.busy):
-            self._tell_all(now, due)
+        status, units = self._view.clock(now).status, self._view.units_in_short
+        due = now.boottime_ns - self._published_ns >= self._every_ns or status is not self._told_status
+        changed = {name for name, in_short in units.items() if self._told_units.get(name) != in_short}
+        if due or changed or self.events.watched or (self._parts.hub and self._parts.hub.busy):
+            self._tell_all(now, due, changed)
         if due:
-            self._published_ns, self._last_status = now.boottime_ns, status
+            self._published_ns = now.boottime_ns
+        self._told_status, self._told_units = status, units
         if self._parts.job_socket is not None:
             self._parts.job_socket.tick(now.boottime_ns)
 
-    def _tell_all(self, now: Moment, due: bool) -> None:
-        """Viewers and the hub hear each second, the broker what is due."""
-        node = self._view.node_state(now)
-        units = self._view.grandmaster_states(now)
-        self._judge(node, units, now)
-        self._show("node", node, to_mqtt=due)
-        for unit in units:
-            self._show("grandmaster", unit, to_mqtt=due)
-        self._advance_jobs(node, now)
+    def _tell_all(self, now: Moment, due: bool, changed: set[str]) -> None:
+        """Viewers and the hub hear each second, the broker what is due: everything, or the units that `changed`."""
+        known = self._known(now)
+        self._judge(known, now)
+        self._show("node", known.node, to_mqtt=due or bool(changed))
+        for unit in known.units:
+            self._show("grandmaster", unit, to_mqtt=due or unit.name in changed)
+        self._advance_jobs(known.node, now)
+
+    def _known(self, now: Moment) -> Known:
+        node, units = self._view.node_state(now), self._view.grandmaster_states(now)
+        nodes, heard = self.heard.nodes(now), self.heard.grandmasters(now)
+        everybody = with_heard(units, heard)
+        apart = offsets(everybody, [node, *nodes], self._inputs)
+        measured = [unit.model_copy(update={"offsets": apart[unit.name]}) for unit in units]
+        return Known(joined(node, everybody, now.realtime_ns), measured, nodes, heard)
 
     def event(self, id: str, subject: str, evidence: str) -> None:
         """Something that happened at one moment, such as a phase jump."""
         self._tell(finding_message(self._findings.event(id, subject, evidence, self._clocks.realtime_ns())))
+
+    def condition(self, id: str, subject: str, evidence: str | None) -> None:
+        """Something that holds from now on, by this evidence, or holds no longer (None)."""
+        if evidence is None:
+            self._conditions.pop((id, subject), None)
+        else:
+            self._conditions[id, subject] = Judged(evidence)
+
+    def alarm(self, event: AlarmEvent) -> None:
+        """A unit reported something by itself: told at once, whatever the poll that follows says."""
+        self._view.note_alarm(event)
+        said = {name: getattr(event, name) for name in ("action", "id", "index", "severity", "text", "lost", "at")}
+        message = AlarmEventMessage.model_validate(
+            self._view.next_order()
+            | said
+            | {
+                "name": event.source,
+                "alarm_sequence": event.sequence,
+                "published_realtime_ns": self._clocks.realtime_ns(),
+            }
+        )
+        self._show("alarm", message)
+        if self._parts.store is not None:
+            self._parts.store.put_alarm_event(message)
+
+    def unit_events(self, unit: str, events: Iterable[UnitEvent]) -> None:
+        """What happened to a unit between two polls; to be told before the later sample is in the view."""
+        now = Moment.read(self._clocks)
+        elsewhere = is_judged_elsewhere(unit, self._config.node.name, self.heard.grandmasters(now), now.realtime_ns)
+        for event in events:
+            id = self._unit_findings.happened(unit, event)
+            if id is not None and not elsewhere:
+                self.event(id, unit, event.evidence)
 
     def hear(self, message: Message, boottime_ns: int, live: bool) -> None:
         """Another daemon published this: viewers see it, and of a job its ranks here read it from shared memory."""
@@ -96,16 +172,13 @@ class Announcer:
     # What the web room asks for.
 
     def node(self) -> NodeState:
-        return self._view.node_state(Moment.read(self._clocks))
+        return self._known(Moment.read(self._clocks)).node
 
     def nodes(self) -> list[NodeState]:
-        return [self.node(), *self.heard.nodes(Moment.read(self._clocks))]
+        return self._known(Moment.read(self._clocks)).all_nodes
 
     def grandmasters(self) -> list[GrandmasterState]:
-        now = Moment.read(self._clocks)
-        own = self._view.grandmaster_states(now)
-        polled = {unit.name for unit in own}
-        return [*own, *(unit for unit in self.heard.grandmasters(now) if unit.name not in polled)]
+        return self._known(Moment.read(self._clocks)).all_units
 
     def jobs(self) -> list[JobState]:
         heard = self.heard.jobs(Moment.read(self._clocks))
@@ -122,10 +195,11 @@ class Announcer:
 
     def _snapshot(self) -> Snapshot:
         mqtt, store, job_socket = self._parts.mqtt, self._parts.store, self._parts.job_socket
+        known = self._known(Moment.read(self._clocks))
         return Snapshot(
-            node=self.node(),
+            node=known.node,
             polls=self._view.polls,
-            grandmasters=self._view.grandmaster_states(Moment.read(self._clocks)),
+            grandmasters=known.units,
             jobs=list(self._own_jobs.values()),
             findings=self.findings(),
             mqtt_connected=mqtt.connected if mqtt else None,
@@ -148,9 +222,10 @@ class Announcer:
         wanted_ns = int((self._config.mqtt.state_every_s if self._config.mqtt else STATE_EVERY_S) * NS_PER_S)
         return min([wanted_ns, *(source.bounds.holdover_after_ns // 2 for source in self._config.source)])
 
-    def _judge(self, node: NodeState, units: list[GrandmasterState], now: Moment) -> None:
+    def _judge(self, known: Known, now: Moment) -> None:
         """Let findings begin and end."""
-        holds = standing(node, units, self._parts.store_problem, self._broker_lost(now))
+        holds = standing(known.node, self._parts.store_problem, self._broker_lost(now)) | self._conditions
+        holds |= self._unit_findings.judge(known.units, known.heard_units, known.all_nodes, now.realtime_ns)
         for id, subject in holds.keys() | self._findings.standing():
             changed = self._findings.judge(id, subject, holds.get((id, subject)), now.realtime_ns)
             if changed is not None:

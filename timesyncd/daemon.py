@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from timesyncd import segment
 from timesyncd.announce import Announcer, Parts
@@ -13,22 +14,28 @@ from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_names
 from timesyncd.config import Config, Grandmaster, Source
 from timesyncd.config import Hub as HubSettings
 from timesyncd.config import Store as StoreSettings
-from timesyncd.driver import Runner, load_driver
+from timesyncd.driver import Reporter, Runner, load_driver
 from timesyncd.ensemble import Ensemble
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.feed import Observation
+from timesyncd.grandmaster import UnitMemory
 from timesyncd.hub.hub import Hub
+from timesyncd.hub.units import identities
 from timesyncd.jobsocket import JobSocket
-from timesyncd.messages import MarkBatch, NodeState
+from timesyncd.messages import GrandmasterState, MarkBatch, NodeState
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.topics import FOR_HUB, FOR_NODE
-from timesyncd.notify import notify
-from timesyncd.sample import GrandmasterSample
+from timesyncd.notify import notify, passed_socket
+from timesyncd.sample import AlarmEvent, GrandmasterSample, TimeErrorSeries
 from timesyncd.shm import SegmentWriter
+from timesyncd.store import history
 from timesyncd.store.writer import Store
-from timesyncd.view import NodeView
+from timesyncd.view import Moment, NodeView, heard_verdict
 from timesyncd.web.app import serve
+
+if TYPE_CHECKING:
+    from timesyncd.alarms import AlarmDesk
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +53,8 @@ class Daemon:
         self._wake = asyncio.Event()
         self._parts = Parts()
         self._ensemble = Ensemble({source.name: source.bounds.settings() for source in config.source})
+        self._judges: dict[str, UnitMemory] = {}
+        self._alarms: AlarmDesk | None = None
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Open everything, call `ready`, and work until cancelled. Raises ConfigError when a part cannot be opened."""
@@ -54,7 +63,7 @@ class Daemon:
             async with asyncio.TaskGroup() as tasks:
                 for runner in self._sources:
                     tasks.create_task(self._follow(runner), name=f"driver[{runner.name}]")
-                for runner in self._units:
+                for runner in self._units.values():
                     tasks.create_task(self._watch(runner), name=f"driver[{runner.name}]")
                 if self._parts.mqtt is not None:
                     tasks.create_task(self._parts.mqtt.run(), name="mqtt")
@@ -67,7 +76,7 @@ class Daemon:
         name, runtime_dir = config.node.name, config.node.runtime_dir
         # The drivers first: what is wrong with one, a secret that is not there, shall start nothing.
         self._sources = [self._runner(source) for source in config.source]
-        self._units = [self._runner(unit) for unit in config.grandmaster]
+        self._units = {unit.name: self._runner(unit) for unit in config.grandmaster}
         self._segment = self._open_segment(stack)
         store = self._open_store(stack, config.store)
         incarnation = await asyncio.to_thread(self._next_incarnation, store)
@@ -82,11 +91,28 @@ class Daemon:
             self._parts.mqtt = MqttLink(config.mqtt, name, incarnation, list(wanted), self._received)
         self._view = NodeView(config, self._epoch, incarnation)
         self._announcer = Announcer(config, self._view, self._parts, self._clocks)
+        for unit in config.grandmaster:
+            last_locked_ns = await asyncio.to_thread(self._last_locked_ns, unit.name)
+            self._judges[unit.name] = UnitMemory(config.curve_of(unit), last_locked_ns)
+        await self._open_alarms(stack, incarnation)
         if config.web is not None:
-            server = await serve(config.web, self._announcer)
+            server = await serve(config.web, self._announcer, config.store.path if config.store else None)
             stack.push_async_callback(server.close)
             self.page = server.url
             log.info("status page: %s", server.url)
+
+    async def _open_alarms(self, stack: AsyncExitStack, incarnation: int) -> None:
+        reporters = {name: runner.driver for name, runner in self._units.items() if isinstance(runner.driver, Reporter)}
+        for name, reporter in reporters.items():
+            for id, evidence in reporter.notes:
+                self._announcer.condition(id, name, evidence)
+        if self._config.traps is None and self._config.syslog is None:
+            return
+        from timesyncd.alarms import AlarmDesk  # SNMP is not loaded where nothing speaks it
+
+        self._alarms = AlarmDesk(self._config, reporters, self._clocks, incarnation, self._alarm, self._hurry)
+        stack.push_async_callback(self._alarms.close)
+        await self._alarms.open(passed_socket)
 
     def _open_segment(self, stack: AsyncExitStack) -> SegmentWriter:
         runtime_dir = self._config.node.runtime_dir
@@ -117,15 +143,25 @@ class Daemon:
             log.warning("store: %s; this start is numbered by the clock", error)
         return self._clocks.realtime_ns() // NS_PER_S
 
+    def _last_locked_ns(self, unit: str) -> int | None:
+        """When it was last seen locked before this start: a holdover that stands now began no earlier."""
+        settings = self._config.store
+        if settings is None:
+            return None
+        try:
+            return history.last_not_in_holdover(settings.path, unit)
+        except StoreError:  # a store that is new, or fails, which its writer tells
+            return None
+
     async def _follow(self, runner: Runner) -> None:
         """The way of every sample: driver, ensemble, segment, and then everybody who may be slow."""
         async for reading in runner.samples():
-            if isinstance(reading, GrandmasterSample):
+            if isinstance(reading, GrandmasterSample | TimeErrorSeries):
                 raise ConfigError(f"source {runner.name}: its driver watches a grandmaster, not this node's clock")
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
                 self._segment.write(segment.encode(outcome.bound, self._epoch))
-            self._note(Observation(reading, outcome.bound))
+            self._note(Observation(reading, outcome.bound, outcome.source_bound))
             if outcome.phase_jump_ns is not None:
                 self._announcer.event(
                     "phase-jump", runner.name, f"the offset moved by {outcome.phase_jump_ns} ns at once"
@@ -133,7 +169,37 @@ class Daemon:
 
     async def _watch(self, runner: Runner) -> None:
         async for reading in runner.samples():
+            if not isinstance(reading, GrandmasterSample):
+                self._note(Observation(reading, None))
+                continue
+            verdict = self._judges[runner.name].accept(reading, self._clocks.realtime_ns())
+            self._announcer.unit_events(runner.name, verdict.events)
+            self._view.note_verdict(runner.name, verdict)
             self._note(Observation(reading, None))
+            now = Moment.read(self._clocks)
+            self._hear_unit(self._view.grandmaster_state(runner.name, now), now)
+
+    def _hear_unit(self, state: GrandmasterState, now: Moment) -> None:
+        """What a unit says of itself counts for the clocks that follow it, whoever polls it."""
+        verdict = heard_verdict(state, now)
+        if verdict is None:
+            return
+        bound = self._ensemble.hear_grandmaster(state.name, identities(state), verdict, now.boottime_ns)
+        if bound is not None:
+            self._segment.write(segment.encode(bound, self._epoch))
+            if self._view.note_bound(bound):
+                self._wake.set()
+
+    def _alarm(self, event: AlarmEvent) -> None:
+        self._announcer.alarm(event)
+        self._wake.set()
+
+    def _hurry(self, unit: str) -> None:
+        """It said something by itself: poll all that may have changed."""
+        runner = self._units[unit]
+        if isinstance(runner.driver, Reporter):
+            runner.driver.hurry()
+        runner.hurry()
 
     def _runner(self, entry: Source | Grandmaster) -> Runner:
         driver = load_driver(entry.driver)(entry.name, entry.options, self._config.node.runtime_dir)
@@ -147,6 +213,7 @@ class Daemon:
 
     async def _tick(self) -> None:
         while True:
+            self._tell_storms()
             self._announcer.tick()
             notify("WATCHDOG=1")
             try:
@@ -155,6 +222,15 @@ class Daemon:
             except TimeoutError:
                 continue
             self._wake.clear()
+
+    def _tell_storms(self) -> None:
+        if self._alarms is None:
+            return
+        cut_off = self._alarms.storms()
+        for name in self._units:
+            count = cut_off.get(name)
+            evidence = f"{count} in the last second were not read" if count else None
+            self._announcer.condition("grandmaster-traps-suppressed", name, evidence)
 
     def _marks(self, batch: MarkBatch) -> None:
         """A rank of this node reported: to the hub in this daemon, else to the one behind the broker."""
@@ -167,7 +243,9 @@ class Daemon:
         hub = self._parts.hub
         message = received.message
         self._announcer.hear(message, received.received_boottime_ns, live=not received.retained)
-        if isinstance(message, NodeState) and hub is not None:
+        if isinstance(message, GrandmasterState) and message.node != self._config.node.name:
+            self._hear_unit(message, Moment.read(self._clocks))
+        elif isinstance(message, NodeState) and hub is not None:
             hub.accept_node(message, received.received_boottime_ns, live=not received.retained)
         elif isinstance(message, MarkBatch) and hub is not None:
             hub.accept_marks(message, received.received_boottime_ns)

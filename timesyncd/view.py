@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from timesyncd import messages
-from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, status_at
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, status_at
 from timesyncd.client.clock import interval_now
 from timesyncd.clocks import Clocks
 from timesyncd.config import Config
 from timesyncd.driver import PollReport
 from timesyncd.feed import Observation
-from timesyncd.findings import Finding
-from timesyncd.messages import FindingMessage, GrandmasterState, JobState, NodeState, SourceState
-from timesyncd.sample import ClockSample, GrandmasterSample, NoSample
+from timesyncd.findings import Finding, Judged
+from timesyncd.grandmaster import UnitVerdict
+from timesyncd.heard_alarms import HeardAlarms
+from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
+from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, NoSample
 from timesyncd.segment import Epoch
+from timesyncd.unit_events import UnitEventKind
+from timesyncd.verdict import GrandmasterVerdict, Received
 
 JOB_FORGOTTEN_NS = 60_000_000_000
 
+NO_SOURCE = "no clock of this node is watched: no [[source]] is configured"
 LAST_KNOWN = "last known only: nothing live was heard yet"
 
 Aging = TypeVar("Aging", NodeState, GrandmasterState)
@@ -59,30 +64,68 @@ class NodeView:
         self.samples = 0
         self._bound: ErrorBound | None = None
         self._samples: dict[str, ClockSample] = {}
+        self._source_bounds: dict[str, ErrorBound] = {}
         self._refusals: dict[str, str] = {}
         self._units: dict[str, GrandmasterSample] = {}
+        self._verdicts: dict[str, UnitVerdict] = {}
+        self._alarms = {unit.name: HeardAlarms() for unit in config.grandmaster}
         self._polls: dict[str, PollReport] = {}
         self._since: tuple[ClockStatus, int] | None = None
 
     def note(self, observation: Observation) -> bool:
-        """Take what a driver delivered. True when the node's status is another one thereby."""
-        reading = observation.reading
-        if isinstance(reading, GrandmasterSample):
-            self._units[reading.source] = reading
-            self._refusals.pop(reading.source, None)
-            return False
-        if isinstance(reading, NoSample):
-            self._refusals[reading.source] = reading.reason
-        else:
-            self.samples += 1
-            self._samples[reading.source] = reading
-            self._refusals.pop(reading.source, None)
-        bound = observation.bound
-        if bound is None:
-            return False
+        """Take what a driver delivered. True when the node's status, or a unit's, is another one thereby."""
+        match observation.reading:
+            case GrandmasterSample() as unit:
+                before = self.units_in_short
+                self._units[unit.source] = unit
+                self._refusals.pop(unit.source, None)
+                return self.units_in_short != before
+            case NoSample() as refusal:
+                self._note_refusal(refusal)
+            case ClockSample() as sample:
+                self._note_sample(sample, observation.source_bound)
+        return observation.bound is not None and self.note_bound(observation.bound)
+
+    @property
+    def units_in_short(self) -> dict[str, tuple[object, ...]]:
+        """Of each unit what is told at once when it changes."""
+        return {
+            name: (unit.clock_state, unit.clock_class, unit.alarms, self._alarms[name].standing)
+            for name, unit in self._units.items()
+        }
+
+    def note_bound(self, bound: ErrorBound) -> bool:
+        """What readers of the segment see from now on. True when the node's status is another one thereby."""
         changed = self._bound is None or self._bound.gm_status is not bound.gm_status
         self._bound = bound
         return changed
+
+    def _note_sample(self, sample: ClockSample, bound: ErrorBound | None) -> None:
+        self.samples += 1
+        self._samples[sample.source] = sample
+        self._refusals.pop(sample.source, None)
+        if bound is None:
+            self._source_bounds.pop(sample.source, None)
+        else:
+            self._source_bounds[sample.source] = bound
+
+    def _note_refusal(self, refusal: NoSample) -> None:
+        """A source that began anew knows nothing of before; after a step of the clock none does."""
+        self._refusals[refusal.source] = refusal.reason
+        if refusal.stepped:
+            self._source_bounds.clear()
+        elif refusal.restarted:
+            self._source_bounds.pop(refusal.source, None)
+
+    def note_verdict(self, unit: str, verdict: UnitVerdict) -> None:
+        """What follows from the sample of this unit that is noted next."""
+        self._verdicts[unit] = verdict
+        if any(event.kind is UnitEventKind.RESTARTED for event in verdict.events):
+            self._alarms[unit].forget()
+
+    def note_alarm(self, event: AlarmEvent) -> None:
+        """A unit reported something by itself."""
+        self._alarms[event.source].note(event)
 
     def note_poll(self, report: PollReport) -> None:
         self._polls[report.source] = report
@@ -100,7 +143,7 @@ class NodeView:
         """What a client that reads the segment sees at this moment."""
         bound = self._bound
         if bound is None:
-            why = next(iter(self._silences()), Reason.NO_SAMPLE_YET.text)
+            why = next(iter(self._silences()), Reason.NO_SAMPLE_YET.text) if self._config.source else NO_SOURCE
             return ClockNow(None, ClockStatus.UNKNOWN, ClockStatus.UNKNOWN, why)
         gm, reason = interval_now(bound, Reference.GRANDMASTER, lambda: (now.realtime_ns, now.boottime_ns))
         utc, _ = interval_now(bound, Reference.UTC, lambda: (now.realtime_ns, now.boottime_ns))
@@ -124,12 +167,12 @@ class NodeView:
                 "utc_status": messages.status_name(clock.utc_status),
                 "reason": clock.reason,
                 "since_realtime_ns": self._since_ns(clock.status, now.realtime_ns),
-                "sources": [self._source(source.name, source.driver) for source in self._config.source],
+                "sources": [self._source(source.name, source.driver, now) for source in self._config.source],
             }
         )
 
     def grandmaster_states(self, now: Moment) -> list[GrandmasterState]:
-        return [self._unit(unit.name, unit.identities, now) for unit in self._config.grandmaster]
+        return [self.grandmaster_state(unit.name, now) for unit in self._config.grandmaster]
 
     def _silences(self) -> list[str]:
         """Why the clock sources give no samples; a grandmaster's own silence explains nothing of this clock."""
@@ -140,7 +183,7 @@ class NodeView:
             self._since = (status, realtime_ns)
         return self._since[1]
 
-    def _source(self, name: str, driver: str) -> SourceState:
+    def _source(self, name: str, driver: str, now: Moment) -> SourceState:
         sample, poll = self._samples.get(name), self._polls.get(name)
         state = SourceState(
             name=name,
@@ -149,26 +192,28 @@ class NodeView:
             reason=self._refusals.get(name, None if sample else Reason.NO_SAMPLE_YET.text),
             poll_duration_ns=poll.duration_ns if poll else None,
         )
-        if sample is None:
-            return state
-        return state.model_copy(
-            update={
-                "port_state": sample.port_state.name,
-                "offset_ns": sample.offset_ns,
-                "path_delay_ns": sample.path_delay_ns,
-                "frequency_ppb": sample.frequency_ppb,
-                "clock_class": sample.clock_class,
-                "clock_accuracy": sample.clock_accuracy,
-                "steps_removed": sample.steps_removed,
-                "ptp_timescale": sample.ptp_timescale,
-            }
-        )
+        return state if sample is None else state.model_copy(update=_measured(sample) | self._bounded(name, now))
 
-    def _unit(self, name: str, identities: list[str], now: Moment) -> GrandmasterState:
+    def _bounded(self, name: str, now: Moment) -> dict[str, object]:
+        """What the source by itself makes of its newest sample."""
+        bound = self._source_bounds.get(name)
+        if bound is None:
+            return {}
+        return {
+            "gm": BoundMessage.of(bound.gm_hard),
+            "age_ns": max(0, now.boottime_ns - bound.as_of_ns),
+            "utc_seconds_removed": bound.utc_seconds_removed,
+        }
+
+    def grandmaster_state(self, name: str, now: Moment) -> GrandmasterState:
+        identities = next(unit.identities for unit in self._config.grandmaster if unit.name == name)
         sample, poll = self._units.get(name), self._polls.get(name)
+        if sample is not None and sample.alarms is None:
+            sample = replace(sample, alarms=self._alarms[name].standing)
         return messages.grandmaster_state(
             sample,
             **self.next_order(),
+            **_judged(self._verdicts.get(name)),
             name=name,
             identities=identities,
             published_realtime_ns=now.realtime_ns,
@@ -176,6 +221,47 @@ class NodeView:
             reachable=poll is not None and poll.error is None,
             reason=self._refusals.get(name) or (poll and poll.error),
         )
+
+
+def _judged(verdict: UnitVerdict | None) -> dict[str, object]:
+    """The verdict's part of a unit's state; its detail says more than the reason does."""
+    if verdict is None:
+        return {}
+    return {
+        "utc": BoundMessage.of(verdict.utc),
+        "utc_detail": verdict.detail or None,
+        "clock_state_since_realtime_ns": verdict.clock_state_since_realtime_ns,
+        "holdover_left_ns": verdict.holdover_left_ns,
+        "void_before_realtime_ns": verdict.void_before_realtime_ns,
+        "void_reason": verdict.void_reason.text if verdict.void_reason else None,
+    }
+
+
+def heard_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | None:
+    """What a unit's state that came now means for those who follow it; None: its poller has not judged it."""
+    if state.utc is None or state.age_ns is None:
+        return None
+    came = Received(now.boottime_ns, now.realtime_ns, state.published_realtime_ns)
+    utc = Bound(state.utc.bound_ns, state.utc.growth_ppb, Reason.of_grandmaster(state.utc.reason))
+    void = None
+    if state.void_before_realtime_ns is not None:
+        void = came.void(state.void_before_realtime_ns, Reason.of_grandmaster(state.void_reason or ""))
+    return GrandmasterVerdict(state.node, utc, came.poll_ns(state.age_ns), state.holdover_left_ns, void)
+
+
+def _measured(sample: ClockSample) -> dict[str, object]:
+    return {
+        "port_state": sample.port_state.name,
+        "offset_ns": sample.offset_ns,
+        "path_delay_ns": sample.path_delay_ns,
+        "frequency_ppb": sample.frequency_ppb,
+        "clock_class": sample.clock_class,
+        "clock_accuracy": sample.clock_accuracy,
+        "steps_removed": sample.steps_removed,
+        "ptp_timescale": sample.ptp_timescale,
+        "grandmaster_identity": sample.grandmaster_identity,
+        "current_utc_offset_s": sample.current_utc_offset_s,
+    }
 
 
 class Heard:
@@ -216,10 +302,15 @@ def last_known(state: NodeState) -> NodeState:
 
 def _aged(state: Aging, came_boottime_ns: int, now: Moment) -> Aging:
     """The larger of the time since it came and, for a broker's old copy, the time since it was published."""
-    if state.age_ns is None:
-        return state
     since_ns = max(now.boottime_ns - came_boottime_ns, now.realtime_ns - state.published_realtime_ns)
-    return state.model_copy(update={"age_ns": state.age_ns + since_ns})
+    changes: dict[str, object] = {"age_ns": None if state.age_ns is None else state.age_ns + since_ns}
+    if isinstance(state, NodeState):
+        changes["sources"] = [_older(source, since_ns) for source in state.sources]
+    return state.model_copy(update=changes)
+
+
+def _older(source: SourceState, since_ns: int) -> SourceState:
+    return source if source.age_ns is None else source.model_copy(update={"age_ns": source.age_ns + since_ns})
 
 
 def _with_status_at_its_age(state: NodeState) -> NodeState:
@@ -235,36 +326,20 @@ def _with_status_at_its_age(state: NodeState) -> NodeState:
     return state.model_copy(update=changes)
 
 
-def standing(
-    node: NodeState, units: list[GrandmasterState], store_problem: str | None, broker_lost: str | None
-) -> dict[tuple[str, str], str]:
-    """The findings that hold now, by (id, subject), with their evidence."""
+def standing(node: NodeState, store_problem: str | None, broker_lost: str | None) -> dict[tuple[str, str], Judged]:
+    """The findings of the node itself that hold now, by (id, subject)."""
     found: dict[tuple[str, str], str] = {}
     clock_finding = _STATUS_FINDINGS.get(node.status)
-    if clock_finding:
+    if clock_finding and node.sources:
         found[clock_finding, node.node] = node.reason
     for source in node.sources:
         if not source.reachable and source.poll_duration_ns is not None:
             found["source-lost", source.name] = source.reason or ""
-    for unit in units:
-        found |= _unit_findings(unit)
     if store_problem:
         found["store-failing", node.node] = store_problem
     if broker_lost:
         found["broker-lost", node.node] = broker_lost
-    return found
-
-
-def _unit_findings(unit: GrandmasterState) -> dict[tuple[str, str], str]:
-    if not unit.reachable:
-        return {("grandmaster-lost", unit.name): unit.reason} if unit.reason else {}
-    found = {}
-    if unit.clock_state not in (None, "locked"):
-        found["grandmaster-not-locked", unit.name] = f"clock state {unit.clock_state}, clock class {unit.clock_class}"
-    alarms = [alarm.text for alarm in unit.alarms or [] if alarm.severity in ("critical", "major", "minor")]
-    if alarms:
-        found["grandmaster-alarm", unit.name] = "; ".join(alarms)
-    return found
+    return {key: Judged(evidence) for key, evidence in found.items()}
 
 
 _STATUS_FINDINGS = {"HOLDOVER": "clock-holdover", "UNKNOWN": "clock-unknown", "DISRUPTED": "clock-disrupted"}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from timesyncd.config import Syslog, Traps
 from timesyncd.testbed import tools
 
 pytestmark = pytest.mark.integration
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "systemd"
 OPERATIONS = ROOT / "docs" / "operations.md"
 HOST_UNITS = Path("/lib/systemd/system")
+SOCKETS = ("timesyncd-traps.socket", "timesyncd-syslog.socket")
 NOBODY = 65534
 GROUP = 54321
 
@@ -38,7 +40,8 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "etc").mkdir()
     units = tmp_path / "usr/lib/systemd/system"
     shutil.copytree(HOST_UNITS, units, symlinks=True)
-    shutil.copy(UNITS / "timesyncd.service", units)
+    for unit in ("timesyncd.service", *SOCKETS):
+        shutil.copy(UNITS / unit, units)
     for program in ("opt/timesyncd/bin/timesyncd", "usr/sbin/ptp4l"):
         (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(tools.find("true"), tmp_path / program)
@@ -57,6 +60,35 @@ def test_the_unit_verifies(tree: Path) -> None:
 
     assert (verified.returncode, verified.stderr) == (0, "")
     assert "is not executable" in broken.stderr
+
+
+@pytest.mark.parametrize("unit", SOCKETS)
+def test_the_sockets_verify(tree: Path, unit: str) -> None:
+    """systemd finds nothing to say of a socket's unit, and misses the service that it is for when that is gone."""
+    verified = told("systemd-analyze", "verify", f"--root={tree}", unit)
+    (tree / "usr/lib/systemd/system/timesyncd.service").unlink()
+    broken = told("systemd-analyze", "verify", f"--root={tree}", unit)
+
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert "timesyncd.service" in broken.stderr
+
+
+@pytest.mark.parametrize(("unit", "name", "port"), [(SOCKETS[0], "traps", 162), (SOCKETS[1], "syslog", 514)])
+def test_the_sockets_are_those_that_the_daemon_asks_for(unit: str, name: str, port: int) -> None:
+    """Each is UDP on the standard's port, which is the configuration's default, under the name that the daemon looks for."""
+    parser = ConfigParser()
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(UNITS / unit)
+    defaults = {"traps": Traps().port, "syslog": Syslog().port}
+
+    assert dict(parser["Socket"]) == {
+        "ListenDatagram": str(port),
+        "FileDescriptorName": name,
+        "ReceiveBuffer": "1M",
+        "Service": "timesyncd.service",
+    }
+    assert parser["Install"]["WantedBy"] == "sockets.target"
+    assert defaults[name] == port
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.driver import PollReport, options_of
 from timesyncd.feed import Observation
-from timesyncd.findings import CATALOGUE, Findings
-from timesyncd.messages import AlarmMessage, JobState, NodeState, SourceState, grandmaster_state
+from timesyncd.findings import CATALOGUE, Findings, Judged
+from timesyncd.messages import JobState, NodeState, SourceState, grandmaster_state
 from timesyncd.sample import ClockSample, ClockState, GrandmasterSample, NoSample, Reading, Satellite
 from timesyncd.segment import Epoch
 from timesyncd.view import JOB_FORGOTTEN_NS, Heard, Moment, NodeView, finding_message, last_known, standing
@@ -221,6 +221,36 @@ def test_a_grandmaster_s_state(told: Told) -> None:
     )
 
 
+def test_a_source_shows_what_it_makes_of_its_newest_sample(told: Told) -> None:
+    """Also one that the node does not believe; the bound is as old as its sample, and names what it holds against."""
+    own = replace(BOUND, utc_seconds_removed=37)
+    told.view.note(Observation(replace(HEALTHY, current_utc_offset_s=37), None, own))
+    [source] = told.view.node_state(after(2)).sources
+
+    assert source.gm is not None and (source.gm.bound_ns, source.gm.growth_ppb) == (5_000, 50_100)
+    assert (source.age_ns, source.utc_seconds_removed) == (2 * NS_PER_S, 37)
+    assert (source.grandmaster_identity, source.current_utc_offset_s) == (HEALTHY.grandmaster_identity, 37)
+
+
+@pytest.mark.parametrize(
+    ("reading", "kept"),
+    [
+        (SILENT, True),
+        (replace(SILENT, restarted=True), False),
+        (replace(SILENT, source="other", restarted=True), True),
+        (replace(SILENT, source="other", stepped=True), False),
+        (nth(1), False),
+    ],
+)
+def test_a_source_s_bound_is_withdrawn_with_what_it_rests_on(told: Told, reading: Reading, kept: bool) -> None:
+    """A restart of the source, a step of the clock by whoever saw it, and a sample that gave none."""
+    told.view.note(Observation(HEALTHY, BOUND, BOUND))
+    told.of(reading)
+    [source] = told.view.node_state(after(1)).sources
+
+    assert (source.gm is not None, source.age_ns is not None) == (kept, kept)
+
+
 def heard_node(**changes: Any) -> NodeState:
     fields: dict[str, Any] = {"status": "SYNCHRONIZED", "age_ns": 0, "published_realtime_ns": after(0).realtime_ns}
     return node_state("node-b").model_copy(update=fields | {"since_realtime_ns": 1} | changes)
@@ -247,6 +277,14 @@ def test_a_broker_s_old_copy_is_as_old_as_it_was_published() -> None:
     state = in_view(heard_node(published_realtime_ns=after(-3_600).realtime_ns, age_ns=NS_PER_S), 0)
 
     assert (state.status, state.age_ns) == ("UNKNOWN", 3_601 * NS_PER_S)
+
+
+def test_what_its_sources_said_ages_too() -> None:
+    """As much as the node's own bound; what had no age has none."""
+    fresh = SourceState(name="ptp", driver="ptp4l", reachable=True, age_ns=7)
+    state = in_view(heard_node(sources=[fresh, fresh.model_copy(update={"age_ns": None})]), 2)
+
+    assert [source.age_ns for source in state.sources] == [2 * NS_PER_S + 7, None]
 
 
 def test_a_publisher_ahead_of_us_does_not_make_its_word_young() -> None:
@@ -291,64 +329,55 @@ def test_a_job_is_forgotten_a_minute_after_its_last_word() -> None:
 
 SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)
 SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
-ALARMS = [AlarmMessage(id=n, index=0, severity=s, text=s) for n, s in enumerate(["major", "event", "critical"])]
-GOOD_UNIT = grandmaster("node-a", 1, 1).model_copy(update={"clock_state": "locked"})
 
 
 @pytest.mark.parametrize(
-    ("node", "unit", "found"),
+    ("node", "found"),
     [
-        ({}, {}, {}),
-        ({"status": "HOLDOVER", "reason": "why"}, {}, {("clock-holdover", "node-b"): "why"}),
-        ({"status": "UNKNOWN", "reason": "why"}, {}, {("clock-unknown", "node-b"): "why"}),
-        ({"status": "DISRUPTED", "reason": "why"}, {}, {("clock-disrupted", "node-b"): "why"}),
-        ({"sources": [SOURCE_LOST]}, {}, {("source-lost", "ptp"): "no answer"}),
-        ({"sources": [SOURCE_NEW]}, {}, {}),
-        ({}, {"reachable": False, "reason": "silence"}, {("grandmaster-lost", "gm-a"): "silence"}),
-        ({}, {"reachable": False, "reason": None}, {}),
-        (
-            {},
-            {"clock_state": "holdover", "clock_class": 7},
-            {("grandmaster-not-locked", "gm-a"): "clock state holdover, clock class 7"},
-        ),
-        ({}, {"clock_state": None}, {}),
-        ({}, {"reachable": False, "reason": "silence", "alarms": ALARMS}, {("grandmaster-lost", "gm-a"): "silence"}),
-        ({}, {"alarms": ALARMS}, {("grandmaster-alarm", "gm-a"): "major; critical"}),
+        ({}, {}),
+        ({"status": "HOLDOVER", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-holdover", "node-b"): "why"}),
+        ({"status": "UNKNOWN", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-unknown", "node-b"): "why"}),
+        ({"status": "DISRUPTED", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-disrupted", "node-b"): "why"}),
+        ({"sources": [SOURCE_LOST]}, {("source-lost", "ptp"): "no answer"}),
+        ({"sources": [SOURCE_NEW]}, {}),
+        ({"status": "UNKNOWN", "reason": "no clock of this node is watched"}, {}),
     ],
 )
-def test_a_finding_stands_while_its_condition_holds(
-    node: dict[str, Any], unit: dict[str, Any], found: dict[tuple[str, str], str]
-) -> None:
+def test_what_is_wrong_now(node: dict[str, Any], found: dict[tuple[str, str], str]) -> None:
     """One finding a condition, about its own subject, with evidence; what was never asked yet is no finding."""
-    assert standing(heard_node(**node), [GOOD_UNIT.model_copy(update=unit)], None, None) == found
+    judged = standing(heard_node(**node), None, None)
+
+    assert {key: each.evidence for key, each in judged.items()} == found
 
 
 def test_store_and_broker_are_the_node_s_own_findings() -> None:
     """Both are told of the node, with what went wrong as evidence."""
-    found = standing(heard_node(), [], "disk full", "no connection for 9 s")
+    found = standing(heard_node(), "disk full", "no connection for 9 s")
 
-    assert found == {("store-failing", "node-b"): "disk full", ("broker-lost", "node-b"): "no connection for 9 s"}
+    assert found == {
+        ("store-failing", "node-b"): Judged("disk full"),
+        ("broker-lost", "node-b"): Judged("no connection for 9 s"),
+    }
 
 
-def test_everything_that_can_be_wrong_is_in_the_catalogue() -> None:
+def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
     """No condition leads to an id that nobody explained."""
-    unit = GOOD_UNIT.model_copy(update={"clock_state": "freerun", "alarms": ALARMS})
-    lost = unit.model_copy(update={"name": "gm-b", "reachable": False, "reason": "silence"})
     found = [
-        standing(heard_node(status=status, sources=[SOURCE_LOST]), [unit, lost], "full", "lost")
+        standing(heard_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
         for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
     ]
 
-    assert {id for each in found for id, _ in each} == set(CATALOGUE) - {"phase-jump"}
+    assert {id for each in found for id, _ in each} <= set(CATALOGUE)
 
 
 def test_a_finding_s_wire_form_keeps_its_times() -> None:
-    """CLOCK_REALTIME, and null while it stands."""
-    began = Findings().judge("source-lost", "ptp", "no answer", 17)
+    """CLOCK_REALTIME, and null while it stands; and its chain."""
+    began = Findings().judge("source-lost", "ptp", Judged("no answer", ("no answer", "no bound")), 17)
     assert began is not None
     message = finding_message(began)
 
     assert (message.id, message.since_realtime_ns, message.until_realtime_ns) == ("source-lost", 17, None)
+    assert message.chain == ["no answer", "no bound"]
 
 
 def test_a_unit_that_never_answered_has_a_state_too() -> None:
