@@ -9,10 +9,12 @@ from importlib import import_module
 
 from timesyncd.errors import ConfigError, TimesyncdError
 
-COMMANDS = ("run", "check-config", "status", "now", "history", "simulate", "demo", "drivers")
+COMMANDS = (
+    "run", "check-config", "status", "now", "history", "probe", "record", "profile-from-mib", "simulate", "demo", "drivers",
+)  # fmt: skip
 
 NEEDS_EXTRA = {
-    "aiohttp", "aiomqtt", "alembic", "paho", "prometheus_client", "pyasn1", "pydantic", "pydantic_core", "pysnmp", "rich",
+    "aiohttp", "aiomqtt", "alembic", "cryptography", "paho", "prometheus_client", "pydantic", "pydantic_core", "rich",
     "sqlalchemy",
 }  # fmt: skip
 

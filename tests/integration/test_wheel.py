@@ -23,7 +23,13 @@ ROOT = Path(__file__).parents[2]
 Output = subprocess.CompletedProcess[str]
 
 #: What a command needs on its line to get as far as its work.
-ARGUMENTS = {"history": ["ptp", "--store", "/nonexistent"], "demo": ["--seconds", "1"]}
+ARGUMENTS = {
+    "history": ["ptp", "--store", "/nonexistent"],
+    "demo": ["--seconds", "1"],
+    "probe": ["192.0.2.1"],
+    "record": ["192.0.2.1", "/nonexistent"],
+    "profile-from-mib": ["/nonexistent"],
+}
 
 
 def tree() -> list[Path]:
@@ -128,7 +134,8 @@ def test_what_needs_the_extra_names_it(alone: Path, command: str) -> None:
     """Every other command exits 2 with the one line that helps."""
     done = run(alone, "timesyncd", command, *ARGUMENTS.get(command, []))
 
-    told = f"timesyncd {command} needs the daemon extra: pip install 'timesyncd[daemon]'\n"
+    extra, installed = ("mib", "daemon,mib") if command == "profile-from-mib" else ("daemon", "daemon")
+    told = f"timesyncd {command} needs the {extra} extra: pip install 'timesyncd[{installed}]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 
