@@ -1,4 +1,4 @@
-"""README and docs/ name everything that a user can name: drivers, commands, and every key of the configuration."""
+"""README and docs/ name everything that a user can name, and say of it what the code says."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from timesyncd.__main__ import COMMANDS, main
-from timesyncd.config import Config, Secret
-from timesyncd.driver import installed, load_driver
+from timesyncd.config import Config, Secret, SnmpUser, load
+from timesyncd.driver import installed, load_driver, options_of
+from timesyncd.drivers._profiles import load as load_profile
+from timesyncd.drivers._table import replaced
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+GRANDMASTERS = (ROOT / "docs" / "grandmasters.md").read_text()
 
 #: Defaults that the page says in words.
 IN_WORDS = {
@@ -27,15 +30,25 @@ IN_WORDS = {
 }
 
 
+#: Tables that several keys hold: each has one section of its own.
+SHARED: dict[str, type[BaseModel]] = {"Secrets": Secret, "An SNMP v3 user": SnmpUser}
+
+
+def inner_table(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of what the key holds, where that is a table that nothing else holds."""
+    annotations = (field.annotation, *getattr(field.annotation, "__args__", ()))
+    found = next((a for a in annotations if isinstance(a, type) and issubclass(a, BaseModel)), None)
+    return None if found in SHARED.values() else found
+
+
 def tables(model: type[BaseModel], heading: str) -> Iterator[tuple[str, str, FieldInfo]]:
     """(section of the page, key, field) of each key that may stand in the file."""
     for key, field in model.model_fields.items():
-        annotations = (field.annotation, *getattr(field.annotation, "__args__", ()))
-        inner = next((a for a in annotations if isinstance(a, type) and issubclass(a, BaseModel)), None)
+        inner = inner_table(field)
         is_list = getattr(field.annotation, "__origin__", None) is list
         if model is not Config and key != "options":
             yield heading, key, field
-        if inner is not None and inner is not Secret and key != "options":
+        if inner is not None and key != "options":
             outer = heading.strip("[]")
             path = f"{outer}.{key}" if outer else key
             yield from tables(inner, f"[[{path}]]" if is_list else f"[{path}]")
@@ -45,9 +58,16 @@ def of_drivers() -> Iterator[tuple[str, str, FieldInfo]]:
     for name in sorted(installed()):
         for key, field in load_driver(name).Options.model_fields.items():
             yield f"Driver {name}", key, field
+            inner = inner_table(field)
+            for item in inner.model_fields.items() if inner else ():
+                yield f"Driver {name}: {key}", *item
 
 
-KEYS = [*tables(Config, ""), *of_drivers(), *(("Secrets", *item) for item in Secret.model_fields.items())]
+KEYS = [
+    *tables(Config, ""),
+    *of_drivers(),
+    *((section, *item) for section, model in SHARED.items() for item in model.model_fields.items()),
+]
 SECTIONS = {
     heading.replace("`", ""): text
     for heading, text in re.findall(r"^#{2,3} ([^\n]+)\n(.*?)(?=^#{2,3} |\Z)", CONFIGURATION, re.MULTILINE | re.DOTALL)
@@ -67,8 +87,10 @@ def default_text(section: str, key: str, field: FieldInfo) -> str:
         return "required"
     value: Any = field.get_default(call_default_factory=True)
     if isinstance(value, int | float):
-        return str(value).removesuffix(".0")
-    return "unset" if value is None else "none" if value == [] else f"`{value}`"
+        return str(value).lower().removesuffix(".0")
+    if value == "":
+        return "empty"
+    return "unset" if value is None else "none" if value in ([], {}) else f"`{value}`"
 
 
 @pytest.mark.parametrize(("section", "key", "field"), KEYS, ids=lambda part: part if isinstance(part, str) else "")
@@ -101,7 +123,7 @@ def examples() -> list[str]:
 def test_the_examples_are_good(example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`timesyncd check-config` takes each example as it stands, once its secrets are where it says."""
     for name in re.findall(r'"/etc/timesyncd/(.+?)"', example):
-        (tmp_path / name).write_text("secret\n")
+        (tmp_path / name).write_text("long enough for a key\n")
     path = tmp_path / "timesyncd.toml"
     path.write_text(example.replace("/etc/timesyncd", str(tmp_path)))
     status = main(["check-config", "--config", str(path)])
@@ -113,7 +135,7 @@ def test_the_whole_example_has_every_section() -> None:
     """Nobody has to guess how a section is written."""
     headings = {section for section, _, _ in KEYS if section.startswith("[")}
 
-    assert {line for line in examples()[-1].splitlines() if line.startswith("[")} == headings
+    assert headings - set(examples()[-1].splitlines()) == set()
 
 
 @pytest.mark.parametrize("driver", sorted(installed()))
@@ -137,3 +159,40 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_tests_that_the_assumptions_name_exist() -> None:
+    """docs/error-bound.md says of each assumption on a grandmaster which test breaks it."""
+    named = set(re.findall(r"`(test_[a-z_]+)`", (ROOT / "docs" / "error-bound.md").read_text()))
+    written = "".join(path.read_text() for path in (ROOT / "tests" / "unit").glob("test_*.py"))
+
+    assert named
+    assert {name for name in named if f"def {name}(" not in written} == set()
+
+
+def test_what_the_profiles_rest_on_is_what_they_say() -> None:
+    """The tables of docs/grandmasters.md are those that `make schemas` writes."""
+    assert replaced(GRANDMASTERS) == GRANDMASTERS
+
+
+def of_grandmasters(first_key: str) -> str:
+    """The TOML of docs/grandmasters.md whose blocks begin so, as one file."""
+    return "\n".join(re.findall(rf"```toml\n({first_key}.*?)```", GRANDMASTERS, re.DOTALL))
+
+
+def test_the_grandmasters_page_shows_a_good_configuration(tmp_path: Path) -> None:
+    """What it has written into the configuration, step by step, is together a good one."""
+    path = tmp_path / "timesyncd.toml"
+    path.write_text(of_grandmasters(r"\["))
+    config = load(path, options_of)
+
+    assert [(unit.name, unit.oscillator) for unit in config.grandmaster] == [("gm-a", "ocxo")]
+    assert config.traps is not None and config.syslog is not None
+
+
+def test_the_grandmasters_page_shows_a_good_profile(tmp_path: Path) -> None:
+    """A profile as it is shown there loads."""
+    path = tmp_path / "site.toml"
+    path.write_text(of_grandmasters("name = "))
+
+    assert len(load_profile(str(path)).object) == 1
