@@ -26,6 +26,16 @@ _NODE = """\
 name = "{name}"
 runtime_dir = "{folder}"
 
+[web]
+port = {port}
+"""
+
+_STORE = """
+[store]
+path = "{store}"
+"""
+
+_SOURCE = """
 [[source]]
 name = "ptp-{name}"
 driver = "ptp4l"
@@ -33,12 +43,6 @@ uds_address = "{uds_address}"
 domain = {domain}
 [source.bounds]
 {bounds}
-
-[store]
-path = "{store}"
-
-[web]
-port = {port}
 """
 
 _MQTT = """
@@ -63,7 +67,8 @@ class DaemonProcess:
     """
     `with DaemonProcess(...) as node:` runs until the end; the page answers by then. `kill`, `start` and `pause` in between.
 
-    `grandmasters`: name -> SNMP port. `hub`: this daemon joins the jobs of all nodes that the broker brings.
+    `uds_address`: where its ptp4l listens; "" for a daemon without a clock source. `grandmasters`: name -> SNMP port. `hub`: this
+    daemon joins the jobs of all nodes that the broker brings. `more`: what its configuration says besides, as TOML.
     """
 
     name: str
@@ -74,6 +79,8 @@ class DaemonProcess:
     hub: bool = False
     grandmasters: dict[str, int] = field(default_factory=dict)
     bounds: dict[str, int] = field(default_factory=dict)
+    more: str = ""
+    has_store: bool = True
 
     def __enter__(self) -> Self:
         self.configure()
@@ -151,19 +158,16 @@ class DaemonProcess:
         return (self.folder / "log").read_text()[-2_000:]
 
     def _text(self) -> str:
-        text = _NODE.format(
-            name=self.name,
-            folder=self.folder,
-            uds_address=self.uds_address,
-            domain=DOMAIN,
-            bounds="\n".join(f"{key} = {value}" for key, value in self.bounds.items()),
-            store=self.store,
-            port=self.port,
-        )
+        text = _NODE.format(name=self.name, folder=self.folder, port=self.port)
+        if self.has_store:
+            text += _STORE.format(store=self.store)
+        if self.uds_address:
+            bounds = "\n".join(f"{key} = {value}" for key, value in self.bounds.items())
+            text += _SOURCE.format(name=self.name, uds_address=self.uds_address, domain=DOMAIN, bounds=bounds)
         if self.broker is not None:
             text += _MQTT.format(broker=self.broker)
         if self.hub:
             text += "\n[hub]\n"
         for name, port in self.grandmasters.items():
             text += _GRANDMASTER.format(name=name, port=port, community=COMMUNITY)
-        return text
+        return text + self.more

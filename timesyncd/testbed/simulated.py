@@ -12,7 +12,7 @@ import random
 import socket
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +26,8 @@ _GET, _SET, _RESPONSE = 0, 1, 2
 _SUBSCRIBE_EVENTS_NP = 0xC003
 _NO_SUCH_ID, _NOT_SUPPORTED = 2, 6
 _SLAVE = 9
+#: currentUtcOffsetValid, ptpTimescale, timeTraceable, frequencyTraceable.
+_TRACEABLE = 0x3C
 
 # Every number here is of IEEE 1588-2019, clause 15, or of linuxptp; the driver's codec is not used, so that each checks the other.
 _HEADER = struct.Struct(">BBHBB14x8sHHBb")
@@ -38,7 +40,8 @@ _REQUEST_SIZE = 54
 class SlavePort:
     """
     Port 1 of a clock that has followed a grandmaster since `start_ns` (CLOCK_REALTIME). `identity` is the clock's. The noise of
-    an offset stays below the path delay, as that of real exchanges does.
+    an offset stays below the path delay, as that of real exchanges does. `is_traceable`: its grandmaster announces the PTP timescale,
+    traceable and with a valid UTC offset, else an arbitrary one.
     """
 
     identity: bytes
@@ -46,6 +49,8 @@ class SlavePort:
     start_ns: int
     path_delay_ns: int = 20_000
     noise_ns: int = 5_000
+    clock_class: int = 6
+    is_traceable: bool = False
 
     def answer(self, datagram: bytes, realtime_ns: int) -> bytes | None:
         """What ptp4l would send back; None where it keeps silent: not a question, or for another domain."""
@@ -84,8 +89,9 @@ class SlavePort:
         return {
             0x2000: struct.pack(">BxHBBBHB8sBx", 3, 1, 128, 255, 0xFE, 0xFFFF, 128, self.identity, DOMAIN),
             0x2001: struct.pack(">Hqq", 1, offset_ns << 16, delay),
-            0x2002: parent + struct.pack(">2xHiBBBHB8s", 0xFFFF, 0x7FFFFFFF, 10, 6, 0x21, 0xFFFF, 128, parent[:8]),
-            0x2003: struct.pack(">hBB", 37, 0, 0xA0),
+            0x2002: parent
+            + struct.pack(">2xHiBBBHB8s", 0xFFFF, 0x7FFFFFFF, 10, self.clock_class, 0x21, 0xFFFF, 128, parent[:8]),
+            0x2003: struct.pack(">hBB", 37, _TRACEABLE if self.is_traceable else 0, 0xA0),
             0x2004: port + struct.pack(">BbqbBbBbB", _SLAVE, -3, 0, 0, 3, -3, 1, 0, 2),
             0xC000: struct.pack(">qq22xi8s", offset_ns, ingress_ns, 1, GRANDMASTER_IDENTITY),
             0xC004: port + struct.pack(">BBB", _SLAVE, 0, 4) + b"sim0" + b"\0",
@@ -105,10 +111,14 @@ def _error(number: int, error: int) -> bytes:
 class SimulatedPtp4l(asyncio.DatagramProtocol):
     """`async with SimulatedPtp4l(path, true_offset_ns):` serves at `path`, from the running loop."""
 
-    def __init__(self, uds_address: Path, true_offset_ns: int) -> None:
+    def __init__(self, uds_address: Path, true_offset_ns: int, is_traceable: bool = False) -> None:
         self._uds_address = uds_address
         identity = random.randbytes(3) + b"\xff\xfe" + random.randbytes(3)
-        self._port = SlavePort(identity, true_offset_ns, start_ns=time.time_ns())
+        self._port = SlavePort(identity, true_offset_ns, start_ns=time.time_ns(), is_traceable=is_traceable)
+
+    def announce(self, clock_class: int) -> None:
+        """What its grandmaster announces from now on."""
+        self._port = replace(self._port, clock_class=clock_class)
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
