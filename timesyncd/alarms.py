@@ -22,6 +22,11 @@ STRANGER = "its sender is no unit of this configuration"
 AMBIGUOUS = "several units have its sender's address"
 NOTHING_NEW = "it was heard already, or is no alarm"
 
+#: A trap and the line of syslog that says the same come within this.
+SAME_NS = 5_000_000_000
+#: Alarms of all units together; their ids come off the wire.
+MOST_REMEMBERED = 10_000
+
 #: RFC 5424 section 6.1 has every receiver take 2048 octets; more is not an alarm's line.
 MAX_LINE = 2048
 
@@ -49,11 +54,13 @@ class AlarmDesk:
         self.refused: Counter[str] = Counter()
         self._config = config
         self._reporters = reporters
+        self._told_reasons: set[str] = set()
         self._clocks = clocks
         self._take = take
         self._hurry = hurry
         self._listener = self._make_listener(incarnation)
         self._line_limit = StormLimit()
+        self._last: dict[tuple[str, int | None, int], tuple[str, str, int]] = {}
         self._told: dict[str, int] = {}
         self._transport: asyncio.DatagramTransport | None = None
 
@@ -96,6 +103,17 @@ class AlarmDesk:
         if self._transport is not None:
             self._transport.close()
 
+    @property
+    def all_refused(self) -> Counter[str]:
+        """What the listener refused too: wrong communities, unknown users."""
+        return self.refused + (self._listener.refused if self._listener else Counter())
+
+    def new_reasons(self) -> list[str]:
+        """Why something was refused for the first time since the start: what an operator looks for when no trap arrives."""
+        found = sorted(self.all_refused.keys() - self._told_reasons - {NOTHING_NEW})
+        self._told_reasons.update(found)
+        return found
+
     def storms(self) -> dict[str, int]:
         """How many datagrams of each unit were cut off, unread, since the last call: the unit is polled instead."""
         found: Counter[str] = Counter()
@@ -112,14 +130,14 @@ class AlarmDesk:
         return Counter(by_traps) + Counter(self._line_limit.suppressed)
 
     def _trap(self, trap: Trap) -> None:
-        self._heard(trap.address, lambda reporter: reporter.alarm_event(trap))
+        self._heard("trap", trap.address, lambda reporter: reporter.alarm_event(trap))
 
     def _line(self, address: str, line: str) -> None:
         now_ns = self._clocks.boottime_ns()
         if self._line_limit.allows(address, now_ns):
-            self._heard(address, lambda reporter: reporter.alarm_event_of_line(line, now_ns))
+            self._heard("line", address, lambda reporter: reporter.alarm_event_of_line(line, now_ns))
 
-    def _heard(self, address: str, meaning: Callable[[Reporter], AlarmEvent | None]) -> None:
+    def _heard(self, way: str, address: str, meaning: Callable[[Reporter], AlarmEvent | None]) -> None:
         units = self._at(address)
         if len(units) != 1:
             self.refused[AMBIGUOUS if units else STRANGER] += 1
@@ -127,11 +145,21 @@ class AlarmDesk:
                 self._hurry(unit)
             return
         event = meaning(self._reporters[units[0]])
-        if event is None:
+        if event is None or self._came_the_other_way(way, event):
             self.refused[NOTHING_NEW] += 1
             return
         self._take(event)
         self._hurry(units[0])
+
+    def _came_the_other_way(self, way: str, event: AlarmEvent) -> bool:
+        """A unit that sends traps and syslog says each thing twice."""
+        key = (event.source, event.id, event.index)
+        last_way, last_action, last_ns = self._last.get(key, (way, "", 0))
+        is_recent = event.boottime_ns - last_ns <= SAME_NS
+        is_same = event.id is not None and is_recent and last_way != way and last_action == event.action
+        if not is_same and (key in self._last or len(self._last) < MOST_REMEMBERED):
+            self._last[key] = (way, event.action, event.boottime_ns)
+        return is_same
 
     def _at(self, address: str) -> list[str]:
         return [name for name, reporter in self._reporters.items() if address in reporter.addresses]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S, Clocks
@@ -24,6 +25,9 @@ from timesyncd.store.writer import Store
 from timesyncd.view import Heard, Moment, NodeView, finding_message, last_known, standing
 from timesyncd.web.events import Event, Kind
 
+if TYPE_CHECKING:  # SNMP is not loaded where nothing speaks it
+    from timesyncd.alarms import AlarmDesk
+
 #: A broker that is away for less than this is a reconnect, not a finding.
 BROKER_GRACE_S = 5
 
@@ -39,6 +43,7 @@ class Parts:
     hub: Hub | None = None
     mqtt: MqttLink | None = None
     store: Store | None = None
+    alarms: AlarmDesk | None = None
     store_problem: str | None = None
 
 
@@ -194,7 +199,12 @@ class Announcer:
         return self._metrics.render()
 
     def _snapshot(self) -> Snapshot:
-        mqtt, store, job_socket = self._parts.mqtt, self._parts.store, self._parts.job_socket
+        mqtt, store, job_socket, alarms = (
+            self._parts.mqtt,
+            self._parts.store,
+            self._parts.job_socket,
+            self._parts.alarms,
+        )
         known = self._known(Moment.read(self._clocks))
         return Snapshot(
             node=known.node,
@@ -212,6 +222,7 @@ class Announcer:
                 mqtt_outdated_total=mqtt.outdated if mqtt else None,
                 mqtt_rejected_total=mqtt.rejected if mqtt else None,
                 joblink_datagrams_total=job_socket.taken if job_socket else None,
+                alarms_refused_total=alarms.all_refused.total() if alarms else None,
                 joblink_rejected_total=job_socket.malformed + job_socket.refused if job_socket else None,
             ),
         )

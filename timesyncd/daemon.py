@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 from timesyncd import segment
 from timesyncd.announce import Announcer, Parts
@@ -34,9 +33,6 @@ from timesyncd.store.writer import Store
 from timesyncd.view import Moment, NodeView, heard_verdict
 from timesyncd.web.app import serve
 
-if TYPE_CHECKING:
-    from timesyncd.alarms import AlarmDesk
-
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
@@ -54,7 +50,6 @@ class Daemon:
         self._parts = Parts()
         self._ensemble = Ensemble({source.name: source.bounds.settings() for source in config.source})
         self._judges: dict[str, UnitMemory] = {}
-        self._alarms: AlarmDesk | None = None
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Open everything, call `ready`, and work until cancelled. Raises ConfigError when a part cannot be opened."""
@@ -110,9 +105,10 @@ class Daemon:
             return
         from timesyncd.alarms import AlarmDesk  # SNMP is not loaded where nothing speaks it
 
-        self._alarms = AlarmDesk(self._config, reporters, self._clocks, incarnation, self._alarm, self._hurry)
-        stack.push_async_callback(self._alarms.close)
-        await self._alarms.open(passed_socket)
+        desk = AlarmDesk(self._config, reporters, self._clocks, incarnation, self._alarm, self._hurry)
+        stack.push_async_callback(desk.close)
+        await desk.open(passed_socket)
+        self._parts.alarms = desk
 
     def _open_segment(self, stack: AsyncExitStack) -> SegmentWriter:
         runtime_dir = self._config.node.runtime_dir
@@ -213,7 +209,7 @@ class Daemon:
 
     async def _tick(self) -> None:
         while True:
-            self._tell_storms()
+            self._tell_of_alarms()
             self._announcer.tick()
             notify("WATCHDOG=1")
             try:
@@ -223,10 +219,13 @@ class Daemon:
                 continue
             self._wake.clear()
 
-    def _tell_storms(self) -> None:
-        if self._alarms is None:
+    def _tell_of_alarms(self) -> None:
+        desk = self._parts.alarms
+        if desk is None:
             return
-        cut_off = self._alarms.storms()
+        for reason in desk.new_reasons():
+            log.info("traps and syslog: refused: %s; from now on only counted", reason)
+        cut_off = desk.storms()
         for name in self._units:
             count = cut_off.get(name)
             evidence = f"{count} in the last second were not read" if count else None

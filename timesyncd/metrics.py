@@ -49,6 +49,7 @@ class Counters:
     mqtt_dropped_total: int | None = None
     mqtt_outdated_total: int | None = None
     mqtt_rejected_total: int | None = None
+    alarms_refused_total: int | None = None
     joblink_datagrams_total: int | None = None
     joblink_rejected_total: int | None = None
 
@@ -61,6 +62,7 @@ COUNTER_HELP = {
     "mqtt_dropped_total": "Messages dropped because the broker was away or slow.",
     "mqtt_outdated_total": "Messages received that were older than what was known.",
     "mqtt_rejected_total": "Messages received that were not well-formed.",
+    "alarms_refused_total": "Traps and lines of syslog that were no news of a unit here: strangers, wrong keys, repetitions.",
     "joblink_datagrams_total": "Datagrams of ranks that were understood.",
     "joblink_rejected_total": "Datagrams on the job link that were not well-formed, or of more jobs than are kept.",
 }

@@ -123,6 +123,30 @@ async def test_a_storm_is_cut_off_told_once_and_answered_by_a_poll() -> None:
     assert heard.hurried[-1] == "gm-a"
 
 
+async def test_what_came_by_trap_and_by_syslog_is_told_once() -> None:
+    """A unit that sends both says each thing twice; that it says the same again by the same way is news."""
+    heard = Heard()
+    async with heard.listening(Unit("gm-a")) as (desk, sender):
+        desk._trap(Trap(HERE, desk._clocks.boottime_ns(), (1, 3, 97), None, ()))
+        sender.send(b"97")
+        await until_taken(desk, heard, 2)
+        desk._trap(Trap(HERE, desk._clocks.boottime_ns(), (1, 3, 97), None, ()))
+
+    assert len(heard.events) == 2
+    assert desk.refused == {NOTHING_NEW: 1}
+
+
+async def test_why_something_is_refused_is_told_once() -> None:
+    """An operator who waits for a trap finds the reason in the log, and no storm of them."""
+    heard = Heard()
+    async with heard.listening() as (desk, sender):
+        sender.send(b"97")
+        await until_taken(desk, heard, 1)
+
+    assert (desk.new_reasons(), desk.new_reasons()) == ([STRANGER], [])
+    assert desk.all_refused == {STRANGER: 1}
+
+
 async def test_a_port_that_is_taken_is_one_line() -> None:
     """It names the section, the address and what helps."""
     with socket.socket(type=socket.SOCK_DGRAM) as taken:

@@ -111,7 +111,8 @@ def test_every_source_is_known_by_its_kind(path: Path) -> None:
 def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
-    ns; an alarm event between the samples. silent: locked, then without a state, then in holdover.
+    ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: says that it is
+    locked without a satellite, then in holdover.
     """
     path = tmp_path_factory.mktemp("units") / "history.sqlite"
     store = Store(Settings(path=path), FakeClocks(), lambda problem: None)
@@ -127,6 +128,9 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.put(Observation(sample, None))
     for second, state in enumerate((ClockState.LOCKED, None, ClockState.HOLDOVER_OUT_OF_SPEC)):
         sample = GrandmasterSample("silent", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state)
+        store.put(Observation(sample, None))
+    for second, state in enumerate((ClockState.LOCKED, ClockState.LOCKED, ClockState.HOLDOVER)):
+        sample = GrandmasterSample("blind", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=())
         store.put(Observation(sample, None))
     points = tuple((START_NS + index * 10, value) for index, value in enumerate((5, -7, 9, 1)))
     store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", points), None))
@@ -178,9 +182,10 @@ def test_alarm_events_are_among_the_events(units: Path) -> None:
 
 
 def test_a_holdover_began_after_the_last_locked_sample(units: Path) -> None:
-    """The newest sample in no kind of holdover, if it was locked; one that says no state or another hides those before it."""
+    """The newest sample in no kind of holdover, if it was locked and saw a satellite; else nothing before it counts."""
     assert history.last_not_in_holdover(units, "gm") == START_NS + NS_PER_S
     assert history.last_not_in_holdover(units, "silent") is None
+    assert history.last_not_in_holdover(units, "blind") is None
     assert history.last_not_in_holdover(units, "nowhere") is None
 
 

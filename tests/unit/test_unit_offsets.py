@@ -134,6 +134,14 @@ def test_an_input_of_a_unit_measures_the_other() -> None:
     assert found["gm-b"] == [GrandmasterOffset(other="gm-a", offset_ns=80, bound_ns=50, evidence="gm-a by PPS-1")]
 
 
+def test_what_an_input_measured_a_while_ago_holds_less_well() -> None:
+    """Each of the two may have moved by its rate since: a minute at twice 100 ppb is 12 us."""
+    error = TimeError("PPS-1", "te", 80, NIGHT_NS - 60_000_000_000)
+    found = offsets([unit(time_errors=[error]), unit("gm-b")], [], INPUTS)
+
+    assert [(each.offset_ns, each.bound_ns) for each in found["gm-a"]] == [(-80, 50 + 12_000)]
+
+
 @pytest.mark.parametrize(
     "told",
     [

@@ -105,7 +105,9 @@ def _by_inputs(units: Sequence[GrandmasterState], inputs: Inputs) -> Iterator[_M
         for channel, feed in inputs.get(unit.name, {}).items():
             error = _newest(unit, channel)
             if error is not None and feed.unit in known:
-                yield _Measured(unit.name, feed.unit, -error.value_ns, feed.uncertainty_ns, f"{unit.name} by {channel}")
+                age_ns = max(0, unit.published_realtime_ns - error.at_realtime_ns)
+                bound_ns = Bound(feed.uncertainty_ns, 2 * RATE_PPB).at(age_ns) or 0
+                yield _Measured(unit.name, feed.unit, -error.value_ns, bound_ns, f"{unit.name} by {channel}")
 
 
 def _newest(unit: GrandmasterState, channel: str) -> TimeError | None:

@@ -107,18 +107,23 @@ def time_error_course(
 def last_not_in_holdover(path: Path, source: str) -> int | None:
     """
     CLOCK_REALTIME of a unit's newest sample that was in no kind of holdover, if it was LOCKED: a holdover that stands now
-    began after it, and from a locked clock. None: there is no such sample. Raises StoreError.
+    began after it, and from a locked clock. None: there is no such sample, or it is not to be believed, since the unit saw no
+    satellite then. Raises StoreError.
     """
     columns = grandmaster_sample.c
     newest = (
-        select(columns.realtime_ns, columns.clock_state)
+        select(grandmaster_sample)
         .where(columns.source == source, func.coalesce(columns.clock_state, "").not_in(_HOLDOVERS))
         .order_by(columns.realtime_ns.desc())
         .limit(1)
     )
     with _reading(path) as connection:
-        row = connection.execute(newest).first()
-    return row.realtime_ns if row and row.clock_state == ClockState.LOCKED.value else None
+        for row in _made_whole(connection, _records(connection, "grandmaster", newest)):
+            satellites = row.get("satellites")
+            saw_any = satellites is None or any(satellite["healthy"] is not False for satellite in satellites)
+            if row["clock_state"] == ClockState.LOCKED.value and saw_any:
+                return int(row["realtime_ns"])
+    return None
 
 
 def _newest(table: Table, source: str, since_ns: int, until_ns: int, limit: int | None) -> Select[Any]:
