@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from timesyncd.bound import ErrorBound
+from timesyncd.bound import Bound, ErrorBound
 from timesyncd.sample import Reading
 
 T = TypeVar("T")
@@ -18,12 +18,13 @@ T = TypeVar("T")
 class Observation:
     """
     One reading and the node's bound that followed from it; None where none follows (a grandmaster's reading). `source_bound`
-    is what the reading's source by itself makes of it, be it believed or not.
+    is what the reading's source by itself makes of it, be it believed or not; `own_error` bounds a grandmaster against UTC.
     """
 
     reading: Reading
     bound: ErrorBound | None
     source_bound: ErrorBound | None = None
+    own_error: Bound | None = None
 
 
 class Subscription(Generic[T]):

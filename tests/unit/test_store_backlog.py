@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from timesyncd.clocks import NS_PER_S
@@ -101,3 +103,13 @@ def test_the_oldest_counts_until_it_is_stored() -> None:
     waiting.has_stored(batch)
 
     assert (under_way, waiting.oldest_ns(), waiting.stored) == (7 * NS_PER_S, None, 2)
+
+
+def test_what_can_never_be_stored_is_lost_and_told() -> None:
+    """A number beyond the columns costs its batch and no other, and its gap can be stored."""
+    waiting = filled(entry(1), replace(entry(2), realtime_ns=2**70))
+    waiting.lose(waiting.take(9))
+    waiting.put(entry(3))
+
+    assert waiting.dropped == 2
+    assert waiting.take(9) == Batch([entry(3)], [Gap("ptp", 1, 2**63 - 1, 2)])

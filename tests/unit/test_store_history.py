@@ -15,6 +15,7 @@ import pytest
 from samples import HEALTHY, nth
 from unit_samples import EVERYTHING
 
+from timesyncd.bound import Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
@@ -112,7 +113,7 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
     ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: says that it is
-    locked without a satellite, then in holdover.
+    locked without a satellite, then in holdover; liar: locked with a class of free run.
     """
     path = tmp_path_factory.mktemp("units") / "history.sqlite"
     store = Store(Settings(path=path), FakeClocks(), lambda problem: None)
@@ -122,6 +123,7 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
             EVERYTHING,
             boottime_ns=HEALTHY.as_of_ns + second * NS_PER_S,
             clock_state=ClockState.LOCKED if second < 2 else ClockState.HOLDOVER,
+            clock_class=6,
             satellites=() if second == 3 else (Satellite(3, 45, True),),
             time_errors=None,
         )
@@ -132,6 +134,13 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for second, state in enumerate((ClockState.LOCKED, ClockState.LOCKED, ClockState.HOLDOVER)):
         sample = GrandmasterSample("blind", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=())
         store.put(Observation(sample, None))
+    liar = GrandmasterSample("liar", HEALTHY.as_of_ns, clock_state=ClockState.LOCKED, clock_class=248)
+    store.put(Observation(liar, None))
+    for second, reason in enumerate((Reason.OK, Reason.OK, Reason.GRANDMASTER_JUMPED)):
+        state = ClockState.LOCKED if second == 0 else ClockState.HOLDOVER
+        sample = GrandmasterSample("jumped", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state)
+        own_error = Bound(100) if reason is Reason.OK else unbounded(reason)
+        store.put(Observation(sample, None, own_error=own_error))
     points = tuple((START_NS + index * 10, value) for index, value in enumerate((5, -7, 9, 1)))
     store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", points), None))
     store.put_alarm_event(
@@ -182,10 +191,12 @@ def test_alarm_events_are_among_the_events(units: Path) -> None:
 
 
 def test_a_holdover_began_after_the_last_locked_sample(units: Path) -> None:
-    """The newest sample in no kind of holdover, if it was locked and saw a satellite; else nothing before it counts."""
-    assert history.last_not_in_holdover(units, "gm") == START_NS + NS_PER_S
+    """The newest sample in no kind of holdover, if it was locked and is to be believed; else nothing before it counts."""
+    assert (history.last_not_in_holdover(units, "gm") or {})["realtime_ns"] == START_NS + NS_PER_S
     assert history.last_not_in_holdover(units, "silent") is None
     assert history.last_not_in_holdover(units, "blind") is None
+    assert history.last_not_in_holdover(units, "liar") is None
+    assert history.last_not_in_holdover(units, "jumped") is None
     assert history.last_not_in_holdover(units, "nowhere") is None
 
 

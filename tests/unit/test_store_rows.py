@@ -51,7 +51,7 @@ def test_a_grandmaster_row_has_every_column_but_its_id(whole: bool) -> None:
     """The same for a grandmaster."""
     columns = set(tables.grandmaster_sample.c.keys()) - {"id"}
 
-    assert set(grandmaster_row(EVERYTHING, 0, whole=whole)) == columns
+    assert set(grandmaster_row(EVERYTHING, None, 0, whole=whole)) == columns
     assert {field.name for field in fields(GrandmasterSample)} <= columns
 
 
@@ -81,25 +81,26 @@ def test_a_sample_without_a_bound_is_stored_all_the_same() -> None:
 
 def test_a_grandmaster_is_stored_as_it_speaks() -> None:
     """Lists become JSON of plain objects, a position one object, and every field that the unit told is there."""
-    row = grandmaster_row(EVERYTHING, 100, whole=True)
+    row = grandmaster_row(EVERYTHING, Bound(150, 2), 100, whole=True)
 
     assert (row["realtime_ns"], row["clock_state"]) == (EVERYTHING.boottime_ns + 100, "holdover")
     assert row["references"][1] == {"name": "PTP-1", "qualification": "disqualified"}
     assert row["position"] == {"latitude_deg": 50.12, "longitude_deg": 8.68, "height_m": 112.5}
-    assert [name for name, value in row.items() if value is None] == []
+    assert (row["utc_bound_ns"], row["utc_growth_ppb"]) == (150, 2)
+    assert [name for name, value in row.items() if value is None] == ["utc_reason"]
 
 
 def test_what_a_unit_does_not_provide_is_null() -> None:
     """Absent is NULL and not an empty list; an empty list says that there is none."""
-    row = grandmaster_row(GrandmasterSample("gm", 1, alarms=()), 0, whole=True)
+    row = grandmaster_row(GrandmasterSample("gm", 1, alarms=()), None, 0, whole=True)
 
     assert (row["alarms"], row["satellites"], row["clock_class"], row["position"]) == ((), None, None, None)
 
 
 def test_a_row_that_is_not_whole_leaves_out_what_is_slow() -> None:
     """The columns named slow are NULL, all others as they were read."""
-    whole = grandmaster_row(EVERYTHING, 0, whole=True)
-    thin = grandmaster_row(EVERYTHING, 0, whole=False)
+    whole = grandmaster_row(EVERYTHING, None, 0, whole=True)
+    thin = grandmaster_row(EVERYTHING, None, 0, whole=False)
 
     assert thin == whole | dict.fromkeys(tables.SLOW) | {"whole": False}
 
@@ -126,14 +127,14 @@ def test_a_row_is_whole_each_hour_and_after_a_loss() -> None:
 
 def test_the_newest_time_errors_are_rows_of_their_own() -> None:
     """Each is dated by the unit, under its channel and metric; a row that is not whole brings none again."""
-    _, *entries = grandmaster_entries(EVERYTHING, REAL_MINUS_BOOT_NS, 7, whole=True)
+    _, *entries = grandmaster_entries(EVERYTHING, None, REAL_MINUS_BOOT_NS, 7, whole=True)
     at = {"source": "gm", "realtime_ns": 1_700_000_000_000_000_000}
 
     assert [list(entry.rows()) for entry in entries] == [
         [at | {"channel": "gnss-1", "metric": "te", "value_ns": 23}],
         [at | {"channel": "gnss-1", "metric": "cte", "value_ns": -4}],
     ]
-    assert len(list(grandmaster_entries(EVERYTHING, REAL_MINUS_BOOT_NS, 7, whole=False))) == 1
+    assert len(list(grandmaster_entries(EVERYTHING, None, REAL_MINUS_BOOT_NS, 7, whole=False))) == 1
 
 
 def test_a_long_series_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages import AlarmEventMessage, FindingMessage
 from timesyncd.sample import NoSample, PortState, TimeErrorSeries
-from timesyncd.store import database, retention, writer
+from timesyncd.store import database, history, retention, writer
 from timesyncd.store.writer import NS_PER_DAY, Store
 
 FINDING = FindingMessage(
@@ -342,3 +343,21 @@ def test_what_is_older_than_keep_days_goes_while_the_store_runs(bench: Bench) ->
 
     assert bench.rows("SELECT realtime_ns FROM clock_sample") == [(bench.clocks.real_ns,)]
     assert bench.rows("SELECT count(*) FROM finding") == [(0,)]
+
+
+def test_a_number_that_no_column_holds_costs_its_batch_and_not_the_store(tmp_path: Path) -> None:
+    """The writer says so, records the gap, and goes on."""
+    problems: list[str | None] = []
+    now_ns = FakeClocks().realtime_ns()
+    store = Store(Settings(path=tmp_path / "history.sqlite"), FakeClocks(), problems.append)
+    store.start()
+    store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", ((2**70, 1),)), None))
+    while not problems:
+        time.sleep(0.01)
+    store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", ((now_ns, 1),)), None))
+    store.stop()
+
+    assert problems[0] is not None
+    assert "a number that no column holds: 1 rows are lost" in problems[0]
+    found = history.time_errors(tmp_path / "history.sqlite", "gm", 0, 2**62)
+    assert [row["realtime_ns"] for row in found] == [now_ns]

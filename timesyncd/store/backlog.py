@@ -13,6 +13,8 @@ from timesyncd.store.rows import Entry
 LIMIT_NS = 60 * NS_PER_S
 #: 60 s of far more than a node reads; it bounds the memory (some 40 MiB).
 LIMIT_ENTRIES = 20_000
+#: What a column holds.
+LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,15 @@ class Backlog:
             self.stored += sum(len(entry) for entry in batch.entries)
             self._taken = []
 
+    def lose(self, batch: Batch) -> None:
+        """It can never be stored."""
+        with self._lock:
+            self._taken = []
+            for entry in batch.entries:
+                self._drop(entry)
+            for gap in batch.gaps:
+                self._add(gap)
+
     def give_back(self, batch: Batch) -> None:
         """It was not stored: it waits again, as the oldest."""
         with self._lock:
@@ -86,9 +97,12 @@ class Backlog:
 
     def _trim(self) -> None:
         while len(self._waiting) > LIMIT_ENTRIES or self._span_ns() > LIMIT_NS:
-            lost = self._waiting.popleft()
-            self.dropped += len(lost)
-            self._add(Gap(lost.source, lost.realtime_ns, lost.realtime_ns, len(lost)))
+            self._drop(self._waiting.popleft())
+
+    def _drop(self, lost: Entry) -> None:
+        realtime_ns = max(-LARGEST, min(lost.realtime_ns, LARGEST))
+        self.dropped += len(lost)
+        self._add(Gap(lost.source, realtime_ns, realtime_ns, len(lost)))
 
     def _span_ns(self) -> int:
         return self._waiting[-1].queued_ns - self._waiting[0].queued_ns if self._waiting else 0

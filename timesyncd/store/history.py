@@ -10,6 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Select, Table, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from timesyncd.bound import Reason
 from timesyncd.sample import ClockState
 from timesyncd.store.database import reader_engine, store_error
 from timesyncd.store.retention import source_names
@@ -22,6 +23,9 @@ Record = dict[str, Any]
 _SAMPLES: dict[Kind, Table] = {"clock": clock_sample, "grandmaster": grandmaster_sample}
 _EVENTS: dict[Kind, Table] = {"event": source_event, "alarm": alarm_event, "gap": gap}
 
+_LOCKED_CLASSES = (None, 6, 13)
+#: With what a holdover may stand that is known to go back to its last lock.
+_DATED = (None, Reason.HOLDOVER_BUDGET_EXCEEDED.name)
 _HOLDOVERS = (ClockState.HOLDOVER.value, ClockState.HOLDOVER_OUT_OF_SPEC.value)
 
 
@@ -104,13 +108,14 @@ def time_error_course(
         return [dict(row) for row in connection.execute(rows).mappings()]
 
 
-def last_not_in_holdover(path: Path, source: str) -> int | None:
+def last_not_in_holdover(path: Path, source: str) -> Record | None:
     """
-    CLOCK_REALTIME of a unit's newest sample that was in no kind of holdover, if it was LOCKED: a holdover that stands now
-    began after it, and from a locked clock. None: there is no such sample, or it is not to be believed, since the unit saw no
-    satellite then. Raises StoreError.
+    A unit's newest sample that was in no kind of holdover, if it was LOCKED: a holdover that stands now began after it, and
+    from a locked clock. None: there is no such sample; or it is not to be believed, since the unit saw no satellite then, or
+    announced another class; or the unit was held to be astray since, as after a jump. Raises StoreError.
     """
     columns = grandmaster_sample.c
+    last = select(columns.clock_state, columns.utc_reason).where(columns.source == source)
     newest = (
         select(grandmaster_sample)
         .where(columns.source == source, func.coalesce(columns.clock_state, "").not_in(_HOLDOVERS))
@@ -118,11 +123,14 @@ def last_not_in_holdover(path: Path, source: str) -> int | None:
         .limit(1)
     )
     with _reading(path) as connection:
+        ended = connection.execute(last.order_by(columns.realtime_ns.desc()).limit(1)).first()
+        if ended is not None and ended.clock_state in _HOLDOVERS and ended.utc_reason not in _DATED:
+            return None
         for row in _made_whole(connection, _records(connection, "grandmaster", newest)):
             satellites = row.get("satellites")
             saw_any = satellites is None or any(satellite["healthy"] is not False for satellite in satellites)
-            if row["clock_state"] == ClockState.LOCKED.value and saw_any:
-                return int(row["realtime_ns"])
+            if row["clock_state"] == ClockState.LOCKED.value and row["clock_class"] in _LOCKED_CLASSES and saw_any:
+                return row
     return None
 
 

@@ -74,10 +74,10 @@ def clock_entry(sample: ClockSample, bound: ErrorBound | None, now_ns: int) -> E
 
 
 def grandmaster_entries(
-    sample: GrandmasterSample, real_minus_boot_ns: int, now_ns: int, *, whole: bool
+    sample: GrandmasterSample, own_error: Bound | None, real_minus_boot_ns: int, now_ns: int, *, whole: bool
 ) -> Iterator[Entry]:
     """The sample; with a whole one its newest time errors too, which the unit has dated itself."""
-    row = grandmaster_row(sample, real_minus_boot_ns, whole=whole)
+    row = grandmaster_row(sample, own_error, real_minus_boot_ns, whole=whole)
     yield Entry(tables.grandmaster_sample, row, sample.source, row["realtime_ns"], now_ns)
     for newest in (sample.time_errors or ()) if whole else ():
         points = ((newest.at_realtime_ns, newest.value_ns),)
@@ -141,14 +141,14 @@ def _bound_columns(name: str, bound: Bound | None) -> Row:
     return {f"{name}_bound_ns": bound_ns, f"{name}_growth_ppb": growth_ppb, f"{name}_reason": reason}
 
 
-def grandmaster_row(sample: GrandmasterSample, real_minus_boot_ns: int, *, whole: bool) -> Row:
+def grandmaster_row(sample: GrandmasterSample, own_error: Bound | None, real_minus_boot_ns: int, *, whole: bool) -> Row:
     """A row that is not whole says nothing of the slow columns."""
     row = {name: _plain(getattr(sample, name)) for name in _UNIT_FIELDS if whole or name not in tables.SLOW}
     row |= dict.fromkeys(() if whole else tables.SLOW)
     row["realtime_ns"] = sample.boottime_ns + real_minus_boot_ns
     row["clock_state"] = None if sample.clock_state is None else sample.clock_state.value
     row["whole"] = whole
-    return row
+    return row | _bound_columns("utc", own_error)
 
 
 def _plain(value: Any) -> Any:

@@ -90,6 +90,8 @@ grandmaster_sample = Table(
     *_texts("gnss_state", "gnss_position_mode", "antenna", "ntp_mode", "ntp_leap"),
     *_ints("ntp_stratum", "uptime_s", "engine_boots"),
     *_jsons("alarms"),
+    *_ints("utc_bound_ns", "utc_growth_ppb"),
+    *_texts("utc_reason"),
     *_texts("model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id"),
     *_jsons("references", "ports", "satellites", "position", "time_errors", "sensors", "interfaces"),
     *_jsons("profiles", "unknown"),

@@ -100,7 +100,8 @@ class Store:
             case ClockSample() as sample:
                 return [clock_entry(sample, observation.bound, now_ns)]
             case GrandmasterSample() as sample:
-                return grandmaster_entries(sample, real_minus_boot, now_ns, whole=self._is_whole(sample))
+                whole = self._is_whole(sample)
+                return grandmaster_entries(sample, observation.own_error, real_minus_boot, now_ns, whole=whole)
             case TimeErrorSeries() as series:
                 return series_entries(series, now_ns)
             case NoSample():
@@ -235,6 +236,11 @@ class Store:
             except SQLAlchemyError:
                 self._backlog.give_back(batch)
                 raise
+            except OverflowError as error:
+                self._backlog.lose(batch)
+                raise StoreError(
+                    f"{self._path}: a number that no column holds: {len(batch.entries)} rows are lost"
+                ) from error
             self._backlog.has_stored(batch)
 
     def _retain(self, engine: Engine) -> None:

@@ -24,6 +24,8 @@ def grandmaster_sample() -> None:
         sa.Column("whole", sa.Boolean(), nullable=False, server_default=sa.true()),
         *columns(sa.String(), "oscillator", "leap", "gnss_position_mode", "antenna", "ntp_mode", "ntp_leap"),
         *columns(sa.BigInteger(), "priority1", "priority2", "domain", "steps_removed", "ntp_stratum", "engine_boots"),
+        *columns(sa.BigInteger(), "utc_bound_ns", "utc_growth_ppb"),
+        *columns(sa.String(), "utc_reason"),
         *columns(sa.Boolean(), "time_traceable", "frequency_traceable"),
         *columns(sa.JSON(), "references", "ports", "position", "time_errors", "sensors", "interfaces"),
     ]
