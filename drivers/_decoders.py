@@ -48,6 +48,11 @@ def _octets(raw: Raw) -> bytes:
     return raw
 
 
+def _short(raw: Raw) -> bytes:
+    """What is matched against a pattern: an agent may send 64 kB, which some patterns would take seconds for."""
+    return _octets(raw)[:MAX_TEXT]
+
+
 def undecodable(raw: Raw) -> Unknown:
     return Unknown(f"undecodable({raw!r:.60})")
 
@@ -164,12 +169,12 @@ def _accuracy_of(words: str) -> int:
 
 def nanoseconds(raw: Raw, _values: Mapping[int, str]) -> Value:
     """Decimal text, with or without its unit "ns", rounded; an integer as it is."""
-    return _integer(raw) if isinstance(raw, int) else _text_ns(_octets(raw))
+    return _integer(raw) if isinstance(raw, int) else _text_ns(_short(raw))
 
 
 def time_interval(raw: Raw, _values: Mapping[int, str]) -> Value:
     """TimeInterval: eight octets (2^-16 ns, signed, big-endian) or text; RFC 8173 allows to read it as either."""
-    octets = _octets(raw)
+    octets = _short(raw)
     if len(octets) == 8:
         interval_ns = round(int.from_bytes(octets, "big", signed=True) / 65536)
         if abs(interval_ns) < ABSURD_OFFSET_NS:
@@ -190,20 +195,20 @@ _ANGLE = r"([NSEW+-])\s*(\d{1,3})[\s:]+(\d{1,2})[\s:]+(\d{1,2}(?:\.\d{1,9})?)"
 
 def metres(raw: Raw, _values: Mapping[int, str]) -> Value:
     """Decimal text: "+0058.1", "58 m"."""
-    match = re.fullmatch(rf"\s*{_NUMBER}\s*m?[\s\0]*", _readable(_octets(raw)), re.ASCII)
+    match = re.fullmatch(rf"\s*{_NUMBER}\s*m?[\s\0]*", _readable(_short(raw)), re.ASCII)
     return float(match[1]) if match else undecodable(raw)
 
 
 def degrees(raw: Raw, _values: Mapping[int, str]) -> Value:
     """Degrees north or east, of text as "N38:23:51.30" or "W122:42:53.20"."""
-    match = re.fullmatch(rf"\s*{_ANGLE}[\s\0]*", _readable(_octets(raw)), re.ASCII)
+    match = re.fullmatch(rf"\s*{_ANGLE}[\s\0]*", _readable(_short(raw)), re.ASCII)
     angle_deg = _angle_deg(match.groups()) if match else None
     return undecodable(raw) if angle_deg is None else angle_deg
 
 
 def position(raw: Raw, _values: Mapping[int, str]) -> Value:
     """Latitude, longitude and height in one line: "+ 38 23 51.300 - 122 42 53.200 58.1"."""
-    match = re.fullmatch(rf"\s*{_ANGLE}\s+{_ANGLE}\s+{_NUMBER}\s*m?[\s\0]*", _readable(_octets(raw)), re.ASCII)
+    match = re.fullmatch(rf"\s*{_ANGLE}\s+{_ANGLE}\s+{_NUMBER}\s*m?[\s\0]*", _readable(_short(raw)), re.ASCII)
     if match is None:
         return undecodable(raw)
     latitude_deg, longitude_deg = _angle_deg(match.groups()[:4]), _angle_deg(match.groups()[4:8])

@@ -18,6 +18,9 @@ REMEMBERED = 256
 #: sysUpTime may fall this far back between two traps that overtook each other; further back, the unit has restarted.
 OVERTAKEN_TICKS = 1000
 
+#: SMI's own numbers go no further, so that whatever is counted of them fits into 64 bits.
+_LARGEST_NUMBER = 2**32
+
 _NO_IDS = AlarmIds(confidence="unproven", source="none", names={})
 _ACTION_OF_SEVERITY = {"clear": "clear", "cleared": "clear", "event": "event"}
 _SEVERITIES = ("critical", "major", "minor", "warning", "event", "clear", "cleared")
@@ -63,7 +66,7 @@ class Sequences:
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._missing: OrderedDict[tuple[object, ...], None] = OrderedDict()
-        self._last: dict[Oid, int] = {}
+        self._last: OrderedDict[Oid, int] = OrderedDict()
         self._uptime_ticks = 0
 
     def is_repetition(self, trap: Trap, sequence: int | None) -> bool:
@@ -95,6 +98,9 @@ class Sequences:
             return 0
         last = self._last.get(oid, sequence)
         self._last[oid] = sequence
+        self._last.move_to_end(oid)
+        if len(self._last) > REMEMBERED:  # an OID ends in whatever alarm id was sent
+            self._last.popitem(last=False)
         for number in range(max(last + 1, sequence - REMEMBERED), sequence):
             _remember(self._missing, (oid, number))
         return max(0, sequence - last - 1)
@@ -154,7 +160,7 @@ def _variables(trap: Trap, notification: Notification) -> dict[Told, Raw]:
 
 def _number(values: Mapping[Told, Raw], name: Told) -> int | None:
     raw = values.get(name)
-    if raw is not None and (not isinstance(raw, int) or abs(raw) >= 2**63):
+    if raw is not None and (not isinstance(raw, int) or abs(raw) >= _LARGEST_NUMBER):
         raise Malformed(f"{name}: an integer is wanted, {raw!r:.80} came")
     return raw
 

@@ -212,6 +212,9 @@ def _history_row(row: str, number: int, days: dict[tuple[str, ...], int]) -> tup
 def _unix_day(written: tuple[str, ...], number: int) -> int:
     year, month, day = (int(part) for part in written)
     try:
-        return date(year, month, day).toordinal() - date(1970, 1, 1).toordinal()
+        unix_day = date(year, month, day).toordinal() - date(1970, 1, 1).toordinal()
     except ValueError as error:
         raise Malformed(f"row {number} of the file has no date") from error
+    if not 0 <= unix_day * 86_400 < _LARGEST_TAI_S:
+        raise Malformed(f"row {number} of the file is of the year {year}")
+    return unix_day

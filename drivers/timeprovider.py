@@ -109,6 +109,8 @@ class TimeProvider:
             return [sample]
         await self._web.finish(until)
         reading = self._web.current(now_ns)
+        if error is not None and self._web.error is not None:  # what was read before is no answer
+            reading = None
         if reading is None and (error is not None or self._snmp is None):
             raise _both(error, self._web.error or Unreachable(f"{self._host}: https: no answer yet"))
         return [merged(sample, reading, self._web.error), *self._web.take_series()]

@@ -166,7 +166,9 @@ def test_the_same_integer_is_another_state_in_the_older_model(number: int) -> No
         (b"Normal-track", ClockState.LOCKED), (b"Locked", ClockState.LOCKED), (b"Not locked", ClockState.UNKNOWN),
         (b"Bridging", ClockState.HOLDOVER), (b"HOLDOVER", ClockState.HOLDOVER),
         (b"Holdover exceeded", ClockState.HOLDOVER_OUT_OF_SPEC), (b"Holdover recovery", ClockState.ACQUIRING),
-        (b"Failure", ClockState.FAULT), (b"", ClockState.UNKNOWN),
+        (b"Failure", ClockState.FAULT), (b"", ClockState.UNKNOWN), (b"Clock fault", ClockState.FAULT),
+        (b"Reference clock: none", ClockState.UNKNOWN), (b"No lock", ClockState.UNKNOWN),
+        (b"Loss of lock", ClockState.UNKNOWN), (b"Lock lost", ClockState.UNKNOWN), (b"Abnormal", ClockState.UNKNOWN),
     ],
 )  # fmt: skip
 def test_an_s650_tells_its_state_in_words(text: bytes, state: ClockState) -> None:

@@ -73,6 +73,8 @@ def decoded(name: str, raw: Raw) -> Value:
             Unknown("undecodable(b'+ 92 31 12.000 - 122 42 36.000 58.1')"),
         ),
         ("position", b"no fix", Unknown("undecodable(b'no fix')")),
+        ("metres", b"58.1" + b" " * 300 + b"x" * 60_000, 58.1),
+        ("nanoseconds", b"5" + b" " * 300 + b"x" * 60_000, 5),
     ],
 )
 def test_what_agents_send_is_understood(name: str, raw: Raw, value: Value) -> None:

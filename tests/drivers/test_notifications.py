@@ -188,7 +188,17 @@ def test_what_is_remembered_is_bounded() -> None:
 
     assert sequences.lost_before((1, 3), 5_000_000) == 4_999_998
     assert sequences.lost_before((1, 3), 5_000_000 - REMEMBERED) == 0
+    assert [sequences.lost_before((1, 4, alarm_id), 1) for alarm_id in range(2 * REMEMBERED)] == [0] * 2 * REMEMBERED
     assert len(sequences._missing) <= REMEMBERED
+    assert len(sequences._last) <= REMEMBERED
+
+
+def test_a_number_that_no_counter_has_makes_it_unknown() -> None:
+    """What is counted as lost goes into 64 bits: the notification is kept as it came, and nothing is lost for it."""
+    events = Notifications("gm-a", PROFILES)
+    told = [events.event(s650(sequence=number)) for number in (-5, 2**63 - 1)]
+
+    assert [(event.action, event.lost) for event in told if event is not None] == [("raise", 0), ("unknown", 0)]
 
 
 LINE = "<163>Mar  4 05:06:07 gm-a alarmd: "

@@ -310,6 +310,18 @@ async def test_when_both_fail_the_poll_fails(both: TimeProvider, web: FakeWeb, u
         await both.poll()
 
 
+async def test_what_https_said_before_is_no_answer_of_a_unit_that_is_gone(
+    both: TimeProvider, web: FakeWeb, unit: RecordedUnit, clocks: FakeClocks
+) -> None:
+    """It counts for two intervals beside SNMP, and not where neither answers any more."""
+    await polled(both)
+    unit.is_down, web.error = True, Unreachable("gm:443: refused")
+    clocks.advance(60_000_000_000)
+
+    with pytest.raises(Unreachable, match="no SNMP answer; and https: gm:443: refused"):
+        await both.poll()
+
+
 async def test_a_slow_web_interface_does_not_hold_up_the_state(both: TimeProvider, web: FakeWeb) -> None:
     """The sample comes within the time of a poll, and the reading that took longer counts later."""
     both.timeout_s = 0.1

@@ -214,6 +214,8 @@ BAD_FILES = {
     "no number": (FILE + b"2026-08-01,00:00:02, nan\n", "row 3"),
     "a huge number": (FILE + b"2026-08-01,00:00:02, 99999999999999999999\n", "row 3 of the file is beyond"),
     "no such day": (FILE + b"2026-02-30,00:00:02, 1\n", "row 3 of the file has no date"),
+    "a time beyond 64 bits": (FILE + b"9999-12-31,00:00:02, 1\n", "row 3 of the file is of the year 9999"),
+    "a time before Unix": (FILE + b"0001-01-01,00:00:02, 1\n", "row 3 of the file is of the year 1$"),
     "no such hour": (FILE + b"2026-08-01,24:00:02, 1\n", "row 3 of the file has no time"),
     "a leap second at noon": (FILE + b"2026-08-01,12:00:60, 1\n", "row 3 of the file has no time"),
     "words below the rows": (FILE + b"Date,Time\n", "row 3"),

@@ -75,6 +75,9 @@ def test_comments_empty_lines_and_windows_line_ends_are_passed_over() -> None:
         ("iso.3|2|5", "iso"),
         ("1.-3|2|5", "'1.-3' is no OID"),
         ("1.3.6.1|64|10.0.0.256", "256"),
+        ("1.50.1|2|5", "'1.50.1' is no OID"),
+        ("1.3.6.1|6|enterprises", "enterprises"),
+        ("1.3.6.1|6|1.3.6.1.99999999999", "is no OID"),
     ],
 )
 def test_a_broken_line_is_named(line: str, words: str) -> None:

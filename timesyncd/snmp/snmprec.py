@@ -64,10 +64,15 @@ def _row(line: str) -> Recorded:
     tag = _TAGS.get(kind.removesuffix("x"))
     if tag is None:
         raise ValueError(f"type {kind!r} is none that SNMP has")
+    return Recorded(_oid(dotted), tag, _value(tag, text, kind.endswith("x")))
+
+
+def _oid(dotted: str) -> Oid:
+    """One that BER can say: a simulator plays it."""
     oid = tuple(int(arc) for arc in dotted.removeprefix(".").split("."))
-    if len(oid) < 2 or any(not 0 <= arc < 2**32 for arc in oid):
+    if len(oid) < 2 or any(not 0 <= arc < 2**32 for arc in oid) or oid[0] > 2 or (oid[0] < 2 and oid[1] >= 40):
         raise ValueError(f"{dotted!r} is no OID")
-    return Recorded(oid, tag, _value(tag, text, kind.endswith("x")))
+    return oid
 
 
 def _value(tag: int, text: str, hexadecimal: bool) -> Raw:
@@ -77,7 +82,7 @@ def _value(tag: int, text: str, hexadecimal: bool) -> Raw:
     if tag in NUMBERS:
         return int(text)
     if tag == OBJECT_ID:
-        return text.removeprefix(".")
+        return format_oid(_oid(text))
     if tag == IP_ADDRESS:
         return ipaddress.IPv4Address(text).packed
     return text.encode()
