@@ -61,7 +61,7 @@ class AlarmDesk:
         self._listener = self._make_listener(incarnation)
         self._line_limit = StormLimit()
         self._last: dict[tuple[str, int | None, int], tuple[str, str, int]] = {}
-        self._told: dict[str, int] = {}
+        self._told: Counter[str] = Counter()
         self._transport: asyncio.DatagramTransport | None = None
 
     def _make_listener(self, incarnation: int) -> Listener | None:
@@ -117,9 +117,9 @@ class AlarmDesk:
     def storms(self) -> dict[str, int]:
         """How many datagrams of each unit were cut off, unread, since the last call: the unit is polled instead."""
         found: Counter[str] = Counter()
-        for address, count in self._suppressed().items():
-            new = count - self._told.get(address, 0)
-            self._told[address] = count
+        told, self._told = self._told, self._suppressed()
+        for address, count in self._told.items():
+            new = count - told.get(address, 0)
             for unit in self._at(address) if new > 0 else ():
                 found[unit] += new
                 self._hurry(unit)

@@ -169,7 +169,8 @@ class Announcer:
             case NodeState():
                 self.events.publish(Event("node", message))
             case GrandmasterState():
-                self.events.publish(Event("grandmaster", message))
+                if message.name not in self._inputs:  # of a unit that is polled here, viewers see our own poll alone
+                    self.events.publish(Event("grandmaster", message))
             case JobState():
                 self._to_ranks(message)
                 self.events.publish(Event("job", message))

@@ -24,7 +24,8 @@ DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Nanoseconds = Annotated[int, Field(ge=0)]
+#: Also of rates. A thousand seconds bound nothing, and sums of larger numbers leave the 64 bits of segment and messages.
+Nanoseconds = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Section(BaseModel):
@@ -110,7 +111,7 @@ class Grandmaster(Section):
 class Oscillator(Section):
     """How far an oscillator takes a grandmaster off UTC in holdover: points of (seconds since it began, ns)."""
 
-    holdover: list[tuple[Annotated[int, Field(ge=0)], Nanoseconds]]
+    holdover: list[tuple[Annotated[int, Field(ge=0, le=10**9)], Nanoseconds]]
 
     @property
     def curve(self) -> HoldoverCurve:

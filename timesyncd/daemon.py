@@ -17,7 +17,7 @@ from timesyncd.driver import Reporter, Runner, load_driver
 from timesyncd.ensemble import Ensemble
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.feed import Observation
-from timesyncd.grandmaster import UnitMemory
+from timesyncd.grandmaster import StoredLock, UnitMemory
 from timesyncd.hub.hub import Hub
 from timesyncd.hub.units import identities
 from timesyncd.jobsocket import JobSocket
@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 
+#: A storm is over when nothing was cut off for so long: in its midst, ticks that nothing is cut off between are many.
+STORM_OVER_NS = 5 * NS_PER_S
+
 
 class Daemon:
     """One node's daemon. `page` is the status page's address once it listens, None without a `[web]` section."""
@@ -50,6 +53,7 @@ class Daemon:
         self._parts = Parts()
         self._ensemble = Ensemble({source.name: source.bounds.settings() for source in config.source})
         self._judges: dict[str, UnitMemory] = {}
+        self._storms: dict[str, int] = {}
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Open everything, call `ready`, and work until cancelled. Raises ConfigError when a part cannot be opened."""
@@ -87,8 +91,8 @@ class Daemon:
         self._view = NodeView(config, self._epoch, incarnation)
         self._announcer = Announcer(config, self._view, self._parts, self._clocks)
         for unit in config.grandmaster:
-            last_locked_ns = await asyncio.to_thread(self._last_locked_ns, unit.name)
-            self._judges[unit.name] = UnitMemory(config.curve_of(unit), last_locked_ns)
+            stored_lock = await asyncio.to_thread(self._stored_lock, unit.name)
+            self._judges[unit.name] = UnitMemory(config.curve_of(unit), stored_lock)
         await self._open_alarms(stack, incarnation)
         if config.web is not None:
             server = await serve(config.web, self._announcer, config.store.path if config.store else None)
@@ -139,15 +143,16 @@ class Daemon:
             log.warning("store: %s; this start is numbered by the clock", error)
         return self._clocks.realtime_ns() // NS_PER_S
 
-    def _last_locked_ns(self, unit: str) -> int | None:
-        """When it was last seen locked before this start: a holdover that stands now began no earlier."""
+    def _stored_lock(self, unit: str) -> StoredLock | None:
+        """How it was last seen locked before this start: a holdover that stands now began no earlier."""
         settings = self._config.store
         if settings is None:
             return None
         try:
-            return history.last_not_in_holdover(settings.path, unit)
+            row = history.last_not_in_holdover(settings.path, unit)
         except StoreError:  # a store that is new, or fails, which its writer tells
             return None
+        return None if row is None else StoredLock(row["realtime_ns"], row["clock_accuracy"])
 
     async def _follow(self, runner: Runner) -> None:
         """The way of every sample: driver, ensemble, segment, and then everybody who may be slow."""
@@ -171,7 +176,7 @@ class Daemon:
             verdict = self._judges[runner.name].accept(reading, self._clocks.realtime_ns())
             self._announcer.unit_events(runner.name, verdict.events)
             self._view.note_verdict(runner.name, verdict)
-            self._note(Observation(reading, None))
+            self._note(Observation(reading, None, own_error=verdict.utc))
             now = Moment.read(self._clocks)
             self._hear_unit(self._view.grandmaster_state(runner.name, now), now)
 
@@ -181,6 +186,7 @@ class Daemon:
         if verdict is None:
             return
         bound = self._ensemble.hear_grandmaster(state.name, identities(state), verdict, now.boottime_ns)
+        self._view.note_bounded(self._ensemble.bounded)
         if bound is not None:
             self._segment.write(segment.encode(bound, self._epoch))
             if self._view.note_bound(bound):
@@ -225,11 +231,14 @@ class Daemon:
             return
         for reason in desk.new_reasons():
             log.info("traps and syslog: refused: %s; from now on only counted", reason)
-        cut_off = desk.storms()
-        for name in self._units:
-            count = cut_off.get(name)
-            evidence = f"{count} in the last second were not read" if count else None
+        now_ns, cut_off = self._clocks.boottime_ns(), desk.storms()
+        for name, count in cut_off.items():
+            evidence = f"{count} in the last second were not read"
             self._announcer.condition("grandmaster-traps-suppressed", name, evidence)
+        self._storms |= dict.fromkeys(cut_off, now_ns)
+        for name in [name for name, last_ns in self._storms.items() if now_ns - last_ns >= STORM_OVER_NS]:
+            del self._storms[name]
+            self._announcer.condition("grandmaster-traps-suppressed", name, None)
 
     def _marks(self, batch: MarkBatch) -> None:
         """A rank of this node reported: to the hub in this daemon, else to the one behind the broker."""

@@ -23,6 +23,7 @@ from timesyncd.source import (
     grandmaster_bound,
     utc_bound,
     utc_seconds_removed,
+    worse,
 )
 from timesyncd.verdict import GrandmasterVerdict, Void
 
@@ -78,8 +79,8 @@ class Ensemble:
         if isinstance(reading, NoSample):
             return self._disrupted(reading)
         memory = self._memories[reading.source]
-        unit = self._followed(reading)
-        if unit and unit.void and reading.as_of_ns < unit.void.before_ns:
+        units = self._followed(reading)
+        if any(unit.void and reading.as_of_ns < unit.void.before_ns for unit in units):
             return Outcome(None)
         if memory.newest and memory.newest.parent_identity != reading.parent_identity:
             # What is known holds against the former parent, and the servo may already follow the new one.
@@ -89,11 +90,18 @@ class Ensemble:
         parent = memory.accept(reading)
         if parent is None:
             return Outcome(None)
-        bound = error_bound(reading, parent, self._settings[reading.source], unit.verdict if unit else None)
+        bound = error_bound(reading, parent, self._settings[reading.source], units[0].verdict if units else None)
         self._bounds[reading.source] = bound
         self._measured[reading.source] = reading
+        for unit in units[1:]:
+            bound = self._against_utc(reading.source, unit) or bound
         decides = self.advance(reading.as_of_ns) is bound
         return Outcome(bound if decides else None, parent.phase_jump_ns, bound)
+
+    @property
+    def bounded(self) -> Collection[str]:
+        """The sources of which a bound is known, be it old."""
+        return self._bounds.keys()
 
     def advance(self, boottime_ns: int) -> ErrorBound | None:
         """The bound that decides at this moment."""
@@ -121,8 +129,9 @@ class Ensemble:
             changed = new if last is deciding and last is not None else changed
         return changed
 
-    def _followed(self, sample: ClockSample) -> _Unit | None:
-        return next((u for u in self._units.values() if sample.grandmaster_identity in u.identities), None)
+    def _followed(self, sample: ClockSample) -> list[_Unit]:
+        """More than one where two units show one identity, as after an exchange of modules: then the worse word counts."""
+        return [unit for unit in self._units.values() if sample.grandmaster_identity in unit.identities]
 
     def _voided(self, source: str, followers: Collection[str], void: Void | None) -> ErrorBound | None:
         """Forget what the source measured before, where its grandmaster is among these."""
@@ -132,12 +141,13 @@ class Ensemble:
         return self._withdraw(source, void.reason).bound if known.as_of_ns < void.before_ns else None
 
     def _against_utc(self, source: str, unit: _Unit) -> ErrorBound | None:
-        """The source's bound by what was just heard, where that is worse."""
+        """The source's bound by what was just heard, where that is worse; nothing of it becomes better thereby."""
         last = self._bounds.get(source)
         if last is None or last.grandmaster_identity not in unit.identities:
             return None
-        utc = utc_bound(last.gm_hard, self._measured[source], self._settings[source].source, unit.verdict)
-        if not _is_worse(utc, last.utc_hard):
+        heard = utc_bound(last.gm_hard, self._measured[source], self._settings[source].source, unit.verdict)
+        utc = worse(last.utc_hard, heard)
+        if utc == last.utc_hard:
             return None
         bound = self._bounds[source] = replace(last, utc_hard=utc, utc_status=_fed(utc))
         return bound
@@ -189,13 +199,6 @@ def _newest_void(known: _Unit | None, heard: Void | None, boottime_ns: int) -> V
         return before
     heard = replace(heard, before_ns=min(heard.before_ns, boottime_ns))
     return heard if before is None or heard.before_ns > before.before_ns else before
-
-
-def _is_worse(new: Bound, old: Bound) -> bool:
-    """Both of one moment."""
-    if new.bound_ns is None or old.bound_ns is None:
-        return new.bound_ns is None and old.bound_ns is not None
-    return new.bound_ns > old.bound_ns or new.growth_ppb > old.growth_ppb
 
 
 def error_bound(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.sample import ClockState, GrandmasterSample
+from timesyncd.sample import ACCURACY_NS, ClockState, GrandmasterSample
 from timesyncd.unit_events import DARK, HOLDOVERS, UPTIME_SLACK_S, Changes, UnitEventKind, accuracy_ns
 
 #: A unit bridges a short loss of its reference: in holdover already, it announces the class of before (usually 900 s).
@@ -111,15 +111,19 @@ class _Lock(NamedTuple):
     accuracy_ns: int
 
 
-class UnitMemory:
-    """
-    One unit as its samples tell it. `curve` None: no holdover budget is configured. `last_locked_realtime_ns` is when it was
-    last seen LOCKED before this start: the newest stored sample that was in no kind of holdover, if it was LOCKED.
-    """
+class StoredLock(NamedTuple):
+    """The newest sample of before this start that was in no kind of holdover, if it was LOCKED: when, and its clockAccuracy."""
 
-    def __init__(self, curve: HoldoverCurve | None, last_locked_realtime_ns: int | None = None) -> None:
+    realtime_ns: int
+    clock_accuracy: int | None
+
+
+class UnitMemory:
+    """One unit as its samples tell it. `curve` None: no holdover budget is configured."""
+
+    def __init__(self, curve: HoldoverCurve | None, stored_lock: StoredLock | None = None) -> None:
         self._curve = curve
-        self._stored_lock_ns = last_locked_realtime_ns
+        self._stored_lock = stored_lock
         self._changes = Changes()
         self._said: ClockState | None = None
         self._since_ns: int | None = None
@@ -131,7 +135,7 @@ class UnitMemory:
         """Take the next sample, as soon as it was read: `realtime_ns` is CLOCK_REALTIME now."""
         state = sample.clock_state
         if self._said is None:
-            self._lock = _stored_lock(self._stored_lock_ns, sample, realtime_ns)
+            self._lock = _stored_lock(self._stored_lock, sample, realtime_ns)
         elif state not in (None, self._said):
             self._since_ns = realtime_ns
         self._said = state or self._said
@@ -214,14 +218,14 @@ class UnitMemory:
         return _Judged(Bound(error_ns, growth_ppb), left_ns=curve.end_ns - age_ns)
 
 
-def _stored_lock(stored_ns: int | None, sample: GrandmasterSample, realtime_ns: int) -> _Lock | Reason:
+def _stored_lock(stored: StoredLock | None, sample: GrandmasterSample, realtime_ns: int) -> _Lock | Reason:
     """The last LOCKED sample of a former start on this one's clock, or why a holdover cannot be dated by it."""
-    if stored_ns is None or stored_ns > realtime_ns:
+    if stored is None or stored.realtime_ns > realtime_ns:
         return Reason.HOLDOVER_AGE_UNKNOWN
-    age_ns = realtime_ns - stored_ns
+    age_ns = realtime_ns - stored.realtime_ns
     if sample.uptime_s is not None and (sample.uptime_s + UPTIME_SLACK_S) * NS_PER_S < age_ns:
         return Reason.GRANDMASTER_RESTARTED
-    return _Lock(sample.boottime_ns - age_ns, 0)
+    return _Lock(sample.boottime_ns - age_ns, ACCURACY_NS.get(stored.clock_accuracy or 0, 0))
 
 
 def _contradiction(sample: GrandmasterSample) -> str | None:

@@ -189,7 +189,7 @@ def _grandmaster_error(sample: ClockSample, settings: SourceSettings, verdict: G
         return announced
     if verdict.holdover_left_ns is not None and sample.clock_class == HOLDOVER_CLASS:
         announced = Bound(ACCURACY_NS.get(sample.clock_accuracy, 0))
-    return _worse(told, announced)
+    return worse(told, announced)
 
 
 def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:
@@ -202,8 +202,8 @@ def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:
     return Bound(accuracy_ns + holdover_ns)
 
 
-def _worse(one: Bound, other: Bound) -> Bound:
-    """A bound that holds where either does; unbounded where one is."""
+def worse(one: Bound, other: Bound) -> Bound:
+    """A bound that holds where either does; unbounded where one is. Both of one moment."""
     if one.bound_ns is None or other.bound_ns is None:
         return one if one.bound_ns is None else other
     return Bound(max(one.bound_ns, other.bound_ns), max(one.growth_ppb, other.growth_ppb))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from timesyncd import messages
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, status_at
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, status_at, unbounded
 from timesyncd.client.clock import interval_now
 from timesyncd.clocks import Clocks
 from timesyncd.config import Config
@@ -18,10 +19,14 @@ from timesyncd.heard_alarms import HeardAlarms
 from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
 from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, NoSample
 from timesyncd.segment import Epoch
+from timesyncd.told_identities import ToldIdentities
 from timesyncd.unit_events import UnitEventKind
 from timesyncd.verdict import GrandmasterVerdict, Received
 
 JOB_FORGOTTEN_NS = 60_000_000_000
+
+#: A grandmaster's error or growth (ns, ppb) that is larger bounds nothing, and would not fit the segment with the node's own.
+LARGEST_ERROR = 10**15
 
 NO_SOURCE = "no clock of this node is watched: no [[source]] is configured"
 LAST_KNOWN = "last known only: nothing live was heard yet"
@@ -69,6 +74,7 @@ class NodeView:
         self._units: dict[str, GrandmasterSample] = {}
         self._verdicts: dict[str, UnitVerdict] = {}
         self._alarms = {unit.name: HeardAlarms() for unit in config.grandmaster}
+        self._identities = {unit.name: ToldIdentities(unit.identities) for unit in config.grandmaster}
         self._polls: dict[str, PollReport] = {}
         self._since: tuple[ClockStatus, int] | None = None
 
@@ -78,6 +84,7 @@ class NodeView:
             case GrandmasterSample() as unit:
                 before = self.units_in_short
                 self._units[unit.source] = unit
+                self._identities[unit.source].note(unit)
                 self._refusals.pop(unit.source, None)
                 return self.units_in_short != before
             case NoSample() as refusal:
@@ -100,6 +107,10 @@ class NodeView:
         self._bound = bound
         return changed
 
+    def note_bounded(self, sources: Collection[str]) -> None:
+        """Only of these is a bound still known: a grandmaster's event voids those of its followers, be they believed or not."""
+        self._source_bounds = {name: bound for name, bound in self._source_bounds.items() if name in sources}
+
     def _note_sample(self, sample: ClockSample, bound: ErrorBound | None) -> None:
         self.samples += 1
         self._samples[sample.source] = sample
@@ -121,7 +132,7 @@ class NodeView:
         """What follows from the sample of this unit that is noted next."""
         self._verdicts[unit] = verdict
         if any(event.kind is UnitEventKind.RESTARTED for event in verdict.events):
-            self._alarms[unit].forget()
+            self._alarms[unit].forget(self._units[unit].boottime_ns)
 
     def note_alarm(self, event: AlarmEvent) -> None:
         """A unit reported something by itself."""
@@ -206,7 +217,6 @@ class NodeView:
         }
 
     def grandmaster_state(self, name: str, now: Moment) -> GrandmasterState:
-        identities = next(unit.identities for unit in self._config.grandmaster if unit.name == name)
         sample, poll = self._units.get(name), self._polls.get(name)
         if sample is not None and sample.alarms is None:
             sample = replace(sample, alarms=self._alarms[name].standing)
@@ -215,7 +225,7 @@ class NodeView:
             **self.next_order(),
             **_judged(self._verdicts.get(name)),
             name=name,
-            identities=identities,
+            identities=self._identities[name].all,
             published_realtime_ns=now.realtime_ns,
             age_ns=None if sample is None else now.boottime_ns - sample.boottime_ns,
             reachable=poll is not None and poll.error is None,
@@ -243,6 +253,8 @@ def heard_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | 
         return None
     came = Received(now.boottime_ns, now.realtime_ns, state.published_realtime_ns)
     utc = Bound(state.utc.bound_ns, state.utc.growth_ppb, Reason.of_grandmaster(state.utc.reason))
+    if max(utc.bound_ns or 0, utc.growth_ppb) > LARGEST_ERROR:
+        utc = unbounded(Reason.GRANDMASTER_STATE_UNKNOWN)
     void = None
     if state.void_before_realtime_ns is not None:
         void = came.void(state.void_before_realtime_ns, Reason.of_grandmaster(state.void_reason or ""))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason
 from timesyncd.clocks import NS_PER_S
-from timesyncd.grandmaster import BRIDGING_NS, HoldoverCurve, UnitMemory, UnitVerdict
+from timesyncd.grandmaster import BRIDGING_NS, HoldoverCurve, StoredLock, UnitMemory, UnitVerdict
 from timesyncd.sample import ACCURACY_NS, ClockState, GrandmasterSample, InputReference, Satellite, TimeError
 from timesyncd.unit_events import JUMP_NS, UPTIME_WRAPS_S, UnitEventKind
 
@@ -54,10 +54,13 @@ class Polled:
 
     curve: HoldoverCurve | None = CURVE
     last_locked_realtime_ns: int | None = None
+    last_locked_accuracy: int | None = 0x21
     memory: UnitMemory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.memory = UnitMemory(self.curve, self.last_locked_realtime_ns)
+        locked_ns = self.last_locked_realtime_ns
+        stored = None if locked_ns is None else StoredLock(locked_ns, self.last_locked_accuracy)
+        self.memory = UnitMemory(self.curve, stored)
 
     def at(self, seconds: float, **said: Any) -> UnitVerdict:
         """The verdict of a poll so long after the first possible one; it takes a tenth of a second to read."""
@@ -264,6 +267,13 @@ def test_after_a_restart_the_stored_lock_dates_the_holdover() -> None:
 
     assert verdict.utc.bound_ns == 461
     assert verdict.clock_state_since_realtime_ns == real_ns(-3_600)
+
+
+def test_after_a_restart_an_accuracy_that_was_worse_than_the_curve_still_counts() -> None:
+    """In holdover it need not tell it any more; the curve says only what was added since."""
+    unit = Polled(last_locked_realtime_ns=real_ns(-3_600), last_locked_accuracy=0x23)
+
+    assert unit.at(0, **HELD, clock_accuracy=0xFE).utc.bound_ns == 461 + 900
 
 
 def test_without_a_stored_lock_the_age_of_the_holdover_is_unknown() -> None:

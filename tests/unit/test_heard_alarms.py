@@ -36,7 +36,7 @@ def test_a_restart_forgets_and_is_no_silence() -> None:
     """After it nothing stands until the unit says so."""
     book = heard(event("raise"))
 
-    book.forget()
+    book.forget(1)
 
     assert book.standing == ()
 

@@ -117,11 +117,14 @@ def _folded(
 
 
 def is_judged_elsewhere(unit: str, node: str, heard: Iterable[GrandmasterState], now_ns: int) -> bool:
-    """A second daemon polls it too: the one whose node comes first by name tells its findings."""
+    """
+    A second daemon polls it too: the one whose node comes first by name tells its findings. One whose clock is ahead of ours
+    must not silence us long after its end.
+    """
     return any(
         other.name == unit
         and other.node < node
         and other.reachable
-        and now_ns - other.published_realtime_ns < POLLER_ALIVE_NS
+        and abs(now_ns - other.published_realtime_ns) < POLLER_ALIVE_NS
         for other in heard
     )

@@ -17,6 +17,9 @@ from timesyncd.unit_events import RATE_PPB
 #: A channel's newest value is a minute old where it is read once a minute.
 FRESH_NS = 180 * NS_PER_S
 
+#: Half of what a message can hold, 146 years: the numbers of a node that is that wrong compare nothing.
+TOO_FAR_NS = 2**62
+
 Inputs = Mapping[str, Mapping[str, MeasuredInput]]
 """By the unit and by its channel: which other unit feeds it."""
 
@@ -49,8 +52,9 @@ def offsets(
 ) -> dict[str, list[GrandmasterOffset]]:
     """Of each unit against every other that anything measures it against, by the tightest evidence there is."""
     measured = [*_by_nodes(units, nodes), *_by_inputs(units, inputs)]
+    sane = [each for each in measured if max(abs(each.offset_ns), each.bound_ns) < TOO_FAR_NS]
     best: dict[tuple[str, str], GrandmasterOffset] = {}
-    for each in sorted(measured, key=lambda each: each.bound_ns):
+    for each in sorted(sane, key=lambda each: each.bound_ns):
         for unit, other, sign in ((each.unit, each.other, 1), (each.other, each.unit, -1)):
             offset = GrandmasterOffset(
                 other=other, offset_ns=sign * each.offset_ns, bound_ns=each.bound_ns, evidence=each.evidence
