@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wire import finding, grandmaster, marks, node_state
+from wire import alarm_event, finding, grandmaster, marks, node_state
 
 from timesyncd.messages import Message
 from timesyncd.mqtt.outbox import MAX_WAITING, Outbox
-from timesyncd.mqtt.topics import FINDING, JOB_STATE
+from timesyncd.mqtt.topics import ALARM_EVENT, FINDING, JOB_STATE, NODE_STATE
 
 
 def test_an_unsent_state_is_replaced() -> None:
@@ -34,6 +34,17 @@ def test_a_full_queue_drops_its_oldest() -> None:
     assert len(outbox) == MAX_WAITING - 1
     assert first is not None and first.channel is FINDING
     assert second is not None and second.message == marks(3)
+
+
+def test_an_alarm_event_waits_for_no_state() -> None:
+    """What a unit reports by itself overtakes the states of all that are watched."""
+    outbox = Outbox("n1")
+    outbox.put(node_state())
+    outbox.put(finding())
+    outbox.put(alarm_event())
+    sent = [outgoing.channel for outgoing in iter(outbox.next, None)]
+
+    assert sent == [ALARM_EVENT, NODE_STATE, FINDING]
 
 
 def test_what_failed_goes_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timesyncd.messages import FindingMessage, GrandmasterState, MarkBatch, NodeState
+from timesyncd.messages import AlarmEventMessage, FindingMessage, GrandmasterState, MarkBatch, NodeState
 
 
 def node_state(node: str = "n1", incarnation: int = 1, sequence: int = 1) -> NodeState:
@@ -31,6 +31,21 @@ def grandmaster(node: str, incarnation: int, sequence: int) -> GrandmasterState:
         published_realtime_ns=1,
         age_ns=None,
         reachable=True,
+    )
+
+
+def alarm_event() -> AlarmEventMessage:
+    return AlarmEventMessage(
+        node="n1",
+        incarnation=1,
+        sequence=1,
+        name="gm-a",
+        published_realtime_ns=1,
+        action="raise",
+        id=99,
+        index=1,
+        severity="minor",
+        text="",
     )
 
 

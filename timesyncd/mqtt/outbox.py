@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from timesyncd.messages import Message
-from timesyncd.mqtt.topics import CHANNELS, Channel, channel_of, subject_of
+from timesyncd.mqtt.topics import ALARM_EVENT, CHANNELS, Channel, channel_of, subject_of
 
 #: A step of a job is closed after 10 s, so marks that waited longer are of no use.
 MAX_WAITING = 1_000
@@ -39,6 +39,11 @@ class Outbox:
         """How many messages wait."""
         return len(self._unsent) + sum(len(queue) for queue in self._queues.values())
 
+    @property
+    def is_urgent(self) -> bool:
+        """An alarm event waits, which shall not."""
+        return bool(self._queues[ALARM_EVENT.name])
+
     def put(self, message: Message) -> None:
         channel = channel_of(type(message))
         outgoing = Outgoing(channel, subject_of(message, self._node), message)
@@ -55,7 +60,9 @@ class Outbox:
         self._keep(Outgoing(channel, subject, None))
 
     def next(self) -> Outgoing | None:
-        """Take what is to be sent next: states first, then the queues in the channels' order."""
+        """Take what is to be sent next: alarm events, then states, then the other queues in the channels' order."""
+        if self.is_urgent:
+            return self._queues[ALARM_EVENT.name].popleft()
         if self._unsent:
             key = next(iter(self._unsent))
             del self._unsent[key]
