@@ -310,7 +310,9 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     ended = main(["profile-from-mib", str(tmp_path / "acme.mib")])
 
     assert ended == 2
-    assert capsys.readouterr().err == ("timesyncd profile-from-mib needs the mib extra: pip install 'timesyncd[daemon,mib]'\n")
+    assert capsys.readouterr().err == (
+        "timesyncd profile-from-mib needs the mib extra: pip install 'timesyncd[daemon,mib]'\n"
+    )
 
 
 @pytest.mark.parametrize("name", BASE_MIBS)

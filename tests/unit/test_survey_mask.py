@@ -57,9 +57,9 @@ def test_a_short_serial_number_is_replaced_in_its_own_place_only() -> None:
 
 def test_names() -> None:
     """Host, contact and place; the host's name in other text too, but only as a word of its own."""
-    rows = [row(SYS_DESCR, b"Linux gm-a.lab gm-a.labs"), row(SYS_CONTACT, b"Ada"), row(SYS_NAME, b"gm-a.lab")]
+    rows = [row(SYS_DESCR, b"Linux gm-a.lab gm-ab.lab"), row(SYS_CONTACT, b"Ada"), row(SYS_NAME, b"gm-a.lab")]
 
-    assert masked(rows) == [b"Linux name-1 gm-a.labs", b"name-2", b"name-1"]
+    assert masked(rows) == [b"Linux name-1 gm-ab.lab", b"name-2", b"name-1"]
 
 
 def test_a_host_with_a_short_name() -> None:
@@ -81,6 +81,55 @@ def test_a_position_keeps_its_form() -> None:
     rows = [row(LATITUDE, b"N52:31:12.00"), row(HEIGHT, b"+0058.1"), row(PRIVATE, b"at W122d42'53.2\" fixed")]
 
     assert masked(rows) == [b"N00:00:00.00", b"+0000.0", b"at W000d00'00.0\" fixed"]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("N 38\u00b023'51.3\"".encode(), "N 00\u00b000'00.0\"".encode()),
+        (b"N 38\xb023'51.3\"", b"N 00\xb000'00.0\""),
+        (b"+ 38 23 51.300 - 122 42 53.200", b"+ 00 00 00.000 - 000 00 00.000"),
+        (b"38.397583, -122.714778", b"00.000000, -000.000000"),
+        (b"2026-01-02 03:04:05, 1.5 C", b"2026-01-02 03:04:05, 1.5 C"),
+    ],
+)
+def test_a_position_in_an_object_that_no_profile_knows(written: bytes, shown: bytes) -> None:
+    """It is found by how it is written, whatever the encoding of its degree sign; a date is none."""
+    assert masked([row(PRIVATE, written)]) == [shown]
+
+
+def test_text_that_is_not_ascii_is_text() -> None:
+    """What is met elsewhere is replaced in it too."""
+    rows = [row(PRIVATE, "Ger\u00e4t gm-a 10.1.2.3".encode()), row(SYS_NAME, b"gm-a")]
+
+    assert masked(rows) == ["Ger\u00e4t name-1 198.18.0.1".encode(), b"name-1"]
+
+
+def test_a_host_by_the_first_part_of_its_name() -> None:
+    """Many an agent has the whole name as sysName and the short one in sysDescr."""
+    rows = [row(SYS_DESCR, b"Linux gm-a 6.1"), row(SYS_NAME, b"gm-a.lab.example")]
+
+    assert masked(rows) == [b"Linux name-1 6.1", b"name-1"]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (b"0x00A069FFFE704760", b"0x00A069FFFE000001"),
+        (b"00A0691112704760", b"00A0691112000001"),
+        (b"00 a0 69 ff fe 70 47 60", b"00 a0 69 ff fe 00 00 01"),
+    ],
+)
+def test_a_clock_identity_in_any_text(written: bytes, shown: bytes) -> None:
+    """Whatever the decoder of an identity reads is masked where a profile says that it is one."""
+    assert masked([row("1.3.6.1.4.1.9070.1.2.5.1.1.1.1.1.3.101.1", written)]) == [shown]
+
+
+def test_what_is_told_of_the_recording_is_masked_too() -> None:
+    """A redirect names another host."""
+    masker = Masker(KINDS, ["a-secret"], PROFILES)
+
+    assert masker.told("to https://10.1.2.3:443, a-secret") == "to https://198.18.0.1:443, masked"
 
 
 def test_a_mac_address_and_the_identity_made_of_it() -> None:
@@ -151,11 +200,15 @@ def test_what_tells_in_its_index_is_left_out(index: str) -> None:
 
 
 def test_tables_of_addresses_are_left_out() -> None:
-    """ARP, routes, connections: their index is the address."""
-    rows = [row("1.3.6.1.2.1.4.22.1.3.1.10.0.0.9", bytes(4), IP_ADDRESS), row("1.3.6.1.2.1.4.1.0", 1, INTEGER)]
+    """ARP, routes, connections, what a bridge has learned: their index is the address."""
+    rows = [
+        row("1.3.6.1.2.1.4.22.1.3.1.10.0.0.9", bytes(4), IP_ADDRESS),
+        row("1.3.6.1.2.1.17.4.3.1.1.0.160.105.1.2.3", bytes(6)),
+        row("1.3.6.1.2.1.4.1.0", 1, INTEGER),
+    ]
 
     assert masked(rows) == [1]
-    assert len(masked(rows, kinds=())) == 2
+    assert len(masked(rows, kinds=())) == 3
 
 
 @pytest.mark.parametrize("tree", ["6.3.12", "6.3.13", "6.3.15", "6.3.16", "6.3.18", "2.1.25.4", "4.1.8072.1.3"])

@@ -39,7 +39,7 @@ SECRET_TREES = _oids(
 ADDRESSED_TREES = _oids(
     "1.3.6.1.2.1.3", *(f"1.3.6.1.2.1.4.{arc}" for arc in (20, 21, 22, 24, *range(27, 40))),
     "1.3.6.1.2.1.5.29", "1.3.6.1.2.1.6.13", "1.3.6.1.2.1.6.19", "1.3.6.1.2.1.6.20", "1.3.6.1.2.1.7.5", "1.3.6.1.2.1.7.7",
-    "1.3.6.1.2.1.16", "1.3.6.1.2.1.55", "1.3.6.1.2.1.92",
+    "1.3.6.1.2.1.16", "1.3.6.1.2.1.17", "1.3.6.1.2.1.55", "1.3.6.1.2.1.92",
 )  # fmt: skip
 
 _STANDARD: dict[Oid, _Treated] = {
@@ -91,7 +91,14 @@ _ADDRESS = re.compile(
     rf"|(?<![\w:.])(?:{_HEX}{{0,4}}:){{2,7}}{_HEX}{{0,4}}(?![\w:])",
     re.ASCII,
 )
-_ANGLE = re.compile(r"[NSEW]\s*\d{1,3}[\s:d\u00b0]+\d{1,2}[\s:'m]+\d{1,2}(?:\.\d+)?", re.ASCII)
+#: N 38d23'51.3", with a degree sign in whatever encoding; + 38 23 51.300; 38.39758, -122.71478.
+_ANGLE = re.compile(
+    r"(?<![A-F])[NSEW]\s*\d{1,3}(?:[\s:d]|[^\0-\x7f])+\d{1,2}(?:[\s:'m]|[^\0-\x7f])+\d{1,2}(?:\.\d+)?"
+    r"|[+-]\s*\d{1,3}\s+\d{1,2}\s+\d{1,2}\.\d+"
+    r"|(?<![\w.])\d{1,3}\.\d{4,}[,\s]{1,3}[+-]?\d{1,3}\.\d{4,}",
+    re.ASCII,
+)
+_SIXTEEN_DIGITS = re.compile(rf"(?<!{_HEX})(?:{_HEX}{{2}}[\s:.-]?){{7}}{_HEX}{{2}}(?!{_HEX})", re.ASCII)
 
 _MASKED_NETWORK = int(ipaddress.IPv4Address("198.18.0.0"))
 _MASKED_NETWORK_6 = int(ipaddress.IPv6Address("2001:db8::"))
@@ -137,6 +144,10 @@ class Masker:
         """An answer over HTTPS."""
         return self._text(self._without_secrets(body).decode("latin-1")).encode("latin-1")
 
+    def told(self, text: str) -> str:
+        """What is told of the recording: an error may name another host."""
+        return self.body(text.encode()).decode()
+
     def _learn(self, row: Recorded, models: Collection[str]) -> None:
         treated = self._how(row.oid)
         if treated not in ("serial", "host") or not isinstance(row.value, bytes):
@@ -144,6 +155,8 @@ class Masker:
         text = row.value.decode("latin-1").strip(" \0")
         if len(text) >= (SHORTEST_TOKEN if treated == "serial" else SHORTEST_HOST) and text not in models:
             self._tokens[text] = self._invented("serial" if treated == "serial" else "name", text)
+            if treated == "host" and len(label := text.partition(".")[0]) >= SHORTEST_HOST and label not in models:
+                self._tokens.setdefault(label, self._tokens[text])
         if len(text) >= SHORTEST_TOKEN:
             self._met.add(text.encode("latin-1"))
 
@@ -194,8 +207,10 @@ class Masker:
                 return self._inet(value)
             case "engine":
                 return self._engine(value)
-        if not _is_text(value):
-            return self._binary(treated, value)
+        if (eui := self._binary(treated, value)) != value:
+            return eui
+        if treated == "identity":
+            text = _SIXTEEN_DIGITS.sub(self._written_identity, text)
         return self._text(text, addresses=treated != "version").encode("latin-1")
 
     def _without_secrets(self, octets: bytes) -> bytes:
@@ -216,7 +231,7 @@ class Masker:
 
     def _binary(self, treated: _Treated | None, value: bytes) -> bytes:
         """Eight octets with FFFE in their middle are an EUI-64, ten with it a port's; others only where they are known to be."""
-        if "addresses" not in self._kinds:
+        if "addresses" not in self._kinds or _is_text(value):
             return value
         is_eui = len(value) in (8, 10) and value[3:5] == b"\xff\xfe"
         if is_eui or (treated == "identity" and len(value) in (6, 8, 10)):

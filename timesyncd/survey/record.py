@@ -61,11 +61,11 @@ async def record(access: Access, masks: Sequence[Kind], most: int, progress: Pro
     return Recording(
         at=datetime.now(UTC),
         rows=masked.rows,
-        web=WebBodies(answers, web.missing),
+        web=WebBodies(answers, {name: masker.told(why) for name, why in web.missing.items()}),
         sample=_sample(profiles, masked.rows),
         masked=tuple(masks),
         left_out=masked.left_out,
-        incomplete=tuple(incomplete),
+        incomplete=tuple(map(masker.told, incomplete)),
     )
 
 
