@@ -257,8 +257,10 @@ def _temperatures(unit: GrandmasterState) -> Iterator[tuple[tuple[str, ...], flo
 
 
 def _sensors_ok(unit: GrandmasterState) -> Iterator[tuple[tuple[str, ...], float | None]]:
-    for sensor in unit.sensors or ():
-        yield (sensor.name, sensor.kind), None if sensor.ok is None else float(sensor.ok)
+    """Of several with one name (a fan, and the sensor of its speed) the one that is not well counts."""
+    rated = [sensor for sensor in unit.sensors or () if sensor.ok is not None]
+    for sensor in sorted(rated, key=lambda sensor: sensor.ok is False):  # the last of a name is the one that is shown
+        yield (sensor.name, sensor.kind), float(sensor.ok is True)
 
 
 def _of_ports(read: Callable[[PtpPort], float | None]) -> PartReader:

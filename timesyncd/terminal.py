@@ -151,6 +151,8 @@ def unit_row(unit: GrandmasterState) -> list[Text]:
     """What an operator asks first, the most telling before where the line is cut."""
     if not unit.reachable:
         return [plain(unit.name), Text.assemble(("not reachable", "yellow"), " ", plain(unit.reason or ""))]
+    if (trouble := snmp_trouble(unit)) is not None:
+        return [plain(unit.name), Text.assemble(("state not read", "yellow"), " ", plain(trouble))]
     since_ns = unit.clock_state_since_realtime_ns
     since = "" if since_ns is None else f" since {utc_time(since_ns, unit.published_realtime_ns)}"
     known = [
@@ -164,6 +166,13 @@ def unit_row(unit: GrandmasterState) -> list[Text]:
         plain(unit.name),
         Text.assemble(state_text(unit), plain(since), plain("".join(f", {word}" for word in told))),
     ]
+
+
+def snmp_trouble(unit: GrandmasterState) -> str | None:
+    """Why there is no state, where the unit's web interface alone answers."""
+    if unit.clock_state is not None:
+        return None
+    return next((note.removeprefix("snmp=") for note in unit.unknown if note.startswith("snmp=")), None)
 
 
 def state_text(unit: GrandmasterState) -> Text:

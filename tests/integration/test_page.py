@@ -164,6 +164,18 @@ async def test_what_a_unit_does_not_provide_is_said_so(page: Page, view: FakeVie
     assert "not provided" in shown["gnss"] and "satellites" in shown["gnss"]
 
 
+async def test_a_unit_whose_snmp_is_silent_is_said_so(page: Page, view: FakeView) -> None:
+    """Its web interface answers: that no state was read is not that it has none."""
+    await page.until("status", "SYNCHRONIZED")
+    order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
+    told = order | {"name": "bare", "reachable": True, "unknown": ["snmp=gm:161: no SNMP answer"]}
+    view.events.publish(Event("grandmaster", GrandmasterState.model_validate(told)))
+    await page.until("grandmasters", "bare")
+    shown = await page.evaluate(fields_of("bare"))
+
+    assert (shown["state"], shown["reason"]) == ("✕ STATE NOT READ", "gm:161: no SNMP answer")
+
+
 async def test_of_many_units_those_in_trouble_come_first_and_open(page: Page, view: FakeView) -> None:
     """Fifty that are well are fifty lines; the one that leaves that state moves to the top and opens by itself."""
     await page.until("status", "SYNCHRONIZED")

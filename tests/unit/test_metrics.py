@@ -14,6 +14,7 @@ from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.driver import PollReport
 from timesyncd.messages import FindingMessage, GrandmasterState, JobState, NodeState
 from timesyncd.metrics import COUNTER_HELP, MOST_PARTS, Counters, Metrics, Snapshot
+from timesyncd.sample import Sensor
 
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
 NODE = NodeState.model_validate(RECORDED["nodes"][0])
@@ -188,6 +189,17 @@ def test_a_unit_that_does_not_answer_has_no_present() -> None:
     assert present == {
         f"grandmaster_{name}" for name in ("reachable", "age_seconds", "utc_bound_seconds", "holdover_left_seconds")
     }
+
+
+def test_of_parts_of_one_name_the_one_that_is_not_well_counts() -> None:
+    """A fan that has failed is not hidden by the sensor of its speed, in whatever order they come."""
+    good, bad, silent = (Sensor("fan 1", "fan", 5_400, "rpm", ok) for ok in (True, False, None))
+    ok = key("grandmaster_sensor_ok", grandmaster="gm-a", sensor="fan 1", kind="fan")
+
+    assert [unit_metrics(sensors=rated).get(ok) for rated in ([good, bad], [bad, good], [bad, silent], [good, silent])] == [
+        0, 0, 0, 1,
+    ]  # fmt: skip
+    assert ok not in unit_metrics(sensors=[silent])
 
 
 def test_what_a_unit_does_not_provide_has_no_series() -> None:

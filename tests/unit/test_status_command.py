@@ -47,7 +47,7 @@ def words_of(parts: list[RenderableType]) -> list[list[str]]:
     "line",
     [
         "class 7",
-        "accuracy 0x21",
+        "accuracy 0x21, announced as within 100 ns",
         "priority 1, 2 128, 127",
         "leap second insert",
         "traceable time yes, frequency no",
@@ -89,6 +89,13 @@ def test_a_bare_unit_provides_nothing() -> None:
     for what in ("references", "PTP ports", "satellites", "time errors", "hardware", "interfaces"):
         assert f"{what}: not provided" in told
     assert " 0" not in told.replace("0 s ago", "")
+
+
+def test_what_is_told_of_a_unit_that_does_not_answer_is_old() -> None:
+    """Its last state is not read as its present one."""
+    told = [text_of(unit_tables(unit(reachable=reachable))) for reachable in (False, True)]
+
+    assert ["all below is what was last known" in text for text in told] == [True, False]
 
 
 def test_a_node_is_told_in_full() -> None:

@@ -201,6 +201,16 @@ def test_a_grandmaster_that_does_not_answer_is_told_with_its_reason() -> None:
     assert "gm-1  not reachable no answer within 2 s" in told
 
 
+def test_a_grandmaster_whose_snmp_is_silent_is_told_so() -> None:
+    """Its web interface answers: that no state was read is not that it has none."""
+    without = unit("gm-2") | {"clock_state": None}
+    silent = without | {"name": "gm-1", "unknown": ["snmp=gm:161: no SNMP answer", "https=x"]}
+    told = shown(answer(grandmasters=[silent, without]))
+
+    assert "gm-1  state not read gm:161: no SNMP answer" in told
+    assert any(line.startswith("gm-2  state not provided") for line in told)
+
+
 HELD: dict[str, Any] = {
     "clock_state": "holdover",
     "clock_state_since_realtime_ns": NOON_NS - 3_600 * SECOND,

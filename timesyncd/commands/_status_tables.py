@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timesyncd.messages import GrandmasterOffset, GrandmasterState, NodeState, SourceState
-from timesyncd.sample import Alarm, InputReference, Interface, PtpPort, Satellite, Sensor, TimeError
+from timesyncd.sample import ACCURACY_NS, Alarm, InputReference, Interface, PtpPort, Satellite, Sensor, TimeError
 from timesyncd.terminal import bound, headed, holdover_left_ns, node_block, plain, unit_row, utc_error, utc_time, when
 from timesyncd.units import duration_text, span_text
 
@@ -22,7 +22,8 @@ ABSENT = "not provided"
 def unit_tables(unit: GrandmasterState) -> list[RenderableType]:
     """The line of the status screen, then every field; a list that the unit does not provide is said to be so."""
     line = Text("  ").join(unit_row(unit))
-    return [line, facts(_unit_facts(unit)), *(part for table in _TABLES for part in _table(unit, *table))]
+    old = [] if unit.reachable else [Text("all below is what was last known", "yellow")]
+    return [line, *old, facts(_unit_facts(unit)), *(part for table in _TABLES for part in _table(unit, *table))]
 
 
 def node_tables(node: NodeState) -> list[RenderableType]:
@@ -60,7 +61,7 @@ def _unit_facts(unit: GrandmasterState) -> Facts:
         ("selected reference", unit.selected_reference),
         ("phase to it", None if unit.phase_offset_ns is None else duration_text(unit.phase_offset_ns)),
         ("class", _text(unit.clock_class)),
-        ("accuracy", _hex(unit.clock_accuracy)),
+        ("accuracy", _accuracy(unit.clock_accuracy)),
         ("variance", _hex(unit.offset_scaled_log_variance)),
         ("priority 1, 2", _both(unit.priority1, unit.priority2)),
         ("domain", _text(unit.domain)),
@@ -201,6 +202,11 @@ def _text(value: int | None) -> str | None:
 
 def _hex(value: int | None) -> str | None:
     return None if value is None else f"0x{value:02x}"
+
+
+def _accuracy(code: int | None) -> str | None:
+    within_ns = None if code is None else ACCURACY_NS.get(code)
+    return _hex(code) if within_ns is None else f"{_hex(code)}, announced as within {duration_text(within_ns)}"
 
 
 def _both(first: int | None, second: int | None) -> str | None:

@@ -50,7 +50,8 @@ const rows = (element, name) => element.querySelector(`[data-rows="${name}"]`);
 
 function renderLine(element, unit, state) {
   const [sign, look] = unit.reachable ? STATE_SIGNS[unit.clock_state] ?? ["✕", "bad"] : ["✕", "bad"];
-  const name = unit.reachable ? words(unit.clock_state ?? "state not provided").toUpperCase() : "UNREACHABLE";
+  const trouble = snmpTrouble(unit);
+  const name = unit.reachable ? words(unit.clock_state ?? (trouble ? "state not read" : "state not provided")).toUpperCase() : "UNREACHABLE";
   put(field(element, "state"), `${sign} ${name}`, unit.reachable && unit.clock_state === null ? "unknown" : look);
   put(field(element, "name"), unit.name);
   put(field(element, "model"), [unit.model, unit.clock_identity ?? unit.identities[0]].filter(Boolean).join(" · "));
@@ -59,8 +60,11 @@ function renderLine(element, unit, state) {
   put(field(element, "gnss-line"), gnss(unit));
   put(field(element, "alarms-line"), ...alarmsLine(unit));
   put(field(element, "heard"), state.ageNs === null ? "never heard" : `heard ${span(state.ageNs / 1e6)} ago`);
-  put(field(element, "reason"), unit.reachable ? "" : `${unit.reason ?? "no answer"}; below is what was last known`);
+  put(field(element, "reason"), unit.reachable ? trouble ?? "" : `${unit.reason ?? "no answer"}; below is what was last known`);
 }
+
+/** Why there is no state, where the unit's web interface alone answers. */
+const snmpTrouble = (unit) => unit.clock_state === null ? unit.unknown.find((note) => note.startsWith("snmp="))?.slice(5) : undefined;
 
 function gnss(unit) {
   if (unit.satellites === null) return unit.gnss_state === null ? "" : `GNSS ${words(unit.gnss_state)}`;
