@@ -6,7 +6,6 @@ scraped once a second in the same run. Goals: no more CPU than it, at most 90 Mi
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import subprocess
@@ -17,19 +16,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
+from _units import cpu_s, section, simulated
+
 from timesyncd.terminal import fetch
 from timesyncd.testbed.bed import PtpBed
 from timesyncd.testbed.broker import Mosquitto, free_port
 from timesyncd.testbed.daemon import DaemonProcess
 from timesyncd.testbed.leftovers import new_marker
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SECONDS, ROUNDS = 20, 5
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def resident_mib(pid: int) -> float:
@@ -54,15 +49,6 @@ def wait_until_synchronized(daemon: DaemonProcess) -> None:
             return
         time.sleep(1)
     raise SystemExit("the daemon got no valid sample within 90 s")
-
-
-def simulated_grandmaster(stack: ExitStack) -> int:
-    port = free_port()
-    command = [sys.executable, "-m", "timesyncd", "simulate", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
-    return port
 
 
 def measure(pids: tuple[int, int], url: str) -> tuple[float, float]:
@@ -91,8 +77,9 @@ def main() -> None:
         marker = new_marker()
         bed = stack.enter_context(PtpBed(direct=("node",), marker=marker))
         broker = stack.enter_context(Mosquitto(marker=marker))
-        units = {"gm": simulated_grandmaster(stack)}
-        daemon = DaemonProcess("node", folder, bed.nodes["node"].uds_address, marker, broker, grandmasters=units)
+        (unit,) = stack.enter_context(simulated("--model", "tp5000e"))
+        told = "\n" + section(unit, folder)
+        daemon = DaemonProcess("node", folder, bed.nodes["node"].uds_address, marker, broker, more=told)
         stack.enter_context(daemon)
         wait_until_synchronized(daemon)
         pid, (peer, url) = daemon.process.pid, exporter(stack)
