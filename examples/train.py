@@ -39,6 +39,7 @@ def main(options: argparse.Namespace) -> None:
         if job.rank == 0 and step % 50 == 49:
             released = verdict.reason or f"{verdict.lateness_ns} ns after the instant"
             print(f"step {step}: loss {loss:.3f}; {cost(job)}; barrier {verdict.mode}: {released}", flush=True)
+    dist.barrier()  # a rank that leaves while another still talks to it can abort that one
     dist.destroy_process_group()
 
 

@@ -250,6 +250,6 @@ def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
         run = place.end(process)
 
     assert run.status == 0
-    assert "GNSS: antenna short" in run.stdout
+    assert "GNSS: antenna open" in run.stdout
     assert "left behind: nothing" in run.stdout
     assert run.left_behind == []
