@@ -187,7 +187,7 @@ async def _ptp(
 
 async def _grandmaster(stack: AsyncExitStack, name: str, scenario: str) -> int:
     """Its SNMP port."""
-    device = Device(name=name, serial=f"DEMO-{name}")
+    device = Device(name=name, serial=f"DEMO-{name}", kind="tp5000e")  # the family that serves its alarms
     SCENARIOS[scenario](device)
     agent = await stack.enter_async_context(SnmpAgent(device))
     return agent.port

@@ -335,7 +335,8 @@ def why_not(seen: Seen) -> str:
 
 
 def demo_unit_row(unit: GrandmasterState) -> list[Text]:
-    alarms = "; ".join(alarm.text for alarm in unit.alarms or []) or ("none" if unit.reachable else unit.reason or "")
+    told = "; ".join(alarm.text for alarm in unit.alarms or []) or ("not provided" if unit.alarms is None else "none")
+    alarms = told if unit.reachable else unit.reason or ""
     clock_class = "unknown" if unit.clock_class is None else str(unit.clock_class)
     return [plain(unit.name), clock_state(unit), Text(clock_class), plain(alarms, "yellow" if unit.alarms else "")]
 

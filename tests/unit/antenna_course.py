@@ -34,7 +34,7 @@ from grandmaster_lab import (
 )
 from lab import Watch, ask, eventually
 
-from timesyncd.bound import Interval, Reference
+from timesyncd.bound import ClockStatus, Interval, Reference
 from timesyncd.client.clock import Clock
 from timesyncd.sample import format_identity
 from timesyncd.testbed import tools
@@ -219,6 +219,10 @@ def play() -> Course:
         eventually(lambda: ask(hub, "grandmasters"), lambda units: all(u["clock_state"] == "locked" for u in units), 60)
         world.announce(6)
         back = eventually(world.phase, lambda phase: is_locked(phase) and not phase.on("oven") + phase.on("rack"))
+        eventually(
+            lambda: [watch.statuses()[-1] for watch in watches.values()],
+            lambda last: set(last) == {ClockStatus.SYNCHRONIZED},
+        )
         heard = len(world.heard.of("grandmaster/rack/alarm-event"))
         alarms = eventually(lambda: stored_alarms(hub, "rack"), lambda stored: len(stored) >= heard)
         return Course(locked, cut, spent, back, screens, shown, watches, world.heard, viewer, kept, alarms)
