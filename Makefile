@@ -62,7 +62,7 @@ clean:
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[daemon]'
+	$(BIN)/python -m pip install -qq --editable '.[daemon]'
 	@touch $@
 
 .venv/dev: .venv/daemon

@@ -11,9 +11,12 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from snmp_units import COMMUNITY
+from web_units import PASSWORD, Lab, certificate
 
 from timesyncd.testbed.bed import PtpBed
 from timesyncd.testbed.broker import Mosquitto
@@ -55,3 +58,11 @@ async def nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
 
     assert len(os.listdir("/proc/self/fd")) <= before
     assert [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
+    """Where units with a web interface are served, and read."""
+    monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
+    async with AsyncExitStack() as stack:
+        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))

@@ -8,9 +8,6 @@ import logging
 import re
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -27,7 +24,6 @@ from web_units import (
     Lab,
     S,
     Unit,
-    certificate,
     server_context,
     told,
 )
@@ -38,13 +34,6 @@ from timesyncd.drivers._web_session import LARGEST_ANSWER
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
-
-
-@pytest.fixture
-async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
-    monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
-    async with AsyncExitStack() as stack:
-        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))
 
 
 async def broken_json(request: web.Request) -> web.StreamResponse:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 from web_units import (
     GOOD,
-    PASSWORD,
     Lab,
     Unit,
     certificate,
@@ -22,13 +18,6 @@ from web_units import (
 from timesyncd.errors import Refused, SourceError
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
-
-
-@pytest.fixture
-async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
-    monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
-    async with AsyncExitStack() as stack:
-        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))
 
 
 async def test_a_certificate_that_changed(lab: Lab) -> None:

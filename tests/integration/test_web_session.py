@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from aiohttp import web
@@ -16,7 +14,6 @@ from web_units import (
     Lab,
     S,
     Unit,
-    certificate,
     one_file,
     told,
 )
@@ -26,13 +23,6 @@ from timesyncd.drivers._web_session import LOGIN_HELD_S
 from timesyncd.errors import Refused
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
-
-
-@pytest.fixture
-async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> AsyncIterator[Lab]:
-    monkeypatch.setenv("GM_WEB_PASSWORD", PASSWORD)
-    async with AsyncExitStack() as stack:
-        yield Lab(tmp_path, stack, certificate(tmp_path, "unit"))
 
 
 async def test_an_honest_unit(lab: Lab) -> None:

@@ -14,7 +14,7 @@ def test_every_package_is_listed() -> None:
     A folder with an __init__.py is in setuptools' list, else it is not in the wheel.
     """
     found = {".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "timesyncd").rglob("__init__.py")}
-    mapped = {"timesyncd.drivers", "timesyncd.schemas"}
+    mapped = {"timesyncd.drivers", "timesyncd.drivers.profiles", "timesyncd.schemas"}
 
     assert found | mapped == set(PYPROJECT["tool"]["setuptools"]["packages"])
 

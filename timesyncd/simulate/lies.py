@@ -12,7 +12,7 @@ from dataclasses import replace
 from timesyncd.simulate import smi
 from timesyncd.simulate.device import Device
 from timesyncd.simulate.hardware import GNSS_IF_INDEX
-from timesyncd.simulate.mib import DeviceMib, Mib, Numbered, Table, Tables
+from timesyncd.simulate.mib import DeviceMib, Mib, Table, Tables, numbered
 from timesyncd.simulate.oids_ptpbase import CLOCKS
 from timesyncd.simulate.oids_symm import SATELLITES
 from timesyncd.simulate.smi import Object, Value
@@ -67,7 +67,7 @@ class MillionRows(Lie):
 
     def mib(self, mib: Mib) -> Mib:
         columns = {column: lambda row: smi.integer(row % 50 + 1) for column in range(2, 7)}
-        return _Overlaid(mib, Table(SATELLITES, lambda _: Numbered(range(ROWS), (GNSS_IF_INDEX,)), columns))
+        return _Overlaid(mib, Table(SATELLITES, lambda _: numbered(range(ROWS), (GNSS_IF_INDEX,)), columns))
 
 
 class Rewriting(Lie):

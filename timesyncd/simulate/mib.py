@@ -47,12 +47,12 @@ def scalars(parent: Oid, values: Mapping[int, Callable[[Device], Value | None]])
     return Table(parent, lambda device: [((0,), device)], values)
 
 
-class Numbered(Sequence[tuple[Index, Any]]):
-    """Rows with the indexes prefix.1, prefix.2, ... over any sequence, made as they are asked for."""
+class LazyRows(Sequence[tuple[Index, Any]]):
+    """Rows over any sequence, made as they are asked for; `index_of` gives the index of the one at a place."""
 
-    def __init__(self, rows: Sequence[Any], prefix: Index = ()) -> None:
+    def __init__(self, rows: Sequence[Any], index_of: Callable[[int], Index]) -> None:
         self._rows = rows
-        self._prefix = prefix
+        self._index_of = index_of
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -64,7 +64,12 @@ class Numbered(Sequence[tuple[Index, Any]]):
     def __getitem__(self, place: int | slice) -> tuple[Index, Any] | Rows:
         if isinstance(place, slice):
             return [self[at] for at in range(*place.indices(len(self)))]
-        return (*self._prefix, place + 1), self._rows[place]
+        return self._index_of(place), self._rows[place]
+
+
+def numbered(rows: Sequence[Any], prefix: Index = ()) -> LazyRows:
+    """With the indexes prefix.1, prefix.2, ..."""
+    return LazyRows(rows, lambda place: (*prefix, place + 1))
 
 
 class Tables:

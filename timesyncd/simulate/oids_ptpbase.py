@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, overload
+from typing import Any
 
 from timesyncd.simulate import smi
 from timesyncd.simulate.clients import SimulatedPort
 from timesyncd.simulate.device import Device, Servo
-from timesyncd.simulate.mib import Rows, Table, scalars
+from timesyncd.simulate.mib import LazyRows, Rows, Table, scalars
 from timesyncd.simulate.oids_standard import MIB_2
 from timesyncd.simulate.smi import Value
 from timesyncd.snmp.values import Index, Oid
@@ -140,30 +139,20 @@ def _multicast(port: SimulatedPort) -> bool:
     return port.profile == "G.8275.1"
 
 
-class _ClientRows(Sequence[tuple[Index, Any]]):
-    """The clients of all ports, each numbered within its port; an index is made when it is asked for."""
+def _client_rows(device: Device) -> LazyRows:
+    """The clients of all ports, each numbered within its port."""
+    clock = clock_index(device)
+    starts = [0, *accumulate(port.clients for port in device.ports)]
 
-    def __init__(self, device: Device) -> None:
-        self._clients = device.clients
-        self._clock = clock_index(device)
-        self._starts = [0, *accumulate(port.clients for port in device.ports)]
+    def index_of(place: int) -> Index:
+        port = bisect_right(starts, place)
+        return (*clock, port, place - starts[port - 1] + 1)
 
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    @overload
-    def __getitem__(self, place: int) -> tuple[Index, Any]: ...
-    @overload
-    def __getitem__(self, place: slice) -> Rows: ...
-    def __getitem__(self, place: int | slice) -> tuple[Index, Any] | Rows:
-        if isinstance(place, slice):
-            return [self[at] for at in range(*place.indices(len(self)))]
-        port = bisect_right(self._starts, place)
-        return (*self._clock, port, place - self._starts[port - 1] + 1), self._clients[place]
+    return LazyRows(device.clients, index_of)
 
 
 def _associates() -> Table:
-    return Table((*CLOCKS, 11, 1), _ClientRows, {
+    return Table((*CLOCKS, 11, 1), _client_rows, {
         6: lambda _: smi.integer(IPV4),
         7: lambda client: smi.octets(ipaddress.IPv4Address(client.address).packed),
         8: lambda _: smi.counter64(1_000_000), 9: lambda _: smi.counter64(500_000),

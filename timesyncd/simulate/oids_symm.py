@@ -9,7 +9,7 @@ from timesyncd.simulate import smi
 from timesyncd.simulate.clients import SimulatedClient
 from timesyncd.simulate.device import Device
 from timesyncd.simulate.hardware import CHASSIS, CLOCK_MODULE, GNSS_IF_INDEX, MANUFACTURER
-from timesyncd.simulate.mib import Numbered, Rows, Table, scalars
+from timesyncd.simulate.mib import Rows, Table, numbered, scalars
 from timesyncd.simulate.oids_standard import by_index
 from timesyncd.simulate.smi import Value
 from timesyncd.snmp.values import Oid
@@ -70,7 +70,7 @@ def _ptp_status() -> list[Table]:
         8: lambda row: smi.integer(row[1].clients),
         9: lambda row: smi.text(str(row[1].load_percent)),
     })  # fmt: skip
-    clients = Table(CLIENT_LIST, lambda device: Numbered(list(enumerate(device.clients, start=1))), {
+    clients = Table(CLIENT_LIST, lambda device: numbered(list(enumerate(device.clients, start=1))), {
         1: lambda row: smi.integer(row[0]),
         2: lambda row: smi.text(_client_line(row[1])),
     })  # fmt: skip
@@ -140,7 +140,7 @@ def _gnss_row(device: Device) -> Rows:
 
 
 def _satellite_rows(device: Device) -> Rows:
-    return Numbered(device.satellites, prefix=(GNSS_IF_INDEX,))
+    return numbered(device.satellites, prefix=(GNSS_IF_INDEX,))
 
 
 def _gnss_status() -> list[Table]:

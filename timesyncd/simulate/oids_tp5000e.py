@@ -11,7 +11,7 @@ from timesyncd.simulate.alarms import KINDS, AlarmKind, SimulatedAlarm
 from timesyncd.simulate.clients import SimulatedReference
 from timesyncd.simulate.device import Device, Servo
 from timesyncd.simulate.hardware import CHASSIS, CLOCK_MODULE
-from timesyncd.simulate.mib import Numbered, Rows, Table, scalars
+from timesyncd.simulate.mib import Rows, Table, numbered, scalars
 from timesyncd.simulate.notifications import SEVERITIES, SYS_MODULE
 from timesyncd.simulate.oids_standard import indexed
 from timesyncd.simulate.smi import Value
@@ -109,11 +109,11 @@ def _standing(device: Device) -> list[SimulatedAlarm]:
 
 
 def _alarm_rows(device: Device) -> Rows:
-    return Numbered(list(enumerate((alarm for alarm in device.alarms if alarm.id is not None), start=1)))
+    return numbered(list(enumerate((alarm for alarm in device.alarms if alarm.id is not None), start=1)))
 
 
 def _event_rows(device: Device) -> Rows:
-    return Numbered(list(enumerate((alarm for alarm in device.events if alarm.id is not None), start=1)))
+    return numbered(list(enumerate((alarm for alarm in device.events if alarm.id is not None), start=1)))
 
 
 def _alarms() -> list[Table]:
