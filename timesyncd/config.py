@@ -259,17 +259,20 @@ def _with_options(table: Any, model: type[Section], options_of: OptionsOf, where
         own["options"] = options.model_validate(rest)
     except ValidationError as error:
         allowed = sorted((set(model.model_fields) - {"options"}) | set(options.model_fields))
-        raise ConfigError(f"{where}.{_one_line(error.errors()[0], allowed)}") from error
+        raise ConfigError(_one_line(error.errors()[0], where, allowed)) from error
     return own
 
 
-def _one_line(error: ErrorDetails, allowed: list[str] | None = None) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in error["loc"]).lstrip(".")
+def _one_line(error: ErrorDetails, where: str = "", allowed: list[str] | None = None) -> str:
+    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in error["loc"])
+    path = (where + parts).lstrip(".")
     if error["type"] == "extra_forbidden":
         keys = ", ".join(allowed or _keys_at(error["loc"][:-1]))
         return f"{path} = {error['input']!r}: unknown key; allowed here: {keys}"
     if error["type"] == "missing":
         return f"{path}: missing"
+    if isinstance(error["input"], dict) and error["type"] == "value_error":  # what keys of one table mean together
+        return f"{path}: {error['msg'].removeprefix('Value error, ')}"
     return f"{path} = {error['input']!r}: {error['msg']}"
 
 

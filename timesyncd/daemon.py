@@ -13,7 +13,7 @@ from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_names
 from timesyncd.config import Config, Grandmaster, Source
 from timesyncd.config import Hub as HubSettings
 from timesyncd.config import Store as StoreSettings
-from timesyncd.driver import Reporter, Runner, load_driver
+from timesyncd.driver import Reporter, Runner, build
 from timesyncd.ensemble import Ensemble
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.feed import Observation
@@ -204,7 +204,7 @@ class Daemon:
         runner.hurry()
 
     def _runner(self, entry: Source | Grandmaster) -> Runner:
-        driver = load_driver(entry.driver)(entry.name, entry.options, self._config.node.runtime_dir)
+        driver = build(entry.name, entry.driver, entry.options, self._config.node.runtime_dir)
         return Runner(entry.name, driver, self._clocks, lambda report: self._view.note_poll(report))
 
     def _note(self, observation: Observation) -> None:

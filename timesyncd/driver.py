@@ -97,6 +97,14 @@ def load_driver(name: str) -> type[Driver]:
     return loaded
 
 
+def build(name: str, driver: str, options: BaseModel, runtime_dir: Path) -> Driver:
+    """The driver of the source or unit `name`. Raises ConfigError that begins with that name."""
+    try:
+        return load_driver(driver)(name, options, runtime_dir)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
 def options_of(name: str) -> type[BaseModel]:
     """A driver's Options model by the driver's name. Raises ConfigError when there is none."""
     return load_driver(name).Options

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd import config
-from timesyncd.driver import options_of
+from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError
 from timesyncd.grandmaster import HoldoverCurve
 
@@ -147,3 +147,26 @@ def test_a_secret_that_is_not_there_is_told(tmp_path: Path) -> None:
     """
     with pytest.raises(ConfigError, match="cannot be read"):
         config.Secret(file=tmp_path / "none").reveal()
+
+
+def test_keys_that_exclude_each_other_are_told_without_the_table() -> None:
+    """The line names the table and what is wrong with it; its whole content would bury that."""
+    unit = {"name": "gm", "driver": "timeprovider", "host": "192.0.2.1"}
+
+    with pytest.raises(ConfigError) as caught:
+        config.parse({"grandmaster": [unit]}, options_of, "t.toml")
+
+    assert str(caught.value) == (
+        "t.toml: grandmaster[0]: community (SNMP v2c), user (SNMP v3) or https: give at least one"
+    )
+
+
+def test_what_a_driver_cannot_run_with_names_its_unit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of fifty units, an operator must know which one."""
+    monkeypatch.setenv("SHORT", "1234567")
+    user = {"name": "w", "auth_pass": {"env": "SHORT"}, "priv_pass": {"env": "SHORT"}}
+    unit = {"name": "gm-7", "driver": "timeprovider", "host": "192.0.2.1", "user": user}
+    options = config.parse({"grandmaster": [unit]}, options_of, "t.toml").grandmaster[0].options
+
+    with pytest.raises(ConfigError, match=r"^gm-7: user\.auth_pass: a pass phrase of at least 8 characters"):
+        build("gm-7", "timeprovider", options, tmp_path)

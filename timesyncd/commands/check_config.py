@@ -34,10 +34,10 @@ def run(args: Namespace) -> int:
 
 def _notes(config: Config) -> list[tuple[str, str]]:
     """What the drivers find unwise in their own part. Raises ConfigError for what one cannot run with."""
-    from timesyncd.driver import Reporter, load_driver
+    from timesyncd.driver import Reporter, build
 
     entries: list[Source | Grandmaster] = [*config.source, *config.grandmaster]
-    drivers = {e.name: load_driver(e.driver)(e.name, e.options, config.node.runtime_dir) for e in entries}
+    drivers = {e.name: build(e.name, e.driver, e.options, config.node.runtime_dir) for e in entries}
     return [
         (name, text) for name, driver in drivers.items() if isinstance(driver, Reporter) for _, text in driver.notes
     ]

@@ -168,8 +168,10 @@ async def _resolve(device: str, host: str, port: int) -> tuple[int, Address]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as error:
-        raise Unreachable(f"{device}: {error}") from error
+    except OSError as error:
+        raise Unreachable(f"{device}: {error.strerror}") from error
+    except UnicodeError as error:
+        raise Unreachable(f"{device}: no host name: {error}") from error
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     return family, address
 
