@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -33,6 +34,8 @@ from timesyncd.testbed.leftovers import leftovers, new_marker
 from timesyncd.testbed.simulated import SimulatedPtp4l
 
 FIRST_SAMPLE_WITHIN_S = 90.0
+
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: True offsets. Node-a hears its grandmaster as it is; node-b through a relay, which makes it look 300 us ahead.
 NODES = {"node-a": 0, "node-b": -300_000}
@@ -95,9 +98,7 @@ async def demo(seconds: float | None, as_json: bool) -> int:
     The exit status: 0, or 130 when it was ended before every node had a valid sample. Ctrl-C, SIGTERM and SIGHUP end it in
     order, whenever and however often they come. Raises TimesyncdError when no valid sample of every node came in time.
     """
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ended = _ended_by_signals()
     marker = new_marker()
     async with AsyncExitStack() as stack:
         scene = await _start(stack, marker)
@@ -112,6 +113,19 @@ async def demo(seconds: float | None, as_json: bool) -> int:
     else:
         _say("ended; left behind: " + ("; ".join(result.leftovers) or "nothing"))
     return 0 if valid else 130
+
+
+def _ended_by_signals() -> asyncio.Event:
+    """Their handlers outlive the loop (asyncio's own do not): a second Ctrl-C may come when the first is nearly done."""
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(ended.set)
+
+    for number in END_SIGNALS:
+        signal.signal(number, end)
+    return ended
 
 
 def _say(text: str) -> None:

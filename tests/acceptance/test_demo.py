@@ -244,12 +244,26 @@ def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
     with place.start(*in_terminal) as process:
         assert process.stdin and process.stdout
         until(process.stdout, " 0 ns, inside the bound", "-300 us, inside the bound")
-        for _ in range(2):
-            process.stdin.write("\x03")
-            process.stdin.flush()
+        process.stdin.write("\x03")
+        process.stdin.flush()
         run = place.end(process)
 
     assert run.status == 0
     assert "GNSS: antenna open" in run.stdout
     assert "left behind: nothing" in run.stdout
     assert run.left_behind == []
+
+
+def test_a_repeat_at_any_moment_of_the_end_changes_nothing(place: Place) -> None:
+    """Impatient hands: SIGINT again and again from the first to the last moment, also while the interpreter ends."""
+    with place.start(*DEMO, "--json") as process:
+        assert process.stderr
+        said = until(process.stderr, LOOKING)
+        time.sleep(2)  # samples reach the store within a second
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.005)
+        run = place.end(process, said)
+
+    assert (run.status, run.result["nodes"], run.left_behind) == (0, 2, [])
+    assert "Traceback" not in run.stderr

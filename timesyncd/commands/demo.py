@@ -23,6 +23,9 @@ def run(args: Namespace) -> int:
     ):  # until the demo itself takes them: as Ctrl-C, an end without a trace
         signal.signal(number, signal.default_int_handler)
 
-    from timesyncd.demo import demo
+    from timesyncd.demo import END_SIGNALS, demo
 
-    return asyncio.run(demo(args.seconds, args.json))
+    status = asyncio.run(demo(args.seconds, args.json))
+    for number in END_SIGNALS:  # the result is out: a late repeat does not change the status
+        signal.signal(number, signal.SIG_IGN)
+    return status
