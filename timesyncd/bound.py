@@ -9,6 +9,12 @@ from typing import NamedTuple
 DEFAULT_HOLDOVER_AFTER_NS = 5_000_000_000
 DEFAULT_VOID_AFTER_NS = 1_000_000_000_000
 
+#: What may have been done to a clock when nobody looked: the kernel's slew limit, and an oscillator off by a tenth of it.
+UNKNOWN_PAST_PPB = 550_000
+
+#: The share of moments at which the statistical bound holds, see docs/error-bound.md.
+STAT_PROBABILITY = 0.997
+
 #: What a poll told of a grandmaster's own error holds no longer than this: as long as a clock's own bound does.
 UNIT_HOLDS_NS = DEFAULT_VOID_AFTER_NS
 
@@ -28,6 +34,7 @@ class Reference(StrEnum):
     PARENT = "parent"
     GRANDMASTER = "gm"
     UTC = "utc"
+    TAI = "tai"
 
 
 class Reason(IntEnum):
@@ -66,6 +73,10 @@ class Reason(IntEnum):
     GRANDMASTER_STATE_UNKNOWN = 30
     GRANDMASTER_UNTOLD = 31
     GRANDMASTER_UNHEARD = 32
+    NO_GRANDMASTER = 33
+    VM_MIGRATED = 34
+    SUSPENDED = 35
+    IMPLAUSIBLE = 36
 
     @property
     def text(self) -> str:
@@ -111,6 +122,10 @@ _REASON_TEXTS = {
     Reason.GRANDMASTER_STATE_UNKNOWN: "the grandmaster's clock state is not known",
     Reason.GRANDMASTER_UNTOLD: "the grandmaster does not tell its own error",
     Reason.GRANDMASTER_UNHEARD: "nothing was heard of the grandmaster for too long",
+    Reason.NO_GRANDMASTER: "this source knows UTC and no grandmaster",
+    Reason.VM_MIGRATED: "the virtual machine went on on another host",
+    Reason.SUSPENDED: "the machine was suspended",
+    Reason.IMPLAUSIBLE: "the source tells of an error of more than eleven days",
 }
 
 _BY_TEXT = {text: reason for reason, text in _REASON_TEXTS.items()}
@@ -125,8 +140,7 @@ class Interval(NamedTuple):
     reference: Reference
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """|clock error| <= bound_ns at as_of, growing by growth_ppb; bound_ns None = unbounded, for `reason`."""
 
     bound_ns: int | None
@@ -153,11 +167,15 @@ def unbounded(reason: Reason) -> Bound:
 _NOT_COMPUTED = unbounded(Reason.NOT_COMPUTED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ErrorBound:
     """
-    How to compute a clock's bound at any later moment. `as_of_ns` is CLOCK_BOOTTIME; `terms` are the parent bound's hard
-    terms in nanoseconds, by name; the statuses are as of the last reading, and `status_at` ages them.
+    How to compute a clock's bound at any later moment. `as_of_ns` is CLOCK_BOOTTIME; the statuses are as of the last reading, and
+    `status_at` ages them. By name: `terms` add up to the hard parent bound and `stat_terms` to the statistical one, in nanoseconds;
+    `rates` to the growth of the former, in ppb.
+
+    `as_of_ns` is later than the newest sample where something was learnt since, and `holdover_after_ns` and `void_after_ns` are shorter by as
+    much. Backwards from there bounds grow by `past_growth_ppb`, if that is more, for `past_span_ns`, and by UNKNOWN_PAST_PPB beyond. Nobody writes to one; it is not frozen because one is made for each sample.
     """
 
     as_of_ns: int
@@ -173,10 +191,14 @@ class ErrorBound:
     clock: str | None = None
     holdover_after_ns: int = DEFAULT_HOLDOVER_AFTER_NS
     void_after_ns: int = DEFAULT_VOID_AFTER_NS
+    past_growth_ppb: int = UNKNOWN_PAST_PPB
+    past_span_ns: int = 0
     parent_stat: Bound = _NOT_COMPUTED
     gm_stat: Bound = _NOT_COMPUTED
     utc_stat: Bound = _NOT_COMPUTED
     terms: dict[str, int] = field(default_factory=dict)
+    stat_terms: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
 
 
 def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_after_ns: int) -> ClockStatus:

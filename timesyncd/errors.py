@@ -29,3 +29,7 @@ class Refused(SourceError):
 
 class StoreError(TimesyncdError):
     """The store cannot be opened, read or written."""
+
+
+class TraceError(TimesyncdError):
+    """A recorded trace cannot be read further; the text names its file, the line, and what is wrong there."""

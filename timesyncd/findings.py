@@ -47,7 +47,7 @@ CATALOGUE: dict[str, Kind] = {
     "source-lost": Kind(
         "critical",
         "the clock source does not answer",
-        "see whether the PTP daemon runs and whether timesyncd may use its socket: timesyncd check-config, systemctl status",
+        "see whether what it reads is there and runs, and whether timesyncd may use it: timesyncd check-config, systemctl status",
     ),
     "grandmaster-lost": Kind(
         "warning",
@@ -155,8 +155,8 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "clock-holdover": Kind(
         "warning",
-        "no fresh PTP sample for longer than holdover_after",
-        "the bound grows until a sample comes; see the port's state and the grandmaster",
+        "no fresh sample of the clock source for longer than holdover_after",
+        "the bound grows until a sample comes; see the source, and what it follows",
     ),
     "clock-unknown": Kind(
         "critical",
@@ -167,6 +167,36 @@ CATALOGUE: dict[str, Kind] = {
         "critical",
         "the clock was stepped, or its source began anew",
         "find out who set the clock; it ends by itself with the next valid sample",
+    ),
+    "source-falseticker": Kind(
+        "warning",
+        "the clock source cannot be right where the majority of the others is",
+        "it narrows no bound; compare what it follows with what they follow",
+    ),
+    "sources-contradict": Kind(
+        "critical",
+        "the clock sources contradict each other, and no majority says which is wrong",
+        "the UTC bound is as wide as all of them; find the wrong one, or add a third",
+    ),
+    "path-below-minimum": Kind(
+        "warning",
+        "the path delay is below its calibrated minimum: the calibration is wrong, or something takes out too much",
+        "there is no sample meanwhile; look for a transparent clock that over-corrects, or calibrate path_minimum_ns anew",
+    ),
+    "two-disciplines": Kind(
+        "critical",
+        "more than one daemon steers the system clock",
+        "they undo each other's work, and neither knows: switch all but one off",
+    ),
+    "tai-offset": Kind(
+        "info",
+        "CLOCK_TAI is wrong: nobody has told the kernel TAI - UTC, or another one",
+        "let ptp4l, phc2sys or chronyd (leapsectz) set it; timesyncd's own tai_now() does not use it",
+    ),
+    "kernel-leap": Kind(
+        "warning",
+        "a leap second is armed in the kernel",
+        "CLOCK_REALTIME will step by it, and the clock be DISRUPTED until the next valid samples; run no job that needs UTC over it",
     ),
     "phase-jump": Kind(
         "warning",

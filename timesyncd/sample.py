@@ -34,21 +34,35 @@ class ClockState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class DelayExchange:
+    """
+    One Delay_Req with its response, raw: `local_ns` is t3 on the measured clock, `reverse_ns` is t4 - t3 less the corrections, which is the
+    one-way delay to the parent minus the local clock's offset.
+    """
+
+    local_ns: int
+    reverse_ns: int
+
+
+@dataclass(slots=True)
 class ClockSample:
     """
-    One fresh measurement of a node's clock against its PTP parent.
+    One fresh measurement of a node's clock against its PTP parent. Nobody writes to one; it is not frozen because one is made for each
+    Sync, and that would take twice as long.
 
     `clock` names what was measured: "realtime" (software stamps) or "phc:N" (hardware stamps).
     `as_of_ns` is CLOCK_BOOTTIME at the last reading that did *not* yet show this measurement, so that its age is never
-    understated. `real_minus_boot_ns` was read then.
+    understated; `read_ns` is CLOCK_BOOTTIME at the reading that did. `real_minus_boot_ns` was read at `as_of_ns`.
     `offset_ns` is local minus reference: positive = the local clock is ahead.
     The delay counters are cumulative since the PTP daemon's start (None: not served).
-    `delay_interval_ns` is the mean time between two delay measurements.
+    `delay_interval_ns` is the mean time between two delay measurements. `exchanges` are those that were seen raw since the last
+    sample, none where the PTP daemon does not give them away.
     """
 
     source: str
     clock: str
     as_of_ns: int
+    read_ns: int
     real_minus_boot_ns: int
     offset_ns: int
     path_delay_ns: int
@@ -69,13 +83,104 @@ class ClockSample:
     delay_requests_sent: int | None = None
     delay_responses_received: int | None = None
     frequency_ppb: int | None = None
+    exchanges: tuple[DelayExchange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PhcSample:
+    """
+    The system clock against a PTP hardware clock, `clock` ("phc:0"), read in one window.
+
+    `offset_ns` is CLOCK_REALTIME minus PHC as both stand, so a PHC on TAI shows some -37 s; the reading is right within
+    +-`width_ns` / 2. `as_of_ns` is CLOCK_BOOTTIME before the window. `method` is precise, extended or basic. The frequencies are
+    what each clock is made to run faster by than its oscillator (None: not told). `steered` says whether a phc2sys was seen
+    that could be steering one by the other (None: not looked for).
+    """
+
+    source: str
+    clock: str
+    as_of_ns: int
+    real_minus_boot_ns: int
+    offset_ns: int
+    width_ns: int
+    method: str
+    frequency_ppb: int | None = None
+    system_frequency_ppb: int | None = None
+    steered: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NtpSource:
+    """
+    One of an NTP daemon's own sources; `state` as the daemon calls it; `offset_ns` local minus source, as last measured.
+
+    `estimate_ns` (of the same sign) and its error are what the daemon makes of the last `samples` of them, which differ by
+    `spread_ns`.
+    """
+
+    name: str
+    state: str
+    stratum: int
+    reachability: int
+    offset_ns: int | None
+    error_ns: int | None
+    since_sample_s: int | None
+    samples: int | None = None
+    estimate_ns: int | None = None
+    estimate_error_ns: int | None = None
+    spread_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UtcSample:
+    """
+    The system clock against UTC, as an NTP daemon knows it: |offset_ns - true offset| <= error_ns at `as_of_ns` (CLOCK_BOOTTIME
+    before the question), growing by `growth_ppb`. `offset_ns` is local minus UTC: positive = the local clock is ahead.
+    """
+
+    source: str
+    as_of_ns: int
+    real_minus_boot_ns: int
+    offset_ns: int
+    error_ns: int
+    growth_ppb: int
+    reference: str
+    stratum: int
+    leap: str
+    root_delay_ns: int
+    root_dispersion_ns: int
+    frequency_ppb: int | None = None
+    skew_ppb: int | None = None
+    ntp_sources: tuple[NtpSource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSample:
+    """
+    The kernel's own word on CLOCK_REALTIME (adjtimex). `synchronized` is STA_UNSYNC not set. `leap` is none, insert or delete
+    (armed). `tai_offset_s` 0 means that nobody has set it. `disciplines` names the daemons found that may be steering the clock;
+    only where chronyd is the one is `maxerror_ns` a bound. `undecided_disciplines` are those found whose process does not tell
+    whether they steer it: a ptp4l may have software stamps. `vm_disruptions` is VMClock's marker: another one, another host.
+    """
+
+    source: str
+    boottime_ns: int
+    frequency_ppb: int
+    maxerror_ns: int
+    esterror_ns: int
+    synchronized: bool
+    leap: str
+    tai_offset_s: int
+    disciplines: tuple[str, ...] = ()
+    vm_disruptions: int | None = None
+    undecided_disciplines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoSample:
     """
     A reading that gave no sample, and why. `restarted` (the source began anew) and `stepped` (the clock was set) void what
-    was known. `port_state` is None where it was not told.
+    was known. `port_state` and `frequency_ppb` are None where they were not told.
     """
 
     source: str
@@ -84,6 +189,7 @@ class NoSample:
     restarted: bool = False
     stepped: bool = False
     port_state: PortState | None = None
+    frequency_ppb: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +368,7 @@ class AlarmEvent:
     at: str | None = None
 
 
-Reading = ClockSample | NoSample | GrandmasterSample | TimeErrorSeries
+Reading = ClockSample | PhcSample | UtcSample | KernelSample | NoSample | GrandmasterSample | TimeErrorSeries
 
 
 def format_identity(identity: bytes) -> str:

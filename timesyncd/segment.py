@@ -10,7 +10,7 @@ from timesyncd.sample import identity_number, identity_text
 
 NAME = "clock"
 MAGIC = int.from_bytes(b"tsyncclk", "little")
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 #: Absent is a number that no field can have: an unbounded bound, an unknown identity, unknown seconds.
 ABSENT = -(2**63)
@@ -18,17 +18,19 @@ ABSENT = -(2**63)
 #: The parent bound's hard terms, in the order of their words; those that have no meaning for a clock are ABSENT.
 TERMS = (
     "offset",
-    "offset_spread",
     "path_delay",
+    "path_memory",
     "granularity",
     "step_tolerance",
     "asymmetry_uncertainty",
+    "reading_age",
     "phc_reading",
     "phc_to_system",
+    "since_sample",
 )
 
 _BOUNDS = ("parent_hard", "gm_hard", "utc_hard", "parent_stat", "gm_stat", "utc_stat")
-_HEAD = 10
+_HEAD = 12
 WORD_COUNT = _HEAD + 3 * len(_BOUNDS) + 4 + len(TERMS)
 
 
@@ -52,6 +54,8 @@ def encode(bound: ErrorBound, epoch: Epoch) -> list[int]:
         bound.holdover_after_ns,
         bound.void_after_ns,
         _absent(bound.utc_seconds_removed),
+        bound.past_growth_ppb,
+        bound.past_span_ns,
     ]
     for name in _BOUNDS:
         part: Bound = getattr(bound, name)
@@ -68,6 +72,7 @@ def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
     as_of_ns, real_minus_boot_ns = next(rest), next(rest)
     gm_status, utc_status = ClockStatus(next(rest)), ClockStatus(next(rest))
     holdover_after_ns, void_after_ns, seconds_removed = next(rest), next(rest), _present(next(rest))
+    past_growth_ppb, past_span_ns = next(rest), next(rest)
     bounds = {name: _bound(rest) for name in _BOUNDS}
     grandmaster, parent = _identity(next(rest)), _identity(next(rest))
     clock = _clock(next(rest), next(rest))
@@ -83,8 +88,15 @@ def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
         clock=clock,
         holdover_after_ns=holdover_after_ns,
         void_after_ns=void_after_ns,
+        past_growth_ppb=past_growth_ppb,
+        past_span_ns=past_span_ns,
         terms=terms,
-        **bounds,
+        parent_hard=bounds["parent_hard"],
+        gm_hard=bounds["gm_hard"],
+        utc_hard=bounds["utc_hard"],
+        parent_stat=bounds["parent_stat"],
+        gm_stat=bounds["gm_stat"],
+        utc_stat=bounds["utc_stat"],
     )
     return bound, epoch
 

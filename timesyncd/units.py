@@ -39,9 +39,23 @@ def span_text(ns: int) -> str:
     return f"{seconds // 86_400} d {seconds % 86_400 // 3_600} h"
 
 
+def countdown_text(ns: int) -> str:
+    """How long until something happens, to the second while that matters: "4 min 10 s", "16 min"; rounded down."""
+    if ns < 1_000_000_000:
+        return "less than 1 s"
+    minutes, seconds = divmod(ns // 1_000_000_000, 60)
+    return f"{minutes} min {seconds} s" if 1 <= minutes < 10 else span_text(ns)
+
+
+def limit_text(ns: int) -> str:
+    """A round number with its unit, in as few digits as it has: "1 us", "2.5 ms"."""
+    scale, unit = next((each for each in reversed(_SCALES) if ns >= each[0]), (1, "ns"))
+    return f"{ns / scale:g} {unit}"
+
+
 def span_ns(text: str) -> int:
     """A span as "90s", "15m", "1h" or "2d"; a type for argparse."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not a span of time: write 90s, 15m, 1h or 2d")
     return int(float(match[1]) * _SECONDS[match[2]] * 1_000_000_000)

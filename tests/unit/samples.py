@@ -14,6 +14,7 @@ HEALTHY = ClockSample(
     source="ptp",
     clock="realtime",
     as_of_ns=1_000 * NS_PER_S,
+    read_ns=1_000 * NS_PER_S,
     real_minus_boot_ns=1_699_999_000 * NS_PER_S,
     offset_ns=100,
     path_delay_ns=2_000,
@@ -43,6 +44,7 @@ def nth(index: int, **changes: Any) -> ClockSample:
         HEALTHY,
         **{
             "as_of_ns": HEALTHY.as_of_ns + index * INTERVAL_NS,
+            "read_ns": HEALTHY.read_ns + index * INTERVAL_NS,
             "ingress_time_ns": HEALTHY.ingress_time_ns + index * INTERVAL_NS,
             "delay_requests_sent": index,
             "delay_responses_received": index,

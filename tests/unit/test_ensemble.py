@@ -9,8 +9,9 @@ from samples import HEALTHY, INTERVAL_NS, nth
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ensemble import Ensemble, EnsembleSettings
+from timesyncd.ensemble import Ensemble
 from timesyncd.sample import NoSample, PortState
+from timesyncd.system_bound import EnsembleSettings
 from timesyncd.verdict import GrandmasterVerdict, Void
 
 

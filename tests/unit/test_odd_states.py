@@ -17,7 +17,7 @@ from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import Config, parse
 from timesyncd.daemon import STORM_OVER_NS, Daemon
 from timesyncd.driver import options_of
-from timesyncd.ensemble import Ensemble, EnsembleSettings
+from timesyncd.ensemble import Ensemble
 from timesyncd.errors import ConfigError
 from timesyncd.feed import Observation
 from timesyncd.grandmaster import UnitMemory
@@ -29,6 +29,7 @@ from timesyncd.sample import AlarmEvent, ClockState, GrandmasterSample, PtpPort
 from timesyncd.segment import Epoch, encode
 from timesyncd.shm import SegmentWriter
 from timesyncd.snmp.storms import BURST, MAX_ADDRESSES
+from timesyncd.system_bound import EnsembleSettings
 from timesyncd.verdict import GrandmasterVerdict, Void
 from timesyncd.view import Moment, NodeView, heard_verdict
 

@@ -60,7 +60,7 @@ def changed(name: str, value: Any) -> list[int]:
         terms = BASE.terms | {inner: value}
         bound = replace(BASE, terms={key: each for key, each in terms.items() if each is not None})
     elif inner:
-        part: Any = replace(PLAIN, **{inner: value})
+        part: Any = PLAIN._replace(**{inner: value})
         bound = replace(BASE, **{outer: part})
     elif name.startswith("boot_id"):
         half = 64 if name == "boot_id_high" else 0

@@ -1,29 +1,17 @@
-"""The parent bound's hard terms, its growth, and what is no sample."""
+"""The parent bound: its terms, its growth, and what is no sample."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from samples import HEALTHY, nth
+from clock_lab import DELAY_NS, UNTOLD, Lab, assert_adds_up, settled
+from samples import nth
 
-from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.source import (
-    SLEW_LIMIT_PPB,
-    ParentBound,
-    SourceMemory,
-    SourceSettings,
-    grandmaster_bound,
-    steering_ppb,
-    utc_bound,
-    utc_seconds_removed,
-)
-from timesyncd.verdict import GrandmasterVerdict, Received, Void
+from timesyncd.source import ParentBound, SourceMemory
+from timesyncd.source_settings import SourceSettings
 
 SETTINGS = SourceSettings()
 
@@ -54,15 +42,33 @@ def test_responses_to_other_nodes_do_not_count() -> None:
     assert feed(memory, 40, delay_requests_sent=3) is None
 
 
+def test_requests_without_responses_do_not_count() -> None:
+    """
+    A request that nobody answered renewed nothing in the filter.
+    """
+    memory = SourceMemory(SETTINGS)
+
+    assert feed(memory, 40, delay_responses_received=3) is None
+
+
 def test_without_counters_the_memory_is_a_time() -> None:
     """
     Twice the filter's length in delay intervals, since the delay timer is random in 0 to 2 intervals.
     """
     memory = SourceMemory(SETTINGS)
-    none: dict[str, Any] = {"delay_requests_sent": None, "delay_responses_received": None}
 
-    assert feed(memory, 20, **none) is None
-    assert feed(memory, 1, first=20, **none) is not None
+    assert feed(memory, 20, **UNTOLD) is None
+    assert feed(memory, 1, first=20, **UNTOLD) is not None
+
+
+def test_a_longer_filter_is_remembered_for_longer() -> None:
+    """
+    The length is what ptp4l was configured to.
+    """
+    memory = SourceMemory(SourceSettings(delay_filter_length=20))
+
+    assert feed(memory, 21) is None
+    assert feed(memory, 1, first=21) is not None
 
 
 def test_every_term_has_its_name_and_the_bound_is_their_sum() -> None:
@@ -74,13 +80,16 @@ def test_every_term_has_its_name_and_the_bound_is_their_sum() -> None:
     assert bound is not None
     assert bound.terms == {
         "offset": 100,
-        "offset_spread": 0,
         "path_delay": 2_000,
+        "path_memory": 0,
         "granularity": 1,
         "step_tolerance": 2_000,
         "asymmetry_uncertainty": 30,
+        "reading_age": 0,
     }
-    assert bound.bound == Bound(4_131, 50_100)
+    assert bound.rates == {"grandmaster_rate": 100, "steering": 0, "local_drift": 50_000}
+    assert (bound.low_ns, bound.high_ns) == (100 - 4_031, 100 + 4_031)
+    assert_adds_up(bound)
 
 
 def test_an_offset_of_exactly_zero_is_valid() -> None:
@@ -91,6 +100,18 @@ def test_an_offset_of_exactly_zero_is_valid() -> None:
 
     assert bound is not None
     assert bound.terms["offset"] == 0
+
+
+def test_a_calibrated_path_counts_with_what_exceeds_its_minimum() -> None:
+    """
+    That much of either way is known to be real; and a delay below it is as untrue as a negative one.
+    """
+    within, at_it, below = (
+        feed(SourceMemory(SourceSettings(path_minimum_ns=minimum)), 12) for minimum in (1_500, 2_000, 2_001)
+    )
+
+    assert within is not None and at_it is not None
+    assert (within.terms["path_delay"], at_it.terms["path_delay"], below) == (500, 0, None)
 
 
 def test_a_spurious_offset_stays_in_the_bound_until_the_filter_has_forgotten_it() -> None:
@@ -104,9 +125,9 @@ def test_a_spurious_offset_stays_in_the_bound_until_the_filter_has_forgotten_it(
     forgotten = feed(memory, 3, first=23, offset_ns=0)
 
     assert chased is not None
-    assert chased.terms["offset_spread"] == 10_000
+    assert chased.terms["path_memory"] == 10_000
     assert forgotten is not None
-    assert forgotten.terms["offset_spread"] == 0
+    assert forgotten.terms["path_memory"] == 0
 
 
 def test_the_largest_path_delay_in_the_memory_counts() -> None:
@@ -119,7 +140,19 @@ def test_the_largest_path_delay_in_the_memory_counts() -> None:
     bound = feed(memory, 5, first=13)
 
     assert bound is not None
-    assert bound.terms["path_delay"] == 9_000
+    assert bound.terms["path_delay"] + bound.terms["path_memory"] == 9_000
+
+
+def test_an_offset_may_be_of_the_delay_before_or_of_this_one() -> None:
+    """
+    The delay may have been renewed between the Sync and the reading: the longer one bounds from above.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+    shorter = memory.accept(nth(12, path_delay_ns=500))
+
+    assert shorter is not None
+    assert shorter.terms["path_delay"] == 2_000
 
 
 def test_a_negative_path_delay_is_no_sample() -> None:
@@ -130,34 +163,44 @@ def test_a_negative_path_delay_is_no_sample() -> None:
     feed(memory, 12)
 
     assert memory.accept(nth(12, path_delay_ns=-1)) is None
+    assert memory.accept(nth(13, path_delay_ns=0)) is not None
 
 
-def test_a_counter_that_went_back_starts_anew() -> None:
+@pytest.mark.parametrize("counter", ["delay_requests_sent", "delay_responses_received"])
+def test_a_counter_that_went_back_starts_anew(counter: str) -> None:
     """
     The PTP daemon restarted: its delay filter is empty again.
     """
     memory = SourceMemory(SETTINGS)
     feed(memory, 30)
 
-    assert memory.accept(nth(31, delay_requests_sent=2)) is None
+    assert memory.accept(nth(31, **{counter: 2})) is None
 
 
-@pytest.mark.parametrize(
-    ("frequencies", "expected"),
-    [
-        ([0, 0, 0], 0),
-        ([0, 40, -10], 150),
-        ([0, None, 0], SLEW_LIMIT_PPB),
-        ([0, 10_001], SLEW_LIMIT_PPB),
-        ([0, -10_000], 30_000),
-        ([], SLEW_LIMIT_PPB),
-    ],
-)
-def test_steering(frequencies: list[int | None], expected: int) -> None:
+def test_counters_that_cease_to_be_told_leave_the_time() -> None:
     """
-    Three times the largest change seen; the kernel's slew limit when it is unread or large.
+    What was accepted with them is forgotten after as long as without.
     """
-    assert steering_ppb(frequencies) == expected
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+    memory.accept(nth(12, offset_ns=50_000, **UNTOLD))
+    still, later = feed(memory, 19, first=13, **UNTOLD), feed(memory, 2, first=32, **UNTOLD)
+
+    assert still is not None and later is not None
+    assert (still.terms["path_memory"], later.terms["path_memory"]) == (49_900, 0)
+
+
+def test_another_clock_is_learnt_from_the_beginning() -> None:
+    """
+    A PHC's oscillator is another one: neither its rate nor a bound comes of what the system clock taught.
+    """
+    lab = Lab()
+    memory = settled(lab)
+    first = memory.accept(replace(lab.sync(), clock="phc:0"))
+
+    assert first is None
+    assert memory.drift is None
+    assert memory.hold(lab.boottime_ns, lab.frequency_ppb) is None
 
 
 def test_a_jump_beyond_reason_is_told() -> None:
@@ -174,187 +217,69 @@ def test_a_jump_beyond_reason_is_told() -> None:
     assert settled.phase_jump_ns is None
 
 
-def test_a_boundary_clock_of_unknown_error_leaves_the_grandmaster_bound_unknown() -> None:
+def test_a_learnt_clock_has_a_narrow_bound_that_grows_slowly() -> None:
     """
-    Two steps removed without a configured error: None with its reason, never the parent's bound under another name.
+    A quiet second: offset, delay, a step that nobody would notice; and of the rates the floors.
     """
-    parent = Bound(1_000, 50_000)
-    behind = nth(0, steps_removed=3)
+    lab = Lab(rate_ppb=20_000)
+    memory = settled(lab)
+    bound = memory.accept(lab.sync())
 
-    assert grandmaster_bound(parent, HEALTHY, SETTINGS) == parent
-    assert grandmaster_bound(parent, behind, SETTINGS).reason is Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN
-    assert grandmaster_bound(parent, behind, SourceSettings(boundary_clock_error_ns=50)) == Bound(1_100, 50_000)
-
-
-UTC = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, Bound(1_100, 5)),
-        ({"clock_class": 7}, Bound(2_600, 5)),
-        ({"clock_class": 248}, Reason.GRANDMASTER_NOT_LOCKED),
-        ({"clock_accuracy": 0xFE}, Reason.GRANDMASTER_ACCURACY_UNKNOWN),
-        ({"ptp_timescale": False}, Reason.ARBITRARY_TIMESCALE),
-        ({"time_traceable": False}, Reason.UTC_OFFSET_UNKNOWN),
-        ({"current_utc_offset_s": None}, Reason.UTC_OFFSET_UNKNOWN),
-        ({"current_utc_offset_s": 36}, Reason.UTC_OFFSET_DIFFERS),
-    ],
-)
-def test_utc(changes: dict[str, object], expected: Bound | Reason) -> None:
-    """
-    UTC needs a locked grandmaster, its accuracy and a timescale that is known; else unbounded, with the reason.
-    """
-    bound = utc_bound(Bound(1_000, 5), nth(0, **{**UTC, **changes}), SETTINGS)
-
-    assert (bound if isinstance(expected, Bound) else bound.reason) == expected
-
-
-def test_the_seconds_that_ptp4l_takes_out() -> None:
-    """
-    Its own utc_offset on a PTP timescale, whatever Announce says; none on an arbitrary one.
-    """
-    assert utc_seconds_removed(nth(0, **{**UTC, "current_utc_offset_s": 36}), SETTINGS) == 37
-    assert utc_seconds_removed(HEALTHY, SETTINGS) == 0
-
-
-def judged(utc: Bound, age_s: int = 0, **more: Any) -> GrandmasterVerdict:
-    """Of a poll so long before the sample HEALTHY."""
-    return GrandmasterVerdict("hub", utc, HEALTHY.as_of_ns - age_s * NS_PER_S, **more)
-
-
-def with_verdict(verdict: GrandmasterVerdict | None, **changes: object) -> Bound:
-    return utc_bound(Bound(1_000, 5), nth(0, **{**UTC, **changes}), SETTINGS, verdict)
-
-
-HOUR_NS = 3_600 * NS_PER_S
-HELD_1000 = judged(Bound(1_000, 2), age_s=100, holdover_left_ns=HOUR_NS)
-LOCKED_100 = judged(Bound(100, 2))
-
-
-@pytest.mark.parametrize(
-    ("verdict", "changes", "expected"),
-    [
-        (LOCKED_100, {}, Bound(1_100, 7)),
-        (judged(Bound(250, 0)), {}, Bound(1_250, 5)),
-        (judged(Bound(25, 0)), {}, Bound(1_100, 5)),
-        (judged(Bound(100, 2), age_s=100), {}, Bound(1_300, 7)),
-        (judged(Bound(100, 2), age_s=-10), {}, Bound(1_100, 7)),
-        (LOCKED_100, {"clock_class": 7}, Bound(2_600, 7)),
-        (LOCKED_100, {"clock_accuracy": 0x23}, Bound(2_000, 7)),
-        (HELD_1000, {"clock_class": 7}, Bound(2_200, 7)),
-        (HELD_1000, {"clock_class": 7, "clock_accuracy": 0xFE}, Bound(2_200, 7)),
-        (HELD_1000, {"clock_class": 7, "clock_accuracy": 0x24}, Bound(3_500, 7)),
-        (HELD_1000, {}, Bound(2_200, 7)),
-        (HELD_1000, {"clock_accuracy": 0x24}, Bound(3_500, 7)),
-    ],
-)
-def test_of_what_is_announced_and_what_is_polled_the_worse_counts(
-    verdict: GrandmasterVerdict, changes: dict[str, object], expected: Bound
-) -> None:
-    """
-    Aged to the sample, with both growths. Only in a holdover that both tell the unit's own budget replaces the flat one, and the
-    accuracy that it does not announce then.
-    """
-    assert with_verdict(verdict, **changes) == expected
-
-
-@pytest.mark.parametrize(
-    ("verdict", "changes", "reason"),
-    [
-        (judged(unbounded(Reason.NO_HOLDOVER_BUDGET)), {"clock_class": 7}, Reason.NO_HOLDOVER_BUDGET),
-        (judged(unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF)), {}, Reason.GRANDMASTER_CONTRADICTS_ITSELF),
-        (judged(unbounded(Reason.GRANDMASTER_NOT_LOCKED), age_s=9_999), {}, Reason.GRANDMASTER_NOT_LOCKED),
-        (LOCKED_100, {"clock_class": 248}, Reason.GRANDMASTER_NOT_LOCKED),
-        (LOCKED_100, {"clock_accuracy": 0xFE}, Reason.GRANDMASTER_ACCURACY_UNKNOWN),
-        (HELD_1000, {"clock_class": 248}, Reason.GRANDMASTER_NOT_LOCKED),
-        (HELD_1000, {"clock_accuracy": 0xFE}, Reason.GRANDMASTER_ACCURACY_UNKNOWN),
-        (LOCKED_100, {"current_utc_offset_s": 36}, Reason.UTC_OFFSET_DIFFERS),
-        (LOCKED_100, {"ptp_timescale": False}, Reason.ARBITRARY_TIMESCALE),
-        (replace(HELD_1000, holdover_left_ns=99 * NS_PER_S), {"clock_class": 7}, Reason.HOLDOVER_BUDGET_EXCEEDED),
-        (judged(Bound(9, 0), age_s=1_000, holdover_left_ns=HOUR_NS), {"clock_class": 6}, Reason.GRANDMASTER_UNHEARD),
-    ],
-)
-def test_utc_is_unknown_where_either_says_so(
-    verdict: GrandmasterVerdict, changes: dict[str, object], reason: Reason
-) -> None:
-    """
-    A bad word is not forgotten when its poller falls silent, and a good one mends nothing that is announced.
-    """
-    assert with_verdict(verdict, **changes) == unbounded(reason)
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        judged(unbounded(Reason.GRANDMASTER_UNTOLD)),
-        judged(unbounded(Reason.GRANDMASTER_UNTOLD), age_s=9_999),
-        judged(Bound(250, 2), age_s=UNIT_HOLDS_NS // NS_PER_S),
-    ],
-)
-@pytest.mark.parametrize("changes", [{}, {"clock_class": 7}, {"clock_class": 248}, {"clock_accuracy": 0xFE}])
-def test_where_a_poller_knows_nothing_the_announcement_counts_alone(
-    verdict: GrandmasterVerdict, changes: dict[str, object]
-) -> None:
-    """
-    A unit that tells nothing, or was locked and is not heard of any more, is as one that nobody polls.
-    """
-    assert with_verdict(verdict, **changes) == with_verdict(None, **changes)
-
-
-@given(
-    gm_ns=st.integers(0, 10**6),
-    gm_ppb=st.integers(0, 10**6),
-    own_ns=st.integers(0, 10**6),
-    own_ppb=st.integers(0, 10**3),
-    left_ns=st.none() | st.integers(0, 2 * UNIT_HOLDS_NS),
-    since_poll_ns=st.integers(-60 * NS_PER_S, 2 * UNIT_HOLDS_NS),
-    age_ns=st.integers(0, UNIT_HOLDS_NS),
-    clock_class=st.sampled_from([6, 7]),
-)
-def test_both_errors_at_their_largest_are_within_the_utc_bound(
-    gm_ns: int,
-    gm_ppb: int,
-    own_ns: int,
-    own_ppb: int,
-    left_ns: int | None,
-    since_poll_ns: int,
-    age_ns: int,
-    clock_class: int,
-) -> None:
-    """
-    At the sample and at any later age, as long as the verdict holds: the node's error and the unit's own, each as told.
-    """
-    verdict = GrandmasterVerdict("hub", Bound(own_ns, own_ppb), HEALTHY.as_of_ns - since_poll_ns, left_ns)
-    bound = utc_bound(Bound(gm_ns, gm_ppb), nth(0, **{**UTC, "clock_class": clock_class}), SETTINGS, verdict)
-    holds = since_poll_ns < UNIT_HOLDS_NS and (left_ns is None or since_poll_ns <= left_ns)
-    node_ns = gm_ns + Fraction(gm_ppb * age_ns, NS_PER_S)
-    unit_ns = own_ns + Fraction(own_ppb * max(0, since_poll_ns + age_ns), NS_PER_S)
-
-    assert (bound.bound_ns is not None) == (holds or left_ns is None)
-    assert not holds or (bound.at(age_ns) or 0) >= node_ns + unit_ns
-
-
-def test_what_is_heard_is_put_on_the_own_clock_to_the_safe_side() -> None:
-    """
-    A bound is as old as it may be, an event as new: the way from there to here widens the one and does not age the other.
-    """
-    second = NS_PER_S
-    prompt = Received(boottime_ns=1_000 * second, realtime_ns=5_000 * second, published_realtime_ns=5_000 * second)
-    late = replace(prompt, realtime_ns=5_030 * second)
-    ahead = replace(prompt, realtime_ns=4_963 * second)
-
-    assert [each.poll_ns(7 * second) for each in (prompt, late, ahead)] == [993 * second, 963 * second, 993 * second]
-    assert {each.void(4_990 * second, Reason.GRANDMASTER_JUMPED) for each in (prompt, late, ahead)} == {
-        Void(4_990 * second, 990 * second, Reason.GRANDMASTER_JUMPED)
+    assert bound is not None
+    assert bound.terms == {
+        "offset": 0,
+        "path_delay": DELAY_NS,
+        "path_memory": 0,
+        "granularity": 1,
+        "step_tolerance": 2_000,
+        "asymmetry_uncertainty": 0,
+        "reading_age": 100,
     }
-    assert prompt.void(5_001 * second, Reason.GRANDMASTER_JUMPED).before_ns == 1_000 * second
+    assert bound.rates == {"grandmaster_rate": 100, "steering": 0, "local_drift": 1_000, "frequency_offset": 0}
+    assert bound.as_of_ns == lab.boottime_ns
+    assert_adds_up(bound)
 
 
-def test_every_reason_of_a_grandmaster_survives_its_text() -> None:
+@pytest.mark.parametrize("rate_ppb", [-300_000, -20_000, 0, 40_000])
+def test_the_oscillator_s_rate_is_learnt_with_its_sign(rate_ppb: int) -> None:
     """
-    Messages carry the text; one that this version does not know is no good news.
+    A fast oscillator has a positive rate, and a servo that slows it a negative frequency: applied rightly they cancel.
     """
-    assert [Reason.of_grandmaster(reason.text) for reason in Reason] == list(Reason)
-    assert Reason.of_grandmaster("a reason of a later version") is Reason.GRANDMASTER_STATE_UNKNOWN
+    lab = Lab(rate_ppb)
+    memory = settled(lab)
+    bound = memory.accept(lab.sync())
+
+    assert memory.drift is not None and bound is not None
+    assert round(memory.drift.rate_ppb) == rate_ppb
+    assert bound.rates["frequency_offset"] == 0
+
+
+def test_a_reading_that_came_late_is_no_older_than_two_seconds_less() -> None:
+    """
+    What the clock did between the Sync and its reading is known for that long; beyond, it is age.
+    """
+    lab = Lab()
+    memory = settled(lab)
+    lab.silence(9)
+    sample = lab.sync()
+    late = memory.accept(replace(sample, as_of_ns=sample.read_ns - 10 * NS_PER_S))
+
+    assert late is not None
+    assert late.as_of_ns == sample.read_ns - 8 * NS_PER_S
+    assert late.terms["reading_age"] == 2 * 100
+
+
+def test_the_usual_is_known_before_anything_is_a_surprise() -> None:
+    """
+    The first noisy samples after the rate is learnt do not count as a servo's secret doings.
+    """
+    noises = [0, 5_000, 9_000, 2_000, 7_000]
+    lab = Lab(servo=lambda offset_ns: -offset_ns // 10)
+    memory = SourceMemory(SETTINGS)
+    memories = []
+    for index in range(150):
+        lab.forward_ns = DELAY_NS + noises[index % 5]
+        if bound := memory.accept(lab.sync()):
+            memories.append(bound.terms["path_memory"])
+
+    assert max(memories) < 60_000

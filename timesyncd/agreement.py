@@ -1,0 +1,66 @@
+"""Which of several sources can be true together, and what follows from those that can: Marzullo's intersection. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from timesyncd.clocks import NS_PER_S
+
+
+class Claim(NamedTuple):
+    """One source's claim: the local clock's error was in [low_ns, high_ns] at `as_of_ns`, and the interval grows at both ends."""
+
+    as_of_ns: int
+    low_ns: int
+    high_ns: int
+    growth_ppb: int
+
+    def at(self, boottime_ns: int) -> Claim:
+        wider_ns = -(-self.growth_ppb * max(0, boottime_ns - self.as_of_ns) // NS_PER_S)
+        return self._replace(as_of_ns=boottime_ns, low_ns=self.low_ns - wider_ns, high_ns=self.high_ns + wider_ns)
+
+
+class Agreement(NamedTuple):
+    """
+    The interval that holds; it grows by `growth_ppb`. `sources` are those that made a claim; `falsetickers` cannot be true with the majority. Where there is no majority,
+    `contradiction` is set, and the interval is the one that holds whichever source is right.
+    """
+
+    low_ns: int
+    high_ns: int
+    growth_ppb: int
+    falsetickers: tuple[str, ...] = ()
+    contradiction: bool = False
+    sources: tuple[str, ...] = ()
+
+
+def agree(claims: Mapping[str, Claim], boottime_ns: int) -> Agreement:
+    """More than half of the sources are taken to be right. Raises ValueError for no claims."""
+    now = {name: claim.at(boottime_ns) for name, claim in claims.items()}
+    majorities = _most_that_share_a_point(now)
+    if 2 * len(majorities[0]) <= len(now):
+        low_ns, high_ns = min(claim.low_ns for claim in now.values()), max(claim.high_ns for claim in now.values())
+        growth_ppb = max(claim.growth_ppb for claim in now.values())
+        return Agreement(low_ns, high_ns, growth_ppb, contradiction=True, sources=tuple(now))
+    # Each end is one source's, and moves no faster than that one's, whatever the others allow for.
+    lows = [max((now[name] for name in names), key=lambda claim: claim.low_ns) for names in majorities]
+    highs = [min((now[name] for name in names), key=lambda claim: claim.high_ns) for names in majorities]
+    truechimers = frozenset[str]().union(*majorities)
+    return Agreement(
+        min(claim.low_ns for claim in lows),
+        max(claim.high_ns for claim in highs),
+        max(claim.growth_ppb for claim in lows + highs),
+        tuple(name for name in now if name not in truechimers),
+        sources=tuple(now),
+    )
+
+
+def _most_that_share_a_point(claims: Mapping[str, Claim]) -> list[frozenset[str]]:
+    """All of the largest groups: where two are as large, either may be right. A point that a group shares is the lower end of one of it."""
+    groups = [
+        frozenset(name for name, claim in claims.items() if claim.low_ns <= point.low_ns <= claim.high_ns)
+        for point in claims.values()
+    ]
+    largest = max(map(len, groups))
+    return [group for group in groups if len(group) == largest]
