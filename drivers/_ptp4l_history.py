@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import lt
 
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.drivers._ptp_management import (
@@ -37,7 +38,7 @@ class Moment:
 class Picture:
     """
     What was read in one go. `status` was read first and `status_again` last: when both show one Sync, all that lies
-    between belongs to it. `asked` is before the questions, `real_minus_boot_ns` of after the answers.
+    between belongs to it. `asked` is before the questions, `read_ns` and `real_minus_boot_ns` are of after the answers.
     """
 
     asked: Moment
@@ -48,6 +49,7 @@ class Picture:
     properties: TimeProperties
     stats: PortStats | None
     status_again: TimeStatus
+    read_ns: int
     real_minus_boot_ns: int
     frequency_ppb: int | None
 
@@ -115,7 +117,8 @@ class History:
         self._last = replace(last, not_yet=picture.asked, overdue=overdue)
         if not overdue:
             return None
-        return self._nothing(picture, f"no Sync for {age_ns / NS_PER_S:.1f} s: the port is {picture.port.state.name}")
+        reason = f"no Sync for {age_ns / NS_PER_S:.1f} s: the port is {picture.port.state.name}"
+        return replace(self._nothing(picture, reason), frequency_ppb=picture.frequency_ppb)
 
     def _new_sync(self, picture: Picture, last: _Last | None) -> ClockSample | NoSample | None:
         self._last = _Last(picture, picture.asked)
@@ -147,6 +150,7 @@ class History:
             source=self._source,
             clock=self.clock,
             as_of_ns=not_yet.boottime_ns,
+            read_ns=picture.read_ns,
             real_minus_boot_ns=not_yet.real_minus_boot_ns,
             offset_ns=picture.status.offset_ns,
             path_delay_ns=-(-_path_delay(picture) >> 16),  # rounded up: the delay bounds an error
@@ -211,12 +215,12 @@ def _delay_counters(picture: Picture) -> tuple[int | None, int | None]:
 def _went_back(old: PortStats | None, new: PortStats | None) -> bool:
     if old is None or new is None:
         return False
-    return any(n < o for o, n in zip(old.received + old.sent, new.received + new.sent, strict=True))
+    return any(map(lt, new.received, old.received)) or any(map(lt, new.sent, old.sent))
 
 
 def _parent_moved(old: ParentDataSet, new: ParentDataSet) -> str | None:
-    before, after = (f"{format_identity(p.parent_identity)}-{p.parent_port}" for p in (old, new))
-    if before != after:
+    if old.parent_identity != new.parent_identity or old.parent_port != new.parent_port:
+        before, after = (f"{format_identity(p.parent_identity)}-{p.parent_port}" for p in (old, new))
         return f"the PTP parent changed from {before} to {after}"
     if old.grandmaster_identity != new.grandmaster_identity:
         return f"the grandmaster changed to {format_identity(new.grandmaster_identity)}"

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks
+from timesyncd.drivers._ptp4l_lease import queue_length
 from timesyncd.drivers._ptp_management import Asker, TimeStatus, parse
 from timesyncd.drivers._ptp_socket import Channel
 from timesyncd.errors import Malformed, Refused, Unreachable
@@ -79,11 +80,3 @@ def subscription_s(queue: int, sync_interval_ns: int) -> int:
     """
     longest_s = min(_LONGEST_S, (queue - 2) * sync_interval_ns // NS_PER_S)
     return longest_s if longest_s >= _SHORTEST_S else 0
-
-
-def queue_length() -> int:
-    """How many datagrams the kernel keeps for a UNIX socket of ours."""
-    try:
-        return int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
-    except (OSError, ValueError):
-        return 10

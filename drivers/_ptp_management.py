@@ -42,9 +42,14 @@ class ManagementId(IntEnum):
     TIME_STATUS_NP = 0xC000
     PORT_PROPERTIES_NP = 0xC004
     PORT_STATS_NP = 0xC005
+    PORT_HWCLOCK_NP = 0xC009
 
 
 _SUBSCRIBE_EVENTS_NP = 0xC003
+
+_FARTHEST_OFFSET_NS = 2**60
+_FARTHEST_TIME_NS = 2**62  # the difference of two still fits into 64 bits
+_MOST_MESSAGES = 2**63 - 1
 
 _ERRORS = {
     1: "RESPONSE_TOO_BIG", 2: "NO_SUCH_ID", 3: "WRONG_LENGTH", 4: "WRONG_VALUE", 5: "NOT_SETABLE", 6: "NOT_SUPPORTED",
@@ -106,6 +111,13 @@ class PortProperties:
 
 
 @dataclass(frozen=True, slots=True)
+class PortHwclock:
+    """`phc` is None where the port has no hardware clock."""
+
+    phc: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TimeStatus:
     """`offset_ns` is local minus reference. `ingress_time_ns` 0: no Sync since the port or the clock began anew."""
 
@@ -129,6 +141,7 @@ Content = (
     | TimeProperties
     | PortDataSet
     | PortProperties
+    | PortHwclock
     | TimeStatus
     | PortStats
 )
@@ -223,6 +236,7 @@ _PARENT = struct.Struct(">8sHBxHiBBBHB8s")
 _TIME_PROPERTIES = struct.Struct(">hBB")
 _PORT = struct.Struct(">8sHBbqbBbBbB")
 _PORT_PROPERTIES = struct.Struct(">8sHBBB")
+_PORT_HWCLOCK = struct.Struct(">8sHiBx")
 _TIME_STATUS = struct.Struct(">qqiiHHQHi8s")
 _PORT_IDENTITY = struct.Struct(">8sH")
 _COUNTERS = struct.Struct("<16Q16Q")
@@ -261,8 +275,15 @@ def _port_properties(body: bytes) -> PortProperties:
     return PortProperties(hardware_stamps=stamps != 0, interface=interface.decode())
 
 
+def _port_hwclock(body: bytes) -> PortHwclock:
+    _, _, index, _ = _PORT_HWCLOCK.unpack(body)
+    return PortHwclock(index if index >= 0 else None)
+
+
 def _time_status(body: bytes) -> TimeStatus:
     offset_ns, ingress_time_ns, _, _, _, _, _, _, _, grandmaster = _TIME_STATUS.unpack(body)
+    if abs(offset_ns) > _FARTHEST_OFFSET_NS or abs(ingress_time_ns) >= _FARTHEST_TIME_NS:
+        raise ValueError(f"offset {offset_ns} ns, ingress time {ingress_time_ns} ns")
     return TimeStatus(offset_ns, ingress_time_ns, grandmaster)
 
 
@@ -270,6 +291,8 @@ def _port_stats(body: bytes) -> PortStats:
     if len(body) != _PORT_IDENTITY.size + _COUNTERS.size:
         raise ValueError(f"{len(body)} octets")
     counters = _COUNTERS.unpack_from(body, _PORT_IDENTITY.size)
+    if max(counters) > _MOST_MESSAGES:
+        raise ValueError(f"{max(counters)} messages")
     return PortStats(counters[:16], counters[16:])
 
 
@@ -282,4 +305,5 @@ _DECODERS: dict[int, Callable[[bytes], Content]] = {
     ManagementId.PORT_PROPERTIES_NP: _port_properties,
     ManagementId.TIME_STATUS_NP: _time_status,
     ManagementId.PORT_STATS_NP: _port_stats,
+    ManagementId.PORT_HWCLOCK_NP: _port_hwclock,
 }

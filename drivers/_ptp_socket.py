@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import re
 import secrets
@@ -21,6 +22,9 @@ ANSWER_WITHIN_S = 0.8
 MOST_QUESTIONS = 8
 
 _LARGEST = 2048
+
+_SO_ATTACH_FILTER = 26
+_FILTER_INSTRUCTION_SIZE = 8
 
 #: struct ucred: pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
@@ -53,6 +57,7 @@ class Channel:
             self._own.unlink(missing_ok=True)
             self._socket.bind(str(own))
             self._own.chmod(0o666)  # ptp4l may run as another user
+            self._file = _file_of(own)
         except OSError as error:
             self._socket.close()
             raise Unreachable(f"{own}: cannot be bound: {error.strerror or error}") from error
@@ -68,10 +73,27 @@ class Channel:
         except OSError as error:
             raise Unreachable(f"{self._server}: {error.strerror or error}") from error
 
+    def admit(self, program: bytes) -> None:
+        """The kernel tosses what this classic BPF program returns 0 for, as if delivered. Raises Unreachable."""
+        instructions = ctypes.create_string_buffer(program, len(program))
+        count = len(program) // _FILTER_INSTRUCTION_SIZE
+        described = struct.pack("@HP", count, ctypes.addressof(instructions))
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
+        except OSError as error:
+            raise Unreachable(f"{self._own}: no filter can be attached: {error.strerror or error}") from error
+
+    def is_in_place(self) -> bool:
+        """Whether our file is still the one that ptp4l finds."""
+        return _file_of(self._own) == self._file
+
     def close(self) -> None:
+        if self._socket.fileno() < 0:
+            return
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        self._own.unlink(missing_ok=True)
+        if self.is_in_place():
+            self._own.unlink(missing_ok=True)
 
     def _readable(self) -> None:
         more = True
@@ -81,6 +103,14 @@ class Channel:
             except BlockingIOError:
                 return
             more = sender_uid(ancillary) in self._trusted and self._take(datagram)
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    try:
+        file = os.stat(path)
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino
 
 
 def sender_uid(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:

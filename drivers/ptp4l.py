@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -11,7 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, real_minus_boot_ns
 from timesyncd.drivers._adjtimex import frequency_ppb
-from timesyncd.drivers._ptp4l_history import FOLLOWING, History, Moment, Picture
+from timesyncd.drivers._phc_device import PhcFrequency
+from timesyncd.drivers._ptp4l_events import exchanges
+from timesyncd.drivers._ptp4l_history import FOLLOWING, History, Moment, Picture, interval_ns
+from timesyncd.drivers._ptp4l_monitor import Monitor
 from timesyncd.drivers._ptp4l_pushes import Pushes
 from timesyncd.drivers._ptp_management import (
     ALL_PORTS,
@@ -22,6 +26,7 @@ from timesyncd.drivers._ptp_management import (
     ManagementId,
     ParentDataSet,
     PortDataSet,
+    PortHwclock,
     PortProperties,
     PortStats,
     TimeProperties,
@@ -37,7 +42,7 @@ from timesyncd.drivers._ptp_socket import (
     remove_stale,
 )
 from timesyncd.errors import Malformed, Refused, Unreachable
-from timesyncd.sample import Reading
+from timesyncd.sample import ClockSample, Reading
 
 #: The read-write socket first: it alone tells the time stamping and pushes. Newer paths before older ones.
 USUAL_ADDRESSES = tuple(map(Path, ("/run/ptp/ptp4l", "/var/run/ptp4l", "/run/ptp/ptp4lro", "/var/run/ptp4lro")))
@@ -50,7 +55,10 @@ T = TypeVar("T")
 
 
 class Ptp4lOptions(BaseModel):
-    """`uds_address` unset: looked for where linuxptp puts it. `poll_interval_s` unset: the Sync interval."""
+    """
+    `uds_address` unset: looked for where linuxptp puts it. `poll_interval_s` unset: the Sync interval.
+    `slave_event_monitor` is ptp4l's own option: the path that it sends raw time stamps to; unset: not listened to.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,6 +68,7 @@ class Ptp4lOptions(BaseModel):
     poll_interval_s: Annotated[float, Field(ge=0.01, le=60)] | None = None
     time_stamping: Literal["software", "hardware"] | None = None
     phc: Annotated[int, Field(ge=0)] | None = None
+    slave_event_monitor: Path | None = None
 
 
 class Ptp4l:
@@ -78,6 +87,8 @@ class Ptp4l:
         self._instance: tuple[object, ...] | None = None
         self._questions: Questions | None = None
         self._pushes: Pushes | None = None
+        self._monitor: Monitor | None = None
+        self._phc_frequency: PhcFrequency | None = None
 
     async def open(self) -> None:
         """Raises Unreachable, Malformed and Refused."""
@@ -88,12 +99,18 @@ class Ptp4l:
         self._questions.clock_identity = default.clock_identity
         self._number_ports = default.number_ports
         stamping = self._options.time_stamping or await self._time_stamping()
-        self._history.clock = "realtime" if stamping == "software" else _phc_name(self._options.phc)
+        phc = await self._phc_index() if stamping == "hardware" else None
+        self._phc_frequency = None if phc is None else PhcFrequency(phc)
+        self._history.clock = "realtime" if stamping == "software" else _phc_name(phc)
         self._history.granularity_ns = _GRANULARITY_NS[stamping]
         self._port = await self._following_port()
         self._pushes = Pushes(
             own_path(self._runtime_dir, self._name, ".push"), self._server, self._new_asker(), self._clocks
         )
+        if self._options.slave_event_monitor is not None:
+            self._monitor = Monitor(
+                self._options.slave_event_monitor, self._server, self._options.domain, default.clock_identity
+            )
         self._began_anew = self._is_another_instance()
         self._history.forget()
 
@@ -104,10 +121,10 @@ class Ptp4l:
         return [] if reading is None else [reading]
 
     async def close(self) -> None:
-        for end in (self._pushes, self._questions):
+        for end in (self._monitor, self._pushes, self._questions, self._phc_frequency):
             if end is not None:
                 end.close()
-        self._pushes = self._questions = None
+        self._monitor = self._pushes = self._questions = self._phc_frequency = None
 
     async def _read(self) -> Reading | None:
         pushes, interval_ns = self._pushes, self._history.sync_interval_ns() or NS_PER_S
@@ -119,7 +136,26 @@ class Ptp4l:
         picture = await self._picture()
         if picture.port.state not in FOLLOWING:
             self._port = await self._following_port()
-        return self._history.take(picture)
+        return self._with_exchanges(self._history.take(picture), picture)
+
+    def _with_exchanges(self, reading: Reading | None, picture: Picture) -> Reading | None:
+        """A sample takes what was heard since the last one; what was heard before a reading that gave none is void."""
+        if self._monitor is None:
+            return reading
+        if isinstance(reading, ClockSample):
+            parent = (picture.parent.parent_identity, picture.parent.parent_port)
+            forward_ns = reading.offset_ns + reading.path_delay_ns
+            heard = exchanges(self._monitor.take(), parent, reading.ingress_time_ns, forward_ns)
+            reading = replace(reading, exchanges=heard)
+        elif reading is not None:
+            self._monitor.take()
+        port = picture.port
+        self._monitor.renew(
+            picture.status_again.ingress_time_ns,
+            interval_ns(port.log_sync_interval),
+            interval_ns(port.log_min_delay_req_interval),
+        )
+        return reading
 
     async def _picture(self) -> Picture:
         asked = Moment(self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks))
@@ -141,8 +177,9 @@ class Ptp4l:
             properties=_expect(TimeProperties, properties),
             stats=None if isinstance(stats, Refused) else _expect(PortStats, stats),
             status_again=_expect(TimeStatus, again),
+            read_ns=self._clocks.boottime_ns(),
             real_minus_boot_ns=real_minus_boot_ns(self._clocks),
-            frequency_ppb=frequency_ppb() if self._history.clock == "realtime" else None,
+            frequency_ppb=self._frequency_ppb(),
         )
 
     async def _ask(self, *questions: Question) -> list[Content | Refused]:
@@ -163,6 +200,18 @@ class Ptp4l:
         if isinstance(answer, Refused):
             raise Refused(f'{self._server}: {answer}: set time_stamping = "software" or "hardware"') from answer
         return "hardware" if _expect(PortProperties, answer).hardware_stamps else "software"
+
+    def _frequency_ppb(self) -> int | None:
+        if self._history.clock == "realtime":
+            return frequency_ppb()
+        return None if self._phc_frequency is None else self._phc_frequency.ppb()
+
+    async def _phc_index(self) -> int | None:
+        """The PTP hardware clock's number: as configured, or as ptp4l 4.x tells it."""
+        if self._options.phc is not None:
+            return self._options.phc
+        answer = (await self._ask((ManagementId.PORT_HWCLOCK_NP, 1)))[0]
+        return None if isinstance(answer, Refused) else _expect(PortHwclock, answer).phc
 
     async def _following_port(self) -> int:
         """The port that follows a parent; 1 when none does."""

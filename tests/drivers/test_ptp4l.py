@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from timesyncd.clocks import FakeClocks
-from timesyncd.drivers import _ptp4l_pushes, _ptp_socket, ptp4l
+from timesyncd.drivers import _ptp4l_monitor, _ptp4l_pushes, _ptp_socket, ptp4l
 from timesyncd.drivers._ptp4l_pushes import subscription_s
 from timesyncd.drivers._ptp_socket import MOST_QUESTIONS, own_path
 from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
@@ -47,6 +47,7 @@ class Script:
     utc_offset_s: int = 37
     utc_flags: int = 0
     stamping: int = 0
+    phc: int = -1
     log_sync: int = 0
     counters: dict[tuple[str, int], int] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
@@ -81,6 +82,8 @@ class Script:
                 )
             case 0xC004:
                 return struct.pack(">8sHBBB", self.identity, 1, self.state, self.stamping, 3) + b"eth"
+            case 0xC009:
+                return struct.pack(">8sHiBx", self.identity, 1, self.phc, 0)
             case 0xC005:
                 counts = [self.counters.get((way, kind), 0) for way in ("rx", "tx") for kind in range(16)]
                 return struct.pack(">8sH", self.identity, port) + struct.pack("<32Q", *counts)
@@ -116,6 +119,16 @@ class ScriptedPtp4l:
         if self.script.pushes and self._subscriber is not None:
             self._socket.sendto(self._message(self._pushed, 1, 0xC000, self.script.body(0xC000, 0)), self._subscriber)
             self._pushed += 1
+
+    def tell(self, path: Path, tlv: int, local_ns: int, reverse_ns: int | None = None) -> None:
+        """An event: the Sync of `local_ns` that the script's offset and delay are of, or a delay measurement at that time."""
+        t1_ns = local_ns - self.script.offset_ns - self.script.path_delay_ns
+        stamps = (t1_ns, local_ns) if reverse_ns is None else (local_ns, local_ns + reverse_ns)
+        first, second = (struct.pack(">HII", 0, *divmod(ns, 1_000_000_000)) for ns in stamps)
+        rate = bytes(4) if reverse_ns is None else b""
+        body = self.script.parent + struct.pack(">HH", self.script.parent_port, 7) + first + bytes(8) + rate + second
+        header = struct.pack(">BBHB15x8sHHBb", 0xC, 2, 48 + len(body), 24, self.script.identity, 0, 0, 5, 0x7F)
+        self._socket.sendto(header + b"\xff" * 10 + struct.pack(">HH", tlv, len(body)) + body, str(path))
 
     def _readable(self) -> None:
         request, client = self._socket.recvfrom(2048)
@@ -387,12 +400,12 @@ async def test_a_quick_restart_is_told_once(server: ScriptedPtp4l) -> None:
     assert (first, second.offset_ns) == ([], 4)
 
 
-async def test_counters_that_went_back_are_a_restart(server: ScriptedPtp4l) -> None:
-    """Counters begin at 0 with ptp4l."""
+@pytest.mark.parametrize("way", ["rx", "tx"])
+async def test_counters_that_went_back_are_a_restart(server: ScriptedPtp4l, way: str) -> None:
+    """Counters begin at 0 with ptp4l; any one tells, of what was received and of what was sent."""
     driver = await primed(server, FakeClocks())
-    server.script.counters.clear()
     server.script.sync(3)
-    server.script.counters = dict.fromkeys(server.script.counters, 1)
+    server.script.counters |= {key: 1 for key in server.script.counters if key[0] == way}
     told = await nothing(driver)
     await driver.close()
 
@@ -509,6 +522,75 @@ async def test_hardware_stamps_name_the_phc(server: ScriptedPtp4l) -> None:
     await driver.close()
 
     assert taken.clock == "phc"
+
+
+@dataclass
+class StandInFrequency:
+    """A PHC whose frequency tells its number."""
+
+    index: int
+
+    def ppb(self) -> int:
+        return 1_000 + self.index
+
+    def close(self) -> None: ...
+
+
+async def test_ptp4l_4_tells_the_phc(server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock gets its number, and its own frequency is read, not the system clock's; what is configured comes first."""
+    monkeypatch.setattr(ptp4l, "PhcFrequency", StandInFrequency)
+    server.script.stamping, server.script.phc = 1, 2
+    seen = []
+    for options in ({}, {"phc": 5}):
+        driver = await primed(server, FakeClocks(), **options)
+        server.script.sync(2)
+        seen.append(await sample(driver))
+        await driver.close()
+
+    assert [(taken.clock, taken.frequency_ppb) for taken in seen] == [("phc:2", 1_002), ("phc:5", 1_005)]
+
+
+async def test_ptp4l_3_does_not_tell_the_phc(server: ScriptedPtp4l) -> None:
+    """Nor does a read-only socket: the clock stays a PHC without a number, whose frequency nobody knows."""
+    server.script.stamping, server.script.refused = 1, {0xC009: 2}
+    driver = await primed(server, FakeClocks())
+    server.script.sync(2)
+    taken = await sample(driver)
+    await driver.close()
+
+    assert (taken.clock, taken.frequency_ppb) == ("phc", None)
+
+
+async def test_a_sample_has_the_exchanges_since_the_last_one(
+    server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was heard since the last sample, each once; what was heard before a reading that gave none is void."""
+    monkeypatch.setattr(_ptp4l_monitor, "queue_length", lambda: 128)
+    path, clocks = server.path.with_name("events"), FakeClocks()
+    exchanges: list[int] = []
+    driver = await primed(server, clocks, slave_event_monitor=path)
+    for reverse_ns, step_ns in ((1_700, 0), (1_800, 0), (1_900, 5_000_000), (1_600, 0), (1_500, 0)):
+        server.script.sync(642)
+        server.tell(path, 0x8004, server.script.ingress_ns)
+        server.tell(path, 0x7F00, server.script.ingress_ns + 1_000, reverse_ns)
+        await asyncio.sleep(0.01)
+        clocks.step(step_ns)
+        readings = await driver.poll()
+        exchanges += [exchange.reverse_ns for r in readings if isinstance(r, ClockSample) for exchange in r.exchanges]
+    await driver.close()
+
+    assert exchanges == [1_700, 1_800, 1_600, 1_500]
+    assert not path.exists()
+
+
+async def test_an_event_path_that_cannot_be_had_is_told(server: ScriptedPtp4l) -> None:
+    """The operator named it: a source that silently did without would look as if nothing came."""
+    server.path.with_name("events").touch()
+    driver = driver_of(server, slave_event_monitor=server.path.with_name("events"))
+
+    with pytest.raises(Unreachable, match="events: taken by another process, or no socket"):
+        await driver.open()
+    await driver.close()
 
 
 async def test_a_ptp4l_without_port_stats_gives_samples(server: ScriptedPtp4l) -> None:

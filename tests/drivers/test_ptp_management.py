@@ -194,3 +194,36 @@ def test_the_frequency_can_be_read_here() -> None:
 
     assert frequency is not None
     assert abs(frequency) < 101_000_000
+
+
+def time_status(offset_ns: int, ingress_time_ns: int) -> bytes:
+    return (
+        RECORDED["TIME_STATUS_NP"][:54]
+        + struct.pack(">qq", offset_ns, ingress_time_ns)
+        + RECORDED["TIME_STATUS_NP"][70:]
+    )
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        time_status(2**60 + 1, 0),
+        time_status(-(2**60) - 1, 0),
+        time_status(0, 2**62),
+        time_status(0, -(2**63)),
+        RECORDED["PORT_STATS_NP"][:64] + struct.pack("<Q", 2**63) + RECORDED["PORT_STATS_NP"][72:],
+    ],
+)
+def test_what_later_words_of_64_bits_could_not_hold_is_malformed(datagram: bytes) -> None:
+    """An offset of decades, a time whose difference to another overflows, a counter beyond a signed word."""
+    with pytest.raises(Malformed):
+        parse(datagram).content()
+
+
+def test_the_longest_path_delay_is_two_days() -> None:
+    """It comes as ns x 2^16: no answer can tell one that overflows."""
+    found = parse(RECORDED["CURRENT_DATA_SET"][:-8] + struct.pack(">q", 2**63 - 1)).content()
+
+    assert isinstance(found, CurrentDataSet)
+    assert found.mean_path_delay >> 16 < 2**60
+    assert parse(time_status(2**60, 2**62 - 1)).content() == TimeStatus(2**60, 2**62 - 1, GRANDMASTER)

@@ -1,0 +1,95 @@
+"""The three questions that a PTP hardware clock is asked (linux/ptp_clock.h), and what the answers say. Pure."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.errors import Malformed
+
+MAX_READINGS = 25
+
+#: A cross timestamp is taken at one instant, but by counters: of the system at 19.2 MHz or faster (53 ns), of the PHC at
+#: 125 MHz or faster (8 ns).
+PRECISE_GRANULARITY_NS = 61
+
+#: 1952 to 2242: the nanoseconds between any two of these fit into 64 bits.
+_EARLIEST_S, _LATEST_S = -(2**29), 2**33
+
+_CLOCK_TIME = struct.Struct("=qI4x")  # struct ptp_clock_time: seconds, nanoseconds
+_HEAD = 16
+
+
+class Request(IntEnum):
+    """Every ioctl that a PHC is sent, best first. None of them sets anything."""
+
+    PRECISE = 0xC0403D08
+    EXTENDED = 0xC4C03D09
+    BASIC = 0x43403D05
+
+
+_SIZES = {Request.PRECISE: 64, Request.EXTENDED: 1216, Request.BASIC: 832}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The PHC showed `phc_ns` at some instant from `before_ns` to `after_ns` of CLOCK_REALTIME."""
+
+    before_ns: int
+    phc_ns: int
+    after_ns: int
+
+    @property
+    def width_ns(self) -> int:
+        return self.after_ns - self.before_ns
+
+    @property
+    def offset_ns(self) -> int:
+        """CLOCK_REALTIME minus PHC, within half the width."""
+        return (self.before_ns + self.after_ns) // 2 - self.phc_ns
+
+
+def question(request: Request, readings: int) -> bytearray:
+    """What is handed to the ioctl, which writes the answer into it. The `clockid` of newer kernels is 0: CLOCK_REALTIME."""
+    asked = bytearray(_SIZES[request])
+    if request is not Request.PRECISE:
+        struct.pack_into("=I", asked, 0, readings)
+    return asked
+
+
+def windows(request: Request, answer: bytes) -> tuple[Window, ...]:
+    """Raises Malformed."""
+    if len(answer) != _SIZES[request]:
+        raise Malformed(f"{request.name}: {len(answer)} octets where {_SIZES[request]} are due")
+    if request is Request.PRECISE:
+        phc_ns, realtime_ns = _times(answer, 0, 2)
+        half_ns = PRECISE_GRANULARITY_NS // 2
+        return (Window(realtime_ns - half_ns, phc_ns, realtime_ns - half_ns + PRECISE_GRANULARITY_NS),)
+    (count,) = struct.unpack_from("=I", answer)
+    if not 1 <= count <= MAX_READINGS:
+        raise Malformed(f"{request.name}: {count} readings")
+    if request is Request.EXTENDED:
+        times = _times(answer, _HEAD, 3 * count)
+        return tuple(Window(*times[at : at + 3]) for at in range(0, 3 * count, 3))
+    times = _times(answer, _HEAD, 2 * count + 1)
+    return tuple(Window(*times[at : at + 3]) for at in range(0, 2 * count, 2))
+
+
+def shortest(of: tuple[Window, ...]) -> Window:
+    """The one that was disturbed least. Raises Malformed where none ends after it began: no such window says anything."""
+    sound = [window for window in of if window.width_ns >= 0]
+    if not sound:
+        raise Malformed("every reading ends before it began")
+    return min(sound, key=lambda window: window.width_ns)
+
+
+def _times(answer: bytes, start: int, count: int) -> list[int]:
+    """`count` struct ptp_clock_time in a row, in nanoseconds."""
+    pairs = [_CLOCK_TIME.unpack_from(answer, start + at * _CLOCK_TIME.size) for at in range(count)]
+    if any(nanoseconds >= NS_PER_S for _, nanoseconds in pairs):
+        raise Malformed("a second of more than 10^9 nanoseconds")
+    if not all(_EARLIEST_S <= seconds <= _LATEST_S for seconds, _ in pairs):
+        raise Malformed("a time before 1952 or after 2242")
+    return [seconds * NS_PER_S + nanoseconds for seconds, nanoseconds in pairs]

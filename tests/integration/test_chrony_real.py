@@ -1,0 +1,345 @@
+"""The chrony driver against a real chronyd, which follows another one; neither may touch the machine's clock (`-x`)."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from timesyncd.drivers._chrony_protocol import Command, SourceData, SourceStats, Tracking
+from timesyncd.drivers._chrony_socket import Address, Conversation
+from timesyncd.drivers.chrony import Chrony, ChronyOptions
+from timesyncd.errors import Unreachable
+from timesyncd.sample import NoSample, Reading, UtcSample
+from timesyncd.testbed.tools import dying_with_parent
+
+pytestmark = pytest.mark.integration
+
+#: The client's `offset` for its server: what it measures is shifted by so much, so it takes its clock for so much behind.
+SHIFT_S = 0.002
+
+
+def find(tool: str) -> str:
+    path = shutil.which(tool, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
+    assert path is not None, f"{tool} is not installed: Debian package chrony"
+    return path
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Chronyd:
+    """A chronyd that only watches, in a folder of its own; `lines` are its configuration."""
+
+    folder: Path
+    lines: list[str]
+    command_port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(mode=0o770)
+        own = [
+            f"cmdport {self.command_port}",
+            "bindcmdaddress 127.0.0.1",
+            f"bindcmdaddress {self.unix_address}",
+            f"pidfile {self.folder / 'pid'}",
+        ]
+        (self.folder / "chrony.conf").write_text("\n".join([*own, *self.lines, ""]))
+
+    @property
+    def unix_address(self) -> Path:
+        return self.folder / "chronyd.sock"
+
+    @property
+    def udp_address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.command_port
+
+    def start(self) -> None:
+        self.unix_address.unlink(missing_ok=True)  # a killed one leaves it
+        command = [find("chronyd"), "-x", "-d", "-u", "root", "-f", str(self.folder / "chrony.conf")]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(dying_with_parent(command), stdout=log, stderr=log)
+        wait_until(self.unix_address.exists)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(10)
+            self.process = None
+
+    def ask(self, *question: str) -> list[list[str]]:
+        """What chrony's own client prints, as rows of a table."""
+        command = [find("chronyc"), "-c", "-n", "-h", str(self.unix_address), *question]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return list(csv.reader(done.stdout.splitlines()))
+
+
+@dataclass
+class ChronyPair:
+    server: Chronyd
+    client: Chronyd
+
+
+def wait_until(holds: Callable[[], bool], within_s: float = 15.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"{holds} did not come true"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def pair() -> Iterator[ChronyPair]:
+    """A server that passes its own clock for UTC, and a client that has it and a source which does not answer."""
+    port = free_port()
+    serves = [f"port {port}", "bindaddress 127.0.0.1", "local stratum 8", "allow 127.0.0.1"]
+    follows = [
+        "port 0",
+        f"server 127.0.0.1 port {port} iburst minpoll -4 maxpoll -3 offset {SHIFT_S}",
+        f"server 127.0.0.2 port {free_port()}",
+    ]
+    with tempfile.TemporaryDirectory(prefix="chrony-") as short:  # a UNIX socket's path has 107 characters at most
+        both = ChronyPair(Chronyd(Path(short) / "server", serves), Chronyd(Path(short) / "client", follows))
+        try:
+            both.server.start()
+            both.client.start()
+            yield both
+        finally:
+            both.client.end(signal.SIGKILL)
+            both.server.end(signal.SIGKILL)
+
+
+def settled(chronyd: Chronyd) -> None:
+    """Wait for a frequency that is known well: without, chronyd itself knows little."""
+    wait_until(lambda: 0 < float(chronyd.ask("tracking")[0][9]) < 2, 30)
+
+
+def driver_of(address: str, folder: Path) -> Chrony:
+    return Chrony("utc", ChronyOptions(address=address), folder)
+
+
+def written(chronyd: Chronyd, transport: str) -> str:
+    return str(chronyd.unix_address) if transport == "unix" else f"127.0.0.1:{chronyd.command_port}"
+
+
+async def polled(driver: Chrony) -> Reading:
+    (reading,) = await driver.poll()
+    return reading
+
+
+async def sample_of(driver: Chrony, within_s: float = 30.0) -> UtcSample:
+    """The first sample."""
+    deadline = time.monotonic() + within_s
+    while True:
+        reading = await polled(driver)
+        if isinstance(reading, UtcSample):
+            return reading
+        assert time.monotonic() < deadline, reading
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("transport", ["udp", "unix"])
+async def test_both_transports_give_the_clock_as_it_is(pair: ChronyPair, transport: str, tmp_path: Path) -> None:
+    """
+    The client takes its clock for 2 ms behind, and the offset is negative; nothing is left behind in chronyd's folder.
+    """
+    settled(pair.client)
+    driver = driver_of(written(pair.client, transport), tmp_path)
+    await driver.open()
+    taken = await sample_of(driver)
+    await driver.close()
+
+    assert (taken.reference, taken.stratum, taken.leap) == ("127.0.0.1", 9, "none")
+    assert abs(taken.offset_ns + SHIFT_S * 1e9) < taken.error_ns
+    assert 0 < taken.error_ns < 1_000_000
+    assert [(source.name, source.state) for source in taken.ntp_sources] == [
+        ("127.0.0.1", "selected"),
+        ("127.0.0.2", "nonselectable"),
+    ]
+    assert taken.ntp_sources[1].offset_ns is None
+    assert sorted(file.name for file in pair.client.folder.iterdir()) == ["chrony.conf", "chronyd.sock", "log", "pid"]
+
+
+def shown(answer: Tracking) -> list[str]:
+    """As `chronyc -c -n tracking` prints it."""
+    _, seconds, nanoseconds = answer.reference_time
+    leap = {
+        "none": "Normal",
+        "insert": "Insert second",
+        "delete": "Delete second",
+        "unsynchronised": "Not synchronised",
+    }
+    return [
+        f"{answer.reference_id:08X}", answer.reference, str(answer.stratum), f"{seconds}.{nanoseconds:09d}",
+        f"{answer.current_correction_s:.9f}", f"{answer.last_offset_s:.9f}", f"{answer.rms_offset_s:.9f}",
+        f"{answer.frequency_ppm:.3f}", f"{answer.residual_frequency_ppm:.3f}", f"{answer.skew_ppm:.3f}",
+        f"{answer.root_delay_s:.9f}", f"{answer.root_dispersion_s:.9f}", f"{answer.update_interval_s:.1f}", leap[answer.leap],
+    ]  # fmt: skip
+
+
+def shown_source(answer: SourceData) -> list[str]:
+    """As `chronyc -c -n sources` prints it."""
+    state = dict(zip(("selected", "nonselectable", "unselected", "selectable"), "*?-+", strict=True))[answer.state]
+    since = 0xFFFFFFFF if answer.since_sample_s is None else answer.since_sample_s
+    return [
+        "^", state, answer.name, str(answer.stratum), str(answer.poll), f"{answer.reachability:o}", str(since),
+        f"{answer.adjusted_s:.9f}", f"{answer.measured_s:.9f}", f"{answer.error_s:.9f}",
+    ]  # fmt: skip
+
+
+def shown_stats(answer: SourceStats) -> list[str]:
+    """As `chronyc -c -n sourcestats` prints it."""
+    return [
+        answer.name, str(answer.samples), str(answer.runs), str(answer.span_s), f"{answer.residual_frequency_ppm:.3f}",
+        f"{answer.skew_ppm:.3f}", f"{answer.offset_s:.9f}", f"{answer.deviation_s:.9f}",
+    ]  # fmt: skip
+
+
+async def everything(address: Address) -> tuple[list[str], list[list[str]], list[list[str]]]:
+    conversation = Conversation()
+    await conversation.open(address, "utc")
+    try:
+        tracking = await conversation.ask(Tracking, Command.TRACKING)
+        data = [await conversation.ask(SourceData, Command.SOURCE_DATA, index) for index in (0, 1)]
+        stats = [await conversation.ask(SourceStats, Command.SOURCE_STATS, index) for index in (0, 1)]
+    finally:
+        conversation.close()
+    return shown(tracking), [shown_source(each) for each in data], [shown_stats(each) for each in stats]
+
+
+@pytest.mark.parametrize("transport", ["udp", "unix"])
+async def test_every_field_is_what_chronyc_reads(pair: ChronyPair, transport: str) -> None:
+    """
+    Asked while nothing moves: the server is gone, and out of reach. What chronyd computes anew for each question differs by what
+    passes in between: correction, dispersion, age of the samples, estimated offset.
+    """
+    settled(pair.client)
+    pair.server.end()
+    await asyncio.sleep(2)
+    tracking, sources, stats = await everything(
+        pair.client.unix_address if transport == "unix" else pair.client.udp_address
+    )
+    (theirs,), their_sources, their_stats = (pair.client.ask(what) for what in ("tracking", "sources", "sourcestats"))
+
+    assert tracking[:4] + tracking[5:11] + tracking[12:] == theirs[:4] + theirs[5:11] + theirs[12:]
+    assert float(tracking[4]) == pytest.approx(float(theirs[4]), abs=1e-6)
+    assert float(tracking[11]) == pytest.approx(float(theirs[11]), abs=1e-6)
+    assert [row[:6] + row[8:] for row in sources] == [row[:6] + row[8:] for row in their_sources]
+    assert [row[:6] + row[7:] for row in stats] == [row[:6] + row[7:] for row in their_stats]
+    assert [float(row[6]) for row in stats] == pytest.approx([float(row[6]) for row in their_stats], abs=1e-7)
+
+
+async def test_the_truth_is_inside_while_the_server_goes_another_way(pair: ChronyPair, tmp_path: Path) -> None:
+    """
+    The server's own clock is sent 50 ppm ahead of ours, by its own command. How far it is, it says itself: that is the truth, which each
+    sample must hold, also two seconds later. chronyd may not steer (-x), so the clock goes on to run 50 ppm too fast or slow.
+    """
+    settled(pair.client)
+    pair.server.ask("dfreq", "50")
+    await asyncio.sleep(5)
+    settled(pair.client)
+    driver = driver_of(written(pair.client, "unix"), tmp_path)
+    await driver.open()
+    before = true_offset_ns(pair.server)
+    taken = await sample_of(driver)
+    after = true_offset_ns(pair.server)
+    await asyncio.sleep(2)
+    later = true_offset_ns(pair.server)
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - taken.as_of_ns / 1e9
+    await driver.close()
+
+    assert taken.frequency_ppb == pytest.approx(-50_000, abs=5_000)
+    assert min(before, after) - taken.error_ns <= taken.offset_ns <= max(before, after) + taken.error_ns
+    assert abs(later - after) > 2 * taken.error_ns
+    assert abs(later - taken.offset_ns) <= taken.error_ns + taken.growth_ppb * age_s
+
+
+def true_offset_ns(server: Chronyd) -> float:
+    """Local minus what the server serves, as the client measures it: both have one clock, and the server says what it adds to it."""
+    return -(float(server.ask("tracking")[0][4]) + SHIFT_S) * 1e9
+
+
+async def test_the_sign_of_a_source_s_offset(pair: ChronyPair, tmp_path: Path) -> None:
+    """The server steps 50 ms back, so our clock is ahead of it: positive, as long as chronyd has not taken it in."""
+    settled(pair.client)
+    driver = driver_of(written(pair.client, "udp"), tmp_path)
+    await driver.open()
+    before = true_offset_ns(pair.server)
+    pair.server.ask("doffset", "0.05")
+    stepped = true_offset_ns(pair.server) - before
+    offsets = []
+    for _ in range(100):
+        reading = await polled(driver)
+        if isinstance(reading, UtcSample):
+            offsets.append(reading.ntp_sources[0].offset_ns or 0)
+        await asyncio.sleep(0.02)
+    await driver.close()
+
+    assert max(offsets, key=abs) == pytest.approx(stepped, rel=0.05)
+
+
+async def test_killed_and_started_again(pair: ChronyPair, tmp_path: Path) -> None:
+    """Lost at the next poll with the reason, back after a new open; until it has measured, it is not synchronised."""
+    driver = driver_of(written(pair.client, "unix"), tmp_path)
+    await driver.open()
+    await sample_of(driver)
+    pair.client.end(signal.SIGKILL)
+    with pytest.raises(Unreachable, match="nobody answers there: is chronyd running"):
+        await driver.poll()
+    await driver.close()
+    pair.client.start()
+    await driver.open()
+    first = await polled(driver)
+    again = await sample_of(driver)
+    await driver.close()
+
+    assert isinstance(first, NoSample) and not first.stepped
+    assert re.fullmatch(
+        r"chronyd is not synchronised: 127\.0\.0\.1 is \w+, 127\.0\.0\.2 is nonselectable", first.reason
+    )
+    assert again.reference == "127.0.0.1"
+
+
+async def test_nobody_at_the_udp_port(tmp_path: Path) -> None:
+    """The port is closed: told at once, not after a time-out."""
+    driver = driver_of(f"127.0.0.1:{free_port()}", tmp_path)
+    await driver.open()
+    with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: nobody answers there: is chronyd running"):
+        await driver.poll()
+    await driver.close()
+
+
+async def test_a_chronyd_that_follows_only_itself(pair: ChronyPair, tmp_path: Path) -> None:
+    """The server calls itself synchronised, at dispersion 0; nobody ever told it the time."""
+    driver = driver_of(written(pair.server, "udp"), tmp_path)
+    await driver.open()
+    taken = await polled(driver)
+    await driver.close()
+
+    assert isinstance(taken, NoSample)
+    assert taken.reason == "chronyd follows no source, only its own clock (its directive `local`)"
+
+
+async def test_the_unix_socket_is_not_for_everybody(pair: ChronyPair) -> None:
+    """Another user is told so, with the way out."""
+    os.seteuid(65534)
+    try:
+        with pytest.raises(Unreachable, match=r"chronyd\.sock: permission denied: .* anybody UDP 127\.0\.0\.1:323$"):
+            await Conversation().open(pair.client.unix_address, "utc")
+    finally:
+        os.seteuid(0)
