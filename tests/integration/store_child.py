@@ -28,6 +28,7 @@ SAMPLE = ClockSample(
     source="ptp",
     clock="realtime",
     as_of_ns=0,
+    read_ns=2,
     real_minus_boot_ns=0,
     offset_ns=0,
     path_delay_ns=2_000,

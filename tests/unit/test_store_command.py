@@ -74,11 +74,39 @@ def test_the_table_is_for_people(path: Path, capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
 
     assert code == 0
-    assert lines[1].split() == ["UTC", "local", "offset", "path", "delay", "bound", "status", "port", "note"]
-    assert lines[2].split()[4:] == ["100", "ns", "2.00", "us", "unknown", "unknown", "SLAVE"]
+    assert lines[1].split() == [
+        "UTC",
+        "local",
+        "offset",
+        "path",
+        "delay",
+        "bound",
+        "at",
+        "99.7%",
+        "status",
+        "port",
+        "note",
+    ]
+    assert lines[2].split()[4:] == ["100", "ns", "2.00", "us", "unknown", "unknown", "unknown", "SLAVE"]
     assert lines[-2].endswith("no samples: no answer within 1 s")
     assert lines[-1] == "the newest 100 samples of the span; --limit shows more"
     assert len(lines) == 2 + 100 + 2
+
+
+def test_a_span_without_anything_has_no_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Headings of nothing would look as if something had gone wrong."""
+    code = run("gm", "--store", str(path), "--since", "2h", "--until", "1h")
+
+    assert (code, capsys.readouterr().out) == (0, "gm: nothing in this span\n")
+
+
+def test_a_source_that_never_gave_a_sample_has_no_columns_of_samples() -> None:
+    """Of what kind it is nobody knows yet, so when and why are all."""
+    record = {"kind": "event", "realtime_ns": 0, "reason": "no PHC", "port_state": None}
+    headings, rows = table_of("event", [record], UTC)
+
+    assert [heading for heading, _ in headings] == ["UTC", "local", "note"]
+    assert rows == [TIMES + ["no samples: no PHC"]]
 
 
 def test_json_is_one_object_a_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +204,7 @@ def test_a_line_has_both_times_and_the_reason() -> None:
         "offset_ns": -1_234,
         "path_delay_ns": 45_600,
         "gm_bound_ns": None,
+        "gm_stat_bound_ns": None,
         "gm_status": "UNKNOWN",
         "port_state": "SLAVE",
         "gm_reason": "PHC_NOT_MEASURED",
@@ -183,9 +212,59 @@ def test_a_line_has_both_times_and_the_reason() -> None:
     _, rows = table_of("clock", [record], timezone(timedelta(hours=1), "CET"))
 
     assert rows == [
-        ["2023-11-14 22:13:20.123", "23:13:20 CET", "-1.23 us", "45.6 us", "unknown", "UNKNOWN", "SLAVE"]
+        ["2023-11-14 22:13:20.123", "23:13:20 CET", "-1.23 us", "45.6 us", "unknown", "unknown", "UNKNOWN", "SLAVE"]
         + ["ptp4l measures the PHC (hardware stamps); PHC to system clock is not measured"]
     ]
+
+
+TIMES = ["1970-01-01 00:00:00.000", "00:00:00 UTC"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "cells"),
+    [
+        ({}, ["phc:0", "-37 s -412 ns", "300 ns", "extended", "runs", ""]),
+        ({"steered": None}, ["phc:0", "-37 s -412 ns", "300 ns", "extended", "not looked for", ""]),
+        ({"offset_ns": -36_999_999_588}, ["phc:0", "-37 s +412 ns", "300 ns", "extended", "runs", ""]),
+        ({"offset_ns": -5}, ["phc:0", "-5 ns", "300 ns", "extended", "runs", ""]),
+    ],
+)
+def test_a_phc_is_told_to_the_nanosecond(changes: dict[str, object], cells: list[str]) -> None:
+    """Beside 37 s of another timescale three digits would hide what counts."""
+    record = {
+        "kind": "phc", "realtime_ns": 0, "clock": "phc:0", "offset_ns": -37_000_000_412, "width_ns": 599, "method": "extended",
+        "steered": True,
+    }  # fmt: skip
+    headings, rows = table_of("phc", [record | changes], UTC)
+
+    assert rows == [TIMES + cells]
+    assert len(headings) == len(rows[0])
+
+
+def test_an_ntp_daemon_is_told_with_the_bound_of_the_node() -> None:
+    """Its own offset and error, and what the node made of it; why there is no bound is the note."""
+    record = {
+        "kind": "utc", "realtime_ns": 0, "offset_ns": -1_500, "error_ns": 400_000, "utc_bound_ns": None, "utc_status": "DISRUPTED",
+        "reference": "10.0.0.1", "stratum": 2, "utc_reason": "CLOCK_STEPPED",
+    }  # fmt: skip
+    headings, rows = table_of("utc", [record], UTC)
+
+    assert rows == [
+        TIMES + ["-1.50 us", "400 us", "unknown", "DISRUPTED", "10.0.0.1", "2", "the system clock was stepped"]
+    ]
+    assert len(headings) == len(rows[0])
+
+
+def test_the_kernel_s_word_is_a_line() -> None:
+    """A TAI offset of 0 is one that nobody has set."""
+    record = {
+        "kind": "kernel", "realtime_ns": 0, "frequency_ppb": -1_830, "maxerror_ns": 16_000_000_000, "synchronized": False,
+        "leap": "none", "tai_offset_s": 0, "disciplines": ["chronyd", "phc2sys"], "undecided_disciplines": ["ptp4l"],
+    }  # fmt: skip
+    headings, rows = table_of("kernel", [record], UTC)
+
+    assert rows == [TIMES + ["-1830 ppb", "16.0 s", "no", "none", "not set", "chronyd, phc2sys", "perhaps ptp4l"]]
+    assert len(headings) == len(rows[0])
 
 
 def test_a_gap_is_a_line_of_its_own() -> None:
@@ -193,7 +272,7 @@ def test_a_gap_is_a_line_of_its_own() -> None:
     record = {"kind": "gap", "realtime_ns": 0, "rows_lost": 12, "reason": "the store fell behind"}
     headings, rows = table_of("clock", [record], UTC)
 
-    assert rows == [["1970-01-01 00:00:00.000", "00:00:00 UTC"] + [""] * 5 + ["12 rows lost: the store fell behind"]]
+    assert rows == [["1970-01-01 00:00:00.000", "00:00:00 UTC"] + [""] * 6 + ["12 rows lost: the store fell behind"]]
     assert len(headings) == len(rows[0])
 
 

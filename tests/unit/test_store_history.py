@@ -21,7 +21,16 @@ from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages import AlarmEventMessage
-from timesyncd.sample import ClockState, GrandmasterSample, NoSample, Satellite, TimeErrorSeries
+from timesyncd.sample import (
+    ClockState,
+    GrandmasterSample,
+    KernelSample,
+    NoSample,
+    PhcSample,
+    Satellite,
+    TimeErrorSeries,
+    UtcSample,
+)
 from timesyncd.store import history
 from timesyncd.store.writer import Store
 
@@ -250,3 +259,24 @@ def test_a_span_is_found_by_the_index(path: Path) -> None:
 
     index = "ix_clock_sample_source_realtime_ns (source=? AND realtime_ns>? AND realtime_ns<?)"
     assert plan == [f"SEARCH clock_sample USING INDEX {index}"]
+
+
+def test_every_kind_of_clock_source_is_kept(tmp_path: Path) -> None:
+    """PHC, UTC and kernel readings come back under their own kind, each with all that was read."""
+    path = tmp_path / "history.sqlite"
+    store = Store(Settings(path=path), FakeClocks(), lambda problem: None)
+    store.start()
+    at = (HEALTHY.as_of_ns, HEALTHY.real_minus_boot_ns)
+    store.put(Observation(PhcSample("nic", "phc:0", *at, -37, 6, "extended", steered=True), None))
+    store.put(Observation(UtcSample("ntp", *at, -5, 7, 51, "10.0.0.1", 2, "normal", 8, 9), None))
+    kernel = KernelSample(
+        "kernel", FakeClocks().boottime_ns(), 1, 2, 3, True, "none", 37, ("chronyd",), vm_disruptions=4
+    )
+    store.put(Observation(kernel, None))
+    store.stop()
+    found = {name: next(history.samples(path, name, 0, 2**62)) for name in ("nic", "ntp", "kernel")}
+
+    assert history.sources(path) == {"kernel": "kernel", "nic": "phc", "ntp": "utc"}
+    assert (found["nic"]["kind"], found["nic"]["width_ns"], found["nic"]["steered"]) == ("phc", 6, True)
+    assert (found["ntp"]["error_ns"], found["ntp"]["reference"], found["ntp"]["ntp_sources"]) == (7, "10.0.0.1", [])
+    assert (found["kernel"]["disciplines"], found["kernel"]["vm_disruptions"]) == (["chronyd"], 4)

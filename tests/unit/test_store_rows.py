@@ -11,7 +11,18 @@ from unit_samples import EVERYTHING, REAL_MINUS_BOOT_NS
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages import AlarmEventMessage
-from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState, TimeErrorSeries
+from timesyncd.sample import (
+    ClockSample,
+    DelayExchange,
+    GrandmasterSample,
+    KernelSample,
+    NoSample,
+    NtpSource,
+    PhcSample,
+    PortState,
+    TimeErrorSeries,
+    UtcSample,
+)
 from timesyncd.store import rows, tables
 from timesyncd.store.rows import (
     SourceState,
@@ -19,8 +30,11 @@ from timesyncd.store.rows import (
     clock_row,
     grandmaster_entries,
     grandmaster_row,
+    kernel_entry,
+    phc_entry,
     series_entries,
     state_of,
+    utc_entry,
 )
 from timesyncd.store.whole import WHOLE_EVERY_NS, WholeRows
 
@@ -33,7 +47,10 @@ BOUND = ErrorBound(
     gm_status=ClockStatus.SYNCHRONIZED,
     utc_status=ClockStatus.UNKNOWN,
     utc_seconds_removed=0,
+    gm_stat=Bound(1_900, 1_100),
     terms={"offset": 100, "path_delay": 2_000},
+    stat_terms={"noise": 1_900},
+    rates={"steering": 50_000, "grandmaster_rate": 100},
 )
 
 
@@ -63,6 +80,42 @@ def test_a_bound_is_stored_with_its_growth_and_terms() -> None:
     assert row["port_state"] == "SLAVE"
     assert (row["gm_bound_ns"], row["gm_growth_ppb"], row["gm_reason"]) == (2_200, 50_100, None)
     assert (row["gm_status"], row["terms"]) == ("SYNCHRONIZED", {"offset": 100, "path_delay": 2_000})
+
+
+def test_both_bounds_are_stored_with_what_they_are_made_of() -> None:
+    """The statistical one beside the hard one, its terms and the rates by name; what is not computed is NULL."""
+    row = clock_row(HEALTHY, BOUND)
+
+    assert (row["gm_stat_bound_ns"], row["gm_stat_growth_ppb"], row["utc_stat_bound_ns"]) == (1_900, 1_100, None)
+    assert (row["stat_terms"], row["rates"]) == ({"noise": 1_900}, {"steering": 50_000, "grandmaster_rate": 100})
+    assert [clock_row(HEALTHY, None)[name] for name in ("gm_stat_bound_ns", "stat_terms", "rates")] == [None] * 3
+
+
+def test_raw_exchanges_are_stored_where_they_were_seen() -> None:
+    """As JSON of plain objects, NULL where the PTP daemon does not give them away; and when the sample was read."""
+    seen = clock_row(replace(HEALTHY, exchanges=(DelayExchange(5, 990),), read_ns=HEALTHY.as_of_ns + 3), None)
+
+    assert (seen["exchanges"], seen["read_ns"]) == (({"local_ns": 5, "reverse_ns": 990},), HEALTHY.as_of_ns + 3)
+    assert clock_row(HEALTHY, None)["exchanges"] is None
+
+
+def test_the_other_sources_have_a_table_each() -> None:
+    """Every field of a reading has its column; a row is dated on CLOCK_REALTIME."""
+    ntp = NtpSource("10.0.0.1", "selected", 1, 255, 1, 2, 3)
+    utc = UtcSample("ntp", 10, 90, -5, 7, 51, "10.0.0.1", 2, "normal", 8, 9, ntp_sources=(ntp,))
+    entries = [
+        phc_entry(PhcSample("nic", "phc:0", 10, 90, -37, 6, "extended"), 1),
+        utc_entry(utc, replace(BOUND, utc_hard=Bound(12, 51), utc_status=ClockStatus.SYNCHRONIZED), 1),
+        kernel_entry(KernelSample("kernel", 10, 1, 2, 3, True, "none", 37, ("chronyd",)), 90, 1),
+    ]
+
+    assert [(entry.source, entry.realtime_ns) for entry in entries] == [("nic", 100), ("ntp", 100), ("kernel", 100)]
+    assert [set(entry.row) for entry in entries] == [
+        set(table.c.keys()) - {"id"} for table in (tables.phc_sample, tables.utc_sample, tables.kernel_sample)
+    ]
+    assert (entries[1].row["utc_bound_ns"], entries[1].row["utc_status"]) == (12, "SYNCHRONIZED")
+    assert entries[1].row["ntp_sources"][0]["name"] == "10.0.0.1"
+    assert utc_entry(utc, None, 1).row["utc_bound_ns"] is None
 
 
 def test_an_unbounded_clock_is_null_with_its_reason() -> None:

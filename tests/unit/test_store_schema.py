@@ -13,11 +13,13 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from samples import HEALTHY
 
 from timesyncd.errors import StoreError
 from timesyncd.store import history
 from timesyncd.store.database import migrate, writer_engine
-from timesyncd.store.tables import metadata
+from timesyncd.store.rows import clock_row
+from timesyncd.store.tables import TIMED, metadata
 
 
 def test_the_migrated_schema_is_the_tables(tmp_path: Path) -> None:
@@ -31,6 +33,13 @@ def test_the_migrated_schema_is_the_tables(tmp_path: Path) -> None:
     engine.dispose()
 
     assert differences == []
+
+
+def test_every_table_of_samples_is_cut() -> None:
+    """What has a source and a time is old one day: retention knows each such table."""
+    with_both = [table for table in metadata.sorted_tables if {"source", "realtime_ns"} <= set(table.c.keys())]
+
+    assert {table.name for table in with_both} == {table.name for table in TIMED}
 
 
 def made_at(revision: str, path: Path) -> None:
@@ -62,6 +71,29 @@ def test_a_file_of_the_first_version_keeps_its_rows(tmp_path: Path) -> None:
     assert (record["clock_class"], record["model"], record["satellites"]) == (6, "TP", [{"number": 3}])
     assert (record["ports"], record["leap"], record["alarms"]) == (None, None, None)
     assert finding == [("a", "r", None)]
+
+
+def test_a_file_of_the_second_version_keeps_its_samples(tmp_path: Path) -> None:
+    """A clock's samples are read as before; what 0003 adds is NULL in them, and its tables are there and empty."""
+    path = tmp_path / "history.sqlite"
+    made_at("0002", path)
+    row = clock_row(HEALTHY, None)
+    old = {name: value for name, value in row.items() if name not in ADDED_BY_0003 and value is not None}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        names, marks = ", ".join(old), ", ".join("?" * len(old))
+        connection.execute(f"INSERT INTO clock_sample ({names}) VALUES ({marks})", list(old.values()))
+    migrate(path)
+    [record] = history.samples(path, HEALTHY.source, 0, 2**62)
+
+    assert {name: record[name] for name in old} == old
+    assert [record[name] for name in ADDED_BY_0003] == [None] * len(ADDED_BY_0003)
+    assert history.sources(path) == {HEALTHY.source: "clock"}
+
+
+ADDED_BY_0003 = (
+    "read_ns", "exchanges", "parent_stat_bound_ns", "parent_stat_growth_ppb", "gm_stat_bound_ns", "gm_stat_growth_ppb",
+    "utc_stat_bound_ns", "utc_stat_growth_ppb", "stat_terms", "rates",
+)  # fmt: skip
 
 
 def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:

@@ -14,13 +14,25 @@ from timesyncd.bound import Reason
 from timesyncd.sample import ClockState
 from timesyncd.store.database import reader_engine, store_error
 from timesyncd.store.retention import source_names
-from timesyncd.store.tables import SLOW, alarm_event, clock_sample, gap, grandmaster_sample, source_event, time_error
+from timesyncd.store.tables import (
+    SLOW,
+    alarm_event,
+    clock_sample,
+    gap,
+    grandmaster_sample,
+    kernel_sample,
+    phc_sample,
+    source_event,
+    time_error,
+    utc_sample,
+)
 
-Kind = Literal["clock", "grandmaster", "event", "gap", "alarm", "time_error"]
+Kind = Literal["clock", "phc", "utc", "kernel", "grandmaster", "event", "gap", "alarm", "time_error"]
 Record = dict[str, Any]
 """A row by column names, and its `kind`; the store's own `id` is left out, and every grandmaster's sample is whole."""
 
-_SAMPLES: dict[Kind, Table] = {"clock": clock_sample, "grandmaster": grandmaster_sample}
+_CLOCKS: dict[Kind, Table] = {"clock": clock_sample, "phc": phc_sample, "utc": utc_sample, "kernel": kernel_sample}
+_SAMPLES: dict[Kind, Table] = {**_CLOCKS, "grandmaster": grandmaster_sample}
 _EVENTS: dict[Kind, Table] = {"event": source_event, "alarm": alarm_event, "gap": gap}
 
 _LOCKED_CLASSES = (None, 6, 13)
@@ -48,9 +60,8 @@ def samples(
     Raises StoreError.
     """
     with _reading(path) as connection:
-        yield from _records(
-            connection, "clock", _newest(clock_sample, source, since_realtime_ns, until_realtime_ns, limit)
-        )
+        for kind, table in _CLOCKS.items():
+            yield from _records(connection, kind, _newest(table, source, since_realtime_ns, until_realtime_ns, limit))
         thin = _records(
             connection, "grandmaster", _newest(grandmaster_sample, source, since_realtime_ns, until_realtime_ns, limit)
         )

@@ -10,12 +10,21 @@ from sqlalchemy import Table
 
 from timesyncd.bound import Bound, ErrorBound, Reason
 from timesyncd.messages import AlarmEventMessage, FindingMessage, status_name
-from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState, Reading, TimeErrorSeries
+from timesyncd.sample import (
+    ClockSample,
+    GrandmasterSample,
+    KernelSample,
+    NoSample,
+    PhcSample,
+    PortState,
+    Reading,
+    TimeErrorSeries,
+    UtcSample,
+)
 from timesyncd.store import tables
 
 Row = dict[str, Any]
 
-_CLOCK_FIELDS = tuple(field.name for field in fields(ClockSample))
 _UNIT_FIELDS = tuple(field.name for field in fields(GrandmasterSample))
 
 #: A day of one channel is 86,400 points: in pieces, so that neither a batch nor a loss is that large.
@@ -73,6 +82,23 @@ def clock_entry(sample: ClockSample, bound: ErrorBound | None, now_ns: int) -> E
     return Entry(tables.clock_sample, row, sample.source, row["realtime_ns"], now_ns)
 
 
+def phc_entry(sample: PhcSample, now_ns: int) -> Entry:
+    row = _fields(sample) | {"realtime_ns": sample.as_of_ns + sample.real_minus_boot_ns}
+    return Entry(tables.phc_sample, row, sample.source, row["realtime_ns"], now_ns)
+
+
+def utc_entry(sample: UtcSample, bound: ErrorBound | None, now_ns: int) -> Entry:
+    row = _fields(sample) | {"realtime_ns": sample.as_of_ns + sample.real_minus_boot_ns}
+    row |= _bound_columns("utc", None if bound is None else bound.utc_hard)
+    row["utc_status"] = None if bound is None else status_name(bound.utc_status)
+    return Entry(tables.utc_sample, row, sample.source, row["realtime_ns"], now_ns)
+
+
+def kernel_entry(sample: KernelSample, real_minus_boot_ns: int, now_ns: int) -> Entry:
+    row = _fields(sample) | {"realtime_ns": sample.boottime_ns + real_minus_boot_ns}
+    return Entry(tables.kernel_sample, row, sample.source, row["realtime_ns"], now_ns)
+
+
 def grandmaster_entries(
     sample: GrandmasterSample, own_error: Bound | None, real_minus_boot_ns: int, now_ns: int, *, whole: bool
 ) -> Iterator[Entry]:
@@ -121,15 +147,17 @@ def finding_entry(finding: FindingMessage, now_ns: int) -> Entry:
 
 
 def clock_row(sample: ClockSample, bound: ErrorBound | None) -> Row:
-    row = {name: getattr(sample, name) for name in _CLOCK_FIELDS}
+    row = _fields(sample)
+    row["exchanges"] = row["exchanges"] or None
     row["realtime_ns"] = sample.as_of_ns + sample.real_minus_boot_ns
     row["port_state"] = sample.port_state.name
     for name in ("parent", "gm", "utc"):
         row |= _bound_columns(name, None if bound is None else getattr(bound, f"{name}_hard"))
+        row |= _stat_columns(name, None if bound is None else getattr(bound, f"{name}_stat"))
     row["gm_status"] = None if bound is None else status_name(bound.gm_status)
     row["utc_status"] = None if bound is None else status_name(bound.utc_status)
     row["utc_seconds_removed"] = None if bound is None else bound.utc_seconds_removed
-    row["terms"] = None if bound is None else bound.terms
+    row |= {name: None if bound is None else getattr(bound, name) for name in ("terms", "stat_terms", "rates")}
     return row
 
 
@@ -141,6 +169,13 @@ def _bound_columns(name: str, bound: Bound | None) -> Row:
     return {f"{name}_bound_ns": bound_ns, f"{name}_growth_ppb": growth_ppb, f"{name}_reason": reason}
 
 
+def _stat_columns(name: str, bound: Bound | None) -> Row:
+    """Unbounded for the hard one's reason, or not computed yet."""
+    columns = _bound_columns(f"{name}_stat", bound)
+    del columns[f"{name}_stat_reason"]
+    return columns
+
+
 def grandmaster_row(sample: GrandmasterSample, own_error: Bound | None, real_minus_boot_ns: int, *, whole: bool) -> Row:
     """A row that is not whole says nothing of the slow columns."""
     row = {name: _plain(getattr(sample, name)) for name in _UNIT_FIELDS if whole or name not in tables.SLOW}
@@ -149,6 +184,10 @@ def grandmaster_row(sample: GrandmasterSample, own_error: Bound | None, real_min
     row["clock_state"] = None if sample.clock_state is None else sample.clock_state.value
     row["whole"] = whole
     return row | _bound_columns("utc", own_error)
+
+
+def _fields(sample: ClockSample | PhcSample | UtcSample | KernelSample) -> Row:
+    return {field.name: _plain(getattr(sample, field.name)) for field in fields(sample)}
 
 
 def _plain(value: Any) -> Any:

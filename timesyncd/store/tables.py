@@ -54,6 +54,7 @@ clock_sample = Table(
     _id(),
     *_texts("source", "clock", nullable=False),
     *_ints("realtime_ns", "as_of_ns", "real_minus_boot_ns", nullable=False),
+    *_ints("read_ns"),
     *_ints("offset_ns", "path_delay_ns", "granularity_ns", "ingress_time_ns", nullable=False),
     *_ints("frequency_ppb"),
     *_texts("port_state", "grandmaster_identity", "parent_identity", nullable=False),
@@ -62,6 +63,7 @@ clock_sample = Table(
     *_ints("current_utc_offset_s"),
     *_ints("sync_interval_ns", "delay_interval_ns", nullable=False),
     *_ints("delay_requests_sent", "delay_responses_received"),
+    *_jsons("exchanges"),
     *_texts("gm_status", "utc_status"),
     *_ints("parent_bound_ns", "parent_growth_ppb"),
     *_texts("parent_reason"),
@@ -70,7 +72,53 @@ clock_sample = Table(
     *_ints("utc_bound_ns", "utc_growth_ppb"),
     *_texts("utc_reason"),
     *_ints("utc_seconds_removed"),
-    *_jsons("terms"),
+    *_ints("parent_stat_bound_ns", "parent_stat_growth_ppb", "gm_stat_bound_ns", "gm_stat_growth_ppb"),
+    *_ints("utc_stat_bound_ns", "utc_stat_growth_ppb"),
+    *_jsons("terms", "stat_terms", "rates"),
+    Index(None, "source", "realtime_ns"),
+)
+
+phc_sample = Table(
+    "phc_sample",
+    metadata,
+    _id(),
+    *_texts("source", "clock", nullable=False),
+    *_ints("realtime_ns", "as_of_ns", "real_minus_boot_ns", "offset_ns", "width_ns", nullable=False),
+    *_texts("method", nullable=False),
+    *_ints("frequency_ppb", "system_frequency_ppb"),
+    *_flags("steered"),
+    Index(None, "source", "realtime_ns"),
+)
+
+utc_sample = Table(
+    "utc_sample",
+    metadata,
+    _id(),
+    *_texts("source", nullable=False),
+    *_ints("realtime_ns", "as_of_ns", "real_minus_boot_ns", "offset_ns", "error_ns", "growth_ppb", nullable=False),
+    *_texts("reference", nullable=False),
+    *_ints("stratum", nullable=False),
+    *_texts("leap", nullable=False),
+    *_ints("root_delay_ns", "root_dispersion_ns", nullable=False),
+    *_ints("frequency_ppb", "skew_ppb"),
+    *_jsons("ntp_sources"),
+    *_texts("utc_status"),
+    *_ints("utc_bound_ns", "utc_growth_ppb"),
+    *_texts("utc_reason"),
+    Index(None, "source", "realtime_ns"),
+)
+
+kernel_sample = Table(
+    "kernel_sample",
+    metadata,
+    _id(),
+    *_texts("source", nullable=False),
+    *_ints("realtime_ns", "boottime_ns", "frequency_ppb", "maxerror_ns", "esterror_ns", nullable=False),
+    *_flags("synchronized", nullable=False),
+    *_texts("leap", nullable=False),
+    *_ints("tai_offset_s", nullable=False),
+    *_jsons("disciplines", "undecided_disciplines"),
+    *_ints("vm_disruptions"),
     Index(None, "source", "realtime_ns"),
 )
 
@@ -169,4 +217,6 @@ incarnation = Table(
 )
 
 #: What retention cuts, and `history` reads: each has `source` and `realtime_ns`, and an index on both.
-TIMED = (clock_sample, grandmaster_sample, time_error, alarm_event, source_event, gap)
+TIMED = (
+    clock_sample, phc_sample, utc_sample, kernel_sample, grandmaster_sample, time_error, alarm_event, source_event, gap,
+)  # fmt: skip

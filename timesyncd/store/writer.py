@@ -16,7 +16,15 @@ from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages import AlarmEventMessage, FindingMessage
-from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, TimeErrorSeries
+from timesyncd.sample import (
+    ClockSample,
+    GrandmasterSample,
+    KernelSample,
+    NoSample,
+    PhcSample,
+    TimeErrorSeries,
+    UtcSample,
+)
 from timesyncd.store import retention, statements
 from timesyncd.store.backlog import Backlog
 from timesyncd.store.database import migrate, store_error, writer_engine
@@ -28,8 +36,11 @@ from timesyncd.store.rows import (
     event_entry,
     finding_entry,
     grandmaster_entries,
+    kernel_entry,
+    phc_entry,
     series_entries,
     state_of,
+    utc_entry,
 )
 from timesyncd.store.whole import WholeRows
 
@@ -99,6 +110,12 @@ class Store:
         match observation.reading:
             case ClockSample() as sample:
                 return [clock_entry(sample, observation.bound, now_ns)]
+            case PhcSample() as sample:
+                return [phc_entry(sample, now_ns)]
+            case UtcSample() as sample:
+                return [utc_entry(sample, observation.bound, now_ns)]
+            case KernelSample() as sample:
+                return [kernel_entry(sample, real_minus_boot, now_ns)]
             case GrandmasterSample() as sample:
                 whole = self._is_whole(sample)
                 return grandmaster_entries(sample, observation.own_error, real_minus_boot, now_ns, whole=whole)
