@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS, Bound, ClockStatus, ErrorBound
+from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS, Bound, ClockStatus, ErrorBound, Reason
 from timesyncd.sample import (
     Alarm,
     GrandmasterSample,
@@ -56,16 +56,21 @@ class BoundMessage(Message):
 
 class SourceState(Message):
     """
-    One clock source of a node as last read; `reason` says why there is no sample. `gm` bounds the clock against the
-    grandmaster that this source hears, as of its newest sample, `age_ns` before the state was published.
+    One clock source of a node as last read; `reason` says why there is no sample. `kind` is what it knows: a PTP parent, a PHC,
+    UTC, or the kernel's word alone. `offset_ns` is local minus reference, right within +-`error_ns` where the source says so; against
+    a PHC without the whole seconds between two timescales, which `detail` names. `gm` and `utc` bound the clock as this source by itself
+    knows it, as of its newest sample, `age_ns` before the state was published.
     """
 
     name: str
     driver: str
     reachable: bool
+    kind: Literal["ptp", "phc", "utc", "kernel"] | None = None
+    detail: str | None = None
     reason: str | None = None
     port_state: str | None = None
     offset_ns: Int64 | None = None
+    error_ns: Int64 | None = None
     path_delay_ns: Int64 | None = None
     frequency_ppb: Int64 | None = None
     clock_class: Int64 | None = None
@@ -76,14 +81,20 @@ class SourceState(Message):
     current_utc_offset_s: Int64 | None = None
     utc_seconds_removed: Int64 | None = None
     gm: BoundMessage | None = None
+    utc: BoundMessage | None = None
     age_ns: Int64 | None = None
     poll_duration_ns: Int64 | None = None
 
 
 class NodeState(Ordered):
     """
-    How well a node's clock is known. `age_ns` is the bound's age on the node's CLOCK_BOOTTIME when this was published;
-    the bounds are as of then less `age_ns`, and grow. `boot_id` and `time_namespace` tell which nodes share one clock.
+    How well a node's clock is known: hard bounds, and (`*_stat`) statistical ones that hold at a share of 0.997 of all
+    moments. `age_ns` is the bound's age on the node's CLOCK_BOOTTIME when this was published; the bounds are as of then less
+    `age_ns`, and grow. `boot_id` and `time_namespace` tell which nodes share one clock.
+
+    By name: `terms` add up to the hard parent bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the
+    former. `falsetickers` are sources that cannot be right where the majority is; where there is no majority,
+    `sources_contradict`, and the UTC bound holds whichever is right.
     `grandmaster` names the unit that it follows, where its identity is known, and `grandmaster_note` how that unit fares.
     """
 
@@ -98,7 +109,12 @@ class NodeState(Ordered):
     parent: BoundMessage | None = None
     gm: BoundMessage | None = None
     utc: BoundMessage | None = None
+    parent_stat: BoundMessage | None = None
+    gm_stat: BoundMessage | None = None
+    utc_stat: BoundMessage | None = None
     terms: dict[str, Int64] = {}
+    stat_terms: dict[str, Int64] = {}
+    rates: dict[str, Int64] = {}
     holdover_after_ns: Int64 = DEFAULT_HOLDOVER_AFTER_NS
     void_after_ns: Int64 = DEFAULT_VOID_AFTER_NS
     grandmaster_identity: str | None = None
@@ -108,6 +124,22 @@ class NodeState(Ordered):
     grandmaster: str | None = None
     grandmaster_note: str | None = None
     sources: list[SourceState] = []
+    falsetickers: list[str] = []
+    sources_contradict: bool = False
+
+    @property
+    def knows_utc_alone(self) -> bool:
+        """Its sources know UTC and no grandmaster, as on a node that NTP keeps: then UTC is what is told first."""
+        without = self.gm is not None and self.gm.reason == Reason.NO_GRANDMASTER.text
+        return without and all(source.kind in ("utc", "phc", "kernel") for source in self.sources)
+
+    @property
+    def main_status(self) -> Status:
+        return self.utc_status if self.knows_utc_alone else self.status
+
+    @property
+    def main_bound(self) -> BoundMessage | None:
+        return self.utc if self.knows_utc_alone else self.gm
 
 
 class GrandmasterOffset(Message):
@@ -346,9 +378,20 @@ def grandmaster_state(sample: GrandmasterSample | None, **more: object) -> Grand
 _SAID = [field.name for field in dataclasses.fields(GrandmasterSample) if field.name in GrandmasterState.model_fields]
 
 
-def bound_messages(bound: ErrorBound) -> dict[str, BoundMessage]:
-    return {
+def bound_fields(bound: ErrorBound) -> dict[str, object]:
+    """What a node's state holds of a bound, by name."""
+    told = {name: getattr(bound, name) for name in _TOLD}
+    return told | {
         "parent": BoundMessage.of(bound.parent_hard),
         "gm": BoundMessage.of(bound.gm_hard),
         "utc": BoundMessage.of(bound.utc_hard),
+        "parent_stat": BoundMessage.of(bound.parent_stat),
+        "gm_stat": BoundMessage.of(bound.gm_stat),
+        "utc_stat": BoundMessage.of(bound.utc_stat),
     }
+
+
+_TOLD = (
+    "terms", "stat_terms", "rates", "holdover_after_ns", "void_after_ns", "grandmaster_identity", "parent_identity",
+    "utc_seconds_removed", "clock",
+)  # fmt: skip

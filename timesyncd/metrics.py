@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from timesyncd.bound import UNIT_HOLDS_NS, Bound, ClockStatus, status_at
+from timesyncd.bound import STAT_PROBABILITY, UNIT_HOLDS_NS, Bound, ClockStatus, status_at
 from timesyncd.clocks import Clocks
 from timesyncd.driver import PollReport
 from timesyncd.messages import (
@@ -145,20 +145,42 @@ def _node(node: NodeState) -> Iterator[Metric]:
         "utc_status", "1 for the present status against UTC.", ("node", "status"),
         (((node.node, name), value) for name, value in _one_of(names, utc_status)),
     )  # fmt: skip
-    for name, message, status in (
-        ("parent", node.parent, gm_status), ("gm", node.gm, gm_status), ("utc", node.utc, utc_status),
-    ):  # fmt: skip
-        bound = _bound_now(message, status, node.age_ns)
-        yield _gauge(f"{name}_bound_seconds", f"Bound on the clock's error ({name}), now; absent when there is none.",
-                     ("node",), [((node.node,), bound)])  # fmt: skip
+    yield from _bounds(node, gm_status, utc_status)
     yield _gauge("bound_age_seconds", "Age of the sample that the bound rests on.", ("node",),
                  [((node.node,), _seconds(node.age_ns))])  # fmt: skip
-    yield _gauge("bound_term_seconds", "The parent bound's terms, as of that sample.", ("node", "term"),
-                 (((node.node, term), _seconds(ns)) for term, ns in node.terms.items()))  # fmt: skip
+    yield from _budget(node)
     if node.grandmaster_identity is not None:
         identities = (node.node, node.grandmaster_identity, node.parent_identity or "")
         yield _gauge("following_info", "Whom the node follows.", ("node", "grandmaster_identity", "parent_identity"),
                      [(identities, 1.0)])  # fmt: skip
+
+
+def _bounds(node: NodeState, gm_status: Status, utc_status: Status) -> Iterator[Metric]:
+    for name, hard, statistical, status in (
+        ("parent", node.parent, node.parent_stat, gm_status), ("gm", node.gm, node.gm_stat, gm_status),
+        ("utc", node.utc, node.utc_stat, utc_status),
+    ):  # fmt: skip
+        yield _gauge(f"{name}_bound_seconds", f"Bound on the clock's error ({name}), now; absent when there is none.",
+                     ("node",), [((node.node,), _bound_now(hard, status, node.age_ns))])  # fmt: skip
+        yield _gauge(f"{name}_bound_stat_seconds", f"The same at a share of {STAT_PROBABILITY} of all moments.",
+                     ("node",), [((node.node,), _bound_now(statistical, status, node.age_ns))])  # fmt: skip
+
+
+def _budget(node: NodeState) -> Iterator[Metric]:
+    """Of a bound that is void nothing is left to explain."""
+    holds = node.age_ns is not None and node.age_ns < node.void_after_ns
+    kinds = [("hard", node.terms), ("stat", node.stat_terms)] if holds else []
+    yield _gauge("bound_term_seconds", "What the parent bounds are made of, as of that sample.", ("node", "kind", "term"),
+                 (((node.node, kind, term), _seconds(ns)) for kind, terms in kinds for term, ns in terms.items()))  # fmt: skip
+    yield _gauge("bound_growth_ratio", "What the hard parent bound grows by, in seconds each second.", ("node", "rate"),
+                 (((node.node, rate), _seconds(ppb)) for rate, ppb in node.rates.items() if holds))  # fmt: skip
+    yield _gauge("source_falseticker", "1 where it cannot be right while the majority of the sources is.", ("source",),
+                 (((s.name,), float(s.name in node.falsetickers)) for s in _read_now(node.sources)))  # fmt: skip
+
+
+def _read_now(sources: Sequence[SourceState]) -> list[SourceState]:
+    """What a state holds of the others is their last sample, not the present."""
+    return [source for source in sources if source.reachable and source.reason is None]
 
 
 def _status_now(node: NodeState, written: Status) -> Status:
@@ -175,10 +197,18 @@ def _bound_now(message: BoundMessage | None, status: Status, age_ns: int | None)
 
 
 def _sources(sources: Sequence[SourceState]) -> Iterator[Metric]:
-    """Only of sources that are read now: what a state holds of the others is their last sample, not the present."""
-    sources = [source for source in sources if source.reachable and source.reason is None]
+    sources = _read_now(sources)
     gauges: tuple[tuple[str, str, Callable[[SourceState], float | None]], ...] = (
-        ("offset_seconds", "Local clock minus reference: positive = ahead.", lambda s: _seconds(s.offset_ns)),
+        (
+            "offset_seconds",
+            "Local clock minus reference: positive = ahead; against a PHC without whole seconds.",
+            lambda s: _seconds(s.offset_ns),
+        ),
+        (
+            "offset_error_seconds",
+            "How well the source itself says that it knows that offset.",
+            lambda s: _seconds(s.error_ns),
+        ),
         ("path_delay_seconds", "Mean path delay to the parent.", lambda s: _seconds(s.path_delay_ns)),
         ("frequency_ratio", "Frequency error against the reference.", lambda s: _seconds(s.frequency_ppb)),
         ("steps_removed", "Hops to the grandmaster.", lambda s: s.steps_removed),

@@ -14,8 +14,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timesyncd.bound import UNIT_HOLDS_NS
+from timesyncd.bound import UNIT_HOLDS_NS, Reason
+from timesyncd.budget import node_forecast
 from timesyncd.errors import Unreachable
+from timesyncd.forecast import forecast_text
 from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
 from timesyncd.units import duration_text, span_text
 
@@ -51,23 +53,25 @@ class Answers:
 
 def fetch(url: str) -> dict[str, Any]:
     """Node, nodes, grandmasters, jobs and findings as JSON. Raises Unreachable when no daemon answers there."""
-    answer = {}
-    for what in ("node", "nodes", "grandmasters", "jobs", "findings"):
-        try:
-            with urlopen(f"{url.rstrip('/')}/api/v1/{what}", timeout=5) as response:
-                answer[what] = json.load(response)
-        except (OSError, HTTPException, ValueError) as error:
-            raise Unreachable(
-                f"{url}: no timesyncd answers ({error}); is it running? systemctl status timesyncd"
-            ) from error
-    return answer
+    return {what: fetch_part(url, what) for what in ("node", "nodes", "grandmasters", "jobs", "findings")}
+
+
+def fetch_part(url: str, what: str) -> Any:
+    """The same of one of them."""
+    try:
+        with urlopen(f"{url.rstrip('/')}/api/v1/{what}", timeout=5) as response:
+            return json.load(response)
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unreachable(
+            f"{url}: no timesyncd answers ({error}); is it running? systemctl status timesyncd"
+        ) from error
 
 
 def screen(answer: dict[str, Any]) -> list[RenderableType]:
     """In sync or not, since when, to whom, how well, and why not; then the others, and what is wrong."""
     answers = Answers.of(answer)
     others = [node for node in answers.nodes if node.node != answers.node.node]
-    others.sort(key=lambda node: (node.status == "SYNCHRONIZED", node.node))
+    others.sort(key=lambda node: (node.main_status == "SYNCHRONIZED", node.node))
     units = sorted(answers.grandmasters, key=lambda unit: unit.clock_state == "locked" and not unit.alarms)
     findings = sorted(answers.findings, key=lambda finding: list(SEVERITIES).index(finding.severity))
     return [
@@ -82,22 +86,37 @@ def screen(answer: dict[str, Any]) -> list[RenderableType]:
 def node_block(node: NodeState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
-    since = f" since {when(node.since_realtime_ns)}" if node.since_realtime_ns else ""
-    table.add_row(plain(node.node, "bold"), Text.assemble(status(node), since))
+    table.add_row(plain(node.node, "bold"), headline(node))
     if node.reason:
         table.add_row("why not", plain(node.reason))
     told = {node.reason}
-    if is_news(node.gm, told):
-        table.add_row("within", Text.assemble(bound(node.gm, node.age_ns), " of ", plain(to_whom(node))))
+    if node.reason and node.grandmaster_identity is None:
+        told.add(Reason.NO_GRANDMASTER.text)  # why that is so stands there already
+    if node.knows_utc_alone:
+        table.add_row("within", Text.assemble(bound(node.utc, node.age_ns), " of UTC; no grandmaster is followed"))
+    elif is_news(node.gm, told):
+        whom = plain(f" of {to_whom(node)}" if node.grandmaster_identity else "")
+        table.add_row("within", Text.assemble(bound(node.gm, node.age_ns), whom))
     if node.grandmaster_note:
         table.add_row("grandmaster", plain(node.grandmaster_note))
-    if is_news(node.utc, told | {node.gm.reason if node.gm else ""}):
+    if not node.knows_utc_alone and is_news(node.utc, told | {node.gm.reason if node.gm else ""}):
         table.add_row("UTC", bound(node.utc, node.age_ns))
+    if (expected := node_forecast(node)) is not None:
+        table.add_row("if silent", forecast_text(expected), style="dim")
     if node.terms:
         table.add_row("made of", plain(terms(node)), style="dim")
     for source in node.sources:
         table.add_row(plain(source.name), source_text(source, node.reason), style="dim")
+    if node.falsetickers:
+        table.add_row("wrong", plain(f"{', '.join(node.falsetickers)}: not where the other sources are", "yellow"))
+    if node.sources_contradict:
+        table.add_row("wrong", plain("the sources contradict each other: one of them at least", "yellow"))
     return table
+
+
+def headline(node: NodeState) -> Text:
+    since = f" since {when(node.since_realtime_ns)}" if node.since_realtime_ns else ""
+    return Text.assemble(status(node), since)
 
 
 def is_news(message: BoundMessage | None, told: set[str]) -> bool:
@@ -121,12 +140,21 @@ def terms(node: NodeState) -> str:
 
 
 def source_text(source: SourceState, told: str) -> Text:
-    """`told`: the reason that stands above it, which is not said twice."""
-    measured = f"offset {duration_text(source.offset_ns)}, path delay {duration_text(source.path_delay_ns)}"
-    parts = [source.driver, source.port_state, None if source.offset_ns is None else measured]
+    """`told`: the reason that stands above it, which is not said twice. What a lost source gave is old."""
+    known = ", ".join(part for part in (source.port_state, measured_text(source), source.detail) if part)
+    is_old = source.reason is not None or not source.reachable
+    parts = [source.driver, f"last known {known}" if known and is_old else known]
     if source.reason and source.reason not in told:
         parts.append(source.reason)
     return plain(", ".join(part for part in parts if part))
+
+
+def measured_text(source: SourceState) -> str | None:
+    if source.offset_ns is None:
+        return None
+    error = "" if source.error_ns is None else f" +-{duration_text(source.error_ns)}"
+    delay = "" if source.path_delay_ns is None else f", path delay {duration_text(source.path_delay_ns)}"
+    return f"offset {duration_text(source.offset_ns)}{error}{delay}"
 
 
 def bound(message: BoundMessage | None, age_ns: int | None) -> Text:
@@ -144,7 +172,7 @@ def bound_now_ns(message: BoundMessage | None, age_ns: int | None) -> int | None
 
 
 def node_row(node: NodeState) -> list[Text]:
-    return [plain(node.node), status(node), plain(node.reason) if node.reason else bound(node.gm, node.age_ns)]
+    return [plain(node.node), status(node), plain(node.reason) if node.reason else bound(node.main_bound, node.age_ns)]
 
 
 def unit_row(unit: GrandmasterState) -> list[Text]:
@@ -257,7 +285,8 @@ def section(title: str, rows: Sequence[list[Text]], most: int = MOST_ROWS) -> li
 
 
 def status(node: NodeState) -> Text:
-    return Text(node.status, STYLES[node.status])
+    """Against the grandmaster, unless the node knows UTC alone."""
+    return Text(f"{'UTC ' if node.knows_utc_alone else ''}{node.main_status}", STYLES[node.main_status])
 
 
 def plain(text: str, style: str = "") -> Text:

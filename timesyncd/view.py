@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from timesyncd import messages
+from timesyncd.agreement import Agreement
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, status_at, unbounded
 from timesyncd.client.clock import interval_now
 from timesyncd.clocks import Clocks
@@ -17,8 +18,9 @@ from timesyncd.findings import Finding, Judged
 from timesyncd.grandmaster import UnitVerdict
 from timesyncd.heard_alarms import HeardAlarms
 from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
-from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, NoSample
+from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, NoSample, TimeErrorSeries
 from timesyncd.segment import Epoch
+from timesyncd.source_states import ClockReading, measured
 from timesyncd.told_identities import ToldIdentities
 from timesyncd.unit_events import UnitEventKind
 from timesyncd.verdict import GrandmasterVerdict, Received
@@ -30,6 +32,8 @@ LARGEST_ERROR = 10**15
 
 NO_SOURCE = "no clock of this node is watched: no [[source]] is configured"
 LAST_KNOWN = "last known only: nothing live was heard yet"
+
+_SILENCES_EXPLAIN = (Reason.STALE, Reason.VOID, Reason.NO_GRANDMASTER)
 
 Aging = TypeVar("Aging", NodeState, GrandmasterState)
 
@@ -68,7 +72,7 @@ class NodeView:
         self._sequence = 0
         self.samples = 0
         self._bound: ErrorBound | None = None
-        self._samples: dict[str, ClockSample] = {}
+        self._samples: dict[str, ClockReading] = {}
         self._source_bounds: dict[str, ErrorBound] = {}
         self._refusals: dict[str, str] = {}
         self._units: dict[str, GrandmasterSample] = {}
@@ -76,7 +80,8 @@ class NodeView:
         self._alarms = {unit.name: HeardAlarms() for unit in config.grandmaster}
         self._identities = {unit.name: ToldIdentities(unit.identities) for unit in config.grandmaster}
         self._polls: dict[str, PollReport] = {}
-        self._since: tuple[ClockStatus, int] | None = None
+        self._since: tuple[str, int] | None = None
+        self._agreement: Agreement | None = None
 
     def note(self, observation: Observation) -> bool:
         """Take what a driver delivered. True when the node's status, or a unit's, is another one thereby."""
@@ -89,7 +94,9 @@ class NodeView:
                 return self.units_in_short != before
             case NoSample() as refusal:
                 self._note_refusal(refusal)
-            case ClockSample() as sample:
+            case TimeErrorSeries():
+                pass
+            case sample:
                 self._note_sample(sample, observation.source_bound)
         return observation.bound is not None and self.note_bound(observation.bound)
 
@@ -103,15 +110,18 @@ class NodeView:
 
     def note_bound(self, bound: ErrorBound) -> bool:
         """What readers of the segment see from now on. True when the node's status is another one thereby."""
-        changed = self._bound is None or self._bound.gm_status is not bound.gm_status
-        self._bound = bound
-        return changed
+        last, self._bound = self._bound, bound
+        return last is None or (last.gm_status, last.utc_status) != (bound.gm_status, bound.utc_status)
+
+    def note_agreement(self, agreement: Agreement | None) -> None:
+        """How the sources stand to each other, as of the reading that was noted last; None: one alone knows UTC."""
+        self._agreement = agreement
 
     def note_bounded(self, sources: Collection[str]) -> None:
         """Only of these is a bound still known: a grandmaster's event voids those of its followers, be they believed or not."""
         self._source_bounds = {name: bound for name, bound in self._source_bounds.items() if name in sources}
 
-    def _note_sample(self, sample: ClockSample, bound: ErrorBound | None) -> None:
+    def _note_sample(self, sample: ClockReading, bound: ErrorBound | None) -> None:
         self.samples += 1
         self._samples[sample.source] = sample
         self._refusals.pop(sample.source, None)
@@ -157,16 +167,20 @@ class NodeView:
             why = next(iter(self._silences()), Reason.NO_SAMPLE_YET.text) if self._config.source else NO_SOURCE
             return ClockNow(None, ClockStatus.UNKNOWN, ClockStatus.UNKNOWN, why)
         gm, reason = interval_now(bound, Reference.GRANDMASTER, lambda: (now.realtime_ns, now.boottime_ns))
-        utc, _ = interval_now(bound, Reference.UTC, lambda: (now.realtime_ns, now.boottime_ns))
-        told = [reason.text, *(self._silences() if reason in (Reason.STALE, Reason.VOID) else [])]
+        utc, utc_reason = interval_now(bound, Reference.UTC, lambda: (now.realtime_ns, now.boottime_ns))
+        if reason is Reason.NO_GRANDMASTER and utc_reason is not Reason.OK:
+            reason = utc_reason
+        if reason is Reason.NO_GRANDMASTER and (missing := self._missing_grandmaster()):
+            return ClockNow(bound, gm.status, utc.status, ": ".join(missing))
+        told = [reason.text, *(self._silences() if reason in _SILENCES_EXPLAIN else [])]
         return ClockNow(bound, gm.status, utc.status, ": ".join(told))
 
     def node_state(self, now: Moment) -> NodeState:
-        """The node's state as it is published; `since` is when the status last changed."""
+        """The node's state as it is published; `since` is when the status that is told first last changed."""
         clock = self.clock(now)
         bound = clock.bound
-        parts = {} if bound is None else messages.bound_messages(bound) | _identities(bound)
-        return NodeState.model_validate(
+        parts = {} if bound is None else messages.bound_fields(bound)
+        state = NodeState.model_validate(
             self.next_order()
             | parts
             | {
@@ -177,10 +191,16 @@ class NodeView:
                 "status": messages.status_name(clock.status),
                 "utc_status": messages.status_name(clock.utc_status),
                 "reason": clock.reason,
-                "since_realtime_ns": self._since_ns(clock.status, now.realtime_ns),
+                "since_realtime_ns": None,
                 "sources": [self._source(source.name, source.driver, now) for source in self._config.source],
+                "falsetickers": self._agreement.falsetickers if self._agreement else (),
+                "sources_contradict": self._agreement is not None and self._agreement.contradiction,
             }
         )
+        changes: dict[str, object] = {"since_realtime_ns": self._since_ns(state.main_status, now.realtime_ns)}
+        if state.knows_utc_alone and state.utc_status == "SYNCHRONIZED":
+            changes["reason"] = ""  # that there is no grandmaster is no fault of such a node; its `gm` says so
+        return state.model_copy(update=changes)
 
     def grandmaster_states(self, now: Moment) -> list[GrandmasterState]:
         return [self.grandmaster_state(unit.name, now) for unit in self._config.grandmaster]
@@ -189,8 +209,18 @@ class NodeView:
         """Why the clock sources give no samples; a grandmaster's own silence explains nothing of this clock."""
         return [self._refusals[source.name] for source in self._config.source if source.name in self._refusals]
 
-    def _since_ns(self, status: ClockStatus, realtime_ns: int) -> int:
-        if self._since is None or self._since[0] is not status:
+    def _missing_grandmaster(self) -> list[str]:
+        """Why the sources that could know one, none of which decides, do not."""
+        found = []
+        for name in (source.name for source in self._config.source):
+            sample = self._samples.get(name)
+            if sample is None or isinstance(sample, ClockSample):
+                silence = Reason.VOID if sample else Reason.NO_SAMPLE_YET
+                found.append(self._refusals.get(name, silence.text))
+        return list(dict.fromkeys(found))
+
+    def _since_ns(self, status: str, realtime_ns: int) -> int:
+        if self._since is None or self._since[0] != status:
             self._since = (status, realtime_ns)
         return self._since[1]
 
@@ -203,7 +233,7 @@ class NodeView:
             reason=self._refusals.get(name, None if sample else Reason.NO_SAMPLE_YET.text),
             poll_duration_ns=poll.duration_ns if poll else None,
         )
-        return state if sample is None else state.model_copy(update=_measured(sample) | self._bounded(name, now))
+        return state if sample is None else state.model_copy(update=measured(sample) | self._bounded(name, now))
 
     def _bounded(self, name: str, now: Moment) -> dict[str, object]:
         """What the source by itself makes of its newest sample."""
@@ -212,6 +242,7 @@ class NodeView:
             return {}
         return {
             "gm": BoundMessage.of(bound.gm_hard),
+            "utc": BoundMessage.of(bound.utc_hard),
             "age_ns": max(0, now.boottime_ns - bound.as_of_ns),
             "utc_seconds_removed": bound.utc_seconds_removed,
         }
@@ -259,21 +290,6 @@ def heard_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | 
     if state.void_before_realtime_ns is not None:
         void = came.void(state.void_before_realtime_ns, Reason.of_grandmaster(state.void_reason or ""))
     return GrandmasterVerdict(state.node, utc, came.poll_ns(state.age_ns), state.holdover_left_ns, void)
-
-
-def _measured(sample: ClockSample) -> dict[str, object]:
-    return {
-        "port_state": sample.port_state.name,
-        "offset_ns": sample.offset_ns,
-        "path_delay_ns": sample.path_delay_ns,
-        "frequency_ppb": sample.frequency_ppb,
-        "clock_class": sample.clock_class,
-        "clock_accuracy": sample.clock_accuracy,
-        "steps_removed": sample.steps_removed,
-        "ptp_timescale": sample.ptp_timescale,
-        "grandmaster_identity": sample.grandmaster_identity,
-        "current_utc_offset_s": sample.current_utc_offset_s,
-    }
 
 
 class Heard:
@@ -330,18 +346,20 @@ def _with_status_at_its_age(state: NodeState) -> NodeState:
     if state.age_ns is None:
         return state
     limits = (state.age_ns, state.holdover_after_ns, state.void_after_ns)
-    gm, utc = (status_at(ClockStatus[written], *limits) for written in (state.status, state.utc_status))
-    changes: dict[str, object] = {"status": messages.status_name(gm), "utc_status": messages.status_name(utc)}
-    if changes["status"] != state.status:
-        silence = Reason.STALE if gm is ClockStatus.HOLDOVER else Reason.VOID
-        changes |= {"reason": silence.text, "since_realtime_ns": None}
-    return state.model_copy(update=changes)
+    gm, utc = (
+        messages.status_name(status_at(ClockStatus[written], *limits)) for written in (state.status, state.utc_status)
+    )
+    aged = state.model_copy(update={"status": gm, "utc_status": utc})
+    if aged.main_status == state.main_status:
+        return aged
+    silence = Reason.STALE if aged.main_status == "HOLDOVER" else Reason.VOID
+    return aged.model_copy(update={"reason": silence.text, "since_realtime_ns": None})
 
 
 def standing(node: NodeState, store_problem: str | None, broker_lost: str | None) -> dict[tuple[str, str], Judged]:
     """The findings of the node itself that hold now, by (id, subject)."""
     found: dict[tuple[str, str], str] = {}
-    clock_finding = _STATUS_FINDINGS.get(node.status)
+    clock_finding = _STATUS_FINDINGS.get(node.main_status)
     if clock_finding and node.sources:
         found[clock_finding, node.node] = node.reason
     for source in node.sources:
@@ -362,15 +380,3 @@ def finding_message(finding: Finding) -> FindingMessage:
     fields = asdict(finding)
     fields["since_realtime_ns"], fields["until_realtime_ns"] = fields.pop("since_ns"), fields.pop("until_ns")
     return FindingMessage.model_validate(fields)
-
-
-def _identities(bound: ErrorBound) -> dict[str, object]:
-    return {
-        "terms": bound.terms,
-        "holdover_after_ns": bound.holdover_after_ns,
-        "void_after_ns": bound.void_after_ns,
-        "grandmaster_identity": bound.grandmaster_identity,
-        "parent_identity": bound.parent_identity,
-        "utc_seconds_removed": bound.utc_seconds_removed,
-        "clock": bound.clock,
-    }

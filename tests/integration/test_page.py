@@ -13,9 +13,10 @@ from chromium import Page, opened
 from fake_view import FakeView
 
 from timesyncd import config
+from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
 from timesyncd.feed import Observation
-from timesyncd.messages import AlarmEventMessage, GrandmasterState
+from timesyncd.messages import AlarmEventMessage, BoundMessage, GrandmasterState, SourceState
 from timesyncd.sample import TimeErrorSeries
 from timesyncd.store.writer import Store
 from timesyncd.web.app import Server, serve
@@ -68,6 +69,63 @@ async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> Non
     for fact in ("−412 ns", "20.9 µs", "SLAVE", "path delay", "◐ HOLDOVER", "GNSS antenna open", "3/9 satellites",
                  "18.3 %", "rank 1 on trainer-02", "41.2 ms ±55.0 µs", "timed from step 1100", "1 ▲ slow"):  # fmt: skip
         assert fact in body
+
+
+async def test_the_budget_is_told_term_by_term(page: Page) -> None:
+    """Hard and statistical beside each other, their sums, how fast they grow, and when the bound leaves the next limit."""
+    await page.until("status", "SYNCHRONIZED")
+    rows = """(id) => [...document.querySelectorAll(`#${id} tr`)].map((row) => [...row.cells].map((cell) => cell.innerText).join("|"))"""
+    terms, rates = [await page.evaluate(f"({rows})('{name}')") for name in ("terms", "rates")]
+
+    assert "path delay|21.1 µs||74 %" in terms
+    assert "noise||618 ns|" in terms
+    assert "granularity|8 ns|8 ns|0 %" in terms
+    assert "to the grandmaster|±28.4 µs|±21.1 µs|" in terms
+    assert rates[2:] == ["steering|49.0 µs|", "grandmaster rate|100 ns|", "to the grandmaster, in all|50.1 µs|1.09 µs"]
+    assert (await page.text("forecast")).startswith("if samples stop: leaves 100 µs in ")
+
+
+async def test_sources_of_every_kind_are_told(page: Page) -> None:
+    """An NTP daemon and the kernel in words, and who cannot be right is named."""
+    await page.until("status", "SYNCHRONIZED")
+    shown = await page.text("sources")
+
+    assert "ntp ✕ falseticker" in shown
+    assert "follows 192.0.2.1, stratum 2" in shown and "+940 µs ±410 µs" in shown
+    assert "disciplines: none found" in shown
+
+
+async def test_a_lost_source_says_why_and_what_it_gave_last(page: Page, view: FakeView) -> None:
+    """The reason stands for its state, and "last known" only before something that was."""
+    await page.until("status", "SYNCHRONIZED")
+    first, *_ = view.node().sources
+    gave = first.model_copy(update={"reason": "no answer", "port_state": "SLAVE"})
+    never = SourceState(name="nic", driver="phc", reachable=False, reason="no PHC behind it")
+    view.events.publish(Event("node", view.node().model_copy(update={"sources": [gave, never], "sequence": 4712})))
+    await page.until("sources", "nic ✕")
+    shown = await page.text("sources")
+
+    assert "no answer; last known: SLAVE" in shown
+    assert "no PHC behind it" in shown and shown.count("last known") == 1
+
+
+async def test_a_node_that_ntp_keeps_is_told_by_utc(page: Page, view: FakeView) -> None:
+    """Its UTC bound is the one that is written large, and that there is no grandmaster is no trouble."""
+    await page.until("status", "SYNCHRONIZED")
+    nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text)
+    utc = BoundMessage(bound_ns=1_500_000, growth_ppb=51_000, reason="")
+    alone = {
+        "status": "UNKNOWN", "utc_status": "SYNCHRONIZED", "reason": "", "parent": nothing, "gm": nothing, "gm_stat": nothing,
+        "utc": utc, "utc_stat": nothing, "terms": {}, "stat_terms": {}, "rates": {}, "grandmaster_identity": None,
+        "sources": view.node().sources[1:], "falsetickers": [], "sequence": 4712,
+    }  # fmt: skip
+    view.events.publish(Event("node", view.node().model_copy(update=alone)))
+    await page.until("status", "● UTC SYNCHRONIZED")
+
+    assert await page.text("bound") == "±1.51 ms"
+    assert await page.text("to-whom") == "to UTC; no grandmaster is followed"
+    assert (await page.text("reason"), await page.text("forecast")) == ("", "if samples stop: void in 16 min")
+    assert "to UTC, in all" in await page.text("rates")
 
 
 async def test_the_page_breaks_no_rule_of_its_own(page: Page) -> None:

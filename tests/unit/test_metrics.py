@@ -60,7 +60,13 @@ def names(scraped: dict[Key, float]) -> set[str]:
         (key("poll_success", source="ptp"), 1),
         (key("poll_success", source="gm-a"), 0),
         (key("poll_failures_in_row", source="gm-a"), 3),
-        (key("bound_term_seconds", node="trainer-01", term="path_delay"), 21_060e-9),
+        (key("offset_error_seconds", source="ntp"), 410e-6),
+        (key("gm_bound_stat_seconds", node="trainer-01"), 21_022e-9),
+        (key("bound_term_seconds", node="trainer-01", kind="hard", term="path_delay"), 21_060e-9),
+        (key("bound_term_seconds", node="trainer-01", kind="stat", term="noise"), 618e-9),
+        (key("bound_growth_ratio", node="trainer-01", rate="steering"), 48_910e-9),
+        (key("source_falseticker", source="ntp"), 1),
+        (key("source_falseticker", source="ptp"), 0),
         (key("port_state", source="ptp", state="SLAVE"), 1),
         (key("port_state", source="ptp", state="LISTENING"), 0),
         (key("grandmaster_reachable", grandmaster="gm-a"), 1),
@@ -153,6 +159,14 @@ def test_a_disrupted_clock_has_no_bound() -> None:
 
     assert status_of(scraped) == {"DISRUPTED"}
     assert "gm_bound_seconds" not in names(scraped)
+
+
+def test_what_is_void_is_explained_no_longer() -> None:
+    """No term, rate or statistical bound outlives the bound that it explains."""
+    age_ns = {"age_ns": NODE.void_after_ns}
+    scraped = scrape(Snapshot(node=NODE.model_copy(update=age_ns)))
+
+    assert not {"bound_term_seconds", "bound_growth_ratio", "gm_bound_stat_seconds"} & names(scraped)
 
 
 def unit_metrics(**changes: Any) -> dict[Key, float]:
@@ -253,7 +267,7 @@ def test_a_source_that_is_not_read_has_no_offset(change: dict[str, Any]) -> None
     source = NODE.sources[0].model_copy(update=change)
     scraped = scrape(replace(FULL, node=NODE.model_copy(update={"sources": [source]})))
 
-    assert not {"offset_seconds", "path_delay_seconds", "port_state"} & names(scraped)
+    assert not {"offset_seconds", "path_delay_seconds", "port_state", "source_falseticker"} & names(scraped)
 
 
 def test_a_finding_that_is_over_is_not_counted() -> None:

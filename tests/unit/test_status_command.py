@@ -102,11 +102,19 @@ def test_a_node_is_told_in_full() -> None:
     """Its block, then its sources field by field."""
     source = {
         "name": "ptp", "driver": "ptp4l", "reachable": False, "reason": "no answer", "port_state": "SLAVE",
-        "offset_ns": -412, "frequency_ppb": -3, "current_utc_offset_s": 37,
+        "offset_ns": -412, "frequency_ppb": -3, "current_utc_offset_s": 37, "error_ns": 9, "detail": "phc:0 by precise",
     }  # fmt: skip
     told = words_of(node_tables(node(grandmaster_note="gm: HOLDOVER", sources=[source])))
 
-    for line in ("grandmaster gm: HOLDOVER", "reachable no", "offset -412 ns", "frequency -3 ppb", "TAI - UTC 37 s"):
+    for line in (
+        "grandmaster gm: HOLDOVER",
+        "reachable no",
+        "offset -412 ns",
+        "known within +-9 ns",
+        "state phc:0 by precise",
+        "frequency -3 ppb",
+        "TAI - UTC 37 s",
+    ):
         assert line.split() in told
 
 
@@ -151,6 +159,20 @@ def test_the_exit_status_says_whether_a_unit_is_well(
     sample = None if changes else EVERYTHING
 
     assert run(monkeypatch, "gm", sample=sample, **changes) == code
+
+
+@pytest.mark.parametrize(("utc_status", "code"), [("SYNCHRONIZED", 0), ("HOLDOVER", 1)])
+def test_a_node_that_ntp_keeps_is_well_by_utc(monkeypatch: pytest.MonkeyPatch, utc_status: str, code: int) -> None:
+    """It knows no grandmaster, and need not: its exit status is that of UTC, alone and by its name."""
+    nothing = {"bound_ns": None, "growth_ppb": 0, "reason": "this source knows UTC and no grandmaster"}
+    own = node(status="UNKNOWN", utc_status=utc_status, gm=nothing).model_dump(mode="json")
+    answer = {"node": own, "nodes": [own], "grandmasters": [], "jobs": [], "findings": []}
+    monkeypatch.setattr(terminal, "fetch", lambda url: answer)
+    parser = ArgumentParser()
+    status.add_arguments(parser)
+    url = ["--url", "http://127.0.0.1:1/"]
+
+    assert [status.run(parser.parse_args([*url, *name])) for name in ([], ["n1"])] == [code, code]
 
 
 def test_json_is_what_the_daemon_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

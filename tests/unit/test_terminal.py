@@ -151,7 +151,7 @@ def test_a_source_that_has_more_to_say_says_it() -> None:
     """Only what stands above already is left out."""
     told = shown(answer(node(sources=[source(reason="the path delay is negative")])))
 
-    assert "ptp-node-a  ptp4l, SLAVE, the path delay is negative" in told
+    assert "ptp-node-a  ptp4l, last known SLAVE, the path delay is negative" in told
 
 
 def test_a_bound_that_cannot_be_told_gives_its_reason() -> None:
@@ -175,6 +175,79 @@ def test_the_terms_of_the_bound_come_largest_first_with_what_it_grew_by() -> Non
 
     assert "growth 10.0 us + path delay 3.00 us + step tolerance 2.00 us + offset 1.00 us" in told
     assert "asymmetry" not in told
+
+
+def test_a_forecast_stands_below_the_bound() -> None:
+    """When it leaves the next limit if samples stop, and when it is void; none of a clock that has no bound."""
+    told = shown(answer(node(gm=bound(6_000) | {"growth_ppb": 100})))
+
+    assert "if silent   leaves 10 us in 39 s; void in 16 min" in told
+    assert not any("if silent" in line for line in shown(answer(unknown())))
+
+
+NOTHING = bound(None, "this source knows UTC and no grandmaster")
+NTP: dict[str, Any] = {
+    "status": "UNKNOWN", "utc_status": "SYNCHRONIZED", "parent": NOTHING, "gm": NOTHING, "utc": bound(1_500_000), "terms": {},
+    "grandmaster_identity": None, "parent_identity": None,
+    "sources": [
+        source("ntp", driver="chrony", port_state=None, kind="utc", offset_ns=-400_000, error_ns=1_100_000, detail="follows 192.0.2.1, stratum 2"),
+        source("kernel", driver="kernel", port_state=None, kind="kernel", detail="disciplines: chronyd"),
+    ],
+}  # fmt: skip
+
+
+def test_a_node_that_ntp_keeps_is_told_by_utc() -> None:
+    """UTC is what it knows, so that is told first; that no grandmaster is followed is no reason for alarm."""
+    told = shown(answer(node(**NTP)))
+
+    assert told[0].startswith("node-a     UTC SYNCHRONIZED since")
+    assert told[1:] == [
+        "within     +-1.51 ms of UTC; no grandmaster is followed",
+        "if silent  void in 16 min",
+        "ntp        chrony, offset -400 us +-1.10 ms, follows 192.0.2.1, stratum 2",
+        "kernel     kernel, disciplines: chronyd",
+    ]
+
+
+def test_other_nodes_that_ntp_keeps_are_well() -> None:
+    """In the list of nodes they are SYNCHRONIZED, with their UTC bound."""
+    told = shown(answer(nodes=[node(), node("node-n", **NTP), unknown("node-x")]))
+
+    assert told[-2:] == ["node-x  UNKNOWN           no valid sample yet", "node-n  UTC SYNCHRONIZED  +-1.51 ms"]
+
+
+def test_a_falseticker_is_named() -> None:
+    """The source that cannot be right where the others are."""
+    told = shown(answer(node(falsetickers=["ntp"])))
+
+    assert "wrong       ntp: not where the other sources are" in told
+
+
+def test_a_contradiction_is_told_in_the_node_s_block() -> None:
+    """Where no majority says who is wrong."""
+    told = shown(answer(node(sources_contradict=True)))
+
+    assert "wrong       the sources contradict each other: one of them at least" in told
+
+
+def test_while_nothing_is_followed_no_grandmaster_is_named() -> None:
+    """NTP spoke first: UTC is bounded, and the PTP source's reason stands once."""
+    waiting = [source(port_state=None, reason="no valid sample yet"), *NTP["sources"]]
+    told = shown(answer(node(**NTP | {"reason": "no valid sample yet", "sources": waiting})))
+
+    assert told[1:3] == ["why not     no valid sample yet", "UTC         +-1.51 ms"]
+    assert "None" not in words(told) and "no grandmaster" not in words(told)
+
+
+@pytest.mark.parametrize("lost", [{"reason": "no such device"}, {"reachable": False}])
+def test_what_a_lost_source_gave_is_called_old(lost: dict[str, Any]) -> None:
+    """Its offset is none of now; where it gave nothing there is nothing to call so."""
+    gave = source("nic", driver="phc", port_state=None, offset_ns=5, detail="phc:0 by extended") | lost
+    nothing = source("nix", driver="phc", port_state=None) | lost
+    told = shown(answer(node(sources=[gave, nothing])))
+    why = f", {lost['reason']}" if "reason" in lost else ""
+
+    assert told[-2:] == [f"nic        phc, last known offset 5 ns, phc:0 by extended{why}", f"nix        phc{why}"]
 
 
 def test_a_parent_that_is_not_the_grandmaster_is_named() -> None:

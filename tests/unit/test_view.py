@@ -11,14 +11,25 @@ from samples import HEALTHY, nth
 from wire import grandmaster, node_state
 
 from timesyncd import config
+from timesyncd.agreement import Agreement
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.driver import PollReport, options_of
 from timesyncd.feed import Observation
 from timesyncd.findings import CATALOGUE, Findings, Judged
 from timesyncd.messages import JobState, NodeState, SourceState, grandmaster_state
-from timesyncd.sample import ClockSample, ClockState, GrandmasterSample, NoSample, Reading, Satellite
+from timesyncd.sample import (
+    ClockSample,
+    ClockState,
+    GrandmasterSample,
+    KernelSample,
+    NoSample,
+    Reading,
+    Satellite,
+    UtcSample,
+)
 from timesyncd.segment import Epoch
+from timesyncd.system_bound import EnsembleSettings, utc_alone
 from timesyncd.view import JOB_FORGOTTEN_NS, Heard, Moment, NodeView, finding_message, last_known, standing
 
 CONFIG = config.parse(
@@ -387,3 +398,112 @@ def test_a_unit_that_never_answered_has_a_state_too() -> None:
     )
 
     assert (state.clock_state, state.alarms, state.satellites_tracked) == (None, None, None)
+
+
+NTP_CONFIG = config.parse(
+    tomllib.loads("""
+        [node]
+        name = "node-n"
+        [[source]]
+        name = "ntp"
+        driver = "chrony"
+        [[source]]
+        name = "kernel"
+        driver = "kernel"
+    """),
+    options_of,
+    "t.toml",
+)
+UTC_SAMPLE = UtcSample(
+    "ntp", HEALTHY.as_of_ns, HEALTHY.real_minus_boot_ns, -400, 1_000, 51_000, "192.0.2.1", 2, "normal", 8, 9
+)
+KERNEL_SAMPLE = KernelSample("kernel", HEALTHY.as_of_ns, 1, 2, 3, True, "none", 37, ("chronyd",))
+
+
+@pytest.fixture
+def ntp() -> NodeView:
+    """A node that NTP alone keeps, after one reading of each of its sources."""
+    view = NodeView(NTP_CONFIG, Epoch(0xB007, 7), incarnation=3)
+    bound = utc_alone(UTC_SAMPLE, EnsembleSettings())
+    view.note(Observation(UTC_SAMPLE, bound, bound))
+    view.note(Observation(KERNEL_SAMPLE, None))
+    return view
+
+
+def test_a_node_that_ntp_keeps_is_in_sync_with_utc(ntp: NodeView) -> None:
+    """Of a grandmaster it knows nothing, and no reason, no finding calls that a fault."""
+    state = ntp.node_state(after(1))
+
+    assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "SYNCHRONIZED", "")
+    assert (state.main_status, state.main_bound) == ("SYNCHRONIZED", state.utc)
+    assert state.gm is not None and state.gm.reason == Reason.NO_GRANDMASTER.text
+    assert [(source.kind, source.reason) for source in state.sources] == [("utc", None), ("kernel", None)]
+    assert state.sources[0].utc is not None and state.sources[0].utc.bound_ns == 1_400
+    assert standing(state, None, None) == {}
+
+
+def test_a_node_that_ntp_kept_ages_by_utc(ntp: NodeView) -> None:
+    """HOLDOVER and UNKNOWN, since when, why and the finding are those of UTC, at home and where it was heard."""
+    moments = [after(seconds) for seconds in (1, 6, 1_001)]
+    told = [ntp.node_state(moment) for moment in moments]
+    heard = Heard()
+    heard.note(told[0], moments[0].boottime_ns)
+    [abroad] = heard.nodes(after(6))
+
+    assert [state.main_status for state in told] == ["SYNCHRONIZED", "HOLDOVER", "UNKNOWN"]
+    assert [state.reason for state in told] == ["", "no fresh sample; the bound grows", "no fresh sample for too long"]
+    assert [state.since_realtime_ns for state in told] == [moment.realtime_ns for moment in moments]
+    assert [set(standing(state, None, None)) for state in told[1:]] == [
+        {("clock-holdover", "node-n")}, {("clock-unknown", "node-n")},
+    ]  # fmt: skip
+    assert (abroad.utc_status, abroad.reason) == ("HOLDOVER", "no fresh sample; the bound grows")
+
+
+def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(told: Told) -> None:
+    """UTC is known, but the grandmaster that it should follow is not: its status stays UNKNOWN, with the source's reason."""
+    told.of(HEALTHY, BOUND)
+    told.of(SILENT)
+    told.view.note_bound(utc_alone(UTC_SAMPLE, EnsembleSettings()))
+    state = told.view.node_state(after(1))
+
+    assert (state.main_status, state.utc_status) == ("UNKNOWN", "SYNCHRONIZED")
+    assert state.reason == SILENT.reason
+    assert ("clock-unknown", "node-a") in standing(state, None, None)
+
+
+def test_while_ptp_warms_up_its_sample_is_what_is_waited_for(told: Told) -> None:
+    """What NTP said first is no reason why no grandmaster is known: PTP has given no sample yet."""
+    told.view.note_bound(utc_alone(UTC_SAMPLE, EnsembleSettings()))
+
+    assert told.view.node_state(after(1)).reason == Reason.NO_SAMPLE_YET.text
+
+
+def test_a_change_of_the_utc_status_is_told_at_once(ntp: NodeView) -> None:
+    """On a node without a grandmaster it is the one that counts."""
+    bound = utc_alone(UTC_SAMPLE, EnsembleSettings())
+    withdrawn = replace(bound, utc_hard=unbounded(Reason.CLOCK_STEPPED), utc_status=ClockStatus.DISRUPTED)
+
+    assert [ntp.note_bound(each) for each in (bound, withdrawn, withdrawn)] == [False, True, False]
+
+
+def test_the_state_says_who_is_wrong(told: Told, view: NodeView) -> None:
+    """Falsetickers by name, a contradiction as such, and neither where one source alone knows UTC."""
+    view.note_agreement(Agreement(0, 1, 1, falsetickers=("ntp",)))
+    named = view.node_state(after(0))
+    view.note_agreement(Agreement(0, 1, 1, contradiction=True))
+    contradicted = view.node_state(after(0))
+    view.note_agreement(None)
+    alone = view.node_state(after(0))
+
+    assert [state.falsetickers for state in (named, contradicted, alone)] == [["ntp"], [], []]
+    assert [state.sources_contradict for state in (named, contradicted, alone)] == [False, True, False]
+
+
+def test_what_the_bound_is_made_of_is_told(told: Told) -> None:
+    """Terms of both kinds and rates, as they are."""
+    parts = {"terms": {"offset": 1}, "stat_terms": {"noise": 2}, "rates": {"steering": 3}}
+    told.of(HEALTHY, replace(BOUND, gm_stat=Bound(2, 3), **parts))  # type: ignore[arg-type]
+    state = told.view.node_state(after(0))
+
+    assert {"terms": state.terms, "stat_terms": state.stat_terms, "rates": state.rates} == parts
+    assert state.gm_stat is not None and (state.gm_stat.bound_ns, state.gm_stat.growth_ppb) == (2, 3)

@@ -24,3 +24,15 @@ def load_config(args: Namespace) -> Config:
     from timesyncd.driver import options_of
 
     return config.load(args.config, options_of)
+
+
+def page_url(args: Namespace) -> str:
+    """Where the configured daemon answers. Raises ConfigError."""
+    from timesyncd.errors import ConfigError
+
+    web = load_config(args).web
+    if web is None or web.port == 0:
+        raise ConfigError(
+            f"{args.config}: web: no [web] section with a fixed port, so the daemon cannot be asked: give --url"
+        )
+    return f"http://{web.host}:{web.port}/"

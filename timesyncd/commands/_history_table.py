@@ -6,6 +6,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
 from timesyncd.bound import Reason
+from timesyncd.source_states import whole_seconds
 from timesyncd.units import duration_text
 
 Record = dict[str, Any]
@@ -13,7 +14,17 @@ Heading = tuple[str, Literal["left", "right"]]
 
 _TIMES: list[Heading] = [("UTC", "left"), ("local", "left")]
 _CLOCK: list[Heading] = [
-    ("offset", "right"), ("path delay", "right"), ("bound", "right"), ("status", "left"), ("port", "left"),
+    ("offset", "right"), ("path delay", "right"), ("bound", "right"), ("at 99.7%", "right"), ("status", "left"), ("port", "left"),
+]  # fmt: skip
+_PHC: list[Heading] = [
+    ("clock", "left"), ("system - clock", "right"), ("within", "right"), ("method", "left"), ("phc2sys", "left"),
+]  # fmt: skip
+_UTC: list[Heading] = [
+    ("offset", "right"), ("within", "right"), ("UTC bound", "right"), ("status", "left"), ("follows", "left"), ("stratum", "right"),
+]  # fmt: skip
+_KERNEL: list[Heading] = [
+    ("frequency", "right"), ("max error", "right"), ("synchronized", "left"), ("leap", "left"), ("TAI - UTC", "right"),
+    ("disciplines", "left"),
 ]  # fmt: skip
 _GRANDMASTER: list[Heading] = [
     ("state", "left"), ("class", "right"), ("accuracy", "right"), ("phase", "right"), ("GNSS", "left"),
@@ -21,6 +32,14 @@ _GRANDMASTER: list[Heading] = [
 ]  # fmt: skip
 _TIME_ERROR: list[Heading] = [("channel", "left"), ("metric", "left"), ("time error", "right")]
 _NOTE: list[Heading] = [("note", "left")]
+_OWN = {
+    "phc": _PHC,
+    "utc": _UTC,
+    "kernel": _KERNEL,
+    "event": [],
+    "grandmaster": _GRANDMASTER,
+    "time_error": _TIME_ERROR,
+}
 
 
 def table_of(kind: str, records: list[Record], zone: tzinfo | None = None) -> tuple[list[Heading], list[list[str]]]:
@@ -29,7 +48,7 @@ def table_of(kind: str, records: list[Record], zone: tzinfo | None = None) -> tu
 
     That samples begin again is left out: the samples show it.
     """
-    own = {"grandmaster": _GRANDMASTER, "time_error": _TIME_ERROR}.get(kind, _CLOCK)
+    own = _OWN.get(kind, _CLOCK)
     shown = [record for record in records if record["kind"] != "event" or record["reason"] is not None]
     return _TIMES + own + _NOTE, [_times(record, zone) + _cells(record, len(own)) for record in shown]
 
@@ -45,6 +64,12 @@ def _cells(record: Record, width: int) -> list[str]:
     match record["kind"]:
         case "clock":
             return _clock(record)
+        case "phc":
+            return _phc(record)
+        case "utc":
+            return _utc(record)
+        case "kernel":
+            return _kernel(record)
         case "grandmaster":
             return _grandmaster(record)
         case "time_error":
@@ -64,10 +89,50 @@ def _clock(record: Record) -> list[str]:
         duration_text(record["offset_ns"]),
         duration_text(record["path_delay_ns"]),
         duration_text(record["gm_bound_ns"]),
+        duration_text(record["gm_stat_bound_ns"]),
         _text(record["gm_status"]),
         record["port_state"],
-        Reason[reason].text if reason in Reason.__members__ else _text(reason, ""),
+        _reason(reason),
     ]
+
+
+def _phc(record: Record) -> list[str]:
+    """To the nanosecond: a clock on TAI is 37 s from the system's, which are told apart."""
+    steered = {None: "not looked for", True: "runs", False: "none"}[record["steered"]]
+    width_ns = -(-record["width_ns"] // 2)
+    whole_s, rest_ns = whole_seconds(record["offset_ns"])
+    offset = f"{whole_s:+} s {rest_ns:+} ns" if whole_s else f"{rest_ns} ns"
+    return [record["clock"], offset, duration_text(width_ns), record["method"], steered, ""]
+
+
+def _utc(record: Record) -> list[str]:
+    """`UTC bound` is the node's, which other sources may have narrowed."""
+    return [
+        duration_text(record["offset_ns"]),
+        duration_text(record["error_ns"]),
+        duration_text(record["utc_bound_ns"]),
+        _text(record["utc_status"]),
+        record["reference"],
+        str(record["stratum"]),
+        _reason(record["utc_reason"]),
+    ]
+
+
+def _kernel(record: Record) -> list[str]:
+    undecided = record["undecided_disciplines"] or []
+    return [
+        f"{record['frequency_ppb']} ppb",
+        duration_text(record["maxerror_ns"]),
+        "yes" if record["synchronized"] else "no",
+        record["leap"],
+        f"{record['tai_offset_s']} s" if record["tai_offset_s"] else "not set",
+        ", ".join(record["disciplines"] or []) or "none found",
+        f"perhaps {', '.join(undecided)}" if undecided else "",
+    ]
+
+
+def _reason(name: str | None) -> str:
+    return Reason[name].text if name is not None and name in Reason.__members__ else _text(name, "")
 
 
 def _grandmaster(record: Record) -> list[str]:

@@ -19,6 +19,9 @@ TABLE_LIMIT = 100
 
 _SIGNS = {
     "clock": "offset is local minus reference",
+    "phc": "the system clock minus the hardware clock, as both stand",
+    "utc": "offset is local minus UTC",
+    "kernel": "what the kernel says of its clock",
     "event": "it never gave a sample",
     "grandmaster": "phase is the unit minus its reference",
     "time_error": "positive = the channel is ahead of its reference",
@@ -105,6 +108,9 @@ def _print_table(source: str, kind: str, records: list[Record], limit: int | Non
     from timesyncd.terminal import plain
 
     headings, rows = table_of(kind, records)
+    if not rows:
+        print(f"{source}: nothing in this span")
+        return
     table = Table(title=f"{source}: {_SIGNS[kind]}", title_justify="left", box=None, pad_edge=False)
     for heading, justify in headings:
         table.add_column(heading, justify=justify, no_wrap=heading != "note", overflow="fold")
@@ -113,7 +119,7 @@ def _print_table(source: str, kind: str, records: list[Record], limit: int | Non
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 140)
     console.print(table)
-    shown = sum(record["kind"] in ("clock", "grandmaster", "time_error") for record in records)
+    shown = sum(record["kind"] in _SIGNS and record["kind"] != "event" for record in records)
     if shown == limit:
         what = "time errors" if kind == "time_error" else "samples"
         console.print(f"the newest {shown} {what} of the span; --limit shows more")

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from timesyncd.commands._common import add_config_argument, load_config
+from timesyncd.commands._common import add_config_argument, page_url
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,16 +21,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """
-    0 when this node is SYNCHRONIZED (of a NAME: that node, or the unit answers and is locked), else 1; 2 for a name that is not
+    0 when this node is SYNCHRONIZED, against UTC where it knows no grandmaster (of a NAME: that node, or the unit answers and is locked), else 1; 2 for a name that is not
     known. ConfigError when the daemon cannot be asked.
     """
+    from timesyncd.messages import NodeState
     from timesyncd.terminal import fetch, screen
 
-    answer = fetch(args.url or _url(args))
+    answer = fetch(args.url or page_url(args))
     if args.name is not None:
         return _one(answer, args.name, args.json)
     _show(answer, args.json, screen(answer))
-    return 0 if answer["node"]["status"] == "SYNCHRONIZED" else 1
+    return 0 if NodeState.model_validate(answer["node"]).main_status == "SYNCHRONIZED" else 1
 
 
 def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
@@ -45,8 +46,9 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
         _show(units[name], as_json, unit_tables(unit))
         return 0 if unit.reachable and unit.clock_state == "locked" else 1
     if name in nodes:
-        _show(nodes[name], as_json, node_tables(NodeState.model_validate(nodes[name])))
-        return 0 if nodes[name]["status"] == "SYNCHRONIZED" else 1
+        node = NodeState.model_validate(nodes[name])
+        _show(nodes[name], as_json, node_tables(node))
+        return 0 if node.main_status == "SYNCHRONIZED" else 1
     print(f"timesyncd: there is no {name!r}; there are: {', '.join([*units, *nodes])}", file=sys.stderr)
     return 2
 
@@ -60,14 +62,3 @@ def _show(answer: dict[str, Any], as_json: bool, parts: list[RenderableType]) ->
         print(json.dumps(answer))
     else:
         Console(highlight=False).print(Group(*parts))
-
-
-def _url(args: Namespace) -> str:
-    from timesyncd.errors import ConfigError
-
-    web = load_config(args).web
-    if web is None or web.port == 0:
-        raise ConfigError(
-            f"{args.config}: web: no [web] section with a fixed port, so the daemon cannot be asked: give --url"
-        )
-    return f"http://{web.host}:{web.port}/"

@@ -42,17 +42,17 @@ function hear(kind, data) {
   heardAt = performance.now();
   known.take(kind, data, heardAt);
   if (kind === "node" && data.node === known.own) {
-    chart.add(heardAt, offsetOf(data), nodeNow(data, heardAt, heardAt).gmNs);
+    chart.add(heardAt, offsetOf(data), nodeNow(data, heardAt, heardAt).mainNs);
   }
 }
 
 /** What stands in a source's fields is its last sample: current only while it can be read and says so. */
 const isCurrent = (source) => source.reachable && source.reason === null;
 
-/** The node's offset: that of the first source that has one now. */
-const offsetOf = (node) => node.sources.find((source) => isCurrent(source) && source.offset_ns !== null)?.offset_ns ?? null;
+/** The node's offset: that of the first source that has one now against its reference; a PHC is none. */
+const offsetOf = (node) => node.sources.find((source) => isCurrent(source) && source.kind !== "phc" && source.offset_ns !== null)?.offset_ns ?? null;
 
-const word = (status) => ({ text: `${SIGNS[status]} ${status}`, look: LOOKS[status] });
+const word = (status, prefix = "") => ({ text: `${SIGNS[status]} ${prefix}${status}`, look: LOOKS[status] });
 
 function render() {
   const now = performance.now();
@@ -64,7 +64,7 @@ function render() {
   renderHero(entry.data, state);
   renderSources(entry.data);
   renderTerms(entry.data, state);
-  chart.draw(now, state.gmNs);
+  chart.draw(now, state.mainNs);
   renderNodes(now);
   renderGrandmasters(now);
   renderJobs(now);
@@ -81,58 +81,104 @@ function renderConnection(now) {
 }
 
 function renderHero(node, state) {
-  byId("hero").dataset.status = state.status;
-  document.title = `${SIGNS[state.status]} ${state.status} ${node.node} timesyncd`;
+  const said = word(state.main, state.alone ? "UTC " : "").text;
+  byId("hero").dataset.status = state.main;
+  document.title = `${said} ${node.node} timesyncd`;
   put(byId("node-name"), node.node);
-  put(byId("status"), `${SIGNS[state.status]} ${state.status}`);
-  put(byId("bound"), state.gmNs === null ? "no bound" : bound(state.gmNs));
-  put(byId("to-whom"), toWhom(node));
+  put(byId("status"), said);
+  put(byId("bound"), state.mainNs === null ? "no bound" : bound(state.mainNs));
+  put(byId("forecast"), state.forecast && `if samples stop: ${state.forecast}`);
+  put(byId("to-whom"), toWhom(node, state));
   put(byId("unit-note"), node.grandmaster_note ?? "");
   put(byId("since"), state.lastingMs === null ? "" : `for ${span(state.lastingMs)}, ${sinceTime(node, state)}`);
   put(byId("reason"), reasonOf(node, state), "quiet");
   const utc = state.utcNs === null ? `no bound: ${node.utc?.reason || "not known"}` : bound(state.utcNs);
-  put(byId("utc"), `UTC ${state.utcStatus}, ${utc}`, "quiet");
+  put(byId("utc"), state.alone ? "" : `UTC ${state.utcStatus}, ${utc}`, "quiet");
 }
 
-function toWhom(node) {
+function toWhom(node, state) {
+  if (state.alone) return "to UTC; no grandmaster is followed";
   if (!node.grandmaster_identity) return "follows no grandmaster";
   return `to grandmaster ${node.grandmaster ? `${node.grandmaster} (${node.grandmaster_identity})` : node.grandmaster_identity}`;
 }
 
 const sinceTime = (node, state) =>
-  state.status === node.status ? `since ${clockTime(node.since_realtime_ns)}` : "as this page counts while nothing is heard";
+  state.asWritten ? `since ${clockTime(node.since_realtime_ns)}` : "as this page counts while nothing is heard";
 
 function reasonOf(node, state) {
   if (node.reason) return node.reason;
-  if (state.gmNs === null && node.gm?.reason) return node.gm.reason;
-  if (state.status === "HOLDOVER") return `no fresh sample for ${span(state.ageNs / 1e6)}; the bound grows`;
-  return state.status === "UNKNOWN" ? "no fresh sample for too long" : "";
+  if (state.gmNs === null && node.gm?.reason && !state.alone) return node.gm.reason;
+  if (state.main === "HOLDOVER") return `no fresh sample for ${span(state.ageNs / 1e6)}; the bound grows`;
+  return state.main === "UNKNOWN" ? "no fresh sample for too long" : "";
 }
 
 function renderSources(node) {
   fillTable(byId("sources"), node.sources.map((source) => [
     source.name,
-    isCurrent(source) ? source.name : { text: `${source.name} ✕ ${source.reason ?? "unreachable"}; last known:`, look: "bad" },
-    source.port_state ?? "—",
-    number(source.offset_ns === null ? "—" : signed(source.offset_ns)),
+    sourceName(source, node),
+    sourceState(source),
+    number(source.offset_ns === null ? "—" : `${signed(source.offset_ns)}${source.error_ns == null ? "" : ` ${bound(source.error_ns)}`}`),
     number(duration(source.path_delay_ns)),
     number(source.frequency_ppb === null ? "—" : `${String(source.frequency_ppb).replace("-", "−")} ppb`),
     number(source.steps_removed === null ? "—" : String(source.steps_removed)),
   ]));
 }
 
+function sourceName(source, node) {
+  if (!isCurrent(source)) return { text: `${source.name} ✕`, look: "bad" };
+  return node.falsetickers?.includes(source.name) ? { text: `${source.name} ✕ falseticker`, look: "bad" } : source.name;
+}
+
+function sourceState(source) {
+  const known = source.port_state ?? source.detail ?? null;
+  if (isCurrent(source)) return known ?? "—";
+  return { text: `${source.reason ?? "unreachable"}${known === null ? "" : `; last known: ${known}`}`, look: "bad" };
+}
+
+/** Each term of the hard bound and of the statistical one, their sums, and how fast they grow. */
 function renderTerms(node, state) {
-  if (state.gmNs === null) return fillTable(byId("terms"), [["none", `no bound: ${reasonOf(node, state)}`]]);
-  const rows = Object.entries(node.terms);
-  if (state.parentNs !== null) {
-    rows.push([`growth in ${(state.ageNs / 1e9).toFixed(1)} s at ${node.parent.growth_ppb / 1000} ppm`, state.parentNs - node.parent.bound_ns]);
-    rows.push(["beyond the parent clock", state.gmNs - state.parentNs]);
-  }
-  const share = (ns) => ({ text: `${((ns / state.gmNs) * 100).toFixed(0)} %`, bar: ns / state.gmNs });
-  fillTable(byId("terms"), [
-    ...rows.filter(([, ns]) => ns > 0).map(([name, ns]) => [name.split(" ")[0], name.replaceAll("_", " "), number(duration(ns, up)), share(ns)]),
-    ["=", { text: "bound to the grandmaster", look: "unknown" }, number(bound(state.gmNs)), ""],
-  ]);
+  const body = byId("terms");
+  if (state.parentNs === null) fillTable(body, [["none", state.utcNs === null ? `no bound: ${reasonOf(node, state)}` : "no terms: UTC is known from a source alone"]]);
+  else fillTable(body, [...termRows(node, state), ...sumRows(node, state)]);
+  fillTable(byId("rates"), state.parentNs === null && state.utcNs === null ? [] : rateRows(node, state));
+}
+
+function termRows(node, state) {
+  const { terms, stat_terms: stat = {} } = node;
+  const names = [...new Set([...Object.keys(terms), ...Object.keys(stat)])];
+  const grown = `growth in ${(state.ageNs / 1e9).toFixed(1)} s`;
+  return [
+    ...names.filter((name) => terms[name] || stat[name]).map((name) => row(name, name.replaceAll("_", " "), terms[name], stat[name], state)),
+    row("growth", grown, state.parentNs - node.parent.bound_ns, state.parentStatNs === null ? undefined : state.parentStatNs - node.parent_stat.bound_ns, state),
+  ];
+}
+
+function row(key, name, hardNs, statNs, state) {
+  const share = (hardNs ?? 0) / state.parentNs;
+  return [key, name, number(told(hardNs)), number(told(statNs)), hardNs === undefined ? "" : { text: `${(share * 100).toFixed(0)} %`, bar: share }];
+}
+
+const told = (ns) => (ns === undefined || ns === null ? "" : duration(ns, up));
+
+function sumRows(node, state) {
+  const sum = (key, name, hardNs, statNs) => [key, { text: name, look: "unknown" },
+    number(hardNs === null ? "unknown" : bound(hardNs)), number(statNs === null ? "" : bound(statNs)), ""];
+  return [
+    sum("=parent", "to the parent clock", state.parentNs, state.parentStatNs),
+    sum("=gm", "to the grandmaster", state.gmNs, state.gmStatNs),
+    sum("=utc", "to UTC", state.utcNs, state.utcStatNs),
+  ];
+}
+
+function rateRows(node, state) {
+  const rates = Object.entries(node.rates ?? {}).filter(([, ppb]) => ppb > 0);
+  const sum = (name, known, hard, stat) => (known === null ? [] : [[`=${name}`, { text: name, look: "unknown" },
+    number(duration(hard.growth_ppb, up)), number(stat?.bound_ns == null ? "" : duration(stat.growth_ppb, up))]]);
+  return [
+    ...rates.map(([name, ppb]) => [name, name.replaceAll("_", " "), number(duration(ppb, up)), ""]),
+    ...sum("to the grandmaster, in all", state.gmNs, node.gm, node.gm_stat),
+    ...sum("to UTC, in all", state.utcNs, node.utc, node.utc_stat),
+  ];
 }
 
 function renderNodes(now) {
@@ -141,7 +187,7 @@ function renderNodes(now) {
   fillTable(byId("nodes"), [...known.node.values()].map(({ data, heardAt: heard }) => {
     const state = nodeNow(data, heard, now);
     const offset = offsetOf(data);
-    return [data.node, data.node, word(state.status), number(bound(state.gmNs)), number(offset === null ? "—" : signed(offset)),
+    return [data.node, data.node, word(state.main, state.alone ? "UTC " : ""), number(bound(state.mainNs)), number(offset === null ? "—" : signed(offset)),
       data.grandmaster_note ?? data.grandmaster ?? data.grandmaster_identity ?? "—", number(state.ageNs === null ? "—" : span(state.ageNs / 1e6))];
   }));
 }

@@ -38,6 +38,13 @@ export function lasts(ms) {
   return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
 }
 
+/** How long until something happens, to the second while that matters. */
+export function countdown(ms) {
+  const s = Math.floor(ms / 1000);
+  if (s < 1) return "less than 1 s";
+  return s >= 60 && s < 600 ? `${Math.floor(s / 60)} min ${s % 60} s` : lasts(ms);
+}
+
 /** The local time of day, with its date where that is another day. */
 export function moment(realtimeNs) {
   const at = new Date(realtimeNs / NS_PER_MS);
@@ -63,6 +70,26 @@ export function boundAt(message, ageNs) {
   return message.bound_ns + Math.ceil((message.growth_ppb * ageNs) / 1e9);
 }
 
+/** As the daemon words it: a source knows UTC and no grandmaster. */
+const NO_GRANDMASTER = "this source knows UTC and no grandmaster";
+const WITHOUT_GRANDMASTER = ["utc", "phc", "kernel"];
+
+/** A node that NTP keeps: then UTC is what is told first. */
+export const knowsUtcAlone = (node) =>
+  node.gm?.reason === NO_GRANDMASTER && node.sources.every((source) => WITHOUT_GRANDMASTER.includes(source.kind));
+
+const LIMITS = [[1e3, "1 µs"], [1e4, "10 µs"], [1e5, "100 µs"], [1e6, "1 ms"]];
+
+/** If samples stop: when the bound leaves the next limit, and when nothing holds any more. */
+export function forecast(message, ageNs, voidAfterNs) {
+  const nowNs = boundAt(message, ageNs);
+  if (nowNs === null || ageNs >= voidAfterNs) return "";
+  const end = `void in ${countdown((voidAfterNs - ageNs) / NS_PER_MS)}`;
+  const [limit, name] = LIMITS.find(([ns]) => ns >= nowNs) ?? [];
+  const inNs = limit && message.growth_ppb ? ((limit - message.bound_ns) * 1e9) / message.growth_ppb - ageNs : Infinity;
+  return inNs < voidAfterNs - ageNs ? `leaves ${name} in ${countdown(inNs / NS_PER_MS)}; ${end}` : end;
+}
+
 /** A node as it stands now: age, statuses, bounds, and for how long. */
 export function nodeNow(node, heardAt, now) {
   // The next message is due within this: a bound is shown as it was sent, and ages when the message is overdue.
@@ -71,16 +98,23 @@ export function nodeNow(node, heardAt, now) {
   const ageNs = node.age_ns === null ? null : node.age_ns + sinceHeardNs;
   const status = statusAt(node.status, ageNs, node);
   const utcStatus = statusAt(node.utc_status, ageNs, node);
+  const alone = knowsUtcAlone(node);
+  const [main, written] = alone ? [utcStatus, node.utc_status] : [status, node.status];
   const usable = (message, its) => (its === "UNKNOWN" || its === "DISRUPTED" ? null : boundAt(message, ageNs));
+  const gmNs = usable(node.gm, status), utcNs = usable(node.utc, utcStatus);
+  const mainNs = alone ? utcNs : gmNs;
   return {
-    ageNs, status, utcStatus,
-    gmNs: usable(node.gm, status), parentNs: usable(node.parent, status), utcNs: usable(node.utc, utcStatus),
-    lastingMs: lasting(node, status, ageNs, sinceHeardNs),
+    ageNs, status, utcStatus, gmNs, utcNs, alone, main, mainNs,
+    asWritten: main === written,
+    parentNs: usable(node.parent, status), parentStatNs: usable(node.parent_stat, status),
+    gmStatNs: usable(node.gm_stat, status), utcStatNs: usable(node.utc_stat, utcStatus),
+    forecast: mainNs === null ? "" : forecast(alone ? node.utc : node.gm, ageNs, node.void_after_ns),
+    lastingMs: lasting(node, main, written, ageNs, sinceHeardNs),
   };
 }
 
-function lasting(node, status, ageNs, sinceHeardNs) {
-  if (status !== node.status) {
+function lasting(node, status, written, ageNs, sinceHeardNs) {
+  if (status !== written) {
     return (ageNs - (status === "HOLDOVER" ? node.holdover_after_ns : node.void_after_ns)) / NS_PER_MS;
   }
   if (node.since_realtime_ns === null) return null;
