@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_core import ErrorDetails
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
-from timesyncd.ensemble import EnsembleSettings
 from timesyncd.errors import ConfigError
 from timesyncd.grandmaster import HoldoverCurve
-from timesyncd.source import SourceSettings
+from timesyncd.source_settings import SourceSettings
+from timesyncd.system_bound import EnsembleSettings
 
 DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
 DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
@@ -68,10 +68,12 @@ class Bounds(Section):
     """What is assumed of a clock source; docs/error-bound.md explains each."""
 
     local_drift_ppb: Nanoseconds = _ASSUMED.local_drift_ppb
+    drift_floor_ppb: Nanoseconds = _ASSUMED.drift_floor_ppb
     grandmaster_rate_ppb: Nanoseconds = _ASSUMED.grandmaster_rate_ppb
     delay_filter_length: Annotated[int, Field(ge=1, le=1000)] = _ASSUMED.delay_filter_length
     boundary_clock_error_ns: Nanoseconds | None = _ASSUMED.boundary_clock_error_ns
     asymmetry_uncertainty_ns: Nanoseconds = _ASSUMED.asymmetry_uncertainty_ns
+    path_minimum_ns: Nanoseconds = _ASSUMED.path_minimum_ns
     grandmaster_holdover_budget_ns: Nanoseconds = _ASSUMED.grandmaster_holdover_budget_ns
     utc_offset_s: int = _ASSUMED.utc_offset_s
     holdover_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_HOLDOVER_AFTER_NS
@@ -165,6 +167,12 @@ class Store(Section):
     keep_days: Annotated[float, Field(gt=0)] = 7
 
 
+class ClockBound(Section):
+    """Also write a segment that clients of AWS ClockBound (v2) understand."""
+
+    path: Path = Path("/var/run/clockbound/shm0")
+
+
 class Web(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8319
@@ -189,6 +197,7 @@ class Config(Section):
     mqtt: Mqtt | None = None
     store: Store | None = None
     web: Web | None = None
+    clockbound: ClockBound | None = None
     hub: Hub | None = None
 
     def curve_of(self, unit: Grandmaster) -> HoldoverCurve | None:

@@ -9,10 +9,13 @@ from contextlib import AsyncExitStack
 
 from timesyncd import segment
 from timesyncd.announce import Announcer, Parts
+from timesyncd.bound import ErrorBound
+from timesyncd.clockbound import ClockBoundWriter, suspended_ns
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
 from timesyncd.config import Config, Grandmaster, Source
 from timesyncd.config import Hub as HubSettings
 from timesyncd.config import Store as StoreSettings
+from timesyncd.discipline import agreement_conditions, kernel_conditions, path_conditions
 from timesyncd.driver import Reporter, Runner, build
 from timesyncd.ensemble import Ensemble
 from timesyncd.errors import ConfigError, StoreError
@@ -26,7 +29,7 @@ from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.topics import FOR_HUB, FOR_NODE
 from timesyncd.notify import notify, passed_socket
-from timesyncd.sample import AlarmEvent, GrandmasterSample, TimeErrorSeries
+from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, KernelSample, Reading, TimeErrorSeries
 from timesyncd.shm import SegmentWriter
 from timesyncd.store import history
 from timesyncd.store.writer import Store
@@ -36,6 +39,9 @@ from timesyncd.web.app import serve
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+
+#: CLOCK_BOOTTIME - CLOCK_MONOTONIC moves by a suspend alone; reading the two takes far less.
+SHORTEST_SUSPEND_NS = NS_PER_S // 100
 
 #: A storm is over when nothing was cut off for so long: in its midst, ticks that nothing is cut off between are many.
 STORM_OVER_NS = 5 * NS_PER_S
@@ -52,6 +58,9 @@ class Daemon:
         self._wake = asyncio.Event()
         self._parts = Parts()
         self._ensemble = Ensemble({source.name: source.bounds.settings() for source in config.source})
+        self._told: ErrorBound | None = None
+        self._suspended_ns = suspended_ns()
+        self._source_names = [source.name for source in config.source]
         self._judges: dict[str, UnitMemory] = {}
         self._storms: dict[str, int] = {}
 
@@ -77,6 +86,7 @@ class Daemon:
         self._sources = [self._runner(source) for source in config.source]
         self._units = {unit.name: self._runner(unit) for unit in config.grandmaster}
         self._segment = self._open_segment(stack)
+        self._clockbound = self._open_clockbound(stack)
         store = self._open_store(stack, config.store)
         incarnation = await asyncio.to_thread(self._next_incarnation, store)
         self._parts.store = store
@@ -125,6 +135,18 @@ class Daemon:
         stack.callback(writer.close)
         return writer
 
+    def _open_clockbound(self, stack: AsyncExitStack) -> ClockBoundWriter | None:
+        """Raises ConfigError."""
+        if self._config.clockbound is None:
+            return None
+        path = self._config.clockbound.path
+        try:
+            writer = ClockBoundWriter(path)
+        except OSError as error:
+            raise ConfigError(f"clockbound.path = '{path}': cannot be used: {error.strerror}") from error
+        stack.callback(writer.close)
+        return writer
+
     def _open_store(self, stack: AsyncExitStack, settings: StoreSettings | None) -> Store | None:
         if settings is None:
             return None
@@ -161,12 +183,36 @@ class Daemon:
                 raise ConfigError(f"source {runner.name}: its driver watches a grandmaster, not this node's clock")
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
-                self._segment.write(segment.encode(outcome.bound, self._epoch))
+                self._write(outcome.bound)
+            self._judge(reading)
+            self._view.note_agreement(self._ensemble.agreement)
+            self._view.note_bounded(self._ensemble.bounded)
             self._note(Observation(reading, outcome.bound, outcome.source_bound))
             if outcome.phase_jump_ns is not None:
                 self._announcer.event(
                     "phase-jump", runner.name, f"the offset moved by {outcome.phase_jump_ns} ns at once"
                 )
+
+    def _write(self, bound: ErrorBound) -> None:
+        """To the segments: this is what jobs see."""
+        self._told = bound
+        self._segment.write(segment.encode(bound, self._epoch))
+        if self._clockbound is not None:
+            self._clockbound.write(bound)
+
+    def _judge(self, reading: Reading) -> None:
+        """Findings that one reading calls for."""
+        node = self._config.node.name
+        if isinstance(reading, KernelSample):
+            offsets = [source.bounds.utc_offset_s for source in self._config.source if source.name == reading.source]
+            for id, evidence in kernel_conditions(reading, offsets[0]).items():
+                self._announcer.condition(id, node, evidence)
+        if isinstance(reading, ClockSample):
+            bounds = next(source.bounds for source in self._config.source if source.name == reading.source)
+            for id, evidence in path_conditions(reading, bounds.path_minimum_ns).items():
+                self._announcer.condition(id, reading.source, evidence)
+        for (id, source), evidence in agreement_conditions(self._ensemble.agreement, self._source_names).items():
+            self._announcer.condition(id, source, evidence)
 
     async def _watch(self, runner: Runner) -> None:
         async for reading in runner.samples():
@@ -188,7 +234,7 @@ class Daemon:
         bound = self._ensemble.hear_grandmaster(state.name, identities(state), verdict, now.boottime_ns)
         self._view.note_bounded(self._ensemble.bounded)
         if bound is not None:
-            self._segment.write(segment.encode(bound, self._epoch))
+            self._write(bound)
             if self._view.note_bound(bound):
                 self._wake.set()
 
@@ -216,6 +262,11 @@ class Daemon:
     async def _tick(self) -> None:
         while True:
             self._tell_of_alarms()
+            self._look_for_a_suspend()
+            if self._clockbound is not None and self._told is not None:
+                self._clockbound.write(
+                    self._told
+                )  # its clients' ages stand still in suspend: only a write makes up for it
             self._announcer.tick()
             notify("WATCHDOG=1")
             try:
@@ -224,6 +275,17 @@ class Daemon:
             except TimeoutError:
                 continue
             self._wake.clear()
+
+    def _look_for_a_suspend(self) -> None:
+        before_ns, self._suspended_ns = self._suspended_ns, suspended_ns()
+        if self._suspended_ns - before_ns < SHORTEST_SUSPEND_NS:
+            return
+        outcome = self._ensemble.suspended()
+        self._view.note_bounded(self._ensemble.bounded)
+        if outcome.bound is not None:
+            self._write(outcome.bound)
+            if self._view.note_bound(outcome.bound):
+                self._wake.set()
 
     def _tell_of_alarms(self) -> None:
         desk = self._parts.alarms

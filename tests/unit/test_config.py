@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd import config
+from timesyncd.commands.check_config import describe
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError
 from timesyncd.grandmaster import HoldoverCurve
@@ -51,6 +52,17 @@ def test_a_section_that_is_there_switches_its_part_on() -> None:
     assert parsed.source[0].bounds.settings().source.grandmaster_rate_ppb == 100
 
 
+def test_what_runs_and_what_is_off_is_described() -> None:
+    """The segment for clients of ClockBound too, by its path."""
+    on = config.parse({"clockbound": {"path": "/run/x/shm0"}}, options_of, "t.toml")
+    off = config.parse({}, options_of, "t.toml")
+
+    assert "clockbound   /run/x/shm0" in describe(on)
+    assert [describe(each)[-1] for each in (on, off)] == [
+        "off          store, mqtt, web", "off          store, mqtt, web, clockbound",
+    ]  # fmt: skip
+
+
 def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
     """
     By name; a unit that names none has none.
@@ -69,7 +81,7 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
         (("[web]", '[web]\n"a\\nb" = 1'), "t.toml: web.'a\\nb' = 1: unknown key; allowed here: host, port"),
         (
             ("[web]", "[wbe]"),
-            "t.toml: wbe = {}: unknown key; allowed here: grandmaster, hub, mqtt, node, oscillator, source, store, syslog, traps, web",
+            "t.toml: wbe = {}: unknown key; allowed here: clockbound, grandmaster, hub, mqtt, node, oscillator, source, store, syslog, traps, web",
         ),
         (("20000", "-1"), "t.toml: source[0].bounds.local_drift_ppb = -1: Input should be greater than or equal to 0"),
         (("20000", '"fast"'), "t.toml: source[0].bounds.local_drift_ppb = 'fast': Input should be a valid integer"),

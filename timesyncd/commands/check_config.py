@@ -62,11 +62,13 @@ def describe(config: Config) -> list[str]:
         lines.append(f"mqtt         {config.mqtt.host}:{config.mqtt.port}, topics {config.mqtt.topic_prefix}/...")
     if config.web:
         lines.append(f"web          http://{config.web.host}:{config.web.port}/")
+    if config.clockbound:
+        lines.append(f"clockbound   {config.clockbound.path}")
     if config.hub or not config.mqtt:
         lines.append(
             "hub          " + ("joins the jobs of every node" if config.hub else "joins the jobs of this node")
         )
-    off = [part for part in ("store", "mqtt", "web") if getattr(config, part) is None]
+    off = [part for part in ("store", "mqtt", "web", "clockbound") if getattr(config, part) is None]
     return lines + ([f"off          {', '.join(off)}"] if off else [])
 
 

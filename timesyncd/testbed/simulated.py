@@ -2,7 +2,7 @@
 A ptp4l that is not there: a UNIX datagram server that answers management questions as ptp4l 3.1.1 would of a slave port.
 
 For machines without ptp4l, or without the right to make namespaces. Its node's true offset is chosen; what it reports is that
-with noise. It serves eight Syncs and eight delay measurements a second, all computed from the time of the question.
+with noise. It serves eight Syncs (or as told) and eight delay measurements a second, all computed from the time of the question.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.testbed.ptp4l import DOMAIN
 
 GRANDMASTER_IDENTITY = bytes.fromhex("00a069fffe0000a1")
-SYNC_INTERVAL_NS = NS_PER_S // 8
+SYNC_INTERVAL_NS = DELAY_INTERVAL_NS = NS_PER_S // 8
 
 _GET, _SET, _RESPONSE = 0, 1, 2
 _SUBSCRIBE_EVENTS_NP = 0xC003
@@ -41,7 +41,7 @@ class SlavePort:
     """
     Port 1 of a clock that has followed a grandmaster since `start_ns` (CLOCK_REALTIME). `identity` is the clock's. The noise of
     an offset stays below the path delay, as that of real exchanges does. `is_traceable`: its grandmaster announces the PTP timescale,
-    traceable and with a valid UTC offset, else an arbitrary one.
+    traceable and with a valid UTC offset, else an arbitrary one. `log_sync_interval` is that of the standard: -3 = eight a second.
     """
 
     identity: bytes
@@ -51,6 +51,7 @@ class SlavePort:
     noise_ns: int = 5_000
     clock_class: int = 6
     is_traceable: bool = False
+    log_sync_interval: int = -3
 
     def answer(self, datagram: bytes, realtime_ns: int) -> bytes | None:
         """What ptp4l would send back; None where it keeps silent: not a question, or for another domain."""
@@ -79,11 +80,13 @@ class SlavePort:
 
     def _bodies(self, realtime_ns: int) -> dict[int, bytes]:
         """The answers by managementId."""
-        syncs = max(0, realtime_ns - self.start_ns) // SYNC_INTERVAL_NS
+        elapsed_ns = max(0, realtime_ns - self.start_ns)
+        interval_ns = round(NS_PER_S * 2.0**self.log_sync_interval)
+        syncs, delays = elapsed_ns // interval_ns, elapsed_ns // DELAY_INTERVAL_NS
         noise = random.Random(syncs)
         offset_ns = self.true_offset_ns + noise.randint(-self.noise_ns, self.noise_ns)
         delay = (self.path_delay_ns + noise.randint(0, self.noise_ns)) << 16
-        ingress_ns = self.start_ns + syncs * SYNC_INTERVAL_NS if syncs else 0
+        ingress_ns = self.start_ns + syncs * interval_ns if syncs else 0
         port = self.identity + struct.pack(">H", 1)
         parent = GRANDMASTER_IDENTITY + struct.pack(">H", 1)
         return {
@@ -92,10 +95,10 @@ class SlavePort:
             0x2002: parent
             + struct.pack(">2xHiBBBHB8s", 0xFFFF, 0x7FFFFFFF, 10, self.clock_class, 0x21, 0xFFFF, 128, parent[:8]),
             0x2003: struct.pack(">hBB", 37, _TRACEABLE if self.is_traceable else 0, 0xA0),
-            0x2004: port + struct.pack(">BbqbBbBbB", _SLAVE, -3, 0, 0, 3, -3, 1, 0, 2),
+            0x2004: port + struct.pack(">BbqbBbBbB", _SLAVE, -3, 0, 0, 3, self.log_sync_interval, 1, 0, 2),
             0xC000: struct.pack(">qq22xi8s", offset_ns, ingress_ns, 1, GRANDMASTER_IDENTITY),
             0xC004: port + struct.pack(">BBB", _SLAVE, 0, 4) + b"sim0" + b"\0",
-            0xC005: port + _counters(received={0: syncs, 8: syncs, 9: syncs, 11: syncs // 8}, sent={1: syncs}),
+            0xC005: port + _counters(received={0: syncs, 8: syncs, 9: delays, 11: delays // 8}, sent={1: delays}),
         }
 
 
@@ -111,10 +114,18 @@ def _error(number: int, error: int) -> bytes:
 class SimulatedPtp4l(asyncio.DatagramProtocol):
     """`async with SimulatedPtp4l(path, true_offset_ns):` serves at `path`, from the running loop."""
 
-    def __init__(self, uds_address: Path, true_offset_ns: int, is_traceable: bool = False) -> None:
+    def __init__(
+        self, uds_address: Path, true_offset_ns: int, is_traceable: bool = False, log_sync_interval: int = -3
+    ) -> None:
         self._uds_address = uds_address
         identity = random.randbytes(3) + b"\xff\xfe" + random.randbytes(3)
-        self._port = SlavePort(identity, true_offset_ns, start_ns=time.time_ns(), is_traceable=is_traceable)
+        self._port = SlavePort(
+            identity,
+            true_offset_ns,
+            start_ns=time.time_ns(),
+            is_traceable=is_traceable,
+            log_sync_interval=log_sync_interval,
+        )
 
     def announce(self, clock_class: int) -> None:
         """What its grandmaster announces from now on."""
