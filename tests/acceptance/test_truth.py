@@ -22,9 +22,10 @@ from timesyncd.bound import ErrorBound
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
 from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
-from timesyncd.ensemble import Ensemble, EnsembleSettings
+from timesyncd.ensemble import Ensemble
 from timesyncd.sample import ClockSample, NoSample
-from timesyncd.source import SourceSettings
+from timesyncd.source_settings import SourceSettings
+from timesyncd.system_bound import EnsembleSettings
 from timesyncd.testbed.bed import PtpBed
 from timesyncd.testbed.ptp4l import DOMAIN
 from timesyncd.testbed.relay import Piece

@@ -65,7 +65,7 @@ def boottime_ns() -> int:
 class Seen:
     """
     One reading of a clock. Each pair of clock readings, one before and one after, encloses the moment of it; `as_of_ns` is
-    of the bound that it was taken from (None: there was none, or it was just replaced).
+    of the newest sample that the bound rests on, as its end tells (None: there was none, or it was just replaced).
     """
 
     interval: Interval
@@ -85,7 +85,7 @@ class Seen:
         return cls(
             interval,
             reason,
-            bound.as_of_ns if bound is not None and same else None,
+            bound.as_of_ns + bound.void_after_ns - VOID_AFTER_NS if bound is not None and same else None,
             (before_ns[0], after_ns[0]),
             (before_ns[1], after_ns[1]),
         )

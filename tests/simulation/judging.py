@@ -1,0 +1,94 @@
+"""The model's bounds against the truth of a simulated chain: how often it gave one, how often that missed, and the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from chain import Chain, Instant
+from scenarios import Scenario
+
+from timesyncd.replay import Replay, ReplayedRow, TraceRow, bounds_at
+
+#: Rows of the first two minutes, in which the servo locks, are judged, but may lack a bound.
+LOCKED_AFTER_NS = 120_000_000_000
+
+
+class AgingReplay(Replay):
+    """The model, which also answers at a moment between two rows: with what the last one left, older."""
+
+    def at(self, told: TraceRow, t_ns: int) -> ReplayedRow:
+        return bounds_at(self._as_told(told), t_ns)
+
+
+@dataclass(slots=True)
+class Tally:
+    """
+    What was counted of one kind of bound. `worst` is the largest |truth| / bound, above 1 = a miss; `at_ns` is its row's time.
+    `asked` and `given` count the rows after the servo has locked.
+    """
+
+    asked: int = 0
+    given: int = 0
+    judged: int = 0
+    misses: int = 0
+    worst: float = 0.0
+    at_ns: int = 0
+
+    def count(self, error_ns: float, bound_ns: int | None, at_ns: int) -> None:
+        self.asked += at_ns >= LOCKED_AFTER_NS
+        if bound_ns is None:
+            return
+        self.given += at_ns >= LOCKED_AFTER_NS
+        self.judged += 1
+        size_ns = abs(error_ns)
+        self.misses += size_ns > bound_ns
+        if size_ns > self.worst * bound_ns:
+            self.worst, self.at_ns = size_ns / bound_ns if bound_ns else float("inf"), at_ns
+
+    @property
+    def given_share(self) -> float:
+        return self.given / self.asked if self.asked else 0.0
+
+
+@dataclass(slots=True)
+class Judgement:
+    """One seed's tallies: of the readings, and (`between`, the hard bound against the grandmaster) of the instants between them."""
+
+    seed: int
+    gm_hard: Tally = field(default_factory=Tally)
+    gm_stat: Tally = field(default_factory=Tally)
+    utc_hard: Tally = field(default_factory=Tally)
+    utc_stat: Tally = field(default_factory=Tally)
+    between: Tally = field(default_factory=Tally)
+
+    def take(self, instant: Instant, replayed: ReplayedRow) -> None:
+        if instant.blind:
+            return
+        at_ns, gm_ns, utc_ns = instant.row.t_ns, instant.gm_error_ns, instant.utc_error_ns
+        if not instant.told:
+            self.between.count(gm_ns, replayed.gm_hard_ns, at_ns)
+            return
+        self.gm_hard.count(gm_ns, replayed.gm_hard_ns, at_ns)
+        self.gm_stat.count(gm_ns, replayed.gm_stat_ns, at_ns)
+        self.utc_hard.count(utc_ns, replayed.utc_hard_ns, at_ns)
+        self.utc_stat.count(utc_ns, replayed.utc_stat_ns, at_ns)
+
+
+def replayed(scenario: Scenario, seed: int, seconds: float) -> Iterator[tuple[Instant, ReplayedRow]]:
+    """Each instant with the bounds at it: at a reading decided from the rows up to it, between two as they age."""
+    model = AgingReplay()
+    told = TraceRow(0, None)
+    for instant in Chain(scenario, seed, seconds).instants():
+        if instant.told:
+            told = instant.row
+            yield instant, model.take(told)
+        else:
+            yield instant, model.at(told, instant.row.t_ns)
+
+
+def judged(scenario: Scenario, seed: int, seconds: float) -> Judgement:
+    judgement = Judgement(seed)
+    for instant, row in replayed(scenario, seed, seconds):
+        judgement.take(instant, row)
+    return judgement

@@ -1,0 +1,129 @@
+"""
+The bound against the truth of thousands of simulated chains: `make soak`.
+
+Every seed judged is a line of the state file, so a run that was stopped goes on where it was. In the end the worst seed of each
+scenario is printed, and how to see it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from multiprocessing import Pool
+from pathlib import Path
+from typing import NamedTuple
+
+from judging import judged, replayed
+from scenarios import BY_NAME, KEEPING
+
+SECONDS = 1_800
+
+
+class Line(NamedTuple):
+    """One seed: its rows whose truth was outside the hard bound, the largest |truth| / bound, and the time of that row."""
+
+    scenario: str
+    seed: int
+    misses: int
+    worst: float
+    at_ns: int
+
+    def __str__(self) -> str:
+        return "\t".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Line:
+        scenario, seed, misses, worst, at_ns = text.split("\t")
+        return cls(scenario, int(seed), int(misses), float(worst), int(at_ns))
+
+
+def soak(job: tuple[str, int]) -> Line:
+    """Judge one seed, at the readings and between them."""
+    name, seed = job
+    judgement = judged(BY_NAME[name], seed, SECONDS)
+    tallies = [judgement.gm_hard, judgement.utc_hard, judgement.between]
+    worst = max(tallies, key=lambda tally: tally.worst)
+    return Line(name, seed, sum(tally.misses for tally in tallies), round(worst.worst, 4), worst.at_ns)
+
+
+def done_lines(state: Path) -> list[Line]:
+    """A last line that was cut off does not count."""
+    if not state.exists():
+        return []
+    return [Line.parse(text) for text in state.read_text().splitlines(keepends=True) if text.endswith("\n")]
+
+
+def remaining(done: list[Line], seeds: int) -> list[tuple[str, int]]:
+    judged_already = {(line.scenario, line.seed) for line in done}
+    jobs = [(scenario.name, seed) for seed in range(seeds) for scenario in KEEPING]
+    return [job for job in jobs if job not in judged_already]
+
+
+def leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run(state: Path, seeds: int) -> list[Line]:
+    done = done_lines(state)
+    state.write_text("".join(f"{line}\n" for line in done))
+    jobs = remaining(done, seeds)
+    with state.open("a", buffering=1) as file, Pool(initializer=leave_interrupts_to_the_parent) as pool:
+        for count, line in enumerate(pool.imap_unordered(soak, jobs), start=1):
+            file.write(f"{line}\n")
+            done.append(line)
+            if count % 500 == 0:
+                print(f"soak: {count} of {len(jobs)} simulated seeds", flush=True)
+    return done
+
+
+def report(lines: list[Line]) -> Iterator[str]:
+    for scenario in KEEPING:
+        of_it = [line for line in lines if line.scenario == scenario.name]
+        worst = max(of_it, key=lambda line: line.worst)
+        missed = sum(line.misses > 0 for line in of_it)
+        yield (
+            f"{scenario.name}: {missed} of {len(of_it)} seeds missed; worst |truth| / bound {worst.worst:.3f} at "
+            f"{worst.at_ns / 1e9:.0f} s: python tests/simulation/soak.py --show '{scenario.name}' {worst.seed}"
+        )
+
+
+def show(name: str, seed: int) -> None:
+    """One seed row by row: what was told, the truth, the bounds; `!` marks a miss, `?` what could not be known."""
+    print(
+        "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_error_ns,gm_hard_ns,gm_stat_ns,utc_error_ns,utc_hard_ns,mark"
+    )
+    for instant, row in replayed(BY_NAME[name], seed, SECONDS):
+        told = instant.row
+        missed = row.gm_hard_ns is not None and abs(instant.gm_error_ns) > row.gm_hard_ns
+        cells = [
+            f"{told.t_ns / 1e9:.3f}", told.offset_ns, told.path_delay_ns, told.freq_ppb,
+            told.port_state.name if told.port_state else None, round(instant.gm_error_ns), row.gm_hard_ns, row.gm_stat_ns,
+            round(instant.utc_error_ns), row.utc_hard_ns, ("!" if missed else "") + ("?" if instant.blind else ""),
+        ]  # fmt: skip
+        print(*("" if cell is None else cell for cell in cells), sep=",")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state", type=Path, help="where the seeds judged are kept")
+    parser.add_argument("--seeds", type=int, default=2_000, help="of each scenario")
+    parser.add_argument("--show", nargs=2, metavar=("SCENARIO", "SEED"), help="print one seed row by row instead")
+    arguments = parser.parse_args()
+    if arguments.show:
+        show(arguments.show[0], int(arguments.show[1]))
+        return 0
+    if arguments.state is None:
+        parser.error("--state or --show is needed")
+    try:
+        lines = run(arguments.state, arguments.seeds)
+    except KeyboardInterrupt:
+        print("soak: stopped; the seeds judged so far are kept")
+        return 130
+    print(*report(lines), sep="\n")
+    return any(line.misses for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
