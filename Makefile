@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN     = .venv/bin
 
 # The real parts that the tests talk to.
-PACKAGES = linuxptp chrony mosquitto snmpd snmp snmptrapd chromium g++ iproute2 util-linux procps systemd
+PACKAGES = linuxptp chrony libedit2 libseccomp2 mosquitto snmpd snmp snmptrapd chromium g++ iproute2 util-linux procps systemd
 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
@@ -14,6 +14,9 @@ BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
 	@$(BIN)/timesyncd demo $(DEMO)
+
+# Where chrony is unpacked to (tests/packages.sh).
+test soak: export PATH := $(PATH):$(CURDIR)/.chrony/usr/sbin:$(CURDIR)/.chrony/usr/bin
 
 test: test-packages lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(PYTEST)
@@ -60,7 +63,7 @@ schemas: .venv/daemon
 	$(BIN)/python -m timesyncd.drivers._table
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .chrony
 
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv
