@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from timesyncd.agreement import Agreement, Claim, agree
-from timesyncd.bound import ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.bound import ClockStatus, ErrorBound, Reason
 from timesyncd.oscillator import Drift
 from timesyncd.phc_link import PhcLink, PhcMemory
 from timesyncd.references import utc_bound, worse
@@ -22,6 +22,7 @@ from timesyncd.system_bound import (
     plausible,
     utc_alone,
     with_agreement,
+    withdrawn,
 )
 from timesyncd.verdict import GrandmasterVerdict, Void
 
@@ -93,9 +94,9 @@ class Ensemble:
         last = memory.newest or known
         if last and last.parent_identity != reading.parent_identity:
             # What is known holds against the former parent, and the servo may already follow the new one.
-            withdrawn = self._withdrawn(reading.source, Reason.PARENT_CHANGED, reading.read_ns)
+            outcome = self._withdrawn(reading.source, Reason.PARENT_CHANGED, reading.read_ns)
             memory.accept(reading)
-            return withdrawn
+            return outcome
         parent = memory.accept(reading)
         if parent is None:
             return Outcome(self._held(reading.source, memory.held(reading.read_ns), reading.read_ns))
@@ -323,22 +324,7 @@ class Ensemble:
         last = self._bounds.pop(source, None)
         if last is None:
             return Outcome(None)
-        nothing = unbounded(reason)
-        withdrawn = replace(
-            last,
-            parent_hard=nothing,
-            gm_hard=nothing,
-            utc_hard=nothing,
-            parent_stat=nothing,
-            gm_stat=nothing,
-            utc_stat=nothing,
-            gm_status=ClockStatus.DISRUPTED,
-            utc_status=ClockStatus.DISRUPTED,
-            terms={},
-            stat_terms={},
-            rates={},
-        )
-        return Outcome(withdrawn)
+        return Outcome(withdrawn(last, reason, ClockStatus.DISRUPTED))
 
 
 def _is_alive(bound: ErrorBound, boottime_ns: int) -> bool:

@@ -212,7 +212,12 @@ def plausible(bound: ErrorBound) -> ErrorBound:
     parts = (bound.parent_hard, bound.gm_hard, bound.utc_hard)
     if all((part.bound_ns or 0) <= LARGEST_NS and part.growth_ppb <= LARGEST_NS for part in parts):
         return bound
-    nothing = unbounded(Reason.IMPLAUSIBLE)
+    return withdrawn(bound, Reason.IMPLAUSIBLE, ClockStatus.UNKNOWN)
+
+
+def withdrawn(bound: ErrorBound, reason: Reason, status: ClockStatus) -> ErrorBound:
+    """Whose it was stays told; nothing of what it said holds."""
+    nothing = unbounded(reason)
     return replace(
         bound,
         parent_hard=nothing,
@@ -221,8 +226,8 @@ def plausible(bound: ErrorBound) -> ErrorBound:
         parent_stat=nothing,
         gm_stat=nothing,
         utc_stat=nothing,
-        gm_status=ClockStatus.UNKNOWN,
-        utc_status=ClockStatus.UNKNOWN,
+        gm_status=status,
+        utc_status=status,
         terms={},
         stat_terms={},
         rates={},
