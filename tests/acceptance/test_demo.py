@@ -240,7 +240,8 @@ def test_not_as_root_it_is_the_same_and_a_hang_up_ends_it_with_the_result(place:
 
 def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
     """The view holds node-b's bound against its truth; the terminal's Ctrl-C reaches every process in the foreground."""
-    in_terminal = ["script", "--quiet", "--return", "--flush", "--command", shlex.join(DEMO), "/dev/null"]
+    alone = f"exec {shlex.join(DEMO)}"  # no shell stays: dash would take the Ctrl-C too, and end with 130 of its own
+    in_terminal = ["script", "--quiet", "--return", "--flush", "--command", alone, "/dev/null"]
     with place.start(*in_terminal) as process:
         assert process.stdin and process.stdout
         until(process.stdout, " 0 ns, inside the bound", "-300 us, inside the bound")
