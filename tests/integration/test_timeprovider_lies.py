@@ -150,7 +150,7 @@ async def test_an_endless_table_is_cut_off() -> None:
     alarms = [SimulatedAlarm(n % 250 + 500, "minor", "again") for n in range(2 * ROW_CAP)]
     async with SnmpAgent(unit(), community=COMMUNITY) as agent:
         agent.device.set_state(Servo.LOCKED, alarms=alarms)
-        sample = await read(agent)
+        sample = await read(agent, timeout_s=10)
 
     assert len(sample.alarms or ()) == ROW_CAP
     assert f"alarms.text=cut off after {ROW_CAP} rows" in sample.unknown

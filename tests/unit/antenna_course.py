@@ -251,6 +251,8 @@ def is_told_whole(phase: Phase) -> bool:
 
 
 def is_spent(phase: Phase) -> bool:
-    return all(
+    """For the nodes, who count the time themselves, and in the units' own states, which are as old as their last poll."""
+    lost = [
         phase.nodes[node]["utc"]["bound_ns"] is None and utc.interval.latest is None for node, utc in phase.utc.items()
-    )
+    ]
+    return all(lost) and all(unit["holdover_left_ns"] == 0 for unit in phase.units.values())
