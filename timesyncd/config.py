@@ -2,63 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import re
 import socket
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
+from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import ConfigError
 from timesyncd.grandmaster import HoldoverCurve
+from timesyncd.sections import ClockBound, Hub, Mqtt, Name, Nanoseconds, Section, Store, Syslog, Traps, Web
 from timesyncd.source_settings import SourceSettings
 from timesyncd.system_bound import EnsembleSettings
 
 DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
 DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Port = Annotated[int, Field(ge=1, le=65535)]
-#: Also of rates. A thousand seconds bound nothing, and sums of larger numbers leave the 64 bits of segment and messages.
-Nanoseconds = Annotated[int, Field(ge=0, le=10**12)]
-
-
-class Section(BaseModel):
-    """A table of the file: an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Secret(Section):
-    """Never in the file itself: `file` holds it, or the environment variable `env` does."""
-
-    file: Path | None = None
-    env: str | None = None
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Secret:
-        if (self.file is None) == (self.env is None):
-            raise ValueError("give either file or env")
-        return self
-
-    def reveal(self) -> SecretStr:
-        """Raises ConfigError when the file cannot be read or the variable is not set."""
-        if self.env is not None and self.env not in os.environ:
-            raise ConfigError(f"secret: environment variable {self.env} is not set")
-        try:
-            return SecretStr(self.file.read_text().rstrip("\n") if self.file else os.environ[self.env or ""])
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"secret: {self.file} cannot be read: {error}") from error
+#: Without a broker: how often findings are judged while nobody looks.
+DEFAULT_STATE_EVERY_NS = 2 * NS_PER_S
 
 
 class Node(Section):
+    """`topology` says where the node stands, outermost part first, as "hall-1/rack-12": nodes of one rack share their network."""
+
     name: Name = Field(default_factory=lambda: socket.gethostname().split(".")[0])
     runtime_dir: Path = DEFAULT_RUNTIME_DIR
+    topology: Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$", max_length=255)] = ""
 
 
 _ASSUMED = SourceSettings()
@@ -126,65 +101,6 @@ class Oscillator(Section):
         return points
 
 
-class SnmpUser(Section):
-    """A user of SNMP v3, authPriv. Keys of AES-192 and AES-256 are stretched as net-snmp does it, with -c as Cisco does."""
-
-    name: Annotated[str, Field(min_length=1, max_length=32)]
-    auth: Literal["sha1", "sha224", "sha256", "sha384", "sha512"] = "sha256"
-    auth_pass: Secret
-    priv: Literal["aes128", "aes192", "aes256", "aes192-c", "aes256-c"] = "aes128"
-    priv_pass: Secret
-    context: str = ""
-
-
-class Traps(Section):
-    """Listen for the traps and informs of the `[[grandmaster]]` units; systemd may pass the socket of a port below 1024."""
-
-    host: str = "0.0.0.0"
-    port: Annotated[int, Field(ge=0, le=65535)] = 162
-    communities: list[Secret] = []
-    users: list[SnmpUser] = []
-
-
-class Syslog(Section):
-    """Listen for the syslog lines of the `[[grandmaster]]` units, over UDP."""
-
-    host: str = "0.0.0.0"
-    port: Annotated[int, Field(ge=0, le=65535)] = 514
-
-
-class Mqtt(Section):
-    host: Annotated[str, Field(min_length=1)]
-    port: Port = 1883
-    username: str | None = None
-    password: Secret | None = None
-    topic_prefix: Annotated[str, Field(pattern=r"^[^#+/]+(/[^#+/]+)*$")] = "timesyncd/v1"
-    state_every_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
-
-
-class Store(Section):
-    path: Path = Path("/var/lib/timesyncd/history.sqlite")
-    keep_days: Annotated[float, Field(gt=0)] = 7
-
-
-class ClockBound(Section):
-    """Also write a segment that clients of AWS ClockBound (v2) understand."""
-
-    path: Path = Path("/var/run/clockbound/shm0")
-
-
-class Web(Section):
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8319
-
-
-class Hub(Section):
-    """This daemon joins the jobs' marks. `nodes` are the nodes expected; `window_steps` the steps that a signal looks back on."""
-
-    nodes: list[Name] = []
-    window_steps: Annotated[int, Field(ge=1, le=10_000)] = 100
-
-
 class Config(Section):
     """The whole file. A section that is there switches its part on, be it empty."""
 
@@ -200,23 +116,24 @@ class Config(Section):
     clockbound: ClockBound | None = None
     hub: Hub | None = None
 
+    @property
+    def state_every_ns(self) -> int:
+        """A node's state is told twice within each source's holdover_after at least: in between a reader lets it age."""
+        wanted_ns = DEFAULT_STATE_EVERY_NS if self.mqtt is None else int(self.mqtt.state_every_s * NS_PER_S)
+        return min([wanted_ns, *(source.bounds.holdover_after_ns // 2 for source in self.source)])
+
+    @property
+    def notes(self) -> list[str]:
+        """What runs, and is hardly meant so."""
+        if self.hub is None or self.mqtt is None or self.store is not None:
+            return []
+        return [
+            "hub: without [store] it keeps nothing of the history that nodes send: it waits in their outboxes, and is lost there"
+        ]
+
     def curve_of(self, unit: Grandmaster) -> HoldoverCurve | None:
         """Its holdover budget; None: none is configured."""
         return self.oscillator[unit.oscillator].curve if unit.oscillator is not None else None
-
-
-def secrets_of(part: object, place: str = "") -> Iterator[tuple[str, Secret]]:
-    """Every secret below, by the path of its key."""
-    match part:
-        case Secret():
-            yield place, part
-        case BaseModel():
-            for name in type(part).model_fields:
-                below = "" if name == "options" else f".{name}"
-                yield from secrets_of(getattr(part, name), (place + below).lstrip("."))
-        case list() | tuple():
-            for index, each in enumerate(part):
-                yield from secrets_of(each, f"{place}[{index}]")
 
 
 OptionsOf = Callable[[str], type[BaseModel]]
@@ -277,12 +194,21 @@ def _one_line(error: ErrorDetails, where: str = "", allowed: list[str] | None = 
     path = (where + parts).lstrip(".")
     if error["type"] == "extra_forbidden":
         keys = ", ".join(allowed or _keys_at(error["loc"][:-1]))
-        return f"{path} = {error['input']!r}: unknown key; allowed here: {keys}"
+        return f"{path} = {_shown(error)}: unknown key; allowed here: {keys}"
     if error["type"] == "missing":
         return f"{path}: missing"
     if isinstance(error["input"], dict) and error["type"] == "value_error":  # what keys of one table mean together
         return f"{path}: {error['msg'].removeprefix('Value error, ')}"
-    return f"{path} = {error['input']!r}: {error['msg']}"
+    return f"{path} = {_shown(error)}: {error['msg']}"
+
+
+def _shown(error: ErrorDetails) -> str:
+    """Somebody may have written a secret where its file should be named: an error goes to a journal that others read."""
+    names_a_secret = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in error["loc"])
+    return "..." if names_a_secret and not isinstance(error["input"], bool | int) else repr(error["input"])
+
+
+_SECRET_NAME = re.compile("pass|pwd|secret|communit|token|credential", re.IGNORECASE)
 
 
 def _key(part: str) -> str:

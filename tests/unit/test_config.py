@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd import config
+from timesyncd import config, sections
 from timesyncd.commands.check_config import describe
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError
@@ -63,6 +63,37 @@ def test_what_runs_and_what_is_off_is_described() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("host", "is_askable"),
+    [
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("127.0.0.1", False),
+        ("192.0.2.1", True),
+        ("hub-a.example", True),
+    ],
+)
+def test_a_hub_tells_an_address_that_others_can_ask(host: str, is_askable: bool) -> None:
+    """https://0.0.0.0/ is whoever asks it himself."""
+    web = {"host": host, "token": [{"name": "t", "secret": {"env": "T"}}]}
+
+    assert config.parse({"web": web}, options_of, "t.toml").web.is_askable is is_askable  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("parts", "notes"),
+    [(("hub", "mqtt"), 1), (("hub", "mqtt", "store"), 0), (("hub",), 0), (("mqtt",), 0)],
+)
+def test_a_hub_that_keeps_nothing_is_warned_of(parts: tuple[str, ...], notes: int) -> None:
+    """The nodes' history would be lost in silence."""
+    sections = {"hub": {}, "mqtt": {"host": "b"}, "store": {}}
+    found = config.parse({part: sections[part] for part in parts}, options_of, "t.toml").notes
+
+    assert len(found) == notes
+    assert all(note.startswith("hub: without [store] it keeps nothing") for note in found)
+
+
 def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
     """
     By name; a unit that names none has none.
@@ -77,8 +108,14 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("[web]", "[web]\nprot = 1"), "t.toml: web.prot = 1: unknown key; allowed here: host, port"),
-        (("[web]", '[web]\n"a\\nb" = 1'), "t.toml: web.'a\\nb' = 1: unknown key; allowed here: host, port"),
+        (
+            ("[web]", "[web]\nprot = 1"),
+            "t.toml: web.prot = 1: unknown key; allowed here: certificate, client_ca, client_role, host, key, port, token",
+        ),
+        (
+            ("[web]", '[web]\n"a\\nb" = 1'),
+            "t.toml: web.'a\\nb' = 1: unknown key; allowed here: certificate, client_ca, client_role, host, key, port, token",
+        ),
         (
             ("[web]", "[wbe]"),
             "t.toml: wbe = {}: unknown key; allowed here: clockbound, grandmaster, hub, mqtt, node, oscillator, source, store, syslog, traps, web",
@@ -145,8 +182,8 @@ def test_a_secret_is_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COMMUNITY", "s3cret")
     (tmp_path / "password").write_text("s3cret\n")
     parsed = parse(GOOD)
-    from_env = config.Secret(env="COMMUNITY").reveal()
-    from_file = config.Secret(file=tmp_path / "password").reveal()
+    from_env = sections.Secret(env="COMMUNITY").reveal()
+    from_file = sections.Secret(file=tmp_path / "password").reveal()
 
     assert from_env == from_file
     assert from_file.get_secret_value() == "s3cret"
@@ -158,7 +195,7 @@ def test_a_secret_that_is_not_there_is_told(tmp_path: Path) -> None:
     With its place, not its value.
     """
     with pytest.raises(ConfigError, match="cannot be read"):
-        config.Secret(file=tmp_path / "none").reveal()
+        sections.Secret(file=tmp_path / "none").reveal()
 
 
 def test_keys_that_exclude_each_other_are_told_without_the_table() -> None:
@@ -182,3 +219,45 @@ def test_what_a_driver_cannot_run_with_names_its_unit(monkeypatch: pytest.Monkey
 
     with pytest.raises(ConfigError, match=r"^gm-7: user\.auth_pass: a pass phrase of at least 8 characters"):
         build("gm-7", "timeprovider", options, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ('[web]\nhost = "0.0.0.0"', "t.toml: web: host = '0.0.0.0' is no loopback address: [[web.token]] or client_ca is required there"),
+        ('[web]\ncertificate = "c.pem"', "t.toml: web: certificate and key belong together: give both or neither"),
+        ('[web]\nclient_ca = "ca.pem"', "t.toml: web: client_ca needs certificate and key"),
+        ('[mqtt]\nhost = "b"\nca = "ca.pem"', "t.toml: mqtt: ca, certificate and key need tls = true"),
+        ('[store]\npath = "a"\nurl = "postgresql://db/t"', "t.toml: store: give either path or url"),
+        ('[store]\nurl = "postgresql://db/t?password=x"', "t.toml: store: a password has no place in url: give it as password = { file = ... }"),
+        ('[store]\npassword = { env = "X" }', "t.toml: store: password needs url"),
+        ("[store]\nkeep_days = 365", "t.toml: store: keep_days <= keep_minutes_days <= keep_hours_days: what is coarser is kept no less long"),
+        ("[store]\nkeep_minutes_days = 2000", "t.toml: store: keep_days <= keep_minutes_days <= keep_hours_days: what is coarser is kept no less long"),
+    ],
+)  # fmt: skip
+def test_what_keys_of_a_section_mean_together_is_checked(section: str, told: str) -> None:
+    """A page on the network without a token, half a certificate, two places for one store: one line, and nothing starts."""
+    with pytest.raises(ConfigError) as error:
+        parse(section)
+
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        '[store]\nurl = "postgresql://me:swordfish@db/t"',
+        '[store]\nurl = "postgres://me:swordfish@db/t"',
+        '[mqtt]\nhost = "b"\npassword = "swordfish"',
+        '[mqtt]\nhost = "b"\npasswd = "swordfish"',
+        '[[web.token]]\nname = "a"\nsecret = "swordfish"',
+        '[[web.token]]\nname = "a"\nsecret = { value = "swordfish" }',
+        '[traps]\ncommunities = ["swordfish"]',
+    ],
+)
+def test_a_secret_that_stands_in_the_file_is_not_shown(section: str) -> None:
+    """Not even in the error that refuses it: that goes to a journal that others read."""
+    with pytest.raises(ConfigError) as error:
+        parse(section)
+
+    assert "swordfish" not in str(error.value)
