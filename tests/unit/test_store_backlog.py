@@ -8,20 +8,20 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import backlog, tables
-from timesyncd.store.backlog import Backlog, Batch, Gap
-from timesyncd.store.rows import Entry
+from timesyncd.store.backlog import BEHIND, UNSTORABLE, Backlog, Batch, Gap
+from timesyncd.store.rows import RowEntry, SeriesEntry
 
 
-def entry(second: int, source: str = "ptp") -> Entry:
-    return Entry(tables.clock_sample, {}, source, realtime_ns=second, queued_ns=second * NS_PER_S)
+def entry(second: int, source: str = "ptp") -> RowEntry:
+    return RowEntry(tables.gap, {}, source, realtime_ns=second, queued_ns=second * NS_PER_S)
 
 
-def series(second: int, *points: int) -> Entry:
+def series(second: int, *points: int) -> SeriesEntry:
     at = tuple((point, 0) for point in points)
-    return Entry(tables.time_error, {}, "gm", realtime_ns=second, queued_ns=second * NS_PER_S, points=at)
+    return SeriesEntry(tables.time_error, {}, "gm", realtime_ns=second, queued_ns=second * NS_PER_S, points=at)
 
 
-def filled(*entries: Entry) -> Backlog:
+def filled(*entries: RowEntry) -> Backlog:
     waiting = Backlog()
     for one in entries:
         waiting.put(one)
@@ -41,7 +41,7 @@ def test_older_than_60_s_is_a_gap_a_source() -> None:
     batch = waiting.take(9)
 
     assert waiting.dropped == 3
-    assert batch.gaps == [Gap("ptp", 0, 2, 2), Gap("gm", 1, 1, 1)]
+    assert batch.gaps == [Gap("ptp", BEHIND, 0, 2, 2), Gap("gm", BEHIND, 1, 1, 1)]
     assert [one.realtime_ns for one in batch.entries] == [50, 63]
 
 
@@ -61,7 +61,7 @@ def test_a_batch_is_counted_in_rows() -> None:
     lost = filled(series(0, 1, 2, 3), entry(100))
 
     assert ([len(one) for one in batch.entries], waiting.stored, len(waiting)) == ([3], 3, 2)
-    assert (lost.dropped, lost.take(9).gaps) == (3, [Gap("gm", 0, 0, 3)])
+    assert (lost.dropped, lost.take(9).gaps) == (3, [Gap("gm", BEHIND, 0, 0, 3)])
 
 
 def test_a_batch_given_back_waits_as_the_oldest() -> None:
@@ -82,7 +82,7 @@ def test_a_batch_given_back_late_is_too_old() -> None:
     waiting.give_back(batch)
 
     assert waiting.dropped == 2
-    assert waiting.take(9) == Batch([entry(70)], [Gap("ptp", 0, 1, 2)])
+    assert waiting.take(9) == Batch([entry(70)], [Gap("ptp", BEHIND, 0, 1, 2)])
 
 
 def test_gaps_given_back_grow() -> None:
@@ -92,7 +92,7 @@ def test_gaps_given_back_grow() -> None:
     waiting.give_back(batch)
     waiting.put(entry(200))
 
-    assert waiting.take(9).gaps == [Gap("ptp", 0, 100, 2)]
+    assert waiting.take(9).gaps == [Gap("ptp", BEHIND, 0, 100, 2)]
 
 
 def test_the_oldest_counts_until_it_is_stored() -> None:
@@ -112,4 +112,4 @@ def test_what_can_never_be_stored_is_lost_and_told() -> None:
     waiting.put(entry(3))
 
     assert waiting.dropped == 2
-    assert waiting.take(9) == Batch([entry(3)], [Gap("ptp", 1, 2**63 - 1, 2)])
+    assert waiting.take(9) == Batch([entry(3)], [Gap("ptp", UNSTORABLE, 1, 2**63 - 1, 2)])

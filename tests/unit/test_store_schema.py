@@ -13,21 +13,24 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from postgresql import place
 from samples import HEALTHY
 
 from timesyncd.errors import StoreError
 from timesyncd.store import history
 from timesyncd.store.database import migrate, writer_engine
-from timesyncd.store.rows import clock_row
+from timesyncd.store.place import Place
+from timesyncd.store.rows import CLOCK_COLUMNS, clock_values
 from timesyncd.store.tables import TIMED, metadata
 
+__all__ = ["place"]
 
-def test_the_migrated_schema_is_the_tables(tmp_path: Path) -> None:
-    """From an empty file to the newest revision gives tables.py, and a second migration changes nothing."""
-    path = tmp_path / "new folder" / "history.sqlite"
-    migrate(path)
-    migrate(path)
-    engine = writer_engine(path)
+
+def test_the_migrated_schema_is_the_tables(place: Place) -> None:
+    """From nothing to the newest revision gives tables.py, and a second migration changes nothing."""
+    migrate(place)
+    migrate(place)
+    engine = writer_engine(place)
     with engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), metadata)
     engine.dispose()
@@ -35,18 +38,26 @@ def test_the_migrated_schema_is_the_tables(tmp_path: Path) -> None:
     assert differences == []
 
 
+def test_the_files_folder_is_made(tmp_path: Path) -> None:
+    """Where nothing was, the store makes what it needs."""
+    path = tmp_path / "new folder" / "history.sqlite"
+    migrate(Place(path=path))
+
+    assert path.exists()
+
+
 def test_every_table_of_samples_is_cut() -> None:
-    """What has a source and a time is old one day: retention knows each such table."""
+    """What has a source and a time is old one day: retention knows each such table, and keeps roll-ups longer."""
     with_both = [table for table in metadata.sorted_tables if {"source", "realtime_ns"} <= set(table.c.keys())]
 
-    assert {table.name for table in with_both} == {table.name for table in TIMED}
+    assert {table.name for table in with_both} == {table.name for table in TIMED} | {"rollup"}
 
 
 def made_at(revision: str, path: Path) -> None:
     """The file as a timesyncd of that revision made it."""
     config = Config()
     config.set_main_option("script_location", "timesyncd.store:migrations")
-    engine = writer_engine(path)
+    engine = writer_engine(Place(path=path))
     with engine.begin() as transaction:
         config.attributes["connection"] = transaction
         command.upgrade(config, revision)
@@ -63,8 +74,8 @@ def test_a_file_of_the_first_version_keeps_its_rows(tmp_path: Path) -> None:
             """ VALUES ('gm', 5, 6, 6, 'TP', '[{"number": 3}]')"""
         )
         connection.execute("INSERT INTO finding VALUES ('a', 'b', 1, NULL, 'info', 'e', 'c', 'r')")
-    migrate(path)
-    [record] = history.samples(path, "gm", 0, 10)
+    migrate(Place(path=path))
+    [record] = history.samples(Place(path=path), "gm", 0, 10)
     with closing(sqlite3.connect(path)) as connection:
         finding = connection.execute("SELECT finding_id, remedy, chain FROM finding").fetchall()
 
@@ -77,17 +88,17 @@ def test_a_file_of_the_second_version_keeps_its_samples(tmp_path: Path) -> None:
     """A clock's samples are read as before; what 0003 adds is NULL in them, and its tables are there and empty."""
     path = tmp_path / "history.sqlite"
     made_at("0002", path)
-    row = clock_row(HEALTHY, None)
-    old = {name: value for name, value in row.items() if name not in ADDED_BY_0003 and value is not None}
+    row = dict(zip(CLOCK_COLUMNS, clock_values(HEALTHY, None), strict=True))
+    old = {name: value for name, value in row.items() if name not in (*ADDED_BY_0003, "domain") and value is not None}
     with closing(sqlite3.connect(path)) as connection, connection:
         names, marks = ", ".join(old), ", ".join("?" * len(old))
         connection.execute(f"INSERT INTO clock_sample ({names}) VALUES ({marks})", list(old.values()))
-    migrate(path)
-    [record] = history.samples(path, HEALTHY.source, 0, 2**62)
+    migrate(Place(path=path))
+    [record] = history.samples(Place(path=path), HEALTHY.source, 0, 2**62)
 
     assert {name: record[name] for name in old} == old
     assert [record[name] for name in ADDED_BY_0003] == [None] * len(ADDED_BY_0003)
-    assert history.sources(path) == {HEALTHY.source: "clock"}
+    assert history.sources(Place(path=path)) == {HEALTHY.source: "clock"}
 
 
 ADDED_BY_0003 = (
@@ -99,7 +110,7 @@ ADDED_BY_0003 = (
 def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:
     """Readers do not wait for the writer, and a killed writer leaves a whole database."""
     path = tmp_path / "history.sqlite"
-    migrate(path)
+    migrate(Place(path=path))
     with closing(sqlite3.connect(path)) as connection:
         mode = connection.execute("PRAGMA journal_mode").fetchone()
 
@@ -109,12 +120,12 @@ def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     """A file that a newer timesyncd made is left as it is, and the error says so."""
     path = tmp_path / "history.sqlite"
-    migrate(path)
+    migrate(Place(path=path))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
 
     with pytest.raises(StoreError, match=r"history\.sqlite: cannot be made ready: .*9999.* newer timesyncd"):
-        migrate(path)
+        migrate(Place(path=path))
 
 
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
@@ -123,7 +134,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     path.write_text("not a database, but longer than nothing " * 10)
 
     with pytest.raises(StoreError, match="file is not a database"):
-        migrate(path)
+        migrate(Place(path=path))
     assert path.read_text().startswith("not a database")
 
 
@@ -134,7 +145,7 @@ def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE incarnation (a)")
 
     with pytest.raises(StoreError, match="table incarnation already exists"):
-        migrate(path)
+        migrate(Place(path=path))
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("incarnation",)]
 
@@ -154,4 +165,4 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreError, match=r"file/history\.sqlite: cannot be made ready"):
-        migrate(tmp_path / "file" / "history.sqlite")
+        migrate(Place(path=tmp_path / "file" / "history.sqlite"))

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import sqlite3
-import time
+import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
+from threading import Event
 from typing import Any
 
 import pytest
+from postgresql import locked, place, rows_of, said_when_locked, settings_of
 from samples import HEALTHY, nth
 from unit_samples import EVERYTHING
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages import AlarmEventMessage, FindingMessage
 from timesyncd.sample import NoSample, PortState, TimeErrorSeries
-from timesyncd.store import database, history, retention, writer
-from timesyncd.store.writer import NS_PER_DAY, Store
+from timesyncd.store import database, history, postgresql, retention, sqlite, writer
+from timesyncd.store.backlog import UNSTORABLE
+from timesyncd.store.place import Place
+from timesyncd.store.retention import Keeps
+from timesyncd.store.session import Session
+from timesyncd.store.writer import Store
+
+__all__ = ["place"]
+
+NS_PER_DAY = 86_400 * NS_PER_S
 
 FINDING = FindingMessage(
     id="store-failing",
@@ -52,19 +60,16 @@ def points(*of: tuple[int, int]) -> TimeErrorSeries:
 
 
 class Bench:
-    """A store on a file of its own, with clocks that stand and the problems that it told."""
+    """A store in a place of its own, with clocks that stand and the problems that it told."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.clocks = FakeClocks()
         self.problems: Queue[str | None] = Queue()
 
-    def store(self) -> Store:
-        return Store(Settings(path=self.path), self.clocks, self.problems.put)
-
     @contextmanager
     def running(self) -> Iterator[Store]:
-        store = self.store()
+        store = Store(settings_of(self.place), self.clocks, self.problems.put)
         store.start()
         try:
             yield store
@@ -72,14 +77,10 @@ class Bench:
             store.stop()
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.path)) as connection:
-            return connection.execute(sql).fetchall()
+        return rows_of(self.place, sql)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        return locked(self.place, "clock_sample", "grandmaster_sample", "incarnation")
 
     def put_now(self, store: Store) -> None:
         """A sample of this moment."""
@@ -92,14 +93,15 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path / "history.sqlite")
+def bench(place: Place) -> Bench:
+    return Bench(place)
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that waits neither for a lock nor long before it tries again."""
-    monkeypatch.setattr(database, "BUSY_S", 0.01)
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
+    monkeypatch.setattr(postgresql, "BUSY_S", 0.01)
     monkeypatch.setattr(writer, "RETRY_S", 0.01)
 
 
@@ -135,19 +137,19 @@ def test_more_than_60_s_behind_is_a_gap(bench: Bench, hurried: None) -> None:
         store.next_incarnation("n1")
         with bench.locked():
             bench.put_now(store)
-            problem = bench.problems.get(timeout=20)
+            problem = bench.problems.get(timeout=60)
             behind = []
             for _ in range(3):
                 bench.clocks.advance(30 * NS_PER_S)
                 bench.put_now(store)
-                with pytest.raises(StoreError, match="locked"):
+                with pytest.raises(StoreError, match="lock"):
                     store.next_incarnation("n1")
                 behind.append(store.behind_s)
             dropped = store.dropped
-        over = bench.problems.get(timeout=20)
+        over = bench.problems.get(timeout=60)
 
     start_ns = FakeClocks().real_ns
-    assert (problem, over) == (f"{bench.path}: database is locked", None)
+    assert (problem, over) == (said_when_locked(bench.place), None)
     assert (behind, dropped) == ([30, 60, 60], 2)
     assert bench.rows("SELECT source, realtime_ns, until_realtime_ns, rows_lost FROM gap") == [
         ("ptp", start_ns, start_ns, 2)
@@ -163,30 +165,32 @@ def test_a_problem_is_told_once(bench: Bench, hurried: None) -> None:
         store.next_incarnation("n1")
         with bench.locked():
             bench.put_now(store)
-            told = [bench.problems.get(timeout=20)]
+            told = [bench.problems.get(timeout=60)]
             for _ in range(3):
-                with pytest.raises(StoreError, match="locked"):
+                with pytest.raises(StoreError, match="lock"):
                     store.next_incarnation("n1")
-        told.append(bench.problems.get(timeout=20))
+        told.append(bench.problems.get(timeout=60))
 
-    assert told == [f"{bench.path}: database is locked", None]
+    assert told == [said_when_locked(bench.place), None]
     assert bench.problems.empty()
 
 
-def test_a_file_that_cannot_be_opened_is_a_problem(bench: Bench) -> None:
+def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
     """The store starts without its file, says why, and answers what it can: an error."""
-    bench.path.mkdir()
+    bench = Bench(Place(path=tmp_path))
     with bench.running() as store, pytest.raises(StoreError, match="unable to open database file"):
         store.next_incarnation("n1")
 
-    assert "unable to open database file" in str(bench.problems.get(timeout=1))
+    assert "unable to open database file" in str(bench.problems.get(timeout=60))
 
 
-def test_a_removed_file_is_made_anew(bench: Bench) -> None:
+def test_a_removed_file_is_made_anew(tmp_path: Path) -> None:
     """Rows never go to a file that somebody has removed, where nobody finds them."""
+    path = tmp_path / "history.sqlite"
+    bench = Bench(Place(path=path))
     with bench.running() as store:
         store.next_incarnation("n1")
-        bench.path.unlink()
+        path.unlink()
         bench.put_now(store)
 
     assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
@@ -223,7 +227,9 @@ def test_a_finding_keeps_its_chain(bench: Bench) -> None:
     with bench.running() as store:
         store.put_finding(FINDING.model_copy(update={"chain": ["antenna open", "holdover"]}))
 
-    assert bench.rows("SELECT chain FROM finding") == [('["antenna open","holdover"]',)]
+    assert [json.loads(chain) for (chain,) in bench.rows("SELECT CAST(chain AS VARCHAR) FROM finding")] == [
+        ["antenna open", "holdover"]
+    ]
 
 
 def test_a_days_file_fills_holes_and_doubles_nothing(bench: Bench) -> None:
@@ -291,9 +297,9 @@ def test_retention_covers_every_table_with_a_time(bench: Bench) -> None:
     with bench.running() as store:
         store.put(Observation(points((0, 1), (10, 2)), None))
         store.put_alarm_event(alarm_event())
-    engine = database.writer_engine(bench.path)
+    engine = database.writer_engine(bench.place)
     with engine.begin() as connection:
-        deleted = retention.delete_step(connection, NOW_NS + 5)
+        deleted = retention.delete_step(connection, NOW_NS + 5, Keeps(0, 0, 0))
     engine.dispose()
 
     assert deleted == 2
@@ -320,12 +326,13 @@ def test_old_rows_go_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
         for source in ("a", "b"):
             for index in range(5):
                 store.put(Observation(nth(index, source=source), None))
-    engine = database.writer_engine(bench.path)
+    engine = database.writer_engine(bench.place)
     deleted, left = [], []
+    before_ns = nth(3).as_of_ns + HEALTHY.real_minus_boot_ns
     for _ in range(3):
         with engine.begin() as connection:
-            deleted.append(retention.delete_step(connection, nth(3).as_of_ns + HEALTHY.real_minus_boot_ns))
-        left.append(bench.rows("SELECT source, count(*) FROM clock_sample GROUP BY source"))
+            deleted.append(retention.delete_step(connection, before_ns, Keeps(0, 0, 0)))
+        left.append(bench.rows("SELECT source, count(*) FROM clock_sample GROUP BY source ORDER BY source"))
     engine.dispose()
 
     assert deleted == [4, 4, 0]
@@ -345,19 +352,33 @@ def test_what_is_older_than_keep_days_goes_while_the_store_runs(bench: Bench) ->
     assert bench.rows("SELECT count(*) FROM finding") == [(0,)]
 
 
-def test_a_number_that_no_column_holds_costs_its_batch_and_not_the_store(tmp_path: Path) -> None:
-    """The writer says so, records the gap, and goes on."""
-    problems: list[str | None] = []
-    now_ns = FakeClocks().realtime_ns()
-    store = Store(Settings(path=tmp_path / "history.sqlite"), FakeClocks(), problems.append)
+def test_a_number_that_no_column_holds_costs_its_row_alone(bench: Bench) -> None:
+    """What was put before and after it is stored, its loss is a gap, and the store has no problem."""
+    store = Store(settings_of(bench.place), bench.clocks, bench.problems.put)
+    for number in (1, 2, 2**70, 3, 4, 2**71, 5):
+        store.put(Observation(points((number, 1)), None))
     store.start()
-    store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", ((2**70, 1),)), None))
-    while not problems:
-        time.sleep(0.01)
-    store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", ((now_ns, 1),)), None))
     store.stop()
+    found = history.time_errors(bench.place, "gm", 0, 2**62)
 
-    assert problems[0] is not None
-    assert "a number that no column holds: 1 rows are lost" in problems[0]
-    found = history.time_errors(tmp_path / "history.sqlite", "gm", 0, 2**62)
-    assert [row["realtime_ns"] for row in found] == [now_ns]
+    assert [row["realtime_ns"] - NOW_NS for row in found] == [1, 2, 3, 4, 5]
+    assert bench.rows("SELECT source, reason, sum(rows_lost) FROM gap GROUP BY 1, 2") == [("gm", UNSTORABLE, 2)]
+    assert (store.stored, store.dropped, bench.problems.empty()) == (5, 2, True)
+
+
+def test_a_stuck_thread_is_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that neither answers nor fails says nothing: how far the store is behind says it, also while no row waits."""
+    stuck, go_on = Event(), Event()
+
+    def hang(_: Session) -> bool:
+        stuck.set()
+        return not go_on.wait(30)
+
+    monkeypatch.setattr(Session, "roll_up", hang)
+    with bench.running() as store:
+        assert stuck.wait(30)
+        bench.clocks.advance(20 * NS_PER_S)
+        behind_s = store.behind_s
+        go_on.set()
+
+    assert (behind_s, store.behind_s) == (20, 0)

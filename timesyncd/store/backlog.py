@@ -15,13 +15,16 @@ LIMIT_NS = 60 * NS_PER_S
 LIMIT_ENTRIES = 20_000
 #: What a column holds.
 LARGEST = 2**63 - 1
+BEHIND = "the store fell behind"
+UNSTORABLE = "a value that no column holds"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Rows of a source that were dropped: from the oldest's time to the newest's, CLOCK_REALTIME."""
+    """Rows of a source that were dropped, for one reason: from the oldest's time to the newest's, CLOCK_REALTIME."""
 
     source: str
+    reason: str
     from_realtime_ns: int
     until_realtime_ns: int
     rows_lost: int
@@ -42,7 +45,7 @@ class Backlog:
         self._lock = Lock()
         self._waiting: deque[Entry] = deque()
         self._taken: list[Entry] = []
-        self._gaps: dict[str, Gap] = {}
+        self._gaps: dict[tuple[str, str], Gap] = {}
 
     def __len__(self) -> int:
         with self._lock:
@@ -82,7 +85,7 @@ class Backlog:
         with self._lock:
             self._taken = []
             for entry in batch.entries:
-                self._drop(entry)
+                self._drop(entry, UNSTORABLE)
             for gap in batch.gaps:
                 self._add(gap)
 
@@ -97,20 +100,23 @@ class Backlog:
 
     def _trim(self) -> None:
         while len(self._waiting) > LIMIT_ENTRIES or self._span_ns() > LIMIT_NS:
-            self._drop(self._waiting.popleft())
+            self._drop(self._waiting.popleft(), BEHIND)
 
-    def _drop(self, lost: Entry) -> None:
+    def _drop(self, lost: Entry, reason: str) -> None:
+        """Its gap can be stored, whatever the entry held."""
+        source = lost.source.encode(errors="replace").decode()
         realtime_ns = max(-LARGEST, min(lost.realtime_ns, LARGEST))
         self.dropped += len(lost)
-        self._add(Gap(lost.source, realtime_ns, realtime_ns, len(lost)))
+        self._add(Gap(source, reason, realtime_ns, realtime_ns, len(lost)))
 
     def _span_ns(self) -> int:
         return self._waiting[-1].queued_ns - self._waiting[0].queued_ns if self._waiting else 0
 
     def _add(self, gap: Gap) -> None:
-        known = self._gaps.get(gap.source, gap)
-        self._gaps[gap.source] = Gap(
-            gap.source,
+        key = gap.source, gap.reason
+        known = self._gaps.get(key, gap)
+        self._gaps[key] = Gap(
+            *key,
             min(gap.from_realtime_ns, known.from_realtime_ns),
             max(gap.until_realtime_ns, known.until_realtime_ns),
             gap.rows_lost + (0 if known is gap else known.rows_lost),

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, Table, func, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, Select, Table, func, select, tuple_
 
 from timesyncd.bound import Reason
 from timesyncd.sample import ClockState
-from timesyncd.store.database import reader_engine, store_error
-from timesyncd.store.retention import source_names
+from timesyncd.store.courses import course, rollup_sources
+from timesyncd.store.database import reading
+from timesyncd.store.names import source_names
+from timesyncd.store.place import Place
 from timesyncd.store.tables import (
     SLOW,
     alarm_event,
     clock_sample,
+    event,
     gap,
     grandmaster_sample,
     kernel_sample,
@@ -26,6 +26,11 @@ from timesyncd.store.tables import (
     time_error,
     utc_sample,
 )
+
+__all__ = [
+    "Kind", "Record", "cloud_events", "course", "events", "last_not_in_holdover", "rollup_sources", "samples", "sources",
+    "time_error_course", "time_errors",
+]  # fmt: skip
 
 Kind = Literal["clock", "phc", "utc", "kernel", "grandmaster", "event", "gap", "alarm", "time_error"]
 Record = dict[str, Any]
@@ -41,10 +46,10 @@ _DATED = (None, Reason.HOLDOVER_BUDGET_EXCEEDED.name)
 _HOLDOVERS = (ClockState.HOLDOVER.value, ClockState.HOLDOVER_OUT_OF_SPEC.value)
 
 
-def sources(path: Path) -> dict[str, Kind]:
+def sources(place: Place) -> dict[str, Kind]:
     """Every source that the store holds, by name; "event" where it never gave a sample. Raises StoreError."""
     kinds: dict[str, Kind] = {}
-    with _reading(path) as connection:
+    with reading(place) as connection:
         kinds |= dict.fromkeys(source_names(connection, source_event), "event")
         for kind, table in _SAMPLES.items():
             kinds |= dict.fromkeys(source_names(connection, table), kind)
@@ -52,14 +57,14 @@ def sources(path: Path) -> dict[str, Kind]:
 
 
 def samples(
-    path: Path, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
+    place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
 ) -> Iterator[Record]:
     """
     The samples of a clock source or a grandmaster in [since, until), oldest first; with a limit the newest so many.
 
     Raises StoreError.
     """
-    with _reading(path) as connection:
+    with reading(place) as connection:
         for kind, table in _CLOCKS.items():
             yield from _records(connection, kind, _newest(table, source, since_realtime_ns, until_realtime_ns, limit))
         thin = _records(
@@ -68,12 +73,12 @@ def samples(
         yield from _made_whole(connection, thin)
 
 
-def events(path: Path, source: str, since_realtime_ns: int, until_realtime_ns: int) -> Iterator[Record]:
+def events(place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int) -> Iterator[Record]:
     """
     When a source began to give no samples and why, when it gave them again, what it reported by itself, and what was not
     stored. Raises StoreError.
     """
-    with _reading(path) as connection:
+    with reading(place) as connection:
         found = [
             record
             for kind, table in _EVENTS.items()
@@ -82,17 +87,44 @@ def events(path: Path, source: str, since_realtime_ns: int, until_realtime_ns: i
     yield from sorted(found, key=lambda record: int(record["realtime_ns"]))
 
 
+def cloud_events(
+    place: Place,
+    node: str | None,
+    since_realtime_ns: int,
+    until_realtime_ns: int,
+    after: tuple[int, int, str] | None = None,
+    limit: int = 100,
+    type: str | None = None,
+) -> list[Record]:
+    """
+    What happened on a node (None: on all) in [since, until), the newest first: at most `limit`, of those that come `after` the one
+    with this (realtime_ns, sequence, node), and of this `type` alone. Raises StoreError.
+    """
+    columns = event.c
+    order = (columns.realtime_ns, columns.sequence, columns.node)
+    rows = select(event).where(columns.realtime_ns >= since_realtime_ns, columns.realtime_ns < until_realtime_ns)
+    if node is not None:
+        rows = rows.where(columns.node == node)
+    if type is not None:
+        rows = rows.where(columns.type == type)
+    if after is not None:
+        rows = rows.where(columns.realtime_ns <= after[0], tuple_(*order) < after)
+    with reading(place) as connection:
+        newest = rows.order_by(*(column.desc() for column in order)).limit(limit)
+        return [dict(row) for row in connection.execute(newest).mappings()]
+
+
 def time_errors(
-    path: Path, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
+    place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
 ) -> Iterator[Record]:
     """The time errors of a unit's channels in [since, until), oldest first, with a limit the newest so many. Raises StoreError."""
-    with _reading(path) as connection:
+    with reading(place) as connection:
         rows = _newest(time_error, source, since_realtime_ns, until_realtime_ns, limit)
         yield from _records(connection, "time_error", rows)
 
 
 def time_error_course(
-    path: Path, source: str, since_realtime_ns: int, until_realtime_ns: int, steps: int
+    place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int, steps: int
 ) -> list[Record]:
     """
     The same to be drawn: of each channel and metric the lowest and the highest value within each of so many equal steps, so
@@ -115,11 +147,11 @@ def time_error_course(
         .group_by(columns.channel, columns.metric, at)
         .order_by(columns.channel, columns.metric, at)
     )
-    with _reading(path) as connection:
+    with reading(place) as connection:
         return [dict(row) for row in connection.execute(rows).mappings()]
 
 
-def last_not_in_holdover(path: Path, source: str) -> Record | None:
+def last_not_in_holdover(place: Place, source: str) -> Record | None:
     """
     A unit's newest sample that was in no kind of holdover, if it was LOCKED: a holdover that stands now began after it, and
     from a locked clock. None: there is no such sample; or it is not to be believed, since the unit saw no satellite then, or
@@ -133,7 +165,7 @@ def last_not_in_holdover(path: Path, source: str) -> Record | None:
         .order_by(columns.realtime_ns.desc())
         .limit(1)
     )
-    with _reading(path) as connection:
+    with reading(place) as connection:
         ended = connection.execute(last.order_by(columns.realtime_ns.desc()).limit(1)).first()
         if ended is not None and ended.clock_state in _HOLDOVERS and ended.utc_reason not in _DATED:
             return None
@@ -183,19 +215,8 @@ def _span(table: Table, source: str, since_ns: int, until_ns: int) -> Select[Any
 
 
 def _records(connection: Connection, kind: Kind, rows: Select[Any]) -> Iterator[Record]:
-    for row in connection.execution_options(yield_per=1_000).execute(rows).mappings():
-        record = {"kind": kind, **row}
-        del record["id"]
-        yield record
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[Connection]:
-    engine = reader_engine(path)
-    try:
-        with engine.connect() as connection:
-            yield connection
-    except SQLAlchemyError as error:
-        raise store_error(path, error) from error
-    finally:
-        engine.dispose()
+    with connection.execution_options(yield_per=1_000).execute(rows) as result:
+        for row in result.mappings():
+            record = {"kind": kind, **row}
+            del record["id"]
+            yield record

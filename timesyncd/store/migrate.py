@@ -1,29 +1,32 @@
-"""`python -m timesyncd.store.migrate PATH`: brings the store's file to this version's tables, all or nothing."""
+"""`python -m timesyncd.store.migrate PATH|URL`: brings the store to this version's tables, all or nothing."""
 
 from __future__ import annotations
 
 import sqlite3
 import sys
-from contextlib import closing
-from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
-from timesyncd.store.database import BUSY_S, store_error, writer_engine
+from timesyncd.errors import StoreError
+from timesyncd.store import sqlite
+from timesyncd.store.database import store_error, writer_engine
+from timesyncd.store.place import Place
 
 
-def upgrade(path: Path) -> None:
-    """To the newest revision, in one transaction. Raises SQLAlchemyError, sqlite3.Error and CommandError."""
-    with closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-    engine = writer_engine(path)
+def upgrade(place: Place) -> None:
+    """To the newest revision, in one transaction. Raises OSError, SQLAlchemyError, sqlite3.Error, StoreError and CommandError."""
+    if place.path is not None:
+        sqlite.prepare(place.path)
+    engine = writer_engine(place)
     config = Config()
     config.set_main_option("script_location", "timesyncd.store:migrations")
     try:
         with engine.begin() as transaction:
+            if place.url is not None:
+                transaction.exec_driver_sql("SET LOCAL statement_timeout = 0")
             config.attributes["connection"] = transaction
             command.upgrade(config, "head")
     finally:
@@ -31,14 +34,17 @@ def upgrade(path: Path) -> None:
 
 
 def main() -> int:
-    path = Path(sys.argv[1])
+    place = Place.named(sys.argv[1])
     try:
-        upgrade(path)
+        upgrade(place)
     except (SQLAlchemyError, sqlite3.Error) as error:
-        print(store_error(path, error), file=sys.stderr)
+        print(store_error(place, error), file=sys.stderr)
         return 1
     except CommandError as error:
-        print(f"{error} (was the file made by a newer timesyncd?)", file=sys.stderr)
+        print(f"{error} (was the store made by a newer timesyncd?)", file=sys.stderr)
+        return 1
+    except (OSError, StoreError) as error:
+        print(error, file=sys.stderr)
         return 1
     return 0
 

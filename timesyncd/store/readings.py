@@ -6,33 +6,33 @@ import heapq
 import time
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 
 from timesyncd.errors import ConfigError
 from timesyncd.sample import ClockSample, NoSample, PortState
 from timesyncd.store.history import Record, events, samples, sources
+from timesyncd.store.place import Place
 
 _STORED = {field.name for field in fields(ClockSample)} - {"port_state", "read_ns", "exchanges"}
 
 
-def clock_readings(path: Path, source: str, span_ns: int | None) -> Iterator[tuple[int, ClockSample | NoSample]]:
+def clock_readings(place: Place, source: str, span_ns: int | None) -> Iterator[tuple[int, ClockSample | NoSample]]:
     """
     The samples of so long ago and younger, and when they failed to come, each with the Unix time at which it was read. Raises ConfigError
     when there is no such PTP source, and StoreError.
     """
-    known = sources(path)
+    known = sources(place)
     if known.get(source) not in ("clock", "event"):
         clocks = ", ".join(name for name, kind in known.items() if kind == "clock")
-        what = f"{source!r} is none" if source in known else f"{path} has no {source!r}"
-        raise ConfigError(f"only PTP sources (ptp4l) can be replayed, and {what}; {path} has: {clocks or 'none yet'}")
+        what = f"{source!r} is none" if source in known else f"{place} has no {source!r}"
+        raise ConfigError(f"only PTP sources (ptp4l) can be replayed, and {what}; {place} has: {clocks or 'none yet'}")
     now_ns = time.time_ns()
     since_ns = 0 if span_ns is None else now_ns - span_ns
-    return _readings(path, source, (since_ns, now_ns))
+    return _readings(place, source, (since_ns, now_ns))
 
 
-def _readings(path: Path, source: str, span: tuple[int, int]) -> Iterator[tuple[int, ClockSample | NoSample]]:
+def _readings(place: Place, source: str, span: tuple[int, int]) -> Iterator[tuple[int, ClockSample | NoSample]]:
     found = heapq.merge(
-        events(path, source, *span), samples(path, source, *span), key=lambda row: int(row["realtime_ns"])
+        events(place, source, *span), samples(place, source, *span), key=lambda row: int(row["realtime_ns"])
     )
     for record in found:
         if record["kind"] == "clock":

@@ -3,45 +3,65 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Sequence
+from functools import lru_cache
 
-from sqlalchemy import Connection, Executable, Table, delete, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy import Connection, Dialect, Table, delete, insert, select, update
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import tables
 from timesyncd.store.backlog import Batch, Gap
 from timesyncd.store.database import writer_engine
-from timesyncd.store.rows import Row
+from timesyncd.store.place import Place
+from timesyncd.store.rows import CLOCK_COLUMNS, EventEntry, Values, stored_columns
 
 
 def insert_batch(connection: Connection, batch: Batch) -> None:
-    rows: dict[Table, list[Row]] = defaultdict(list)
+    """All of it but its events, which are numbered first."""
+    rows: dict[Table, list[Values]] = defaultdict(list)
     for entry in batch.entries:
-        rows[entry.table] += entry.rows()
-    rows[tables.gap] += [_gap_row(gap) for gap in batch.gaps]
+        if not isinstance(entry, EventEntry):
+            rows[entry.table] += entry.values()
+    if batch.gaps:
+        rows[tables.gap] = [_gap_values(gap) for gap in batch.gaps]
     for table, new in rows.items():
-        if new:
-            connection.execute(_insert(table), new)
+        insert_values(connection, table, new)
 
 
-def _insert(table: Table) -> Executable:
-    """A finding replaces what was stored of it. A time error that is stored already stays: it comes again with each day's file."""
+def insert_values(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
+    """As the driver itself does it: SQLAlchemy's work on each row would take longer than the database's."""
+    connection.exec_driver_sql(_insert_text(connection.dialect, table), list(rows))
+
+
+@lru_cache(maxsize=32)  # each time a store is opened it has another dialect
+def _insert_text(dialect: Dialect, table: Table) -> str:
+    """
+    A finding replaces what was stored of it. A time error or a roll-up that is stored already stays: the former comes again with
+    each day's file.
+
+    Both databases understand all of this.
+    """
+    quoted = dialect.identifier_preparer.quote
+    names = [quoted(name) for name in _names(table)]
+    marks = ["?" if dialect.paramstyle == "qmark" else "%s"] * len(names)
+    text = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join(marks)})"
+    key = [quoted(column.name) for column in table.primary_key]
     if table is tables.finding:
-        return insert(table).prefix_with("OR REPLACE")
-    if table is tables.time_error:
-        return sqlite_insert(table).on_conflict_do_nothing()
-    return insert(table)
+        text += f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
+        text += ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
+    elif table in (tables.time_error, tables.rollup):
+        text += " ON CONFLICT DO NOTHING"
+    return text
 
 
-def _gap_row(gap: Gap) -> Row:
-    return {
-        "source": gap.source,
-        "reason": "the store fell behind",
-        "realtime_ns": gap.from_realtime_ns,
-        "until_realtime_ns": gap.until_realtime_ns,
-        "rows_lost": gap.rows_lost,
-    }
+def _names(table: Table) -> tuple[str, ...]:
+    """In the order in which an entry has its values."""
+    return CLOCK_COLUMNS if table is tables.clock_sample else tuple(column.name for column in stored_columns(table))
+
+
+def _gap_values(gap: Gap) -> Values:
+    """In the order of the table's columns."""
+    return gap.source, gap.reason, gap.from_realtime_ns, gap.until_realtime_ns, gap.rows_lost
 
 
 def end_findings(connection: Connection, now_ns: int) -> None:
@@ -50,9 +70,9 @@ def end_findings(connection: Connection, now_ns: int) -> None:
     connection.execute(update(tables.finding).where(stands).values(until_realtime_ns=now_ns))
 
 
-def next_incarnation(path: Path, node: str, now_ns: int) -> int:
-    """Committed with an fsync: after a power cut the same number must not come again."""
-    engine = writer_engine(path, synchronous="FULL")
+def next_incarnation(place: Place, node: str, now_ns: int) -> int:
+    """On the disk when it is returned: after a power cut the same number must not come again."""
+    engine = writer_engine(place, durable=True)
     table = tables.incarnation
     try:
         with engine.begin() as connection:

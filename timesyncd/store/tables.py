@@ -75,6 +75,7 @@ clock_sample = Table(
     *_ints("parent_stat_bound_ns", "parent_stat_growth_ppb", "gm_stat_bound_ns", "gm_stat_growth_ppb"),
     *_ints("utc_stat_bound_ns", "utc_stat_growth_ppb"),
     *_jsons("terms", "stat_terms", "rates"),
+    *_ints("domain"),
     Index(None, "source", "realtime_ns"),
 )
 
@@ -215,6 +216,46 @@ incarnation = Table(
     Column("node", String, primary_key=True),
     *_ints("incarnation", "started_realtime_ns", nullable=False),
 )
+
+
+def _key(name: str, of: type[String | BigInteger] = BigInteger) -> Column[Any]:
+    return Column(name, of, primary_key=True, autoincrement=False)
+
+
+#: A node's samples of a minute or an hour; on a hub every node's. `realtime_ns` is where the span begins.
+rollup = Table(
+    "rollup",
+    metadata,
+    *(_key(name, String) for name in ("node", "source", "quantity")),
+    *(_key(name) for name in ("span_s", "realtime_ns")),
+    *_ints("count", "minimum", "maximum", "mean", "p50", "p99", nullable=False),
+    Index(None, "span_s", "realtime_ns"),
+    sqlite_with_rowid=False,
+)
+
+#: What happened, as CloudEvents; on a hub on every node. `sequence` is the row's in the node's history, whose `stream` it is of.
+event = Table(
+    "event",
+    metadata,
+    _key("node", String),
+    *(_key(name) for name in ("stream", "sequence")),
+    *_ints("realtime_ns", nullable=False),
+    *_texts("event_id", "type", nullable=False),
+    *_texts("subject"),
+    *_texts("time", nullable=False),
+    *_jsons("data"),
+    UniqueConstraint("node", "event_id"),
+    Index(None, "realtime_ns"),
+)
+
+#: What the hubs have not yet said that they have stored: `row` is a HistoryRow.
+outbox = Table("outbox", metadata, _key("sequence"), *_ints("realtime_ns", nullable=False), *_jsons("row"))
+
+#: One row: the stream of this store, and the next number in it, which outlives what the outbox held.
+outbox_counter = Table("outbox_counter", metadata, _key("stream"), *_ints("next_sequence", nullable=False))
+
+#: On a hub: how far it has each node's history.
+received = Table("received", metadata, _key("node", String), *_ints("stream", "stored_up_to", "lost", nullable=False))
 
 #: What retention cuts, and `history` reads: each has `source` and `realtime_ns`, and an index on both.
 TIMED = (

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
+from time import monotonic
+from typing import TypeVar
 
-from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
 
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
-from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
+from timesyncd.fleet_messages import CloudEvent, HistoryBatch
 from timesyncd.messages import AlarmEventMessage, FindingMessage
 from timesyncd.sample import (
     ClockSample,
@@ -25,14 +26,21 @@ from timesyncd.sample import (
     TimeErrorSeries,
     UtcSample,
 )
-from timesyncd.store import retention, statements
-from timesyncd.store.backlog import Backlog
-from timesyncd.store.database import migrate, store_error, writer_engine
+from timesyncd.sections import Store as Settings
+from timesyncd.store import outbox, statements
+from timesyncd.store.archive import Progress
+from timesyncd.store.backlog import Backlog, Batch
+from timesyncd.store.database import migrate, reading, store_error
+from timesyncd.store.inbox import Inbox
+from timesyncd.store.outbox import Page
+from timesyncd.store.place import Place
+from timesyncd.store.retention import Keeps
 from timesyncd.store.rows import (
+    ClockEntry,
     Entry,
+    EventEntry,
     SourceState,
     alarm_event_entry,
-    clock_entry,
     event_entry,
     finding_entry,
     grandmaster_entries,
@@ -42,44 +50,64 @@ from timesyncd.store.rows import (
     state_of,
     utc_entry,
 )
+from timesyncd.store.session import WORK_S, Counts, OutboxLimits, Session
 from timesyncd.store.whole import WholeRows
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 #: What a kill -9 may lose, less the commit itself.
 BATCH_S = 0.9
 BATCH_ROWS = 5_000
+#: Of other nodes' histories: between two such parts the node's own rows have their turn.
+ARCHIVE_ROWS = 500
 RETRY_S = 2.0
 #: Making the file ready starts a process, so it is tried again less often.
 REOPEN_S = 30.0
 #: A store further behind than this may come to drop rows, so none shall lean on an earlier one.
 MAY_LOSE_AFTER_S = 5.0
-RETENTION_EVERY_NS = 60 * NS_PER_S
 ANSWER_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
-NS_PER_DAY = 86_400 * NS_PER_S
 
 
 class Store:
     """
-    `put`, `put_finding` and `put_alarm_event` never wait and never fail. What cannot be written now (a full disk, a lock, a file that is
-    read-only) is tried again, and `on_problem` is told once, and once with None when it is over. It is called in the
-    store's own thread.
+    What is put never waits and never fails. What cannot be written now (a full disk, a lock, a server that is away) is tried again, and
+    `on_problem` is told once, and once with None when it is over.
+
+    Without `outbox` nothing waits for hubs. `on_history` is told when more waits for them, `on_stored` how far another
+    node's history is stored; both, and `on_problem`, are called in the store's own thread.
     """
 
-    def __init__(self, settings: Settings, clocks: Clocks, on_problem: Callable[[str | None], None]) -> None:
-        self._path = settings.path
-        self._keep_ns = int(settings.keep_days * NS_PER_DAY)
+    def __init__(
+        self,
+        settings: Settings,
+        clocks: Clocks,
+        on_problem: Callable[[str | None], None],
+        *,
+        node: str = "localhost",
+        outbox: OutboxLimits | None = None,
+        on_history: Callable[[], None] = lambda: None,
+        on_stored: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        """Raises ConfigError when the password cannot be read."""
+        self.place = Place.of(settings)
+        self._keeps = Keeps.of(settings)
         self._clocks = clocks
-        self._on_problem = on_problem
+        self._node, self._limits = node, outbox
+        self._on_problem, self._on_history, self._on_stored = on_problem, on_history, on_stored
         self._backlog = Backlog()
+        self._inbox = Inbox()
         self._states: dict[str, SourceState] = {}
         self._whole = WholeRows()
         self._questions: SimpleQueue[tuple[str, Future[int]]] = SimpleQueue()
-        self._engine: Engine | None = None
-        self._inode = 0
+        self._cuts: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        self._outbox_lost = 0
+        self.counts = Counts()
+        self._session: Session | None = None
+        self._round_began_ns: int | None = None
         self._has_problem = False
-        self._retain_at_ns = 0
         self._wake = Event()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="store", daemon=True)
@@ -94,7 +122,7 @@ class Store:
         self._wake.set()
         self._thread.join(STOP_LIMIT_S)
         if lost := len(self._backlog):
-            log.warning("%s: %d rows could not be stored before the end", self._path, lost)
+            log.warning("%s: %d rows could not be stored before the end", self.place, lost)
 
     def put(self, observation: Observation) -> None:
         """Of a reading without a sample only a change of its reason is stored. Called by one thread."""
@@ -109,7 +137,7 @@ class Store:
     def _entries(self, observation: Observation, real_minus_boot: int, now_ns: int) -> Iterable[Entry]:
         match observation.reading:
             case ClockSample() as sample:
-                return [clock_entry(sample, observation.bound, now_ns)]
+                return [ClockEntry(sample, observation.bound, now_ns)]
             case PhcSample() as sample:
                 return [phc_entry(sample, now_ns)]
             case UtcSample() as sample:
@@ -136,6 +164,23 @@ class Store:
     def put_alarm_event(self, message: AlarmEventMessage) -> None:
         self._backlog.put(alarm_event_entry(message, self._clocks.boottime_ns()))
 
+    def put_event(self, event: CloudEvent, realtime_ns: int) -> None:
+        """It is numbered, and waits for the hubs, when it is stored."""
+        self._backlog.put(EventEntry(event, realtime_ns, self._clocks.boottime_ns()))
+
+    def put_history(self, batch: HistoryBatch, size: int) -> bool:
+        """Of another node, `size` bytes as it came. False: too much waits already; it is not confirmed, so it comes again."""
+        return self._inbox.put(batch, size)
+
+    def outbox_page(self, after: int, limit: int) -> Page:
+        """The lowest rows above `after` that wait for the hubs. Blocks; raises StoreError."""
+        with reading(self.place) as connection:
+            return outbox.page(connection, after, limit)
+
+    def cut_outbox(self, stream: int, up_to: int) -> None:
+        """Forget, soon, what the hubs have stored; of another stream nothing."""
+        self._cuts.put((stream, up_to))
+
     def next_incarnation(self, node: str) -> int:
         """
         A number above every earlier one of this node, on the disk when it is returned. Blocks; raises StoreError.
@@ -149,11 +194,11 @@ class Store:
         try:
             return answer.result(ANSWER_LIMIT_S)
         except TimeoutError as error:
-            raise StoreError(f"{self._path}: no answer within {ANSWER_LIMIT_S:g} s") from error
+            raise StoreError(f"{self.place}: no answer within {ANSWER_LIMIT_S:g} s") from error
 
     @property
     def dropped(self) -> int:
-        """Rows lost since the start because the store fell behind."""
+        """Rows lost since the start because the store fell behind, or because no column holds what is in them."""
         return self._backlog.dropped
 
     @property
@@ -161,16 +206,36 @@ class Store:
         return self._backlog.stored
 
     @property
+    def waiting(self) -> int:
+        """Rows taken and not yet committed."""
+        return len(self._backlog)
+
+    @property
+    def outbox_lost(self) -> int:
+        """Rows since the start that no hub had stored when they had waited too long, or were too many."""
+        return self._outbox_lost
+
+    @property
+    def history_refused(self) -> int:
+        """Batches of other nodes since the start that were too many, or that no node would say."""
+        return self._inbox.refused
+
+    @property
     def behind_s(self) -> float:
-        """The age of the oldest row that is not stored; 0 when there is none."""
-        oldest_ns = self._backlog.oldest_ns()
-        return 0.0 if oldest_ns is None else (self._clocks.boottime_ns() - oldest_ns) / NS_PER_S
+        """
+        The age of the oldest row that is not stored, or for how long the store's thread has been at what it does now, whichever is
+        more; 0 when there is neither. It grows while a server neither answers nor fails.
+        """
+        began_ns = [each for each in (self._backlog.oldest_ns(), self._round_began_ns) if each is not None]
+        return (self._clocks.boottime_ns() - min(began_ns)) / NS_PER_S if began_ns else 0.0
 
     def _run(self) -> None:
         is_last = False
         while not is_last:
             is_last = self._stopping.is_set()
+            self._round_began_ns = self._clocks.boottime_ns()
             pause_s = self._round()
+            self._round_began_ns = None
             self._wake.wait(0 if is_last else pause_s)
             self._wake.clear()
         self._close()
@@ -178,24 +243,27 @@ class Store:
     def _round(self) -> float:
         """Do what there is to do; returns after how many seconds to look again."""
         try:
-            engine = self._ready_engine()
+            session = self._ready_session()
             self._answer()
-            self._write(engine)
-            self._retain(engine)
+            self._write(session)
+            self._archive(session)
+            self._tend(session)
         except StoreError as error:
             self._failed(error)
             return REOPEN_S
         except SQLAlchemyError as error:
-            self._failed(store_error(self._path, error))
+            self._failed(store_error(self.place, error))
+            if isinstance(error, ProgrammingError):  # as where somebody has removed the tables
+                self._close()
             return RETRY_S
         self._succeeded()
-        return BATCH_S
+        return 0 if len(self._inbox) else BATCH_S
 
     def _failed(self, error: StoreError) -> None:
-        for _, answer in self._asked():
+        for _, answer in _drained(self._questions):
             answer.set_exception(error)
-        if self._engine is not None:
-            self._engine.dispose()
+        if self._session is not None:
+            self._session.close()
         if not self._has_problem:
             self._has_problem = True
             self._on_problem(str(error))
@@ -205,67 +273,88 @@ class Store:
             self._has_problem = False
             self._on_problem(None)
 
-    def _ready_engine(self) -> Engine:
-        """Opened anew when somebody has removed or replaced the file: rows would go where nobody finds them."""
-        if self._engine is None or self._inode_now() != self._inode:
+    def _ready_session(self) -> Session:
+        if self._session is None or not self._session.is_current:
             self._close()
-            migrate(self._path)
-            self._engine = writer_engine(self._path)
-            with self._engine.begin() as connection:
-                statements.end_findings(connection, self._clocks.realtime_ns())
-            self._inode = self._inode_now()
-        return self._engine
-
-    def _inode_now(self) -> int:
-        try:
-            return self._path.stat().st_ino
-        except OSError:
-            return 0
+            migrate(self.place)
+            self._session = Session(self.place, self._node, self._clocks, self._keeps, self._limits, self.counts)
+        return self._session
 
     def _close(self) -> None:
-        if self._engine is not None:
-            self._engine.dispose()
-        self._engine, self._inode = None, 0
-
-    def _asked(self) -> Iterator[tuple[str, Future[int]]]:
-        while True:
-            try:
-                yield self._questions.get_nowait()
-            except Empty:
-                return
+        if self._session is not None:
+            self._session.close()
+        self._session = None
 
     def _answer(self) -> None:
-        for node, answer in self._asked():
+        for node, answer in _drained(self._questions):
             try:
-                answer.set_result(statements.next_incarnation(self._path, node, self._clocks.realtime_ns()))
+                answer.set_result(statements.next_incarnation(self.place, node, self._clocks.realtime_ns()))
             except SQLAlchemyError as error:
-                answer.set_exception(store_error(self._path, error))
+                answer.set_exception(store_error(self.place, error))
                 raise
 
-    def _write(self, engine: Engine) -> None:
-        while True:
-            batch = self._backlog.take(BATCH_ROWS)
-            if not batch.entries and not batch.gaps:
-                return
+    def _write(self, session: Session) -> None:
+        limit = BATCH_ROWS
+        while (batch := self._backlog.take(limit)).entries or batch.gaps:
             try:
-                with engine.begin() as connection:
-                    statements.insert_batch(connection, batch)
-            except SQLAlchemyError:
+                added = session.write(batch)
+            except _UNSTORABLE as error:
+                limit = self._alone(batch, error)
+                continue
+            except (SQLAlchemyError, StoreError):
                 self._backlog.give_back(batch)
                 raise
-            except OverflowError as error:
-                self._backlog.lose(batch)
-                raise StoreError(
-                    f"{self._path}: a number that no column holds: {len(batch.entries)} rows are lost"
-                ) from error
             self._backlog.has_stored(batch)
+            limit = min(2 * limit, BATCH_ROWS)
+            if added:
+                self._on_history()
 
-    def _retain(self, engine: Engine) -> None:
-        """One step a round; when nothing is left to delete, it rests."""
-        now_ns = self._clocks.boottime_ns()
-        if now_ns < self._retain_at_ns:
+    def _alone(self, batch: Batch, error: Exception) -> int:
+        """What cannot be stored shall not take others with it: how many rows are to be tried next. One by itself is lost."""
+        if len(batch.entries) > 1:
+            self._backlog.give_back(batch)
+            return max(1, sum(map(len, batch.entries)) // 2)
+        self._backlog.lose(batch)
+        for entry in batch.entries:
+            log.warning("%s: %d rows of %r are lost", store_error(self.place, error), len(entry), entry.source)
+        return 1
+
+    def _archive(self, session: Session) -> None:
+        """For WORK_S at most. What is not confirmed comes again, so nothing is taken back."""
+        until_s = monotonic() + WORK_S
+        while monotonic() < until_s and (batches := self._inbox.take(ARCHIVE_ROWS)):
+            self._keep(session, batches)
+            self._write(session)
+
+    def _keep(self, session: Session, batches: list[HistoryBatch]) -> None:
+        try:
+            known, refused = session.archive(batches)
+        except _UNSTORABLE as error:
+            if len(batches) > 1:
+                for batch in batches:
+                    self._keep(session, [batch])
+                return
+            known, refused = [], 1
+            log.warning("%s: a batch of %s is refused", store_error(self.place, error), batches[0].node)
+        self._inbox.refuse(refused)
+        for progress in known:
+            self._on_stored(progress)
+
+    def _tend(self, session: Session) -> None:
+        for stream, up_to in _drained(self._cuts):
+            session.cut_outbox(stream, up_to)
+        if session.roll_up():
+            self._on_history()
+        self._outbox_lost += session.retain()
+
+
+#: What the drivers say to a number beyond 64 bits, or a text that is no Unicode.
+_UNSTORABLE = (OverflowError, UnicodeError, DataError)
+
+
+def _drained(queue: SimpleQueue[T]) -> Iterator[T]:
+    while True:
+        try:
+            yield queue.get_nowait()
+        except Empty:
             return
-        with engine.begin() as connection:
-            deleted = retention.delete_step(connection, self._clocks.realtime_ns() - self._keep_ns)
-        if deleted < retention.STEP_ROWS:
-            self._retain_at_ns = now_ns + RETENTION_EVERY_NS

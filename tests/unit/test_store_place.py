@@ -1,0 +1,48 @@
+"""A store as somebody names it on a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from timesyncd.errors import ConfigError
+from timesyncd.store.place import Place
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("history.sqlite", Place(path=Path("history.sqlite"))),
+        ("/var/lib/a:b@c/history.sqlite", Place(path=Path("/var/lib/a:b@c/history.sqlite"))),
+        ("postgresql://reader@db:5432/n1", Place(url="postgresql://reader@db:5432/n1")),
+        ("postgresql://db/n1?host=/run/a@b", Place(url="postgresql://db/n1?host=/run/a@b")),
+    ],
+)
+def test_a_path_or_a_url(text: str, place: Place) -> None:
+    """What has no scheme is a file."""
+    assert Place.named(text) == place
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:swordfish@db/t",
+        "postgres://me:swordfish@db/t",
+        "postgresql+psycopg://me:swordfish@db/t",
+        "postgresql://me:swordfish@db",
+        "postgresql://me:sword/fish@db",
+        "postgresql://me:sword/fish@db/t",
+        "postgresql://me:sword?fish@db/t",
+        "postgresql://db/t?password=swordfish",
+        "postgres://db/swordfish",
+        "mysql://db/swordfish",
+        "postgresql://",
+    ],
+)
+def test_another_url_is_refused(text: str) -> None:
+    """It is taken for no file, no password gets as far as a message, and what is said does not say it either."""
+    with pytest.raises(ConfigError, match="postgresql://user@host") as refused:
+        Place.named(text)
+
+    assert "fish" not in str(refused.value)

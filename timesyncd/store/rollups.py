@@ -1,0 +1,150 @@
+"""Raw samples -> a row for each minute and each hour: what a chart of months, and a hub, live on."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Literal
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.fleet_messages import Rollup, Summary
+from timesyncd.store.names import source_names
+from timesyncd.store.rows import Values
+from timesyncd.store.tables import clock_sample, kernel_sample, phc_sample, rollup, utc_sample
+
+#: What is rolled up of each kind of source, as far as a sample has it; the first is in every sample.
+QUANTITIES = {
+    clock_sample: ("offset_ns", "path_delay_ns", "frequency_ppb", "gm_bound_ns", "utc_bound_ns"),
+    phc_sample: ("offset_ns", "frequency_ppb"),
+    utc_sample: ("offset_ns", "frequency_ppb", "utc_bound_ns"),
+    kernel_sample: ("frequency_ppb",),
+}
+Span = Literal[60, 3600]
+MINUTE_S: Span = 60
+HOUR_S: Span = 3_600
+#: A sample is dated by the reading before the one that showed it, and is handed over after it.
+GRACE_NS = 5 * NS_PER_S
+#: Read at once, so that an hour of a fast clock is no great number of objects.
+_CHUNK_ROWS = 1_000
+
+_Series = tuple[Table, str, Span]
+"""A source's table, its name, and the span in seconds."""
+
+
+def summary(values: Sequence[int]) -> Summary:
+    """Of one value or more. Percentiles are values that there were: the lowest that the share does not exceed."""
+    ordered = sorted(values)
+    count = len(ordered)
+    return Summary(
+        count=count,
+        minimum=ordered[0],
+        maximum=ordered[-1],
+        mean=(2 * sum(ordered) + count) // (2 * count),
+        p50=ordered[-(-50 * count // 100) - 1],
+        p99=ordered[-(-99 * count // 100) - 1],
+    )
+
+
+def rollup_values(node: str, made: Rollup) -> list[Values]:
+    """In the order of the table's columns."""
+    at = (made.span_s, made.begins_realtime_ns)
+    return [
+        (node, made.source, quantity, *at, of.count, of.minimum, of.maximum, of.mean, of.p50, of.p99)
+        for quantity, of in made.quantities.items()
+    ]
+
+
+class Rollups:
+    """
+    Makes the node's roll-ups one by one, each once: what is made already the table tells, so that neither a restart nor a clock that
+    steps back doubles or changes one.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self.forget()
+
+    def forget(self) -> None:
+        """What was made since may not have been committed."""
+        self._next_ns: dict[_Series, int] = {}
+        self._open: list[_Series] | None = None
+        self._looked_at_ns = 0
+
+    def are_due(self, now_ns: int) -> bool:
+        """Whether a minute of CLOCK_REALTIME is over since the last look, or the last look did not end."""
+        return self._open is not None or _minute(now_ns) != self._looked_at_ns
+
+    def step(self, connection: Connection, now_ns: int) -> list[Rollup] | None:
+        """What came of one minute or hour, if anything. None: nothing more is due."""
+        if self._open is None:
+            self._open = _all_series(connection)
+        if not self._open:
+            self._open, self._looked_at_ns = None, _minute(now_ns)
+            return None
+        begins_ns = self._next(connection, self._open[-1], now_ns)
+        if begins_ns is None:
+            self._open.pop()
+            return []
+        if _is_made(connection, self._node, self._open[-1], begins_ns):
+            return []
+        return [_rolled_up(connection, self._open[-1], begins_ns)]
+
+    def _next(self, connection: Connection, series: _Series, now_ns: int) -> int | None:
+        """Where the next span begins that has samples and is over."""
+        table, source, span_s = series
+        from_ns = self._next_ns.get(series)
+        if from_ns is None or from_ns > now_ns:
+            from_ns = _first_to_make(connection, self._node, series, now_ns)
+        span_ns = span_s * NS_PER_S
+        at = table.c.realtime_ns
+        first_ns = connection.scalar(select(func.min(at)).where(table.c.source == source, at >= from_ns))
+        begins_ns = from_ns if first_ns is None else first_ns // span_ns * span_ns
+        if first_ns is None or begins_ns + span_ns + GRACE_NS > now_ns:
+            self._next_ns[series] = from_ns
+            return None
+        self._next_ns[series] = begins_ns + span_ns
+        return begins_ns
+
+
+def _minute(now_ns: int) -> int:
+    """The last one that is over, with its grace."""
+    return (now_ns - GRACE_NS) // (MINUTE_S * NS_PER_S)
+
+
+def _all_series(connection: Connection) -> list[_Series]:
+    names = [(table, source) for table in QUANTITIES for source in source_names(connection, table)]
+    return [(*name, span_s) for span_s in (HOUR_S, MINUTE_S) for name in names]
+
+
+def _first_to_make(connection: Connection, node: str, series: _Series, now_ns: int) -> int:
+    """After the last that was made, as far as the clock has come. A clock before 1970 is no clock yet."""
+    made = _made(node, series)
+    last_ns = connection.scalar(select(func.max(rollup.c.realtime_ns)).where(made, rollup.c.realtime_ns <= now_ns))
+    return 0 if last_ns is None else last_ns + series[2] * NS_PER_S
+
+
+def _is_made(connection: Connection, node: str, series: _Series, begins_ns: int) -> bool:
+    made = select(rollup.c.count).where(_made(node, series), rollup.c.realtime_ns == begins_ns)
+    return connection.scalar(made) is not None
+
+
+def _made(node: str, series: _Series) -> ColumnElement[bool]:
+    table, source, span_s = series
+    first = QUANTITIES[table][0]
+    columns = rollup.c
+    return and_(columns.node == node, columns.source == source, columns.quantity == first, columns.span_s == span_s)
+
+
+def _rolled_up(connection: Connection, series: _Series, begins_ns: int) -> Rollup:
+    table, source, span_s = series
+    names = QUANTITIES[table]
+    within = (table.c.realtime_ns >= begins_ns, table.c.realtime_ns < begins_ns + span_s * NS_PER_S)
+    rows = select(*(table.c[name] for name in names)).where(table.c.source == source, *within)
+    values = [array("q") for _ in names]
+    for chunk in connection.execute(rows, execution_options={"yield_per": _CHUNK_ROWS}).partitions():
+        for of, column in zip(values, zip(*chunk, strict=True), strict=True):
+            of.extend(value for value in column if value is not None)
+    quantities = {name: summary(of) for name, of in zip(names, values, strict=True) if of}
+    return Rollup(source=source, span_s=span_s, begins_realtime_ns=begins_ns, quantities=quantities)
