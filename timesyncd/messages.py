@@ -19,6 +19,7 @@ from timesyncd.sample import (
     Sensor,
     TimeError,
 )
+from timesyncd.sections import Name
 
 Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
 Severity = Literal["info", "warning", "critical"]
@@ -37,7 +38,7 @@ class Message(BaseModel):
 class Ordered(Message):
     """Order is (node, incarnation, sequence): clocks step, counters do not."""
 
-    node: str
+    node: Name
     incarnation: int = Sequence64
     sequence: int = Sequence64
 
@@ -76,6 +77,7 @@ class SourceState(Message):
     clock_class: Int64 | None = None
     clock_accuracy: Int64 | None = None
     steps_removed: Int64 | None = None
+    domain: Int64 | None = None
     ptp_timescale: bool | None = None
     grandmaster_identity: str | None = None
     current_utc_offset_s: Int64 | None = None
@@ -89,8 +91,9 @@ class SourceState(Message):
 class NodeState(Ordered):
     """
     How well a node's clock is known: hard bounds, and (`*_stat`) statistical ones that hold at a share of 0.997 of all
-    moments. `age_ns` is the bound's age on the node's CLOCK_BOOTTIME when this was published; the bounds are as of then less
-    `age_ns`, and grow. `boot_id` and `time_namespace` tell which nodes share one clock.
+    moments. `topology` is where it stands, as "hall-1/rack-12". `age_ns` is the bound's age on the node's CLOCK_BOOTTIME when this was published; the bounds are as of then less
+    `age_ns`, and grow; the newest sample that they rest on is older by `since_sample_ns`. The next state follows within `every_ns`.
+    `boot_id` and `time_namespace` tell which nodes share one clock.
 
     By name: `terms` add up to the hard parent bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the
     former. `falsetickers` are sources that cannot be right where the majority is; where there is no majority,
@@ -100,8 +103,11 @@ class NodeState(Ordered):
 
     published_realtime_ns: Int64
     age_ns: Age | None
+    since_sample_ns: Age = 0
+    every_ns: Age = 2_000_000_000
     boot_id: str
     time_namespace: Int64
+    topology: Annotated[str, Field(max_length=255)] = ""
     status: Status
     utc_status: Status
     reason: str = ""
@@ -123,7 +129,7 @@ class NodeState(Ordered):
     clock: str | None = None
     grandmaster: str | None = None
     grandmaster_note: str | None = None
-    sources: list[SourceState] = []
+    sources: Annotated[list[SourceState], Field(max_length=64)] = []
     falsetickers: list[str] = []
     sources_contradict: bool = False
 
@@ -248,96 +254,6 @@ class Availability(Message):
     incarnation: int = Sequence64
 
 
-class Mark(Message):
-    """One synchronization of one rank, CLOCK_REALTIME nanoseconds: arrived, began, ended."""
-
-    step: Int64
-    sync: Int64
-    kind: Int64
-    arrival_ns: Int64
-    begin_ns: Int64
-    end_ns: Int64
-    bytes: Int64
-
-
-class MarkBatch(Ordered):
-    """A datagram of the job link as the node's daemon received it; the daemon adds uid and pid."""
-
-    uid: Int64
-    pid: Int64
-    job: str
-    attempt: Int64
-    rank: Int64
-    world_size: Int64
-    boot_id: str
-    time_namespace: Int64
-    real_minus_boot_ns: Int64
-    gm_bound_ns: Int64 | None
-    utc_bound_ns: Int64 | None
-    status: Status
-    grandmaster_identity: str | None
-    utc_seconds_removed: Int64 | None
-    lost: Int64
-    marks: list[Mark]
-
-
-class RankState(Message):
-    """One rank over the job's window: `last_share` is the share of conclusive steps in which it arrived last; null = none."""
-
-    rank: Int64
-    node: str
-    wait_p50_ns: Int64 | None
-    wait_total_ns: Int64 | None
-    last_share: float | None
-    lateness_p50_ns: Int64 | None
-    marks_lost: Int64
-    clock_status: Status
-
-
-class Plan(Message):
-    """How the barrier is to be run, for steps from `from_step` on; immutable for (attempt, version)."""
-
-    version: Int64 = 0
-    from_step: Int64 = 0
-    mode: Literal["timed", "plain"] = "plain"
-    slack_ns: Int64 = 0
-    guard_ns: Int64 = 0
-    reason: str = ""
-
-
-class JobState(Ordered):
-    """
-    A job's two signals: how well the clocks of its nodes agree, and what synchronization costs it.
-
-    `sync_overhead` is the ratio of time spent in synchronization to elapsed time, over the window. `last_rank` is the last
-    to arrive in the newest complete step, null while *inconclusive*; `slow_rank` the rank that is last persistently.
-    `arrival_skew_error_ns` is the error bar of the skew (null: clocks not comparable).
-    """
-
-    job_id: str
-    job: str
-    attempt: Int64
-    uid: Int64
-    world_size: Int64
-    published_realtime_ns: Int64
-    step: Int64 | None
-    steps_complete: Int64
-    steps_incomplete: Int64
-    sync_overhead: float | None
-    arrival_skew_ns: Int64 | None
-    arrival_skew_p50_ns: Int64 | None
-    arrival_skew_error_ns: Int64 | None
-    transfer_p50_ns: Int64 | None = None
-    last_rank: Int64 | None
-    slow_rank: Int64 | None
-    verdict: str
-    alignment_ns: Int64 | None
-    alignment_growth_ppb: Int64 | None
-    alignment_reason: str
-    ranks: list[RankState]
-    plan: Plan
-
-
 class FindingMessage(Message):
     """A finding's wire form; `until_realtime_ns` null = it stands; `chain` leads from its cause to what it does to whom."""
 
@@ -350,11 +266,6 @@ class FindingMessage(Message):
     cause: str
     remedy: str
     chain: list[str] = []
-
-
-PUBLISHED: tuple[type[Message], ...] = (
-    NodeState, GrandmasterState, AlarmEventMessage, Availability, MarkBatch, JobState, FindingMessage,
-)  # fmt: skip
 
 
 _STATUS_NAMES: dict[ClockStatus, Status] = {
@@ -392,6 +303,6 @@ def bound_fields(bound: ErrorBound) -> dict[str, object]:
 
 
 _TOLD = (
-    "terms", "stat_terms", "rates", "holdover_after_ns", "void_after_ns", "grandmaster_identity", "parent_identity",
-    "utc_seconds_removed", "clock",
+    "since_sample_ns", "terms", "stat_terms", "rates", "holdover_after_ns", "void_after_ns", "grandmaster_identity",
+    "parent_identity", "utc_seconds_removed", "clock",
 )  # fmt: skip

@@ -6,29 +6,25 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiomqtt
 import pytest
+from mqtt_links import eventually, running
+from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
-from timesyncd.config import Mqtt, Secret
-from timesyncd.messages import (
-    Availability,
-    FindingMessage,
-    GrandmasterState,
-    JobState,
-    MarkBatch,
-    Message,
-    NodeState,
-    Plan,
-)
+from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.fleet_messages import CloudEvent, HistoryBatch, Stored
+from timesyncd.job_messages import JobState, MarkBatch, Plan
+from timesyncd.messages import Availability, GrandmasterState, Message, NodeState
+from timesyncd.mqtt import client
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.outbox import MAX_WAITING
 from timesyncd.mqtt.topics import (
-    FINDING,
+    AVAILABILITY,
+    DAY_S,
+    EVENT,
     FOR_HUB,
     FOR_NODE,
     GRANDMASTER_STATE,
@@ -39,6 +35,7 @@ from timesyncd.mqtt.topics import (
     Channel,
     encode,
 )
+from timesyncd.sections import Mqtt, Secret
 from timesyncd.testbed.broker import Mosquitto
 
 pytestmark = pytest.mark.integration
@@ -48,24 +45,11 @@ STATE_OF_N1 = NODE_STATE.topic(PREFIX, "n1")
 
 
 def state(sequence: int, node: str = "n1", incarnation: int = 1) -> NodeState:
-    return NodeState(
-        node=node,
-        incarnation=incarnation,
-        sequence=sequence,
-        published_realtime_ns=1,
-        age_ns=None,
-        boot_id="b",
-        time_namespace=0,
-        status="UNKNOWN",
-        utc_status="UNKNOWN",
-        since_realtime_ns=None,
-    )
+    return node_state(node, incarnation, sequence)
 
 
-def grandmaster(sequence: int) -> GrandmasterState:
-    return GrandmasterState(
-        node="n1", incarnation=1, sequence=sequence, name="gm-a", published_realtime_ns=1, age_ns=0, reachable=True
-    )
+def unit(sequence: int) -> GrandmasterState:
+    return grandmaster("n1", 1, sequence)
 
 
 def job(sequence: int) -> JobState:
@@ -82,41 +66,12 @@ def job(sequence: int) -> JobState:
     )
 
 
-def marks(sequence: int) -> MarkBatch:
-    zero = ("uid", "pid", "attempt", "rank", "world_size", "time_namespace", "real_minus_boot_ns", "lost")
-    absent = ("gm_bound_ns", "utc_bound_ns", "grandmaster_identity", "utc_seconds_removed")
-    return MarkBatch.model_validate(
-        dict.fromkeys(zero, 0)
-        | dict.fromkeys(absent)
-        | {
-            "node": "n1",
-            "incarnation": 1,
-            "sequence": sequence,
-            "job": "j",
-            "boot_id": "b",
-            "status": "UNKNOWN",
-            "marks": [],
-        }
-    )
-
-
-def finding() -> FindingMessage:
-    return FindingMessage(
-        id="x",
-        severity="info",
-        subject="s",
-        since_realtime_ns=1,
-        until_realtime_ns=None,
-        evidence="",
-        cause="",
-        remedy="",
-    )
-
-
 class Reader:
     """A daemon that notes what it receives."""
 
-    def __init__(self, broker: Mosquitto, wanted: tuple[Channel, ...] = FOR_HUB, node: str = "hub") -> None:
+    def __init__(
+        self, broker: Mosquitto, wanted: tuple[Channel, ...] = (*FOR_HUB, AVAILABILITY), node: str = "hub"
+    ) -> None:
         self.received: list[Received] = []
         self.link = MqttLink(settings(broker), node, 1, wanted, self.received.append)
 
@@ -130,25 +85,6 @@ def settings(broker: Mosquitto, **more: object) -> Mqtt:
 
 def writer(broker: Mosquitto, incarnation: int = 1, **more: object) -> MqttLink:
     return MqttLink(settings(broker, **more), "n1", incarnation, (), lambda _: None)
-
-
-@asynccontextmanager
-async def running(*links: MqttLink) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(link.run()) for link in links]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        async with asyncio.timeout(30):
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes), outcomes
-
-
-async def eventually(holds: Callable[[], object], within_s: float = 30.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_late_subscriber_sees_the_last_state(mosquitto: Mosquitto) -> None:
@@ -171,7 +107,7 @@ async def test_a_killed_daemon_is_offline(mosquitto: Mosquitto) -> None:
     """The broker says offline for a daemon that was killed, to those that listen and to those that come later."""
     reader, late = Reader(mosquitto), Reader(mosquitto, node="late")
     program = (
-        "import asyncio; from timesyncd.config import Mqtt; from timesyncd.mqtt.client import MqttLink;"
+        "import asyncio; from timesyncd.sections import Mqtt; from timesyncd.mqtt.client import MqttLink;"
         f"asyncio.run(MqttLink(Mqtt(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print).run())"
     )
     async with running(reader.link):
@@ -210,7 +146,7 @@ async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, ca
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(link):
             link.publish(state(1))
-            link.publish(grandmaster(1))
+            link.publish(unit(1))
             await eventually(lambda: link.published == 2)
             for sequence in (2, 3):
                 mosquitto.stop()
@@ -222,7 +158,7 @@ async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, ca
                 await eventually(lambda: len(reader.received) == 3)
 
     assert reader.messages() == [state(3)]
-    assert reader.messages(GrandmasterState) == [grandmaster(1)]
+    assert reader.messages(GrandmasterState) == [unit(1)]
     assert reader.messages(Availability) == [Availability(online=True, incarnation=1)]
     assert [record.getMessage().split(": ")[2] for record in caplog.records] == ["lost", "back"] * 2
 
@@ -242,36 +178,52 @@ async def test_a_broker_that_comes_late_is_found(mosquitto: Mosquitto) -> None:
 
 
 async def test_a_hanging_broker_holds_nothing_up(mosquitto: Mosquitto) -> None:
-    """While the broker hangs, publishing only notes: marks that do not fit are dropped and counted, states replaced."""
-    link, reader = writer(mosquitto), Reader(mosquitto, (NODE_STATE, GRANDMASTER_STATE, FINDING, MARKS))
+    """While the broker hangs, publishing only notes: events that do not fit are dropped and counted, states replaced."""
+    link, reader = writer(mosquitto), Reader(mosquitto, (NODE_STATE, GRANDMASTER_STATE, EVENT))
     async with running(link, reader.link):
         await eventually(lambda: link.connected and reader.link.connected)
         mosquitto.pause()
         try:
-            for sequence in range(3 * MAX_WAITING):
-                link.publish(state(sequence))
-                link.publish(grandmaster(sequence))
-                link.publish(marks(sequence))
-            link.publish(finding())
+            for number in range(3 * MAX_WAITING):
+                link.publish(state(number))
+                link.publish(unit(number))
+                link.publish(cloud_event(number))
             await eventually(lambda: not link.connected)
         finally:
             mosquitto.resume()
-        await eventually(lambda: reader.messages(FindingMessage) and len(reader.messages(MarkBatch)) >= MAX_WAITING)
+        await eventually(lambda: reader.messages(CloudEvent)[-1:] == [cloud_event(3 * MAX_WAITING - 1)])
+        await eventually(lambda: reader.messages(GrandmasterState)[-1:] == [unit(3 * MAX_WAITING - 1)])
 
     assert link.dropped == 2 * MAX_WAITING
     assert reader.messages()[-1] == state(3 * MAX_WAITING - 1)
-    assert reader.messages(GrandmasterState)[-1] == grandmaster(3 * MAX_WAITING - 1)
-    assert reader.messages(MarkBatch)[-1] == marks(3 * MAX_WAITING - 1)
-    assert reader.messages(FindingMessage)[-1] == finding()
+    assert cloud_event(2 * MAX_WAITING) in reader.messages(CloudEvent)
 
 
-async def test_a_finding_in_flight_is_not_lost(mosquitto: Mosquitto) -> None:
-    """A finding that the broker had not confirmed when it died is published again."""
+async def test_marks_of_a_closed_step_are_not_sent(mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a broker that is away made wait too long is dropped here, and what the broker holds expires there."""
+    boottime_ns = SystemClocks.boottime_ns
+    mosquitto.stop()
+    link, reader = writer(mosquitto), Reader(mosquitto, (MARKS,))
+    link.publish(marks(1))
+    monkeypatch.setattr(SystemClocks, "boottime_ns", lambda clocks: boottime_ns(clocks) + 10 * NS_PER_S)
+    link.publish(marks(2))
+    mosquitto.start()
+    async with running(reader.link):
+        await eventually(lambda: reader.link.connected)
+        async with running(link):
+            await eventually(lambda: reader.messages(MarkBatch))
+
+    assert reader.messages(MarkBatch) == [marks(2)]
+    assert link.dropped == 1
+
+
+async def test_an_event_in_flight_is_not_lost(mosquitto: Mosquitto) -> None:
+    """An event that the broker had not confirmed when it died is published again."""
     link = writer(mosquitto)
     async with running(link):
         await eventually(lambda: link.connected)
         mosquitto.pause()
-        link.publish(finding())
+        link.publish(cloud_event())
         await asyncio.sleep(0.1)
         before = link.published
         mosquitto.stop()
@@ -285,7 +237,7 @@ async def test_large_states_do_not_pile_up(mosquitto: Mosquitto) -> None:
     """More than the socket takes, to a broker that hangs: one message of each topic waits, and the newest arrives."""
     link, reader = writer(mosquitto), Reader(mosquitto)
     large = "x" * 100_000
-    bulk = [grandmaster(sequence).model_copy(update={"sys_descr": large}) for sequence in range(300)]
+    bulk = [unit(sequence).model_copy(update={"sys_descr": large}) for sequence in range(300)]
     async with running(link, reader.link):
         await eventually(lambda: link.connected and reader.link.connected)
         mosquitto.pause()
@@ -315,12 +267,12 @@ async def test_poison_loses_nothing_else(mosquitto: Mosquitto) -> None:
     ]
     async with running(reader.link):
         await eventually(lambda: reader.link.connected)
-        async with aiomqtt.Client(mosquitto.host, mosquitto.port) as client:
-            await client.publish(STATE_OF_N1, encode(state(1)))
+        async with aiomqtt.Client(mosquitto.host, mosquitto.port) as other:
+            await other.publish(STATE_OF_N1, encode(state(1)))
             for payload in poison:
-                await client.publish(STATE_OF_N1, payload)
-            await client.publish(f"{PREFIX}/node/<b>/state", encode(state(1)))
-            await client.publish(STATE_OF_N1, encode(state(2)))
+                await other.publish(STATE_OF_N1, payload)
+            await other.publish(f"{PREFIX}/node/<b>/state", encode(state(1)))
+            await other.publish(STATE_OF_N1, encode(state(2)))
         await eventually(lambda: len(reader.messages()) == 2)
 
     assert reader.messages() == [state(1), state(2)]
@@ -332,9 +284,9 @@ async def test_a_replayed_message_overwrites_nothing(mosquitto: Mosquitto) -> No
     reader = Reader(mosquitto)
     async with running(reader.link):
         await eventually(lambda: reader.link.connected)
-        async with aiomqtt.Client(mosquitto.host, mosquitto.port) as client:
+        async with aiomqtt.Client(mosquitto.host, mosquitto.port) as other:
             for message in (state(5), state(4), state(5), state(0, incarnation=2), state(6)):
-                await client.publish(STATE_OF_N1, encode(message), retain=True)
+                await other.publish(STATE_OF_N1, encode(message), retain=True)
         await eventually(lambda: reader.link.outdated == 3)
 
     assert reader.messages() == [state(5), state(0, incarnation=2)]
@@ -363,7 +315,7 @@ async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:
         link.publish(job(1))
         await eventually(lambda: early.messages(JobState))
         link.clear(JobState, "0123456789abcdef")
-        link.publish(grandmaster(1))
+        link.publish(unit(1))
         await eventually(lambda: early.messages(GrandmasterState))
         async with running(late.link):
             await eventually(lambda: late.messages(GrandmasterState))
@@ -372,17 +324,106 @@ async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:
     assert early.link.rejected == 0
 
 
-async def test_a_job_state_expires(mosquitto: Mosquitto) -> None:
-    """The broker is told to forget the state of a job whose hub died."""
+async def expiries(broker: Mosquitto, channel: Channel) -> dict[str, int]:
+    """For how long the broker keeps what it has retained of a channel, by what it says."""
+    found: dict[str, int] = {}
+    async with aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5) as reader:
+        await reader.subscribe(channel.pattern(PREFIX, "x"))
+        await reader.publish(channel.topic(PREFIX, "end"), b"end", qos=1)
+        async for message in reader.messages:
+            if message.payload == b"end":
+                return found
+            found[bytes(message.payload).decode()] = vars(message.properties)["MessageExpiryInterval"]
+    raise AssertionError("the broker ended")
+
+
+async def test_what_is_retained_expires(mosquitto: Mosquitto) -> None:
+    """The broker is told to forget a job whose hub died, and a node that was taken away, its last word on availability too."""
     link = writer(mosquitto)
     link.publish(job(1))
+    link.publish(state(1))
     async with running(link):
-        await eventually(lambda: link.published)
-        async with aiomqtt.Client(mosquitto.host, mosquitto.port, protocol=aiomqtt.ProtocolVersion.V5) as client:
-            await client.subscribe(JOB_STATE.pattern(PREFIX))
-            message = await anext(client.messages)
+        await eventually(lambda: link.published == 2)
+        found = [await expiries(mosquitto, channel) for channel in (JOB_STATE, NODE_STATE, AVAILABILITY)]
+    found.append(await expiries(mosquitto, AVAILABILITY))
 
-    assert 0 < vars(message.properties)["MessageExpiryInterval"] <= 3_600
+    assert [(len(each), DAY_S - 60 < max(each.values()) <= DAY_S) for each in found[1:]] == [(1, True)] * 3
+    assert 3_600 - 60 < max(found[0].values()) <= 3_600
+
+
+async def test_the_broker_s_word_on_a_killed_daemon_expires(mosquitto: Mosquitto) -> None:
+    """The will, which nobody repeats, ends too."""
+    program = (
+        "import asyncio, os; from timesyncd.sections import Mqtt; from timesyncd.mqtt.client import MqttLink;"
+        f"link = MqttLink(Mqtt(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print);"
+        "link._went_online = lambda: os._exit(0);"
+        "asyncio.run(link.run())"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    await process.wait()
+    found: dict[str, int] = {}
+    async with asyncio.timeout(60):
+        while '"online":false' not in "".join(found):
+            found = await expiries(mosquitto, AVAILABILITY)
+
+    assert [DAY_S - 60 < left_s <= DAY_S for left_s in found.values()] == [True]
+
+
+async def test_an_online_node_says_so_before_it_is_forgotten(
+    mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection of months has the broker know that the node is there, and nothing but a repetition does that."""
+    monkeypatch.setattr(client, "REAFFIRM_S", 0.05)
+    link, reader = writer(mosquitto), Reader(mosquitto)
+    async with running(reader.link, link):
+        await eventually(lambda: len(reader.messages(Availability)) >= 3)
+
+    assert set(reader.messages(Availability)[:3]) == {Availability(online=True, incarnation=1)}
+
+
+async def test_an_event_says_that_it_is_a_cloud_event(mosquitto: Mosquitto) -> None:
+    """By the content type that CloudEvents' binding to MQTT asks for in structured mode."""
+    link = writer(mosquitto)
+    async with aiomqtt.Client(mosquitto.host, mosquitto.port, protocol=aiomqtt.ProtocolVersion.V5) as listener:
+        await listener.subscribe(EVENT.pattern(PREFIX, "x"))
+        async with running(link):
+            await eventually(lambda: link.connected)
+            link.publish(cloud_event())
+            message = await anext(listener.messages)
+
+    assert vars(message.properties)["ContentType"] == "application/cloudevents+json"
+    assert json.loads(bytes(message.payload))["id"] == "1-1"
+
+
+async def test_a_confirmation_reaches_its_node_alone(mosquitto: Mosquitto) -> None:
+    """However many nodes there are, each hears what the hubs have stored of itself, and a burst is not cut short."""
+    hub = Reader(mosquitto, FOR_HUB, "hub")
+    node, other = Reader(mosquitto, FOR_NODE, "n1"), Reader(mosquitto, FOR_NODE, "n2")
+    async with running(hub.link, node.link, other.link):
+        await eventually(lambda: all(each.link.connected for each in (hub, node, other)))
+        node.link.publish(history())
+        await eventually(lambda: hub.messages(HistoryBatch))
+        for number in range(2 * MAX_WAITING):
+            hub.link.publish(stored(1, of=f"m{number}"))
+        hub.link.publish(stored(1, of="n1"))
+        hub.link.publish(stored(1, of="n2"))
+        await eventually(lambda: node.messages(Stored) and other.messages(Stored))
+
+    assert (node.messages(Stored), other.messages(Stored)) == ([stored(1, of="n1")], [stored(1, of="n2")])
+    assert hub.link.dropped == 0
+
+
+async def test_rows_that_are_sent_again_arrive_again(mosquitto: Mosquitto) -> None:
+    """What is unconfirmed is sent until it is stored, so it must come in although it was here before."""
+    reader = Reader(mosquitto)
+    link = writer(mosquitto)
+    async with running(reader.link, link):
+        await eventually(lambda: reader.link.connected and link.connected)
+        for batch in (history(5), history(5), history(6)):
+            link.publish(batch)
+        await eventually(lambda: len(reader.messages(HistoryBatch)) == 3)
+
+    assert reader.link.outdated == 0
 
 
 async def test_the_password_opens_the_door_and_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -415,6 +456,16 @@ async def test_an_unreadable_password_is_waited_for(
     assert f"lost: secret: {secret} cannot be read" in caplog.text
 
 
+async def test_a_host_that_is_no_name_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """What no resolver would take keeps the link down, and ends no daemon."""
+    link = MqttLink(Mqtt(host="broker..example"), "n1", 1, (), lambda _: None)
+    with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
+        async with running(link):
+            await eventually(lambda: caplog.records)
+
+    assert "lost: mqtt.host is no host name: " in caplog.text
+
+
 async def test_a_link_ends_while_the_broker_hangs(mosquitto: Mosquitto) -> None:
     """Stopping the daemon does not wait for a broker that does not answer."""
     link = writer(mosquitto)
@@ -424,3 +475,21 @@ async def test_a_link_ends_while_the_broker_hangs(mosquitto: Mosquitto) -> None:
     mosquitto.resume()
 
     assert not link.connected
+
+
+async def test_a_link_that_is_ended_as_its_broker_dies_ends(mosquitto: Mosquitto) -> None:
+    """At whatever moment: a daemon that is stopped while its broker is stopped, as at a shutdown, must not hang."""
+    for turn in range(12):
+        link = writer(mosquitto)
+        task = asyncio.create_task(link.run())
+        await eventually(lambda: link.connected)  # noqa: B023
+        mosquitto.stop()
+        for _ in range(turn % 6):
+            await asyncio.sleep(0)
+        if turn % 2:
+            await asyncio.sleep(0.001 * turn)
+        task.cancel()
+        _, hanging = await asyncio.wait([task], timeout=60)
+        mosquitto.start()
+
+        assert not hanging

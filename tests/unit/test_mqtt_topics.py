@@ -6,17 +6,24 @@ import json
 import logging
 
 import pytest
-from wire import finding, grandmaster, marks, node_state
+from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, stored
 
+from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
 from timesyncd.messages import Message
 from timesyncd.mqtt.inbox import MAX_COMPLAINTS, Inbox
 from timesyncd.mqtt.topics import (
     CHANNELS,
+    EVENT,
+    FOR_HUB,
+    FOR_NODE,
+    GRANDMASTER_STATE,
+    HISTORY,
     JOB_STATE,
     MARKS,
     MAX_MESSAGE_BYTES,
     NODE_STATE,
+    STORED,
     Channel,
     channel_of,
     decode,
@@ -46,7 +53,9 @@ def test_a_foreign_topic_is_refused(topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [node_state(), marks(1), grandmaster("n1", 1, 1), finding()], ids=lambda m: type(m).__name__
+    "message",
+    [node_state(), marks(1), grandmaster("n1", 1, 1), cloud_event(), history(), stored(), hub_state()],
+    ids=lambda m: type(m).__name__,
 )
 def test_what_is_encoded_is_decoded(message: Message) -> None:
     """A message survives the wire unchanged."""
@@ -96,6 +105,73 @@ def test_poison_is_counted_and_told_once_a_topic(caplog: pytest.LogCaptureFixtur
     assert len(caplog.records) == 1
     assert good is not None
     assert (good.subject, good.message, good.retained, good.received_boottime_ns) == ("n1", node_state(), False, 7)
+    assert good.size == len(encode(node_state()))
+
+
+def test_a_sender_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by a topic nor by the name of a key, and not at any length."""
+    inbox = Inbox(PREFIX, "me")
+    lie = "x\nERROR all is lost\x1b[31m" + "y" * 5_000
+    state = node_state().model_dump() | {"terms": {lie: "z"}}
+    with caplog.at_level(logging.WARNING):
+        inbox.take(NODE_STATE.topic(PREFIX, "n1"), json.dumps(state).encode(), False, 0)
+        inbox.take(f"{PREFIX}/node/{lie}/state", b"{}", False, 0)
+    lines = [record.getMessage() for record in caplog.records]
+
+    assert len(lines) == 2
+    assert all(line.isprintable() and "x\\nERROR" in line and len(line) < 500 for line in lines)
+
+
+def test_a_node_that_begins_anew_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its later messages are news like any, on all its topics."""
+    inbox = Inbox(PREFIX, "me")
+    states = [(9, 0, 0), (1, 5, 60), (1, 6, 62)]
+    with caplog.at_level(logging.WARNING):
+        took = [
+            inbox.take(
+                channel_of(type(message)).topic(PREFIX, subject_of(message, "n1")),
+                encode(message),
+                False,
+                at_s * NS_PER_S,
+            )
+            for incarnation, sequence, at_s in states
+            for message in (node_state("n1", incarnation, sequence), grandmaster("n1", incarnation, sequence))
+        ]
+
+    assert all(took)
+    assert [record.getMessage() for record in caplog.records] == [
+        "mqtt: n1 counts from below now: its clock or its store was put back"
+    ]
+
+
+def test_what_came_while_we_were_away_is_not_missed() -> None:
+    """A replayed message right after a reconnection is as old as before."""
+    inbox = Inbox(PREFIX, "me")
+    topic = NODE_STATE.topic(PREFIX, "n1")
+    inbox.take(topic, encode(node_state(incarnation=9)), False, 0)
+    inbox.reconnected(900 * NS_PER_S)
+
+    assert inbox.take(topic, encode(node_state(incarnation=8)), False, 901 * NS_PER_S) is None
+    assert inbox.outdated == 1
+
+
+@pytest.mark.parametrize("node", ["", "a b", "n1\n", "x" * 65])
+def test_who_publishes_has_a_name(node: str) -> None:
+    """It is remembered, and written into logs."""
+    payload = json.dumps(grandmaster("n1", 1, 1).model_dump() | {"node": node}).encode()
+
+    with pytest.raises(Malformed, match="node"):
+        decode(GRANDMASTER_STATE, "gm-a", payload)
+
+
+@pytest.mark.parametrize("rows", [0, 501])
+def test_a_batch_of_history_has_a_size(rows: int) -> None:
+    """Not empty, and no more than a node may have on its way."""
+    content = history().model_dump()
+    payload = json.dumps(content | {"rows": content["rows"] * rows}).encode()
+
+    with pytest.raises(Malformed, match="rows"):
+        decode(HISTORY, "n1", payload)
 
 
 def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,7 +185,13 @@ def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == MAX_COMPLAINTS
 
 
-@pytest.mark.parametrize("message", [node_state("me"), marks(1, "me"), grandmaster("me", 1, 1), finding()])
+@pytest.mark.parametrize(
+    "message",
+    [
+        node_state("me"), marks(1, "me"), grandmaster("me", 1, 1), cloud_event(node="me"), history(node="me"),
+        stored(of="n1", node="me"), stored(of="me", node="me"), hub_state("me"),
+    ],
+)  # fmt: skip
 def test_our_own_message_is_passed_over(message: Message) -> None:
     """A broker's copy of what we said ourselves is no news, and no poison."""
     channel = channel_of(type(message))
@@ -117,6 +199,46 @@ def test_our_own_message_is_passed_over(message: Message) -> None:
 
     assert inbox.take(channel.topic(PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
     assert (inbox.rejected, inbox.outdated) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "message", [node_state("n2"), marks(1, "n2"), cloud_event(node="n2"), history(node="n2"), hub_state("n2")]
+)
+def test_a_node_speaks_for_itself_alone(message: Message) -> None:
+    """What names another node than its topic does is poison, on every channel."""
+    channel = channel_of(type(message))
+
+    with pytest.raises(Malformed, match="its node is not the topic's 'n1'"):
+        decode(channel, "n1", encode(message))
+
+
+@pytest.mark.parametrize("source", ["n1", "/cluster/node/", "/cluster/node/n1/x", "/other/n1", "/cluster/node/N1"])
+def test_an_event_of_a_foreign_source_is_refused(source: str) -> None:
+    """Only a node's path is a node."""
+    event = cloud_event().model_copy(update={"source": source})
+
+    with pytest.raises(Malformed):
+        decode(EVENT, "n1", encode(event))
+
+
+def test_a_confirmation_for_another_is_refused() -> None:
+    """What a hub has stored of n2 must not cut the outbox of n1."""
+    with pytest.raises(Malformed, match="its of is not the topic's 'n1'"):
+        decode(STORED, "n1", encode(stored(of="n2")))
+
+
+def test_only_what_is_addressed_is_not_for_all() -> None:
+    """10,000 nodes that each heard what a hub says to the others would be 100,000,000 messages a minute."""
+    patterns = {channel.name: channel.pattern(PREFIX, "n1") for channel in (*FOR_HUB, *FOR_NODE)}
+
+    assert patterns.pop("stored") == f"{PREFIX}/node/n1/stored"
+    assert all(pattern.split("/")[3] == "+" for pattern in patterns.values())
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
+def test_what_is_retained_ends(channel: Channel) -> None:
+    """Nobody clears the topics of a node that was taken away."""
+    assert not channel.retained or channel.expiry_s is not None
 
 
 def test_an_empty_message_clears() -> None:

@@ -6,9 +6,10 @@ import logging
 from dataclasses import dataclass
 
 from timesyncd.errors import Malformed
+from timesyncd.job_messages import JobState
 from timesyncd.messages import Message
-from timesyncd.mqtt.order import Newest
-from timesyncd.mqtt.topics import Channel, decode, locate, publisher_of
+from timesyncd.mqtt.order import Newest, News
+from timesyncd.mqtt.topics import MOST_NAMED, Channel, decode, locate, publisher_of
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ class Received:
     """
     A message from another daemon. `subject` is the node, grandmaster or job of its topic.
 
-    `retained`: the broker's copy of what was last known, of any age; only a live message says how it is now.
+    `retained`: the broker's copy of what was last known, of any age; only a live message says how it is now. `size` is its bytes.
     """
 
     channel: Channel
@@ -28,13 +29,15 @@ class Received:
     message: Message
     retained: bool
     received_boottime_ns: int
+    size: int
 
 
 class Inbox:
     """
     `rejected` counts messages that no timesyncd wrote, `outdated` those that were older than one already taken.
 
-    What `node` itself published is passed over: its daemon knows better than a broker's old copy.
+    What `node` itself published is passed over: its daemon knows better than a broker's old copy. But of a job it says what was
+    planned before this start.
     """
 
     def __init__(self, prefix: str, node: str) -> None:
@@ -56,19 +59,27 @@ class Inbox:
         except Malformed as error:
             self._reject(topic, error)
             return None
-        if publisher_of(message, subject) == self._node:
+        publisher = publisher_of(message, subject)
+        if publisher == self._node and not isinstance(message, JobState):
             return None
-        if not self._newest.accept(channel.name, subject, message, retained):
-            self.outdated += 1
-            return None
-        return Received(channel, subject, message, retained, now_ns)
+        match self._newest.judge(channel.name, subject, message, retained, now_ns):
+            case News.OLD:
+                self.outdated += 1
+                return None
+            case News.ANEW:
+                self._complain(publisher, f"{publisher} counts from below now: its clock or its store was put back")
+        return Received(channel, subject, message, retained, now_ns, len(payload))
 
-    def reconnected(self) -> None:
-        """Let each topic be complained about once again."""
+    def reconnected(self, now_ns: int) -> None:
+        """Let each topic be complained about once again. Who was not heard of while we were away was not silent."""
         self._complained.clear()
+        self._newest.listening_since(now_ns)
 
     def _reject(self, topic: str, error: Malformed) -> None:
         self.rejected += 1
-        if topic not in self._complained and len(self._complained) < MAX_COMPLAINTS:
-            self._complained.add(topic)
-            log.warning("mqtt: ignored a message on %.200s: %s", topic, error)
+        self._complain(topic, f"ignored a message on {ascii(topic)[1:-1][:MOST_NAMED]}: {error}")
+
+    def _complain(self, about: str, words: str) -> None:
+        if about not in self._complained and len(self._complained) < MAX_COMPLAINTS:
+            self._complained.add(about)
+            log.warning("mqtt: %s", words)

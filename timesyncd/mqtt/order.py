@@ -1,43 +1,100 @@
-"""Newest wins, by (node, incarnation, sequence): clocks step, counters do not. Pure."""
+"""Newest wins, by (node, incarnation, sequence): clocks step, counters do not. Pure; times are CLOCK_BOOTTIME."""
 
 from __future__ import annotations
 
-from timesyncd.messages import Availability, Message, Ordered
+from dataclasses import dataclass
+from enum import Enum, auto
 
+from timesyncd.clocks import NS_PER_S
+from timesyncd.fleet_messages import HistoryBatch, Stored
+from timesyncd.messages import Message, Ordered
+
+#: An incarnation that was not heard of for so long may have ended. A lower one is then not its past, which no broker keeps for so
+#: long, but a daemon whose clock was ahead before, or whose store was put back.
+SILENT_AFTER_NS = 60 * NS_PER_S
+#: A hub says less often what it has stored, and what is cut by an older word is gone.
+HUB_SILENT_AFTER_NS = 300 * NS_PER_S
+#: So the memory is bounded by who speaks.
+FORGOTTEN_AFTER_NS = 3_600 * NS_PER_S
+_SWEEP_EVERY_NS = 600 * NS_PER_S
+
+#: Incarnation first, then what orders messages within it.
 Stamp = tuple[int, ...]
-_BEFORE_ALL: Stamp = ()
+
+
+class News(Enum):
+    """ANEW: news of a lower incarnation, where the order begins anew."""
+
+    OLD = auto()
+    NEWS = auto()
+    ANEW = auto()
+
+
+@dataclass(slots=True)
+class _Last:
+    stamp: Stamp
+    heard_ns: int
 
 
 class Newest:
     """What was last accepted, by channel and subject and, within these, by the node that published it."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], dict[str, Stamp]] = {}
+        self._last: dict[tuple[str, str], dict[str, _Last]] = {}
+        self._listening_since_ns = self._swept_ns = 0
 
-    def accept(self, channel: str, subject: str, message: Message, retained: bool) -> bool:
+    def judge(self, channel: str, subject: str, message: Message, retained: bool, now_ns: int) -> News:
         """
         Whether this is news. An older message is not, nor is a second copy; but the live message is news after its own
-        retained copy, which was only last known.
+        retained copy, which was only last known. A lower incarnation is old as long as the higher one is heard of.
 
-        Availability has no sequence: within one incarnation the later word counts. What has no order is always news.
+        Rows of history are numbered by themselves and outlive their incarnation: whatever is sent again is for the store to judge.
+        What a hub has stored may be said twice, but what it said earlier may be of a store that is no more. What has no order is
+        always news.
         """
+        self._sweep(now_ns)
+        key = channel, subject
         match message:
+            case HistoryBatch():
+                return News.NEWS
+            case Stored():
+                stamp: Stamp = (message.incarnation, message.sequence)
+                return self._advance(key, message.node, _Last(stamp, now_ns), HUB_SILENT_AFTER_NS, again=True)
             case Ordered():
-                stamp: Stamp = (message.incarnation, message.sequence, int(not retained))
-                return self._advance(channel, subject, message.node, stamp, again=False)
-            case Availability():
-                return self._advance(channel, subject, subject, (message.incarnation,), again=True)
+                stamp = (message.incarnation, message.sequence, int(not retained))
+                return self._advance(key, message.node, _Last(stamp, now_ns), SILENT_AFTER_NS, again=False)
             case _:
-                return True
+                return News.NEWS
 
     def forget(self, channel: str, subject: str) -> None:
         """The subject is gone: what comes next of it begins anew."""
         self._last.pop((channel, subject), None)
 
-    def _advance(self, channel: str, subject: str, node: str, stamp: Stamp, again: bool) -> bool:
-        by_node = self._last.setdefault((channel, subject), {})
-        last = by_node.get(node, _BEFORE_ALL)
-        if stamp < last or (stamp == last and not again):
-            return False
-        by_node[node] = stamp
-        return True
+    def listening_since(self, now_ns: int) -> None:
+        """Before, nobody could be heard: that was no silence."""
+        self._listening_since_ns = now_ns
+
+    def _advance(self, key: tuple[str, str], node: str, said: _Last, silent_after_ns: int, again: bool) -> News:
+        by_node = self._last.setdefault(key, {})
+        last = by_node.get(node)
+        news = News.NEWS
+        if last is not None and said.stamp[0] < last.stamp[0]:
+            silent_ns = said.heard_ns - max(last.heard_ns, self._listening_since_ns)
+            news = News.ANEW if silent_ns >= silent_after_ns else News.OLD
+        elif last is not None and (said.stamp < last.stamp or (said.stamp == last.stamp and not again)):
+            news = News.OLD
+            last.heard_ns = said.heard_ns
+        if news is not News.OLD:
+            by_node[node] = said
+        return news
+
+    def _sweep(self, now_ns: int) -> None:
+        """Now and then forget who has long been silent."""
+        if now_ns - self._swept_ns < _SWEEP_EVERY_NS:
+            return
+        self._swept_ns = now_ns
+        for key, by_node in list(self._last.items()):
+            for node in [node for node, last in by_node.items() if now_ns - last.heard_ns >= FORGOTTEN_AFTER_NS]:
+                del by_node[node]
+            if not by_node:
+                del self._last[key]

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
+from timesyncd.clocks import NS_PER_S
 from timesyncd.messages import Message
-from timesyncd.mqtt.topics import ALARM_EVENT, CHANNELS, Channel, channel_of, subject_of
+from timesyncd.mqtt.topics import CHANNELS, EVENT, HISTORY, Channel, channel_of, subject_of
 
-#: A step of a job is closed after 10 s, so marks that waited longer are of no use.
+#: Of each kind that queues.
 MAX_WAITING = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message on its way; None clears the retained topic."""
+    """One message on its way, which came at `put_ns` (CLOCK_BOOTTIME); None clears the retained topic."""
 
     channel: Channel
     subject: str
     message: Message | None
+    put_ns: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.channel.name, self.subject
+
+    def left_s(self, now_ns: int) -> int | None:
+        """How long it is still of use; None = for ever."""
+        if self.channel.expiry_s is None or self.message is None:
+            return None
+        return self.channel.expiry_s - (now_ns - self.put_ns) // NS_PER_S
 
 
 class Outbox:
     """
-    The latest message of each retained topic, sent or not, and a queue for each other channel.
+    The latest message of each retained topic, sent or not, what is to be said to each that is addressed, and a queue for each
+    other channel.
 
-    A newer message replaces an unsent one on the same retained topic; a full queue drops its oldest and counts it.
+    A newer message replaces an unsent one on the same topic, where it says all; a full queue drops its oldest. `dropped` counts
+    these and what waited too long.
     """
 
     def __init__(self, node: str) -> None:
         self.dropped = 0
         self._node = node
         self._latest: dict[tuple[str, str], Outgoing] = {}
-        self._unsent: dict[tuple[str, str], None] = {}
-        self._queues = {channel.name: deque[Outgoing]() for channel in CHANNELS if not channel.retained}
+        self._unsent: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._queues = {channel.name: deque[Outgoing]() for channel in CHANNELS if not _says_all(channel)}
 
     def __len__(self) -> int:
         """How many messages wait."""
@@ -41,13 +55,13 @@ class Outbox:
 
     @property
     def is_urgent(self) -> bool:
-        """An alarm event waits, which shall not."""
-        return bool(self._queues[ALARM_EVENT.name])
+        """An event waits, which shall not."""
+        return bool(self._queues[EVENT.name])
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Message, now_ns: int) -> None:
         channel = channel_of(type(message))
-        outgoing = Outgoing(channel, subject_of(message, self._node), message)
-        if channel.retained:
+        outgoing = Outgoing(channel, subject_of(message, self._node), message, now_ns)
+        if _says_all(channel):
             self._keep(outgoing)
             return
         queue = self._queues[channel.name]
@@ -57,30 +71,34 @@ class Outbox:
             self.dropped += 1
 
     def clear(self, channel: Channel, subject: str) -> None:
-        self._keep(Outgoing(channel, subject, None))
+        self._keep(Outgoing(channel, subject, None, put_ns=0))
 
-    def next(self) -> Outgoing | None:
-        """Take what is to be sent next: alarm events, then states, then the other queues in the channels' order."""
-        if self.is_urgent:
-            return self._queues[ALARM_EVENT.name].popleft()
-        if self._unsent:
-            key = next(iter(self._unsent))
-            del self._unsent[key]
-            return self._latest[key]
-        for queue in self._queues.values():
-            if queue:
-                return queue.popleft()
+    def forget(self, channel: Channel, subject: str) -> None:
+        """Another speaks of this from now on: what the broker has stays, and is not sent again."""
+        self._latest.pop((channel.name, subject), None)
+        self._unsent.pop((channel.name, subject), None)
+
+    def next(self, now_ns: int) -> Outgoing | None:
+        """Take what is to be sent next: events, then what says all, then the other queues in the channels' order."""
+        while outgoing := self._take():
+            left_s = outgoing.left_s(now_ns)
+            if left_s is None or left_s > 0:
+                return outgoing
+            if _says_all(outgoing.channel):
+                self.forget(outgoing.channel, outgoing.subject)
+            # The rows of a batch of history still wait in the store.
+            self.dropped += outgoing.channel is not HISTORY
         return None
 
     def sent(self, outgoing: Outgoing) -> None:
-        """A cleared topic that nothing has replaced since is forgotten."""
-        key = (outgoing.channel.name, outgoing.subject)
-        if outgoing.message is None and self._latest.get(key) is outgoing:
-            del self._latest[key]
+        """What is not repeated is forgotten, unless something newer came meanwhile."""
+        is_over = outgoing.message is None or not outgoing.channel.retained
+        if is_over and self._latest.get(outgoing.key) is outgoing:
+            del self._latest[outgoing.key]
 
     def failed(self, outgoing: Outgoing) -> None:
-        """It may not have arrived. A state goes out again with all others, a queued message goes back to its place."""
-        if outgoing.channel.retained:
+        """It may not have arrived. What says all goes out again with all others, a queued message goes back to its place."""
+        if _says_all(outgoing.channel):
             return
         queue = self._queues[outgoing.channel.name]
         if len(queue) < MAX_WAITING:
@@ -90,9 +108,24 @@ class Outbox:
 
     def renew(self) -> None:
         """A new connection, perhaps to a broker that forgot everything: every retained topic goes out again."""
-        self._unsent = dict.fromkeys(self._latest)
+        self._unsent = OrderedDict.fromkeys(self._latest)
 
     def _keep(self, outgoing: Outgoing) -> None:
-        key = (outgoing.channel.name, outgoing.subject)
-        self._latest[key] = outgoing
-        self._unsent[key] = None
+        self._latest[outgoing.key] = outgoing
+        self._unsent[outgoing.key] = None
+
+    def _take(self) -> Outgoing | None:
+        if self.is_urgent:
+            return self._queues[EVENT.name].popleft()
+        if self._unsent:
+            key, _ = self._unsent.popitem(last=False)
+            return self._latest[key]
+        for queue in self._queues.values():
+            if queue:
+                return queue.popleft()
+        return None
+
+
+def _says_all(channel: Channel) -> bool:
+    """Whether its newest message about a subject makes those before it useless."""
+    return channel.retained or channel.addressed

@@ -11,22 +11,22 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from timesyncd.config import Name
 from timesyncd.errors import Malformed
+from timesyncd.fleet_messages import CloudEvent, HistoryBatch, HubState, Stored
+from timesyncd.job_messages import JobState, MarkBatch
 from timesyncd.messages import (
-    AlarmEventMessage,
     Availability,
-    FindingMessage,
     GrandmasterState,
-    JobState,
-    MarkBatch,
     Message,
     NodeState,
     Ordered,
 )
+from timesyncd.sections import Name
 
 #: A longer message is not ours. The largest of ours is the state of a job with some 5 000 ranks.
 MAX_MESSAGE_BYTES = 1_048_576
+#: So much of what a sender calls something is repeated.
+MOST_NAMED = 200
 
 _NAME = TypeAdapter[str](Name)
 
@@ -35,11 +35,12 @@ _NAME = TypeAdapter[str](Name)
 class Channel:
     """
     One kind of topic. `key` is the message's own field that the topic's subject must equal; None = the topic alone tells.
-    `expiry_s` is how long the broker keeps the last message (MQTT 5); None = for ever.
+    `expiry_s` is how long a message is of use, waiting here or kept by the broker (MQTT 5); None = for ever. What is `addressed`
+    is for its subject alone, and a newer one says all that those before it said.
     """
 
     name: str
-    scope: Literal["node", "grandmaster", "job"]
+    scope: Literal["node", "grandmaster", "job", "hub"]
     leaf: str
     message: type[Message]
     summary: str
@@ -47,6 +48,8 @@ class Channel:
     qos: Literal[0, 1] = 0
     retained: bool = True
     expiry_s: int | None = None
+    addressed: bool = False
+    content_type: str | None = None
 
     @property
     def address(self) -> str:
@@ -56,46 +59,63 @@ class Channel:
     def topic(self, prefix: str, subject: str) -> str:
         return f"{prefix}/{self.scope}/{subject}/{self.leaf}"
 
-    def pattern(self, prefix: str) -> str:
-        """The subscription that matches this channel's topics of every subject."""
-        return self.topic(prefix, "+")
+    def pattern(self, prefix: str, node: str) -> str:
+        """What `node` subscribes to: this channel's topics of every subject, or its own."""
+        return self.topic(prefix, node if self.addressed else "+")
 
+
+#: What is retained goes so long after its publisher's last word: nobody clears the topics of a node that was taken away.
+DAY_S = 86_400
 
 AVAILABILITY = Channel(
     "availability", "node", "availability", Availability,
     "Whether a node's daemon is connected; the broker says offline when the connection is lost.", None, qos=1,
+    expiry_s=DAY_S,
 )  # fmt: skip
 NODE_STATE = Channel(
     "node_state", "node", "state", NodeState,
-    "How well a node's clock is known; at once when it changes, and repeated.", "node",
+    "How well a node's clock is known; at once when it changes, and repeated.", "node", expiry_s=DAY_S,
 )  # fmt: skip
 GRANDMASTER_STATE = Channel(
     "grandmaster_state", "grandmaster", "state", GrandmasterState,
-    "What a grandmaster says of itself, from the daemons that poll it.", "name",
-)  # fmt: skip
-ALARM_EVENT = Channel(
-    "alarm_event", "grandmaster", "alarm-event", AlarmEventMessage,
-    "A grandmaster reported something by itself: a trap, an inform, a line of its syslog.", "name", qos=1, retained=False,
+    "What a grandmaster says of itself, from the daemons that poll it.", "name", expiry_s=DAY_S,
 )  # fmt: skip
 JOB_STATE = Channel(
     "job_state", "job", "state", JobState,
     "A job's two signals, its ranks and its barrier plan; an empty message when the job has ended.", "job_id",
     expiry_s=3_600,
 )  # fmt: skip
-FINDING = Channel(
-    "finding", "node", "finding", FindingMessage,
-    "An event: a finding that began, or that ended.", None, qos=1, retained=False,
+EVENT = Channel(
+    "event", "node", "event", CloudEvent,
+    "Something happened on a node, or a unit that it polls reported it: at once, to whoever listens now.",
+    "node", qos=1, retained=False, content_type="application/cloudevents+json",
 )  # fmt: skip
+#: Expiry: it comes again after 30 s, and a hub that is slow shall not find all its copies at the broker.
+HISTORY = Channel(
+    "history", "node", "history", HistoryBatch,
+    "Roll-ups and events for the hubs to keep, in order, again and again until they say that they have stored them.",
+    "node", qos=1, retained=False, expiry_s=60,
+)  # fmt: skip
+#: QoS 0: a hub says it to 10,000 nodes a minute, and what is lost is said again when the node sends its rows again.
+STORED = Channel(
+    "stored", "node", "stored", Stored, "How much of a node's history a hub has stored, for that node.", "of",
+    retained=False, expiry_s=60, addressed=True,
+)  # fmt: skip
+HUB_STATE = Channel(
+    "hub_state", "hub", "state", HubState, "A hub, and whether it is the one that speaks.", "node", expiry_s=DAY_S
+)
+#: Expiry: a step of a job is closed after 10 s.
 MARKS = Channel(
     "mark_batch", "node", "marks", MarkBatch,
-    "When the ranks on a node arrived at, began and ended each synchronization.", "node", retained=False,
+    "When the ranks on a node arrived at, began and ended each synchronization.", "node", retained=False, expiry_s=10,
 )  # fmt: skip
 
 #: In the order in which waiting messages go out.
-CHANNELS = (AVAILABILITY, NODE_STATE, GRANDMASTER_STATE, ALARM_EVENT, JOB_STATE, FINDING, MARKS)
+CHANNELS = (AVAILABILITY, EVENT, NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED, HISTORY, MARKS)
 
-FOR_HUB = (AVAILABILITY, NODE_STATE, GRANDMASTER_STATE, MARKS)
-FOR_NODE = (GRANDMASTER_STATE, JOB_STATE)
+#: Not availability: a daemon that is restarted is no clock that is lost, and who is silent is told by the states that do not come.
+FOR_HUB = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, HISTORY, MARKS)
+FOR_NODE = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
 
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
 _BY_PLACE: dict[tuple[str, str], Channel] = {(channel.scope, channel.leaf): channel for channel in CHANNELS}
@@ -141,7 +161,8 @@ def decode(channel: Channel, subject: str, payload: bytes) -> Message:
         message = channel.message.model_validate_json(payload)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
+        # Names of keys are the sender's: they shall not write lines of their own into a log.
+        where = ascii(".".join(str(part) for part in first["loc"]))[1:-1][:MOST_NAMED]
         raise Malformed(f"not a {channel.name} message: {where or 'payload'}: {first['msg']}") from error
     if channel.key is not None and getattr(message, channel.key) != subject:
         raise Malformed(f"its {channel.key} is not the topic's {subject!r}")

@@ -10,12 +10,15 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from timesyncd.errors import TimesyncdError
 from timesyncd.testbed import tools
 from timesyncd.testbed.leftovers import marked_environment, new_marker
 from timesyncd.testbed.netns import run
+
+if TYPE_CHECKING:  # whoever wants TLS has loaded it
+    from timesyncd.testbed.authority import Identity
 
 HOST = "127.0.0.1"
 
@@ -24,14 +27,25 @@ class Mosquitto:
     """
     `with Mosquitto() as broker:` listens at `broker.host`, `broker.port`; the port stays the same over stop and start.
 
-    `users` (name -> password): who may connect; None = anybody. Nothing is kept on disk. It dies with the thread that
-    started it. Raises TimesyncdError when it does not start.
+    `users` (name -> password): who may connect; None = anybody. `tls`: what it shows; with `client_ca` only those connect that show a
+    certificate signed by that, and are called by its name. `acl`: the lines of Mosquitto's acl_file; None = everybody may all.
+    Nothing is kept on disk. It dies with the thread that started it. Raises TimesyncdError when it does not start.
     """
 
     host = HOST
 
-    def __init__(self, users: dict[str, str] | None = None, marker: str | None = None) -> None:
-        self._users = users
+    def __init__(
+        self,
+        users: dict[str, str] | None = None,
+        marker: str | None = None,
+        tls: Identity | None = None,
+        client_ca: Path | None = None,
+        acl: str | None = None,
+    ) -> None:
+        self.users = users
+        self._tls = tls
+        self._client_ca = client_ca
+        self._acl = acl
         self._environment = marked_environment(marker or new_marker())
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +53,6 @@ class Mosquitto:
         self._folder = Path(tempfile.mkdtemp(prefix="timesyncd-broker-"))
         try:
             self.port = free_port()
-            (self._folder / "mosquitto.conf").write_text(self._configuration())
             self.start()
         except BaseException:
             self.close()
@@ -59,7 +72,8 @@ class Mosquitto:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Returns when it accepts connections."""
+        """Returns when it accepts connections; `users` may have changed meanwhile."""
+        (self._folder / "mosquitto.conf").write_text(self._configuration())
         command = [tools.find("mosquitto"), "-c", str(self._folder / "mosquitto.conf")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -90,26 +104,44 @@ class Mosquitto:
         self._process.send_signal(number)
 
     def _configuration(self) -> str:
-        # max_queued_messages 0 = no limit: with the default a subscriber at QoS 1 loses retained messages unseen.
+        # max_queued_messages: with the default a subscriber at QoS 1 loses retained messages unseen; with 0, which is no limit,
+        # Mosquitto 2.0.11 hangs up on who publishes what it may not, instead of saying so.
         # user: else Mosquitto, started by root, gives its rights up and cannot read this folder.
         options = [
             f"listener {self.port} {HOST}",
             "persistence false",
-            "max_queued_messages 0",
+            "max_queued_messages 1000000",
             f"user {getpass.getuser()}",
         ]
-        if self._users is None:
-            return "\n".join([*options, "allow_anonymous true", ""])
-        return "\n".join([*options, "allow_anonymous false", f"password_file {self._password_file(self._users)}", ""])
+        return "\n".join([*options, *self._tls_options(), *self._access_options(), ""])
+
+    def _tls_options(self) -> list[str]:
+        if self._tls is None:
+            return []
+        options = [f"certfile {self._tls.certificate}", f"keyfile {self._tls.key}"]
+        if self._client_ca is not None:
+            options += [f"cafile {self._client_ca}", "require_certificate true", "use_identity_as_username true"]
+        return options
+
+    def _access_options(self) -> list[str]:
+        options = [f"allow_anonymous {'true' if self.users is None else 'false'}"]
+        if self.users is not None:
+            options.append(f"password_file {self._password_file(self.users)}")
+        if self._acl is not None:
+            path = self._folder / "acl"
+            path.write_text(self._acl)
+            options.append(f"acl_file {path}")
+        return options
 
     def _password_file(self, users: dict[str, str]) -> Path:
         path = self._folder / "passwords"
+        path.unlink(missing_ok=True)
         path.touch(0o600)
         for name, password in users.items():
             run([tools.find("mosquitto_passwd"), "-b", str(path), name, password])
         return path
 
-    def _wait_until_listening(self, within_s: float = 10.0) -> None:
+    def _wait_until_listening(self, within_s: float = 60.0) -> None:
         assert self._process
         deadline = time.monotonic() + within_s
         while not _accepts(self.port):

@@ -1,0 +1,335 @@
+"""The link to a real Mosquitto over TLS: who is trusted, who is let in, and what a broker's ACL leaves to each."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import pytest
+from mqtt_links import eventually, running
+from wire import grandmaster, history, hub_state, node_state, stored
+
+from timesyncd.messages import Message
+from timesyncd.mqtt.client import MqttLink
+from timesyncd.mqtt.inbox import Received
+from timesyncd.mqtt.topics import (
+    FOR_HUB,
+    FOR_NODE,
+    GRANDMASTER_STATE,
+    HUB_STATE,
+    JOB_STATE,
+    NODE_STATE,
+    STORED,
+    Channel,
+)
+from timesyncd.sections import Mqtt, Secret
+from timesyncd.testbed import tools
+from timesyncd.testbed.authority import Authority, Identity
+from timesyncd.testbed.broker import Mosquitto, free_port
+
+pytestmark = pytest.mark.integration
+
+SIGNALS = Path(__file__).parents[2] / "docs" / "signals-mqtt.md"
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMESYNCD_TEST_PASSWORD", "x")
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(authority: Authority) -> Identity:
+    return authority.identity("broker", host=Mosquitto.host)
+
+
+def link(
+    broker: Mosquitto,
+    node: str = "n1",
+    wanted: tuple[Channel, ...] = (),
+    on_message: Callable[[Received], None] = lambda _: None,
+    **more: object,
+) -> MqttLink:
+    settings = Mqtt.model_validate({"host": broker.host, "port": broker.port, "tls": True} | more)
+    return MqttLink(settings, node, 1, wanted, on_message)
+
+
+def shown(identity: Identity) -> dict[str, Any]:
+    return {"certificate": identity.certificate, "key": identity.key}
+
+
+async def reason_of_refusal(refused: MqttLink, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of a link that tries twice and never comes in."""
+    with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
+        async with running(refused):
+            await eventually(lambda: refused._failures >= 2)
+            was_connected = refused.connected
+
+    assert not was_connected
+    return [record.getMessage().partition("lost: ")[2] for record in caplog.records]
+
+
+async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, server: Identity) -> None:
+    """Messages go over TLS with the configured CA, and nothing else is needed."""
+    heard: list[Received] = []
+    with Mosquitto(tls=server) as broker:
+        hub = link(broker, "hub", (NODE_STATE,), heard.append, ca=authority.ca)
+        node = link(broker, ca=authority.ca)
+        async with running(hub, node):
+            node.publish(node_state())
+            await eventually(lambda: heard)
+
+    assert [received.message for received in heard] == [node_state()]
+
+
+async def test_a_broker_of_another_ca_is_refused(
+    tmp_path: Path, server: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither by a CA of the same name nor by those that the system trusts; the log says why, once."""
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    with Mosquitto(tls=server) as broker:
+        wrong_ca = await reason_of_refusal(link(broker, ca=other.ca), caplog)
+        caplog.clear()
+        systems_ca = await reason_of_refusal(link(broker), caplog)
+
+    assert wrong_ca == ["its certificate is not trusted: certificate signature failure"]
+    assert systems_ca == ["its certificate is not trusted: unable to get local issuer certificate"]
+
+
+async def test_an_expired_certificate_is_refused(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """The right CA does not make up for the day."""
+    expired = authority.identity("broker", host=Mosquitto.host, is_expired=True)
+    with Mosquitto(tls=expired) as broker:
+        told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
+
+    assert told == ["its certificate is not trusted: certificate has expired"]
+
+
+async def test_a_certificate_of_another_host_is_refused(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """A certificate that the right CA gave somebody else opens nothing."""
+    elsewhere = authority.identity("broker", host="broker.example")
+    with Mosquitto(tls=elsewhere) as broker:
+        told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
+
+    assert told == ["its certificate is not trusted: IP address mismatch, certificate is not valid for '127.0.0.1'."]
+
+
+async def test_a_doubt_is_told_though_the_broker_was_away(
+    tmp_path: Path, authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That the broker is away hides nothing: what does not mend itself is told when it shows, and coming back is told too."""
+    (tmp_path / "other").mkdir()
+    ca = tmp_path / "trusted.pem"
+    ca.write_bytes(Authority(tmp_path / "other").ca.read_bytes())
+    with Mosquitto(tls=server) as broker, caplog.at_level(logging.INFO, "timesyncd.mqtt"):
+        broker.stop()
+        node = link(broker, ca=ca)
+        async with running(node):
+            await eventually(lambda: caplog.records)
+            broker.start()
+            await eventually(lambda: len(caplog.records) == 2)
+            ca.write_bytes(authority.ca.read_bytes())
+            await eventually(lambda: node.connected)
+
+    assert "refused" in caplog.records[0].getMessage()
+    assert "not trusted" in caplog.records[1].getMessage()
+    assert caplog.records[2].getMessage().endswith(": back")
+    assert len(caplog.records) == 3
+
+
+async def test_a_client_certificate_opens_the_door(
+    authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the broker asks for one, a node that shows none stays outside, and the log says why."""
+    with Mosquitto(tls=server, client_ca=authority.ca) as broker:
+        node = link(broker, ca=authority.ca, **shown(authority.identity("n1")))
+        async with running(node):
+            await eventually(lambda: node.connected)
+        told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
+
+    assert told == ["it does not take our certificate: tlsv13 alert certificate required"]
+
+
+async def test_a_client_certificate_of_another_ca_opens_nothing(
+    tmp_path: Path, authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A certificate that somebody signed for himself is none."""
+    (tmp_path / "other").mkdir()
+    forged = Authority(tmp_path / "other").identity("n1")
+    with Mosquitto(tls=server, client_ca=authority.ca) as broker:
+        told = await reason_of_refusal(link(broker, ca=authority.ca, **shown(forged)), caplog)
+
+    assert told == ["it does not take our certificate: tlsv1 alert decrypt error"]
+
+
+async def test_a_changed_password_is_used_at_the_next_connection(
+    tmp_path: Path, authority: Authority, server: Identity
+) -> None:
+    """User and password go over TLS; a password changed at both ends needs no restart of the daemon."""
+    secret = tmp_path / "password"
+    secret.write_text("first\n")
+    with Mosquitto(users={"n1": "first"}, tls=server) as broker:
+        node = link(broker, ca=authority.ca, username="n1", password=Secret(file=secret))
+        async with running(node):
+            await eventually(lambda: node.connected)
+            broker.stop()
+            broker.users = {"n1": "second"}
+            secret.write_text("second\n")
+            await eventually(lambda: not node.connected)
+            broker.start()
+            await eventually(lambda: node.connected)
+
+
+async def test_a_ca_that_vanishes_is_waited_for(
+    authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that cannot be read keeps the link down, says which key names it, and costs the daemon nothing else."""
+    moved = authority.ca.rename(authority.ca.with_suffix(".moved"))
+    with Mosquitto(tls=server) as broker, caplog.at_level(logging.INFO, "timesyncd.mqtt"):
+        node = link(broker, ca=authority.ca)
+        async with running(node):
+            await eventually(lambda: caplog.records)
+            moved.rename(authority.ca)
+            await eventually(lambda: node.connected)
+
+    assert f"lost: mqtt.ca = '{authority.ca}': cannot be read: No such file" in caplog.text
+
+
+def block(title: str) -> str:
+    """The example in the page that begins with this comment."""
+    found = re.search(rf"```\n(# {re.escape(title)}\n.*?)```", SIGNALS.read_text(), re.DOTALL)
+    assert found
+    return found[1]
+
+
+ACL = block("/etc/mosquitto/timesyncd.acl")
+
+
+def noting(messages: list[Message]) -> Callable[[Received], None]:
+    return lambda received: messages.append(received.message)
+
+
+async def put(broker: Mosquitto, user: str, topic: str) -> None:
+    """By hand, as this user; returns when the broker has dealt with it."""
+    async with aiomqtt.Client(
+        broker.host, broker.port, username=user, password="x", protocol=aiomqtt.ProtocolVersion.V5
+    ) as client:
+        await client.publish(topic, b"forged", qos=1)
+
+
+async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
+    """Nodes tell hubs, hubs tell nodes, and the reader hears all."""
+    heard: dict[str, list[Message]] = {"hub-a": [], "n1": [], "n2": [], "grafana": []}
+    wanted = {"hub-a": FOR_HUB, "grafana": FOR_HUB}
+    with Mosquitto(users=dict.fromkeys(heard, "x"), acl=ACL) as broker:
+        links = {
+            user: link(
+                broker, user, wanted.get(user, FOR_NODE), noting(heard[user]),
+                tls=False, username=user, password=Secret(env="TIMESYNCD_TEST_PASSWORD"),
+            )
+            for user in heard
+        }  # fmt: skip
+        async with running(*links.values()):
+            await eventually(lambda: all(each.connected for each in links.values()))
+            told = [stored(of="n1", node="hub-a"), hub_state("hub-a"), grandmaster("hub-a", 1, 1)]
+            for message in told:
+                links["hub-a"].publish(message)
+            links["n1"].publish(node_state())
+            await eventually(lambda: len(heard["n1"]) == 3 and node_state() in heard["hub-a"])
+            await eventually(lambda: node_state() in heard["grafana"])
+
+    assert sorted(heard["n1"], key=str) == sorted(told, key=str)
+    assert sorted(heard["n2"], key=str) == sorted(told[1:], key=str)
+
+
+@pytest.mark.parametrize(
+    ("user", "channel", "subject"),
+    [
+        ("n1", NODE_STATE, "n2"),
+        ("n1", STORED, "n2"),
+        ("n1", HUB_STATE, "hub-a"),
+        ("n1", HUB_STATE, "n1"),
+        ("n1", JOB_STATE, "0123456789abcdef"),
+        ("n1", GRANDMASTER_STATE, "gm-a"),
+        ("hub-a", NODE_STATE, "n1"),
+        ("hub-a", HUB_STATE, "hub-b"),
+        ("grafana", NODE_STATE, "n1"),
+        ("grafana", JOB_STATE, "0123456789abcdef"),
+    ],
+)  # fmt: skip
+async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel: Channel, subject: str) -> None:
+    """What somebody writes on another's topic reaches nobody."""
+    topic = channel.topic("timesyncd/v1", subject)
+    acl = f"{ACL}\nuser admin\ntopic readwrite #\n"
+    with Mosquitto(users=dict.fromkeys((user, "admin"), "x"), acl=acl) as broker:
+        async with aiomqtt.Client(broker.host, broker.port, username="admin", password="x") as admin:
+            await admin.subscribe(topic)
+            await put(broker, user, topic)
+            await admin.publish(topic, b"end", qos=1)
+            message = await anext(admin.messages)
+
+    assert message.payload == b"end"
+
+
+async def test_a_node_under_another_s_name_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Mosquitto lets it in, and drops what it says: that must not look like a connection."""
+    with Mosquitto(users={"n1": "x"}, acl=ACL) as broker:
+        secret = Secret(env="TIMESYNCD_TEST_PASSWORD")
+        told = await reason_of_refusal(link(broker, "n2", tls=False, username="n1", password=secret), caplog)
+
+    assert told == ["it does not take timesyncd/v1/node/n2/availability from us: Not authorized"]
+
+
+async def test_a_topic_that_may_not_be_written_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An ACL that forgets one topic costs what goes there, and nothing else."""
+    forgetful = "user n1\ntopic write timesyncd/v1/node/n1/availability\n"
+    with Mosquitto(users={"n1": "x"}, acl=forgetful) as broker, caplog.at_level(logging.INFO, "timesyncd.mqtt"):
+        node = link(broker, tls=False, username="n1", password=Secret(env="TIMESYNCD_TEST_PASSWORD"))
+        node.publish(history(1))
+        node.publish(history(2))
+        async with running(node):
+            await eventually(lambda: node.published == 2)
+            was_connected = node.connected
+
+    assert was_connected
+    assert [record.getMessage() for record in caplog.records] == [
+        "mqtt: the broker does not take timesyncd/v1/node/n1/history from us: Not authorized"
+    ]
+
+
+async def test_the_broker_s_settings_of_the_page_work(tmp_path: Path, authority: Authority) -> None:
+    """Mosquitto starts with them, and a node comes in by the certificate that bears its name."""
+    port = free_port()
+    text = block("/etc/mosquitto/conf.d/timesyncd.conf")
+    (tmp_path / "certs").mkdir()
+    server = authority.identity("broker", host=Mosquitto.host)
+    for path, name in ((server.certificate, "broker.pem"), (server.key, "broker.key"), (authority.ca, "ca.pem")):
+        (tmp_path / "certs" / name).write_bytes(path.read_bytes())
+    (tmp_path / "timesyncd.acl").write_text(ACL)
+    config = tmp_path / "mosquitto.conf"
+    here = text.replace("/etc/mosquitto", str(tmp_path)).replace("listener 8883", f"listener {port} {Mosquitto.host}")
+    config.write_text(f"{here}user {getpass.getuser()}\n")
+    settings = Mqtt(host=Mosquitto.host, port=port, tls=True, ca=authority.ca, **shown(authority.identity("n1")))
+    node = MqttLink(settings, "n1", 1, FOR_NODE, lambda _: None)
+    broker = await asyncio.create_subprocess_exec(
+        *tools.dying_with_parent([tools.find("mosquitto"), "-c", str(config)])
+    )
+    try:
+        async with running(node):
+            await eventually(lambda: node.connected)
+            node.publish(node_state())
+            await eventually(lambda: node.published)
+    finally:
+        broker.kill()
+        await broker.wait()
