@@ -203,6 +203,36 @@ CATALOGUE: dict[str, Kind] = {
         "the offset moved further at once than path and clocks explain: the grandmaster's phase or the path changed",
         "compare the other nodes: a jump on all is the grandmaster, a jump on one is its path",
     ),
+    "node-offset-alone": Kind(
+        "warning",
+        "the node's offset jumped, and those of the nodes beside it did not: its own clock, its NIC or its path",
+        "look at this node: who sets its clock, its NIC, cable and switch port; keep jobs from it while the bound is wide",
+    ),
+    "rack-path-delay-moved": Kind(
+        "warning",
+        "the path delays of nearly all nodes of a rack, or behind one clock, moved together: a link was rerouted or is congested",
+        "find what changed between them and their parent clock; calibrate the path anew if it is to stay",
+    ),
+    "grandmaster-outvoted": Kind(
+        "critical",
+        "what its followers know of the time from elsewhere contradicts the grandmaster, beyond all error bounds",
+        "take it out of service until a third clock says which is right; follow another grandmaster meanwhile",
+    ),
+    "node-other-domain": Kind(
+        "warning",
+        "the node is in a PTP domain that hardly any other node is in",
+        "compare domainNumber of its ptp4l with that of the others: what it follows there is not their clock",
+    ),
+    "node-other-grandmaster": Kind(
+        "critical",
+        "a few nodes follow a grandmaster that no configured unit is and that no others follow",
+        "find who announces this identity and stop it; if it is yours, give it a [[grandmaster]] table",
+    ),
+    "hub-nodes-missing": Kind(
+        "warning",
+        "nodes that the hub expects (hub.nodes) were never heard, or fell silent",
+        "see whether they run, whether timesyncd does, and whether they reach the broker; jobs on them have no alignment",
+    ),
     "store-failing": Kind(
         "critical",
         "the history cannot be written",
@@ -247,13 +277,21 @@ class Findings:
         """The (id, subject) of every finding that stands."""
         return {key for key, finding in self._known.items() if finding.until_ns is None}
 
-    def all(self, realtime_ns: int) -> list[Finding]:
-        """What stands and what ended within the hour, newest first."""
+    def leave(self, id: str, subject: str) -> None:
+        """Somebody else tells of it from now on: here it neither stands nor ended."""
+        self._known.pop((id, subject), None)
+
+    def forget(self, realtime_ns: int) -> None:
+        """What ended more than an hour ago."""
         self._known = {
             key: finding
             for key, finding in self._known.items()
             if finding.until_ns is None or realtime_ns - finding.until_ns < FORGET_AFTER_NS
         }
+
+    def all(self, realtime_ns: int) -> list[Finding]:
+        """What stands and what ended within the hour, newest first."""
+        self.forget(realtime_ns)
         return sorted(self._known.values(), key=lambda f: (f.until_ns is not None, -f.since_ns))
 
     def _begin(self, id: str, subject: str, judged: Judged, realtime_ns: int) -> Finding:

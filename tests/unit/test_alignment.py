@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S
-from timesyncd.hub.alignment import ONE_CLOCK, Alignment, NodeClock, Now, alignment
+from timesyncd.hub.alignment import ONE_CLOCK, Alignment, alignment, unknown
+from timesyncd.hub.node_clock import GRANDMASTER, UTC, NodeClock, Now
 from timesyncd.messages import BoundMessage, NodeState, Status
 
-NOW = Now(1_000 * NS_PER_S, None)
+NOW = Now(1_000 * NS_PER_S, 0)
 US = 1_000
+
+
+def later(later_ns: int) -> Now:
+    return Now(NOW.boottime_ns + later_ns, NOW.realtime_ns + later_ns)
 
 
 def bound(bound_ns: int | None, growth_ppb: int = 0) -> BoundMessage:
@@ -34,6 +39,7 @@ def node(
     removed: int | None = 37,
     boot_id: str | None = None,
     status: Status = "SYNCHRONIZED",
+    utc_status: Status | None = None,
     age_ns: int | None = 0,
     received_boottime_ns: int = NOW.boottime_ns,
     live: bool = True,
@@ -48,7 +54,7 @@ def node(
         boot_id=boot_id or f"boot of {name}",
         time_namespace=1,
         status=status,
-        utc_status=status if utc is not None and utc.bound_ns is not None else "UNKNOWN",
+        utc_status=utc_status or (status if utc is not None and utc.bound_ns is not None else "UNKNOWN"),
         since_realtime_ns=None,
         parent=parent,
         gm=gm,
@@ -57,7 +63,7 @@ def node(
         parent_identity=parent_identity,
         utc_seconds_removed=removed,
     )
-    return NodeClock(state, received_boottime_ns, live)
+    return NodeClock.of(state, received_boottime_ns, live)
 
 
 def full(name: str, parent_ns: int, gm_ns: int, utc_ns: int, **more: str | int | None) -> NodeClock:
@@ -124,16 +130,16 @@ def test_a_retained_copy_leaves_a_node_unknown() -> None:
     states = [full("a", 10, 100, 1_000), node("b", bound(1), bound(1), bound(1), live=False)]
 
     assert alignment(states, NOW).reason == "b: last known only: nothing live since the hub started"
-    assert [state.usable(NOW) for state in states] == [True, False]
+    assert [state.status(NOW).name for state in states] == ["SYNCHRONIZED", "UNKNOWN"]
 
 
 @pytest.mark.parametrize(
     ("realtime_ns", "published_ns", "age_ns"),
-    [(None, 0, 3), (100, 95, 5), (100, 99, 3), (100, 999, 3)],
-    ids=["own clock unusable", "long on the way", "held longer here", "published in our future"],
+    [(100, 95, 5), (100, 99, 3), (100, 999, 3)],
+    ids=["long on the way", "held longer here", "published in our future"],
 )
-def test_the_age_is_the_larger_of_two_measures(realtime_ns: int | None, published_ns: int, age_ns: int) -> None:
-    """Time since receipt, or our REALTIME since publication if it is usable and not negative."""
+def test_the_age_is_the_larger_of_two_measures(realtime_ns: int, published_ns: int, age_ns: int) -> None:
+    """Time since receipt, or our REALTIME since publication."""
     seen = node("a", age_ns=1_000, received_boottime_ns=NOW.boottime_ns - 3, published_realtime_ns=published_ns)
 
     assert seen.age_ns(Now(NOW.boottime_ns, realtime_ns)) == 1_000 + age_ns
@@ -151,6 +157,15 @@ def test_the_bound_grows_with_age_and_the_alignment_with_time() -> None:
     assert found.at(NS_PER_S) == 2_360
 
 
+@pytest.mark.parametrize("odd", [{}, {"parent_identity": "switch-2"}, {"grandmaster": "gm-2"}])
+def test_growths_add_by_every_reference(odd: dict[str, str]) -> None:
+    """As the bounds do that grow."""
+    grows = [bound(1_000, 50) for _ in range(3)]
+    found = alignment([node("a", *grows), node("b", *grows, **odd)], NOW)  # type: ignore[arg-type]
+
+    assert (found.alignment_ns, found.growth_ppb) == (2_000, 100)
+
+
 def test_a_state_too_old_is_unknown() -> None:
     """The hub ages a node's status by the one table: void after void_after_ns."""
     old = node("b", bound(1), bound(1), age_ns=1_000 * NS_PER_S)
@@ -159,8 +174,58 @@ def test_a_state_too_old_is_unknown() -> None:
 
 
 def test_one_node_is_aligned_with_itself() -> None:
-    """A job on one node has one clock."""
-    assert alignment([node("a", status="UNKNOWN")], NOW) == ONE_CLOCK
+    """It is one clock, while it is known: a preflight of one node must not pass whatever that node's state."""
+    assert alignment([full("a", 10, 100, 1_000)], NOW) == ONE_CLOCK
+    assert alignment([node("a", status="UNKNOWN")], NOW).alignment_ns is None
+
+
+def test_a_clock_that_knows_utc_alone_is_compared_against_utc() -> None:
+    """Of a node that NTP keeps, what PTP does not tell leaves nothing unknown."""
+    by_ntp = node("b", None, None, bound(2_000), None, None, None, status="UNKNOWN", utc_status="SYNCHRONIZED")
+
+    assert alignment([full("a", 10, 100, 1_000), by_ntp], NOW).alignment_ns == 3_000
+    assert [by_ntp.status(NOW, reference).name for reference in (GRANDMASTER, UTC)] == ["UNKNOWN", "SYNCHRONIZED"]
+
+
+@pytest.mark.parametrize(("age_s", "holds_s"), [(980, 20), (0, 25)], ids=["its sample is too old", "it is silent"])
+def test_it_holds_until_the_first_node_is_unknown(age_s: int, holds_s: int) -> None:
+    """From then on nothing is known, as the same question asked then says."""
+    states = [full("a", 10, 100, 1_000, age_ns=age_s * NS_PER_S), full("b", 20, 200, 2_000)]
+    found, end_ns = alignment(states, NOW), holds_s * NS_PER_S
+
+    assert found.holds_for_ns == end_ns
+    assert [found.at(later_ns) for later_ns in (end_ns - 1, end_ns)] == [30, None]
+    assert [alignment(states, later(later_ns)).alignment_ns for later_ns in (end_ns - 1, end_ns)] == [30, None]
+
+
+def test_the_fastest_pair_grows_the_alignment_be_it_not_the_widest() -> None:
+    """Two clocks that are near to each other now and drift apart are the furthest apart before long."""
+    near = [node(name, bound(10, 5_000), bound(100, 10)) for name in ("a", "b")]
+    far = node("c", bound(10), bound(9_000, 10), parent_identity="switch-2")
+    found = alignment([*near, far], NOW)
+
+    assert (found.alignment_ns, found.pair, found.growth_ppb) == (9_100, ("a", "c"), 10_000)
+
+
+@pytest.mark.parametrize(
+    ("growth_ppb", "limit_ns", "leaves_ns"),
+    [
+        (100, 999, 0),
+        (100, 1_000, 0),
+        (100, 1_500, 5 * NS_PER_S),
+        (100, 10_000, 10 * NS_PER_S),
+        (0, 1_000, 10 * NS_PER_S),
+    ],
+    ids=["wider already", "just so", "grows out", "ends before", "does not grow"],
+)
+def test_it_is_foretold_when_a_limit_is_left(growth_ppb: int, limit_ns: int, leaves_ns: int) -> None:
+    """By growth, or because nothing holds any longer."""
+    assert Alignment(1_000, growth_ppb, ("a", "b"), "", 10 * NS_PER_S).leaves_in_ns(limit_ns) == leaves_ns
+
+
+def test_one_clock_never_leaves_a_limit() -> None:
+    """And what is unknown is within none."""
+    assert (ONE_CLOCK.leaves_in_ns(0), unknown("b is silent").leaves_in_ns(10**9)) == (None, 0)
 
 
 @dataclass(frozen=True)
@@ -222,5 +287,21 @@ def test_the_groups_give_what_all_pairs_give(fleet: list[Truth]) -> None:
     if None in values:
         assert found.alignment_ns is None
     else:
-        assert found.alignment_ns == max((v for v in values if v is not None), default=0)
+        is_alone_and_unknown = len(clocks) < 2 and found.alignment_ns is None
+        assert is_alone_and_unknown or found.alignment_ns == max((v for v in values if v is not None), default=0)
         assert (found.growth_ppb or 0) >= max((pair.growth_ppb or 0 for pair in pairs), default=0)
+
+
+@given(fleets(), st.integers(0, 2_000))
+def test_what_is_foretold_covers_every_pair(fleet: list[Truth], later_ns: int) -> None:
+    """A pair that is narrow now and grows fast is within the fleet's growth; asked anew, rounding is all that differs."""
+    clocks = [one.clock for one in fleet]
+    found = alignment(clocks, NOW)
+    foretold_ns = found.at(later_ns)
+    anew = alignment(clocks, later(later_ns))
+
+    if foretold_ns is not None:
+        assert anew.alignment_ns is not None
+        assert anew.alignment_ns <= foretold_ns
+    if found.alignment_ns is not None and found.holds_for_ns is not None and later_ns >= found.holds_for_ns:
+        assert anew.alignment_ns is None

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.hub.jobs import MAX_CLOSED_SYNCS, MAX_JOBS_OF_A_USER, MAX_OPEN_SYNCS, Job, Jobs
+from timesyncd.job_messages import JobState, MarkBatch
 from timesyncd.joblink import job_id
-from timesyncd.messages import JobState, MarkBatch
+from timesyncd.sections import Hub as HubSettings
 
 
 def joined(*batches: MarkBatch, window_steps: int = 100, at_ns: int = NOW) -> Job:
@@ -200,3 +200,33 @@ def test_order_and_repetition_of_batches_change_nothing(batches: list[MarkBatch]
     shuffle.shuffle(disordered)
 
     assert outcome(disordered) == outcome(batches)
+
+
+numbers = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1, NOW, REAL_MINUS_BOOT, 2**62 - 1, 2**62, 2**63 - 1])
+
+
+@given(st.lists(st.tuples(*[numbers] * 6), max_size=4), st.tuples(*[numbers] * 4), st.integers(-1, 3))
+def test_no_numbers_in_a_batch_end_the_hub(
+    marks: list[tuple[int, ...]], others: tuple[int, int, int, int], rank: int
+) -> None:
+    """Any local user may send any datagram: it is taken or refused, and the round after it gives states that can be sent."""
+    names = ("step", "sync", "arrival_ns", "begin_ns", "end_ns", "bytes")
+    said = [mark(0).model_copy(update=dict(zip(names, each, strict=True))) for each in marks]
+    changes = dict(zip(("real_minus_boot_ns", "gm_bound_ns", "utc_bound_ns", "lost"), others, strict=True))
+    hub = Hub(HubSettings(), "hub")
+    for number in (0, 1):
+        times = dict.fromkeys(("arrival_ns", "begin_ns", "end_ns"), number * (2**62 - 1))
+        far = [mark(step).model_copy(update=times) for step in range(8)]
+        whole = batch(number, *said, *far).model_copy(update=changes | {"rank": rank if number else 0})
+        hub.accept_marks(MarkBatch.model_validate(whole.model_dump()), NOW)
+    states = hub.advance(NOW + 11 * NS_PER_S, REAL_MINUS_BOOT + NOW).jobs
+
+    assert all(JobState.model_validate_json(state.model_dump_json()) == state for state in states)
+
+
+def test_a_job_of_more_ranks_than_anybody_can_be_told_of_is_refused() -> None:
+    """Invented ranks would fill the memory."""
+    jobs = Jobs(100)
+    jobs.accept(batch(0, mark(0), world_size=2**40), NOW)
+
+    assert (list(jobs), jobs.refused) == ([], 1)

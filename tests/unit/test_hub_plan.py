@@ -8,7 +8,7 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.alignment import ONE_CLOCK, Alignment, unknown
-from timesyncd.hub.plan import MAX_SLACK_NS, MIN_SLACK_NS, RETRY_AFTER_NS, Planned, View, decide
+from timesyncd.hub.plan import GUARD_FOR_NS, MAX_SLACK_NS, MIN_SLACK_NS, RETRY_AFTER_NS, Planned, View, decide
 
 MS = 1_000_000
 NOW = 1_000 * NS_PER_S
@@ -101,3 +101,14 @@ def test_one_clock_needs_no_guard() -> None:
     plan = decide(Planned(), View(0, 0, ONE_CLOCK, [MS] * 20), NOW).plan
 
     assert (plan.mode, plan.guard_ns, plan.reason) == ("timed", 0, "one clock")
+
+
+def test_no_barrier_is_timed_by_what_will_not_hold() -> None:
+    """The guard is for the next seconds: an alignment that ends within them gives none."""
+    ends = Alignment(200_000, 0, ("a", "b"), "a and b", holds_for_ns=GUARD_FOR_NS)
+    seen = View(0, 100, ends, [MS] * 20)
+
+    assert decide(Planned(), seen, NOW) == Planned()
+    assert decide(decide(Planned(), view(), NOW), seen, NOW).plan.reason == (
+        "alignment unknown within 3 s, if nothing more is heard"
+    )

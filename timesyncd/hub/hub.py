@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
-from timesyncd.hub.alignment import ONE_CLOCK, Alignment, NodeClock, Now, alignment, unknown
-from timesyncd.hub.jobs import Job, Jobs
-from timesyncd.hub.plan import Planned, View, decide
+from timesyncd.fleet_messages import AlignmentState, HubState
+from timesyncd.hub.alignment import ONE_CLOCK, Alignment, unknown
+from timesyncd.hub.fleet import Fleet
+from timesyncd.hub.jobs import MAX_JOBS, Job, Jobs
+from timesyncd.hub.node_clock import Now
+from timesyncd.hub.plan import Planned, View, decide, taken_over
+from timesyncd.job_messages import JobState, MarkBatch, Plan, RankState
 from timesyncd.joblink import Kind
-from timesyncd.messages import JobState, MarkBatch, NodeState, RankState
+from timesyncd.messages import NodeState
 from timesyncd.overhead import Sync, Window, summarize
+from timesyncd.sections import Hub as HubSettings
 
-#: A node unheard for so long may begin with a lower incarnation: its store was lost.
-NODE_FORGOTTEN_AFTER_NS = 60 * NS_PER_S
+#: What a message holds: marks may lie, and their sum be larger.
+MOST_NS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +32,16 @@ class HubOutput:
 class Hub:
     """
     Never waits and never reads a clock. The states that `advance` gives carry this node's name, and incarnation and sequence
-    0: the daemon numbers them when it sends them.
+    0: the daemon numbers them when it sends them. `fleet` is what it knows of nodes.
     """
 
     def __init__(self, settings: HubSettings, node: str) -> None:
+        self.fleet = Fleet(settings.nodes)
         self._settings = settings
         self._node = node
-        self._nodes: dict[str, NodeClock] = {}
         self._jobs = Jobs(settings.window_steps)
         self._planned: dict[str, Planned] = {}
+        self._heard_plans: dict[str, Plan] = {}
 
     @property
     def busy(self) -> bool:
@@ -49,34 +53,72 @@ class Hub:
         """Batches that were not taken: a rank outside its world, or too many jobs."""
         return self._jobs.refused
 
-    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool) -> None:
-        """`live` False: a retained copy. A late or repeated message changes nothing."""
-        known = self._nodes.get(state.node)
-        if known is None or _replaces(state, received_boottime_ns, live, known):
-            self._nodes[state.node] = NodeClock(state, received_boottime_ns, live)
+    def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool) -> bool:
+        """`live` False: a retained copy. True when it is news: a late or repeated message changes nothing."""
+        return self.fleet.accept(state, received_boottime_ns, live)
 
     def accept_marks(self, batch: MarkBatch, now_boottime_ns: int) -> None:
         self._jobs.accept(batch, now_boottime_ns)
 
-    def advance(self, now_boottime_ns: int, now_realtime_ns: int) -> HubOutput:
-        """One round, about once a second: close what is due, and judge every job anew."""
+    def adopt(self, state: JobState) -> None:
+        """
+        Another hub, or this one before it restarted, planned this: while this one is not primary it shows the same, and goes on from
+        there when it becomes so. Of all that is heard the highest version counts, so that none goes back.
+        """
+        heard = self._heard_plans.pop(state.job_id, None)
+        self._heard_plans[state.job_id] = state.plan if heard is None or state.plan.version > heard.version else heard
+        if len(self._heard_plans) > MAX_JOBS:
+            del self._heard_plans[next(iter(self._heard_plans))]
+
+    def advance(self, now_boottime_ns: int, now_realtime_ns: int, primary: bool = True) -> HubOutput:
+        """One round, about once a second: close what is due, and judge every job anew. Only the `primary` hub plans."""
         ended = self._jobs.advance(now_boottime_ns)
         for job in ended:
             self._planned.pop(job.id, None)
-        now = self._now(now_boottime_ns, now_realtime_ns)
-        return HubOutput([self._judge(job, now, now_realtime_ns) for job in self._jobs], [job.id for job in ended])
+            self._heard_plans.pop(job.id, None)
+        now = Now(now_boottime_ns, now_realtime_ns)
+        states = [self._judge(job, now, primary) for job in self._jobs]
+        return HubOutput(states, [job.id for job in ended])
 
-    def _now(self, boottime_ns: int, realtime_ns: int) -> Now:
-        """Our own REALTIME shows how old a message is only while our own node's clock is known."""
-        blind = Now(boottime_ns, None)
-        own = self._nodes.get(self._node)
-        return Now(boottime_ns, realtime_ns) if own is not None and own.usable(blind) else blind
+    def state(self, now: Now, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
+        """What this hub says of itself; numbered when it is sent."""
+        fleet = self.fleet.summary(now)
+        return HubState(
+            node=self._node,
+            incarnation=0,
+            sequence=0,
+            published_realtime_ns=now.realtime_ns,
+            started_realtime_ns=started_realtime_ns,
+            primary=primary,
+            url=url,
+            nodes_live=fleet.live,
+            nodes_known=fleet.known,
+            nodes_expected=len(self._settings.nodes),
+            missing=list(fleet.missing),
+            jobs=sum(1 for _ in self._jobs),
+        )
 
-    def _judge(self, job: Job, now: Now, realtime_ns: int) -> JobState:
+    def alignment_state(self, job_id: str, now: Now) -> AlignmentState | None:
+        """Of the nodes of a job, as a message; None: no such job runs."""
+        job = next((job for job in self._jobs if job.id == job_id), None)
+        if job is None:
+            return None
+        state = self.fleet.alignment_state(_nodes(job), now)
+        return state.model_copy(update=self._alignment(job, now).figures())
+
+    def _plan(self, job: Job, view: View, boottime_ns: int, primary: bool) -> Plan:
+        last, heard = self._planned.get(job.id, Planned()), self._heard_plans.get(job.id)
+        if heard is not None and heard.version <= last.plan.version:
+            heard = None
+        if not primary:
+            return heard or last.plan
+        planned = decide(taken_over(last, heard, job.newest_step) if heard else last, view, boottime_ns)
+        self._planned[job.id] = planned
+        return planned.plan
+
+    def _judge(self, job: Job, now: Now, primary: bool) -> JobState:
         aligned = self._alignment(job, now)
         view = View(job.run, job.newest_step, aligned, _barrier_transfers_ns(job.window))
-        planned = decide(self._planned.get(job.id, Planned()), view, now.boottime_ns)
-        self._planned[job.id] = planned
         window, newest = summarize(job.window), job.newest_complete()
         comparison = newest.comparison if newest is not None else None
         return JobState(
@@ -88,7 +130,7 @@ class Hub:
             attempt=job.attempt,
             uid=job.uid,
             world_size=job.world_size,
-            published_realtime_ns=realtime_ns,
+            published_realtime_ns=now.realtime_ns,
             step=newest.step if newest is not None else None,
             steps_complete=job.complete,
             steps_incomplete=job.incomplete,
@@ -103,8 +145,10 @@ class Hub:
             alignment_ns=aligned.alignment_ns,
             alignment_growth_ppb=aligned.growth_ppb,
             alignment_reason=aligned.reason,
+            alignment_pair=None if aligned.pair is None else list(aligned.pair),
+            alignment_holds_for_ns=aligned.holds_for_ns,
             ranks=_rank_states(job, window),
-            plan=planned.plan,
+            plan=self._plan(job, view, now.boottime_ns, primary),
         )
 
     def _alignment(self, job: Job, now: Now) -> Alignment:
@@ -112,26 +156,17 @@ class Hub:
             return ONE_CLOCK
         if len(job.ranks) < job.world_size:
             return unknown(f"heard of {len(job.ranks)} ranks of {job.world_size}")
-        nodes = sorted({rank.newest.node for rank in job.ranks.values()})
-        for node in nodes:
-            if node not in self._nodes:
-                expected = "it is expected (hub.nodes) and" if node in self._settings.nodes else "it"
-                return unknown(f"{node}: {expected} never sent its state to this hub")
         for rank in job.ranks.values():
-            if rank.newest.boot_id != self._nodes[rank.newest.node].state.boot_id:
+            clock = self.fleet.clock(rank.newest.node)
+            if clock is not None and rank.newest.boot_id != clock.boot_id:
                 return unknown(
                     f"{rank.newest.node}: the marks of rank {rank.newest.rank} are of another boot than its state"
                 )
-        return alignment([self._nodes[node] for node in nodes], now)
+        return self.fleet.alignment(_nodes(job), now)
 
 
-def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: NodeClock) -> bool:
-    order = (state.incarnation, state.sequence)
-    known_order = (known.state.incarnation, known.state.sequence)
-    if order == known_order:
-        return live and not known.live
-    forgotten = received_boottime_ns - known.received_boottime_ns >= NODE_FORGOTTEN_AFTER_NS
-    return order > known_order or (live and forgotten)
+def _nodes(job: Job) -> list[str]:
+    return sorted({rank.newest.node for rank in job.ranks.values()})
 
 
 def _barrier_transfers_ns(syncs: Sequence[Sync]) -> list[int]:
@@ -148,7 +183,7 @@ def _rank_states(job: Job, window: Window) -> list[RankState]:
                 rank=number,
                 node=rank.newest.node,
                 wait_p50_ns=seen.wait_p50_ns if seen is not None else None,
-                wait_total_ns=seen.wait_total_ns if seen is not None else None,
+                wait_total_ns=min(seen.wait_total_ns, MOST_NS) if seen is not None else None,
                 last_share=seen.last_share if seen is not None else None,
                 lateness_p50_ns=seen.lateness_p50_ns if seen is not None else None,
                 marks_lost=rank.lost,

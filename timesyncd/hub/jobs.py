@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.job_messages import Mark, MarkBatch
 from timesyncd.joblink import job_id
-from timesyncd.messages import Mark, MarkBatch
 from timesyncd.overhead import Arrival, Sync, compare, spokesman
 
 STEP_CLOSED_AFTER_NS = 10 * NS_PER_S
@@ -24,6 +24,15 @@ MAX_BATCHES_REMEMBERED = 256
 
 #: How fast a clock's bound may have grown since a mark, while only the batch's bound is told: the kernel's limit of a slew.
 SLEW_LIMIT_PPB = 500_000
+
+#: What one state of a job can carry; more ranks than that nobody could be told of.
+MAX_RANKS = 4_096
+
+#: Of times and sizes, so that no difference of two leaves the 64 bits of a message: the year 2116, and as many bytes.
+LARGEST = 2**62
+
+#: Of bounds: eleven days.
+LARGEST_BOUND_NS = 10**15
 
 NOTHING_FORGOTTEN = (-1, -1)
 
@@ -204,7 +213,7 @@ class Jobs:
         """Taken in any order and any number of times to the same end, as long as its steps are open."""
         key = (batch.uid, batch.job, batch.attempt)
         job = self._jobs.get(key)
-        if not 0 <= batch.rank < batch.world_size or (job is None and self._is_full(batch.uid)):
+        if not _is_plausible(batch) or (job is None and self._is_full(batch.uid)):
             self.refused += 1
             return
         if job is not None and (rank := job.ranks.get(batch.rank)) and rank.process != _process(batch):
@@ -226,6 +235,23 @@ class Jobs:
     def _is_full(self, uid: int) -> bool:
         of_this_user = sum(job.uid == uid for job in self)
         return len(self._jobs) >= MAX_JOBS or of_this_user >= MAX_JOBS_OF_A_USER
+
+
+def _is_plausible(batch: MarkBatch) -> bool:
+    """Any local user may send a datagram, and any number in it."""
+    bounds = (batch.gm_bound_ns or 0, batch.utc_bound_ns or 0)
+    return (
+        0 <= batch.rank < batch.world_size <= MAX_RANKS
+        and all(0 <= number < LARGEST for number in (batch.real_minus_boot_ns, batch.lost))
+        and all(0 <= bound_ns <= LARGEST_BOUND_NS for bound_ns in bounds)
+        and all(map(_is_plausible_mark, batch.marks))
+    )
+
+
+def _is_plausible_mark(mark: Mark) -> bool:
+    """A clock that was set in between may have ended it before it began: that is told as a step."""
+    numbers = (mark.step, mark.sync, mark.arrival_ns, mark.begin_ns, mark.end_ns, mark.bytes)
+    return all(0 <= number < LARGEST for number in numbers)
 
 
 def _order(batch: MarkBatch) -> Order:

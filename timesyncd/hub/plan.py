@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.alignment import Alignment
-from timesyncd.messages import Plan
+from timesyncd.job_messages import Plan
 from timesyncd.overhead import percentile
 
 #: Clocks further apart than this give no common instant worth waiting for.
@@ -24,6 +24,9 @@ RETRY_AFTER_NS = 10 * NS_PER_S
 
 MIN_SLACK_NS = 500_000
 MAX_SLACK_NS = 10_000_000
+
+#: By how much a hub that takes over raises a plan's version: the former one may have made some that this one never heard of.
+VERSIONS_SKIPPED = 100
 
 #: The slack is taken from this many barriers at least.
 MIN_BARRIERS = 20
@@ -67,10 +70,18 @@ def decide(last: Planned, view: View, now_boottime_ns: int) -> Planned:
     return _timed(last, view, slack_ns or MIN_SLACK_NS)
 
 
+def taken_over(last: Planned, heard: Plan, newest_step: int) -> Planned:
+    """The same as `heard` from another hub, under a version and from a step that no rank can have seen of it."""
+    version, from_step = heard.version + VERSIONS_SKIPPED, newest_step + STEPS_AHEAD
+    return replace(last, plan=heard.model_copy(update={"version": version, "from_step": from_step}))
+
+
 def _why_plain(alignment: Alignment, slack_ns: int | None) -> str:
     """Empty when the barrier can be timed."""
     if alignment.alignment_ns is None:
         return f"alignment unknown: {alignment.reason}"
+    if alignment.at(GUARD_FOR_NS) is None:
+        return f"alignment unknown within {GUARD_FOR_NS // NS_PER_S} s, if nothing more is heard"
     if alignment.alignment_ns > TIMED_UP_TO_NS:
         return f"the clocks may be more than {TIMED_UP_TO_NS} ns apart"
     return "" if slack_ns is not None else f"fewer than {MIN_BARRIERS} barriers measured"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from timesyncd.bound import Reason
-from timesyncd.hub.units import follows, is_locked, names_text, utc_text
-from timesyncd.messages import GrandmasterState, NodeState
+from timesyncd.hub.followers import Follower
+from timesyncd.hub.units import identities, is_locked, names_text, utc_text
+from timesyncd.messages import GrandmasterState
 from timesyncd.units import duration_text
 
 #: Why a node may have no bound against UTC whatever its grandmaster does.
@@ -15,7 +16,7 @@ _OWN_REASONS = (Reason.ARBITRARY_TIMESCALE.text, Reason.UTC_OFFSET_DIFFERS.text)
 _S_PER_HOUR = 3_600
 
 
-def chain(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[NodeState], now_ns: int) -> tuple[str, ...]:
+def chain(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[Follower], now_ns: int) -> tuple[str, ...]:
     """`causes` in order, then what follows from them; () where they are all there is to say."""
     steps = tuple(dict.fromkeys(causes))
     if not is_locked(unit):
@@ -23,15 +24,16 @@ def chain(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[NodeSta
     return steps if len(steps) > 1 else ()
 
 
-def doubt(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[NodeState]) -> tuple[str, ...]:
+def doubt(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[Follower]) -> tuple[str, ...]:
     """The chain of a unit whose word is in doubt."""
     steps = (*causes, *_of_nodes(unit, _followers(unit, nodes), "the UTC bound rests on what this unit says"))
     return steps if len(steps) > 1 else ()
 
 
-def _followers(unit: GrandmasterState, nodes: Iterable[NodeState]) -> list[NodeState]:
+def _followers(unit: GrandmasterState, nodes: Iterable[Follower]) -> list[Follower]:
     """Those whose clock is known against it: of the others its trouble is not the reason."""
-    return [n for n in nodes if n.status in ("SYNCHRONIZED", "HOLDOVER") and follows(n, [unit]) is not None]
+    announced = identities(unit)
+    return [n for n in nodes if n.status in ("SYNCHRONIZED", "HOLDOVER") and n.grandmaster_identity in announced]
 
 
 def _of_unit(unit: GrandmasterState, now_ns: int) -> list[str]:
@@ -45,7 +47,7 @@ def _of_unit(unit: GrandmasterState, now_ns: int) -> list[str]:
     return steps
 
 
-def _of_nodes(unit: GrandmasterState, followers: Iterable[NodeState], bounded: str) -> list[str]:
+def _of_nodes(unit: GrandmasterState, followers: Iterable[Follower], bounded: str) -> list[str]:
     """One step for all nodes that fare alike; `bounded` is how those with a bound against UTC do."""
     fares: dict[str, list[str]] = {}
     for node in followers:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
+from timesyncd.hub.followers import Follower, HeardBy
 from timesyncd.hub.unit_symptoms import Symptom
 from timesyncd.hub.units import identities, is_locked, names_text
-from timesyncd.messages import GrandmasterOffset, GrandmasterState, NodeState, SourceState
+from timesyncd.messages import GrandmasterOffset, GrandmasterState
 from timesyncd.units import duration_text
 
 #: Announce tells at once, a poll later: a contradiction counts when a poll so long after its beginning still shows it.
@@ -17,13 +18,13 @@ CONTRADICTS_FOR_NS = 30 * NS_PER_S
 #: Of G.8265.1 these classes stand for a quality level of the network's own, and are not the unit's class.
 _QUALITY_LEVELS = range(80, 111)
 
-Hearers = Mapping[str, Sequence[tuple[str, SourceState]]]
+Hearers = Mapping[str, Sequence[tuple[str, HeardBy]]]
 """By a grandmaster's identity: which nodes hear it in Announce, and by which source."""
 
 
-def hearers(nodes: Iterable[NodeState]) -> Hearers:
+def hearers(nodes: Iterable[Follower]) -> Hearers:
     """Of the sources whose newest sample is fresh: one with a reason has none."""
-    found: dict[str, list[tuple[str, SourceState]]] = {}
+    found: dict[str, list[tuple[str, HeardBy]]] = {}
     for node in nodes:
         for source in node.sources if node.status == "SYNCHRONIZED" else []:
             if source.reason is None and source.grandmaster_identity is not None:
@@ -44,7 +45,7 @@ def contradictions(unit: GrandmasterState, heard: Hearers) -> list[Symptom]:
     ]
 
 
-def _differences(unit: GrandmasterState, source: SourceState) -> Iterator[tuple[str, str]]:
+def _differences(unit: GrandmasterState, source: HeardBy) -> Iterator[tuple[str, str]]:
     heard_class = source.clock_class if source.clock_class not in _QUALITY_LEVELS else None
     pairs = (
         ("clock class", unit.clock_class, heard_class, "{}"),

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings import Judged
 from timesyncd.grandmaster import UnitEvent
+from timesyncd.hub.followers import Follower
 from timesyncd.hub.unit_chain import chain, doubt
 from timesyncd.hub.unit_checks import Hearers, contradictions, disagreements, hearers
 from timesyncd.hub.unit_history import UnitHistory
 from timesyncd.hub.unit_symptoms import Symptom, symptoms
 from timesyncd.hub.units import is_locked, poll_realtime_ns
-from timesyncd.messages import GrandmasterState, NodeState
+from timesyncd.messages import GrandmasterState
 from timesyncd.unit_events import UnitEventKind
 
 #: How a unit loses the time, step by step: the first that holds is the cause, the others follow from it.
@@ -55,7 +56,7 @@ class UnitFindings:
         self,
         units: Sequence[GrandmasterState],
         heard: Sequence[GrandmasterState],
-        nodes: Sequence[NodeState],
+        nodes: Sequence[Follower],
         now_ns: int,
     ) -> dict[Key, Judged]:
         """
@@ -98,7 +99,7 @@ def _due(found: Iterable[tuple[str, Symptom]], since: Mapping[Timer, int], polle
 
 
 def _folded(
-    due: Mapping[Key, list[str]], unit: GrandmasterState, nodes: Sequence[NodeState], now_ns: int
+    due: Mapping[Key, list[str]], unit: GrandmasterState, nodes: Sequence[Follower], now_ns: int
 ) -> dict[Key, Judged]:
     """One finding for all that the first step of the ladder leads to; the others as they are."""
     steps = [(id, unit.name) for id in LADDER if (id, unit.name) in due]

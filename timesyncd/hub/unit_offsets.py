@@ -1,27 +1,37 @@
-"""How far two grandmasters are apart, wherever somebody measures it: a node that hears both, or an input of one. Pure."""
+"""
+How far two grandmasters are apart, wherever somebody measures it: a node that hears both, an input of one, or followers of each
+that know UTC. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import MeasuredInput
-from timesyncd.hub.units import is_locked, unit_of
-from timesyncd.messages import GrandmasterOffset, GrandmasterState, NodeState, SourceState
+from timesyncd.hub.followers import Follower, HeardBy
+from timesyncd.hub.units import by_identity, is_locked
+from timesyncd.messages import GrandmasterOffset, GrandmasterState
 from timesyncd.sample import TimeError
 from timesyncd.unit_events import RATE_PPB
 
 #: A channel's newest value is a minute old where it is read once a minute.
 FRESH_NS = 180 * NS_PER_S
 
+#: chronyd is asked once a second, and what it tells is as of then.
+NTP_FRESH_NS = 5 * NS_PER_S
+
 #: Half of what a message can hold, 146 years: the numbers of a node that is that wrong compare nothing.
 TOO_FAR_NS = 2**62
 
 Inputs = Mapping[str, Mapping[str, MeasuredInput]]
 """By the unit and by its channel: which other unit feeds it."""
+
+Announced = Mapping[str, GrandmasterState]
+"""The unit that announces an identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +58,12 @@ class _Heard:
 
 
 def offsets(
-    units: Sequence[GrandmasterState], nodes: Iterable[NodeState], inputs: Inputs
+    units: Sequence[GrandmasterState], nodes: Iterable[Follower], inputs: Inputs
 ) -> dict[str, list[GrandmasterOffset]]:
     """Of each unit against every other that anything measures it against, by the tightest evidence there is."""
-    measured = [*_by_nodes(units, nodes), *_by_inputs(units, inputs)]
+    nodes = [node for node in nodes if len(node.sources) > 1 and node.status in ("SYNCHRONIZED", "HOLDOVER")]
+    announced = by_identity(units)
+    measured = [*_by_nodes(announced, nodes), *_by_utc(announced, nodes), *_by_inputs(units, inputs)]
     sane = [each for each in measured if max(abs(each.offset_ns), each.bound_ns) < TOO_FAR_NS]
     best: dict[tuple[str, str], GrandmasterOffset] = {}
     for each in sorted(sane, key=lambda each: each.bound_ns):
@@ -63,10 +75,8 @@ def offsets(
     return {unit.name: [offset for (name, _), offset in sorted(best.items()) if name == unit.name] for unit in units}
 
 
-def _by_nodes(units: Sequence[GrandmasterState], nodes: Iterable[NodeState]) -> Iterator[_Measured]:
+def _by_nodes(units: Announced, nodes: Iterable[Follower]) -> Iterator[_Measured]:
     for node in nodes:
-        if len(node.sources) < 2 or node.status not in ("SYNCHRONIZED", "HOLDOVER"):
-            continue
         heard = [each for source in node.sources if (each := _heard(source, node, units)) is not None]
         for one, other in combinations(heard, 2):
             if one.unit != other.unit and one.utc_seconds_removed == other.utc_seconds_removed:
@@ -74,12 +84,40 @@ def _by_nodes(units: Sequence[GrandmasterState], nodes: Iterable[NodeState]) -> 
                 yield _Measured(one.unit, other.unit, *_apart(one, other), evidence)
 
 
-def _heard(source: SourceState, node: NodeState, units: Sequence[GrandmasterState]) -> _Heard | None:
+def _by_utc(units: Announced, nodes: Iterable[Follower]) -> Iterator[_Measured]:
+    """Each unit against UTC by the follower that knows it best, and two units by what that makes of both."""
+    best: dict[tuple[str, int], _Measured] = {}
+    for node in nodes:
+        utc = [each for source in node.sources if (each := _utc(source)) is not None]
+        heard = [each for source in node.sources if utc and (each := _heard(source, node, units)) is not None]
+        for one, other in product(heard, utc):
+            measured = _Measured(one.unit, "UTC", *_apart(one, other), node.node)
+            key = one.unit, one.utc_seconds_removed
+            best[key] = min(best.get(key, measured), measured, key=lambda each: each.bound_ns)
+    for (key, first), (other_key, second) in combinations(best.items(), 2):
+        if key[0] != other_key[0] and key[1] == other_key[1]:
+            evidence = f"{first.evidence} and {second.evidence} by UTC"
+            apart_ns, bound_ns = first.offset_ns - second.offset_ns, first.bound_ns + second.bound_ns
+            yield _Measured(first.unit, second.unit, apart_ns, bound_ns, evidence)
+
+
+def _utc(source: HeardBy) -> _Heard | None:
+    """The clock against UTC by NTP; None where it is not bounded lately."""
+    utc, age_ns = source.utc, source.age_ns
+    if source.kind != "utc" or source.reason is not None or source.offset_ns is None:
+        return None
+    if utc is None or utc.bound_ns is None or age_ns is None or age_ns >= NTP_FRESH_NS:
+        return None
+    error = Bound(max(0, utc.bound_ns - abs(source.offset_ns)), utc.growth_ppb)
+    return _Heard("UTC", source.name, source.offset_ns, error, age_ns, 0)
+
+
+def _heard(source: HeardBy, node: Follower, units: Announced) -> _Heard | None:
     """
     None where the source does not bound the clock lately and on a known scale. All that do so measure one clock, since of a
     node only one is bounded. The error of an offset is what the bound holds beyond it.
     """
-    unit, gm, age_ns = unit_of(source.grandmaster_identity, units), source.gm, source.age_ns
+    unit, gm, age_ns = units.get(source.grandmaster_identity or ""), source.gm, source.age_ns
     if unit is None or gm is None or gm.bound_ns is None or source.offset_ns is None:
         return None
     if age_ns is None or age_ns >= node.holdover_after_ns or source.utc_seconds_removed is None:

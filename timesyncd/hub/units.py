@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.hub.followers import Follower
 from timesyncd.messages import GrandmasterState, NodeState
 from timesyncd.units import span_text
 
@@ -25,14 +26,17 @@ def identities(unit: GrandmasterState) -> set[str]:
     return {*unit.identities, *(identity for identity in said if identity is not None)}
 
 
-def unit_of(identity: str | None, units: Iterable[GrandmasterState]) -> GrandmasterState | None:
-    """The unit that announces this identity."""
-    return next((unit for unit in units if identity in identities(unit)), None)
+def by_identity(units: Iterable[GrandmasterState]) -> dict[str, GrandmasterState]:
+    """Who announces which identity; of two that announce one the first."""
+    found: dict[str, GrandmasterState] = {}
+    for unit in units:
+        found = dict.fromkeys(identities(unit), unit) | found
+    return found
 
 
-def follows(node: NodeState, units: Iterable[GrandmasterState]) -> GrandmasterState | None:
+def follows(node: Follower, units: Iterable[GrandmasterState]) -> GrandmasterState | None:
     """The unit that the node's clock follows, None where it is none of these."""
-    return unit_of(node.grandmaster_identity, units)
+    return by_identity(units).get(node.grandmaster_identity or "")
 
 
 def joined(node: NodeState, units: Iterable[GrandmasterState], now_ns: int) -> NodeState:
