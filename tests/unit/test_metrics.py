@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from snapshots import ALIGNMENT, EVERYTHING, FULL, HUB, NODE, NOW_NS, SUMMARY
 
+from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.driver import PollReport
-from timesyncd.messages import FindingMessage, GrandmasterState, JobState, NodeState
-from timesyncd.metrics import COUNTER_HELP, MOST_PARTS, Counters, Metrics, Snapshot
+from timesyncd.messages import BoundMessage, GrandmasterState
+from timesyncd.metrics import COUNTER_HELP, Counters, Metrics, Snapshot
+from timesyncd.metrics_fleet import MOST_FOLLOWED, WORST_NODES, FleetSnapshot, Lag
+from timesyncd.metrics_units import MOST_PARTS
 from timesyncd.sample import Sensor
-
-RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
-NODE = NodeState.model_validate(RECORDED["nodes"][0])
-FULL = Snapshot(
-    node=NODE,
-    polls=[PollReport("ptp", 0, 310_000, None, 0), PollReport("gm-a", 0, 2 * NS_PER_S, "no answer", 3)],
-    grandmasters=[GrandmasterState.model_validate(item) for item in RECORDED["grandmasters"]],
-    jobs=[JobState.model_validate(item) for item in RECORDED["jobs"]],
-    findings=[FindingMessage.model_validate(item) for item in RECORDED["findings"]],
-    mqtt_connected=True,
-    counters=Counters(samples_total=17),
-)
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 
@@ -104,6 +94,11 @@ def names(scraped: dict[Key, float]) -> set[str]:
         ),
         (key("findings", severity="warning"), 1),
         (key("findings", severity="critical"), 0),
+        (key("findings_standing", id="grandmaster-alarm", severity="warning"), 1),
+        (key("node_status", node="trainer-01", status="SYNCHRONIZED"), 1),
+        (key("node_bound_seconds", node="trainer-01"), 24_318e-9 + 0.08 * 50_100e-9),
+        (key("node_bound_growth_ratio", node="trainer-01"), 50_100e-9),
+        (key("node_bound_holds_seconds", node="trainer-01"), 999.92),
         (key("mqtt_connected"), 1),
         (key("samples_total"), 17),
     ],
@@ -111,6 +106,132 @@ def names(scraped: dict[Key, float]) -> set[str]:
 def test_values_are_in_base_units(metric: Key, value: float) -> None:
     """Seconds and ratios, each under the labels that name its source."""
     assert scrape(FULL)[metric] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        (key("node_info", node="trainer-01", topology="hall-1/rack-12"), 1),
+        (key("hub_primary", hub="hub-a"), 1),
+        (key("fleet_nodes", hub="hub-a", status="SYNCHRONIZED"), 9_990),
+        (key("fleet_nodes", hub="hub-a", status="DISRUPTED"), 0),
+        (key("fleet_nodes_expected", hub="hub-a"), 10_000),
+        (key("fleet_nodes_known", hub="hub-a"), 9_999),
+        (key("fleet_nodes_live", hub="hub-a"), 9_998),
+        (key("fleet_nodes_missing", hub="hub-a"), 2),
+        (key("fleet_nodes_following", hub="hub-a", grandmaster="001122.fffe.334466"), 997),
+        (key("fleet_nodes_following", hub="hub-a", grandmaster=""), 2),
+        (key("fleet_jobs", hub="hub-a"), 1),
+        (key("fleet_alignment_seconds", hub="hub-a"), 48_636e-9),
+        (key("fleet_alignment_holds_seconds", hub="hub-a"), 600),
+        (key("fleet_worst_bound_seconds", hub="hub-a", node="trainer-00"), 24_318e-9),
+        (key("outbox_waiting_rows"), 120),
+        (key("store_waiting_rows"), 40),
+        (key("message_lag_seconds_bucket", le="0.001"), 0),
+        (key("message_lag_seconds_bucket", le="0.0025"), 2),
+        (key("message_lag_seconds_bucket", le="0.1"), 3),
+        (key("message_lag_seconds_bucket", le="60.0"), 3),
+        (key("message_lag_seconds_bucket", le="+Inf"), 4),
+        (key("message_lag_seconds_count"), 4),
+        (key("message_lag_seconds_sum"), 90.074),
+        (key("messages_ahead_total"), 1),
+    ],
+)
+def test_a_hub_tells_of_its_fleet(metric: Key, value: float) -> None:
+    """Counts, the alignment, who speaks for the fleet, and how long messages take."""
+    assert scrape(EVERYTHING)[metric] == pytest.approx(value)
+
+
+def fleet_metrics(real_ns: int = NOW_NS, **changes: Any) -> dict[Key, float]:
+    """The scrape of a hub whose alignment is another."""
+    assert EVERYTHING.fleet is not None
+    fleet = replace(EVERYTHING.fleet, alignment=ALIGNMENT.model_copy(update=changes))
+    return scrape(Snapshot(node=NODE, fleet=fleet), real_ns=real_ns)
+
+
+def test_the_fleets_alignment_grows_until_it_holds_no_more() -> None:
+    """As of the scrape; absent once it is unknown or its forecast has run out, and never 0."""
+    alignment = key("fleet_alignment_seconds", hub="hub-a")
+
+    assert fleet_metrics(NOW_NS + 10 * NS_PER_S)[alignment] == pytest.approx(48_636e-9 + 10 * 100_200e-9)
+    assert alignment not in fleet_metrics(NOW_NS + 600 * NS_PER_S)
+    assert alignment not in fleet_metrics(alignment_ns=None, growth_ppb=None, holds_for_ns=None, pair=None)
+
+
+def test_a_node_without_a_clock_source_has_no_status() -> None:
+    """A mere hub is not UNKNOWN: an alert would fire for ever."""
+    scraped = names(scrape(Snapshot(node=NODE.model_copy(update={"sources": [], "age_ns": None}))))
+
+    assert "node_info" in scraped
+    assert not scraped & {"node_status", "clock_status", "utc_status", "gm_bound_seconds"}
+
+
+def test_a_fleet_does_not_decide_how_many_series_there_are() -> None:
+    """Of its nodes the few worst whose bound is known have a series on the hub; each node exports its own."""
+    worst = [dict(labels)["node"] for name, labels in fleet_metrics() if name == "fleet_worst_bound_seconds"]
+    summary = SUMMARY.model_copy(update={"grandmasters": {f"gm-{n}": n for n in range(100)}})
+    followed = scrape(Snapshot(node=NODE, fleet=FleetSnapshot(HUB, summary)))
+
+    assert sorted(worst) == [f"trainer-{n:02}" for n in range(WORST_NODES)]
+    assert len([name for name, _ in followed if name == "fleet_nodes_following"]) == MOST_FOLLOWED
+
+
+def test_a_daemon_without_a_hub_tells_of_no_fleet() -> None:
+    """No series of hub, fleet, outbox or lag where there is none."""
+    shown = names(scrape(Snapshot(node=NODE)))
+
+    assert not [name for name in shown if name.startswith(("hub_", "fleet_", "outbox_", "history_", "message"))]
+
+
+def test_a_standby_hub_is_no_primary() -> None:
+    """Two hubs export the same names, and one of them alone says 1."""
+    assert EVERYTHING.fleet is not None
+    standby = replace(EVERYTHING.fleet, hub=HUB.model_copy(update={"primary": False, "node": "hub-b"}))
+
+    assert scrape(Snapshot(node=NODE, fleet=standby))[key("hub_primary", hub="hub-b")] == 0
+
+
+def test_a_message_from_the_future_has_no_lag() -> None:
+    """It is counted apart: a lag below zero is no lag."""
+    lag = Lag()
+    lag.note(NOW_NS + 1, NOW_NS)
+    scraped = scrape(Snapshot(node=NODE, lag=lag))
+
+    assert scraped[key("message_lag_seconds_count")] == 0
+    assert scraped[key("messages_ahead_total")] == 1
+
+
+def test_of_a_node_that_ntp_keeps_utc_is_told_first() -> None:
+    """Its main status and bound are those against UTC, since it knows no grandmaster and never will."""
+    nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text)
+    utc = BoundMessage(bound_ns=1_500_000, growth_ppb=51_000, reason="")
+    changes = {
+        "gm": nothing,
+        "status": "UNKNOWN",
+        "utc": utc,
+        "utc_status": "SYNCHRONIZED",
+        "sources": NODE.sources[1:],
+    }
+    scraped = scrape(Snapshot(node=NODE.model_copy(update=changes | {"age_ns": 0})))
+
+    assert scraped[key("node_status", node="trainer-01", status="SYNCHRONIZED")] == 1
+    assert scraped[key("node_bound_seconds", node="trainer-01")] == pytest.approx(1.5e-3)
+
+
+def test_a_job_past_its_forecast_has_no_alignment() -> None:
+    """A job's alignment is absent once nothing holds it any more."""
+    job = FULL.jobs[0].model_copy(update={"alignment_holds_for_ns": 10 * NS_PER_S})
+    at = [scrape(Snapshot(node=NODE, jobs=[job]), NOW_NS + s * NS_PER_S) for s in (9, 10)]
+
+    assert ["job_alignment_seconds" in names(scraped) for scraped in at] == [True, False]
+
+
+def test_the_exposition_is_as_prometheus_wants_it() -> None:
+    """promtool finds nothing to say of names, units, help and types, of all the metrics that there are."""
+    text = Metrics(lambda: EVERYTHING, FakeClocks(real_ns=NOW_NS)).render()
+    checked = subprocess.run(["promtool", "check", "metrics"], check=False, input=text, capture_output=True, timeout=60)
+
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
 def test_a_job_pays_and_agrees() -> None:

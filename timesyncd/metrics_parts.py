@@ -1,0 +1,28 @@
+"""What every kind of metric is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+
+Rows = Iterable[tuple[tuple[str, ...], float | None]]
+
+
+def gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> GaugeMetricFamily:
+    """A value of None is left out: absent, never 0."""
+    family = GaugeMetricFamily(f"timesyncd_{name}", text, labels=labels)
+    for label_values, value in rows:
+        if value is not None:
+            family.add_metric(label_values, value)
+    return family
+
+
+def seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
+
+
+def one_of(names: Iterable[str], actual: str | None) -> Iterator[tuple[str, float]]:
+    """A state as one series a name, 1 for the present one, so that an alert can name the state it means."""
+    for name in names:
+        yield name, float(name == actual)
