@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,12 +11,13 @@ import pytest
 from chromium import Page, opened
 from fake_view import FakeView
 
-from timesyncd import config
+from timesyncd import sections
 from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
 from timesyncd.feed import Observation
 from timesyncd.messages import AlarmEventMessage, BoundMessage, GrandmasterState, SourceState
 from timesyncd.sample import TimeErrorSeries
+from timesyncd.store.place import Place
 from timesyncd.store.writer import Store
 from timesyncd.web.app import Server, serve
 from timesyncd.web.events import Event
@@ -31,21 +31,21 @@ def view() -> FakeView:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path: Path) -> Place:
     """A history with two time errors of gm-a, of now."""
     path = tmp_path / "history.sqlite"
-    store = Store(config.Store(path=path), SystemClocks(), lambda problem: None)
+    store = Store(sections.Store(path=path), SystemClocks(), lambda problem: None)
     store.start()
     now_ns = time.time_ns()
     points = ((now_ns - 3_000_000_000_000, -40), (now_ns - 1_000_000_000, 55))
     store.put(Observation(TimeErrorSeries("gm-a", "gnss-1", "te", points), None))
     store.stop()
-    return path
+    return Place(path)
 
 
 @pytest.fixture
-async def server(view: FakeView, store: Path) -> AsyncIterator[Server]:
-    server = await serve(config.Web(port=0), view, store)
+async def server(view: FakeView, store: Place) -> AsyncIterator[Server]:
+    server = await serve(sections.Web(port=0), view, store)
     yield server
     await server.close()
 
@@ -242,11 +242,9 @@ async def test_of_many_units_those_in_trouble_come_first_and_open(page: Page, vi
         view.events.publish(Event("grandmaster", well.model_copy(update={"name": f"well-{number:02}"})))
     await page.until("grandmasters", "well-49")
     view.events.publish(Event("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"})))
-    async with asyncio.timeout(20):
-        while (names := await page.evaluate(UNITS_OPEN)) != ["gm-a", "well-30"]:
-            await asyncio.sleep(0.1)
+    await page.becomes(UNITS_OPEN, ["gm-a", "well-30"])
 
-    assert names == (await page.evaluate(UNITS))[:2]
+    assert (await page.evaluate(UNITS))[:2] == ["gm-a", "well-30"]
 
 
 UNITS = """[...document.querySelectorAll('.unit [data-field="name"]')].map((name) => name.textContent)"""
@@ -290,7 +288,7 @@ async def test_a_lost_connection_is_said_and_healed(page: Page, server: Server, 
     await page.until("status", "SYNCHRONIZED")
     await server.close()
     await page.until("connection", "connection to the daemon lost")
-    again = await serve(config.Web(port=int(server.url.rsplit(":", 1)[1].rstrip("/"))), view)
+    again = await serve(sections.Web(port=int(server.url.rsplit(":", 1)[1].rstrip("/"))), view)
     try:
         await page.until("connection", "● live")
     finally:
@@ -307,7 +305,7 @@ def poisoned(unit: GrandmasterState, evil: str) -> GrandmasterState:
             return [evil_of(item) for item in value]
         return evil if isinstance(value, str) else value
 
-    return GrandmasterState.model_validate(evil_of(unit.model_dump(mode="json")))
+    return GrandmasterState.model_validate(evil_of(unit.model_dump(mode="json")) | {"node": unit.node})
 
 
 async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
@@ -315,12 +313,18 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
     evil = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
     await page.until("status", "SYNCHRONIZED")
     view.events.publish(Event("job", view.jobs()[0].model_copy(update={"job": evil, "verdict": evil, "job_id": evil})))
-    view.events.publish(Event("node", view.states[1].model_copy(update={"node": evil, "grandmaster_note": evil})))
-    view.events.publish(Event("grandmaster", poisoned(view.grandmasters()[0], evil)))
+    view.states.append(
+        view.states[1].model_copy(update={"node": evil, "grandmaster_note": evil, "topology": "<img src=x>"})
+    )
+    unit = poisoned(view.grandmasters()[0], evil).model_copy(update={"name": "poisoned"})
+    view.grandmasters = lambda: [unit]  # type: ignore[method-assign]
+    view.events.publish(Event("grandmaster", unit))
+    view.events.publish(Event("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"})))
     view.events.publish(Event("finding", view.findings()[0].model_copy(update={"id": evil, "chain": [evil, evil]})))
     view.events.publish(Event("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
-    for element in ("jobs", "nodes", "grandmasters", "findings", "alarm-events"):
+    for element in ("jobs", "nodes", "hubs", "grandmasters", "findings", "alarm-events"):
         await page.until(element, evil)
+    await page.until("fleet-map", "<img src=x>")
 
     assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
     assert page.complaints == []

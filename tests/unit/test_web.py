@@ -1,33 +1,23 @@
-"""The HTTP side: what each path answers, what is refused, and what a viewer of the events is sent."""
+"""The HTTP side: what each path answers, and what is refused."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
+from importlib.resources import files
 from typing import Any
 
 import aiohttp
 import pytest
-from fake_view import FakeView
+from fake_view import FakeView, as_json
 
-from timesyncd import config
-from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd import sections
 from timesyncd.errors import ConfigError
-from timesyncd.feed import Observation
-from timesyncd.messages import AlarmEventMessage, Message
-from timesyncd.sample import TimeErrorSeries
-from timesyncd.store.writer import Store
-from timesyncd.web import events
-from timesyncd.web.app import PAGE_FILES, Server, current, serve
-from timesyncd.web.events import Event, frames
-
-
-def as_json(message: Message) -> Any:
-    return message.model_dump(mode="json")
+from timesyncd.messages import Message
+from timesyncd.terminal import fetch
+from timesyncd.web import openapi
+from timesyncd.web.app import PAGE_FILES, ROUTES, Server, serve
 
 
 @pytest.fixture
@@ -37,7 +27,7 @@ def view() -> FakeView:
 
 @pytest.fixture
 async def server(view: FakeView) -> AsyncIterator[Server]:
-    server = await serve(config.Web(port=0), view)
+    server = await serve(sections.Web(port=0), view)
     yield server
     await server.close()
 
@@ -48,20 +38,25 @@ async def http(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-@pytest.mark.parametrize("path", ["nodes", "grandmasters", "jobs", "findings"])
+def messages(view: FakeView, path: str) -> list[Any]:
+    found: Sequence[Message] = view.nodes(view.node_names()) if path == "nodes" else getattr(view, path)()
+    return [as_json(message) for message in found]
+
+
+@pytest.mark.parametrize("path", ["nodes", "grandmasters", "jobs", "findings", "hubs"])
 async def test_a_list_is_served_as_the_messages_are(http: aiohttp.ClientSession, view: FakeView, path: str) -> None:
     """Each list answers with its messages' own JSON, nothing renamed or left out."""
     answer = await http.get(f"/api/v1/{path}")
 
     assert answer.content_type == "application/json"
-    assert await answer.json() == [as_json(message) for message in getattr(view, path)()]
+    assert await answer.json() == {"items": messages(view, path), "next": None}
 
 
 async def test_own_node(http: aiohttp.ClientSession, view: FakeView) -> None:
     """`node` is the daemon's own node alone."""
     answer = await http.get("/api/v1/node")
 
-    assert await answer.json() == as_json(view.nodes()[0])
+    assert await answer.json() == as_json(view.node())
 
 
 async def test_a_job_by_its_id(http: aiohttp.ClientSession, view: FakeView) -> None:
@@ -93,38 +88,7 @@ async def test_without_a_store_there_is_no_course(http: aiohttp.ClientSession) -
     """A daemon that keeps no history answers with an empty list."""
     answer = await http.get("/api/v1/grandmasters/gm-a/time-errors")
 
-    assert (answer.status, await answer.json()) == (200, [])
-
-
-async def test_a_day_of_time_errors_comes_from_the_store(view: FakeView, tmp_path: Path) -> None:
-    """What the store holds of the last 24 hours, each step with its lowest and highest value; what is older is left out."""
-    path = tmp_path / "history.sqlite"
-    now_ns = time.time_ns()
-    store = Store(config.Store(path=path), SystemClocks(), lambda problem: None)
-    store.start()
-    points = ((now_ns - 90_000 * NS_PER_S, 99), (now_ns - 10, 5), (now_ns - 5, -7))
-    store.put(Observation(TimeErrorSeries("gm-a", "gnss-1", "te", points), None))
-    store.stop()
-    server = await serve(config.Web(port=0), view, path)
-    async with aiohttp.ClientSession(server.url) as session:
-        course = await (await session.get("/api/v1/grandmasters/gm-a/time-errors")).json()
-    await server.close()
-
-    assert [(step["channel"], step["metric"], step["lowest_ns"], step["highest_ns"]) for step in course] == [
-        ("gnss-1", "te", -7, 5)
-    ]
-
-
-async def test_a_store_that_cannot_be_read_is_said(view: FakeView, tmp_path: Path) -> None:
-    """503 with what the store said, and the page goes on without a course."""
-    server = await serve(config.Web(port=0), view, tmp_path / "none.sqlite")
-    async with aiohttp.ClientSession(server.url) as session:
-        answer = await session.get("/api/v1/grandmasters/gm-a/time-errors")
-        error = (await answer.json())["error"]
-    await server.close()
-
-    assert answer.status == 503
-    assert error.endswith("none.sqlite: there is no store (timesyncd run makes it)")
+    assert (answer.status, await answer.json()) == (200, {"items": [], "next": None})
 
 
 async def test_an_unknown_path_is_told_which_there_are(http: aiohttp.ClientSession) -> None:
@@ -149,7 +113,7 @@ async def test_nothing_can_be_written(http: aiohttp.ClientSession, method: str, 
 @pytest.mark.parametrize("path", ["/", "/api/v1/node", "/events", "/metrics", "/nowhere"])
 async def test_a_foreign_name_is_refused(http: aiohttp.ClientSession, path: str) -> None:
     """A page on loopback that is asked by another site's name answers 421 in JSON, on every path."""
-    async with asyncio.timeout(5):  # events that were served would never end
+    async with asyncio.timeout(60):  # events that were served would never end
         answer = await http.get(path, headers={"Host": "evil.example"})
         error = (await answer.json())["error"]
 
@@ -192,144 +156,156 @@ async def test_a_taken_port_is_one_line(server: Server, view: FakeView) -> None:
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
 
     with pytest.raises(ConfigError, match=f"web: cannot listen on 127.0.0.1 port {port}: "):
-        await serve(config.Web(port=port), view)
+        await serve(sections.Web(port=port), view)
 
 
-def parse(frame: bytes) -> list[tuple[int, str, Any]]:
-    """The events of a piece of a stream: id, kind, data; comments and fields of the stream itself left out."""
-    found = []
-    for block in frame.decode().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
-        if "event" in fields:
-            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
-    return found
+async def names(http: aiohttp.ClientSession, asked: str) -> list[str]:
+    answer = await http.get(f"/api/v1/nodes?{asked}")
+    return [node["node"] for node in (await answer.json())["items"]]
 
 
-def node_event(view: FakeView, sequence: int) -> Event:
-    return Event("node", view.node().model_copy(update={"sequence": sequence}))
+def fleet(view: FakeView) -> None:
+    """Five nodes in two racks, of which the third is in holdover and follows nobody."""
+    first = view.node()
+    view.states = [
+        first.model_copy(
+            update={
+                "node": f"n{n}",
+                "topology": f"hall-1/rack-{n // 3}",
+                "status": "HOLDOVER" if n == 2 else "SYNCHRONIZED",
+                "grandmaster": None if n == 2 else "gm-a",
+                "grandmaster_identity": None if n == 2 else "001122.fffe.334455",
+            }
+        )
+        for n in range(5)
+    ]
 
 
-def stream_of(view: FakeView, heartbeat_s: float = 15.0) -> AsyncGenerator[bytes, None]:
-    return frames(view.events, lambda: current(view), heartbeat_s)
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("status=HOLDOVER", ["n2"]),
+        ("grandmaster=gm-a", ["n0", "n1", "n3", "n4"]),
+        ("grandmaster=001122.fffe.334455&topology=hall-1/rack-1", ["n3", "n4"]),
+        ("topology=hall-1", ["n0", "n1", "n2", "n3", "n4"]),
+        ("topology=hall-1/rack", []),
+        ("q=4", ["n4"]),
+    ],
+)
+async def test_nodes_are_looked_for(http: aiohttp.ClientSession, view: FakeView, asked: str, found: list[str]) -> None:
+    """By status, by whom they follow, by where they stand (whole parts of a place), by a part of the name."""
+    fleet(view)
+
+    assert await names(http, asked) == found
 
 
-async def test_a_viewer_first_gets_everything_as_it_stands(view: FakeView) -> None:
-    """The first events are the own node, the other nodes, grandmasters, jobs and findings."""
-    async with aclosing(stream_of(view)) as stream:
-        first = parse(await anext(stream))
+async def test_a_list_goes_on_page_by_page(http: aiohttp.ClientSession, view: FakeView) -> None:
+    """`next`, and the Link header, lead through the whole list; who comes or goes in between moves no page."""
+    fleet(view)
+    first = await http.get("/api/v1/nodes?limit=2&status=SYNCHRONIZED")
+    del view.states[0]
+    second = await http.get(first.links["next"]["url"])
+    pages = [await answer.json() for answer in (first, second)]
 
-    messages = [*view.nodes(), *view.grandmasters(), *view.jobs(), *view.findings()]
-    kinds = ["node", "node", "grandmaster", "job", "finding"]
-    assert [(number, kind) for number, kind, _ in first] == list(enumerate(kinds, 1))
-    assert [data for _, _, data in first] == [as_json(message) for message in messages]
-
-
-async def test_then_what_changes(view: FakeView) -> None:
-    """A published event reaches the viewer under the next id."""
-    async with aclosing(stream_of(view)) as stream:
-        await anext(stream)
-        view.events.publish(node_event(view, 4712))
-        [(number, kind, data)] = parse(await anext(stream))
-
-    assert (number, kind, data["sequence"]) == (6, "node", 4712)
+    assert [[node["node"] for node in page["items"]] for page in pages] == [["n0", "n1"], ["n3", "n4"]]
+    assert pages[0]["next"] is not None and pages[1]["next"] is None
+    assert "next" not in second.links
 
 
-async def test_an_alarm_event_comes_as_it_happens(view: FakeView) -> None:
-    """What a grandmaster reports by itself reaches the viewer as an event of its own kind, and is not repeated to the next."""
-    message = AlarmEventMessage(
-        node="n1", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=5, action="raise", id=97, index=1,
-        severity="major", text="GNSS antenna open",
-    )  # fmt: skip
-    async with aclosing(stream_of(view)) as stream:
-        await anext(stream)
-        view.events.publish(Event("alarm", message))
-        [(_, kind, data)] = parse(await anext(stream))
-    async with aclosing(stream_of(view)) as stream:
-        kinds = [kind for _, kind, _ in parse(await anext(stream))]
+async def test_the_commands_read_every_page(server: Server, view: FakeView) -> None:
+    """What `status` asks for is whole, however large the fleet."""
+    view.states = [view.node().model_copy(update={"node": f"n{n:04}"}) for n in range(1_001)]
+    answer = await asyncio.to_thread(fetch, server.url)
 
-    assert (kind, data) == ("alarm", as_json(message))
-    assert "alarm" not in kinds
+    assert [node["node"] for node in answer["nodes"]] == [f"n{n:04}" for n in range(1_001)]
+    assert [job["job"] for job in answer["jobs"]] == ["llama-pretrain"]
 
 
-async def test_nothing_falls_between_the_state_and_the_changes(view: FakeView) -> None:
-    """What is published while the first state is still being sent is sent after it."""
-    async with aclosing(stream_of(view)) as stream:
-        opening = await anext(stream)
-        view.events.publish(node_event(view, 1))
-        view.events.publish(node_event(view, 2))
-        later = [parse(await anext(stream))[0] for _ in range(2)]
+async def test_findings_of_a_span(http: aiohttp.ClientSession, view: FakeView) -> None:
+    """What held at some moment of it; `standing` has those without an end alone."""
+    [standing] = view.findings()
+    ended = standing.model_copy(update={"id": "clock-holdover", "since_realtime_ns": 100, "until_realtime_ns": 200})
+    view.findings = lambda: [standing, ended]  # type: ignore[method-assign]
 
-    assert len(parse(opening)) == 5
-    assert [(number, data["sequence"]) for number, _, data in later] == [(6, 1), (7, 2)]
+    async def found(asked: str) -> list[str]:
+        answer = await http.get(f"/api/v1/findings?{asked}")
+        return [finding["id"] for finding in (await answer.json())["items"]]
 
-
-async def test_a_slow_viewer_is_told_what_it_lost(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past its queue a viewer loses the oldest events, hears how many, and sees their ids missing."""
-    monkeypatch.setattr(events, "QUEUE_SIZE", 3)
-    async with aclosing(stream_of(view)) as stream:
-        await anext(stream)
-        for sequence in range(10):
-            view.events.publish(node_event(view, sequence))
-        heard = [parse(await anext(stream))[0] for _ in range(4)]
-
-    assert heard[0] == (12, "lost", {"lost": 7})
-    assert [(number, data["sequence"]) for number, _, data in heard[1:]] == [(13, 7), (14, 8), (15, 9)]
+    assert await found("") == ["grandmaster-alarm", "clock-holdover"]
+    assert await found("standing=true") == ["grandmaster-alarm"]
+    assert await found("since=199&until=1970-01-01T00:00:01Z") == ["clock-holdover"]
+    assert await found("since=200&until=201") == []
 
 
-async def test_a_quiet_stream_shows_that_it_lives(view: FakeView) -> None:
-    """With nothing to tell, a comment is sent at each heartbeat, and events come through after it."""
-    async with asyncio.timeout(5), aclosing(stream_of(view, heartbeat_s=0.01)) as stream:
-        await anext(stream)
-        heartbeat = await anext(stream)
-        view.events.publish(node_event(view, 5))
-        after = await anext(stream)
-        while after == heartbeat:
-            after = await anext(stream)
+async def test_alignment_of_some_of_a_job_or_of_all(http: aiohttp.ClientSession) -> None:
+    """The nodes that are named, a job's by its id or its name, or every one; a job that is not known is a 404."""
+    asked = ("nodes=trainer-02", "job=0f3a9c51d2b4e687", "job=llama-pretrain", "")
+    answers = [await (await http.get(f"/api/v1/alignment?{each}")).json() for each in asked]
+    unknown = await http.get("/api/v1/alignment?job=nope")
 
-    assert heartbeat == b": alive\n\n"
-    assert parse(after)[0][2]["sequence"] == 5
+    found = [[node["node"] for node in answer["nodes"]] for answer in answers]
+    assert found == [["trainer-02"], *[["trainer-01", "trainer-02"]] * 3]
+    assert (unknown.status, (await unknown.json())["error"][:23]) == (404, "there is no job 'nope';")
 
 
-async def test_an_event_is_serialised_once_for_all_viewers(view: FakeView) -> None:
-    """The bytes that one viewer is sent are the very object that the next is sent."""
-    event = node_event(view, 6)
+async def test_ten_thousand_names_can_be_asked_for(http: aiohttp.ClientSession) -> None:
+    """A request's line has room for the nodes of a whole fleet."""
+    asked = ",".join(f"trainer-{n:05}.cluster" for n in range(10_000))
+    answer = await http.get(f"/api/v1/alignment?nodes={asked}")
 
-    assert event.json is event.json
-
-
-async def test_a_poisoned_name_cannot_forge_an_event(view: FakeView) -> None:
-    """Line ends inside a text do not end the event that carries it."""
-    evil = "x\n\nevent: finding\ndata: {}\r\n\r\n\u2028"
-    async with aclosing(stream_of(view)) as stream:
-        await anext(stream)
-        view.events.publish(Event("job", view.jobs()[0].model_copy(update={"job": evil})))
-        frame = await anext(stream)
-
-    assert frame.count(b"\n\n") == 1
-    assert [(kind, data["job"]) for _, kind, data in parse(frame)] == [("job", evil)]
+    assert answer.status == 200
 
 
-async def test_a_viewer_that_leaves_is_forgotten(http: aiohttp.ClientSession, view: FakeView) -> None:
-    """When the connection ends the feed has no subscriber left: nothing is kept, nothing is done."""
-    answer = await http.get("/events")
-    await answer.content.readuntil(b"event: finding")
-    while_there = len(view.events._subscriptions)
-    answer.close()
-    async with asyncio.timeout(5):
-        while view.events._subscriptions:
-            await asyncio.sleep(0.01)
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ("nodes?colour=red", "'colour': unknown parameter; there are: limit, cursor, status, grandmaster, topology, q"),
+        ("nodes?limit=1&limit=2", "limit: given more than once"),
+        ("nodes?limit=1001", "limit = '1001': Input should be less than or equal to 1000"),
+        ("nodes?cursor=never", "cursor: this is none; take it from `next` of the page before"),
+        ("node?x=1", "'x': unknown parameter; there are: none"),
+        ("alignment?nodes=a&job=b", "give either nodes or job"),
+    ],
+)
+async def test_what_is_not_understood_is_refused(http: aiohttp.ClientSession, asked: str, error: str) -> None:
+    """400, with what is allowed."""
+    answer = await http.get(f"/api/v1/{asked}")
 
-    assert (while_there, answer.content_type) == (1, "text/event-stream")
+    assert (answer.status, await answer.json()) == (400, {"error": error})
 
 
-async def test_closing_does_not_wait_for_viewers(view: FakeView) -> None:
-    """A server with a viewer that never leaves closes, and the viewer's stream ends."""
-    server = await serve(config.Web(port=0), view)
-    async with aiohttp.ClientSession(server.url) as session, session.get("/events") as answer:
-        await answer.content.readuntil(b"event: finding")
-        async with asyncio.timeout(1.5):  # less than the grace that answers under way are given
-            await server.close()
-        with pytest.raises(aiohttp.ClientPayloadError):
-            await answer.content.read()
+async def test_a_copy_that_holds_is_not_sent_again(http: aiohttp.ClientSession, view: FakeView) -> None:
+    """The tag of a state is weak and the same while only its age differs; another status is another tag."""
+    tag = (await http.get("/api/v1/node")).headers["ETag"]
+    view.states[0] = view.node().model_copy(update={"age_ns": 5, "sequence": 9_999})
+    older = await http.get("/api/v1/node", headers={"If-None-Match": tag})
+    view.states[0] = view.node().model_copy(update={"status": "HOLDOVER"})
+    changed = await http.get("/api/v1/node", headers={"If-None-Match": tag})
 
-    assert not view.events._subscriptions
+    assert tag.startswith("W/")
+    assert (older.status, await older.read(), older.headers["ETag"]) == (304, b"", tag)
+    assert changed.status == 200 and changed.headers["ETag"] != tag
+
+
+async def test_the_document_is_the_published_one(http: aiohttp.ClientSession) -> None:
+    """What is served is schemas/openapi.json, under a strong tag."""
+    answer = await http.get("/api/v1/openapi.json")
+    published = files("timesyncd.schemas").joinpath("openapi.json").read_text()
+
+    assert await answer.json() == json.loads(published)
+    assert not answer.headers["ETag"].startswith("W/")
+
+
+def test_committed_is_exported() -> None:
+    """schemas/openapi.json is what the routes give; `make schemas` makes it so."""
+    assert files("timesyncd.schemas").joinpath("openapi.json").read_text() == openapi.text(ROUTES)
+
+
+async def test_the_configuration_is_for_administrators(http: aiohttp.ClientSession) -> None:
+    """On a loopback address that nobody guards everybody reads, and no more."""
+    answer = await http.get("/api/v1/config")
+
+    assert (answer.status, await answer.json()) == (
+        403,
+        {"error": "/api/v1/config needs the role admin; whoever is on this machine has reader"},
+    )

@@ -1,143 +1,153 @@
-"""The daemon's HTTP side, read-only: JSON, server-sent events, metrics, health, and the status page."""
+"""The daemon's HTTP side, read-only: documents, server-sent events, metrics, health, and the status page."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+import logging
+import ssl
+from contextlib import suppress
+from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Protocol
 
 from aiohttp import web
 
-from timesyncd import config
-from timesyncd.clocks import NS_PER_S
-from timesyncd.errors import ConfigError, StoreError
-from timesyncd.feed import Feed
-from timesyncd.messages import FindingMessage, GrandmasterState, JobState, Message, NodeState
-from timesyncd.store import history
-from timesyncd.web.events import Event, frames
+from timesyncd import sections
+from timesyncd.errors import ConfigError
+from timesyncd.store.place import Place
+from timesyncd.web import api, door, fleet_map, login, openapi, past, tls, viewers
+from timesyncd.web.access import Access, notes
+from timesyncd.web.guard import ACCESS, ROLES, Guard, Handler
 from timesyncd.web.hosts import is_answered
+from timesyncd.web.refusals import refusal
+from timesyncd.web.stream import Stream
+from timesyncd.web.view import View
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = logging.getLogger(__name__)
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ROUTES = (*api.ROUTES, fleet_map.ROUTE, *past.ROUTES, viewers.ROUTE, openapi.route())
+
+SCRIPTS = (
+    "app", "ask", "chart", "dom", "drawer", "fleet", "jobs", "list", "map", "model", "news", "node", "past", "units",
+)  # fmt: skip
 PAGE_FILES = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
-    "/app.js": ("app.js", "text/javascript"),
-    "/dom.js": ("dom.js", "text/javascript"),
-    "/model.js": ("model.js", "text/javascript"),
-    "/chart.js": ("chart.js", "text/javascript"),
-    "/units.js": ("units.js", "text/javascript"),
+    **{f"/{script}.js": (f"{script}.js", "text/javascript") for script in SCRIPTS},
 }
 
-#: The course of a unit's time errors: a day, in steps of five minutes.
-COURSE_NS = 86_400 * NS_PER_S
-COURSE_STEPS = 288
-
+#: A browser tells a form's origin only under a policy that lets it name its own site.
 SAFETY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
+#: Of a request's line: the names of 10,000 nodes.
+LONGEST_LINE = 262_144
 
-class View(Protocol):
-    """
-    What is shown. Every `age_ns` is as of the call (a hub adds the time since a node's message came), and none of these
-    waits or raises. What a grandmaster reports by itself comes as an event alone.
-    """
+#: So long are answers under way given when the server closes.
+UNDER_WAY_S = 2.0
 
-    def node(self) -> NodeState:
-        """This daemon's own node."""
-
-    def nodes(self) -> list[NodeState]:
-        """Every node known here, the own one among them."""
-
-    def grandmasters(self) -> list[GrandmasterState]: ...
-
-    def jobs(self) -> list[JobState]: ...
-
-    def findings(self) -> list[FindingMessage]: ...
-
-    def metrics(self) -> bytes:
-        """The Prometheus text format, version 0.0.4."""
-
-    def health(self) -> str | None:
-        """None while all is well, else what is wrong, in one line."""
-
-    @property
-    def events(self) -> Feed[Event]:
-        """What changes, as it changes."""
+LISTENING = web.AppKey("listening", str)
 
 
 class Server:
     """A listening server; `url` is where the page is."""
 
-    def __init__(self, runner: web.AppRunner, url: str) -> None:
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        listener: asyncio.Server,
+        url: str,
+        access: Access,
+        following: asyncio.Task[None] | None,
+    ) -> None:
         self.url = url
         self._runner = runner
+        self._listener = listener
+        self._access = access
+        self._following = following
+
+    @property
+    def wrong_credentials(self) -> int:
+        """Counted since the start."""
+        return self._access.failures.total
 
     async def close(self) -> None:
         """Viewers are cut off; answers under way are finished."""
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
+        self._listener.close()
         await self._runner.cleanup()
 
 
-async def serve(settings: config.Web, view: View, store: Path | None = None) -> Server:
+async def serve(settings: sections.Web, view: View, store: Place | None = None) -> Server:
     """
-    Listen; port 0 takes a free one. `store` is the history's file, where one is kept. Raises ConfigError when the address
-    cannot be had.
+    Listen; port 0 takes a free one. `store` is the history's place, where one is kept. Raises ConfigError when the address
+    cannot be had, or a certificate or a secret cannot be used.
     """
+    access, context = Access(settings), tls.context(settings)
+    for note in notes(settings):
+        log.warning("web: %s", note)
     runner = web.AppRunner(
-        application(view, settings.host, store), handler_cancellation=True, access_log=None, shutdown_timeout=2.0
+        application(view, settings.host, access, store),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=UNDER_WAY_S,
+        max_line_size=LONGEST_LINE,
+        keepalive_timeout=door.IDLE_S,
     )
     await runner.setup()
+    assert runner.server is not None
     try:
-        await web.TCPSite(runner, settings.host, settings.port).start()
+        listener = await door.Door(runner.server).open(settings.host, settings.port, context)
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"web: cannot listen on {settings.host} port {settings.port}: {error.strerror}") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return Server(runner, f"http://{host}:{runner.addresses[0][1]}/")
+    url = f"http{'s' if context else ''}://{host}:{listener.sockets[0].getsockname()[1]}/"
+    return Server(runner, listener, url, access, _following(context, settings))
 
 
-VIEW = web.AppKey("view", View)
-STORE = web.AppKey("store", Path)
-LISTENING = web.AppKey("listening", str)
-VIEWERS = web.AppKey("viewers", set[asyncio.Task[None]])
+def _following(context: ssl.SSLContext | None, settings: sections.Web) -> asyncio.Task[None] | None:
+    return None if context is None else asyncio.create_task(tls.follow(context, settings), name="certificate")
 
 
-def application(view: View, listening: str, store: Path | None) -> web.Application:
-    app = web.Application(middlewares=[_only_own_names, _only_reading])
-    app[VIEW] = view
+def application(view: View, listening: str, access: Access, store: Place | None) -> web.Application:
+    app = web.Application(
+        middlewares=[_only_own_names, _only_reading, Guard().admit], client_max_size=login.LONGEST_FORM
+    )
+    app[api.VIEW] = view
     if store is not None:
-        app[STORE] = store
+        app[past.STORE] = store
     app[LISTENING] = listening
-    app[VIEWERS] = set()
+    app[ACCESS] = access
+    app[viewers.STREAM] = Stream(view)
+    app[viewers.VIEWERS] = set()
+    app[openapi.DOCUMENT] = _published()
     app.on_response_prepare.append(_add_safety_headers)
-    app.on_shutdown.append(_cut_viewers)
-    app.router.add_get("/api/v1/node", _node)
-    app.router.add_get("/api/v1/nodes", _nodes)
-    app.router.add_get("/api/v1/grandmasters", _grandmasters)
-    app.router.add_get("/api/v1/grandmasters/{name}", _grandmaster)
-    app.router.add_get("/api/v1/grandmasters/{name}/time-errors", _time_errors)
-    app.router.add_get("/api/v1/jobs", _jobs)
-    app.router.add_get("/api/v1/jobs/{id}", _job)
-    app.router.add_get("/api/v1/findings", _findings)
-    app.router.add_get("/events", _events, allow_head=False)
-    app.router.add_get("/metrics", _metrics)
-    app.router.add_get("/healthz", _health)
+    app.on_shutdown.append(viewers.cut_off)
+    for route in ROUTES:
+        app.router.add_get(route.path, route.serve)
     for path, (name, content_type) in PAGE_FILES.items():
         app.router.add_get(path, _page_file(name, content_type))
+    if access.has_tokens:
+        login.add_login(app)
+    needs_nothing = [path for path in (*PAGE_FILES, *login.PATHS) if path != "/"]
+    app[ROLES] = {route.path: route.role for route in ROUTES} | dict.fromkeys(needs_nothing)
     return app
+
+
+@cache
+def _published() -> bytes:
+    return json.dumps(openapi.document(ROUTES)).encode()
 
 
 @web.middleware
@@ -145,139 +155,28 @@ async def _only_own_names(request: web.Request, handler: Handler) -> web.StreamR
     listening, named = request.app[LISTENING], request.headers.get("Host")
     if is_answered(listening, named):
         return await handler(request)
-    return _refusal(421, f"{named!r} is not served here: ask {listening}, another IP address, or localhost")
+    return refusal(421, f"{named!r} is not served here: ask {listening}, another IP address, or localhost")
 
 
 @web.middleware
 async def _only_reading(request: web.Request, handler: Handler) -> web.StreamResponse:
     """What is refused is refused in JSON, with a line that helps."""
-    if request.method not in ("GET", "HEAD"):
-        return _refusal(
-            405, f"{request.method} is not served: everything here is read with GET", {"Allow": "GET, HEAD"}
-        )
+    writable = login.PATHS if request.app[ACCESS].has_tokens else ()
+    if request.method not in ("GET", "HEAD") and request.path not in writable:
+        return refusal(405, f"{request.method} is not served: everything here is read with GET", {"Allow": "GET, HEAD"})
     try:
         return await handler(request)
     except web.HTTPNotFound:
         paths = sorted({resource.canonical for resource in request.app.router.resources()})
-        return _refusal(404, f"there is no {request.path}; there are: {', '.join(paths)}")
+        return refusal(404, f"there is no {request.path}; there are: {', '.join(paths)}")
     except web.HTTPMethodNotAllowed as error:
-        return _refusal(
-            405, f"{request.method} is not served here", {"Allow": ", ".join(sorted(error.allowed_methods))}
-        )
+        return refusal(405, f"{request.method} is not served here", {"Allow": ", ".join(sorted(error.allowed_methods))})
+    except web.HTTPRequestEntityTooLarge:
+        return refusal(413, f"a form has at most {login.LONGEST_FORM} octets")
 
 
 async def _add_safety_headers(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(SAFETY_HEADERS)
-
-
-async def _cut_viewers(app: web.Application) -> None:
-    for task in app[VIEWERS]:
-        task.cancel()
-
-
-def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
-    body = json.dumps({"error": text}).encode()
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
-
-
-def _one(message: Message) -> web.Response:
-    return web.Response(text=message.model_dump_json(), content_type="application/json")
-
-
-def _many(messages: Sequence[Message]) -> web.Response:
-    text = "[" + ",".join(message.model_dump_json() for message in messages) + "]"
-    return web.Response(text=text, content_type="application/json")
-
-
-async def _node(request: web.Request) -> web.Response:
-    return _one(request.app[VIEW].node())
-
-
-async def _nodes(request: web.Request) -> web.Response:
-    return _many(request.app[VIEW].nodes())
-
-
-async def _grandmasters(request: web.Request) -> web.Response:
-    return _many(request.app[VIEW].grandmasters())
-
-
-async def _grandmaster(request: web.Request) -> web.Response:
-    units = request.app[VIEW].grandmasters()
-    return _found("grandmaster", request.match_info["name"], {unit.name: unit for unit in units})
-
-
-async def _time_errors(request: web.Request) -> web.Response:
-    """The last day of what the store holds, each step with its lowest and highest value; nothing without a store."""
-    path = request.app.get(STORE)
-    if path is None:
-        return web.json_response([])
-    until_ns = time.time_ns()
-    span = (until_ns - COURSE_NS, until_ns)
-    try:
-        course = await asyncio.to_thread(
-            history.time_error_course, path, request.match_info["name"], *span, COURSE_STEPS
-        )
-    except StoreError as error:
-        return _refusal(503, str(error))
-    return web.json_response(course)
-
-
-async def _jobs(request: web.Request) -> web.Response:
-    return _many(request.app[VIEW].jobs())
-
-
-async def _job(request: web.Request) -> web.Response:
-    return _found("job", request.match_info["id"], {job.job_id: job for job in request.app[VIEW].jobs()})
-
-
-def _found(what: str, wanted: str, known: Mapping[str, Message]) -> web.Response:
-    if wanted in known:
-        return _one(known[wanted])
-    return _refusal(404, f"there is no {what} {wanted!r}; {what}s known here: {', '.join(known) or 'none'}")
-
-
-async def _findings(request: web.Request) -> web.Response:
-    return _many(request.app[VIEW].findings())
-
-
-async def _metrics(request: web.Request) -> web.Response:
-    return web.Response(body=request.app[VIEW].metrics(), headers={"Content-Type": METRICS_TYPE})
-
-
-async def _health(request: web.Request) -> web.Response:
-    wrong = request.app[VIEW].health()
-    return web.Response(status=200 if wrong is None else 503, text=f"{wrong or 'ok'}\n")
-
-
-async def _events(request: web.Request) -> web.StreamResponse:
-    view = request.app[VIEW]
-    viewers = request.app[VIEWERS]
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    task = asyncio.current_task()
-    assert task is not None
-    viewers.add(task)
-    try:
-        async with aclosing(frames(view.events, lambda: current(view))) as stream:
-            async for frame in stream:
-                await response.write(frame)
-    except ConnectionResetError:
-        pass  # the viewer went away: that is how a stream ends
-    finally:
-        viewers.discard(task)
-    return response
-
-
-def current(view: View) -> list[Event]:
-    """Everything as it stands, as events; the first is this daemon's own node."""
-    own = view.node()
-    nodes = [own, *(node for node in view.nodes() if node.node != own.node)]
-    return [
-        *(Event("node", node) for node in nodes),
-        *(Event("grandmaster", grandmaster) for grandmaster in view.grandmasters()),
-        *(Event("job", job) for job in view.jobs()),
-        *(Event("finding", finding) for finding in view.findings()),
-    ]
 
 
 def _page_file(name: str, content_type: str) -> Handler:

@@ -14,6 +14,10 @@ export class Chart {
     this.points = [];
   }
 
+  clear() {
+    this.points = [];
+  }
+
   /** null for a value that is not known: the line and the band break there. */
   add(now, offsetNs, boundNs) {
     this.points.push({ at: now, offsetNs, boundNs });
@@ -76,6 +80,35 @@ export function drawCourse(svg, steps, thresholdNs) {
       ...steps.toReversed().map((step) => [x(step), y(step.lowest_ns)]),
     ]) + "Z" }),
   );
+}
+
+const GAP_STEPS = 3;
+
+/** Points of {at, low, high, middle, most}: the band from lowest to highest, the 99th of 100, the median. The extremes are given back. */
+export function drawHistory(svg, points, from, until) {
+  const low = Math.min(...points.map((point) => point.low));
+  const high = Math.max(...points.map((point) => point.high));
+  const margin = Math.max(1, (high - low) * 0.05);
+  const x = ({ at }) => (((at - from) / (until - from)) * 600).toFixed(1);
+  const y = (ns) => (100 - ((ns - low + margin) / (high - low + 2 * margin)) * 100).toFixed(1);
+  const parts = stretches(points);
+  const line = (name, read) => shape(svg, "path", { class: name, d: parts.map((part) => path(part.map((p) => [x(p), y(read(p))]))).join("") });
+  const band = parts.map((part) => `${path([...part.map((p) => [x(p), y(p.high)]), ...part.toReversed().map((p) => [x(p), y(p.low)])])}Z`);
+  const zero = low < 0 && high > 0 ? [shape(svg, "line", { class: "zero", x1: 0, x2: 600, y1: y(0), y2: y(0) })] : [];
+  svg.replaceChildren(shape(svg, "path", { class: "band", d: band.join("") }), ...zero, line("most", (p) => p.most), line("line", (p) => p.middle));
+  return [low, high];
+}
+
+/** Where a step is far longer than the others nothing was stored. */
+function stretches(points) {
+  const steps = points.slice(1).map((point, at) => point.at - points[at].at).toSorted((a, b) => a - b);
+  const usual = steps[Math.floor(steps.length / 2)];
+  const found = [[points[0]]];
+  points.slice(1).forEach((point, at) => {
+    if (point.at - points[at].at > GAP_STEPS * usual) found.push([]);
+    found.at(-1).push(point);
+  });
+  return found;
 }
 
 const path = (corners) => "M" + corners.map((corner) => corner.join(" ")).join("L");

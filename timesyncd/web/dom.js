@@ -7,7 +7,7 @@ export function put(element, text, look) {
   if (look !== undefined && element.className !== look) element.className = look;
 }
 
-/** Rows are [key, cell, ...]; a cell is a text or {text, look, bar, chain}. Rows are kept by key, so that a selection stays. */
+/** Rows are [key, cell, ...]; a cell is a text or {text, look, bar, href, chain}. Rows are kept by key, so that a selection stays. */
 export function fillTable(body, rows) {
   const old = new Map([...body.children].map((row) => [row.dataset.key, row]));
   const fresh = rows.map(([key, ...cells]) => {
@@ -25,13 +25,21 @@ export function putChildren(parent, children) {
   if (children.length !== parent.children.length || children.some((child, index) => parent.children[index] !== child)) parent.replaceChildren(...children);
 }
 
-function fillCell(cell, { text, look = "", bar, chain = [] }) {
+function fillCell(cell, { text, look = "", bar, href, chain = [] }) {
   if (chain.length > 0) return fillChain(cell, text, chain);
+  if (href !== undefined) return fillLink(cell, text, href);
   if (bar === undefined) return put(cell, text, look);
   if (!cell.firstChild) cell.append(document.createElement("span"), document.createElement("b"));
   cell.className = "bar";
   cell.firstChild.style.width = `${Math.max(0, Math.min(1, bar)) * 65}%`;
   put(cell.lastChild, text);
+}
+
+function fillLink(cell, text, href) {
+  if (!cell.firstElementChild) cell.replaceChildren(document.createElement("a"));
+  const link = cell.firstElementChild;
+  if (link.getAttribute("href") !== href) link.href = href;
+  put(link, text);
 }
 
 /** From the cause to what it does to whom, above the text. */

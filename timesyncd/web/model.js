@@ -52,6 +52,15 @@ export function moment(realtimeNs) {
   return `${day}${clockTime(realtimeNs)}`;
 }
 
+/** Of a node without a clock source, as a mere hub. */
+export const NO_CLOCK = "NO CLOCK";
+
+export const SIGNS = { SYNCHRONIZED: "●", HOLDOVER: "◐", DISRUPTED: "✕", UNKNOWN: "?", [NO_CLOCK]: "–" };
+export const LOOKS = { SYNCHRONIZED: "good", HOLDOVER: "warn", DISRUPTED: "bad", UNKNOWN: "unknown", [NO_CLOCK]: "quiet" };
+
+/** A status as a cell: its sign, its name and its colour. */
+export const word = (status, prefix = "") => ({ text: `${SIGNS[status]} ${prefix}${status}`, look: LOOKS[status] });
+
 const ALARM_LOOKS = { critical: "bad", major: "bad", minor: "warn" };
 export const alarmLook = (severity) => ALARM_LOOKS[severity] ?? "unknown";
 
@@ -90,6 +99,8 @@ export function forecast(message, ageNs, voidAfterNs) {
   return inNs < voidAfterNs - ageNs ? `leaves ${name} in ${countdown(inNs / NS_PER_MS)}; ${end}` : end;
 }
 
+const watches = (node) => node.sources.length > 0 || node.age_ns !== null;
+
 /** A node as it stands now: age, statuses, bounds, and for how long. */
 export function nodeNow(node, heardAt, now) {
   // The next message is due within this: a bound is shown as it was sent, and ages when the message is overdue.
@@ -99,7 +110,7 @@ export function nodeNow(node, heardAt, now) {
   const status = statusAt(node.status, ageNs, node);
   const utcStatus = statusAt(node.utc_status, ageNs, node);
   const alone = knowsUtcAlone(node);
-  const [main, written] = alone ? [utcStatus, node.utc_status] : [status, node.status];
+  const [main, written] = watches(node) ? (alone ? [utcStatus, node.utc_status] : [status, node.status]) : [NO_CLOCK, NO_CLOCK];
   const usable = (message, its) => (its === "UNKNOWN" || its === "DISRUPTED" ? null : boundAt(message, ageNs));
   const gmNs = usable(node.gm, status), utcNs = usable(node.utc, utcStatus);
   const mainNs = alone ? utcNs : gmNs;
@@ -117,7 +128,7 @@ function lasting(node, status, written, ageNs, sinceHeardNs) {
   if (status !== written) {
     return (ageNs - (status === "HOLDOVER" ? node.holdover_after_ns : node.void_after_ns)) / NS_PER_MS;
   }
-  if (node.since_realtime_ns === null) return null;
+  if (node.since_realtime_ns === null || status === NO_CLOCK) return null;
   return (node.published_realtime_ns - node.since_realtime_ns + sinceHeardNs) / NS_PER_MS;
 }
 
@@ -143,6 +154,7 @@ const ALARM_EVENTS_KEPT = 20;
 
 const KEYS = {
   node: (data) => data.node, grandmaster: (data) => data.name, job: (data) => data.job_id,
+  hub: (data) => data.node,
   finding: (data) => JSON.stringify([data.id, data.subject]),
 };
 
@@ -156,12 +168,18 @@ export class Known {
     this.grandmaster = new Map();
     this.job = new Map();
     this.finding = new Map();
+    this.hub = new Map();
+    this.fleet = null;
   }
 
   /** The first node of a connection is the daemon's own. A finding that is over goes. */
   take(kind, data, now) {
     if (kind === "alarm") {
       this.alarms = [data, ...this.alarms].slice(0, ALARM_EVENTS_KEPT);
+      return;
+    }
+    if (kind === "fleet") {
+      this.fleet = { data, heardAt: now };
       return;
     }
     const key = KEYS[kind](data);

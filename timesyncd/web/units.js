@@ -1,5 +1,6 @@
 // Grandmasters: a line each, and below it a card to look at; those in trouble come first and stand open.
 
+import { ask } from "./ask.js";
 import { drawCourse, drawSatellites } from "./chart.js";
 import { fillTable, number, put, putChildren } from "./dom.js";
 import { alarmLook, bound, duration, lasts, moment, signed, span, unitNow } from "./model.js";
@@ -180,9 +181,8 @@ function renderTimeErrors(card, unit, now) {
 
 /** The day that the daemon's store holds; a daemon without a store has none. */
 async function askCourse(card, unit) {
-  const answer = await fetch(`api/v1/grandmasters/${encodeURIComponent(unit.name)}/time-errors`).catch(() => null);
-  if (!answer?.ok) return;
-  const steps = (await answer.json()).filter(({ metric }) => metric === "te");
+  const answer = await ask(`api/v1/grandmasters/${encodeURIComponent(unit.name)}/time-errors`);
+  const steps = (answer?.items ?? []).filter(({ metric }) => metric === "te");
   const channels = [...new Set(steps.map(({ channel }) => channel))];
   putChildren(field(card.element, "courses"), channels.map((channel) => courseFigure(channel, steps.filter((step) => step.channel === channel), unit)));
 }

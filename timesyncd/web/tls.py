@@ -1,0 +1,77 @@
+"""HTTPS: the daemon's certificate, and whose certificates are believed. A renewed file is taken without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+from timesyncd.errors import ConfigError
+from timesyncd.sections import Web
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 60.0
+
+
+def context(settings: Web) -> ssl.SSLContext | None:
+    """None where plain HTTP is spoken. Raises ConfigError for files that cannot be used."""
+    if settings.certificate is None:
+        return None
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    load(made, settings)
+    if settings.client_ca is not None:
+        made.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            made.load_verify_locations(settings.client_ca)
+        except OSError as error:
+            raise ConfigError(f"web.client_ca = '{settings.client_ca}': cannot be used: {error}") from error
+    return made
+
+
+def load(into: ssl.SSLContext, settings: Web) -> None:
+    """The pair is tried elsewhere first, so that a half-written one replaces nothing. Raises ConfigError."""
+    assert settings.certificate is not None and settings.key is not None
+    try:
+        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), into):
+            each.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"web.certificate = '{settings.certificate}': cannot be used: {error}") from error
+
+
+async def follow(into: ssl.SSLContext, settings: Web) -> None:
+    """New connections get the certificate that is in the files now."""
+    files = [path for path in (settings.certificate, settings.key) if path is not None]
+    seen = _versions(files)
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        now = _versions(files)
+        if now == seen:
+            continue
+        seen = now
+        try:
+            load(into, settings)
+            log.info("web: the certificate in %s is another one: taken", settings.certificate)
+        except ConfigError as error:
+            log.warning("%s; the one before is kept", error)
+
+
+def _versions(files: list[Path]) -> list[tuple[int, int] | None]:
+    return [_version(path) for path in files]
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino
+
+
+def certificate_name(certificate: dict[str, Any]) -> str:
+    """The common name of one that was verified."""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else "a certificate without a common name"

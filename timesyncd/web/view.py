@@ -1,0 +1,90 @@
+"""What the web room needs of a daemon, and how nodes are looked for among many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from timesyncd.feed import Feed
+from timesyncd.fleet_messages import AlignmentState, FleetMap, FleetSummary, HubState
+from timesyncd.job_messages import JobState
+from timesyncd.messages import FindingMessage, GrandmasterState, NodeState, Status
+from timesyncd.web.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which nodes; None: whatever. `grandmaster` is a unit's name or a clock identity, `topology` a place and all below it."""
+
+    status: Status | None = None
+    grandmaster: str | None = None
+    topology: str | None = None
+    part: str | None = None
+
+    def takes(self, node: str, status: Status | None, topology: str, grandmasters: Sequence[str | None]) -> bool:
+        """
+        `status` is the one that is told first, as it has aged, None of a node without a clock source; `grandmasters` what the one it
+        follows is called.
+        """
+        return (
+            (self.status is None or self.status == status)
+            and (self.grandmaster is None or self.grandmaster in grandmasters)
+            and (self.topology is None or f"{topology}/".startswith(f"{self.topology}/"))
+            and (self.part is None or self.part in node)
+        )
+
+
+EVERY = Wanted()
+
+
+class View(Protocol):
+    """
+    What is shown. Every `age_ns` is as of the call (a hub adds the time since a node's message came), and none of these
+    waits or raises. What a grandmaster reports by itself comes as an event alone.
+    """
+
+    def node(self) -> NodeState:
+        """This daemon's own node."""
+
+    def node_count(self) -> int:
+        """Of every node known here, the own one among them. Cheap: asked each second."""
+
+    def node_names(self, wanted: Wanted = EVERY) -> list[str]:
+        """Of those that are wanted, in order. Makes no message of any, so that it may be asked about 10,000."""
+
+    def nodes(self, names: Sequence[str]) -> list[NodeState]:
+        """Those of the names that are known, in the same order."""
+
+    def fleet(self) -> FleetSummary: ...
+
+    def map(self) -> FleetMap:
+        """Of every node known here. Makes no message of any either."""
+
+    def alignment(self, names: Sequence[str] | None, job: str | None) -> AlignmentState | None:
+        """
+        Of these nodes, or of those of the job with this id, or with neither of all. A name that is not known is that of a node
+        never heard of. None: there is no such job.
+        """
+
+    def hubs(self) -> list[HubState]:
+        """Those that are alive, by name."""
+
+    def grandmasters(self) -> list[GrandmasterState]: ...
+
+    def jobs(self) -> list[JobState]: ...
+
+    def findings(self) -> list[FindingMessage]: ...
+
+    def config(self) -> str:
+        """The configuration as it counts, in JSON, its secrets by where they stand."""
+
+    def metrics(self) -> bytes:
+        """The Prometheus text format, version 0.0.4."""
+
+    def health(self) -> str | None:
+        """None while all is well, else what is wrong, in one line that strangers may read."""
+
+    @property
+    def events(self) -> Feed[Event]:
+        """What changes, as it changes."""
