@@ -1,6 +1,7 @@
 """What a training job imports: the standard library alone stands below it."""
 
 from timesyncd.bound import ClockStatus, Interval, Reference
+from timesyncd.client.alignment import Preflight, PreflightNode, preflight
 from timesyncd.client.barrier import Barrier, Verdict
 from timesyncd.client.clock import Clock
 from timesyncd.client.job import Job
@@ -20,6 +21,8 @@ __all__ = [
     "Kind",
     "Moment",
     "Plan",
+    "Preflight",
+    "PreflightNode",
     "Reference",
     "Signals",
     "TaiNs",
@@ -27,4 +30,5 @@ __all__ = [
     "UtcNs",
     "Verdict",
     "Waited",
+    "preflight",
 ]
