@@ -114,7 +114,7 @@ def test_what_came_over_a_wire_is_text() -> None:
     """Neither markup nor a terminal's control sequences get through."""
     nasty = "[red]x[/]\x1b]0;owned\x07"
     sources = [{"name": nasty, "driver": nasty, "reachable": True, "detail": nasty, "kind": "utc"}]
-    fields = {"node": nasty, "reason": nasty, "terms": {nasty: 5}, "sources": sources}
+    fields = {"reason": nasty, "terms": {nasty: 5}, "sources": sources}
     told = "\n".join(lines(NodeState.model_validate(RECORDED["nodes"][0] | fields)))
 
     assert "\x1b" not in told and "[red]x[/]?]0;owned?" in told
@@ -171,7 +171,7 @@ def test_the_clock_segment_alone_is_explained(tmp_path: Path, capsys: pytest.Cap
     told = " ".join(capsys.readouterr().out.split())
 
     assert code == 0
-    assert "this node SYNCHRONIZED within +-3.10 us (99.7%: +-900 ns) of grandmaster 001122.fffe.334455" in told
+    assert "this-node SYNCHRONIZED within +-3.10 us (99.7%: +-900 ns) of grandmaster 001122.fffe.334455" in told
     assert "path delay one way may have had it all 3.00 us" in told
 
 

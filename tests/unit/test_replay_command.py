@@ -16,10 +16,10 @@ from samples import HEALTHY, nth
 
 from timesyncd.__main__ import main
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import Store as Settings
 from timesyncd.feed import Observation
 from timesyncd.replay import StoredReplay
 from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState
+from timesyncd.sections import Store as Settings
 from timesyncd.store.writer import Store
 from timesyncd.system_bound import EnsembleSettings
 from timesyncd.trace import seconds_text

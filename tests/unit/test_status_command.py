@@ -128,9 +128,9 @@ def test_text_from_a_device_is_text() -> None:
             return [nasty(item) for item in value]
         return NASTY if isinstance(value, str) else value
 
-    bad_unit = GrandmasterState.model_validate(nasty(unit().model_dump(mode="json")))
+    bad_unit = GrandmasterState.model_validate(nasty(unit().model_dump(mode="json")) | {"node": "n1"})
     source = {"name": NASTY, "driver": NASTY, "reachable": False, "reason": NASTY, "port_state": NASTY}
-    bad_node = node(node=NASTY, grandmaster_note=NASTY, clock=NASTY, boot_id=NASTY, sources=[source])
+    bad_node = node(grandmaster_note=NASTY, clock=NASTY, boot_id=NASTY, sources=[source])
     told = text_of([*unit_tables(bad_unit), *node_tables(bad_node)])
 
     assert "\x1b" not in told and "\x07" not in told

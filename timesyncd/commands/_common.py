@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from timesyncd.config import Config
 
 DEFAULT_CONFIG = "/etc/timesyncd/timesyncd.toml"
@@ -26,8 +28,27 @@ def load_config(args: Namespace) -> Config:
     return config.load(args.config, options_of)
 
 
+def page_trust(config: Config) -> SSLContext | None:
+    """
+    Believes who shows the configured certificate itself, by whatever name: what this machine's daemon shows is for names that
+    others ask by, and may be signed by nobody that is trusted here. None: there is none that can be read.
+    """
+    import ssl
+
+    if config.web is None or config.web.certificate is None:
+        return None
+    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusted.check_hostname = False
+    trusted.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        trusted.load_verify_locations(config.web.certificate)
+    except OSError:
+        return None
+    return trusted
+
+
 def page_url(args: Namespace) -> str:
-    """Where the configured daemon answers. Raises ConfigError."""
+    """Where the configured daemon answers on this machine. Raises ConfigError."""
     from timesyncd.errors import ConfigError
 
     web = load_config(args).web
@@ -35,4 +56,5 @@ def page_url(args: Namespace) -> str:
         raise ConfigError(
             f"{args.config}: web: no [web] section with a fixed port, so the daemon cannot be asked: give --url"
         )
-    return f"http://{web.host}:{web.port}/"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
+    return f"{'https' if web.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{web.port}/"

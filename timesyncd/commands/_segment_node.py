@@ -19,7 +19,7 @@ def segment_node(runtime_dir: Path | None) -> NodeState:
     state = NodeState.model_validate(
         parts
         | {
-            "node": "this node",
+            "node": "this-node",
             "incarnation": 0,
             "sequence": 0,
             "published_realtime_ns": time.time_ns(),

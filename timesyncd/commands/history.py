@@ -8,12 +8,15 @@ import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from timesyncd.commands._common import add_config_argument, load_config
+from timesyncd.commands._common import add_config_argument
 from timesyncd.commands._history_table import Record, table_of
-from timesyncd.errors import ConfigError
+from timesyncd.commands._place import store_place
 from timesyncd.units import span_ns
+
+if TYPE_CHECKING:
+    from timesyncd.store.place import Place
 
 TABLE_LIMIT = 100
 
@@ -39,23 +42,25 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--time-errors", action="store_true", help="the time errors of a grandmaster's channels instead of its samples"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--store", type=Path, metavar="PATH", help="the store's file, instead of the configuration's")
+    parser.add_argument("--store", metavar="PATH", help="the store's file or URL, instead of the configuration's")
     add_config_argument(parser)
 
 
 def run(args: Namespace) -> int:
     from timesyncd.store.history import sources
 
-    path = args.store or _configured_path(args)
-    known = sources(path)
+    place = store_place(args, "so no history")
+    known = sources(place)
     if args.source not in known:
-        print(f"timesyncd: {path} has no {args.source!r}; it has: {', '.join(known) or 'nothing yet'}", file=sys.stderr)
+        print(
+            f"timesyncd: {place} has no {args.source!r}; it has: {', '.join(known) or 'nothing yet'}", file=sys.stderr
+        )
         return 2
     limit = args.limit or (None if args.json else TABLE_LIMIT)
     now_ns = time.time_ns()
     span = (now_ns - args.since, now_ns - args.until)
     kind = "time_error" if args.time_errors else known[args.source]
-    records = (_time_errors if args.time_errors else _records)(path, args.source, span, limit)
+    records = (_time_errors if args.time_errors else _records)(place, args.source, span, limit)
     if args.json:
         _print_json(records)
     else:
@@ -69,31 +74,23 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _configured_path(args: Namespace) -> Path:
-    """Raises ConfigError."""
-    settings = load_config(args).store
-    if settings is None:
-        raise ConfigError(f"{args.config}: no [store], so no history; --store names a file")
-    return settings.path
-
-
-def _time_errors(path: Path, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
+def _time_errors(place: Place, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
     from timesyncd.store.history import time_errors
 
-    return time_errors(path, source, *span, limit)
+    return time_errors(place, source, *span, limit)
 
 
-def _records(path: Path, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
+def _records(place: Place, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
     """Samples with the events between them in order of time; with a limit no event before the first sample shown."""
     from timesyncd.store.history import events, samples
 
-    found: Iterable[Record] = samples(path, source, *span, limit)
+    found: Iterable[Record] = samples(place, source, *span, limit)
     first_ns = span[0]
     if limit is not None:
         found = list(found)
         if len(found) == limit:
             first_ns = found[0]["realtime_ns"]
-    yield from heapq.merge(events(path, source, first_ns, span[1]), found, key=lambda record: record["realtime_ns"])
+    yield from heapq.merge(events(place, source, first_ns, span[1]), found, key=lambda record: record["realtime_ns"])
 
 
 def _print_json(records: Iterable[Record]) -> None:

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from timesyncd.commands._common import add_config_argument, load_config
 from timesyncd.errors import ConfigError, TraceError
@@ -18,6 +18,9 @@ from timesyncd.sample import ClockSample
 from timesyncd.system_bound import EnsembleSettings
 from timesyncd.trace import REPLAYED_HEADER, read_trace, replayed_line, seconds_text
 from timesyncd.units import span_ns
+
+if TYPE_CHECKING:
+    from timesyncd.store.place import Place
 
 _STDIN = 0
 
@@ -37,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--since", type=span_ns, metavar="SPAN", help="of the store: how far back, as 90s, 15m, 1h, 2d (default: all)"
     )
-    parser.add_argument("--store", type=Path, metavar="PATH", help="the store's file, instead of the configuration's")
+    parser.add_argument("--store", metavar="PATH", help="the store's file or URL, instead of the configuration's")
     add_config_argument(parser)
 
 
@@ -121,8 +124,8 @@ def _lines(stream: BufferedReader, name: str, output: _Output, tell: Tell) -> It
 def _replay_stored(args: Namespace) -> int:
     from timesyncd.store.readings import clock_readings
 
-    path, settings = _store(args)
-    readings = clock_readings(path, args.source, args.since)
+    place, settings = _store(args)
+    readings = clock_readings(place, args.source, args.since)
     replay, output, hardware = StoredReplay(args.source, settings), _Output(), set()
     output.lines.append(REPLAYED_HEADER)
     with _progress(None) as tell:
@@ -140,15 +143,15 @@ def _replay_stored(args: Namespace) -> int:
     return 0
 
 
-def _store(args: Namespace) -> tuple[Path, EnsembleSettings]:
+def _store(args: Namespace) -> tuple[Place, EnsembleSettings]:
     """Where it is, and what is assumed of the source; the defaults where no configuration is asked. Raises ConfigError."""
+    from timesyncd.commands._place import store_place
+
+    place = store_place(args, "so nothing to replay")
     if args.store is not None:
-        return args.store, EnsembleSettings()
-    config = load_config(args)
-    if config.store is None:
-        raise ConfigError(f"{args.config}: no [store], so nothing to replay; --store names a file")
-    bounds = [source.bounds.settings() for source in config.source if source.name == args.source]
-    return config.store.path, bounds[0] if bounds else EnsembleSettings()
+        return place, EnsembleSettings()
+    bounds = [source.bounds.settings() for source in load_config(args).source if source.name == args.source]
+    return place, bounds[0] if bounds else EnsembleSettings()
 
 
 @contextmanager
