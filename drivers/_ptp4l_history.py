@@ -72,6 +72,7 @@ class History:
     def __init__(self, source: str) -> None:
         self.clock = ""
         self.granularity_ns = 0
+        self.domain: int | None = None
         self._source = source
         self._last: _Last | None = None
         self._stats: PortStats | None = None
@@ -171,6 +172,7 @@ class History:
             delay_requests_sent=sent,
             delay_responses_received=received,
             frequency_ppb=picture.frequency_ppb,
+            domain=self.domain,
         )
 
 

@@ -61,6 +61,7 @@ _ERRORS = {
 class DefaultDataSet:
     number_ports: int
     clock_identity: bytes
+    domain: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +244,8 @@ _COUNTERS = struct.Struct("<16Q16Q")
 
 
 def _default_data_set(body: bytes) -> DefaultDataSet:
-    _, number_ports, _, _, _, _, _, identity, _ = _DEFAULT.unpack(body)
-    return DefaultDataSet(number_ports, identity)
+    _, number_ports, _, _, _, _, _, identity, domain = _DEFAULT.unpack(body)
+    return DefaultDataSet(number_ports, identity, domain)
 
 
 def _current_data_set(body: bytes) -> CurrentDataSet:

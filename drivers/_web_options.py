@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from timesyncd.config import Port, Secret, Section
 from timesyncd.drivers._web_requests import Channel
+from timesyncd.sections import Port, Secret, Section
 
 
 def _sha256(written: str) -> str:

@@ -14,7 +14,6 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import Port, Secret, Section, SnmpUser
 from timesyncd.drivers._assemble import assemble
 from timesyncd.drivers._notifications import Notifications
 from timesyncd.drivers._policy import uses_factory_password
@@ -25,6 +24,7 @@ from timesyncd.drivers._web_options import WebOptions
 from timesyncd.drivers._web_part import WebPart, merged
 from timesyncd.errors import ConfigError, SourceError, Unreachable
 from timesyncd.sample import AlarmEvent, GrandmasterSample, Reading
+from timesyncd.sections import Port, Secret, Section, SnmpUser
 from timesyncd.snmp import Community, Credentials, Trap
 from timesyncd.snmp.credentials import user_of
 

@@ -10,8 +10,8 @@ from importlib import import_module
 from timesyncd.errors import ConfigError, TimesyncdError
 
 COMMANDS = (
-    "run", "check-config", "status", "explain", "now", "history", "replay", "probe", "record", "profile-from-mib", "simulate", "demo",
-    "drivers",
+    "run", "check-config", "doctor", "status", "explain", "now", "preflight", "history", "export", "replay", "probe", "record",
+    "profile-from-mib", "simulate", "demo", "drivers",
 )  # fmt: skip
 
 NEEDS_EXTRA = {

@@ -174,8 +174,8 @@ class ErrorBound:
     `status_at` ages them. By name: `terms` add up to the hard parent bound and `stat_terms` to the statistical one, in nanoseconds;
     `rates` to the growth of the former, in ppb.
 
-    `as_of_ns` is later than the newest sample where something was learnt since, and `holdover_after_ns` and `void_after_ns` are shorter by as
-    much. Backwards from there bounds grow by `past_growth_ppb`, if that is more, for `past_span_ns`, and by UNKNOWN_PAST_PPB beyond. Nobody writes to one; it is not frozen because one is made for each sample.
+    `as_of_ns` is later than the newest sample by `since_sample_ns` where something was learnt since, and `holdover_after_ns` and
+    `void_after_ns` are shorter by as much. Backwards from there bounds grow by `past_growth_ppb`, if that is more, for `past_span_ns`, and by UNKNOWN_PAST_PPB beyond. Nobody writes to one; it is not frozen because one is made for each sample.
     """
 
     as_of_ns: int
@@ -193,6 +193,7 @@ class ErrorBound:
     void_after_ns: int = DEFAULT_VOID_AFTER_NS
     past_growth_ppb: int = UNKNOWN_PAST_PPB
     past_span_ns: int = 0
+    since_sample_ns: int = 0
     parent_stat: Bound = _NOT_COMPUTED
     gm_stat: Bound = _NOT_COMPUTED
     utc_stat: Bound = _NOT_COMPUTED

@@ -5,40 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from timesyncd import segment
 from timesyncd.announce import Announcer, Parts
 from timesyncd.bound import ErrorBound
 from timesyncd.clockbound import ClockBoundWriter, suspended_ns
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
+from timesyncd.cloud_events import CloudEvents
 from timesyncd.config import Config, Grandmaster, Source
-from timesyncd.config import Hub as HubSettings
-from timesyncd.config import Store as StoreSettings
 from timesyncd.discipline import agreement_conditions, kernel_conditions, path_conditions
 from timesyncd.driver import Reporter, Runner, build
 from timesyncd.ensemble import Ensemble
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.feed import Observation
+from timesyncd.fleet_desk import FleetDesk
+from timesyncd.fleet_messages import HistoryBatch, Stored
 from timesyncd.grandmaster import StoredLock, UnitMemory
-from timesyncd.hub.hub import Hub
+from timesyncd.heard import heard_verdict
 from timesyncd.hub.units import identities
+from timesyncd.job_messages import MarkBatch
 from timesyncd.jobsocket import JobSocket
-from timesyncd.messages import GrandmasterState, MarkBatch, NodeState
+from timesyncd.messages import GrandmasterState, Ordered
 from timesyncd.mqtt.client import MqttLink
+from timesyncd.mqtt.history import Confirmer, HistorySender
 from timesyncd.mqtt.inbox import Received
-from timesyncd.mqtt.topics import FOR_HUB, FOR_NODE
+from timesyncd.mqtt.tls import tls_context
+from timesyncd.mqtt.topics import FOR_HUB, FOR_NODE, HISTORY
 from timesyncd.notify import notify, passed_socket
 from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, KernelSample, Reading, TimeErrorSeries
+from timesyncd.sections import Store as StoreSettings
 from timesyncd.shm import SegmentWriter
 from timesyncd.store import history
+from timesyncd.store.archive import Progress
+from timesyncd.store.place import Place
+from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
-from timesyncd.view import Moment, NodeView, heard_verdict
+from timesyncd.view import Moment, NodeView
 from timesyncd.web.app import serve
+from timesyncd.web_view import WebView
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+
+NS_PER_DAY = 86_400 * NS_PER_S
 
 #: CLOCK_BOOTTIME - CLOCK_MONOTONIC moves by a suspend alone; reading the two takes far less.
 SHORTEST_SUSPEND_NS = NS_PER_S // 100
@@ -75,12 +86,16 @@ class Daemon:
                     tasks.create_task(self._watch(runner), name=f"driver[{runner.name}]")
                 if self._parts.mqtt is not None:
                     tasks.create_task(self._parts.mqtt.run(), name="mqtt")
+                if self._parts.history is not None:
+                    tasks.create_task(self._parts.history.run(), name="history")
                 tasks.create_task(self._tick(), name="tick")
                 ready()
                 notify("READY=1")
 
     async def _open(self, stack: AsyncExitStack) -> None:
         config = self._config
+        for note in config.notes:
+            log.warning("%s", note)
         name, runtime_dir = config.node.name, config.node.runtime_dir
         # The drivers first: what is wrong with one, a secret that is not there, shall start nothing.
         self._sources = [self._runner(source) for source in config.source]
@@ -93,22 +108,45 @@ class Daemon:
         self._parts.job_socket = JobSocket(runtime_dir, name, incarnation, self._marks)
         self._parts.job_socket.open()
         stack.callback(self._parts.job_socket.close)
-        if config.hub is not None or config.mqtt is None:
-            self._parts.hub = Hub(config.hub or HubSettings(), name)
-        if config.mqtt is not None:
-            wanted = dict.fromkeys([*FOR_NODE, *(FOR_HUB if config.hub else ())])
-            self._parts.mqtt = MqttLink(config.mqtt, name, incarnation, list(wanted), self._received)
         self._view = NodeView(config, self._epoch, incarnation)
-        self._announcer = Announcer(config, self._view, self._parts, self._clocks)
+        self._desk = FleetDesk(config.hub, name, Moment.read(self._clocks), alone=config.mqtt is None)
+        await self._open_mqtt(incarnation)
+        events = CloudEvents(name, incarnation)
+        self._announcer = Announcer(config, self._view, self._desk, self._parts, self._clocks, events)
+        self._web_view = WebView(config, self._view, self._desk, self._announcer, self._parts, self._clocks)
         for unit in config.grandmaster:
             stored_lock = await asyncio.to_thread(self._stored_lock, unit.name)
             self._judges[unit.name] = UnitMemory(config.curve_of(unit), stored_lock)
         await self._open_alarms(stack, incarnation)
-        if config.web is not None:
-            server = await serve(config.web, self._announcer, config.store.path if config.store else None)
-            stack.push_async_callback(server.close)
-            self.page = server.url
-            log.info("status page: %s", server.url)
+        await self._open_web(stack)
+
+    async def _open_mqtt(self, incarnation: int) -> None:
+        """Raises ConfigError where certificates cannot be used, before anything is sent."""
+        config, node = self._config, self._config.node.name
+        if config.mqtt is None:
+            return
+        await asyncio.to_thread(tls_context, config.mqtt)
+        wanted = dict.fromkeys([*FOR_NODE, *(FOR_HUB if config.hub else ())])
+        if config.store is None:
+            wanted.pop(HISTORY, None)
+        link = self._parts.mqtt = MqttLink(config.mqtt, node, incarnation, list(wanted), self._received)
+        self._confirmer = Confirmer(self._view.next_order)
+        if self._parts.store is not None:
+            self._parts.history = HistorySender(
+                link, self._parts.store, config.mqtt, node, self._view.next_order, is_hub=config.hub is not None
+            )
+
+    async def _open_web(self, stack: AsyncExitStack) -> None:
+        config = self._config
+        if config.web is None:
+            return
+        server = await serve(config.web, self._web_view, self._parts.store.place if self._parts.store else None)
+        stack.push_async_callback(server.close)
+        self._web_view.wrong_credentials = lambda: server.wrong_credentials
+        self.page = server.url
+        if config.web.is_askable:
+            self._desk.url = server.url
+        log.info("status page: %s", server.url)
 
     async def _open_alarms(self, stack: AsyncExitStack, incarnation: int) -> None:
         reporters = {name: runner.driver for name, runner in self._units.items() if isinstance(runner.driver, Reporter)}
@@ -150,8 +188,17 @@ class Daemon:
     def _open_store(self, stack: AsyncExitStack, settings: StoreSettings | None) -> Store | None:
         if settings is None:
             return None
-        loop = asyncio.get_running_loop()
-        store = Store(settings, self._clocks, lambda problem: _call_soon(loop, self._store_problem, problem))
+        loop, mqtt = asyncio.get_running_loop(), self._config.mqtt
+        limits = OutboxLimits(mqtt.outbox_rows, int(mqtt.outbox_days * NS_PER_DAY)) if mqtt is not None else None
+        store = Store(
+            settings,
+            self._clocks,
+            lambda problem: _call_soon(loop, self._store_problem, problem),
+            node=self._config.node.name,
+            outbox=limits,
+            on_history=lambda: _call_soon(loop, self._history_waits),
+            on_stored=lambda progress: _call_soon(loop, self._history_stored, progress),
+        )
         store.start()
         stack.push_async_callback(asyncio.to_thread, store.stop)
         return store
@@ -171,7 +218,7 @@ class Daemon:
         if settings is None:
             return None
         try:
-            row = history.last_not_in_holdover(settings.path, unit)
+            row = history.last_not_in_holdover(Place.of(settings), unit)
         except StoreError:  # a store that is new, or fails, which its writer tells
             return None
         return None if row is None else StoredLock(row["realtime_ns"], row["clock_accuracy"])
@@ -226,12 +273,13 @@ class Daemon:
             now = Moment.read(self._clocks)
             self._hear_unit(self._view.grandmaster_state(runner.name, now), now)
 
-    def _hear_unit(self, state: GrandmasterState, now: Moment) -> None:
+    def _hear_unit(self, state: GrandmasterState, came: Moment) -> None:
         """What a unit says of itself counts for the clocks that follow it, whoever polls it."""
-        verdict = heard_verdict(state, now)
+        verdict = heard_verdict(state, came)
         if verdict is None:
             return
-        bound = self._ensemble.hear_grandmaster(state.name, identities(state), verdict, now.boottime_ns)
+        bound = self._ensemble.hear_grandmaster(state.name, identities(state), verdict, self._clocks.boottime_ns())
+        self._desk.void(identities(state), verdict.void)
         self._view.note_bounded(self._ensemble.bounded)
         if bound is not None:
             self._write(bound)
@@ -268,6 +316,7 @@ class Daemon:
                     self._told
                 )  # its clients' ages stand still in suspend: only a write makes up for it
             self._announcer.tick()
+            self._confirm()
             notify("WATCHDOG=1")
             try:
                 async with asyncio.timeout(TICK_S):
@@ -303,29 +352,49 @@ class Daemon:
             self._announcer.condition("grandmaster-traps-suppressed", name, None)
 
     def _marks(self, batch: MarkBatch) -> None:
-        """A rank of this node reported: to the hub in this daemon, else to the one behind the broker."""
-        if self._parts.hub is not None:
-            self._parts.hub.accept_marks(batch, self._clocks.boottime_ns())
-        elif self._parts.mqtt is not None:
+        """A rank of this node reported: to the hub in this daemon, and to those behind the broker."""
+        if self._desk.is_hub:
+            self._desk.accept_marks(batch, self._clocks.boottime_ns())
+        if self._parts.mqtt is not None:
             self._parts.mqtt.publish(batch)
 
     def _received(self, received: Received) -> None:
-        hub = self._parts.hub
-        message = received.message
-        self._announcer.hear(message, received.received_boottime_ns, live=not received.retained)
+        message, came_ns, live = received.message, received.received_boottime_ns, not received.retained
+        if live and isinstance(message, Ordered) and (published_ns := getattr(message, "published_realtime_ns", None)):
+            self._web_view.lag.note(published_ns, self._clocks.realtime_ns())
+        match message:
+            case MarkBatch():
+                self._desk.accept_marks(message, came_ns)
+            case HistoryBatch():
+                if self._parts.store is not None:
+                    self._parts.store.put_history(message, received.size)
+            case Stored():
+                if self._parts.history is not None:
+                    self._parts.history.confirmed(message)
+            case _:
+                self._announcer.hear(message, came_ns, live)
         if isinstance(message, GrandmasterState) and message.node != self._config.node.name:
-            self._hear_unit(message, Moment.read(self._clocks))
-        elif isinstance(message, NodeState) and hub is not None:
-            hub.accept_node(message, received.received_boottime_ns, live=not received.retained)
-        elif isinstance(message, MarkBatch) and hub is not None:
-            hub.accept_marks(message, received.received_boottime_ns)
+            self._hear_unit(message, Moment.read(self._clocks).earlier(came_ns))
 
     def _store_problem(self, problem: str | None) -> None:
         log.info("store: %s", problem or "back")
-        self._parts.store_problem = problem
+        self._parts.store_said = problem
+
+    def _history_waits(self) -> None:
+        if self._parts.history is not None:
+            self._parts.history.wake()
+
+    def _history_stored(self, progress: Progress) -> None:
+        """Told to the node at the next tick: a hub stores ten thousand minutes in one go."""
+        self._confirmer.note(progress)
+
+    def _confirm(self) -> None:
+        if self._parts.mqtt is not None:
+            for stored in self._confirmer.take(self._clocks.boottime_ns()):
+                self._parts.mqtt.publish(stored)
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[str | None], None], problem: str | None) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
     """From the store's thread; after the loop's end there is nobody left to tell."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function, problem)
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments)

@@ -24,6 +24,7 @@ from rich.live import Live
 from timesyncd.errors import TimesyncdError, Unreachable
 from timesyncd.simulate import SCENARIOS, Device, SnmpAgent
 from timesyncd.store import history
+from timesyncd.store.place import Place
 from timesyncd.terminal import Answers, Seen, bound_now_ns, demo_screen, fetch, why_not
 from timesyncd.testbed import tools
 from timesyncd.testbed.bed import PtpBed
@@ -278,7 +279,7 @@ def _ask_stores(result: Result, nodes: Sequence[Node]) -> None:
     """What the daemons stored, held against the truth: the end of the whole way from the wire to the disk."""
     medians, held, held_without = [], [], []
     for node in nodes:
-        rows = list(history.samples(node.daemon.store, f"ptp-{node.daemon.name}", 0, 2**62))
+        rows = list(history.samples(Place(node.daemon.store), f"ptp-{node.daemon.name}", 0, 2**62))
         result.samples_stored += len(rows)
         bounded = [(row["gm_bound_ns"], row["offset_ns"]) for row in rows if row["gm_bound_ns"] is not None]
         if bounded:

@@ -6,12 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from timesyncd.bound import Bound, ErrorBound
 from timesyncd.sample import Reading
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,14 @@ class Observation:
     bound: ErrorBound | None
     source_bound: ErrorBound | None = None
     own_error: Bound | None = None
+
+
+class Listener(Protocol[T_contra]):
+    """Is told of everything that is published, and never waits. `dropped` counts what it lost."""
+
+    dropped: int
+
+    def put(self, value: T_contra) -> None: ...
 
 
 class Subscription(Generic[T]):
@@ -57,7 +66,7 @@ class Feed(Generic[T]):
     def __init__(self, key: Callable[[T], Hashable]) -> None:
         self.latest: dict[Hashable, T] = {}
         self._key = key
-        self._subscriptions: set[Subscription[T]] = set()
+        self._subscriptions: set[Listener[T]] = set()
 
     def publish(self, value: T) -> None:
         self.latest[self._key(value)] = value
@@ -66,11 +75,14 @@ class Feed(Generic[T]):
 
     def subscribe(self, size: int = 1_000) -> Subscription[T]:
         subscription = Subscription[T](size)
-        self._subscriptions.add(subscription)
+        self.attach(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription[T]) -> None:
-        self._subscriptions.discard(subscription)
+    def attach(self, listener: Listener[T]) -> None:
+        self._subscriptions.add(listener)
+
+    def unsubscribe(self, listener: Listener[T]) -> None:
+        self._subscriptions.discard(listener)
 
     @property
     def watched(self) -> bool:

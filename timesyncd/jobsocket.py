@@ -13,6 +13,7 @@ from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed
+from timesyncd.job_messages import JobState, Mark, MarkBatch
 from timesyncd.joblink import (
     JOBS_NAME,
     MAX_RANKS,
@@ -26,7 +27,7 @@ from timesyncd.joblink import (
     job_id,
     segment_path,
 )
-from timesyncd.messages import JobState, Mark, MarkBatch, status_name
+from timesyncd.messages import status_name
 from timesyncd.segment import Epoch
 
 log = logging.getLogger(__name__)

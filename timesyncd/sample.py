@@ -55,7 +55,7 @@ class ClockSample:
     understated; `read_ns` is CLOCK_BOOTTIME at the reading that did. `real_minus_boot_ns` was read at `as_of_ns`.
     `offset_ns` is local minus reference: positive = the local clock is ahead.
     The delay counters are cumulative since the PTP daemon's start (None: not served).
-    `delay_interval_ns` is the mean time between two delay measurements. `exchanges` are those that were seen raw since the last
+    `domain` is the PTP domain (None: not told). `delay_interval_ns` is the mean time between two delay measurements. `exchanges` are those that were seen raw since the last
     sample, none where the PTP daemon does not give them away.
     """
 
@@ -84,6 +84,7 @@ class ClockSample:
     delay_responses_received: int | None = None
     frequency_ppb: int | None = None
     exchanges: tuple[DelayExchange, ...] = ()
+    domain: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ def _against_parent(sample: ClockSample) -> dict[str, object]:
         "clock_class": sample.clock_class,
         "clock_accuracy": sample.clock_accuracy,
         "steps_removed": sample.steps_removed,
+        "domain": sample.domain,
         "ptp_timescale": sample.ptp_timescale,
         "grandmaster_identity": sample.grandmaster_identity,
         "current_utc_offset_s": sample.current_utc_offset_s,

@@ -98,6 +98,7 @@ def error_bound(
         void_after_ns=max(0, settings.void_after_ns - parent.since_sample_ns),
         past_growth_ppb=parent.past_growth_ppb,
         past_span_ns=parent.past_span_ns,
+        since_sample_ns=parent.since_sample_ns,
         terms=parent.terms,
         stat_terms=parent.stat_terms,
         rates=parent.rates,
@@ -163,6 +164,7 @@ def rebased(bound: ErrorBound, boottime_ns: int) -> ErrorBound:
         holdover_after_ns=max(0, bound.holdover_after_ns - age_ns),
         void_after_ns=max(0, bound.void_after_ns - age_ns),
         past_span_ns=0,
+        since_sample_ns=bound.since_sample_ns + age_ns,
         terms=_with_more(bound.terms, bound.parent_hard, age_ns),
         stat_terms=_with_more(bound.stat_terms, bound.parent_stat, age_ns),
     )

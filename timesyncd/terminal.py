@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.client import HTTPException
 from typing import Any
-from urllib.request import urlopen
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,10 +14,14 @@ from rich.text import Text
 
 from timesyncd.bound import UNIT_HOLDS_NS, Reason
 from timesyncd.budget import node_forecast
-from timesyncd.errors import Unreachable
+from timesyncd.client._http import ask
+from timesyncd.errors import Malformed, Unreachable
 from timesyncd.forecast import forecast_text
-from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
+from timesyncd.job_messages import JobState
+from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.units import duration_text, span_text
+
+ANSWER_WITHIN_S = 5.0
 
 #: So many rows of a kind leave room for the other kinds; what is wrong comes first.
 MOST_ROWS = 3
@@ -52,19 +54,35 @@ class Answers:
 
 
 def fetch(url: str) -> dict[str, Any]:
-    """Node, nodes, grandmasters, jobs and findings as JSON. Raises Unreachable when no daemon answers there."""
-    return {what: fetch_part(url, what) for what in ("node", "nodes", "grandmasters", "jobs", "findings")}
+    """
+    Node, nodes, grandmasters, jobs and findings as JSON. Raises Unreachable when no daemon answers there, or it wants another
+    token than that of the environment.
+    """
+    lists = ("nodes", "grandmasters", "jobs", "findings")
+    return {"node": fetch_part(url, "node")} | {what: list(_items(url, what)) for what in lists}
+
+
+def _items(url: str, what: str) -> Iterator[Any]:
+    """Of a list all pages."""
+    page = fetch_part(url, f"{what}?limit=1000")
+    yield from page["items"]
+    while page["next"] is not None:
+        page = fetch_part(url, f"{what}?limit=1000&cursor={page['next']}")
+        yield from page["items"]
 
 
 def fetch_part(url: str, what: str) -> Any:
-    """The same of one of them."""
+    """The same of one of them, as it is answered."""
+    page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN")
     try:
-        with urlopen(f"{url.rstrip('/')}/api/v1/{what}", timeout=5) as response:
-            return json.load(response)
-    except (OSError, HTTPException, ValueError) as error:
-        raise Unreachable(
-            f"{url}: no timesyncd answers ({error}); is it running? systemctl status timesyncd"
-        ) from error
+        status, told = ask(f"{page}/api/v1/{what}", token, ANSWER_WITHIN_S)
+    except (Unreachable, Malformed) as error:
+        raise Unreachable(f"{error}; is it running? systemctl status timesyncd") from error
+    if status == 200:
+        return told
+    said = told.get("error") if isinstance(told, dict) else None
+    advice = "; TIMESYNCD_TOKEN of the environment is shown" if status == 401 else ""
+    raise Unreachable(f"{page}: {said or f'it answers with status {status}'}{advice}")
 
 
 def screen(answer: dict[str, Any]) -> list[RenderableType]:

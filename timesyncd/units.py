@@ -6,7 +6,9 @@ import re
 from argparse import ArgumentTypeError
 
 _SCALES = ((1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"))
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000} | {
+    unit: seconds * 1_000_000_000 for unit, seconds in {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}.items()
+}
 
 
 def duration_text(ns: int | None) -> str:
@@ -54,8 +56,8 @@ def limit_text(ns: int) -> str:
 
 
 def span_ns(text: str) -> int:
-    """A span as "90s", "15m", "1h" or "2d"; a type for argparse."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
+    """A span as "90s", "15m" (or "15min"), "1h" or "2d", and shorter ones as "500ns", "1us", "20ms"; a type for argparse."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(ns|us|ms|s|m|min|h|d)", text)
     if match is None:
-        raise ArgumentTypeError(f"{text!r} is not a span of time: write 90s, 15m, 1h or 2d")
-    return int(float(match[1]) * _SECONDS[match[2]] * 1_000_000_000)
+        raise ArgumentTypeError(f"{text!r} is not a span of time: write 90s, 15m, 1h or 2d, or 500ns, 1us, 20ms")
+    return round(float(match[1]) * _UNITS_NS[match[2]])

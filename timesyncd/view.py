@@ -1,14 +1,13 @@
-"""What one daemon knows at a moment, as messages: its node, the grandmasters it polls, the jobs and nodes it has heard of."""
+"""What one daemon knows at a moment, as messages: its node, and the grandmasters that it polls."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from typing import TypeVar
 
 from timesyncd import messages
 from timesyncd.agreement import Agreement
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Reference, status_at, unbounded
+from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference
 from timesyncd.client.clock import interval_now
 from timesyncd.clocks import Clocks
 from timesyncd.config import Config
@@ -17,25 +16,16 @@ from timesyncd.feed import Observation
 from timesyncd.findings import Finding, Judged
 from timesyncd.grandmaster import UnitVerdict
 from timesyncd.heard_alarms import HeardAlarms
-from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, JobState, NodeState, SourceState
+from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, NoSample, TimeErrorSeries
 from timesyncd.segment import Epoch
 from timesyncd.source_states import ClockReading, measured
 from timesyncd.told_identities import ToldIdentities
 from timesyncd.unit_events import UnitEventKind
-from timesyncd.verdict import GrandmasterVerdict, Received
-
-JOB_FORGOTTEN_NS = 60_000_000_000
-
-#: A grandmaster's error or growth (ns, ppb) that is larger bounds nothing, and would not fit the segment with the node's own.
-LARGEST_ERROR = 10**15
 
 NO_SOURCE = "no clock of this node is watched: no [[source]] is configured"
-LAST_KNOWN = "last known only: nothing live was heard yet"
 
 _SILENCES_EXPLAIN = (Reason.STALE, Reason.VOID, Reason.NO_GRANDMASTER)
-
-Aging = TypeVar("Aging", NodeState, GrandmasterState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +41,10 @@ class Moment:
         readings = [cls(realtime_ns=clocks.realtime_ns(), boottime_ns=clocks.boottime_ns()) for _ in range(3)]
         return max(readings, key=lambda moment: moment.realtime_ns - moment.boottime_ns)
 
+    def earlier(self, boottime_ns: int) -> Moment:
+        """What CLOCK_REALTIME would have been then, had nobody set it since."""
+        return Moment(boottime_ns, self.realtime_ns - (self.boottime_ns - boottime_ns))
+
 
 @dataclass(frozen=True, slots=True)
 class ClockNow:
@@ -60,6 +54,13 @@ class ClockNow:
     status: ClockStatus
     utc_status: ClockStatus
     reason: str
+
+    @property
+    def in_short(self) -> tuple[object, ...]:
+        """What is told at once when it changes."""
+        bound = self.bound
+        followed = (None, None) if bound is None else (bound.grandmaster_identity, bound.parent_identity)
+        return self.status, self.utc_status, *followed
 
 
 class NodeView:
@@ -111,7 +112,7 @@ class NodeView:
     def note_bound(self, bound: ErrorBound) -> bool:
         """What readers of the segment see from now on. True when the node's status is another one thereby."""
         last, self._bound = self._bound, bound
-        return last is None or (last.gm_status, last.utc_status) != (bound.gm_status, bound.utc_status)
+        return last is None or _changed(last, bound)
 
     def note_agreement(self, agreement: Agreement | None) -> None:
         """How the sources stand to each other, as of the reading that was noted last; None: one alone knows UTC."""
@@ -188,6 +189,8 @@ class NodeView:
                 "age_ns": None if bound is None else max(0, now.boottime_ns - bound.as_of_ns),
                 "boot_id": f"{self._epoch.boot_id:032x}",
                 "time_namespace": self._epoch.time_namespace,
+                "topology": self._config.node.topology,
+                "every_ns": self._config.state_every_ns,
                 "status": messages.status_name(clock.status),
                 "utc_status": messages.status_name(clock.utc_status),
                 "reason": clock.reason,
@@ -264,6 +267,14 @@ class NodeView:
         )
 
 
+def _changed(last: ErrorBound, bound: ErrorBound) -> bool:
+    """Status, or whom it follows."""
+    return any(getattr(last, name) != getattr(bound, name) for name in _TOLD_AT_ONCE)
+
+
+_TOLD_AT_ONCE = ("gm_status", "utc_status", "grandmaster_identity", "parent_identity")
+
+
 def _judged(verdict: UnitVerdict | None) -> dict[str, object]:
     """The verdict's part of a unit's state; its detail says more than the reason does."""
     if verdict is None:
@@ -276,84 +287,6 @@ def _judged(verdict: UnitVerdict | None) -> dict[str, object]:
         "void_before_realtime_ns": verdict.void_before_realtime_ns,
         "void_reason": verdict.void_reason.text if verdict.void_reason else None,
     }
-
-
-def heard_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | None:
-    """What a unit's state that came now means for those who follow it; None: its poller has not judged it."""
-    if state.utc is None or state.age_ns is None:
-        return None
-    came = Received(now.boottime_ns, now.realtime_ns, state.published_realtime_ns)
-    utc = Bound(state.utc.bound_ns, state.utc.growth_ppb, Reason.of_grandmaster(state.utc.reason))
-    if max(utc.bound_ns or 0, utc.growth_ppb) > LARGEST_ERROR:
-        utc = unbounded(Reason.GRANDMASTER_STATE_UNKNOWN)
-    void = None
-    if state.void_before_realtime_ns is not None:
-        void = came.void(state.void_before_realtime_ns, Reason.of_grandmaster(state.void_reason or ""))
-    return GrandmasterVerdict(state.node, utc, came.poll_ns(state.age_ns), state.holdover_left_ns, void)
-
-
-class Heard:
-    """What other daemons published, aged since it came."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[str, tuple[NodeState, int]] = {}
-        self._units: dict[str, tuple[GrandmasterState, int]] = {}
-        self._jobs: dict[str, tuple[JobState, int]] = {}
-
-    def note(self, message: messages.Message, boottime_ns: int) -> None:
-        match message:
-            case NodeState():
-                self._nodes[message.node] = (message, boottime_ns)
-            case GrandmasterState():
-                self._units[message.name] = (message, boottime_ns)
-            case JobState():
-                self._jobs[message.job_id] = (message, boottime_ns)
-
-    def nodes(self, now: Moment) -> list[NodeState]:
-        """Their statuses as they have aged since."""
-        return [_with_status_at_its_age(_aged(state, came_ns, now)) for state, came_ns in self._nodes.values()]
-
-    def grandmasters(self, now: Moment) -> list[GrandmasterState]:
-        return [_aged(state, came_ns, now) for state, came_ns in self._units.values()]
-
-    def jobs(self, now: Moment) -> list[JobState]:
-        """A job of which nothing was heard for a minute has ended."""
-        self._jobs = {k: v for k, v in self._jobs.items() if now.boottime_ns - v[1] < JOB_FORGOTTEN_NS}
-        return [state for state, _ in self._jobs.values()]
-
-
-def last_known(state: NodeState) -> NodeState:
-    """A broker's retained copy says how it was once: the node is UNKNOWN until it speaks itself."""
-    unknown = {"status": "UNKNOWN", "utc_status": "UNKNOWN", "reason": LAST_KNOWN, "since_realtime_ns": None}
-    return state.model_copy(update=unknown)
-
-
-def _aged(state: Aging, came_boottime_ns: int, now: Moment) -> Aging:
-    """The larger of the time since it came and, for a broker's old copy, the time since it was published."""
-    since_ns = max(now.boottime_ns - came_boottime_ns, now.realtime_ns - state.published_realtime_ns)
-    changes: dict[str, object] = {"age_ns": None if state.age_ns is None else state.age_ns + since_ns}
-    if isinstance(state, NodeState):
-        changes["sources"] = [_older(source, since_ns) for source in state.sources]
-    return state.model_copy(update=changes)
-
-
-def _older(source: SourceState, since_ns: int) -> SourceState:
-    return source if source.age_ns is None else source.model_copy(update={"age_ns": source.age_ns + since_ns})
-
-
-def _with_status_at_its_age(state: NodeState) -> NodeState:
-    """A node that fell silent is not SYNCHRONIZED for ever. What its status changed to by age has no known beginning."""
-    if state.age_ns is None:
-        return state
-    limits = (state.age_ns, state.holdover_after_ns, state.void_after_ns)
-    gm, utc = (
-        messages.status_name(status_at(ClockStatus[written], *limits)) for written in (state.status, state.utc_status)
-    )
-    aged = state.model_copy(update={"status": gm, "utc_status": utc})
-    if aged.main_status == state.main_status:
-        return aged
-    silence = Reason.STALE if aged.main_status == "HOLDOVER" else Reason.VOID
-    return aged.model_copy(update={"reason": silence.text, "since_realtime_ns": None})
 
 
 def standing(node: NodeState, store_problem: str | None, broker_lost: str | None) -> dict[tuple[str, str], Judged]:

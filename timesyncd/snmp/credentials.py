@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from timesyncd.config import Secret, SnmpUser
 from timesyncd.errors import ConfigError
+from timesyncd.sections import Secret, SnmpUser
 from timesyncd.snmp.values import User
 
 

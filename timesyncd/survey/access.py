@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import SecretStr, ValidationError
 
-from timesyncd.config import Secret
 from timesyncd.drivers._web_options import WebOptions
 from timesyncd.errors import ConfigError
+from timesyncd.sections import Secret
 from timesyncd.snmp import Community, Credentials, User
 from timesyncd.snmp.values import SHORTEST_PASS_PHRASE
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from timesyncd.config import Secret
 from timesyncd.drivers._profiles import DEFAULT
 from timesyncd.sample import GrandmasterSample
+from timesyncd.sections import Secret
 from timesyncd.snmp import User
 from timesyncd.survey.access import SnmpAccess
 from timesyncd.survey.probe import Probe

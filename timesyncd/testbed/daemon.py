@@ -99,7 +99,7 @@ class DaemonProcess:
         self.config = self.folder / "timesyncd.toml"
         self.config.write_text(self._text())
 
-    def start(self, within_s: float = 30.0) -> None:
+    def start(self, within_s: float = 60.0) -> None:
         """Returns when the page answers; raises TimesyncdError with the log's end when it does not."""
         self.launch()
         deadline = time.monotonic() + within_s

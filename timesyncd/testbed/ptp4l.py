@@ -84,7 +84,7 @@ class Ptp4l:
         self._wait_for_socket(process)
         return process
 
-    def _wait_for_socket(self, process: subprocess.Popen[bytes], within_s: float = 10.0) -> None:
+    def _wait_for_socket(self, process: subprocess.Popen[bytes], within_s: float = 60.0) -> None:
         deadline = time.monotonic() + within_s
         while not self.uds_address.exists():
             if process.poll() is not None or time.monotonic() > deadline:
