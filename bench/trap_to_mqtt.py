@@ -65,7 +65,7 @@ class Way:
 def both_ways() -> tuple[Way, Way]:
     told, logged = re.compile(rb'"alarm_sequence":(\d+)'), re.compile(rb"\.11\.1\.9\.0 = INTEGER: (\d+)")
     return (
-        Way("timesyncd", free_udp_port(), "timesyncd/v1/grandmaster/gm-a/alarm-event", told),
+        Way("timesyncd", free_udp_port(), "timesyncd/v1/node/watcher/event", told),
         Way("snmptrapd | mosquitto_pub", free_udp_port(), "peer", logged),
     )
 
