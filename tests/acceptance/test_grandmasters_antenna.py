@@ -155,7 +155,7 @@ def test_no_client_was_told_a_wrong_time(course: Course, node: str, unit: str) -
 
 def test_what_a_unit_reports_by_itself_is_heard_shown_and_stored(course: Course) -> None:
     """Each alarm of rack, raised and cleared, by trap and by syslog, is on MQTT, on the page's stream and in the store."""
-    heard = course.heard.of("grandmaster/rack/alarm-event")
+    heard = course.heard.alarms("rack")
     actions = [(event["id"], event["action"], event["alarm_sequence"] is None) for event in heard]
 
     assert {(id, action) for id, action, _ in actions} >= {(i, a) for i in (92, 97, 6) for a in ("raise", "clear")}
@@ -167,7 +167,7 @@ def test_what_a_unit_reports_by_itself_is_heard_shown_and_stored(course: Course)
 
 def test_a_unit_without_traps_reports_nothing_by_itself(course: Course) -> None:
     """What rack sent from its address is not taken for oven's."""
-    assert course.heard.of("grandmaster/oven/alarm-event") == []
+    assert course.heard.alarms("oven") == []
 
 
 def test_the_time_errors_of_the_web_interface_go_on(course: Course) -> None:

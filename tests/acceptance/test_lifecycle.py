@@ -19,6 +19,7 @@ from lab import HUB, JOB, X_NS, Lab, Seen, Watch, ask, boottime_ns, eventually
 from timesyncd.bound import ClockStatus
 from timesyncd.segment import NAME
 from timesyncd.store import history
+from timesyncd.store.place import Place
 from timesyncd.testbed import tools
 from timesyncd.testbed.ptp4l import DOMAIN
 
@@ -79,12 +80,12 @@ def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
     """
     node, source = lab.nodes[name], f"ptp-{name}"
     inode, incarnation = segment_inode(lab, name), ask(node, "node")["incarnation"]
-    stored = list(history.samples(node.store, source, 0, 2**62))
+    stored = list(history.samples(Place(node.store), source, 0, 2**62))
     with Watch(lab.clocks[name]) as watch:
         killed = Seen.of(lab.clocks[name])
         node.kill()
         gone = eventually(lambda: lab.retained(f"node/{name}/availability"), lambda told: not told.get("online", True))
-        left = list(history.samples(node.store, source, 0, 2**62))
+        left = list(history.samples(Place(node.store), source, 0, 2**62))
         node.start()
         new = eventually(lambda: ask(node, "node"), lambda state: state["status"] == "SYNCHRONIZED")
         eventually(lambda: lab.clocks[name].snapshot(), lambda bound: bound and bound.as_of_ns > killed.boottime_ns[1])
@@ -99,7 +100,7 @@ def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
     assert integrity == [("ok",)]
     assert left[: len(stored)] == stored
     assert killed.realtime_ns[0] - left[-1]["realtime_ns"] < 2_000_000_000
-    assert list(history.samples(node.store, source, 0, 2**62))[: len(left)] == left
+    assert list(history.samples(Place(node.store), source, 0, 2**62))[: len(left)] == left
     assert segment_inode(lab, name) == inode
     assert set(watch.statuses()) <= set(FADING)
     assert all(seen.holds_truth(X_NS[name]) for seen in watch.seen)

@@ -50,7 +50,7 @@ def daemon(folder: Path) -> Iterator[None]:
     config.write_text(CONFIG.format(folder=folder))
     process = subprocess.Popen([sys.executable, "-m", "timesyncd", "run", "--config", str(config)])
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (folder / "job.sock").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         yield

@@ -34,6 +34,7 @@ class Script:
 
     identity: bytes = bytes.fromhex("360b7efffe6ae640")
     ports: int = 1
+    domain: int = 24
     following: int = 1
     state: int = PortState.SLAVE
     offset_ns: int = 642
@@ -66,7 +67,8 @@ class Script:
     def body(self, management_id: int, port: int) -> bytes:
         match management_id:
             case 0x2000:
-                return struct.pack(">BxHBBBHB8sBx", 3, self.ports, 128, 255, 0xFE, 0xFFFF, 128, self.identity, 24)
+                told = (3, self.ports, 128, 255, 0xFE, 0xFFFF, 128, self.identity, self.domain)
+                return struct.pack(">BxHBBBHB8sBx", *told)
             case 0x2001:
                 return struct.pack(">Hqq", 1, self.offset_ns << 16, self.path_delay_ns << 16)
             case 0x2002:
@@ -221,6 +223,17 @@ async def test_a_new_sync_gives_a_sample(server: ScriptedPtp4l) -> None:
     assert (taken.sync_interval_ns, taken.delay_interval_ns) == (SYNC_NS, 125_000_000)
     assert (taken.clock_class, taken.clock_accuracy, taken.steps_removed, taken.time_source) == (6, 0x21, 1, 0x20)
     assert taken.frequency_ppb is not None
+
+
+async def test_the_domain_is_the_one_that_ptp4l_tells(server: ScriptedPtp4l) -> None:
+    """What it says of itself counts, not the number that our questions carry."""
+    server.script.domain = 127
+    driver = await primed(server, FakeClocks())
+    server.script.sync(5)
+    taken = await sample(driver)
+    await driver.close()
+
+    assert taken.domain == 127
 
 
 async def test_the_first_sync_only_primes(server: ScriptedPtp4l) -> None:

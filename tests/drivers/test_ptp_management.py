@@ -40,7 +40,7 @@ GRANDMASTER = bytes.fromhex("ca2f53fffe4f308f")
 
 #: What pmc printed of the same ptp4l at the same time.
 SHOWN_BY_PMC: dict[str, Content] = {
-    "DEFAULT_DATA_SET": DefaultDataSet(number_ports=1, clock_identity=NODE),
+    "DEFAULT_DATA_SET": DefaultDataSet(number_ports=1, clock_identity=NODE, domain=24),
     "CURRENT_DATA_SET": CurrentDataSet(steps_removed=1, mean_path_delay=2313 << 16),
     "PARENT_DATA_SET": ParentDataSet(
         parent_identity=GRANDMASTER,

@@ -40,7 +40,7 @@ class Watched:
         self.reader = UnitReader("gm-a", ("gm", 161), Community("word"), 1.0, load_all(DEFAULT), intervals_ns)  # type: ignore[arg-type]
         self.now_ns = 1000 * S
 
-    async def read(self, after_s: int = 0, within_s: float = 5.0) -> GrandmasterSample:
+    async def read(self, after_s: int = 0, within_s: float = 60.0) -> GrandmasterSample:
         self.now_ns += after_s * S
         if not self.reader.is_open:
             await self.reader.open()

@@ -96,7 +96,7 @@ class ChronyPair:
     client: Chronyd
 
 
-def wait_until(holds: Callable[[], bool], within_s: float = 15.0) -> None:
+def wait_until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, f"{holds} did not come true"
@@ -142,7 +142,7 @@ async def polled(driver: Chrony) -> Reading:
     return reading
 
 
-async def sample_of(driver: Chrony, within_s: float = 30.0) -> UtcSample:
+async def sample_of(driver: Chrony, within_s: float = 60.0) -> UtcSample:
     """The first sample."""
     deadline = time.monotonic() + within_s
     while True:

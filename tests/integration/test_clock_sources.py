@@ -59,7 +59,7 @@ def running(*command: str | Path) -> Iterator[int]:
 
 
 def wait_for_name(child: subprocess.Popen[bytes], name: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{child.pid}/comm").read_text().strip() != name[:15]:
         assert child.poll() is None, f"{name} ended with {child.returncode}"
         assert time.monotonic() < deadline, f"{name} did not start"

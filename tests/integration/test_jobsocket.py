@@ -21,9 +21,9 @@ import pytest
 from timesyncd.client import Job, Kind
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.errors import ConfigError
+from timesyncd.job_messages import JobState, MarkBatch, Plan, RankState
 from timesyncd.joblink import SOCKET_NAME, job_id, segment_path
 from timesyncd.jobsocket import KEEP_NS, MAX_JOBS_OF_A_USER, JobSocket
-from timesyncd.messages import JobState, MarkBatch, Plan, RankState
 
 pytestmark = pytest.mark.integration
 
@@ -66,7 +66,7 @@ class Node:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

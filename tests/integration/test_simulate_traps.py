@@ -48,13 +48,13 @@ class Trapd:
         return [line for line in self._log.read_text().splitlines() if line.startswith(".1.3.6")]
 
     async def until(self, count: int) -> list[str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.notifications()) < count:
                 await asyncio.sleep(0.05)
         return self.notifications()
 
     async def ready(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (self._log.exists() and "NET-SNMP version" in self._log.read_text()):
                 await asyncio.sleep(0.05)
 
@@ -212,7 +212,7 @@ async def syslog_receiver() -> AsyncIterator[tuple[list[str], int]]:
 
 
 async def until(ready: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not ready():
             await asyncio.sleep(0.01)
 

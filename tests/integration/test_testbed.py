@@ -37,7 +37,7 @@ def master_offset_ns(uds_address: str) -> int | None:
     return int(told[told.index("master_offset") + 1])
 
 
-def until(holds: Callable[[], bool], within_s: float = 40.0) -> bool:
+def until(holds: Callable[[], bool], within_s: float = 60.0) -> bool:
     """Whether it came true in time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -135,7 +135,7 @@ def test_nothing_is_left_when_the_maker_is_killed(stopped: bool) -> None:
     maker.communicate()
 
     assert before > 0
-    assert until(lambda: leftovers(marker) == [], within_s=10)
+    assert until(lambda: leftovers(marker) == [], within_s=60)
 
 
 def test_nothing_is_left_when_the_helper_is_killed() -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_left_when_the_helper_is_killed() -> None:
 
         with pytest.raises(TimesyncdError, match="its helper ended"):
             bed.set_relay("b", x_ns=1)
-        assert until(lambda: leftovers(bed.marker) == [], within_s=10)
+        assert until(lambda: leftovers(bed.marker) == [], within_s=60)
     assert not folder.exists()
 
 

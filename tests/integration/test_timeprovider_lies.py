@@ -107,7 +107,7 @@ async def test_a_lying_unit_gives_one_typed_error(lie: Callable[[], Lie], error:
         opened(honest) as healthy,
     ):
         with pytest.raises(error, match=words) as raised:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await read(liar)
         sample = await polled(healthy)
 

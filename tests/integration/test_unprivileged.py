@@ -18,6 +18,7 @@ from timesyncd.bound import ClockStatus
 from timesyncd.client import Clock
 from timesyncd.errors import Unreachable
 from timesyncd.store import history
+from timesyncd.store.place import Place
 from timesyncd.terminal import fetch
 from timesyncd.testbed import tools
 from timesyncd.testbed.bed import PtpBed
@@ -98,4 +99,4 @@ def test_the_daemon_runs_without_root(folder: Path) -> None:
     assert status == "SYNCHRONIZED"
     assert interval.status is ClockStatus.SYNCHRONIZED
     assert (stat.S_IMODE(segment.st_mode), segment.st_uid) == (0o644, USER)
-    assert history.sources(folder / "history.sqlite") == {"ptp": "clock"}
+    assert history.sources(Place(folder / "history.sqlite")) == {"ptp": "clock"}

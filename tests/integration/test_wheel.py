@@ -29,6 +29,8 @@ ARGUMENTS = {
     "probe": ["192.0.2.1"],
     "record": ["192.0.2.1", "/nonexistent"],
     "profile-from-mib": ["/nonexistent"],
+    "export": ["ptp", "--store", "/nonexistent", "-o", "/nonexistent/x"],
+    "preflight": ["--nodes", "a", "--max-alignment", "1us", "--timeout", "0s", "--url", "http://127.0.0.1:9/"],
 }
 
 
@@ -129,7 +131,15 @@ def test_the_client_imports_the_standard_library_alone(alone: Path) -> None:
     assert {name for name in foreign if not name.startswith("_")} == set()
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("now", "replay")])
+def test_alone_it_asks_a_hub(alone: Path) -> None:
+    """`preflight` needs no dependency: an init container has the client alone."""
+    done = run(alone, "timesyncd", "preflight", *ARGUMENTS["preflight"])
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == "FAIL: http://127.0.0.1:9/: no timesyncd answers: Connection refused\n"
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("now", "preflight", "replay")])
 def test_what_needs_the_extra_names_it(alone: Path, command: str) -> None:
     """Every other command exits 2 with the one line that helps."""
     done = run(alone, "timesyncd", command, *ARGUMENTS.get(command, []))

@@ -223,7 +223,7 @@ def play() -> Course:
             lambda: [watch.statuses()[-1] for watch in watches.values()],
             lambda last: set(last) == {ClockStatus.SYNCHRONIZED},
         )
-        heard = len(world.heard.of("grandmaster/rack/alarm-event"))
+        heard = len(world.heard.alarms("rack"))
         alarms = eventually(lambda: stored_alarms(hub, "rack"), lambda stored: len(stored) >= heard)
         return Course(locked, cut, spent, back, screens, shown, watches, world.heard, viewer, kept, alarms)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.job_messages import Mark, MarkBatch
 from timesyncd.joblink import Kind
-from timesyncd.messages import Mark, MarkBatch, Status
+from timesyncd.messages import Status
 
 MS = 1_000_000
 NOW = 1_000 * NS_PER_S

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,10 @@ CHROMIUM_FLAGS = (
 )  # fmt: skip
 
 
+class Refused(Exception):
+    """The browser could not do it: a script threw, or the document it ran in went away meanwhile."""
+
+
 class Page:
     """One open page, driven over the browser's DevTools socket."""
 
@@ -33,7 +37,11 @@ class Page:
         self.complaints: list[str] = []
 
     async def command(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send and wait for the answer; what the browser logs meanwhile is kept as complaints."""
+        """Send and wait for the answer; what the browser logs meanwhile is kept as complaints.
+
+        Raises:
+            Refused: The browser answers with an error.
+        """
         number = next(self._ids)
         await self._socket.send_json({"id": number, "method": method, "params": params})
         while True:
@@ -41,11 +49,20 @@ class Page:
             if message.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
                 self.complaints.append(json.dumps(message["params"]))
             if message.get("id") == number:
+                if "error" in message:
+                    raise Refused(message["error"])
                 result: dict[str, Any] = message["result"]
                 return result
 
     async def evaluate(self, expression: str) -> Any:
-        answer = await self.command("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of an expression; of a promise, what it is kept with.
+
+        Raises:
+            Refused: It threw.
+        """
+        answer = await self.command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise Refused(answer["exceptionDetails"])
         return answer["result"].get("value")
 
     async def text(self, element: str) -> str:
@@ -53,16 +70,37 @@ class Page:
         return str(await self.evaluate(f"document.getElementById({element!r}).innerText"))
 
     async def until(self, element: str, wanted: str) -> str:
-        """Wait until an element's text holds what is wanted."""
-        async with asyncio.timeout(20):
-            while wanted not in (text := await self.text(element)):
-                await asyncio.sleep(0.1)
-        return text
+        """Wait until an element is there and its text holds what is wanted; this text."""
+        return str(await self._wait(f"document.getElementById({element!r}).innerText", lambda text: wanted in text))
+
+    async def becomes(self, expression: str, wanted: object) -> None:
+        """Wait until an expression has this value."""
+        await self._wait(expression, lambda value: value == wanted)
+
+    async def _wait(self, expression: str, enough: Callable[[Any], bool]) -> Any:
+        """The first value that is enough; that there is none meanwhile, as while a document loads, is no harm.
+
+        Raises:
+            TimeoutError: None is after a minute; it tells the last one.
+        """
+        last: object = None
+        try:
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        last = await self.evaluate(expression)
+                        if enough(last):
+                            return last
+                    except Refused as refused:
+                        last = refused
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise TimeoutError(f"{expression} is {last!r}") from None
 
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Page]:
-    """A fresh browser on the page; it and its folder go away, also when something fails."""
+    """A fresh browser with the page loaded; it and its folder go away, also when something fails."""
     folder = Path(tempfile.mkdtemp(prefix="timesyncd-page-"))
     browser = await asyncio.create_subprocess_exec(
         "/usr/bin/chromium", *CHROMIUM_FLAGS, f"--user-data-dir={folder}", "about:blank",
@@ -76,6 +114,7 @@ async def opened(url: str) -> AsyncIterator[Page]:
             for domain in ("Page", "Runtime", "Log"):
                 await page.command(f"{domain}.enable")
             await page.command("Page.navigate", url=url)
+            await page.becomes("location.href != 'about:blank' && document.readyState", "complete")
             yield page
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -23,8 +23,11 @@ import paho.mqtt.client as paho
 from chromium import opened
 from paho.mqtt.enums import CallbackAPIVersion
 
+from timesyncd.cloud_events import ALARM
+from timesyncd.fleet_messages import NODE_PATH
 from timesyncd.simulate.units import Plan, Unit, running
 from timesyncd.store import history
+from timesyncd.store.place import Place
 from timesyncd.testbed import tools
 from timesyncd.testbed.broker import Mosquitto
 from timesyncd.testbed.daemon import DaemonProcess
@@ -184,13 +187,27 @@ class Listener:
         """What was said on a topic, oldest first."""
         return [told for each, told, _ in list(self.messages) if each == topic]
 
+    def alarms(self, unit: str) -> list[dict[str, Any]]:
+        """What was said that the unit had reported by itself."""
+        return [event["data"] for event in self._events(unit) if event["type"] == ALARM]
+
+    def findings(self, unit: str) -> list[tuple[str, dict[str, Any]]]:
+        """What was said of it in findings, and on which node."""
+        told = [event for event in self._events(unit) if event["type"].startswith("timesyncd.finding.")]
+        return [(event["source"].removeprefix(NODE_PATH), event["data"]) for event in told]
+
+    def _events(self, unit: str) -> list[dict[str, Any]]:
+        return [
+            told for topic, told, _ in list(self.messages) if topic.endswith("/event") and told.get("subject") == unit
+        ]
+
 
 class Viewer:
     """`with Viewer(node) as viewer:` every event that a page is sent, in order, as (kind, what it says)."""
 
     def __init__(self, node: DaemonProcess) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self._stream = urlopen(f"{node.page}events", timeout=30)
+        self._stream = urlopen(f"{node.page}events", timeout=60)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._read)
 
@@ -219,7 +236,7 @@ class Viewer:
 
 def stored_alarms(node: DaemonProcess, unit: str) -> list[dict[str, Any]]:
     """What the node's store holds of what the unit reported by itself."""
-    return [event for event in history.events(node.store, unit, 0, 2**62) if event["kind"] == "alarm"]
+    return [event for event in history.events(Place(node.store), unit, 0, 2**62) if event["kind"] == "alarm"]
 
 
 def screen(node: DaemonProcess, *arguments: str) -> str:
@@ -234,7 +251,7 @@ def page(node: DaemonProcess, *wanted: str) -> str:
     """What a reader of its page sees in a browser, once all that is wanted is there."""
 
     async def shown() -> str:
-        async with opened(node.page) as browser, asyncio.timeout(30):
+        async with opened(node.page) as browser, asyncio.timeout(60):
             while True:
                 text = str(await browser.evaluate("document.body.innerText"))
                 if all(each in text for each in wanted):

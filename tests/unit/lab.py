@@ -48,7 +48,7 @@ WATCH_EVERY_S = 0.02
 T = TypeVar("T")
 
 
-def eventually(ask: Callable[[], T], holds: Callable[[T], object], within_s: float = 30.0) -> T:
+def eventually(ask: Callable[[], T], holds: Callable[[T], object], within_s: float = 60.0) -> T:
     """The first answer of which it holds; fails with the last one when none came in time."""
     deadline = time.monotonic() + within_s
     while not holds(answer := ask()):
@@ -151,13 +151,14 @@ class Watch:
 
 
 def ask(node: DaemonProcess, what: str) -> Any:
-    """What the daemon's HTTP side answers."""
-    with urlopen(f"{node.page}api/v1/{what}", timeout=10) as response:
-        return json.load(response)
+    """What the daemon's HTTP side answers; of a list its items."""
+    with urlopen(f"{node.page}api/v1/{what}", timeout=60) as response:
+        answer = json.load(response)
+    return answer.get("items", answer)
 
 
 def metric(node: DaemonProcess, name: str) -> float:
-    with urlopen(f"{node.page}metrics", timeout=10) as response:
+    with urlopen(f"{node.page}metrics", timeout=60) as response:
         lines = response.read().decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
@@ -266,7 +267,7 @@ class Lab:
 
 async def _retained(broker: Mosquitto, topic: str) -> dict[str, Any]:
     try:
-        async with asyncio.timeout(2), aiomqtt.Client(broker.host, broker.port) as client:
+        async with asyncio.timeout(10), aiomqtt.Client(broker.host, broker.port) as client:
             await client.subscribe(topic)
             async for message in client.messages:
                 assert isinstance(message.payload, bytes)

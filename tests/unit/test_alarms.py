@@ -15,10 +15,11 @@ import pytest
 
 from timesyncd.alarms import AMBIGUOUS, NOTHING_NEW, STRANGER, AlarmDesk
 from timesyncd.clocks import SystemClocks
-from timesyncd.config import Config, Secret, Syslog, Traps
+from timesyncd.config import Config
 from timesyncd.driver import Reporter
 from timesyncd.errors import ConfigError
 from timesyncd.sample import AlarmEvent
+from timesyncd.sections import Secret, Syslog, Traps
 from timesyncd.snmp import Trap
 from timesyncd.snmp.storms import BURST
 
@@ -66,7 +67,7 @@ def desk_of(config: Config, heard: Heard, reporters: Mapping[str, Reporter] | No
 
 
 async def until_taken(desk: AlarmDesk, heard: Heard, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(heard.events) + desk.refused.total() < count:
             await asyncio.sleep(0.01)
 

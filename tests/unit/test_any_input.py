@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire import finding, grandmaster, marks, node_state
+from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, stored
 
 from timesyncd import config, segment
 from timesyncd.driver import options_of
@@ -129,7 +129,15 @@ scalars = st.one_of(
 trees = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
 )
-MESSAGES: list[Message] = [node_state(), grandmaster("n1", 1, 1), marks(1), finding()]
+MESSAGES: list[Message] = [
+    node_state(),
+    grandmaster("n1", 1, 1),
+    marks(1),
+    cloud_event(),
+    history(),
+    stored(),
+    hub_state("n1"),
+]
 
 
 @given(st.sampled_from(CHANNELS), st.binary(max_size=200))

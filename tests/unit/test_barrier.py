@@ -87,7 +87,7 @@ class World:
         self.broadcasts = [0] * len(views)
         self.released_ns = [0] * len(views)
         self.verdicts: list[list[Verdict]] = [[] for _ in views]
-        self._meet = threading.Barrier(len(views), timeout=30)
+        self._meet = threading.Barrier(len(views), timeout=60)
         self._said: list[queue.Queue[int]] = [queue.Queue() for _ in views]
         self.jobs = []
         for rank, view in enumerate(views):
@@ -115,7 +115,7 @@ class World:
             self.broadcasts[rank] += 1
             for said in self._said if rank == 0 else ():
                 said.put(number)
-            return self._said[rank].get(timeout=30)
+            return self._said[rank].get(timeout=60)
 
         barrier = Barrier(self.jobs[rank], collective, broadcast)
         for step in range(steps):

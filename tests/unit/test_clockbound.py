@@ -344,7 +344,7 @@ def test_clients_never_see_a_torn_value(tmp_path: Path) -> None:
         for width in itertools.cycle(range(10**6)):
             made.write(replace(bound, utc_hard=Bound(width, width)))
     seen: set[tuple[int, int]] = set()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     until = time.monotonic() + 1
     while time.monotonic() < until or (len(seen) < 200 and time.monotonic() < deadline):
         width_ns, _, drift_ppb = struct.unpack_from("=qQI", reader.snapshot(), 32)

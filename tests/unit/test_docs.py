@@ -12,10 +12,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from timesyncd.__main__ import COMMANDS, main
-from timesyncd.config import Config, Secret, SnmpUser, load
+from timesyncd.config import Config, load
 from timesyncd.driver import installed, load_driver, options_of
 from timesyncd.drivers._profiles import load as load_profile
 from timesyncd.drivers._table import replaced
+from timesyncd.sections import Secret, SnmpUser
+from timesyncd.testbed.authority import Authority
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -121,14 +123,17 @@ def examples() -> list[str]:
 
 @pytest.mark.parametrize("example", examples(), ids=["smallest", "whole"])
 def test_the_examples_are_good(example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`timesyncd check-config` takes each example as it stands, once its secrets are where it says."""
+    """`timesyncd check-config` takes each example as it stands, once its secrets are where it says, and warns of nothing."""
     for name in re.findall(r'"/etc/timesyncd/(.+?)"', example):
-        (tmp_path / name).write_text("long enough for a key\n")
+        (tmp_path / name).write_text(f"long enough for a key: {name}\n")
+    Authority(tmp_path).identity("hub")
     path = tmp_path / "timesyncd.toml"
     path.write_text(example.replace("/etc/timesyncd", str(tmp_path)))
     status = main(["check-config", "--config", str(path)])
+    lines = capsys.readouterr().out.splitlines()
 
-    assert (status, capsys.readouterr().out.splitlines()[-1]) == (0, f"{path}: good")
+    assert (status, lines[-1]) == (0, f"{path}: good")
+    assert [line for line in lines if line.startswith("warning")] == []
 
 
 def test_the_whole_example_has_every_section() -> None:

@@ -52,6 +52,17 @@ def test_what_ended_is_forgotten_after_an_hour() -> None:
     assert [finding.id for finding in findings.all(FORGET_AFTER_NS)] == ["source-lost"]
 
 
+def test_what_is_left_to_another_neither_stands_nor_ended() -> None:
+    """That it is no longer told here is no news, and no good one."""
+    findings = Findings()
+    findings.judge("source-lost", "ptp", Judged("refused"), 10)
+    findings.leave("source-lost", "ptp")
+    findings.leave("source-lost", "other")
+
+    assert (findings.standing(), findings.all(20)) == (set(), [])
+    assert findings.judge("source-lost", "ptp", None, 30) is None
+
+
 def test_every_finding_has_its_entry_in_the_handbook() -> None:
     """
     docs/operations.md says for each id what it means and what to do.

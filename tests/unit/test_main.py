@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,38 @@ def test_another_missing_module_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ModuleNotFoundError):
         program.main(["now"])
+
+
+OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+
+
+def test_every_command_has_its_exit_status_told() -> None:
+    """In the one table, which names no other."""
+    table = OPERATIONS.partition("## Exit status")[2].partition("\n## ")[0]
+    told = [
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall("`([a-z-]+)`", row)
+    ]
+
+    assert sorted(told) == sorted(program.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("run --config /nonexistent", 2), ("check-config --config /nonexistent", 2), ("doctor --config /nonexistent", 1),
+        ("status --config /nonexistent", 2), ("status --url http://127.0.0.1:9/", 1),
+        ("explain --url http://127.0.0.1:9/", 1), ("explain --runtime-dir /nonexistent", 1),
+        ("now --runtime-dir /nonexistent", 1), ("preflight --nodes , --max-alignment 1us", 2),
+        ("history k --store /nonexistent", 1), ("history k --config /nonexistent", 2),
+        ("export k --store /nonexistent -o /nonexistent/o", 1), ("replay /nonexistent", 2),
+        ("replay --source k --store /nonexistent", 1), ("profile-from-mib /nonexistent", 2),
+        ("profile-from-mib /dev/null", 1), ("simulate --scenario nonexistent", 2), ("simulate --host 192.0.2.1", 1),
+        ("drivers", 0),
+    ],
+)  # fmt: skip
+def test_a_command_ends_as_the_table_says(words: str, status: int) -> None:
+    """Where it can be seen without a daemon, a unit, or a wait."""
+    assert program.main(words.split()) == status
 
 
 def test_an_unexpected_failure_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

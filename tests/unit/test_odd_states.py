@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
+from announcing import Announcing
 from grandmaster_states import GM_A, GM_B, HOUR_NS, NIGHT_NS, follower, source, unit
 from samples import HEALTHY, INTERVAL_NS, nth
 from wire import grandmaster
 
 from timesyncd.alarms import AlarmDesk
-from timesyncd.announce import Announcer, Parts
+from timesyncd.announce import Announcer
 from timesyncd.bound import Bound, ErrorBound, Reason
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import Config, parse
@@ -21,6 +22,7 @@ from timesyncd.ensemble import Ensemble
 from timesyncd.errors import ConfigError
 from timesyncd.feed import Observation
 from timesyncd.grandmaster import UnitMemory
+from timesyncd.heard import heard_verdict
 from timesyncd.hub.unit_findings import is_judged_elsewhere
 from timesyncd.hub.unit_offsets import offsets
 from timesyncd.hub.units import identities
@@ -31,7 +33,7 @@ from timesyncd.shm import SegmentWriter
 from timesyncd.snmp.storms import BURST, MAX_ADDRESSES
 from timesyncd.system_bound import EnsembleSettings
 from timesyncd.verdict import GrandmasterVerdict, Void
-from timesyncd.view import Moment, NodeView, heard_verdict
+from timesyncd.view import Moment, NodeView
 
 UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
 GM = [HEALTHY.grandmaster_identity]
@@ -206,7 +208,7 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
 async def test_viewers_see_a_unit_as_this_daemon_polls_it_alone() -> None:
     """What a second poller says of it would flicker on the page."""
     settings, clocks = config(), FakeClocks()
-    announcer = Announcer(settings, view(settings), Parts(), clocks)
+    announcer = Announcing(settings, view(settings), clocks).announcer
     told = announcer.events.subscribe()
     announcer.hear(grandmaster("standby", 1, 1), 0, live=True)
     announcer.hear(grandmaster("standby", 1, 2).model_copy(update={"name": "gm-z"}), 0, live=True)

@@ -42,7 +42,7 @@ def ask(port: SlavePort, management_id: ManagementId, after_ns: int = SYNC_INTER
 @pytest.mark.parametrize(
     ("management_id", "expected"),
     [
-        (ManagementId.DEFAULT_DATA_SET, DefaultDataSet(1, IDENTITY)),
+        (ManagementId.DEFAULT_DATA_SET, DefaultDataSet(1, IDENTITY, DOMAIN)),
         (ManagementId.CURRENT_DATA_SET, CurrentDataSet(1, 20_000 << 16)),
         (ManagementId.PARENT_DATA_SET, ParentDataSet(GRANDMASTER_IDENTITY, 1, 6, 0x21, GRANDMASTER_IDENTITY)),
         (ManagementId.TIME_PROPERTIES_DATA_SET, TimeProperties(37, False, False, False, 0xA0)),

@@ -27,9 +27,10 @@ def shown(reading: ClockReading) -> SourceState:
 
 def test_a_ptp_source_tells_its_port_and_its_path() -> None:
     """As ever; it has no error of its own, since the bound says more."""
-    source = shown(HEALTHY)
+    source = shown(replace(HEALTHY, domain=24))
 
     assert (source.kind, source.port_state, source.offset_ns, source.path_delay_ns) == ("ptp", "SLAVE", 100, 2_000)
+    assert source.domain == 24
     assert (source.error_ns, source.detail) == (None, None)
 
 

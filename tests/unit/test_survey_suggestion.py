@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from timesyncd.config import Secret, parse
+from timesyncd.config import parse
 from timesyncd.driver import options_of
 from timesyncd.drivers._profiles import DEFAULT
 from timesyncd.drivers.timeprovider import TimeProviderOptions
 from timesyncd.sample import GrandmasterSample, PtpPort
+from timesyncd.sections import Secret
 from timesyncd.snmp import Community, User
 from timesyncd.survey.access import Access, SnmpAccess, WebAccess, web_options
 from timesyncd.survey.probe import Probe, SnmpSaid

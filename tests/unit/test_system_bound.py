@@ -166,6 +166,7 @@ def test_a_bound_that_is_told_as_of_later_says_the_same(age_ns: int) -> None:
     assert later.gm_hard.at(NS_PER_S) == pytest.approx(last.gm_hard.at(age_ns + NS_PER_S), abs=1)
     assert later.as_of_ns + later.void_after_ns == last.as_of_ns + max(age_ns, last.void_after_ns)
     assert later.as_of_ns + later.holdover_after_ns == last.as_of_ns + max(age_ns, last.holdover_after_ns)
+    assert later.as_of_ns - later.since_sample_ns == last.as_of_ns
     assert sum(later.terms.values()) == later.parent_hard.bound_ns
 
 
@@ -241,6 +242,7 @@ def test_what_is_known_without_a_sample_replaces_the_parent_s_part_alone(
     assert bound.utc_hard.bound_ns == pytest.approx(held_ns + boundary_ns + 100, abs=1)
     assert bound.utc_hard.growth_ppb == growth_ppb
     assert bound.as_of_ns + bound.void_after_ns == PARENT.as_of_ns + max(age_ns, settings.void_after_ns)
+    assert bound.as_of_ns - bound.since_sample_ns == PARENT.as_of_ns
     assert sum(bound.terms.values()) == held_ns
     assert sum(bound.stat_terms.values()) == bound.parent_stat.bound_ns
     assert sum(bound.rates.values()) == growth_ppb

@@ -405,7 +405,7 @@ def test_text_from_the_wire_is_text() -> None:
         shown(
             answer(
                 node(sources=[source(name=NASTY, reason=NASTY)], terms={NASTY: 1}),
-                nodes=[unknown(NASTY, NASTY)],
+                nodes=[unknown("node-b", NASTY)],
                 grandmasters=[unit(NASTY, NASTY, (NASTY,)), unit("g", reachable=False, reason=NASTY)],
                 jobs=[job(NASTY, alignment_ns=None, alignment_reason=NASTY)],
                 findings=[finding(NASTY, NASTY, evidence=NASTY, remedy=NASTY)],
@@ -470,7 +470,7 @@ def test_the_demo_says_what_its_truth_is_made_of(ptp: str) -> None:
 def test_the_demo_shows_text_from_the_wire_as_text() -> None:
     """As the status does."""
     nasty = answer(
-        unknown(NASTY, NASTY),
+        unknown("node-b", NASTY),
         grandmasters=[unit(NASTY, NASTY, (NASTY,))],
         jobs=[job(NASTY, verdict=NASTY, alignment_reason=NASTY, plan={"reason": NASTY})],
     )

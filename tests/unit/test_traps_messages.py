@@ -20,7 +20,7 @@ from wire import finding, grandmaster, marks, node_state
 from timesyncd import clockbound, metrics, segment
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Bounds, Mqtt, parse
+from timesyncd.config import Bounds, parse
 from timesyncd.driver import PollReport, options_of
 from timesyncd.drivers._profiles import SHIPPED
 from timesyncd.drivers._web_session import LARGEST_ANSWER, _body
@@ -33,6 +33,7 @@ from timesyncd.mqtt.inbox import Inbox
 from timesyncd.mqtt.outbox import MAX_WAITING
 from timesyncd.mqtt.topics import NODE_STATE, encode
 from timesyncd.sample import ClockState
+from timesyncd.sections import Mqtt
 from timesyncd.trace import COLUMNS, read_trace
 from timesyncd.units import span_ns
 

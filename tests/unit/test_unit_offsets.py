@@ -44,6 +44,33 @@ def test_a_node_that_hears_both_tells_how_far_they_are_apart() -> None:
     }
 
 
+def by_ntp(offset_ns: int, error_ns: int, **changes: Any) -> SourceState:
+    """The clock against UTC."""
+    bound = BoundMessage(bound_ns=abs(offset_ns) + error_ns, growth_ppb=0, reason="")
+    told = {"name": "ntp", "kind": "utc", "offset_ns": offset_ns, "utc": bound, "gm": None} | changes
+    return source(GM_A, **told).model_copy(update={"grandmaster_identity": None})
+
+
+def test_followers_that_know_utc_tell_how_far_their_grandmasters_are_apart() -> None:
+    """A is 700 us ahead of UTC by one node, B 100 us behind by another: A is 800 us ahead, and all errors are added."""
+    first = both(heard(GM_A, 0, 40), by_ntp(700_000, 1_000))
+    worse = both(heard(GM_A, 0, 40), by_ntp(900_000, 500_000), node="node-c")
+    second = both(heard(GM_B, 0, 20), by_ntp(-100_000, 2_000), node="node-b")
+
+    assert offsets(UNITS, [worse, first, second], {})["gm-a"] == [
+        GrandmasterOffset(other="gm-b", offset_ns=800_000, bound_ns=3_060, evidence="node-a and node-b by UTC")
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"reason": "gone"}, {"age_ns": None}, {"age_ns": 5 * NS_PER_S}, {"utc": None}])
+def test_ntp_that_knows_nothing_now_is_no_evidence(changes: dict[str, Any]) -> None:
+    """Silent, without an age, old, without a bound."""
+    first = both(heard(GM_A, 0, 40), by_ntp(700_000, 1_000, **changes))
+    second = both(heard(GM_B, 0, 20), by_ntp(0, 1_000), node="node-b")
+
+    assert offsets(UNITS, [first, second], {})["gm-a"] == []
+
+
 spans = st.integers(0, 4 * NS_PER_S)
 times = st.integers(-1_000_000, 1_000_000)
 rates = st.integers(-RATE_PPB, RATE_PPB)

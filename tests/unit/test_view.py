@@ -17,7 +17,9 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.driver import PollReport, options_of
 from timesyncd.feed import Observation
 from timesyncd.findings import CATALOGUE, Findings, Judged
-from timesyncd.messages import JobState, NodeState, SourceState, grandmaster_state
+from timesyncd.heard import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, Heard, heard_state, last_known
+from timesyncd.job_messages import JobState
+from timesyncd.messages import NodeState, SourceState, grandmaster_state
 from timesyncd.sample import (
     ClockSample,
     ClockState,
@@ -30,7 +32,7 @@ from timesyncd.sample import (
 )
 from timesyncd.segment import Epoch
 from timesyncd.system_bound import EnsembleSettings, utc_alone
-from timesyncd.view import JOB_FORGOTTEN_NS, Heard, Moment, NodeView, finding_message, last_known, standing
+from timesyncd.view import Moment, NodeView, finding_message, standing
 
 CONFIG = config.parse(
     tomllib.loads("""
@@ -190,6 +192,15 @@ def test_order_rises_with_every_message(view: NodeView) -> None:
     assert [(each.node, each.incarnation, each.sequence) for each in messages] == [("node-a", 3, n) for n in (1, 2, 3)]
 
 
+def test_a_state_tells_how_old_its_sample_is_and_when_the_next_one_comes(told: Told) -> None:
+    """So that a reader who heard nothing before can tell what an event voids, and who is silent."""
+    bound = replace(BOUND, since_sample_ns=7)
+    told.view.note(Observation(HEALTHY, bound, bound))
+    state = told.view.node_state(after(1))
+
+    assert (state.since_sample_ns, state.every_ns) == (7, 2 * NS_PER_S)
+
+
 def test_a_source_shows_its_last_sample_and_its_last_poll(told: Told, view: NodeView) -> None:
     """What was measured stays readable while the source is away, beside why it is."""
     view.note_poll(PollReport("ptp", 0, 1_234, None, 0))
@@ -268,9 +279,7 @@ def heard_node(**changes: Any) -> NodeState:
 
 
 def in_view(state: NodeState, seconds: float) -> NodeState:
-    heard = Heard()
-    heard.note(state, after(0).boottime_ns)
-    return heard.nodes(after(seconds))[0]
+    return heard_state(state, after(0).boottime_ns, after(seconds))
 
 
 @pytest.mark.parametrize(
@@ -311,6 +320,18 @@ def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
     assert "last known" in copy.reason
 
 
+def test_who_is_not_heard_is_unknown_and_it_is_said_why() -> None:
+    """Be what it said last still true by its growth."""
+    state = heard_state(heard_node(), after(0).boottime_ns, after(1), "silent for 25 s")
+
+    assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "UNKNOWN", "silent for 25 s")
+
+
+def test_a_message_that_waited_is_dated_when_it_came() -> None:
+    """On both clocks, as far as they ran alike since."""
+    assert after(3).earlier(after(1).boottime_ns) == after(1)
+
+
 def test_what_was_unknown_stays_so() -> None:
     """A node that knows of no bound has no age, and its reason is its own."""
     state = heard_node(status="UNKNOWN", age_ns=None, reason="no valid sample yet")
@@ -319,14 +340,21 @@ def test_what_was_unknown_stays_so() -> None:
 
 
 def test_heard_keeps_the_last_word_of_each() -> None:
-    """One state a node, one a grandmaster."""
+    """One state a grandmaster."""
     heard = Heard()
     for sequence in (1, 2):
-        heard.note(heard_node(sequence=sequence), 0)
-        heard.note(grandmaster("node-b", 1, sequence), 0)
+        heard.note(grandmaster("node-b", 1, sequence), after(0).boottime_ns)
 
-    assert [state.sequence for state in heard.nodes(after(0))] == [2]
     assert [state.sequence for state in heard.grandmasters(after(0))] == [2]
+
+
+def test_a_unit_is_forgotten_an_hour_after_its_last_word() -> None:
+    """It was taken away, or nobody polls it any more: it has told nothing that holds for long before."""
+    heard = Heard()
+    heard.note(grandmaster("node-b", 1, 1), after(0).boottime_ns)
+    hour_s = UNIT_FORGOTTEN_NS // NS_PER_S
+
+    assert [len(heard.grandmasters(after(seconds))) for seconds in (hour_s - 1, hour_s, hour_s - 1)] == [1, 0, 0]
 
 
 def test_a_job_is_forgotten_a_minute_after_its_last_word() -> None:
@@ -446,9 +474,7 @@ def test_a_node_that_ntp_kept_ages_by_utc(ntp: NodeView) -> None:
     """HOLDOVER and UNKNOWN, since when, why and the finding are those of UTC, at home and where it was heard."""
     moments = [after(seconds) for seconds in (1, 6, 1_001)]
     told = [ntp.node_state(moment) for moment in moments]
-    heard = Heard()
-    heard.note(told[0], moments[0].boottime_ns)
-    [abroad] = heard.nodes(after(6))
+    abroad = heard_state(told[0], moments[0].boottime_ns, after(6))
 
     assert [state.main_status for state in told] == ["SYNCHRONIZED", "HOLDOVER", "UNKNOWN"]
     assert [state.reason for state in told] == ["", "no fresh sample; the bound grows", "no fresh sample for too long"]

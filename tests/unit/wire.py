@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from timesyncd.messages import AlarmEventMessage, FindingMessage, GrandmasterState, MarkBatch, NodeState
+from timesyncd.fleet_messages import CloudEvent, HistoryBatch, HistoryRow, HubState, Stored
+from timesyncd.job_messages import MarkBatch
+from timesyncd.messages import AlarmEventMessage, FindingMessage, GrandmasterState, NodeState
 
 
 def node_state(node: str = "n1", incarnation: int = 1, sequence: int = 1) -> NodeState:
@@ -70,4 +72,33 @@ def finding() -> FindingMessage:
         evidence="",
         cause="",
         remedy="",
+    )
+
+
+def cloud_event(number: int = 1, node: str = "n1") -> CloudEvent:
+    return CloudEvent(
+        id=f"1-{number}", source=f"/cluster/node/{node}", type="x", subject="s", time="2026-01-01T00:00:00Z", data={}
+    )
+
+
+def history(sequence: int = 1, node: str = "n1", incarnation: int = 1) -> HistoryBatch:
+    rows = [HistoryRow(sequence=7, realtime_ns=1, event=cloud_event())]
+    return HistoryBatch(node=node, incarnation=incarnation, sequence=sequence, stream=1, floor=1, rows=rows)
+
+
+def stored(sequence: int = 1, of: str = "n1", node: str = "hub", incarnation: int = 1) -> Stored:
+    return Stored(node=node, incarnation=incarnation, sequence=sequence, of=of, stream=1, stored_up_to=sequence, lost=0)
+
+
+def hub_state(node: str = "hub", incarnation: int = 1, sequence: int = 1) -> HubState:
+    return HubState(
+        node=node,
+        incarnation=incarnation,
+        sequence=sequence,
+        published_realtime_ns=1,
+        started_realtime_ns=1,
+        primary=True,
+        nodes_live=1,
+        nodes_known=1,
+        nodes_expected=1,
     )
