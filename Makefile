@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN     = .venv/bin
 
 # The real parts that the tests talk to.
-PACKAGES = linuxptp chrony libedit2 libseccomp2 mosquitto snmpd snmp snmptrapd chromium g++ iproute2 util-linux procps systemd
+PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto snmpd snmp snmptrapd chromium g++ iproute2 util-linux procps systemd
 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
@@ -15,8 +15,8 @@ BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 run: .venv/daemon
 	@$(BIN)/timesyncd demo $(DEMO)
 
-# Where chrony is unpacked to (tests/packages.sh).
-test soak: export PATH := $(PATH):$(CURDIR)/.chrony/usr/sbin:$(CURDIR)/.chrony/usr/bin
+# Where chrony and prometheus are unpacked to (tests/packages.sh).
+test soak: export PATH := $(PATH):$(CURDIR)/.unpacked/usr/sbin:$(CURDIR)/.unpacked/usr/bin
 
 test: test-packages lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(PYTEST)
@@ -60,10 +60,11 @@ soak: test-packages .venv/dev
 # Write schemas/ anew from timesyncd/messages.py, and the tables of docs/grandmasters.md from the profiles; a test fails when they differ.
 schemas: .venv/daemon
 	$(BIN)/python -m timesyncd.mqtt.export
+	$(BIN)/python -m timesyncd.web.export
 	$(BIN)/python -m timesyncd.drivers._table
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .chrony
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .unpacked
 
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -72,5 +73,5 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/daemon
-	$(BIN)/python -m pip install --quiet --editable ".[daemon,mib]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[daemon,mib,parquet,postgresql]" --group dev
 	@touch $@
