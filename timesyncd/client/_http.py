@@ -42,7 +42,7 @@ def fetch(url: str, token: str | None, within_s: float, trusted: SSLContext | No
     try:
         got = outcome.get(timeout=within_s)
     except Empty:
-        raise Unreachable(f"{_server(url)}: no answer within {within_s:.2g} s") from None
+        raise _late(url, within_s) from None
     if isinstance(got, TimesyncdError):
         raise got
     return got
@@ -74,8 +74,14 @@ def _outcome(
 
     try:
         return _fetch(url, token, within_s, trusted)
+    except TimeoutError:
+        return _late(url, within_s)
     except (OSError, HTTPException, ValueError) as error:
         return Unreachable(f"{_server(url)}: no timesyncd answers: {_said(error)}")
+
+
+def _late(url: str, within_s: float) -> Unreachable:
+    return Unreachable(f"{_server(url)}: no answer within {within_s:.2g} s")
 
 
 def _fetch(url: str, token: str | None, within_s: float, trusted: SSLContext | None) -> tuple[int, bytes]:
