@@ -43,6 +43,16 @@ def mosquitto() -> Iterator[Mosquitto]:
         yield broker
 
 
+@pytest.fixture(scope="session", autouse=True)
+def net_snmp_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where net-snmp's programs keep what they learn; one that finds no such folder makes it, and says so among its answers."""
+    place = tmp_path_factory.mktemp("net-snmp")
+    (place / "cert_indexes").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SNMP_PERSISTENT_DIR", str(place))
+        yield
+
+
 @pytest.fixture
 def community(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GM_COMMUNITY", COMMUNITY)
