@@ -80,7 +80,7 @@ class Chronyd:
     def end(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
     def ask(self, *question: str) -> list[list[str]]:

@@ -42,11 +42,11 @@ def serving(view: FakeView, store: Place) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        server = asyncio.run_coroutine_threadsafe(serve(sections.Web(port=0), view, store), loop).result(10)
+        server = asyncio.run_coroutine_threadsafe(serve(sections.Web(port=0), view, store), loop).result(60)
         yield server.url
-        asyncio.run_coroutine_threadsafe(server.close(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(60)
     finally:
-        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

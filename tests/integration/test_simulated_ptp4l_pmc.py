@@ -21,7 +21,7 @@ async def test_pmc_reads_the_simulated_ptp4l() -> None:
     with tempfile.TemporaryDirectory() as folder:
         address = Path(folder) / "ptp4l"
         async with SimulatedPtp4l(address, true_offset_ns=-300_000):
-            await asyncio.sleep(0.3)  # two Syncs
+            await asyncio.sleep(2)  # two Syncs, with time to spare
             command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", str(address), "-i", f"{folder}/pmc"]
             pmc = await asyncio.create_subprocess_exec(
                 *command, "GET TIME_STATUS_NP", "GET PORT_STATS_NP", stdout=asyncio.subprocess.PIPE

@@ -135,7 +135,7 @@ def test_a_server_that_vanishes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
             time.sleep(0.5)
             network.run(["ip", "link", "set", "far", "down"])
             try:
-                error = asked.exception(20)
+                error = asked.exception(60)
             finally:
                 network.run(["ip", "link", "set", "far", "up"])
             connection.invalidate()

@@ -93,7 +93,7 @@ def test_the_daemon_runs_without_root(folder: Path) -> None:
             interval = Clock(folder).gm_now()
         finally:
             daemon.terminate()
-            daemon.wait(20)
+            daemon.wait(60)
     segment = (folder / "clock").stat()
 
     assert status == "SYNCHRONIZED"

@@ -76,7 +76,7 @@ def simulated(marker: str, *options: str | Path) -> Iterator[Facts]:
         yield json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)
 
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.communicate()
