@@ -247,14 +247,14 @@ def screen(node: DaemonProcess, *arguments: str) -> str:
     ).stdout
 
 
-def page(node: DaemonProcess, *wanted: str) -> str:
-    """What a reader of its page sees in a browser, once all that is wanted is there."""
+def page(node: DaemonProcess, holds: Callable[[str], bool]) -> str:
+    """What a reader of its page sees in a browser, once it holds."""
 
     async def shown() -> str:
         async with opened(node.page) as browser, asyncio.timeout(60):
             while True:
                 text = str(await browser.evaluate("document.body.innerText"))
-                if all(each in text for each in wanted):
+                if holds(text):
                     return text
                 await asyncio.sleep(0.2)
 
