@@ -13,7 +13,7 @@ from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed
-from timesyncd.job_messages import JobState, MarkBatch
+from timesyncd.job_messages import JobState, Mark, MarkBatch
 from timesyncd.joblink import (
     JOBS_NAME,
     MAX_RANKS,
@@ -21,14 +21,13 @@ from timesyncd.joblink import (
     Datagram,
     Header,
     JobWriter,
-    Method,
-    Phase,
     Plan,
     Signals,
     decode,
     job_id,
     segment_path,
 )
+from timesyncd.messages import status_name
 from timesyncd.segment import Epoch
 
 log = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class JobSocket:
         try:
             if job.writer is None:
                 job.writer = JobWriter(segment_path(self._folder, state.job_id), self._epoch)
-            job.writer.write(self._as_of_ns(state), signals_of(state, self._node), plan_of(state))
+            job.writer.write(self._as_of_ns(state), signals_of(state), plan_of(state))
         except (OSError, struct.error) as error:
             self._warn("job %s: its segment is not written: %s", state.job_id, error)
 
@@ -203,14 +202,27 @@ class JobSocket:
         return len(known) >= MAX_JOBS or known.count(uid) >= MAX_JOBS_OF_A_USER
 
     def _batch(self, datagram: Datagram, peer: Peer) -> MarkBatch:
-        return MarkBatch.of(
-            datagram.header,
-            datagram.marks,
+        header = datagram.header
+        return MarkBatch(
             node=self._node,
             incarnation=self._incarnation,
             sequence=self._sequence,
             uid=peer.uid,
             pid=peer.pid,
+            job=header.job,
+            attempt=header.attempt,
+            rank=header.rank,
+            world_size=header.world_size,
+            boot_id=f"{header.boot_id:032x}",
+            time_namespace=header.time_namespace,
+            real_minus_boot_ns=header.real_minus_boot_ns,
+            gm_bound_ns=header.gm_bound_ns,
+            utc_bound_ns=header.utc_bound_ns,
+            status=status_name(header.status),
+            grandmaster_identity=header.grandmaster_identity,
+            utc_seconds_removed=header.utc_seconds_removed,
+            lost=header.lost,
+            marks=[Mark(**mark._asdict()) for mark in datagram.marks],
         )
 
     def _as_of_ns(self, state: JobState) -> int:
@@ -226,43 +238,29 @@ class JobSocket:
             log.warning(text, *arguments)
 
 
-def signals_of(state: JobState, node: str) -> Signals:
-    """What a rank on this node is told of its job's state."""
+def signals_of(state: JobState) -> Signals:
+    """What a rank is told of its job's state."""
     waits = {rank.rank: rank.wait_p50_ns for rank in state.ranks}
     return Signals(
         world_size=state.world_size,
         steps_complete=state.steps_complete,
         steps_incomplete=state.steps_incomplete,
-        run=state.run,
         step=state.step,
         sync_overhead=state.sync_overhead,
-        sync_overhead_step=state.sync_overhead_step,
-        sync_overhead_epoch=state.sync_overhead_epoch,
         arrival_skew_ns=state.arrival_skew_ns,
         arrival_skew_p50_ns=state.arrival_skew_p50_ns,
-        arrival_skew_p99_ns=state.arrival_skew_p99_ns,
         arrival_skew_error_ns=state.arrival_skew_error_ns,
         last_rank=state.last_rank,
         slow_rank=state.slow_rank,
-        comm_compute=state.comm_compute,
-        staleness_p50=state.staleness_p50,
-        staleness_max=state.staleness_max,
-        update_latency_p50_ns=state.update_latency_p50_ns,
         alignment_ns=state.alignment_ns,
         alignment_growth_ppb=state.alignment_growth_ppb,
-        alignment_reason=state.alignment_reason,
-        trusted=state.trusted,
-        method=None if state.method is None else Method[state.method],
         wait_p50_ns=tuple(waits.get(rank) for rank in range(min(state.world_size, MAX_RANKS))),
-        joined_ns=tuple(rank.joined_ns for rank in state.ranks if rank.node == node and rank.joined_ns is not None),
     )
 
 
 def plan_of(state: JobState) -> Plan:
     plan = state.plan
-    phase = plan.phase
-    held = None if phase is None else Phase(phase.period_ns, phase.shift_ns, phase.hold_share_ppm)
-    return Plan(plan.version, plan.from_step, plan.mode, plan.slack_ns, plan.guard_ns, held)
+    return Plan(plan.version, plan.from_step, plan.mode, plan.slack_ns, plan.guard_ns)
 
 
 def _listening(path: Path) -> socket.socket:

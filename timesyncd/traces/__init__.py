@@ -1,1 +1,0 @@
-"""Profilers' traces of several nodes on one axis. Pure: text in, events out; docs/traces.md says what is done."""
