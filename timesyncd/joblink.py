@@ -8,43 +8,83 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from timesyncd.bound import Bound, ClockStatus
-from timesyncd.clocks import NS_PER_S
+from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
+from timesyncd.job_segment import (
+    JOBS_NAME,
+    MAX_RANKS,
+    SIGNALS_VOID_AFTER_NS,
+    JobReader,
+    JobWriter,
+    Method,
+    Phase,
+    Plan,
+    Signals,
+    decode_segment,
+    encode_segment,
+    segment_path,
+)
 from timesyncd.sample import identity_number, identity_text
-from timesyncd.segment import ABSENT, Epoch
-from timesyncd.shm import SegmentReader, SegmentWriter
+
+__all__ = [
+    "COLLECTIVE",
+    "JOBS_NAME",
+    "JOINT",
+    "MARK_SIZE",
+    "MAX_MARKS",
+    "MAX_NAME",
+    "MAX_RANKS",
+    "ROOT",
+    "SIGNALS_VOID_AFTER_NS",
+    "SOCKET_NAME",
+    "Datagram",
+    "Header",
+    "JobReader",
+    "JobWriter",
+    "Kind",
+    "Mark",
+    "Method",
+    "Phase",
+    "Plan",
+    "Signals",
+    "decode",
+    "decode_segment",
+    "encode_header",
+    "encode_segment",
+    "job_id",
+    "pack_mark",
+    "segment_path",
+    "split_step",
+    "step_key",
+    "step_text",
+    "unpack_marks",
+]
 
 SOCKET_NAME = "job.sock"
-JOBS_NAME = "jobs"
 
 #: A datagram holds at most this many marks, and a name at most this many octets of UTF-8.
 MAX_MARKS = 512
 MAX_NAME = 255
 
-#: Signals older than this are not shown: the hub, the broker or the daemon is away.
-SIGNALS_VOID_AFTER_NS = 30 * NS_PER_S
-
-#: Ranks from this number on find everything but their own wait in the job segment.
-MAX_RANKS = 256
-
 _MAGIC = b"TSJL"
-_VERSION = 1
-_HEAD = struct.Struct("<4sBBBBBxHIIIqqqq8s16sqq")
+_VERSION = 2
+_HEAD = struct.Struct("<4sBBBBBxHIIIqqqq8s16sqqqq")
 _MARK = struct.Struct("<qIIqqqq")
 MARK_SIZE = _MARK.size
 pack_mark = _MARK.pack_into
+unpack_marks = _MARK.iter_unpack
+
+
+_STEPS_OF_AN_EPOCH = 2**32
+_EPOCHS = 2**31
 
 
 class Kind(IntEnum):
-    """What a synchronization was. Numbers are part of the datagram: append, never renumber."""
+    """What a mark is of. Numbers are part of the datagram: append, never renumber."""
 
     CUSTOM = 0
     ALL_REDUCE = 1
@@ -52,10 +92,62 @@ class Kind(IntEnum):
     BARRIER = 3
     PUSH = 4
     PULL = 5
+    BUCKET = 6
+    ALL_GATHER = 7
+    REDUCE_SCATTER = 8
+    ALL_TO_ALL = 9
+    REDUCE = 10
+    GATHER = 11
+    SCATTER = 12
+    STEP = 13
+    STALENESS = 14
+    SEND = 15
+    RECEIVE = 16
+    HOOK = 17
+
+    @property
+    def label(self) -> str:
+        """For people: `all_reduce`, `bucket`; a bucket is one whatever hook reduces it."""
+        return "bucket" if self is Kind.HOOK else self.name.lower()
+
+
+#: The kinds of which every rank has a mark, so that they are joined over all of them.
+COLLECTIVE = frozenset((*range(Kind.CUSTOM, Kind.BARRIER + 1), *range(Kind.BUCKET, Kind.SCATTER + 1), Kind.HOOK))
+
+#: Of these, the ones with a root: a rank may leave before another arrives.
+ROOT = frozenset((Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER))
+
+#: And those of which nobody has all of the result before the last rank has given its part. What a hook of the user's own does with a bucket is not known.
+JOINT = COLLECTIVE - ROOT - {Kind.CUSTOM, Kind.HOOK}
+
+
+def step_key(epoch: int, step: int) -> int:
+    """A step's number on the wire, in the hub and in a plan. Raises ValueError: either is out of range."""
+    if not (0 <= step < _STEPS_OF_AN_EPOCH and 0 <= epoch < _EPOCHS):
+        raise ValueError(f"epoch {epoch}, step {step}: a step lies in 0 to 2^32 - 1, an epoch in 0 to 2^31 - 1")
+    return epoch << 32 | step
+
+
+def split_step(key: int) -> tuple[int, int]:
+    """Epoch and step of a key."""
+    return key >> 32, key & (_STEPS_OF_AN_EPOCH - 1)
+
+
+def step_text(key: int) -> str:
+    """For people: the step, and before it the epoch unless that is 0: `2:1203`."""
+    epoch, step = split_step(key)
+    return f"{epoch}:{step}" if epoch else str(step)
 
 
 class Mark(NamedTuple):
-    """One synchronization of one rank, CLOCK_REALTIME nanoseconds: arrived, began, ended."""
+    """
+    What a rank timed, in CLOCK_REALTIME nanoseconds, of the step with the key `step`.
+
+    A synchronization: this rank was ready for it, did nothing but wait for it from `begin_ns` on, and it was complete here.
+    A STEP: it began, its last own gradient was ready (= arrival_ns: not told), the parameters were updated. PUSH, PULL: asked,
+    asked, answered. SEND, RECEIVE: given to the transport; all there; `sync` is the message's number. STALENESS: `bytes` is the
+    number of updates that the parameters used were behind.
+    """
 
     step: int
     sync: int
@@ -69,8 +161,9 @@ class Mark(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Header:
     """
-    Who sends, and how well its clock was known then. `node` is what the rank calls its host; `lost` counts the marks that
-    this rank had to drop since its start. `boot_id` and `time_namespace` tell which ranks read one clock.
+    Who sends, and how well its clock was known then. `node` is what the rank calls its host; `boot_id` and `time_namespace`
+    tell which ranks read one clock. Since the rank's start: `lost` counts the marks that it had to drop, `own_overhead_ns` is
+    what metering cost it. `joined_ns` (CLOCK_BOOTTIME when it joined) tells this process from a former one with this rank.
     """
 
     job: str
@@ -87,6 +180,8 @@ class Header:
     utc_seconds_removed: int | None
     grandmaster_identity: str | None
     lost: int
+    own_overhead_ns: int = 0
+    joined_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +220,8 @@ def encode_header(header: Header, mark_count: int) -> bytes:
             header.boot_id.to_bytes(16, "big"),
             header.time_namespace,
             header.lost,
+            header.own_overhead_ns,
+            header.joined_ns,
         )
         + job
         + node
@@ -143,6 +240,7 @@ def _decode(data: bytes) -> Datagram:
     (
         magic, version, status, present, job_length, node_length, mark_count, attempt, rank, world_size,
         gm_bound_ns, utc_bound_ns, utc_seconds_removed, real_minus_boot_ns, identity, boot, namespace, lost,
+        own_overhead_ns, joined_ns,
     ) = _HEAD.unpack_from(data)  # fmt: skip
     if (magic, version) != (_MAGIC, _VERSION):
         raise ValueError(f"{magic!r} version {version}, wanted {_MAGIC!r} version {_VERSION}")
@@ -152,7 +250,7 @@ def _decode(data: bytes) -> Datagram:
         raise ValueError(f"another length than its {mark_count} marks need")
     if not job_length or rank >= world_size:
         raise ValueError(f"rank {rank} of {world_size} in a job with a name of {job_length} bytes")
-    if min(gm_bound_ns, utc_bound_ns, namespace, lost) < 0:
+    if min(gm_bound_ns, utc_bound_ns, namespace, lost, own_overhead_ns, joined_ns) < 0:
         raise ValueError("a number below 0 that cannot be")
     header = Header(
         job=data[_HEAD.size : names].decode(),
@@ -169,157 +267,7 @@ def _decode(data: bytes) -> Datagram:
         utc_seconds_removed=utc_seconds_removed if present & 4 else None,
         grandmaster_identity=identity_text(int.from_bytes(identity, "big")) if present & 8 else None,
         lost=lost,
+        own_overhead_ns=own_overhead_ns,
+        joined_ns=joined_ns,
     )
-    return Datagram(header, tuple(Mark(*fields) for fields in _MARK.iter_unpack(data[body:])))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How rank 0 is to run the barrier, for steps from `from_step` on; immutable for (attempt, version)."""
-
-    version: int = 0
-    from_step: int = 0
-    mode: Literal["timed", "plain"] = "plain"
-    slack_ns: int = 0
-    guard_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """
-    A job's two signals, as a rank reads them: how well the clocks of its nodes agree, and what synchronization costs it.
-
-    `alignment_ns` is grown to the moment of reading (None: unknown).
-    `sync_overhead` is the ratio of time in synchronization to elapsed time over the hub's window, `last_rank` the last to
-    arrive in the newest complete step (None: inconclusive), `slow_rank` the one that is last persistently.
-    `wait_p50_ns` is by rank, None where nothing is known.
-    """
-
-    world_size: int
-    steps_complete: int
-    steps_incomplete: int
-    step: int | None = None
-    sync_overhead: float | None = None
-    arrival_skew_ns: int | None = None
-    arrival_skew_p50_ns: int | None = None
-    arrival_skew_error_ns: int | None = None
-    last_rank: int | None = None
-    slow_rank: int | None = None
-    alignment_ns: int | None = None
-    alignment_growth_ppb: int | None = None
-    wait_p50_ns: tuple[int | None, ...] = ()
-    age_ns: int = 0
-
-    @property
-    def one_clock(self) -> bool:
-        """All ranks read one and the same clock: nothing else can agree without any error."""
-        return self.alignment_ns == 0
-
-
-#: The job segment's words after the epoch's three, in order; then one word a rank: its wait.
-_FIELDS = (
-    "as_of_ns", "version", "from_step", "timed", "slack_ns", "guard_ns",
-    "world_size", "steps_complete", "steps_incomplete", "step", "sync_overhead_ppb",
-    "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank", "slow_rank",
-    "alignment_ns", "alignment_growth_ppb",
-)  # fmt: skip
-_EPOCH = 3
-_FIRST_RANK = _EPOCH + len(_FIELDS)
-_WORD_COUNT = _FIRST_RANK + MAX_RANKS
-_SEGMENT = (int.from_bytes(b"tsyncjob", "little"), 1, _WORD_COUNT)
-
-
-def encode_segment(epoch: Epoch, as_of_ns: int, signals: Signals, plan: Plan) -> tuple[int, ...]:
-    """
-    The job segment's payload; `as_of_ns` is CLOCK_BOOTTIME when the hub published, and the signals are as of then.
-
-    Raises struct.error: a number that 64 bits do not hold.
-    """
-    overhead = signals.sync_overhead
-    values = {name: getattr(signals, name, None) for name in _FIELDS} | {
-        "as_of_ns": as_of_ns,
-        "version": plan.version,
-        "from_step": plan.from_step,
-        "timed": plan.mode == "timed",
-        "slack_ns": plan.slack_ns,
-        "guard_ns": plan.guard_ns,
-        "sync_overhead_ppb": None if overhead is None else round(overhead * 1e9),
-    }
-    waits = (signals.wait_p50_ns + (None,) * MAX_RANKS)[:MAX_RANKS]
-    words = [ABSENT if value is None else int(value) for value in (*values.values(), *waits)]
-    struct.pack(f"<{len(words)}q", *words)
-    return _epoch_words(epoch) + tuple(words)
-
-
-def decode_segment(words: Sequence[int], epoch: Epoch, boottime_ns: int) -> tuple[Signals, Plan] | None:
-    """The signals at `boottime_ns`; None when they are of another epoch than ours, of the future, or too old."""
-    raw = dict(zip(_FIELDS, words[_EPOCH:_FIRST_RANK], strict=True))
-    age_ns = boottime_ns - raw["as_of_ns"]
-    if tuple(words[:_EPOCH]) != _epoch_words(epoch) or not 0 <= age_ns <= SIGNALS_VOID_AFTER_NS:
-        return None
-    overhead_ppb = _present(raw["sync_overhead_ppb"])
-    growth_ppb = _present(raw["alignment_growth_ppb"])
-    alignment_ns = None if growth_ppb is None else _present(raw["alignment_ns"])
-    signals = Signals(
-        world_size=raw["world_size"],
-        steps_complete=raw["steps_complete"],
-        steps_incomplete=raw["steps_incomplete"],
-        step=_present(raw["step"]),
-        sync_overhead=None if overhead_ppb is None else overhead_ppb / 1e9,
-        arrival_skew_ns=_present(raw["arrival_skew_ns"]),
-        arrival_skew_p50_ns=_present(raw["arrival_skew_p50_ns"]),
-        arrival_skew_error_ns=_present(raw["arrival_skew_error_ns"]),
-        last_rank=_present(raw["last_rank"]),
-        slow_rank=_present(raw["slow_rank"]),
-        alignment_ns=Bound(alignment_ns, growth_ppb or 0).at(age_ns),
-        alignment_growth_ppb=growth_ppb,
-        wait_p50_ns=tuple(_present(word) for word in words[_FIRST_RANK:][: raw["world_size"]]),
-        age_ns=age_ns,
-    )
-    mode: Literal["timed", "plain"] = "timed" if raw["timed"] == 1 else "plain"
-    return signals, Plan(raw["version"], raw["from_step"], mode, raw["slack_ns"], raw["guard_ns"])
-
-
-def _epoch_words(epoch: Epoch) -> tuple[int, ...]:
-    low, high = struct.unpack("<qq", epoch.boot_id.to_bytes(16, "little"))
-    return low, high, epoch.time_namespace
-
-
-def _present(word: int) -> int | None:
-    return None if word == ABSENT else word
-
-
-def segment_path(runtime_dir: Path, identifier: str) -> Path:
-    return runtime_dir / JOBS_NAME / identifier
-
-
-class JobWriter:
-    """The daemon's end of one job's segment. Raises OSError when the file cannot be made."""
-
-    def __init__(self, path: Path, epoch: Epoch) -> None:
-        self._epoch = epoch
-        self._segment = SegmentWriter(path, *_SEGMENT)
-
-    def write(self, as_of_ns: int, signals: Signals, plan: Plan) -> None:
-        """Raises struct.error, and writes nothing, for a number that 64 bits do not hold."""
-        self._segment.write(encode_segment(self._epoch, as_of_ns, signals, plan))
-
-    def close(self) -> None:
-        self._segment.close()
-
-
-class JobReader:
-    """A rank's end: never waits, never raises because of the daemon."""
-
-    def __init__(self, path: Path, epoch: Epoch) -> None:
-        self._epoch = epoch
-        self._segment = SegmentReader(path, *_SEGMENT)
-
-    def read(self) -> tuple[Signals, Plan] | None:
-        """The signals and the plan as of now; None: no segment, another layout or boot, or nothing new for 30 s."""
-        words = self._segment.read()
-        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        found = None if words is None else decode_segment(words, self._epoch, now_ns)
-        if found is None:
-            self._segment.look_again()
-        return found
+    return Datagram(header, tuple(Mark(*fields) for fields in unpack_marks(data[body:])))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -13,16 +16,22 @@ from hypothesis import strategies as st
 
 from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
+from timesyncd.job_segment import Found
 from timesyncd.joblink import (
+    COLLECTIVE,
     MARK_SIZE,
     MAX_MARKS,
     MAX_RANKS,
+    ROOT,
     SIGNALS_VOID_AFTER_NS,
+    Datagram,
     Header,
     JobReader,
     JobWriter,
     Kind,
     Mark,
+    Method,
+    Phase,
     Plan,
     Signals,
     decode,
@@ -31,6 +40,9 @@ from timesyncd.joblink import (
     encode_segment,
     job_id,
     pack_mark,
+    split_step,
+    step_key,
+    step_text,
 )
 from timesyncd.segment import Epoch
 
@@ -49,25 +61,43 @@ HEADER = Header(
     utc_seconds_removed=37,
     grandmaster_identity="001122.fffe.334455",
     lost=9,
+    own_overhead_ns=1_234_567,
+    joined_ns=86_400_000_000_001,
 )
-MARKS = (Mark(7, 0, Kind.ALL_REDUCE, 1_000, 1_100, 2_000, 4_096), Mark(7, 1, Kind.BARRIER, -1, 0, 2**63 - 1, 0))
+MARKS = (Mark(7, 0, Kind.ALL_REDUCE, 1_000, 1_100, 2_000, 4_096), Mark(2**32 + 7, 1, Kind.BARRIER, -1, 0, 2**63 - 1, 0))
 
 EPOCH = Epoch(2**127 + 5, 4_026_531_834)
-PLAN = Plan(version=3, from_step=100, mode="timed", slack_ns=500_000, guard_ns=20_000)
+PLAN = Plan(3, 2**32 + 100, "timed", slack_ns=500_000, guard_ns=20_000, phase=Phase(120_000_000, 60_000_000, 50_000))
+EPOCH_WORDS = encode_segment(EPOCH, 0, Signals(1, 0, 0), Plan())[:3]
+
+DOCUMENT = (resources.files("timesyncd.schemas") / "joblink.md").read_text()
+
 SIGNALS = Signals(
     world_size=3,
     steps_complete=90,
     steps_incomplete=1,
+    run=2,
     step=91,
     sync_overhead=0.125,
+    sync_overhead_step=0.25,
+    sync_overhead_epoch=1.0,
     arrival_skew_ns=5_000_000,
     arrival_skew_p50_ns=4_900_000,
+    arrival_skew_p99_ns=9_100_000,
     arrival_skew_error_ns=12_000,
     last_rank=1,
     slow_rank=0,
+    comm_compute=7.5,
+    staleness_p50=0,
+    staleness_max=4,
+    update_latency_p50_ns=8_000_000,
     alignment_ns=10_000,
     alignment_growth_ppb=100_000,
+    alignment_reason="node-a and nøde-b: the sum of their gm bounds",
+    trusted=True,
+    method=Method.CLOCKS,
     wait_p50_ns=(0, 4_900_000, None),
+    joined_ns=(86_400_000_000_001, 7),
 )
 
 
@@ -93,14 +123,15 @@ def test_the_datagram_is_laid_out_as_published() -> None:
     """The first bytes stand where schemas/joblink.md draws them."""
     data = datagram()
 
-    assert data[:12] == b"TSJL" + bytes((1, 2, 0b1101, 6, 7, 0)) + struct.pack("<H", 2)
+    assert data[:12] == b"TSJL" + bytes((2, 2, 0b1101, 6, 7, 0)) + struct.pack("<H", 2)
     assert struct.unpack_from("<III", data, 12) == (2, 3, 4)
     assert data[56:64] == bytes.fromhex("001122fffe334455")
-    assert data[96:109] == "llm-7bnode-ä".encode()
-    assert len(data) == 109 + 2 * 48
+    assert struct.unpack_from("<qqq", data, 88) == (9, 1_234_567, 86_400_000_000_001)
+    assert data[112:125] == "llm-7bnode-ä".encode()
+    assert len(data) == 125 + 2 * 48
 
 
-@pytest.mark.parametrize("cut", [0, 1, 50, 96, 105, 130, 204])
+@pytest.mark.parametrize("cut", [0, 1, 50, 96, 112, 121, 146, 220])
 def test_a_datagram_that_was_cut_is_malformed(cut: int) -> None:
     """Every length but the right one is refused."""
     with pytest.raises(Malformed):
@@ -111,12 +142,13 @@ def test_a_datagram_that_was_cut_is_malformed(cut: int) -> None:
     ("offset", "octets"),
     [
         (0, b"X"),  # magic
-        (4, b"\x02"),  # version
+        (4, b"\x01"),  # version
         (5, b"\x09"),  # status
         (7, b"\x00"),  # no name
         (16, b"\x04"),  # rank 4 of 4
         (31, b"\xff"),  # a negative bound
-        (96, b"\xff"),  # not UTF-8
+        (103, b"\xff"),  # a negative overhead
+        (112, b"\xff"),  # not UTF-8
     ],
 )
 def test_a_datagram_with_a_wrong_field_is_malformed(offset: int, octets: bytes) -> None:
@@ -145,6 +177,69 @@ def test_any_bytes_are_decoded_or_malformed(noise: bytes, begin_well: bool) -> N
         pass
 
 
+def test_a_datagram_without_marks_says_that_the_rank_is_there() -> None:
+    """A rank that waits for its first step can be known already."""
+    assert decode(datagram(marks=())).marks == ()
+
+
+whole = st.integers(-(2**63), 2**63 - 1)
+counts = st.integers(0, 2**63 - 1)
+names = st.text(min_size=1, max_size=60).filter(lambda text: text.isprintable())
+headers = st.builds(
+    Header,
+    job=names,
+    attempt=st.integers(0, 2**32 - 1),
+    rank=st.integers(0, 9),
+    world_size=st.integers(10, 2**32 - 1),
+    node=names,
+    boot_id=st.integers(0, 2**128 - 1),
+    time_namespace=counts,
+    real_minus_boot_ns=whole,
+    status=st.sampled_from(ClockStatus),
+    gm_bound_ns=st.none() | counts,
+    utc_bound_ns=st.none() | counts,
+    utc_seconds_removed=st.none() | whole,
+    grandmaster_identity=st.none() | st.just("001122.fffe.334455"),
+    lost=counts,
+    own_overhead_ns=counts,
+    joined_ns=counts,
+)
+u32 = st.integers(0, 2**32 - 1)
+marks = st.builds(Mark, whole, u32, u32, whole, whole, whole, whole)
+
+
+@given(headers, st.lists(marks, max_size=4).map(tuple))
+def test_any_datagram_comes_back(header: Header, sent: tuple[Mark, ...]) -> None:
+    """Every field over its whole range, whatever stands beside it."""
+    assert decode(datagram(header, sent)) == Datagram(header, sent)
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(0, 2**32 - 1))
+def test_a_steps_key_comes_apart_again(epoch: int, step: int) -> None:
+    """It fits an int64, orders by epoch and then step, and is a bare number for people while there is one epoch."""
+    key = step_key(epoch, step)
+
+    assert split_step(key) == (epoch, step)
+    assert key < 2**63
+    assert step_text(key) == (f"{epoch}:{step}" if epoch else f"{step}")
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(0, -1), (0, 2**32), (-1, 0), (2**31, 0)])
+def test_a_step_out_of_range_has_no_key(epoch: int, step: int) -> None:
+    """It would be taken for a step of another epoch."""
+    with pytest.raises(ValueError, match=f"epoch {epoch}, step {step}"):
+        step_key(epoch, step)
+
+
+def test_kinds_are_told_as_published() -> None:
+    """schemas/joblink.md has every kind with its number and its name, and says which are joined over all ranks."""
+    rows = [row.split("|")[1:4] for row in DOCUMENT.splitlines() if re.match(r"\| \d+ \| [a-z_]+ \| ", row)]
+
+    assert [(int(number), name.strip()) for number, name, _ in rows] == [(kind, kind.label) for kind in Kind]
+    assert {int(number) for number, _, joined in rows if joined == " over all ranks "} == COLLECTIVE
+    assert ROOT < COLLECTIVE
+
+
 def test_a_job_is_named_by_user_job_and_attempt() -> None:
     """The same job of another user, or another attempt of it, has another segment."""
     names = {job_id(1000, "a", 0), job_id(1001, "a", 0), job_id(1000, "b", 0), job_id(1000, "a", 1)}
@@ -169,6 +264,81 @@ def test_absent_signals_stay_absent() -> None:
     read = decode_segment(encode_segment(EPOCH, 0, unknown, Plan()), EPOCH, 0)
 
     assert read == (replace(unknown, alignment_ns=None, wait_p50_ns=(None, None)), Plan())
+
+
+def words_drawn() -> dict[str, int]:
+    """Each field of the segment and its first word, as schemas/joblink.md draws them."""
+    drawn: dict[str, int] = {}
+    for row in DOCUMENT[DOCUMENT.index("| word | field") :].splitlines():
+        if found := re.match(r"\| (\d+)[^|]* \| ([^|]+) \|", row):
+            drawn |= {name: int(found[1]) + nth for nth, name in enumerate(re.findall(r"`(\w+)`", found[2]))}
+    return drawn
+
+
+def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
+    """Each word of a file that the writer made stands where schemas/joblink.md draws it, and the last one ends the file."""
+    path = tmp_path / "job"
+    JobWriter(path, EPOCH).write(5, SIGNALS, PLAN)
+    words = struct.unpack(f"<{path.stat().st_size // 8}q", path.read_bytes())
+    drawn = words_drawn()
+    told = {name: words[at] for name, at in drawn.items()}
+
+    assert words[:3] == (int.from_bytes(b"tsyncjob", "little"), 2, 8 * len(words))
+    assert (drawn["boot_id"], told["time_namespace"], told["as_of_ns"]) == (5, EPOCH.time_namespace, 5)
+    for name in ("version", "from_step", "slack_ns", "guard_ns"):
+        assert told[name] == getattr(PLAN, name)
+    assert [told[f"phase_{name}"] for name in ("period_ns", "shift_ns", "hold_share_ppm")] == [
+        120_000_000,
+        60_000_000,
+        50_000,
+    ]
+    for name in ("sync_overhead", "sync_overhead_step", "sync_overhead_epoch", "comm_compute"):
+        assert told[name] == getattr(SIGNALS, name) * 10**9
+    assert words[drawn["wait_p50_ns"] :][:4] == (0, 4_900_000, -(2**63), -(2**63))
+    assert words[drawn["joined_ns"] :][:3] == (86_400_000_000_001, 7, -(2**63))
+    reason = struct.pack("<32q", *words[drawn["alignment_reason"] :][:32])
+    assert reason.rstrip(b"\0").decode() == SIGNALS.alignment_reason
+    rest = set(SIGNALS.__dict__) & drawn.keys() - {"wait_p50_ns", "joined_ns", "alignment_reason", "comm_compute"}
+    assert {name: told[name] for name in rest if "overhead" not in name} == {
+        name: getattr(SIGNALS, name) for name in rest if "overhead" not in name
+    }
+    assert drawn.keys() - {"boot_id", "time_namespace", "as_of_ns", "version", "from_step", "timed", "slack_ns", "guard_ns",
+        "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm"} == SIGNALS.__dict__.keys() - {"age_ns"}  # fmt: skip
+    assert len(words) == drawn["joined_ns"] + MAX_RANKS
+
+
+@pytest.mark.parametrize("word", [0, 4, -1, -(2**63), 2**63 - 1])
+def test_words_of_a_newer_daemon_are_not_known(word: int) -> None:
+    """A method, a mode or a phase that this version has no name for is None or plain, and everything else is read."""
+    told = words_drawn()
+    words = list(encode_segment(EPOCH, 0, SIGNALS, PLAN))
+    for name in ("method", "timed", "trusted", "phase_period_ns"):
+        words[told[name] - 5] = word
+
+    read = decode_segment(words, EPOCH, 0)
+
+    assert read is not None
+    assert (read[0].method, read[0].trusted, read[1].mode) == (None, False, "plain")
+    assert (read[1].phase is None) == (word <= 0)
+    assert read[0] == replace(SIGNALS, method=None, trusted=False)
+
+
+@given(st.binary(min_size=8 * 578, max_size=8 * 578), st.booleans())
+def test_any_words_are_signals_or_none(octets: bytes, of_this_boot: bool) -> None:
+    """A newer daemon's words, or a broken one's, never raise in a training process."""
+    noise = struct.unpack("<578q", octets)
+
+    read = decode_segment((*(EPOCH_WORDS if of_this_boot else noise[:3]), *noise[3:]), EPOCH, noise[3])
+
+    assert read is None or of_this_boot
+
+
+def test_a_long_reason_is_cut_between_characters() -> None:
+    """The segment has one size, however long the nodes' names."""
+    read = decode_segment(encode_segment(EPOCH, 0, replace(SIGNALS, alignment_reason="a" + "ü" * 200), PLAN), EPOCH, 0)
+
+    assert read is not None
+    assert read[0].alignment_reason == "a" + "ü" * 127
 
 
 @pytest.mark.parametrize(
@@ -232,3 +402,27 @@ def test_a_reader_finds_a_segment_that_comes_later_and_anew(tmp_path: Path, monk
     assert (before, stale) == (None, None)
     assert found is not None
     assert found[1] == PLAN
+
+
+def test_a_segment_is_decoded_once_for_each_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals are read in every barrier: only their age, and the alignment by it, are new each time."""
+    decoded: list[Found | None] = []
+    of = Found.of
+
+    def counted(words: Sequence[int], epoch: Epoch) -> Found | None:
+        decoded.append(of(words, epoch))
+        return decoded[-1]
+
+    monkeypatch.setattr(Found, "of", counted)
+    boottime = iter((10**9, 2 * 10**9, 3 * 10**9))
+    monkeypatch.setattr("timesyncd.job_segment.time.clock_gettime_ns", lambda _: next(boottime))
+    writer, reader = JobWriter(tmp_path / "job", EPOCH), JobReader(tmp_path / "job", EPOCH)
+    writer.write(10**9, SIGNALS, PLAN)
+    first, second = reader.read(), reader.read()
+    writer.write(3 * 10**9, replace(SIGNALS, step=92), PLAN)
+    third = reader.read()
+
+    assert first == (SIGNALS, PLAN)
+    assert second == (replace(SIGNALS, age_ns=10**9, alignment_ns=110_000), PLAN)
+    assert third == (replace(SIGNALS, step=92), PLAN)
+    assert len(decoded) == 2
