@@ -5,6 +5,7 @@ Two ranks without torch, one of them slow: the smallest job that reports its ste
 """
 
 import argparse
+import contextlib
 import itertools
 import multiprocessing
 import time
@@ -14,10 +15,9 @@ from timesyncd.client import Barrier, Job, Kind
 
 
 def train(rank: int, link: Connection, options: argparse.Namespace) -> None:
-    job = Job(options.name, rank, world_size=2, runtime_dir=options.runtime_dir[rank])
+    job = Job("example", rank, world_size=2, runtime_dir=options.runtime_dir[rank])
 
     def all_reduce(value: int) -> int:
-        """The sum of both ranks' values."""
         link.send(value)
         return value + int(link.recv())
 
@@ -28,30 +28,26 @@ def train(rank: int, link: Connection, options: argparse.Namespace) -> None:
             all_reduce(1)
         verdict = barrier.wait(step)
         if rank == 0 and step % 50 == 49:
-            released = verdict.reason or f"{verdict.lateness_ns} ns after the instant"
-            print(f"step {step}: {cost(job)}; barrier {verdict.mode}: {released}", flush=True)
+            print(f"step {step}: {cost(job)}; barrier {verdict.mode}: {verdict.reason or 'on time'}", flush=True)
 
 
 def cost(job: Job) -> str:
     signals = job.signals()
     if signals is None or signals.sync_overhead is None:
-        return f"no signals; measured here alone, {job.meter.sync_overhead or 0:.0%} overhead"
+        return f"no signals; measured here alone, {job.meter.local().sync_overhead_window or 0:.0%} overhead"
     return f"{signals.sync_overhead:.0%} overhead, slow rank {signals.slow_rank}, aligned to {signals.alignment_ns} ns"
 
 
 def run(rank: int, ends: tuple[Connection, Connection], options: argparse.Namespace) -> None:
     """Until the steps are done, Ctrl-C, or the other rank's end: each keeps its own end of the pipe alone."""
     ends[1 - rank].close()
-    try:
+    with contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):
         train(rank, ends[rank], options)
-    except (EOFError, ConnectionError, KeyboardInterrupt):
-        pass
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runtime-dir", action="append", default=[], help="twice: of rank 0's and of rank 1's daemon")
-    parser.add_argument("--name", default="example")
     parser.add_argument("--steps", type=int, default=0, help="0: until interrupted")
     parser.add_argument("--slow-rank", type=int, default=1)
     parser.add_argument("--slow-ms", type=float, default=5)

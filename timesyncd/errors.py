@@ -33,3 +33,7 @@ class StoreError(TimesyncdError):
 
 class TraceError(TimesyncdError):
     """A recorded trace cannot be read further; the text names its file, the line, and what is wrong there."""
+
+
+class AlignmentError(TimesyncdError):
+    """A job's nodes do not agree as well as it requires; the text names them, and says why and what to do."""

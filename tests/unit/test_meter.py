@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
-import shutil
+import select
+import signal
 import socket
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from ast import literal_eval
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from timesyncd import joblink
 from timesyncd.bound import ClockStatus
 from timesyncd.client import meter as meter_module
-from timesyncd.client.job import Job, Place, place_from
 from timesyncd.client.meter import SEND_EVERY_NS, Meter
 from timesyncd.joblink import MAX_MARKS, SOCKET_NAME, Datagram, Header, Kind, Mark, decode
 
 QUEUE_LENGTH = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
 
 
-def header(lost: int) -> Header:
-    return Header("job", 0, 1, 2, "node", 1, 1, 0, ClockStatus.UNKNOWN, None, None, None, None, lost)
+def header(lost: int, own_overhead_ns: int) -> Header:
+    return Header("job", 0, 1, 2, "node", 1, 1, 0, ClockStatus.UNKNOWN, None, None, None, None, lost, own_overhead_ns)
 
 
 class Daemon:
@@ -57,14 +61,6 @@ class Ticks:
 
     def __call__(self) -> int:
         return self.now_ns
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a UNIX socket's address holds 107 octets."""
-    path = tempfile.mkdtemp(prefix="ts-")
-    yield Path(path)
-    shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -107,7 +103,7 @@ def test_marks_go_out_in_batches(meter: Meter, daemon: Daemon, ticks: Ticks) -> 
     assert [d.marks for d in at_once] == [(Mark(1, 0, Kind.PUSH, 100, 110, 200, 8),)]
     assert early == []
     assert [[m.step for m in d.marks] for d in batch] == [[2, 3, 4]]
-    assert batch[0].header == header(0)
+    assert replace(batch[0].header, own_overhead_ns=0) == header(0, 0)
 
 
 def test_closing_sends_the_rest_and_later_marks_are_lost(meter: Meter, daemon: Daemon, ticks: Ticks) -> None:
@@ -191,12 +187,17 @@ def test_more_marks_than_a_batch_holds_are_lost(meter: Meter, daemon: Daemon, ti
 
 def test_a_number_that_does_not_fit_is_lost(meter: Meter, daemon: Daemon) -> None:
     """A mark that the datagram cannot hold is counted, and the next one is whole."""
-    meter.mark(2**63, 0, 1, 1, 2)
-    meter.mark(1, -1, 1, 1, 2)
+    wrong: list[Any] = [(2**32, 0, 1, 1, 2), (-1, 0, 1, 1, 2), (1.5, 0, 1, 1, 2), ("1", 0, 1, 1, 2), (None, 0, 1, 1, 2)]
+    wrong += [(1, -1, 1, 1, 2), (1, 0, 2**63, 1, 2), (1, 0, 1.5, 1, 2), (1, 0, None, 1, 2), (1, 0, math.nan, 1, 2)]
+    for fields in wrong:
+        meter.mark(*fields)
     mark(meter, 5)
+    meter.mark(5, 1, -(2**63), -(2**63), 2**63 - 1)
+    meter.close()
 
-    assert [m.step for d in daemon.receive() for m in d.marks] == [5]
-    assert meter.lost == 2
+    assert [m.step for d in daemon.receive() for m in d.marks] == [5, 5]
+    assert meter.lost == len(wrong)
+    assert meter.local().steps == 0
 
 
 def test_synchronizations_are_numbered_within_their_step(meter: Meter, daemon: Daemon) -> None:
@@ -230,14 +231,192 @@ def test_a_synchronization_is_stamped_around_its_body(meter: Meter, daemon: Daem
     assert before_ns <= stamped.arrival_ns == stamped.begin_ns <= inside_ns <= stamped.end_ns <= after_ns
 
 
-def test_the_own_overhead_needs_no_daemon(meter: Meter) -> None:
-    """It is the time inside synchronizations, from the first arrival to the last end; None before there is one."""
-    before = meter.sync_overhead
-    meter.mark(1, 0, 1_000, 1_000, 1_100)
-    meter.mark(2, 0, 1_700, 1_750, 2_000)
+def test_what_the_meter_costs_is_told_with_the_marks(folder: Path, daemon: Daemon) -> None:
+    """The time in marks and in the sending of the datagrams before, which a test's own work in between is not."""
+    meter = Meter(folder / SOCKET_NAME, header)
+    began_ns = time.monotonic_ns()
+    for step in range(50):
+        with meter.sync(step):
+            time.sleep(0.001)
+        meter.stale(step, 1)
+    told = meter.own_overhead_ns
+    meter.close()
+    passed_ns = time.monotonic_ns() - began_ns
 
-    assert before is None
-    assert meter.sync_overhead == 0.4
+    assert 0 < told < passed_ns - 50_000_000
+    assert daemon.receive()[-1].header.own_overhead_ns == told
+
+
+def test_a_step_is_marked_to_the_update_of_its_parameters(meter: Meter, daemon: Daemon) -> None:
+    """From the entry to the exit; what `gradients_ready` said last lies in between, and without it the begin is the arrival."""
+    before_ns = time.time_ns()
+    with meter.step(3), meter.sync(3):
+        meter.gradients_ready()
+        ready_ns = time.time_ns()
+        meter.gradients_ready()
+    with meter.step(4):
+        pass
+    with pytest.raises(RuntimeError), meter.step(5):
+        raise RuntimeError
+    meter.gradients_ready()
+    meter.close()
+
+    sync, told, untold = (m for d in daemon.receive() for m in d.marks)
+    assert [(m.step, m.sync, m.kind) for m in (sync, told, untold)] == [(3, 0, 0), (3, 0, Kind.STEP), (4, 0, Kind.STEP)]
+    assert before_ns <= told.arrival_ns <= sync.arrival_ns <= ready_ns <= told.begin_ns <= sync.end_ns <= told.end_ns
+    assert untold.begin_ns == untold.arrival_ns <= untold.end_ns
+
+
+def test_what_is_one_ranks_own_is_numbered_apart(meter: Meter, daemon: Daemon) -> None:
+    """Pushes, pulls and ages of parameters do not move the synchronizations' numbers; a message has the number that it is given."""
+    with meter.sync(1):
+        pass
+    meter.pushed(1, 100, 150, 8)
+    meter.pulled(1, 200, 290, 9)
+    meter.stale(1, 3)
+    meter.sent(1, 70, 5)
+    meter.received(1, 71, 6)
+    with meter.sync(1):
+        pass
+    meter.close()
+
+    marks = [m for d in daemon.receive() for m in d.marks]
+    assert [(m.kind, m.sync, m.bytes) for m in marks] == [
+        (Kind.CUSTOM, 0, 0),
+        (Kind.PUSH, 0, 8),
+        (Kind.PULL, 1, 9),
+        (Kind.STALENESS, 2, 3),
+        (Kind.SEND, 70, 5),
+        (Kind.RECEIVE, 71, 6),
+        (Kind.CUSTOM, 1, 0),
+    ]
+    assert [m[3:6] for m in marks[1:3]] == [(100, 100, 150), (200, 200, 290)]
+    assert all(m.arrival_ns == m.begin_ns == m.end_ns for m in marks[3:6])
+
+
+def test_an_announcement_needs_no_mark(meter: Meter, daemon: Daemon, ticks: Ticks, folder: Path) -> None:
+    """It says that this rank is there, takes along what is kept, and tells whether anybody listened."""
+    listened = meter.announce()
+    mark(meter, 1)
+    again = meter.announce()
+    daemon.stop(folder)
+    unheard = meter.announce()
+
+    assert (listened, again, unheard, meter.lost) == (True, True, False, 0)
+
+
+def in_a_child(work: Callable[[], object]) -> object:
+    """What a forked child says that `work` gives."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, repr(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        if not select.select([reading], [], [], 60)[0]:
+            raise TimeoutError("the child hangs")
+        return literal_eval(os.read(reading, 1_000).decode() or "None")
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_forked_child_speaks_for_nobody(meter: Meter, daemon: Daemon, ticks: Ticks) -> None:
+    """It sends neither what its parent kept nor marks of its own under its name, and does not hang on a lock that nobody frees."""
+    mark(meter, 1)
+    mark(meter, 2)
+    held, freed = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with meter._lock:
+            held.set()
+            freed.wait(60)
+
+    def child() -> int:
+        ticks.now_ns += SEND_EVERY_NS
+        mark(meter, 3)
+        meter.close()
+        return meter.lost
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    try:
+        lost = in_a_child(child)
+    finally:
+        freed.set()
+        holder.join()
+    mark(meter, 4)
+    meter.close()
+
+    assert lost == 1
+    assert [[m.step for m in d.marks] for d in daemon.receive()] == [[1], [2, 4]]
+    assert meter.lost == 0
+
+
+def test_a_signal_handler_may_mark_and_close(meter: Meter, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a mark: the handler's mark is counted as lost, and every other one arrives whole."""
+    pack = joblink.pack_mark
+
+    def interrupted(*arguments: Any) -> None:
+        pack(*arguments)
+        if arguments[2] == 2:
+            meter.mark(2, 9, 1, 1, 2)
+        if arguments[2] == 3:
+            meter.close()
+
+    monkeypatch.setattr(meter_module, "pack_mark", interrupted)
+    for step in (1, 2, 3):
+        mark(meter, step)
+
+    assert [m.step for d in daemon.receive() for m in d.marks] == [1, 2]
+    assert meter.lost >= 1
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_signal_handler_may_mark_while_it_is_sent(folder: Path, daemon: Daemon, ticks: Ticks, close: bool) -> None:
+    """In the middle of `announce` or `close`: the handler's mark is counted as lost, and every other one arrives once."""
+
+    def interrupted(lost: int, own_overhead_ns: int) -> Header:
+        if numbers:
+            mark(meter, numbers.pop())
+        return header(lost, own_overhead_ns)
+
+    numbers: list[int] = []
+    meter = Meter(folder / SOCKET_NAME, interrupted)
+    for step in (1, 2, 3, 4):
+        mark(meter, step)
+    numbers.append(9)
+    if not close:
+        assert meter.announce()
+    meter.close()
+
+    assert [[m.step for m in d.marks] for d in daemon.receive()] == [[1], [2, 3, 4]]
+    assert (meter.lost, numbers) == (1, [])
+
+
+def test_a_signal_handler_may_announce_in_the_middle_of_a_mark(
+    meter: Meter, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent then, and what is kept arrives once."""
+    pack, told = joblink.pack_mark, []
+
+    def interrupted(*arguments: Any) -> None:
+        pack(*arguments)
+        if arguments[2] == 3:
+            told.append(meter.announce())
+
+    monkeypatch.setattr(meter_module, "pack_mark", interrupted)
+    for step in (1, 2, 3):
+        mark(meter, step)
+    meter.close()
+
+    assert (told, meter.lost) == ([False], 0)
+    assert [m.step for d in daemon.receive() for m in d.marks] == [1, 2, 3]
 
 
 def test_threads_may_mark_at_once(folder: Path, daemon: Daemon) -> None:
@@ -258,50 +437,3 @@ def test_threads_may_mark_at_once(folder: Path, daemon: Daemon) -> None:
     marks = [m for d in daemon.receive() for m in d.marks]
     assert len(marks) + meter.lost == 400
     assert {m[3:] for m in marks} == {(100, 110, 200, 8)}
-
-
-TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "run-7",
-    "TORCHELASTIC_RESTART_COUNT": "2",
-    "RANK": "3",
-    "WORLD_SIZE": "4",
-    "MASTER_ADDR": "10.0.0.1",
-    "MASTER_PORT": "29500",
-}
-SLURM = {"SLURM_JOB_ID": "815", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_RESTART_COUNT": "1"}
-
-
-@pytest.mark.parametrize(
-    ("environ", "place"),
-    [
-        ({}, Place(None, None, None, None)),
-        (TORCHRUN, Place("run-7", 3, 4, 2)),
-        (SLURM, Place("815", 5, 8, 1)),
-        (SLURM | TORCHRUN, Place("run-7", 3, 4, 2)),
-        (TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, Place("10.0.0.1:29500", 3, 4, 2)),
-        (TORCHRUN | SLURM | {"TORCHELASTIC_RUN_ID": "none"}, Place("815", 3, 4, 2)),
-        ({"RANK": "first", "WORLD_SIZE": "-1"}, Place(None, None, None, None)),
-    ],
-)
-def test_a_rank_finds_its_place_in_the_environment(environ: dict[str, str], place: Place) -> None:
-    """torchrun's word before Slurm's; a job without a name of its own is called by its rendezvous address."""
-    assert place_from(environ) == place
-
-
-def test_a_job_tells_who_it_is(folder: Path, daemon: Daemon) -> None:
-    """What is given counts before the environment; a name too long for a datagram is cut between two characters."""
-    job = Job("ü" * 300, rank=1, world_size=2, attempt=3, node="here", runtime_dir=folder)
-    with job.meter.sync(1):
-        pass
-    job.close()
-
-    head = daemon.receive()[0].header
-    assert (head.job, head.rank, head.world_size, head.attempt, head.node) == ("ü" * 127, 1, 2, 3, "here")
-    assert (head.status, head.gm_bound_ns, head.grandmaster_identity) == (ClockStatus.UNKNOWN, None, None)
-    assert (job.signals(), job.plan().mode) == (None, "plain")
-
-
-def test_an_impossible_place_is_a_mistake_of_the_caller(folder: Path) -> None:
-    """A rank outside its world is refused at construction, the one place that may."""
-    with pytest.raises(ValueError, match="rank 2 of 2"):
-        Job("job", rank=2, world_size=2, runtime_dir=folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,10 @@ from pathlib import Path
 from timesyncd.bound import Interval
 from timesyncd.client.clock import Clock
 from timesyncd.client.meter import Meter
+from timesyncd.client.places import record_dir
 from timesyncd.client.places import runtime_dir as find_runtime_dir
+from timesyncd.client.recorder import Recorder
+from timesyncd.client.requirement import wait_for_alignment
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.joblink import MAX_NAME, SOCKET_NAME, Header, JobReader, Plan, Signals, job_id, segment_path
 from timesyncd.segment import Epoch
@@ -34,23 +38,39 @@ def place_from(environ: Mapping[str, str]) -> Place:
     """
     What torchrun, else Slurm, put into the environment; a number that is none counts as absent.
 
-    A job without a name of its own (torchrun's run id defaults to "none") is called by its rendezvous address.
+    A job without a name of its own (torchrun's run id defaults to "none") is called by its rendezvous address (a loopback one: and
+    this host's name, since every host has it), one of Slurm's by its job and step.
     """
 
     def number(*names: str) -> int | None:
         found = (environ.get(name, "") for name in names)
         return next((int(text) for text in found if text.isdecimal() and int(text) <= _LARGEST), None)
 
-    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    name = (run_id if run_id != "none" else "") or environ.get("SLURM_JOB_ID")
-    if not name and "MASTER_ADDR" in environ:
-        name = f"{environ['MASTER_ADDR']}:{environ.get('MASTER_PORT', '')}"
+    # Each of torchrun's agents counts its own restarts, so with several of them the ranks of one job would not find each other.
+    agents_attempt = ("TORCHELASTIC_RESTART_COUNT",) if environ.get("GROUP_WORLD_SIZE") == "1" else ()
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "")
+    address = _rendezvous(environ)
+    # One job of torchrun's may be started by several steps of Slurm's.
+    names = (run_id if run_id != "none" else "", address if run_id else "", _slurm_name(environ), address)
     return Place(
-        name=name or None,
+        name=next(filter(None, names), None),
         rank=number("RANK", "SLURM_PROCID"),
         world_size=number("WORLD_SIZE", "SLURM_NTASKS"),
-        attempt=number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
+        attempt=number(*agents_attempt, "SLURM_RESTART_COUNT"),
     )
+
+
+def _rendezvous(environ: Mapping[str, str]) -> str:
+    """Empty: none."""
+    host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    is_loopback = host in ("localhost", "::1") or host.startswith("127.")
+    return f"{host}:{port}" + (f" on {socket.gethostname()}" if is_loopback else "") if host else ""
+
+
+def _slurm_name(environ: Mapping[str, str]) -> str:
+    """Job and step, since the steps of one allocation may run at the same time; empty: none of Slurm's."""
+    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    return f"{job}.{step}" if job and step else job
 
 
 class Job:
@@ -70,6 +90,7 @@ class Job:
         attempt: int | None = None,
         node: str | None = None,
         runtime_dir: Path | str | None = None,
+        record: Path | str | None = None,
     ) -> None:
         found = place_from(os.environ)
         self.name = _clipped(name or found.name or f"process-{os.getpid()}")
@@ -79,29 +100,51 @@ class Job:
         if not (0 <= self.rank < self.world_size <= _LARGEST and 0 <= self.attempt <= _LARGEST):
             raise ValueError(f"rank {self.rank} of {self.world_size}, attempt {self.attempt}: no such place in a job")
         self.node = _clipped(node or socket.gethostname())
-        folder = find_runtime_dir(runtime_dir)
+        self.joined_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self.runtime_dir = folder = find_runtime_dir(runtime_dir)
         self.clock = Clock(folder)
         self._epoch = Epoch(boot_id(), time_namespace())
-        self._reader = JobReader(segment_path(folder, job_id(os.getuid(), self.name, self.attempt)), self._epoch)
-        self.meter = Meter(folder / SOCKET_NAME, self._header)
+        identity = job_id(os.getuid(), self.name, self.attempt)
+        self._reader = JobReader(segment_path(folder, identity), self._epoch)
+        marks = record_dir(record)
+        self.meter = Meter(folder / SOCKET_NAME, self._header, Recorder(marks, self.rank, identity) if marks else None)
         atexit.register(self.close)
 
     def signals(self) -> Signals | None:
-        """The job's signals as of now; None: nothing from the hub within 30 s, or no daemon here."""
-        found = self._reader.read()
+        """
+        The job's signals as of now; None: no daemon here, nothing from the hub within 30 s, or it has not heard this process yet,
+        so that what it says is of a former run.
+        """
+        found = self._read()
         return None if found is None else found[0]
 
     def plan(self) -> Plan:
-        """How the barrier is to be run; the plain plan when nothing was heard."""
-        found = self._reader.read()
+        """How the barrier is to be run; the plain plan where there are no signals."""
+        found = self._read()
         return Plan() if found is None else found[1]
+
+    def require_alignment(self, max_ns: int, timeout_s: float = 30.0) -> Signals:
+        """
+        Wait until the hub says that no two clocks of this job's nodes differ by more than `max_ns`. The one call that waits for
+        timesyncd; every rank of the job has to make it, or to mark steps, since the hub judges all of them together.
+
+        Raises AlignmentError when that is not so within `timeout_s`, in one line: which nodes, why, what to do; ValueError for a
+        negative `max_ns` and for a time that is no number.
+        """
+        if max_ns < 0:
+            raise ValueError(f"max_ns = {max_ns}: at least 0 is wanted")
+        return wait_for_alignment(self, max_ns, timeout_s)
 
     def close(self) -> None:
         """Send the last marks. Reading signals still works afterwards."""
         atexit.unregister(self.close)
         self.meter.close()
 
-    def _header(self, lost: int) -> Header:
+    def _read(self) -> tuple[Signals, Plan] | None:
+        found = self._reader.read()
+        return found if found is not None and self.joined_ns in found[0].joined_ns else None
+
+    def _header(self, lost: int, own_overhead_ns: int) -> Header:
         gm, known = self.clock.gm_now(), self.clock.snapshot()
         return Header(
             job=self.name,
@@ -118,6 +161,8 @@ class Job:
             utc_seconds_removed=None if known is None else known.utc_seconds_removed,
             grandmaster_identity=None if known is None else known.grandmaster_identity,
             lost=lost,
+            own_overhead_ns=own_overhead_ns,
+            joined_ns=self.joined_ns,
         )
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from weakref import WeakSet
 
-from timesyncd.joblink import MARK_SIZE, MAX_MARKS, Header, Kind, encode_header, pack_mark
+from timesyncd.client.local import Local, Own
+from timesyncd.client.numbering import NO_KEY, Numbering
+from timesyncd.client.recorder import Recorder
+from timesyncd.joblink import MARK_SIZE, MAX_MARKS, Header, Kind, encode_header, pack_mark, unpack_marks
 
 #: At most ten datagrams a second: the kernel's queue holds ten by default, for all ranks of a node together.
 SEND_EVERY_NS = 100_000_000
+
+#: Reading the CPU's time would cost half a mark. What lasts longer than this was interrupted.
+_LONGEST_MARK_NS = 50_000
 
 _realtime_ns = time.time_ns
 _monotonic_ns = time.monotonic_ns
@@ -23,41 +32,72 @@ class Meter:
     """
     Never waits, never raises because of the daemon, never grows: what cannot be kept or sent is counted in `lost`.
 
-    The marking call itself sends when 100 ms have passed since the last datagram, so after a pause the newest marks may lie
-    here until the next one, or `close`. `header` gives a datagram's header from the number of marks lost so far.
+    Steps are the job's own numbers; they may begin anew with each epoch (`epoch`). The marking call itself sends when 100 ms have
+    passed since the last datagram, so after a pause the newest marks may lie here until the next one, or `close`. `header` gives a
+    datagram's header from the number of marks lost and `own_overhead_ns` so far. Threads and signal handlers may mark at any time.
+    After a fork the child's marks are lost: it is another process, and no rank until it makes a Job of its own.
     """
 
-    def __init__(self, path: Path, header: Callable[[int], Header]) -> None:
+    def __init__(self, path: Path, header: Callable[[int, int], Header], recorder: Recorder | None = None) -> None:
         self._path = str(path)
         self._header = header
+        self._recorder = recorder
         self._buffer = bytearray(MAX_MARKS * MARK_SIZE)
-        self._count = 0
-        self._lost = 0
+        self._count = self._added = 0
+        self._dropped = self._undelivered = self._unrecorded = 0
+        self._own_ns = 0
         self._sent_ns = _monotonic_ns() - SEND_EVERY_NS
-        self._step: int | None = None
-        self._sync = 0
-        self._first_ns: int | None = None
-        self._last_ns = 0
-        self._inside_ns = 0
-        # Re-entrant: a signal handler may mark, or close, in the middle of a mark.
+        self._numbering, self._own = Numbering(), Own()
+        self._open_step: Step | None = None
+        # Re-entrant, since a signal handler may close, or mark, in the middle of a mark; the latter is lost.
         self._lock = threading.RLock()
+        self._busy = False
+        self._pid = os.getpid()
         self._socket = _unbound_socket()
+        _METERS.add(self)
 
     @property
     def lost(self) -> int:
         """How many marks the daemon never got, since the start."""
-        return self._lost
+        return self._dropped + self._undelivered
 
     @property
-    def sync_overhead(self) -> float | None:
-        """
-        This rank's own time in synchronization, as a ratio of the time from its first arrival to its last end.
+    def unrecorded(self) -> int:
+        """How many marks the recording lacks, where one was asked for: it has come to its end."""
+        return self._unrecorded
 
-        Measured here alone, with or without a daemon; `Job.signals().sync_overhead` is the whole job's. None: no mark yet.
+    @property
+    def own_overhead_ns(self) -> int:
         """
-        if self._first_ns is None or self._last_ns <= self._first_ns:
-            return None
-        return self._inside_ns / (self._last_ns - self._first_ns)
+        What metering cost this rank since the start: the time in marks and in what is done for them
+        (`spent`; 50 us of each at most: beyond that something else ran), and the CPU time of sending and recording.
+        """
+        return self._own_ns
+
+    def local(self) -> Local:
+        """What this rank measured of itself alone, with or without a daemon; `Job.signals()` is of the whole job."""
+        with self._lock:
+            self._add_up()
+            return self._own.told()
+
+    def epoch(self, number: int) -> None:
+        """
+        Steps from now on are of this epoch. Without it a step below half of the last one begins the next epoch.
+
+        Raises ValueError: not within 0 to 2^31 - 1.
+        """
+        with self._lock:
+            self._numbering.epoch(number)
+
+    def key(self, step: int) -> int:
+        """The step's key in plans and signals; -1 for what is no step's number."""
+        with self._lock:
+            return self._numbering.key(step)
+
+    def next_sync(self, step: int) -> int:
+        """The number of the step's next synchronization, from 0."""
+        with self._lock:
+            return self._numbering.next_sync(step)[1]
 
     def sync(self, step: int, kind: Kind = Kind.CUSTOM, bytes: int = 0) -> Sync:
         """
@@ -67,12 +107,18 @@ class Meter:
         """
         return Sync(self, step, kind, bytes)
 
-    def next_sync(self, step: int) -> int:
-        """The number of the step's next synchronization, from 0."""
-        with self._lock:
-            self._sync = self._sync + 1 if step == self._step else 0
-            self._step = step
-            return self._sync
+    def step(self, step: int) -> Step:
+        """
+        Mark the step that runs inside `with`, to the update of its parameters; nothing when it raises.
+
+        `gradients_ready()` inside says that this rank's own last gradient is there. Synchronizations are marked by themselves.
+        """
+        return Step(self, step)
+
+    def gradients_ready(self) -> None:
+        """This rank's own last gradient of the open step is ready: from now on it waits for the others' and for the update."""
+        if self._open_step is not None:
+            self._open_step.begin_ns = _realtime_ns()
 
     def mark(
         self,
@@ -84,68 +130,184 @@ class Meter:
         kind: Kind = Kind.CUSTOM,
         bytes: int = 0,
     ) -> None:
-        """One synchronization that the caller timed, in CLOCK_REALTIME nanoseconds."""
+        """
+        What the caller timed, in CLOCK_REALTIME nanoseconds: ready for it, from then on did nothing but wait, over.
+
+        `step` may be the one before the last as well. A second mark with the same step and sync is compared with nothing.
+        """
+        started_ns = _monotonic_ns()
         with self._lock:
-            try:
-                self._keep((step, sync, kind, arrival_ns, begin_ns, end_ns, bytes))
-            except struct.error:
-                self._lost += 1
-                return
-            if self._first_ns is None:
-                self._first_ns = arrival_ns
-            self._last_ns = end_ns
-            self._inside_ns += end_ns - arrival_ns
-            if _monotonic_ns() - self._sent_ns >= SEND_EVERY_NS:
-                self._send()
+            key = self._numbering.late_key(step)
+            self._keep(started_ns, key, sync, arrival_ns, begin_ns, end_ns, kind, bytes)
+
+    def mark_at(
+        self, key: int, sync: int, arrival_ns: int, begin_ns: int, end_ns: int, kind: Kind = Kind.CUSTOM, bytes: int = 0
+    ) -> None:
+        """The same, however late: for a step whose key was taken (`key`) while it was under way."""
+        started_ns = _monotonic_ns()
+        with self._lock:
+            self._keep(started_ns, key, sync, arrival_ns, begin_ns, end_ns, kind, bytes)
+
+    def lose(self, marks: int = 1) -> None:
+        """Count marks that the caller could not make."""
+        with self._lock:
+            self._dropped += marks
+
+    def spent(self, started_ns: int, own_ns: int) -> None:
+        """
+        Count the caller's work for its marks since CLOCK_MONOTONIC `started_ns`, when `own_overhead_ns` was `own_ns`: what was counted
+        since then is part of it. Of it, too, 50 us at most.
+        """
+        with self._lock:
+            self._own_ns = max(self._own_ns, own_ns + min(_monotonic_ns() - started_ns, _LONGEST_MARK_NS))
+
+    def pushed(self, step: int, request_ns: int, reply_ns: int, bytes: int = 0) -> None:
+        """Gradients given to a parameter server, from the request to its reply, in CLOCK_REALTIME nanoseconds."""
+        self._other(step, Kind.PUSH, request_ns, reply_ns, bytes)
+
+    def pulled(self, step: int, request_ns: int, reply_ns: int, bytes: int = 0) -> None:
+        """Parameters taken from a parameter server, from the request to its reply, in CLOCK_REALTIME nanoseconds."""
+        self._other(step, Kind.PULL, request_ns, reply_ns, bytes)
+
+    def stale(self, step: int, updates: int) -> None:
+        """The parameters that this step used were so many updates behind."""
+        now_ns = _realtime_ns()
+        self._other(step, Kind.STALENESS, now_ns, now_ns, updates)
+
+    def sent(self, step: int, message: int, bytes: int = 0) -> None:
+        """A message was given to the transport now. Its number is unique in the step, and the receiver's too."""
+        now_ns = _realtime_ns()
+        self.mark(step, message, now_ns, now_ns, now_ns, Kind.SEND, bytes)
+
+    def received(self, step: int, message: int, bytes: int = 0) -> None:
+        """All of a message is there now."""
+        now_ns = _realtime_ns()
+        self.mark(step, message, now_ns, now_ns, now_ns, Kind.RECEIVE, bytes)
+
+    def announce(self) -> bool:
+        """Send what is kept, or that this rank is there. Whether a daemon took it; a signal handler in the middle of a mark sends nothing."""
+        with self._lock:
+            return not self._busy and self._send_alone()
 
     def close(self) -> None:
         """Send what is left. Later marks are counted as lost."""
         with self._lock:
             if self._count:
-                self._send()
+                self._send_alone()
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
+            if self._recorder is not None and os.getpid() == self._pid:
+                self._recorder.close()
 
-    def _keep(self, fields: tuple[int, int, int, int, int, int, int]) -> None:
-        """Raises struct.error for a number that the datagram does not hold."""
-        if self._count == MAX_MARKS:
-            self._lost += 1
-            return
-        pack_mark(self._buffer, self._count * MARK_SIZE, *fields)
-        self._count += 1
+    def _other(self, step: int, kind: Kind, begin_ns: int, end_ns: int, bytes: int) -> None:
+        started_ns = _monotonic_ns()
+        with self._lock:
+            key, number = self._numbering.next_other(step)
+            self._keep(started_ns, key, number, begin_ns, begin_ns, end_ns, kind, bytes)
 
-    def _send(self) -> None:
-        """One datagram of all that is kept; whatever happens to it, the buffer is free again."""
-        count, self._count = self._count, 0
-        self._sent_ns = _monotonic_ns()
-        if self._socket is None:
-            self._lost += count
+    def _keep(
+        self,
+        started_ns: int,
+        key: int,
+        sync: int,
+        arrival_ns: int,
+        begin_ns: int,
+        end_ns: int,
+        kind: int,
+        bytes: int,
+    ) -> None:
+        if self._busy or key == NO_KEY:
+            self._dropped += 1
             return
+        self._busy = True
         try:
-            head = encode_header(self._header(self._lost), count)
+            count = self._count
+            if count < MAX_MARKS:
+                pack_mark(self._buffer, count * MARK_SIZE, key, sync, kind, arrival_ns, begin_ns, end_ns, bytes)
+                self._count = count + 1
+            else:
+                self._dropped += 1
+            now_ns = _monotonic_ns()
+            self._own_ns += min(now_ns - started_ns, _LONGEST_MARK_NS)
+            if now_ns - self._sent_ns >= SEND_EVERY_NS:
+                self._send(now_ns)
+        except struct.error:  # a number that the datagram does not hold, or none
+            self._dropped += 1
+        finally:
+            self._busy = False
+
+    def _add_up(self) -> None:
+        """What was marked since, for `local`: in a batch, so that a mark need not wait for it."""
+        new = memoryview(self._buffer)[self._added * MARK_SIZE : self._count * MARK_SIZE]
+        self._added = self._count
+        self._own.add_all(unpack_marks(new))
+
+    def _send_alone(self) -> bool:
+        """Not by a mark: what a signal handler marks meanwhile is lost here too."""
+        was_busy, self._busy = self._busy, True
+        try:
+            return self._send(_monotonic_ns())
+        finally:
+            self._busy = was_busy
+
+    def _send(self, now_ns: int) -> bool:
+        """One datagram of all that is kept; whatever happens to it, the buffer is free again. Whether a daemon took it."""
+        began_ns = time.thread_time_ns()
+        try:
+            return self._sent(now_ns)
+        finally:
+            self._own_ns += time.thread_time_ns() - began_ns
+
+    def _sent(self, now_ns: int) -> bool:
+        self._add_up()
+        count, self._count, self._added = self._count, 0, 0
+        self._sent_ns = now_ns
+        sending = self._socket
+        if sending is None or os.getpid() != self._pid:
+            self._undelivered += count
+            return False
+        try:
+            header = self._header(self._dropped + self._undelivered, self._own_ns)
             marks = memoryview(self._buffer)[: count * MARK_SIZE]
+            self._record(header, marks, count)
             # Never connected: a connected socket stays dead after the daemon's restart.
-            self._socket.sendmsg((head, marks), (), socket.MSG_DONTWAIT, self._path)
+            sending.sendmsg((encode_header(header, count), marks), (), socket.MSG_DONTWAIT, self._path)
         except (OSError, struct.error):
-            self._lost += count
+            self._undelivered += count
+            return False
+        return True
+
+    def _record(self, header: Header, marks: memoryview, count: int) -> None:
+        """What no daemon took is in the recording all the same, so there it is not lost."""
+        if self._recorder is not None:
+            head = encode_header(replace(header, lost=self._dropped), count)
+            self._unrecorded += 0 if self._recorder.write(head, marks) else count
+
+    def _begin_as_child(self) -> None:
+        """After a fork: what was kept is the parent's to send, and whoever held the lock is not here."""
+        self._lock = threading.RLock()
+        self._busy = False
+        self._count = self._added = 0
 
 
 class Sync:
     """What `Meter.sync` gives."""
 
-    __slots__ = ("_arrival_ns", "_bytes", "_kind", "_meter", "_step", "_sync")
+    __slots__ = ("_arrival_ns", "_bytes", "_key", "_kind", "_meter", "_step", "_sync")
 
     def __init__(self, meter: Meter, step: int, kind: Kind, bytes: int) -> None:
         self._meter = meter
         self._step = step
         self._kind = kind
         self._bytes = bytes
-        self._sync = 0
-        self._arrival_ns = 0
 
     def __enter__(self) -> None:
-        self._sync = self._meter.next_sync(self._step)
+        started_ns = _monotonic_ns()
+        meter = self._meter
+        with meter._lock:
+            self._key, self._sync = meter._numbering.next_sync(self._step)
+            meter._own_ns += min(_monotonic_ns() - started_ns, _LONGEST_MARK_NS)
         self._arrival_ns = _realtime_ns()
 
     def __exit__(
@@ -153,8 +315,48 @@ class Sync:
     ) -> None:
         end_ns = _realtime_ns()
         if kind is None:
+            started_ns = _monotonic_ns()
             begin_ns = self._arrival_ns
-            self._meter.mark(self._step, self._sync, begin_ns, begin_ns, end_ns, self._kind, self._bytes)
+            meter = self._meter
+            with meter._lock:
+                meter._keep(started_ns, self._key, self._sync, begin_ns, begin_ns, end_ns, self._kind, self._bytes)
+
+
+class Step:
+    """What `Meter.step` gives."""
+
+    __slots__ = ("_arrival_ns", "_key", "_meter", "_step", "begin_ns")
+
+    def __init__(self, meter: Meter, step: int) -> None:
+        self._meter = meter
+        self._step = step
+
+    def __enter__(self) -> None:
+        self._key = self._meter.key(self._step)
+        self._meter._open_step = self
+        self._arrival_ns = self.begin_ns = _realtime_ns()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end_ns = _realtime_ns()
+        meter = self._meter
+        meter._open_step = None
+        if kind is None:
+            started_ns = _monotonic_ns()
+            with meter._lock:
+                meter._keep(started_ns, self._key, 0, self._arrival_ns, self.begin_ns, end_ns, Kind.STEP, 0)
+
+
+_METERS: WeakSet[Meter] = WeakSet()
+
+
+def _begin_as_child() -> None:
+    for meter in _METERS:
+        meter._begin_as_child()
+
+
+os.register_at_fork(after_in_child=_begin_as_child)
 
 
 def _unbound_socket() -> socket.socket | None:

@@ -1,4 +1,4 @@
-"""Where the daemon's runtime folder is."""
+"""Where the daemon's runtime folder is, and where a rank records its marks."""
 
 from __future__ import annotations
 
@@ -11,3 +11,9 @@ DEFAULT = Path("/run/timesyncd")
 def runtime_dir(argument: Path | str | None = None) -> Path:
     """The argument, else TIMESYNCD_RUNTIME_DIR, else /run/timesyncd."""
     return Path(argument or os.environ.get("TIMESYNCD_RUNTIME_DIR") or DEFAULT)
+
+
+def record_dir(argument: Path | str | None = None) -> Path | None:
+    """The argument, else TIMESYNCD_RECORD, else None: nothing is recorded."""
+    folder = argument or os.environ.get("TIMESYNCD_RECORD")
+    return Path(folder) if folder else None
