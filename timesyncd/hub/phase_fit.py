@@ -1,0 +1,152 @@
+"""
+A job's step as the link sees it: how long it would be if the job had the link to itself, and when in it the job sends. Pure.
+
+A period measured while jobs contend is inflated, and so is a transfer. A link that is shared fairly gives each of n jobs that send at
+once an n-th: so a transfer's length, with each moment divided by the number of jobs that send then, is its length alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
+from typing import NamedTuple
+
+from timesyncd.client.phase import wait_ns
+from timesyncd.joblink import Phase
+from timesyncd.overhead import percentile
+
+#: What a fit looks back on, and the least that it is made of.
+MOST_STEPS, FEWEST_STEPS = 50, 20
+
+#: In parts of a thousand of the step: what one step in ten computes longer than the median, and how much transfers may differ between their
+#: quartiles; a job beyond that has no period to plan by. The latter is wider: it is reckoned from shares that are never quite fair.
+COMPUTE_WITHIN, ARC_WITHIN = 100, 150
+
+
+class StepTimes(NamedTuple):
+    """
+    One step of a whole job on the common clock, in ns: its last rank began and ended it; its first transfer began when the last
+    rank had arrived, its last one ended when the last rank had it. `step` is the key.
+    """
+
+    step: int
+    start_ns: int
+    end_ns: int
+    sends_ns: int
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """
+    Medians over the newest steps, in ns. `period_ns` is from step to step as it was, and `mean_ns` its mean; `alone_ns` as it would be without other jobs and
+    without holds, `slow_ns` so for nine steps of ten. In such a step the job sends for `arc_ns`, `offset_ns` after its start;
+    `rest_ns` lies between a step's end and the next one's start. `newest` is the last step seen.
+    """
+
+    period_ns: int
+    mean_ns: int
+    alone_ns: int
+    slow_ns: int
+    arc_ns: int
+    offset_ns: int
+    rest_ns: int
+    newest: StepTimes
+
+
+def fit(
+    steps: Sequence[StepTimes],
+    others: Sequence[Sequence[StepTimes]],
+    phase: Phase | None = None,
+    rest_ns: int | None = None,
+) -> Fit | str:
+    """
+    A job's fit, or why there is none. `others`: the other jobs on the link, each in order of time. `phase` was in force in all these
+    steps; then what lies between steps is partly a hold, and `rest_ns`, as it was without, stands for it.
+    """
+    steps = _seen_by_all(steps, others)[-MOST_STEPS:]
+    pairs = [(one, next_) for one, next_ in pairwise(steps) if next_.step == one.step + 1]
+    if len(pairs) < FEWEST_STEPS:
+        return f"{len(pairs)} steps in a row known, {FEWEST_STEPS} needed"
+    begun = _begun(steps, pairs, phase)
+    arcs = [alone_ns(one, others) for one in steps]
+    if rest_ns is None:
+        rest_ns = max(0, median_low(next_.start_ns - one.end_ns for one, next_ in pairs))
+    computes = [one.end_ns - begun[one.step] - (one.sent_ns - one.sends_ns) + rest_ns for one, _ in pairs]
+    arc_ns, compute_ns = percentile(arcs, 50), percentile(computes, 50)
+    late_ns = percentile(computes, 90) - compute_ns
+    spread_ns = percentile(arcs, 75) - percentile(arcs, 25)
+    length_ns = compute_ns + arc_ns
+    if late_ns * 1000 > COMPUTE_WITHIN * length_ns or spread_ns * 1000 > ARC_WITHIN * length_ns:
+        return "no stable period"
+    return Fit(
+        period_ns=median_low(next_.start_ns - one.start_ns for one, next_ in pairs),
+        mean_ns=sum(next_.start_ns - one.start_ns for one, next_ in pairs) // len(pairs),
+        alone_ns=length_ns,
+        slow_ns=length_ns + late_ns,
+        arc_ns=arc_ns,
+        offset_ns=median_low(one.sends_ns - begun[one.step] for one in steps),
+        rest_ns=rest_ns,
+        newest=steps[-1],
+    )
+
+
+def _begun(
+    steps: Sequence[StepTimes], pairs: Sequence[tuple[StepTimes, StepTimes]], phase: Phase | None
+) -> dict[int, int]:
+    """
+    When each step's work began: after its hold. Steps that are marked back to back, as from one update to the next, have it inside; where time lies
+    between marks, it is there.
+    """
+    between_ns = max(next_.start_ns - one.end_ns for one, next_ in pairs)
+    if phase is None or between_ns * 100 > phase.period_ns:
+        return {one.step: one.start_ns for one in steps}
+    return {one.step: one.start_ns + wait_ns(phase, one.start_ns) for one in steps}
+
+
+def _seen_by_all(steps: Sequence[StepTimes], others: Sequence[Sequence[StepTimes]]) -> Sequence[StepTimes]:
+    """Without the newest, of which it is not yet known who else sent then; unless too few are left, as beside a job that pauses."""
+    until_ns = min((other[-1].end_ns for other in others if other), default=steps[-1].end_ns if steps else 0)
+    seen = [step for step in steps if step.end_ns <= until_ns]
+    return seen if len(seen) > FEWEST_STEPS else steps
+
+
+def alone_ns(step: StepTimes, others: Sequence[Sequence[StepTimes]]) -> int:
+    """How long a step's transfer would have lasted alone, where jobs that send at once share the link fairly."""
+    edges: dict[int, int] = {step.sends_ns: 0, step.sent_ns: 0}
+    for other in others:
+        index = bisect_left(other, step.sends_ns, key=lambda each: each.sent_ns)
+        while index < len(other) and other[index].sends_ns < step.sent_ns:
+            for at_ns, change in ((other[index].sends_ns, 1), (other[index].sent_ns, -1)):
+                at_ns = min(max(at_ns, step.sends_ns), step.sent_ns)
+                edges[at_ns] = edges.get(at_ns, 0) + change
+            index += 1
+    alone, senders = 0, 1
+    for (begin_ns, change), (end_ns, _) in pairwise(sorted(edges.items())):
+        senders += change
+        alone += (end_ns - begin_ns) // senders
+    return alone
+
+
+def circular_median(values_ns: Sequence[int], period_ns: int) -> int:
+    """The median of instants (one or more) as places in a period, counted from the newest one so that the seam does not matter."""
+    newest_ns, half_ns = values_ns[-1], period_ns // 2
+    return (
+        newest_ns + median_low((each - newest_ns + half_ns) % period_ns - half_ns for each in values_ns)
+    ) % period_ns
+
+
+def drift_ns(steps: Sequence[StepTimes], sends_ns: int, period_ns: int) -> int:
+    """How far the steps (one or more) send from their place in the period; positive = later."""
+    at_ns = circular_median([step.sends_ns for step in steps], period_ns)
+    return (at_ns - sends_ns + period_ns // 2) % period_ns - period_ns // 2
+
+
+def sending_share(steps: Sequence[StepTimes]) -> float:
+    """The part of the time for which a job sends, over the newest of its steps (one or more)."""
+    steps = steps[-MOST_STEPS:]
+    lasted_ns = steps[-1].end_ns - steps[0].start_ns
+    return sum(step.sent_ns - step.sends_ns for step in steps) / lasted_ns if lasted_ns > 0 else 0.0
