@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from process_group import printed_by
 
 pytestmark = pytest.mark.integration
 
@@ -36,14 +34,6 @@ port = 0
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a UNIX socket's address holds 107 octets."""
-    path = tempfile.mkdtemp(prefix="ts-")
-    yield Path(path)
-    shutil.rmtree(path)
-
-
-@pytest.fixture
 def daemon(folder: Path) -> Iterator[None]:
     """A node's daemon with the hub in it, and no clock source at all."""
     config = folder / "timesyncd.toml"
@@ -61,22 +51,8 @@ def daemon(folder: Path) -> Iterator[None]:
 
 def run_example(name: str, folder: Path, steps: int) -> list[str]:
     """The lines that it printed, one in 50 steps; its processes end with it, whatever happens."""
-    process = subprocess.Popen(
-        (*COMMANDS[name], "--steps", str(steps)),
-        env=os.environ | {"TIMESYNCD_RUNTIME_DIR": str(folder), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        printed, _ = process.communicate(timeout=120)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-
-    assert process.returncode == 0
-    return printed.splitlines()
+    command = (*COMMANDS[name], "--steps", str(steps))
+    return printed_by(command, {"TIMESYNCD_RUNTIME_DIR": str(folder)}).splitlines()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,145 +1,43 @@
-"""The barrier: who decides, who holds, and that no two views of the world can hang a job. Threads are the ranks."""
+"""The barrier: who decides, who holds, and that no two views of the ranks can hang a job. Threads are the ranks."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import queue
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rank_views import APART, MS, ONE_CLOCK, PLAN, VIEWS, Ranks
 
-from timesyncd import segment
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
-from timesyncd.client import barrier as barrier_module
-from timesyncd.client.barrier import (
-    MAX_HOLD_NS,
-    PLAIN,
-    Barrier,
-    Verdict,
-    after_hold,
-    hold_until,
-    why_plain,
-    without_hold,
-)
-from timesyncd.client.job import Job
-from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
-from timesyncd.joblink import JobWriter, Plan, Signals, job_id, segment_path
-from timesyncd.shm import SegmentWriter
+from timesyncd.bound import Reason
+from timesyncd.client import release
+from timesyncd.client.barrier import Barrier
+from timesyncd.client.release import MAX_HOLD_NS, PLAIN, Verdict, after_hold, hold_until, why_plain, without_hold
+from timesyncd.joblink import Plan, Signals
 
-EPOCH = segment.Epoch(boot_id(), time_namespace())
-MS = 1_000_000
-PLAN = Plan(version=1, mode="timed", slack_ns=2 * MS, guard_ns=MS)
-APART = Signals(world_size=2, steps_complete=5, steps_incomplete=0, alignment_ns=50_000, alignment_growth_ppb=0)
-ONE_CLOCK = replace(APART, alignment_ns=0)
-
-
-@dataclass(frozen=True)
-class View:
-    """What one rank sees: its clock's bound against the grandmaster (None: unknown), and what its daemon wrote."""
-
-    gm_bound_ns: int | None = None
-    signals: Signals | None = None
-    plan: Plan = PLAN
-    age_ns: int = 0
-
-
-VIEWS = {
-    "no daemon": View(),
-    "clock alone": View(40_000),
-    "timed": View(40_000, APART),
-    "clock unknown": View(None, APART),
-    "one clock": View(None, ONE_CLOCK),
-    "plain": View(40_000, APART, replace(PLAN, mode="plain")),
-    "later": View(40_000, APART, replace(PLAN, from_step=10**6)),
-    "stale": View(40_000, APART, age_ns=10**12),
-    "unaligned": View(40_000, replace(APART, alignment_ns=None)),
-    "too long": View(40_000, APART, replace(PLAN, slack_ns=10**15)),
-    "longer slack": View(40_000, APART, replace(PLAN, version=2, slack_ns=9 * MS)),
-}
-
-
-def show(view: View, folder: Path, name: str) -> None:
-    """Write what a daemon with this view writes."""
-    now_ns = SystemClocks().boottime_ns()
-    (folder / "jobs").mkdir()
-    if view.signals is not None:
-        path = segment_path(folder, job_id(os.getuid(), name, 0))
-        JobWriter(path, EPOCH).write(now_ns - view.age_ns, view.signals, view.plan)
-    gm = unbounded(Reason.PHC_NOT_MEASURED) if view.gm_bound_ns is None else Bound(view.gm_bound_ns)
-    status = ClockStatus.UNKNOWN if view.gm_bound_ns is None else ClockStatus.SYNCHRONIZED
-    nothing = unbounded(Reason.ARBITRARY_TIMESCALE)
-    bound = ErrorBound(now_ns, real_minus_boot_ns(SystemClocks()), nothing, gm, nothing, status, ClockStatus.UNKNOWN)
-    writer = SegmentWriter(folder / segment.NAME, segment.MAGIC, segment.LAYOUT_VERSION, segment.WORD_COUNT)
-    writer.write(segment.encode(bound, EPOCH))
-
-
-class World:
-    """Ranks as threads, with a collective and a broadcast of their own that count how often they ran."""
-
-    def __init__(self, folder: Path, views: list[View]) -> None:
-        self.collectives = [0] * len(views)
-        self.broadcasts = [0] * len(views)
-        self.released_ns = [0] * len(views)
-        self.verdicts: list[list[Verdict]] = [[] for _ in views]
-        self._meet = threading.Barrier(len(views), timeout=60)
-        self._said: list[queue.Queue[int]] = [queue.Queue() for _ in views]
-        self.jobs = []
-        for rank, view in enumerate(views):
-            place = folder / str(rank)
-            place.mkdir(parents=True)
-            show(view, place, "job")
-            self.jobs.append(Job("job", rank, len(views), 0, runtime_dir=place))
-
-    def run(self, steps: int) -> None:
-        """Every rank waits at every step."""
-        threads = [threading.Thread(target=self._rank, args=(rank, steps)) for rank in range(len(self.jobs))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for job in self.jobs:
-            job.close()
-
-    def _rank(self, rank: int, steps: int) -> None:
-        def collective() -> None:
-            self.collectives[rank] += 1
-            self._meet.wait()
-
-        def broadcast(number: int) -> int:
-            self.broadcasts[rank] += 1
-            for said in self._said if rank == 0 else ():
-                said.put(number)
-            return self._said[rank].get(timeout=60)
-
-        barrier = Barrier(self.jobs[rank], collective, broadcast)
-        for step in range(steps):
-            verdict = barrier.wait(step)
-            self.released_ns[rank] = time.time_ns()
-            self.verdicts[rank].append(verdict)
+#: Views with which a rank does not hold.
+DISTRUST = ("no daemon", "clock unknown", "signals raise", "all raises")
 
 
 @pytest.mark.parametrize("view", ["timed", "one clock"])
 def test_all_ranks_are_released_at_one_instant(tmp_path: Path, view: str) -> None:
     """Clocks that are known well enough, or one clock without any PTP: nobody goes on before the instant."""
-    patient = replace(VIEWS[view], plan=replace(PLAN, slack_ns=200 * MS))
-    world = World(tmp_path, [patient] * 3)
+    patient = replace(VIEWS[view], plan=replace(PLAN, slack_ns=600 * MS))
+    ranks = Ranks(tmp_path, [patient] * 3)
     before_ns = time.time_ns()
-    world.run(1)
+    ranks.run(1)
 
-    assert [(v.mode, v.on_time, v.reason) for (v,) in world.verdicts] == [("timed", True, "")] * 3
-    assert all(v.lateness_ns is not None and v.lateness_ns >= 0 for (v,) in world.verdicts)
-    assert min(world.released_ns) >= before_ns + 201 * MS
+    assert [(v.mode, v.on_time, v.reason) for (v,) in ranks.verdicts] == [("timed", True, "")] * 3
+    assert all(v.lateness_ns is not None and v.lateness_ns >= 0 for (v,) in ranks.verdicts)
+    assert min(ranks.released_ns) >= before_ns + 601 * MS
 
 
 def test_the_verdict_carries_the_own_clocks_bound(tmp_path: Path) -> None:
     """On a clock of its own a rank's release is known to its gm bound; on a shared one to a reading's granularity."""
-    own, shared = World(tmp_path / "own", [VIEWS["timed"]]), World(tmp_path / "shared", [VIEWS["one clock"]])
+    own, shared = Ranks(tmp_path / "own", [VIEWS["timed"]]), Ranks(tmp_path / "shared", [VIEWS["one clock"]])
     own.run(1)
     shared.run(1)
 
@@ -150,23 +48,23 @@ def test_the_verdict_carries_the_own_clocks_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize("views", list(itertools.product(VIEWS, repeat=2)), ids=" | ".join)
 def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str, str]) -> None:
     """Whatever each rank sees, all run the same collectives, and rank 0's view alone decides."""
-    world = World(tmp_path, [VIEWS[name] for name in views])
-    world.run(2)
+    ranks = Ranks(tmp_path, [VIEWS[name] for name in views])
+    ranks.run(2)
 
     timed = views[0] in ("timed", "one clock", "longer slack")
-    trusts = views[1] not in ("no daemon", "clock unknown")
-    assert world.collectives == [2, 2]
-    assert world.broadcasts == [2, 2]
-    assert {v.mode for v in world.verdicts[0]} == {"timed" if timed else "plain"}
-    assert {v.mode for v in world.verdicts[1]} == {"timed" if timed and trusts else "plain"}
+    trusts = views[1] not in DISTRUST
+    assert ranks.collectives == [2, 2]
+    assert ranks.broadcasts == [2, 2]
+    assert {v.mode for v in ranks.verdicts[0]} == {"timed" if timed else "plain"}
+    assert {v.mode for v in ranks.verdicts[1]} == {"timed" if timed and trusts else "plain"}
 
 
 def test_a_rank_that_cannot_trust_its_clock_says_so(tmp_path: Path) -> None:
     """It goes on at once, and gives its own clock's reason."""
-    world = World(tmp_path, [VIEWS["timed"], VIEWS["clock unknown"]])
-    world.run(1)
+    ranks = Ranks(tmp_path, [VIEWS["timed"], VIEWS["clock unknown"]])
+    ranks.run(1)
 
-    assert world.verdicts[1] == [Verdict("plain", None, None, None, Reason.PHC_NOT_MEASURED.text)]
+    assert ranks.verdicts[1] == [Verdict("plain", None, None, None, Reason.PHC_NOT_MEASURED.text)]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +143,7 @@ class SteppingClock:
 @pytest.mark.parametrize(("step_ns", "in_time"), [(-(10**13), False), (10**13, True)])
 def test_a_clock_that_is_set_cannot_hold_a_rank(monkeypatch: pytest.MonkeyPatch, step_ns: int, in_time: bool) -> None:
     """Set back by hours, the hold ends on CLOCK_MONOTONIC; set forward, at once."""
-    monkeypatch.setattr(barrier_module, "time", SteppingClock(step_ns))
+    monkeypatch.setattr(release, "time", SteppingClock(step_ns))
 
     assert (hold_until(500 * MS) >= 500 * MS) == in_time
 
@@ -254,7 +152,7 @@ def test_the_barrier_is_marked_up_to_its_instant() -> None:
     """The mark is made before the hold, so that nothing runs after the release, and ends at the instant."""
     marks: list[tuple[int, ...]] = []
     instant_ns = time.time_ns() + 50 * MS
-    meter = SimpleNamespace(next_sync=lambda step: 3, mark=lambda *fields: marks.append(fields))
+    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=lambda *fields: marks.append(fields))
     job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
 
     verdict = Barrier(job, lambda: None, lambda _: instant_ns).wait(8)  # type: ignore[arg-type]
@@ -262,3 +160,58 @@ def test_the_barrier_is_marked_up_to_its_instant() -> None:
     ((step, sync, arrival_ns, begin_ns, end_ns, _),) = marks
     assert (step, sync, verdict.mode) == (8, 3, "timed")
     assert (arrival_ns, end_ns) == (begin_ns, instant_ns)
+
+
+def test_an_instant_that_passed_while_the_barrier_was_marked_is_late() -> None:
+    """Marking may send a datagram: on time is what is so when the hold begins."""
+    instant_ns = time.time_ns() + 20 * MS
+    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=lambda *_: time.sleep(0.05))
+    job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
+
+    verdict = Barrier(job, lambda: None, lambda _: instant_ns).wait(8)  # type: ignore[arg-type]
+
+    assert (verdict.mode, verdict.on_time) == ("timed", False)
+
+
+def test_what_raises_on_our_side_is_a_plain_verdict(tmp_path: Path) -> None:
+    """Signals, plan or clock that raise, whatever it is, are a reason, on rank 0 and on another."""
+    ranks = Ranks(tmp_path, [VIEWS["all raises"], VIEWS["timed"]])
+    ranks.run(1)
+
+    assert [v.reason for (v,) in ranks.verdicts] == [
+        "RuntimeError: broken; not marked: RuntimeError: broken",
+        "rank 0 decided so, or has no clock to trust",
+    ]
+
+
+def test_what_the_jobs_own_collective_raises_goes_through(tmp_path: Path) -> None:
+    """A lost peer is the job's matter: its error is not a verdict."""
+    job = Ranks(tmp_path, [VIEWS["timed"]]).jobs[0]
+
+    def lost() -> None:
+        raise ConnectionError("peer closed")
+
+    with pytest.raises(ConnectionError, match="peer closed"):
+        Barrier(job, lost, lambda number: number).wait(0)
+    job.close()
+
+
+def test_registered_work_that_raises_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """The collectives run before the work's error is raised, so the ranks stay in step."""
+    ran: list[str] = []
+    job = Ranks(tmp_path, [VIEWS["no daemon"]]).jobs[0]
+
+    def broadcast(number: int) -> int:
+        ran.append("broadcast")
+        return number
+
+    barrier = Barrier(job, lambda: ran.append("collective"), broadcast)
+    barrier.slack = lambda: SimpleNamespace(ns=MS)  # type: ignore[method-assign, assignment, return-value]
+    work = barrier.use(lambda: 1 / 0, 1_000)
+
+    with pytest.raises(ZeroDivisionError):
+        barrier.wait(0)
+    job.close()
+
+    assert ran == ["collective", "broadcast"]
+    assert (work.name, work.runs) == ("<lambda>", 1)

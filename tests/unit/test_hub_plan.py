@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.alignment import ONE_CLOCK, Alignment, unknown
-from timesyncd.hub.plan import GUARD_FOR_NS, MAX_SLACK_NS, MIN_SLACK_NS, RETRY_AFTER_NS, Planned, View, decide
+from timesyncd.hub.plan import (
+    GUARD_FOR_NS,
+    MAX_SLACK_NS,
+    MIN_SLACK_NS,
+    RETRY_AFTER_NS,
+    Planned,
+    View,
+    decide,
+    taken_over,
+)
+from timesyncd.joblink import Kind
+from timesyncd.overhead import Arrival, Sync, compare
 
 MS = 1_000_000
 NOW = 1_000 * NS_PER_S
@@ -19,6 +31,21 @@ def view(
 ) -> View:
     aligned = unknown("b: silent") if alignment_ns is None else Alignment(alignment_ns, 0, ("a", "b"), "a and b")
     return View(run, newest_step, aligned, transfers_ns)
+
+
+def barrier(step: int, hold_ns: int, late_ns: int = 0) -> Sync:
+    """Two ranks on one clock, the last of which arrived at 1 ms: released so long after it, rank 1 later by `late_ns`."""
+    instant_ns = MS + hold_ns
+    arrivals = {
+        0: Arrival("a", 0, 0, 0, instant_ns, None),
+        1: Arrival("a", 0, MS, MS, instant_ns + late_ns, None),
+    }
+    return Sync(step, 0, Kind.BARRIER, arrivals, compare(arrivals))
+
+
+def after(planned: Planned, barriers: Sequence[Sync]) -> Planned:
+    """One round later, with these barriers."""
+    return decide(planned, replace(view(newest_step=max(sync.step for sync in barriers)), barriers=barriers), NOW)
 
 
 def test_a_timed_barrier_is_planned_when_alignment_allows() -> None:
@@ -112,3 +139,59 @@ def test_no_barrier_is_timed_by_what_will_not_hold() -> None:
     assert decide(decide(Planned(), view(), NOW), seen, NOW).plan.reason == (
         "alignment unknown within 3 s, if nothing more is heard"
     )
+
+
+def test_a_slack_that_a_rank_missed_is_made_longer_at_once() -> None:
+    """By half, under a new version, and without a plain step in between: rank 0 alone decides by it."""
+    planned = decide(Planned(), view(), NOW)
+    hold_ns = planned.plan.slack_ns + planned.plan.guard_ns
+    planned = after(planned, [barrier(200, hold_ns), barrier(201, hold_ns, late_ns=1)])
+
+    assert (planned.plan.version, planned.plan.from_step, planned.plan.mode) == (2, 150, "timed")
+    assert planned.plan.slack_ns == pytest.approx(3 * MS, rel=0.01)
+
+
+def test_a_slack_that_all_ranks_make_shrinks_slowly() -> None:
+    """Each round by a little; a new plan comes when it has moved by a tenth, so that the version does not run away."""
+    planned, versions = decide(Planned(), view(), NOW), set()
+    for step in range(200, 1_800):
+        planned = after(planned, [barrier(step, planned.plan.slack_ns + planned.plan.guard_ns)])
+        versions.add(planned.plan.version)
+
+    assert planned.plan.slack_ns == pytest.approx(2 * MS * (2047 / 2048) ** 1_600, rel=0.1)
+    assert len(versions) == 8
+
+
+def test_a_barrier_counts_once() -> None:
+    """The window shows it in many rounds."""
+    planned = decide(Planned(), view(), NOW)
+    late = [barrier(200, planned.plan.slack_ns + planned.plan.guard_ns, late_ns=1)]
+    once = after(planned, late)
+
+    assert after(once, late) == once
+
+
+@pytest.mark.parametrize("hold_ns", [0, 300_000, 2 * MS])
+def test_a_barrier_that_this_plan_did_not_time_says_nothing(hold_ns: int) -> None:
+    """Plain ones, and those of a shorter slack, end sooner after the last arrival: their ends always differ."""
+    planned = decide(Planned(), view(), NOW)
+
+    assert after(planned, [barrier(200, hold_ns, late_ns=MS)]).plan == planned.plan
+
+
+def test_a_slack_stays_within_its_limits() -> None:
+    """However many ranks are late."""
+    planned = decide(Planned(), view(), NOW)
+    for step in range(200, 230):
+        planned = after(planned, [barrier(step, planned.plan.slack_ns + planned.plan.guard_ns, late_ns=MS)])
+
+    assert planned.plan.slack_ns <= MAX_SLACK_NS
+    assert planned.slack_ns == MAX_SLACK_NS
+
+
+def test_a_slack_is_taken_over_from_another_hub() -> None:
+    """What that one had adapted is not measured anew from barriers that were timed."""
+    heard = decide(Planned(), view(), NOW).plan
+    planned = decide(taken_over(Planned(), heard, 100), view(transfers_ns=[8 * MS] * 20), NOW)
+
+    assert planned.plan.slack_ns == heard.slack_ns

@@ -1,144 +1,141 @@
 """
 A barrier that releases all ranks at one instant of the common clock, on top of the job's own collective.
 
-Which collectives run is fixed: in every `wait` the collective, then one number broadcast by rank 0; nothing that a rank
-sees of clocks, daemon or plan changes that, so ranks with different views cannot hang each other.
+Which collectives run is fixed: in every `wait` the collective, then one number broadcast by rank 0 (`CarriedBarrier`: one
+exchange); nothing that a rank sees of clocks, daemon or plan changes that, so ranks with different views cannot hang each other.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from timesyncd.bound import ClockStatus
-from timesyncd.client.job import Job, half_width_ns
-from timesyncd.joblink import Kind, Plan, Signals
+from timesyncd.client import release
+from timesyncd.client.job import Job
+from timesyncd.client.release import PLAIN, Offer, Verdict
+from timesyncd.client.scheduling import Fifo
+from timesyncd.client.slack import Slack, Waits, Work, Works
+from timesyncd.joblink import Kind
 
-#: The release instant that says: no instant, the collective alone.
-PLAIN = -1
+_TWO_ROUNDS = "of a barrier in two rounds no rank knows when the last one came: CarriedBarrier tells"
 
-#: No rank is held longer, whatever instant it is told and whatever its clock does meanwhile.
-MAX_HOLD_NS = 1_000_000_000
-
-#: The last part of a hold is spun, because a sleep ends late.
-_SPIN_NS = 300_000
-
-#: What ranks that read one clock can differ by: a reading's granularity.
-_GRANULARITY_NS = max(1, round(time.clock_getres(time.CLOCK_REALTIME) * 1e9))
-
-_NO_SIGNALS = "no signals from timesyncd"
+_RANK_0_SAID_PLAIN = "rank 0 decided so, or has no clock to trust"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Met:
     """
-    What became of one barrier on this rank.
-
-    `timed`: released at the agreed instant, `lateness_ns` after it; `on_time` False: the instant had passed before this
-    rank could hold for it, so it went on at once. The release's true time is within `bound_ns` of what this rank's clock
-    read; between two ranks their bounds add. `plain`: the collective alone, for `reason`.
+    What a rank knows when the collectives are over: the instant that all ranks were told, the bound on its own clock (None:
+    not to be trusted), and why there is to be no hold. `left_ns`: the rest of its wait, of which `margin_ns` may have been something
+    else than waiting for the last rank; None: not known.
     """
 
-    mode: Literal["timed", "plain"]
-    on_time: bool | None
-    lateness_ns: int | None
+    instant_ns: int
     bound_ns: int | None
     reason: str
+    left_ns: int | None
+    margin_ns: int
 
 
 class Barrier:
     """
     `collective` waits for all ranks; `broadcast` gives every rank the number that rank 0 passed. Both are the job's own,
-    and whatever they raise goes through.
+    and whatever they raise goes through. `scheduling`: hold under SCHED_FIFO.
     """
 
-    def __init__(self, job: Job, collective: Callable[[], object], broadcast: Callable[[int], int]) -> None:
-        self._job = job
+    def __init__(
+        self,
+        job: Job,
+        collective: Callable[[], object],
+        broadcast: Callable[[int], int],
+        scheduling: Fifo | None = None,
+    ) -> None:
+        self._init(job, scheduling)
         self._collective = collective
         self._broadcast = broadcast
+
+    def _init(self, job: Job, scheduling: Fifo | None) -> None:
+        self._job = job
+        self._scheduling = scheduling
+        self._waits = Waits()
+        self._works = Works()
+        self._agreed_ns: int | None = None
+
+    @property
+    def agreed_ns(self) -> int | None:
+        """The instant that the ranks were told last, the same number on every rank; None: the last one was plain."""
+        return self._agreed_ns
 
     def wait(self, step: int) -> Verdict:
         """
         Wait for all ranks, then until the agreed instant, if there is one. Adds at most MAX_HOLD_NS to the collective.
 
-        The barrier is marked as a synchronization of the step, before the hold, so that nothing runs after the release.
+        The barrier is marked as a synchronization of the step, before the hold, so that nothing runs after the release. What
+        registered work raises is raised here, after the release.
         """
-        job = self._job
-        arrival_ns = time.time_ns()
-        self._collective()
-        decided = self._decided(step) if job.rank == 0 else (PLAIN, "rank 0 decided so, or has no clock to trust")
-        instant_ns = self._broadcast(decided[0])
-        bound_ns, distrust = own_clock(job)
+        ready_ns = time.time_ns()
+        error = self._works.run(self.slack()) if self._works else None
+        arrival_ns = time.time_ns() if self._works else ready_ns
+        met = self._meet(step, arrival_ns)
+        self._agreed_ns = met.instant_ns if met.instant_ns >= 0 else None
+        if met.left_ns is None:
+            self._waits.forget()
+        else:
+            self._waits.add(arrival_ns - ready_ns, met.left_ns, met.margin_ns)
         now_ns = time.time_ns()
-        verdict = without_hold(instant_ns, now_ns, bound_ns, decided[1] if instant_ns < 0 else distrust)
-        end_ns = now_ns if verdict else instant_ns
-        job.meter.mark(step, job.meter.next_sync(step), arrival_ns, arrival_ns, end_ns, Kind.BARRIER)
-        return verdict or after_hold(hold_until(instant_ns) - instant_ns, bound_ns)
+        verdict = release.without_hold(met.instant_ns, now_ns, met.bound_ns, met.reason)
+        trouble = self._mark(step, arrival_ns, now_ns if verdict else met.instant_ns)
+        ready_ns = time.time_ns()  # marking may have sent a datagram
+        self._was_ready(ready_ns)
+        verdict = verdict or release.without_hold(met.instant_ns, ready_ns, met.bound_ns, met.reason)
+        verdict = verdict or self._held(met.instant_ns, met.bound_ns)
+        if error is not None:
+            raise error
+        return replace(verdict, reason="; ".join(filter(None, (verdict.reason, trouble)))) if trouble else verdict
 
-    def _decided(self, step: int) -> tuple[int, str]:
-        signals, plan = self._job.signals(), self._job.plan()
-        _, distrust = own_clock(self._job)
-        reason = why_plain(step, plan, signals, distrust)
-        return (PLAIN, reason) if reason else (time.time_ns() + plan.slack_ns + plan.guard_ns, "")
+    def slack(self) -> Slack:
+        """
+        The time that this rank surely has before the others arrive, counted from when it is ready to.
 
+        Never known here: how much of a collective is waiting, and how much transfer, no rank can tell.
+        """
+        return Slack(None, _TWO_ROUNDS)
 
-def own_clock(job: Job) -> tuple[int | None, str]:
-    """The bound on this rank's clock against the others' common one; None, and why, when it is not to be trusted."""
-    signals = job.signals()
-    if signals is not None and signals.one_clock:
-        return _GRANULARITY_NS, ""
-    interval = job.clock.gm_now()
-    if interval.status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
-        return half_width_ns(interval), ""
-    return None, job.clock.reason()
+    def use(self, work: Callable[[], object], cost_ns: int, name: str | None = None) -> Work:
+        """
+        Run `work` at the beginning of every `wait` whose slack it fits into, as `gc.collect`, a checkpoint, an evaluation or a
+        prefetch of about `cost_ns`. What is given counts the runs; a run that took longer raises the cost.
 
+        It runs in the calling thread. Without a known slack it never runs. Raises ValueError for a cost that is not above 0.
+        """
+        if cost_ns <= 0:
+            raise ValueError(f"cost_ns {cost_ns}: work takes longer than no time")
+        registered = Work(work, cost_ns, name or str(getattr(work, "__name__", work)))
+        self._works.add(registered)
+        return registered
 
-def why_plain(step: int, plan: Plan, signals: Signals | None, distrust: str) -> str:
-    """Rank 0's decision: empty, the step is to be timed, or why it is not. `distrust`: why its own clock is none to trust."""
-    if signals is None:
-        return _NO_SIGNALS
-    if plan.mode == "plain" or step < plan.from_step:
-        return f"the plan says plain for step {step}"
-    if distrust:
-        return distrust
-    if signals.alignment_ns is None:
-        return "the alignment of the job's nodes is unknown"
-    if signals.alignment_ns > plan.guard_ns:
-        return f"the nodes may be {signals.alignment_ns} ns apart, more than the plan's guard of {plan.guard_ns} ns"
-    if not 0 <= plan.slack_ns + plan.guard_ns <= MAX_HOLD_NS:
-        return f"the plan's slack and guard are not within {MAX_HOLD_NS} ns"
-    return ""
+    def _meet(self, step: int, arrival_ns: int) -> Met:
+        """The collectives; nothing of ours in between may raise."""
+        self._collective()
+        offer = release.offered(self._job, step) if self._job.rank == 0 else Offer(PLAIN, _RANK_0_SAID_PLAIN)
+        instant_ns = self._broadcast(PLAIN if offer.hold_ns < 0 else time.time_ns() + offer.hold_ns)
+        bound_ns, distrust = release.own_clock(self._job)
+        reason = offer.reason if instant_ns < 0 else distrust
+        return Met(instant_ns, bound_ns, reason, None, 0)
 
+    def _was_ready(self, now_ns: int) -> None:
+        """This rank is about to hold, or to go on."""
 
-def without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, reason: str) -> Verdict | None:
-    """The verdict of a rank that goes on at once; None: it is to hold until the instant."""
-    if instant_ns < 0 or bound_ns is None:
-        return Verdict("plain", None, None, None, reason)
-    if now_ns > instant_ns:
-        return Verdict("timed", False, now_ns - instant_ns, bound_ns, "the instant had passed: the slack was too short")
-    if instant_ns - now_ns > MAX_HOLD_NS:
-        return Verdict("plain", None, None, None, f"the instant lies {instant_ns - now_ns} ns ahead: not held")
-    return None
+    def _mark(self, step: int, arrival_ns: int, end_ns: int) -> str:
+        """Empty, or why there is no mark."""
+        meter = self._job.meter
+        kind = Kind.BARRIER
+        _, trouble = release.told(lambda: meter.mark(step, meter.next_sync(step), arrival_ns, arrival_ns, end_ns, kind))
+        return f"not marked: {trouble}" if trouble else ""
 
-
-def after_hold(lateness_ns: int, bound_ns: int | None) -> Verdict:
-    """The verdict of a rank that held. A lateness below 0, or above every hold, is a clock that was set meanwhile."""
-    if 0 <= lateness_ns <= MAX_HOLD_NS:
-        return Verdict("timed", True, lateness_ns, bound_ns, "")
-    return Verdict("plain", None, None, None, "the clock was set during the hold")
-
-
-def hold_until(instant_ns: int) -> int:
-    """
-    Sleep, then spin, until CLOCK_REALTIME shows the instant; gives the reading that released.
-
-    CLOCK_MONOTONIC ends it after MAX_HOLD_NS: a clock that is set back meanwhile must not hold a rank.
-    """
-    give_up_ns = time.monotonic_ns() + MAX_HOLD_NS
-    while (now_ns := time.time_ns()) < instant_ns and (left_ns := give_up_ns - time.monotonic_ns()) > 0:
-        sleep_ns = min(instant_ns - now_ns, left_ns) - _SPIN_NS
-        if sleep_ns > 0:
-            time.sleep(sleep_ns / 1e9)
-    return now_ns
+    def _held(self, instant_ns: int, bound_ns: int | None) -> Verdict:
+        if self._scheduling is None:
+            return release.after_hold(release.hold_until(instant_ns) - instant_ns, bound_ns)
+        released_ns = self._scheduling.run(release.hold_until, instant_ns)
+        return release.after_hold(released_ns - instant_ns, bound_ns, self._scheduling.note())

@@ -1,0 +1,129 @@
+"""
+The time that a rank surely has before the others arrive, the work that is done in it, and how a release's slack is adapted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timesyncd.overhead import percentile
+
+#: So many waits are remembered, and so many are needed to say anything.
+WAITS = 64
+MIN_WAITS = 16
+
+#: Not more than so many of a hundred past waits were shorter than what is called sure.
+SURE_PERCENT = 5
+
+#: A release that some rank missed lengthens the slack by this; each that all ranks made shortens it by one part in `_SLOWLY`. So
+#: it settles where some releases in a thousand are missed.
+_UP = 1.5
+_SLOWLY = 2_048
+
+#: What a work cost above what was told is forgotten by one part in so many, each time that it did not fit.
+_FORGET = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """`ns` None: not known, for `reason`. 0: this rank is often the last, or as good as."""
+
+    ns: int | None
+    reason: str = ""
+
+
+def adapted_ns(slack_ns: int, missed: int, made: int, least_ns: int, most_ns: int) -> int:
+    """The slack after `missed` and `made` releases: up by half at most, down by a third at most, within its limits."""
+    factor = _UP**missed * (1 - 1 / _SLOWLY) ** made
+    return min(most_ns, max(least_ns, round(slack_ns * min(_UP, max(1 / _UP, factor)))))
+
+
+class Waits:
+    """A rank's own past waits for the last arrival, each counted from when it was ready, whatever work it did meanwhile."""
+
+    def __init__(self) -> None:
+        self._free_ns: deque[int] = deque(maxlen=WAITS)
+
+    def add(self, used_ns: int, left_ns: int, margin_ns: int) -> None:
+        """
+        After `used_ns` of work this rank waited `left_ns`, of which `margin_ns` may have been something else.
+
+        A rank that worked and did not wait any more may have kept the others waiting: that counts as no slack at all.
+        """
+        free_ns = left_ns - margin_ns
+        self._free_ns.append(used_ns + free_ns if free_ns > 0 else 0)
+
+    def forget(self) -> None:
+        """What was before a wait that nobody could measure says nothing sure of the next one."""
+        self._free_ns.clear()
+
+    def sure(self) -> Slack:
+        """From the waits alone."""
+        if len(self._free_ns) < MIN_WAITS:
+            return Slack(None, f"{len(self._free_ns)} waits measured, {MIN_WAITS} are needed")
+        return Slack(percentile(self._free_ns, SURE_PERCENT))
+
+
+class Work:
+    """
+    Work that is done in the slack when it fits. `cost_ns` is what it is taken to cost: as told, or more, as measured.
+
+    `runs`; `skipped`: waits in which it did not fit; `overran`: runs that took longer than the slack there was.
+    """
+
+    def __init__(self, work: Callable[[], object], cost_ns: int, name: str) -> None:
+        self.name = name
+        self.cost_ns = self._told_ns = cost_ns
+        self.runs = self.skipped = self.overran = 0
+        self._work = work
+
+    def skip(self) -> None:
+        """A single run that took much too long must not end the work for ever."""
+        self.skipped += 1
+        self.cost_ns -= -(-(self.cost_ns - self._told_ns) // _FORGET)
+
+    def run(self, slack_ns: int) -> int:
+        """Gives how long it took; what it raises goes through."""
+        began_ns = time.monotonic_ns()
+        try:
+            self._work()
+        finally:
+            took_ns = time.monotonic_ns() - began_ns
+            self.runs += 1
+            self.overran += took_ns > slack_ns
+            self.cost_ns = max(self.cost_ns, took_ns)
+        return took_ns
+
+
+class Works:
+    """The registered work of one barrier; what waited longest for its turn comes first."""
+
+    def __init__(self) -> None:
+        self._works: list[Work] = []
+
+    def add(self, work: Work) -> None:
+        self._works.append(work)
+
+    def __bool__(self) -> bool:
+        return bool(self._works)
+
+    def run(self, slack: Slack) -> Exception | None:
+        """
+        Run what fits. Gives the first error, which ends it: it is for the caller to raise once the collectives have run, since
+        the other ranks wait in them.
+        """
+        left_ns = slack.ns or 0
+        for work in tuple(self._works):
+            if work.cost_ns > left_ns:
+                work.skip()
+                continue
+            self._works.remove(work)
+            self._works.append(work)
+            try:
+                left_ns -= work.run(left_ns)
+            except Exception as error:  # noqa: BLE001  given to the caller
+                return error
+        return None
