@@ -29,11 +29,15 @@ DEFAULT_STATE_EVERY_NS = 2 * NS_PER_S
 
 
 class Node(Section):
-    """`topology` says where the node stands, outermost part first, as "hall-1/rack-12": nodes of one rack share their network."""
+    """
+    `topology` says where the node stands, outermost part first, as "hall-1/rack-12": nodes of one rack share their network. `link` names
+    the link that the jobs of this node send through and share with others, as "rack-7".
+    """
 
     name: Name = Field(default_factory=lambda: socket.gethostname().split(".")[0])
     runtime_dir: Path = DEFAULT_RUNTIME_DIR
     topology: Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$", max_length=255)] = ""
+    link: Name | None = None
 
 
 _ASSUMED = SourceSettings()

@@ -228,6 +228,11 @@ CATALOGUE: dict[str, Kind] = {
         "a few nodes follow a grandmaster that no configured unit is and that no others follow",
         "find who announces this identity and stop it; if it is yours, give it a [[grandmaster]] table",
     ),
+    "clock-causality": Kind(
+        "critical",
+        "in a training job's steps somebody left a collective before somebody else had arrived, by more than the bounds of both clocks",
+        "compare the node's clock with another source; its bound is not to be relied on, nor is any verdict on the job's ranks there",
+    ),
     "hub-nodes-missing": Kind(
         "warning",
         "nodes that the hub expects (hub.nodes) were never heard, or fell silent",

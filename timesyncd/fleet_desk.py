@@ -16,6 +16,7 @@ from timesyncd.hub.node_clock import Now, Standing, bounded_ns, standings
 from timesyncd.hub.primary import STATE_EVERY_NS, Primary
 from timesyncd.job_messages import JobState, MarkBatch
 from timesyncd.messages import GrandmasterState, NodeState, status_name
+from timesyncd.recorded_message import RecordingMessage
 from timesyncd.sections import Hub as HubSettings
 from timesyncd.verdict import Void
 from timesyncd.view import Moment
@@ -134,7 +135,8 @@ class FleetDesk:
         """What holds in the fleet; a hub that is not primary judges too, so that it knows when it becomes so, and says nothing."""
         if self._judged_ns is None or now.boottime_ns - self._judged_ns >= JUDGED_EVERY_NS:
             self._judged_ns = now.boottime_ns
-            self._judged = self._findings.judge(units, now.boottime_ns, now.realtime_ns)
+            of_jobs = self.hub.findings()
+            self._judged = self._findings.judge(units, now.boottime_ns, now.realtime_ns) | of_jobs
             for node in self.hub.fleet.forget_silent(now.boottime_ns, FORGOTTEN_AFTER_NS):
                 self._followers.forget(node)
         return self._judged if self.is_primary else {}
@@ -170,6 +172,10 @@ class FleetDesk:
         if job_id is not None:
             return self.hub.alignment_state(job_id, _at(now))
         return self.hub.fleet.alignment_state(names, _at(now))
+
+    def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
+        """Of a job that is joined here; None: no such job runs."""
+        return self.hub.window(job_id, from_step, most_steps)
 
 
 def _at(now: Moment) -> Now:

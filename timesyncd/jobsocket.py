@@ -13,7 +13,7 @@ from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed
-from timesyncd.job_messages import JobState, Mark, MarkBatch
+from timesyncd.job_messages import JobState, MarkBatch
 from timesyncd.joblink import (
     JOBS_NAME,
     MAX_RANKS,
@@ -21,13 +21,14 @@ from timesyncd.joblink import (
     Datagram,
     Header,
     JobWriter,
+    Method,
+    Phase,
     Plan,
     Signals,
     decode,
     job_id,
     segment_path,
 )
-from timesyncd.messages import status_name
 from timesyncd.segment import Epoch
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,10 @@ MAX_PIDS_OF_A_JOB = 1024
 
 _WARN_EVERY_NS = 10 * NS_PER_S
 _LARGEST_DATAGRAM = 32 * 1024
+
+#: What one call of the event loop reads, about: some 10 us a mark.
 _DATAGRAMS_AT_ONCE = 64
+_MARKS_AT_ONCE = 2_000
 
 #: struct ucred: pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
@@ -129,7 +133,7 @@ class JobSocket:
         try:
             if job.writer is None:
                 job.writer = JobWriter(segment_path(self._folder, state.job_id), self._epoch)
-            job.writer.write(self._as_of_ns(state), signals_of(state), plan_of(state))
+            job.writer.write(self._as_of_ns(state), signals_of(state, self._node), plan_of(state))
         except (OSError, struct.error) as error:
             self._warn("job %s: its segment is not written: %s", state.job_id, error)
 
@@ -155,8 +159,11 @@ class JobSocket:
         segment_path(self._folder, identifier).unlink(missing_ok=True)
 
     def _read(self) -> None:
-        """A few at once, so that a flood of datagrams leaves the event loop time for the clocks."""
+        """A few at once, so that a flood of datagrams, or of marks, leaves the event loop time for the clocks."""
+        marks = 0
         for _ in range(_DATAGRAMS_AT_ONCE):
+            if marks >= _MARKS_AT_ONCE:
+                return
             try:
                 # Room for credentials and nothing else: the kernel drops file descriptors that somebody passes.
                 data, ancillary, flags, _ = self._socket.recvmsg(
@@ -164,9 +171,10 @@ class JobSocket:
                 )
             except BlockingIOError:
                 return
-            self._take(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
+            marks += self._take(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
 
-    def _take(self, data: bytes, peer: Peer | None, truncated: bool) -> None:
+    def _take(self, data: bytes, peer: Peer | None, truncated: bool) -> int:
+        """How many marks it brought."""
         try:
             if peer is None or truncated:
                 raise Malformed("job datagram too long, or without credentials")
@@ -174,10 +182,11 @@ class JobSocket:
         except Malformed as error:
             self.malformed += 1
             self._warn("job link: from %s: %s (%d so far)", peer, error, self.malformed)
-            return
+            return 0
         if self._joined(datagram.header, peer):
             self._sequence += 1
             self._deliver(self._batch(datagram, peer))
+        return len(datagram.marks)
 
     def _joined(self, header: Header, peer: Peer) -> bool:
         """Note that this process is a rank of the job; False: there are too many jobs already."""
@@ -202,27 +211,14 @@ class JobSocket:
         return len(known) >= MAX_JOBS or known.count(uid) >= MAX_JOBS_OF_A_USER
 
     def _batch(self, datagram: Datagram, peer: Peer) -> MarkBatch:
-        header = datagram.header
-        return MarkBatch(
+        return MarkBatch.of(
+            datagram.header,
+            datagram.marks,
             node=self._node,
             incarnation=self._incarnation,
             sequence=self._sequence,
             uid=peer.uid,
             pid=peer.pid,
-            job=header.job,
-            attempt=header.attempt,
-            rank=header.rank,
-            world_size=header.world_size,
-            boot_id=f"{header.boot_id:032x}",
-            time_namespace=header.time_namespace,
-            real_minus_boot_ns=header.real_minus_boot_ns,
-            gm_bound_ns=header.gm_bound_ns,
-            utc_bound_ns=header.utc_bound_ns,
-            status=status_name(header.status),
-            grandmaster_identity=header.grandmaster_identity,
-            utc_seconds_removed=header.utc_seconds_removed,
-            lost=header.lost,
-            marks=[Mark(**mark._asdict()) for mark in datagram.marks],
         )
 
     def _as_of_ns(self, state: JobState) -> int:
@@ -238,29 +234,43 @@ class JobSocket:
             log.warning(text, *arguments)
 
 
-def signals_of(state: JobState) -> Signals:
-    """What a rank is told of its job's state."""
+def signals_of(state: JobState, node: str) -> Signals:
+    """What a rank on this node is told of its job's state."""
     waits = {rank.rank: rank.wait_p50_ns for rank in state.ranks}
     return Signals(
         world_size=state.world_size,
         steps_complete=state.steps_complete,
         steps_incomplete=state.steps_incomplete,
+        run=state.run,
         step=state.step,
         sync_overhead=state.sync_overhead,
+        sync_overhead_step=state.sync_overhead_step,
+        sync_overhead_epoch=state.sync_overhead_epoch,
         arrival_skew_ns=state.arrival_skew_ns,
         arrival_skew_p50_ns=state.arrival_skew_p50_ns,
+        arrival_skew_p99_ns=state.arrival_skew_p99_ns,
         arrival_skew_error_ns=state.arrival_skew_error_ns,
         last_rank=state.last_rank,
         slow_rank=state.slow_rank,
+        comm_compute=state.comm_compute,
+        staleness_p50=state.staleness_p50,
+        staleness_max=state.staleness_max,
+        update_latency_p50_ns=state.update_latency_p50_ns,
         alignment_ns=state.alignment_ns,
         alignment_growth_ppb=state.alignment_growth_ppb,
+        alignment_reason=state.alignment_reason,
+        trusted=state.trusted,
+        method=None if state.method is None else Method[state.method],
         wait_p50_ns=tuple(waits.get(rank) for rank in range(min(state.world_size, MAX_RANKS))),
+        joined_ns=tuple(rank.joined_ns for rank in state.ranks if rank.node == node and rank.joined_ns is not None),
     )
 
 
 def plan_of(state: JobState) -> Plan:
     plan = state.plan
-    return Plan(plan.version, plan.from_step, plan.mode, plan.slack_ns, plan.guard_ns)
+    phase = plan.phase
+    held = None if phase is None else Phase(phase.period_ns, phase.shift_ns, phase.hold_share_ppm)
+    return Plan(plan.version, plan.from_step, plan.mode, plan.slack_ns, plan.guard_ns, held)
 
 
 def _listening(path: Path) -> socket.socket:

@@ -91,8 +91,8 @@ class SourceState(Message):
 class NodeState(Ordered):
     """
     How well a node's clock is known: hard bounds, and (`*_stat`) statistical ones that hold at a share of 0.997 of all
-    moments. `topology` is where it stands, as "hall-1/rack-12". `age_ns` is the bound's age on the node's CLOCK_BOOTTIME when this was published; the bounds are as of then less
-    `age_ns`, and grow; the newest sample that they rest on is older by `since_sample_ns`. The next state follows within `every_ns`.
+    moments. `topology` is where it stands, as "hall-1/rack-12", `link` what its jobs send through and share. `age_ns` is the bound's age
+    on the node's CLOCK_BOOTTIME when this was published; the bounds are as of then less `age_ns`, and grow; the newest sample that they rest on is older by `since_sample_ns`. The next state follows within `every_ns`.
     `boot_id` and `time_namespace` tell which nodes share one clock.
 
     By name: `terms` add up to the hard parent bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the
@@ -108,6 +108,7 @@ class NodeState(Ordered):
     boot_id: str
     time_namespace: Int64
     topology: Annotated[str, Field(max_length=255)] = ""
+    link: Annotated[str, Field(max_length=64)] | None = None
     status: Status
     utc_status: Status
     reason: str = ""

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from timesyncd import metrics_fleet
+from timesyncd import metrics_fleet, metrics_jobs
 from timesyncd.bound import STAT_PROBABILITY, Bound, ClockStatus, status_at
 from timesyncd.clocks import Clocks
 from timesyncd.driver import PollReport
@@ -127,7 +127,7 @@ def families(snapshot: Snapshot, realtime_ns: int) -> Iterator[Metric]:
     yield from _sources(snapshot.node.sources)
     yield from _polls(snapshot.polls)
     yield from grandmasters(snapshot.grandmasters)
-    yield from metrics_fleet.jobs(snapshot.jobs, realtime_ns)
+    yield from metrics_jobs.jobs(snapshot.jobs, realtime_ns)
     yield from metrics_fleet.findings(snapshot.findings)
     if snapshot.fleet is not None:
         yield from metrics_fleet.fleet(snapshot.fleet, realtime_ns)

@@ -1,21 +1,19 @@
-"""The metrics of a hub: its fleet, what its jobs agree on, the way of the messages. Never a series for every node."""
+"""The metrics of a hub: its fleet, the way of the messages. Never a series for every node."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from timesyncd.bound import Bound
 from timesyncd.fleet_messages import AlignmentState, FleetSummary, HubState
-from timesyncd.job_messages import JobState
 from timesyncd.messages import FindingMessage, Severity, Status
-from timesyncd.metrics_parts import gauge, seconds
+from timesyncd.metrics_parts import gauge, grown, seconds
 
 #: Of the fleet's nodes so many have a series on the hub, the worst; each node exports its own.
 WORST_NODES = 10
@@ -87,7 +85,7 @@ def fleet(snapshot: FleetSnapshot, realtime_ns: int) -> Iterator[Metric]:
 
 def _alignment(hub: str, state: AlignmentState, realtime_ns: int) -> Iterator[Metric]:
     age_ns = max(0, realtime_ns - state.published_realtime_ns)
-    now = _grown(state.alignment_ns, state.growth_ppb, state.holds_for_ns, age_ns)
+    now = grown(state.alignment_ns, state.growth_ppb, state.holds_for_ns, age_ns)
     yield gauge("fleet_alignment_seconds", "Bound on how far any two clocks of the fleet are apart, now; absent when unknown.",
                 ("hub",), [((hub,), now)])  # fmt: skip
     left_ns = None if state.holds_for_ns is None else max(0, state.holds_for_ns - age_ns)
@@ -96,45 +94,6 @@ def _alignment(hub: str, state: AlignmentState, realtime_ns: int) -> Iterator[Me
     known = islice((node for node in state.nodes if node.bound_ns is not None), WORST_NODES)
     yield gauge("fleet_worst_bound_seconds", f"The largest bounds of nodes, {WORST_NODES} at most, as of the alignment.",
                 ("hub", "node"), [((hub, node.node), seconds(node.bound_ns)) for node in known])  # fmt: skip
-
-
-def _grown(bound_ns: int | None, growth_ppb: int | None, holds_for_ns: int | None, age_ns: int) -> float | None:
-    """Seconds, at this age; None once nothing holds any more."""
-    if holds_for_ns is not None and age_ns >= holds_for_ns:
-        return None
-    return seconds(Bound(bound_ns, growth_ppb or 0).at(age_ns))
-
-
-def jobs(states: Sequence[JobState], realtime_ns: int) -> Iterator[Metric]:
-    gauges: tuple[tuple[str, str, Callable[[JobState], float | None]], ...] = (
-        ("sync_overhead_ratio", "Time in synchronization to elapsed time.", lambda j: j.sync_overhead),
-        ("alignment_seconds", "Bound on how far the clocks of its nodes are apart, now.",
-         lambda j: _alignment_now(j, realtime_ns)),
-        ("alignment_holds_seconds", "For how long there will be an alignment if nothing more is heard.",
-         lambda j: _holds_now(j, realtime_ns)),
-        ("arrival_skew_seconds", "First to last arrival in the newest complete step.", lambda j: seconds(j.arrival_skew_ns)),
-        ("arrival_skew_error_seconds", "The skew's error bar.", lambda j: seconds(j.arrival_skew_error_ns)),
-        ("slow_rank", "The rank that is last persistently; absent when none is.", lambda j: j.slow_rank),
-        ("steps_complete", "Steps of which every rank's marks came.", lambda j: j.steps_complete),
-        ("steps_incomplete", "Steps closed without all marks.", lambda j: j.steps_incomplete),
-    )  # fmt: skip
-    for name, text, read in gauges:
-        rows = [((j.job_id, j.job, str(j.attempt)), read(j)) for j in states]
-        yield gauge(f"job_{name}", text, ("job_id", "job", "attempt"), rows)
-
-
-def _job_age_ns(job: JobState, realtime_ns: int) -> int:
-    return max(0, realtime_ns - job.published_realtime_ns)
-
-
-def _alignment_now(job: JobState, realtime_ns: int) -> float | None:
-    age_ns = _job_age_ns(job, realtime_ns)
-    return _grown(job.alignment_ns, job.alignment_growth_ppb, job.alignment_holds_for_ns, age_ns)
-
-
-def _holds_now(job: JobState, realtime_ns: int) -> float | None:
-    holds_ns = job.alignment_holds_for_ns
-    return None if holds_ns is None else max(0, holds_ns - _job_age_ns(job, realtime_ns)) / 1e9
 
 
 def findings(messages: Sequence[FindingMessage]) -> Iterator[Metric]:

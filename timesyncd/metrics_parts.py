@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily
 
+from timesyncd.bound import Bound
+
 Rows = Iterable[tuple[tuple[str, ...], float | None]]
 
 
@@ -26,3 +28,10 @@ def one_of(names: Iterable[str], actual: str | None) -> Iterator[tuple[str, floa
     """A state as one series a name, 1 for the present one, so that an alert can name the state it means."""
     for name in names:
         yield name, float(name == actual)
+
+
+def grown(bound_ns: int | None, growth_ppb: int | None, holds_for_ns: int | None, age_ns: int) -> float | None:
+    """A bound in seconds, at this age; None once nothing holds any more."""
+    if holds_for_ns is not None and age_ns >= holds_for_ns:
+        return None
+    return seconds(Bound(bound_ns, growth_ppb or 0).at(age_ns))

@@ -14,14 +14,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from timesyncd.client import Job, Kind
+from timesyncd import joblink
+from timesyncd.bound import ClockStatus
+from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.errors import ConfigError
-from timesyncd.job_messages import JobState, MarkBatch, Plan, RankState
+from timesyncd.job_messages import JobState, MarkBatch, Phase, Plan, RankState
 from timesyncd.joblink import SOCKET_NAME, job_id, segment_path
 from timesyncd.jobsocket import KEEP_NS, MAX_JOBS_OF_A_USER, JobSocket
 
@@ -33,7 +36,9 @@ SENDER = 65_534 if os.getuid() == 0 else os.getuid()
 #: A rank that marks one step, says so, and lives until its standard input ends; then it says what it reads.
 RANK = """
 import json, os, sys
-from timesyncd.client import Job, Kind
+from timesyncd import joblink
+from timesyncd.bound import ClockStatus
+from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 folder, uid = sys.argv[1], int(sys.argv[2])
 if uid != os.getuid():
     os.setuid(uid)
@@ -99,7 +104,8 @@ def rank(node: Node) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def job_state(identifier: str, published_ns: int | None = None) -> JobState:
+def job_state(identifier: str, published_ns: int | None = None, joined_ns: int | None = None) -> JobState:
+    """`joined_ns`: of the process that the hub knows."""
     return JobState(
         node="hub",
         incarnation=1,
@@ -133,6 +139,7 @@ def job_state(identifier: str, published_ns: int | None = None) -> JobState:
                 lateness_p50_ns=0,
                 marks_lost=0,
                 clock_status="UNKNOWN",
+                joined_ns=joined_ns,
             )
         ],
         plan=Plan(version=1, mode="timed", slack_ns=700_000, guard_ns=10_000),
@@ -151,16 +158,75 @@ async def test_a_mark_arrives_with_the_kernels_word_of_who_sent_it(node: Node, r
     assert (batch.uid, batch.pid) == (SENDER, rank.pid)
     assert (batch.job, batch.attempt, batch.rank, batch.world_size, batch.lost) == ("job", 3, 1, 2, 0)
     assert (batch.status, batch.gm_bound_ns) == ("UNKNOWN", None)
+    assert batch.own_overhead_ns > 0
+    assert 0 < batch.joined_ns <= SystemClocks().boottime_ns()
     assert [(m.step, m.sync, m.kind, m.bytes) for m in batch.marks] == [(7, 0, Kind.ALL_REDUCE, 64)]
 
 
 async def test_a_rank_reads_its_jobs_signals_and_plan(node: Node, rank: subprocess.Popen[str]) -> None:
     """What the hub says of the job comes back to its rank through shared memory, across users."""
-    await node.delivered()
-    node.socket.publish(job_state(job_id(SENDER, "job", 3)))
+    (batch,) = await node.delivered()
+    node.socket.publish(job_state(job_id(SENDER, "job", 3), joined_ns=batch.joined_ns))
 
     said, _ = rank.communicate("\n")
     assert json.loads(said) == [[1, 0, [4_000, None]], 700_000]
+
+
+async def test_every_signal_reaches_the_rank(node: Node) -> None:
+    """All that a rank can be told is told, under the same name, and no field is another one's."""
+    job = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
+    job.meter.announce()
+    (batch,) = await node.delivered()
+    state = job_state(job_id(os.getuid(), "job", 0))
+    told = {
+        field.name: number
+        for number, field in enumerate(fields(Signals), 101)
+        if field.name in JobState.model_fields
+        and field.name not in ("world_size", "alignment_growth_ppb", "alignment_reason")
+    } | {"trusted": True, "method": "CLOCKS"}
+    here = state.ranks[0].model_copy(update={"joined_ns": batch.joined_ns})
+    elsewhere = here.model_copy(update={"rank": 1, "node": "node-b", "wait_p50_ns": 5, "joined_ns": 77})
+    plan = state.plan.model_copy(update={"phase": Phase(period_ns=10, shift_ns=4, hold_share_ppm=50_000)})
+    node.socket.publish(state.model_copy(update={**told, "ranks": [here, elsewhere], "plan": plan}))
+    signals, read_plan = job.signals(), job.plan()
+    job.close()
+
+    assert signals is not None
+    assert {name: getattr(signals, name) for name in told} == told | {"method": Method.CLOCKS}
+    assert (signals.alignment_growth_ppb, signals.alignment_reason) == (0, "one clock")
+    assert (signals.wait_p50_ns, signals.joined_ns) == ((4_000, 5), (job.joined_ns,))
+    assert read_plan == joblink.Plan(1, 0, "timed", 700_000, 10_000, joblink.Phase(10, 4, 50_000))
+    assert told.keys() | {
+        "world_size",
+        "alignment_growth_ppb",
+        "alignment_reason",
+        "wait_p50_ns",
+        "joined_ns",
+        "age_ns",
+    } == {field.name for field in fields(Signals)}
+
+
+async def test_a_new_process_does_not_believe_what_was_said_to_the_former_one(node: Node) -> None:
+    """The segment of a job that began anew stays the same file: until the hub has heard the new process, it says nothing to it."""
+    identifier = job_id(os.getuid(), "job", 0)
+    former = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
+    former.meter.announce()
+    await node.delivered()
+    rank = job_state(identifier).ranks[0]
+    known = [rank.model_copy(update={"joined_ns": former.joined_ns})]
+    node.socket.publish(job_state(identifier).model_copy(update={"ranks": known}))
+    again = Job("job", rank=0, world_size=2, runtime_dir=node.folder)
+    said = [former.signals(), again.signals()]
+    with pytest.raises(AlignmentError):
+        again.require_alignment(10**9, timeout_s=0)
+    known = [rank.model_copy(update={"joined_ns": again.joined_ns})]
+    node.socket.publish(job_state(identifier).model_copy(update={"ranks": known}))
+    agreed = again.require_alignment(0, timeout_s=60)
+    former.close()
+    again.close()
+
+    assert [signals is None for signals in said] == [False, True]
+    assert agreed.one_clock
 
 
 async def test_other_nodes_jobs_get_no_segment(node: Node) -> None:
@@ -177,9 +243,9 @@ async def test_an_old_retained_state_is_not_shown_as_news(node: Node) -> None:
         pass
     await node.delivered()
     identifier = job_id(os.getuid(), "job", 0)
-    node.socket.publish(job_state(identifier, SystemClocks().realtime_ns() - 31 * NS_PER_S))
+    node.socket.publish(job_state(identifier, SystemClocks().realtime_ns() - 31 * NS_PER_S, job.joined_ns))
     old = job.signals()
-    node.socket.publish(job_state(identifier))
+    node.socket.publish(job_state(identifier, joined_ns=job.joined_ns))
     new = job.signals()
     job.close()
 
@@ -244,12 +310,12 @@ async def test_a_process_that_may_not_be_signalled_lives(
 
 async def test_a_restarted_daemon_takes_the_segments_over(node: Node, rank: subprocess.Popen[str]) -> None:
     """A rank that has its segment open reads what the next daemon writes into it; the sequence begins anew."""
-    await node.delivered()
+    (batch,) = await node.delivered()
     path = segment_path(node.folder, job_id(SENDER, "job", 3))
-    node.socket.publish(job_state(path.name).model_copy(update={"slow_rank": 0}))
+    node.socket.publish(job_state(path.name, joined_ns=batch.joined_ns).model_copy(update={"slow_rank": 0}))
     inode = path.stat().st_ino
     again = Node(node.folder, incarnation=6)
-    again.socket.publish(job_state(path.name))
+    again.socket.publish(job_state(path.name, joined_ns=batch.joined_ns))
     said, _ = rank.communicate("\n")
     again.socket.close()
 
@@ -283,6 +349,19 @@ async def test_noise_is_counted_and_told_once(node: Node, caplog: pytest.LogCapt
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert f"process {os.getpid()} of user {os.getuid()}" in warnings[0]
+
+
+async def test_one_read_takes_so_many_marks(node: Node) -> None:
+    """Large datagrams are as much work as many: the event loop has its turn between them, and then come the others."""
+    header = joblink.Header("job", 0, 0, 1, "node", 1, 1, 0, ClockStatus.UNKNOWN, None, None, None, None, 0)
+    marks = bytes(joblink.MAX_MARKS * joblink.MARK_SIZE)
+    for _ in range(6):
+        node.send(joblink.encode_header(header, joblink.MAX_MARKS) + marks)
+    node.socket._read()
+    at_once = len(node.batches)
+    await node.delivered(6)
+
+    assert at_once == 4
 
 
 async def test_passed_file_descriptors_are_dropped(node: Node) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count, groupby
 from typing import Literal
 
 import pytest
-from batches import MS, NOW, batch, mark
+from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
+from timesyncd.findings import Judged
 from timesyncd.hub.hub import Hub
 from timesyncd.hub.jobs import MAX_JOBS
 from timesyncd.hub.node_clock import Now
@@ -64,7 +66,9 @@ def test_a_job_gets_its_signals() -> None:
     assert (state.last_rank, state.slow_rank) == (1, 1)
     assert [(rank.node, rank.wait_p50_ns) for rank in state.ranks] == [("node-0", 6 * MS), ("node-1", 0)]
     assert (state.alignment_ns, state.alignment_growth_ppb) == (200_000, 100_000)
-    assert state.verdict == "rank 1 is slow: last in 100% of 100 conclusive steps"
+    assert state.verdict == (
+        "rank 1 (node-1) is late at barrier 0: 6.00 ms after the median rank, cost 600 ms in the window"
+    )
 
 
 def test_the_barrier_after_a_collective_does_not_hide_the_late_rank() -> None:
@@ -75,6 +79,56 @@ def test_the_barrier_after_a_collective_does_not_hide_the_late_rank() -> None:
     (state,) = hub.advance(NOW, 0).jobs
 
     assert (state.step, state.arrival_skew_ns, state.last_rank) == (0, 6 * MS, 1)
+
+
+def test_without_one_rank_s_marks_nobody_is_slow() -> None:
+    """Of three ranks, on clocks that nobody trusts, one has lost its marks: it may be the late one."""
+    hub = Hub(HubSettings(), "node-0")
+    for n in range(100):
+        for rank, marks in enumerate(([mark(n)], [mark(n, 6 * MS)], [])):
+            hub.accept_marks(batch(rank, *marks, sequence=n, world_size=3, gm_bound_ns=None), NOW)
+    hub.advance(NOW, 7)
+    (state,) = hub.advance(NOW + 10 * NS_PER_S, 7).jobs
+
+    assert (state.steps_complete, state.slow_rank, state.stragglers) == (0, None, [])
+    assert state.verdict == "inconclusive: no step has the marks of all 3 ranks yet"
+
+
+def test_releases_are_judged_by_the_nodes_own_clocks() -> None:
+    """Where lateness is compared by collective ends, the shifted ends of ranks that held to one instant are not equal."""
+    hub = Hub(HubSettings(nodes=["node-0", "node-1"]), "node-0")
+    for name in ("node-0", "node-1"):
+        hub.accept_node(node_state(name), NOW, live=True)
+
+    def slack_after(steps: range, duration_ns: int) -> int:
+        for n in steps:
+            for rank, moved_ns in enumerate((0, 7 * n % 1_500)):
+                marked = mark(n, rank * MS // 10, duration_ns)
+                epoch_ns = REAL_MINUS_BOOT + moved_ns
+                one = batch(rank, marked, sequence=n, real_minus_boot_ns=epoch_ns, gm_bound_ns=900_000)
+                hub.accept_marks(one, NOW)
+        (state,) = hub.advance(NOW, 7).jobs
+        assert (state.method, state.plan.mode) == ("ENDS", "timed")
+        return state.plan.slack_ns
+
+    planned_ns = slack_after(range(100), MS // 5)
+
+    assert slack_after(range(160, 260), 2 * MS) <= planned_ns
+
+
+@pytest.mark.parametrize(("took_ms", "again_after_s"), [(50, 1), (100, 2), (700, 14)])
+def test_a_window_that_takes_long_is_looked_at_less_often(took_ms: int, again_after_s: int) -> None:
+    """For a twentieth of the time, whatever it is that takes so long."""
+    cpu_ns = count(0, took_ms * MS)
+    hub = Hub(HubSettings(), "node-0", lambda: next(cpu_ns))
+    seen = []
+    for n in range(16):
+        for rank in (0, 1):
+            hub.accept_marks(batch(rank, mark(n), sequence=n), NOW)
+        (state,) = hub.advance(NOW + n * NS_PER_S, 7).jobs
+        seen.append(state.step)
+
+    assert [step for step, _ in groupby(seen)] == list(range(0, 16, again_after_s))
 
 
 def test_a_skew_within_the_error_names_nobody() -> None:
@@ -264,3 +318,35 @@ def test_ended_jobs_are_told_once() -> None:
 
     assert (output.jobs, output.ended) == ([], [job_id(1000, "train", 0)])
     assert hub.advance(NOW + 61 * NS_PER_S, 0).ended == []
+
+
+def causality(*nodes: str, boot: str = "") -> dict[tuple[str, str], Judged]:
+    """What a hub finds when rank 1 of node-1 arrives 5 ms after everybody else has left, in each of ten steps."""
+    hub = Hub(HubSettings(), "node-0")
+    ranks = range(len(nodes))
+    for name in nodes:
+        state = node_state(name)
+        hub.accept_node(state.model_copy(update={"boot_id": boot or state.boot_id}), NOW, live=True)
+    for n in range(10):
+        for rank in ranks:
+            marks = mark(n, 20 * MS, 25 * MS) if rank == 1 else mark(n, 0, MS)
+            hub.accept_marks(batch(rank, marks, sequence=n, world_size=len(nodes)), NOW)
+    hub.advance(NOW, 0)
+    return hub.findings()
+
+
+def test_a_job_is_a_witness_against_a_clock() -> None:
+    """Of three nodes the one that contradicts the others; of two both, since either may be wrong. The evidence names whose marks they are."""
+    three, two = causality("node-0", "node-1", "node-2"), causality("node-0", "node-1")
+
+    assert list(three) == [("clock-causality", "node-1")]
+    assert list(two) == [("clock-causality", "node-0, node-1")]
+    assert three["clock-causality", "node-1"].evidence.startswith(
+        "in 10 steps of job 'train' of user 1000 a rank left a collective before another arrived, by up to 18.8 ms more"
+    )
+
+
+def test_marks_that_no_node_stands_behind_accuse_no_clock() -> None:
+    """A name alone anybody can give: the node's own live state must tell of the same boot."""
+    assert causality("node-0", "node-1", "node-2", boot="another") == {}
+    assert fed_hub(0).findings() == {}

@@ -234,6 +234,20 @@ def test_the_exposition_is_as_prometheus_wants_it() -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
+def test_a_job_says_who_is_late_and_what_it_costs() -> None:
+    """Two numbers of the sure stragglers, and what arrivals are compared by; nothing by rank beside that."""
+    labels = {"job_id": "0f3a9c51d2b4e687", "job": "llama-pretrain", "attempt": "1"}
+    late = labels | {"rank": "1", "node": "trainer-02", "where": "bucket 2"}
+    scraped = scrape(FULL)
+
+    assert scraped[key("job_straggler_lateness_seconds", **late)] == pytest.approx(0.0398)
+    assert scraped[key("job_straggler_exposed_seconds", **late)] == pytest.approx(38.1)
+    assert scraped[key("job_stragglers", **labels)] == 1
+    assert scraped[key("job_arrival_variance_seconds2", **labels)] == pytest.approx(4e-4)
+    assert [scraped[key("job_method", method=name, **labels)] for name in ("ONE_CLOCK", "CLOCKS", "ENDS")] == [0, 1, 0]
+    assert sum(name == "job_straggler_exposed_seconds" for name, _ in scraped) == 1
+
+
 def test_a_job_pays_and_agrees() -> None:
     """A job's overhead is a ratio; its alignment is in seconds and has grown since the job's message."""
     labels = {"job_id": "0f3a9c51d2b4e687", "job": "llama-pretrain", "attempt": "1"}

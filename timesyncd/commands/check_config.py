@@ -85,6 +85,8 @@ def describe(config: Config) -> list[str]:
     lines = [f"node         {config.node.name}, runtime folder {config.node.runtime_dir}"]
     if config.node.topology:
         lines.append(f"topology     {config.node.topology}")
+    if config.node.link:
+        lines.append(f"link         {config.node.link}, shared by the jobs of its nodes")
     for source in config.source:
         lines.append(f"source       {source.name}: {source.driver} ({_said(source.options)})")
     for unit in config.grandmaster:

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from timesyncd.causality import Suspicion
+from timesyncd.findings import Judged
 from timesyncd.fleet_messages import AlignmentState, HubState
 from timesyncd.hub.alignment import ONE_CLOCK, Alignment, unknown
 from timesyncd.hub.fleet import Fleet
+from timesyncd.hub.job_page import window_page
+from timesyncd.hub.job_state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns
 from timesyncd.hub.jobs import MAX_JOBS, Job, Jobs
 from timesyncd.hub.node_clock import Now
+from timesyncd.hub.phase_jobs import JobPhases
 from timesyncd.hub.plan import Planned, View, decide, taken_over
-from timesyncd.job_messages import JobState, MarkBatch, Plan, RankState
+from timesyncd.job_messages import JobState, MarkBatch, Plan
 from timesyncd.joblink import Kind
 from timesyncd.messages import NodeState
-from timesyncd.overhead import Sync, Window, summarize
+from timesyncd.overhead import Sync
+from timesyncd.recorded_message import RecordingMessage
 from timesyncd.sections import Hub as HubSettings
+from timesyncd.units import duration_text
 
-#: What a message holds: marks may lie, and their sum be larger.
-MOST_NS = 2**63 - 1
+CLOCK_CAUSALITY = "clock-causality"
+
+#: The figures of a rank take as long as looking at so many marks.
+MARKS_A_RANK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a job's window said when it was looked at last, its figures, and from when on it may be looked at again (CLOCK_BOOTTIME)."""
+
+    view: JobView
+    figures: Mapping[str, object]
+    run: int
+    changes: tuple[int, ...]
+    again_at_ns: int
+
+    def serves(self, job: Job, now_ns: int) -> bool:
+        return self.changes == job.changes or now_ns < self.again_at_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +55,21 @@ class HubOutput:
 
 class Hub:
     """
-    Never waits and never reads a clock. The states that `advance` gives carry this node's name, and incarnation and sequence
+    Never waits, and reads no clock but `cpu_ns`, the CPU time of its own thread, so that what takes long is done less often. The states that `advance` gives carry this node's name, and incarnation and sequence
     0: the daemon numbers them when it sends them. `fleet` is what it knows of nodes.
     """
 
-    def __init__(self, settings: HubSettings, node: str) -> None:
+    def __init__(self, settings: HubSettings, node: str, cpu_ns: Callable[[], int] = time.thread_time_ns) -> None:
         self.fleet = Fleet(settings.nodes)
         self._settings = settings
         self._node = node
+        self._cpu_ns = cpu_ns
         self._jobs = Jobs(settings.window_steps)
         self._planned: dict[str, Planned] = {}
         self._heard_plans: dict[str, Plan] = {}
+        self._looked: dict[str, Looked] = {}
+        self._left_to_look = 0
+        self._phases = JobPhases(self.fleet)
 
     @property
     def busy(self) -> bool:
@@ -50,7 +78,7 @@ class Hub:
 
     @property
     def refused_batches(self) -> int:
-        """Batches that were not taken: a rank outside its world, or too many jobs."""
+        """Batches that were not taken: a rank outside its world, of a former run, or too many jobs."""
         return self._jobs.refused
 
     def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool) -> bool:
@@ -76,9 +104,32 @@ class Hub:
         for job in ended:
             self._planned.pop(job.id, None)
             self._heard_plans.pop(job.id, None)
+            self._looked.pop(job.id, None)
         now = Now(now_boottime_ns, now_realtime_ns)
-        states = [self._judge(job, now, primary) for job in self._jobs]
+        if primary:
+            self._phases.advance(self._jobs, {job.id: self._last_plan(job) for job in self._jobs}, now)
+        self._left_to_look = MOST_LOOKED_MARKS
+        states = [self._judge(job, looked, now, primary) for job in self._jobs if (looked := self._look(job, now))]
         return HubOutput(states, [job.id for job in ended])
+
+    def job(self, job_id: str) -> Job | None:
+        """None: no such job runs."""
+        return next((job for job in self._jobs if job.id == job_id), None)
+
+    def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
+        """A page of what was joined of a job's newest steps; None: no such job runs."""
+        job = self.job(job_id)
+        return None if job is None else window_page(job, from_step, most_steps)
+
+    def findings(self) -> dict[tuple[str, str], Judged]:
+        """What the jobs, as last looked at, say against the clocks, by (id, subject)."""
+        found: dict[tuple[str, str], Judged] = {}
+        for job in self._jobs:
+            looked = self._looked.get(job.id)
+            suspicion = looked.view.attribution.suspicion if looked is not None and looked.run == job.run else None
+            if suspicion is not None:
+                found.setdefault((CLOCK_CAUSALITY, ", ".join(suspicion.nodes)), Judged(_suspicion_text(job, suspicion)))
+        return found
 
     def state(self, now: Now, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
         """What this hub says of itself; numbered when it is sent."""
@@ -100,7 +151,7 @@ class Hub:
 
     def alignment_state(self, job_id: str, now: Now) -> AlignmentState | None:
         """Of the nodes of a job, as a message; None: no such job runs."""
-        job = next((job for job in self._jobs if job.id == job_id), None)
+        job = self.job(job_id)
         if job is None:
             return None
         state = self.fleet.alignment_state(_nodes(job), now)
@@ -113,43 +164,67 @@ class Hub:
         if not primary:
             return heard or last.plan
         planned = decide(taken_over(last, heard, job.newest_step) if heard else last, view, boottime_ns)
-        self._planned[job.id] = planned
+        planned = self._planned[job.id] = self._phases.attached(job, last, planned)
         return planned.plan
 
-    def _judge(self, job: Job, now: Now, primary: bool) -> JobState:
+    def _last_plan(self, job: Job) -> Plan:
+        last, heard = self._planned.get(job.id, Planned()).plan, self._heard_plans.get(job.id)
+        return heard if heard is not None and heard.version > last.version else last
+
+    def _judge(self, job: Job, looked: Looked, now: Now, primary: bool) -> JobState:
         aligned = self._alignment(job, now)
-        view = View(job.run, job.newest_step, aligned, _barrier_transfers_ns(job.window))
-        window, newest = summarize(job.window), job.newest_complete()
-        comparison = newest.comparison if newest is not None else None
-        return JobState(
-            node=self._node,
-            incarnation=0,
-            sequence=0,
-            job_id=job.id,
-            job=job.name,
-            attempt=job.attempt,
-            uid=job.uid,
-            world_size=job.world_size,
-            published_realtime_ns=now.realtime_ns,
-            step=newest.step if newest is not None else None,
-            steps_complete=job.complete,
-            steps_incomplete=job.incomplete,
-            sync_overhead=window.sync_overhead,
-            arrival_skew_ns=comparison.skew_ns if comparison is not None else None,
-            arrival_skew_p50_ns=window.skew_p50_ns,
-            arrival_skew_error_ns=comparison.error_ns if comparison is not None else None,
-            transfer_p50_ns=window.transfer_p50_ns,
-            last_rank=comparison.last_rank if comparison is not None else None,
-            slow_rank=window.slow_rank,
-            verdict=_verdict(job, window, newest),
-            alignment_ns=aligned.alignment_ns,
-            alignment_growth_ppb=aligned.growth_ppb,
-            alignment_reason=aligned.reason,
-            alignment_pair=None if aligned.pair is None else list(aligned.pair),
-            alignment_holds_for_ns=aligned.holds_for_ns,
-            ranks=_rank_states(job, window),
-            plan=self._plan(job, view, now.boottime_ns, primary),
+        transfers_ns = _transfers_ns(looked.view.attribution.syncs)
+        view = View(job.run, job.newest_step, aligned, transfers_ns, looked.view.barriers)
+        return JobState.model_validate(
+            dict(looked.figures)
+            | {
+                "node": self._node,
+                "incarnation": 0,
+                "sequence": 0,
+                "job_id": job.id,
+                "job": job.name,
+                "attempt": job.attempt,
+                "uid": job.uid,
+                "world_size": job.world_size,
+                "run": job.run,
+                "published_realtime_ns": now.realtime_ns,
+                "alignment_ns": aligned.alignment_ns,
+                "alignment_growth_ppb": aligned.growth_ppb,
+                "alignment_reason": aligned.reason,
+                "alignment_pair": None if aligned.pair is None else list(aligned.pair),
+                "alignment_holds_for_ns": aligned.holds_for_ns,
+                "link": self._phases.link(job),
+                "phase_reason": self._phases.reason(job),
+                "plan": self._plan(job, view, now.boottime_ns, primary),
+            }
         )
+
+    def _look(self, job: Job, now: Now) -> Looked | None:
+        """
+        Anew only when something was added, what takes long not in every round, and no more in one round than it may take. None: a job that is new, and
+        whose turn comes in a later round.
+        """
+        known = self._looked.get(job.id)
+        if known is not None and known.run != job.run:
+            known = None
+        if self._left_to_look <= 0 or (known is not None and known.serves(job, now.boottime_ns)):
+            return known
+        self._left_to_look -= min(job.size, MOST_LOOKED_MARKS) + MARKS_A_RANK * len(job.ranks)
+        before_ns = self._cpu_ns()
+        view = look(job, self._verified_nodes(job, now))
+        told = figures(job, view)
+        again_at_ns = now.boottime_ns + look_again_after_ns(self._cpu_ns() - before_ns, len(self._jobs))
+        looked = self._looked[job.id] = Looked(view, told, job.run, job.changes, again_at_ns)
+        return looked
+
+    def _verified_nodes(self, job: Job, now: Now) -> dict[int, str]:
+        """By rank, where the marks come from a node whose own live state tells of the same boot: a name alone anybody can give."""
+        nodes = {}
+        for number, rank in job.ranks.items():
+            clock = self.fleet.clock(rank.newest.node)
+            if clock is not None and not clock.is_silent(now) and clock.boot_id == rank.newest.boot_id:
+                nodes[number] = rank.newest.node
+        return nodes
 
     def _alignment(self, job: Job, now: Now) -> Alignment:
         if job.on_one_clock():
@@ -169,52 +244,14 @@ def _nodes(job: Job) -> list[str]:
     return sorted({rank.newest.node for rank in job.ranks.values()})
 
 
-def _barrier_transfers_ns(syncs: Sequence[Sync]) -> list[int]:
-    barriers = (sync.comparison for sync in syncs if sync.kind == Kind.BARRIER)
+def _transfers_ns(syncs: Sequence[Sync]) -> list[int]:
+    barriers = [sync.comparison for sync in syncs if sync.kind == Kind.BARRIER]
     return [comparison.transfer_ns for comparison in barriers if comparison is not None]
 
 
-def _rank_states(job: Job, window: Window) -> list[RankState]:
-    states = []
-    for number, rank in sorted(job.ranks.items()):
-        seen = window.ranks.get(number)
-        states.append(
-            RankState(
-                rank=number,
-                node=rank.newest.node,
-                wait_p50_ns=seen.wait_p50_ns if seen is not None else None,
-                wait_total_ns=min(seen.wait_total_ns, MOST_NS) if seen is not None else None,
-                last_share=seen.last_share if seen is not None else None,
-                lateness_p50_ns=seen.lateness_p50_ns if seen is not None else None,
-                marks_lost=rank.lost,
-                clock_status=rank.newest.status,
-            )
-        )
-    return states
-
-
-def _verdict(job: Job, window: Window, newest: Sync | None) -> str:
-    """One line for people: who is slow or was last, or why that is not said."""
-    if newest is None:
-        return f"inconclusive: no step has the marks of all {job.world_size} ranks yet"
-    if window.slow_rank is not None:
-        share = window.ranks[window.slow_rank].last_share or 0
-        return f"rank {window.slow_rank} is slow: last in {share:.0%} of {window.conclusive_steps} conclusive steps"
-    comparison = newest.comparison
-    if comparison is None:
-        return "inconclusive: " + _why_not_compared(newest, job)
-    if comparison.last_rank is None:
-        return (
-            f"inconclusive: the skew of {comparison.skew_ns} ns is within the clocks' error of {comparison.error_ns} ns"
-        )
-    return f"rank {comparison.last_rank} was last in step {newest.step}; none is persistently"
-
-
-def _why_not_compared(sync: Sync, job: Job) -> str:
-    for number, arrival in sync.arrivals.items():
-        node = job.ranks[number].newest.node
-        if arrival.clock is None or arrival.end_ns < arrival.arrival_ns:
-            return f"the clock of rank {number} ({node}) was stepped"
-        if arrival.error_ns is None:
-            return f"the clock error of rank {number} ({node}) is unknown"
-    return "the clock of a node was stepped"
+def _suspicion_text(job: Job, suspicion: Suspicion) -> str:
+    one_of = "one of these clocks" if len(suspicion.nodes) > 1 else "this clock"
+    return (
+        f"in {suspicion.steps} steps of job {job.name!r} of user {job.uid} a rank left a collective before another arrived, by up to "
+        f"{duration_text(suspicion.excess_ns)} more than the bounds allow: {one_of} is wrong, or that user's marks are"
+    )

@@ -74,6 +74,7 @@ class NodeClock:
     told_age_ns: int | None
     boot_id: str
     topology: str
+    link: str
     statuses: tuple[ClockStatus, ClockStatus]
     main_reference: int
     holdover_after_ns: int
@@ -105,6 +106,7 @@ class NodeClock:
             told_age_ns=state.age_ns,
             boot_id=state.boot_id,
             topology=intern(state.topology),
+            link=intern(state.link or ""),
             statuses=statuses,
             main_reference=UTC if state.knows_utc_alone else GRANDMASTER,
             holdover_after_ns=state.holdover_after_ns,
