@@ -1,0 +1,138 @@
+"""Modules that are metered again, that come and go, and that a trainer wraps: in a group of this process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch_ranks import Marks, listening
+
+from timesyncd.client import Job, Kind
+from timesyncd.client.torch import meter_ddp, metered, unmodified
+from timesyncd.client.torch.steps import steps_of
+
+WRAPPED = ("__init__", "register_comm_hook", "_register_builtin_comm_hook")
+
+
+class Rank:
+    """A job of one rank, and what it marked."""
+
+    def __init__(self, job: Job, marks: Marks) -> None:
+        self.job = job
+        self._marks = marks
+
+    def marked(self) -> list[tuple[int, int]]:
+        """Step and kind of all, after the end of the job."""
+        self.job.close()
+        self._marks.close()
+        return [(m.step, m.kind) for m in self._marks.of["job", 0]]
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Rank]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    with listening() as (folder, marks):
+        job = Job("job", rank=0, world_size=1, attempt=0, runtime_dir=folder)
+        try:
+            yield Rank(job, marks)
+        finally:
+            job.close()
+            dist.destroy_process_group()
+
+
+def module() -> DistributedDataParallel:
+    return DistributedDataParallel(nn.Linear(4, 4))
+
+
+def sgd(of: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(of.parameters(), lr=0.1)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_metered_again_takes_the_former_one_s_place(rank: Rank, found: bool) -> None:
+    """Each update is one step, and closing the former one leaves the later alone."""
+    model = module()
+    optimizer = sgd(model)
+    former = meter_ddp(rank.job, model, optimizer)
+    later = meter_ddp(rank.job, model, None if found else optimizer)
+    former.close()
+    for _ in range(3):
+        train(model, optimizer)
+
+    assert (later.step, steps_of(rank.job).endings) == (3, 1)
+    assert rank.marked() == [(step, kind) for step in range(3) for kind in (Kind.BUCKET, Kind.STEP)]
+
+
+def test_closing_one_module_loses_nothing_of_another(rank: Rank) -> None:
+    """What the other one keeps is marked at its update."""
+    models = [module(), module()]
+    optimizers = [sgd(model) for model in models]
+    meters = [metered(rank.job, *pair) for pair in zip(models, optimizers, strict=True)]
+    models[0](torch.ones(2, 4)).sum().backward()
+    meters[1].close()
+    optimizers[0].step()
+
+    assert rank.job.meter.lost == 0
+    assert rank.marked() == [(0, Kind.BUCKET), (0, Kind.STEP)]
+
+
+def test_a_hook_is_registered_with_each_module_of_many(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under run-audit a script makes modules one after the other: the ids of those that are gone come again."""
+    for name in WRAPPED:
+        monkeypatch.setattr(DistributedDataParallel, name, getattr(DistributedDataParallel, name))
+    unmodified._meter_every_ddp(rank.job)
+    for _ in range(30):
+        model = module()
+        model.register_comm_hook(None, fp16_compress_hook)
+        del model
+    model = module()
+    model.register_comm_hook(None, fp16_compress_hook)
+    with pytest.raises(RuntimeError, match="can only be called once"):
+        model.register_comm_hook(None, fp16_compress_hook)
+
+
+def test_an_fsdp_without_places_is_said(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older torch cannot stamp its collectives: a warning, and the steps are metered."""
+    for name in ("set_custom_all_gather", "set_custom_reduce_scatter"):
+        monkeypatch.delattr(FSDPModule, name)
+    model = nn.Linear(4, 4)
+    fully_shard(model)
+    optimizer = sgd(model)
+    with pytest.warns(UserWarning, match="FSDP2 of this torch has no place for it"):
+        metered(rank.job, model, optimizer)
+    train(model, optimizer)
+
+    assert rank.marked() == [(0, Kind.STEP)]
+
+
+def test_a_teacher_is_not_taken_for_the_model(rank: Rank) -> None:
+    """Hugging Face's Trainer shows the bare model: other modules may run before the one that wraps it."""
+    callback_module: Any = pytest.importorskip("timesyncd.client.torch.transformers")
+    callback = callback_module.TimesyncdCallback(rank.job)
+    bare, teacher = nn.Linear(4, 4), module()
+    model = DistributedDataParallel(bare)
+    optimizer = sgd(model)
+    arguments, state = SimpleNamespace(process_index=0, world_size=1), SimpleNamespace(global_step=0)
+    callback.on_train_begin(arguments, state, None)
+    callback.on_step_begin(arguments, state, None, model=bare, optimizer=optimizer)
+    for other in (teacher, nn.Identity()):
+        other(torch.ones(2, 4))
+    train(model, optimizer)
+    callback.on_train_end(arguments, state, None)
+
+    assert rank.marked() == [(0, Kind.BUCKET), (0, Kind.STEP)]

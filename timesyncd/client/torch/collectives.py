@@ -1,0 +1,225 @@
+"""torch.distributed's collectives, metered while a context is open."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from timesyncd.client.barrier import Barrier
+from timesyncd.client.carried import CarriedBarrier
+from timesyncd.client.job import Job
+from timesyncd.client.scheduling import Fifo
+from timesyncd.client.torch.ddp import running
+from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
+from timesyncd.client.torch.works import TimedWork
+from timesyncd.joblink import Kind
+
+#: Sending and receiving are not here: two ranks alone take part, and torch has no number for a message.
+KINDS = {
+    "all_gather": Kind.ALL_GATHER,
+    "all_gather_coalesced": Kind.ALL_GATHER,
+    "all_gather_into_tensor": Kind.ALL_GATHER,
+    "all_gather_object": Kind.ALL_GATHER,
+    "all_gather_single": Kind.ALL_GATHER,
+    "all_reduce": Kind.ALL_REDUCE,
+    "all_reduce_coalesced": Kind.ALL_REDUCE,
+    "all_to_all": Kind.ALL_TO_ALL,
+    "all_to_all_single": Kind.ALL_TO_ALL,
+    "barrier": Kind.BARRIER,
+    "broadcast": Kind.BROADCAST,
+    "broadcast_object_list": Kind.BROADCAST,
+    "gather": Kind.GATHER,
+    "gather_object": Kind.GATHER,
+    "monitored_barrier": Kind.BARRIER,
+    "reduce": Kind.REDUCE,
+    "reduce_scatter": Kind.REDUCE_SCATTER,
+    "reduce_scatter_single": Kind.REDUCE_SCATTER,
+    "reduce_scatter_tensor": Kind.REDUCE_SCATTER,
+    "scatter": Kind.SCATTER,
+    "scatter_object_list": Kind.SCATTER,
+}
+
+
+_OF_ONE_SIZE = frozenset((Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE))
+
+
+class _Meter:
+    """One open context: the job that it marks for, and the group that it listens to (None: the default one)."""
+
+    def __init__(self, job: Job, group: dist.ProcessGroup | None) -> None:
+        self.steps = steps_of(job)
+        self._world_size = job.world_size
+        self._group = group
+
+    def begin(self, kind: Kind, group: Any, args: Sequence[Any]) -> Record | None:
+        """The record of a call that begins; None: of another group, or of one that is not the job's, or no wait for the others."""
+        with self.steps.safely:
+            default = distributed_c10d._get_default_group()
+            called = default if group is None else group
+            if called is not (self._group or default) or called.size() != self._world_size:
+                return None
+            if called in distributed_c10d._world.pg_coalesce_state:  # noted now, done when the manager ends
+                return None
+            tensors = [tensor for argument in args[:2] for tensor in _tensors(argument)]
+            stamps = self.steps.stamps_for(tensors[0]) if tensors else HOST
+            record = Record(kind, max((_payload(argument) for argument in args[:2]), default=0), stamps)
+            self.steps.number(record)
+            return record if _is_a_wait(kind, tensors) else None
+        return None
+
+    def end(self, record: Record) -> None:
+        with self.steps.safely:
+            record.end = record.stamps.now()
+            self.steps.complete(record)
+
+    def follow(self, work: dist.Work, record: Record) -> dist.Work:
+        """The handle, with its wait stamped: what lies before it was hidden."""
+
+        def waiting() -> None:
+            with self.steps.safely:
+                record.begin = record.stamps.now()
+
+        return TimedWork(work, waiting, functools.partial(self.end, record))
+
+
+_open: list[_Meter] = []
+_wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+_lock = threading.RLock()
+
+
+@contextmanager
+def collectives(job: Job, group: dist.ProcessGroup | None = None) -> Iterator[Steps]:
+    """
+    Mark the collectives that are called as `torch.distributed.NAME` while this is open, in all threads; what is as `step`.
+
+    Only those of `group` (the default one), and only while it has the job's world size. A call with `async_op=True` ends with
+    its handle's `wait()`; without one it leaves no mark. A name that was imported before (`from torch.distributed import
+    all_reduce`) is not metered. Contexts may be nested: of one job and group the outer one marks.
+    """
+    meter = _Meter(job, group)
+    with _lock:
+        known = any(other.steps is meter.steps and other._group is group for other in _open)
+        if not known:
+            _open.append(meter)
+        _install()
+    try:
+        yield meter.steps
+    finally:
+        with _lock:
+            if not known:
+                _open.remove(meter)
+            if not _open:
+                _restore()
+
+
+def _install() -> None:
+    for name, kind in KINDS.items():
+        original = getattr(dist, name, None)
+        if original is not None and name not in _wrapped:
+            _wrapped[name] = (original, _metering(original, kind))
+            setattr(dist, name, _wrapped[name][1])
+
+
+def _restore() -> None:
+    """What another library put in our place meanwhile stays; our wrapper beneath it then only passes on."""
+    for name, (original, wrapper) in list(_wrapped.items()):
+        if getattr(dist, name, None) is wrapper:
+            setattr(dist, name, original)
+            del _wrapped[name]
+
+
+def _metering(original: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
+    parameters = list(inspect.signature(original).parameters)
+    place = parameters.index("group") if "group" in parameters else len(parameters)
+    with_data = kind is not Kind.BARRIER and "object" not in original.__name__
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)  # which dynamo knows, and rewrites
+        if not _open or getattr(running, "hook", False):
+            return original(*args, **kwargs)
+        group = args[place] if len(args) > place else kwargs.get("group")
+        data = (*args, *kwargs.values()) if with_data else ()
+        begun = [(meter, meter.begin(kind, group, data)) for meter in tuple(_open)]
+        result = original(*args, **kwargs)
+        for meter, record in begun:
+            if record is None:
+                continue
+            if isinstance(result, dist.Work):
+                result = meter.follow(result, record)
+            else:
+                meter.end(record)
+        return result
+
+    return wrapper
+
+
+def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, list | tuple):
+        yield from (tensor for tensor in argument if isinstance(tensor, torch.Tensor))
+
+
+def _is_a_wait(kind: Kind, tensors: Sequence[torch.Tensor]) -> bool:
+    """Of tensors without an element nothing is sent: no rank waits for another. Where they are of one size on all ranks, that is so on all."""
+    return kind not in _OF_ONE_SIZE or not tensors or any(tensor.is_sparse or tensor.numel() for tensor in tensors)
+
+
+def _payload(argument: Any) -> int:
+    return sum(0 if tensor.is_sparse else tensor.nbytes for tensor in _tensors(argument))
+
+
+def all_reduce(job: Job, step: int, tensor: torch.Tensor) -> None:
+    """
+    `torch.distributed.all_reduce` over all ranks, marked as a synchronization of the step.
+
+    On a CUDA device the mark is made in a later call, or at a later step's end, when the device has told its times.
+    """
+    steps, record = steps_of(job), None
+    with steps.safely:
+        record = Record(Kind.ALL_REDUCE, _payload(tensor), steps.stamps_for(tensor))
+        steps.number(record, step)
+    distributed_c10d.all_reduce(tensor)
+    if record is not None and _is_a_wait(Kind.ALL_REDUCE, [tensor]):
+        with steps.safely:
+            record.end = record.stamps.now()
+            record.stamps.anchor()
+            steps.complete(record)
+
+
+def barrier(
+    job: Job, group: dist.ProcessGroup | None = None, carried: bool = False, scheduling: Fifo | None = None
+) -> Barrier:
+    """
+    A Barrier over torch.distributed's group, the default one; it must be one on the CPU (gloo).
+
+    `carried`, the same on every rank: a CarriedBarrier, which is one all-reduce instead of a barrier and a broadcast.
+    """
+    if carried:
+        return CarriedBarrier(job, functools.partial(_largest, group), scheduling)
+    number = torch.zeros(1, dtype=torch.int64)
+    first = 0 if group is None else distributed_c10d.get_global_rank(group, 0)
+
+    def broadcast(value: int) -> int:
+        number[0] = value
+        distributed_c10d.broadcast(number, src=first, group=group)
+        return int(number[0])
+
+    return Barrier(job, functools.partial(distributed_c10d.barrier, group=group), broadcast, scheduling)
+
+
+def _largest(group: dist.ProcessGroup | None, numbers: Sequence[int]) -> list[int]:
+    """Of all ranks' numbers, place by place."""
+    words = torch.tensor(numbers, dtype=torch.int64)
+    distributed_c10d.all_reduce(words, op=dist.ReduceOp.MAX, group=group)
+    return [int(word) for word in words.tolist()]

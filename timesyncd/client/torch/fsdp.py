@@ -1,0 +1,128 @@
+"""FSDP2 (`fully_shard`): its collectives, stamped through the places that it has for custom ones."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from timesyncd.client.job import Job
+from timesyncd.client.torch.ddp import running
+from timesyncd.client.torch.steps import Record, Steps, steps_of
+from timesyncd.client.torch.works import TimedWork
+from timesyncd.joblink import Kind
+
+_PLACES = (
+    ("_all_gather_comm", "set_custom_all_gather", Kind.ALL_GATHER),
+    ("_reduce_scatter_comm", "set_custom_reduce_scatter", Kind.REDUCE_SCATTER),
+)
+
+
+class StampedComm:
+    """What FSDP2 calls in place of `comm`, which does the work."""
+
+    def __init__(self, comm: Any, kind: Kind, job: Job) -> None:
+        self.comm = comm
+        self._kind = kind
+        self._world_size = job.world_size
+        self.steps: Steps | None = steps_of(job)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A module that is saved or copied takes the collective along, not the meter."""
+        return _itself, (self.comm,)
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        tensor: torch.Tensor = self.comm.allocate(size, dtype=dtype, device=device)
+        return tensor
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **rest: Any) -> Any:
+        record = self._begin(output_tensor, input_tensor, group)
+        running.hook = True
+        try:
+            work = self.comm(output_tensor=output_tensor, input_tensor=input_tensor, group=group, **rest)
+        finally:
+            running.hook = False
+        if record is None or self.steps is None:
+            return work
+        if not isinstance(work, dist.Work):
+            _end(self.steps, record)
+            return work
+        waiting = functools.partial(_stamp_begin, self.steps, record)
+        return TimedWork(work, waiting, functools.partial(_end, self.steps, record))
+
+    def _begin(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any) -> Record | None:
+        """None: closed, or a group that is not the job's."""
+        if self.steps is None or group.size() != self._world_size:
+            return None
+        with self.steps.safely:
+            larger = max(output_tensor.nbytes, input_tensor.nbytes)
+            record = Record(self._kind, larger, self.steps.stamps_for(input_tensor))
+            self.steps.number(record)
+            if self._kind is Kind.REDUCE_SCATTER:
+                self.steps.ready(record.arrival)
+            return record
+        return None
+
+
+def _itself(comm: Any) -> Any:
+    return comm
+
+
+def _stamp_begin(steps: Steps, record: Record) -> None:
+    with steps.safely:
+        record.begin = record.stamps.now()
+
+
+def _end(steps: Steps, record: Record) -> None:
+    with steps.safely:
+        record.end = record.stamps.now()
+        steps.complete(record)
+
+
+def attach(job: Job, module: FSDPModule) -> Callable[[], None]:
+    """Put a stamping collective into the module and all that are sharded within it. Returns what takes them out again."""
+    assert isinstance(module, torch.nn.Module)
+    undoing = []
+    for shard in module.modules():
+        if isinstance(shard, FSDPModule):
+            for attribute, setter, kind in _PLACES:
+                undoing += _stamp(job, shard, attribute, getattr(shard, setter, None), kind)
+    if not undoing:
+        warnings.warn(
+            "timesyncd meters no collective of this module: FSDP2 of this torch has no place for it", stacklevel=4
+        )
+
+    def undo() -> None:
+        for step in undoing:
+            step()
+
+    return undo
+
+
+def _stamp(
+    job: Job, shard: FSDPModule, attribute: str, put: Callable[[Any], None] | None, kind: Kind
+) -> list[Callable[[], None]]:
+    """Empty where there is none, or several of which the setter would make one."""
+    if put is None:
+        return []
+    groups = [group for group in shard._get_fsdp_state()._fsdp_param_groups if hasattr(group, attribute)]
+    if len(groups) != 1:
+        return []
+    comm = getattr(groups[0], attribute)
+    if isinstance(comm, StampedComm):
+        comm.steps = None
+        comm = comm.comm
+    stamped = StampedComm(comm, kind, job)
+    put(stamped)
+
+    def undo() -> None:
+        stamped.steps = None
+        if getattr(groups[0], attribute) is stamped:  # not a later one
+            put(comm)
+
+    return [undo]

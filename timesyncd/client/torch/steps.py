@@ -1,0 +1,256 @@
+"""The steps of a job and what was metered in them: one numbering for all modules, optimizers and collectives of a job."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import torch
+
+from timesyncd.client.job import Job
+from timesyncd.client.meter import Meter
+from timesyncd.client.torch.stamps import DeviceStamps, HostStamps, Stamps
+from timesyncd.joblink import Kind
+
+#: Marks that wait for their step's end, or for a device; older ones are given up, and counted as lost.
+MAX_WAITING = 4096
+
+HOST = HostStamps()
+
+_ATTRIBUTE = "_torch_steps"
+
+
+class Record:
+    """
+    One mark in the making. Its moments are stamps: the host's time, or what `stamps` reads later.
+
+    `begin` None: what lies before `last`, when the last bucket of the same backward pass was ready, was hidden by compute.
+    """
+
+    __slots__ = ("arrival", "begin", "bytes", "end", "key", "kind", "last", "number", "stamps")
+
+    def __init__(self, kind: Kind, bytes: int, stamps: Stamps) -> None:
+        self.kind = kind
+        self.bytes = bytes
+        self.stamps = stamps
+        self.arrival: Any = stamps.now()
+        self.begin: Any = None
+        self.last: Any = None
+        self.end: Any = None
+        self.key = 0
+        self.number = 0
+
+    def follow(self, finished: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        """Chained to a future: it is over now."""
+        self.end = self.stamps.now()
+        return finished.value()
+
+    def follow_reduced(self, finished: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        """The same for an all-reduce of one tensor."""
+        self.end = self.stamps.now()
+        return finished.value()[0]
+
+    def known(self) -> bool:
+        """Whether all its moments have come."""
+        return self.end is not None and self._reached(self.end) and self._reached(self.arrival)
+
+    def times_ns(self) -> tuple[int, int, int] | None:
+        """Arrival, begin and end in CLOCK_REALTIME, once they are known; None: not well enough."""
+        begin = self.begin if self.begin is not None else self.last if self.last is not None else self.arrival
+        arrival_ns, begin_ns, end_ns = self._read(self.arrival), self._read(begin), self._read(self.end)
+        if arrival_ns is None or begin_ns is None or end_ns is None:
+            return None
+        return arrival_ns, min(end_ns, max(arrival_ns, begin_ns)), end_ns
+
+    def _reached(self, stamp: Any) -> bool:
+        return isinstance(stamp, int) or self.stamps.reached(stamp)
+
+    def _read(self, stamp: Any) -> int | None:
+        return stamp if isinstance(stamp, int) else self.stamps.read(stamp)
+
+
+class Safely:
+    """A context that no error leaves: it is counted as one lost mark. Its time is the meter's own overhead."""
+
+    __slots__ = ("_meter", "_own_ns", "_started_ns")
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._own_ns = self._meter.own_overhead_ns
+        self._started_ns = time.monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self._meter.spent(self._started_ns, self._own_ns)
+        if not isinstance(error, Exception):
+            return False
+        self._meter.lose()
+        return True
+
+
+class Steps:
+    """
+    Which step the job is in, and the marks of it. Nothing here raises into a training step: what fails is counted in
+    `job.meter.lost`.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.device: DeviceStamps | None = None
+        self.endings = 0  #: how many optimizers end the steps
+        self._step = 0
+        self._ended: int | None = None
+        self._numbered = False
+        self._begin: Any = HOST.now()
+        self._ready: Any = None
+        self._kept: list[Record] = []
+        self._pending: deque[Record] = deque()
+        # Re-entrant: a signal handler may meter.
+        self._lock = threading.RLock()
+
+    @property
+    def safely(self) -> Safely:
+        """A new one for each use: they lie within each other, and in several threads."""
+        return Safely(self.job.meter)
+
+    @property
+    def step(self) -> int:
+        """
+        The current step, from 0, one up at the end of each. Set it to use numbers of your own, the same on every rank.
+
+        Where no optimizer ends the steps, setting the next number does.
+        """
+        return self._step
+
+    @step.setter
+    def step(self, number: int) -> None:
+        with self._lock:
+            if number != self._step and (self._kept or (self._numbered and not self.endings)):
+                self.end()
+            self._step = number
+
+    def lost(self, marks: int = 1) -> None:
+        """Count marks that could not be made."""
+        self.job.meter.lose(marks)
+
+    def stamps_for(self, tensor: torch.Tensor | None) -> Stamps:
+        """Of the CUDA device that the tensor is on, else of the host."""
+        if tensor is None or not tensor.is_cuda:
+            return HOST
+        _refuse_capture()
+        if self.device is None:
+            self.device = DeviceStamps()
+            self.device.anchor()
+        return self.device
+
+    def begin(self) -> None:
+        """The step begins now, not where the former one ended: for after an evaluation or a checkpoint between steps."""
+        with self.safely:
+            self._begin = (self.device or HOST).now()
+
+    def ready(self, stamp: Any) -> None:
+        """This rank's own last gradient was ready then, unless a later one is."""
+        self._ready = stamp
+
+    def keep(self, record: Record) -> None:
+        """Until the step's end, where it gets its number in the order of these calls."""
+        if len(self._kept) >= MAX_WAITING:
+            self._give_up(self._kept)
+        self._kept.append(record)
+
+    def number(self, record: Record, step: int | None = None) -> None:
+        """The next one of the step, now; None: of the current one."""
+        if step is None:
+            step, self._numbered = self._step, True
+        record.number = self.job.meter.next_sync(step)
+        record.key = self.job.meter.key(step)
+
+    def complete(self, record: Record) -> None:
+        """Mark what has a number, at once or when the device has told its times."""
+        with self._lock:
+            self._pending.append(record)
+            self._settle()
+
+    def end(self) -> None:
+        """The parameters are updated: mark all that the step kept, and the step itself; the next one begins."""
+        with self._lock:
+            with self.safely:
+                self._end()
+            with self.safely:
+                self._step += 1
+
+    def close(self) -> None:
+        """What is not known by now is lost."""
+        with self._lock:
+            self._settle()
+            self._give_up(self._pending)
+            self._give_up(self._kept)
+
+    def _end(self) -> None:
+        if self.device is not None:
+            _refuse_capture()
+        whole = Record(Kind.STEP, 0, self.device or HOST)
+        whole.end, whole.arrival, whole.begin = whole.arrival, self._begin, self._ready
+        kept, self._kept, self._numbered = self._kept, [], False
+        whole.key = self.job.meter.key(self._step)
+        self._end_kept(kept, whole.key)
+        if self._ended != whole.key:  # two updates under one number make one step
+            self._pending.append(whole)
+        self._begin, self._ready, self._ended = whole.end, None, whole.key
+        whole.stamps.anchor()
+        self._settle()
+
+    def _end_kept(self, kept: list[Record], key: int) -> None:
+        """Of the host's records nearly all are complete: they take the short way."""
+        meter, step = self.job.meter, self._step
+        for record in kept:
+            record.key, record.number = key, meter.next_sync(step)
+            if record.stamps is not HOST or record.end is None:
+                self._pending.append(record)
+                continue
+            arrival_ns, end_ns = record.arrival, record.end
+            begin_ns = min(end_ns, max(arrival_ns, record.last or arrival_ns))
+            meter.mark_at(key, record.number, arrival_ns, begin_ns, end_ns, record.kind, record.bytes)
+
+    def _settle(self) -> None:
+        """Mark what is known by now, in order: behind what is still to come nothing is looked at."""
+        pending = self._pending
+        while pending and self._mark(pending[0]):
+            pending.popleft()
+        while len(pending) > MAX_WAITING:
+            pending.popleft()
+            self.lost()
+
+    def _mark(self, record: Record) -> bool:
+        """Whether it is done with: marked or lost."""
+        with self.safely:
+            if not record.known():
+                return False
+            times_ns = record.times_ns()
+            if times_ns is None:
+                self.lost()
+            else:
+                self.job.meter.mark_at(record.key, record.number, *times_ns, record.kind, record.bytes)
+        return True
+
+    def _give_up(self, records: list[Record] | deque[Record]) -> None:
+        self.lost(len(records))
+        records.clear()
+
+
+def _refuse_capture() -> None:
+    """An event that is asked for in the middle of a CUDA graph's capture would void the graph. Raises RuntimeError: a lost mark."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a CUDA graph is being captured")
+
+
+def steps_of(job: Job) -> Steps:
+    """The job's one numbering; the job keeps it."""
+    steps = getattr(job, _ATTRIBUTE, None)
+    if not isinstance(steps, Steps):
+        steps = Steps(job)
+        setattr(job, _ATTRIBUTE, steps)
+    return steps

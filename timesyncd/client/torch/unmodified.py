@@ -1,0 +1,143 @@
+"""Meters a training script that knows nothing of it: what `timesyncd run-audit` begins in each process of the script."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import BuiltinCommHookType
+from torch.distributed import distributed_c10d
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
+
+from timesyncd.client.job import Job
+from timesyncd.client.places import record_dir
+from timesyncd.client.torch.collectives import collectives
+from timesyncd.client.torch.ddp import attach, stamped
+from timesyncd.client.torch.metering import meter_ddp, meter_fsdp, metered
+from timesyncd.client.torch.steps import steps_of
+from timesyncd.client.torch.updates import watch_updates
+
+#: The name of the job, which all processes of the script share.
+NAME = "TIMESYNCD_AUDIT_JOB"
+
+_begun: list[int] = []
+
+
+def begin() -> None:
+    """Once a process, when its default process group is there."""
+    if os.getpid() in _begun or not dist.is_initialized():
+        return
+    _begun.append(os.getpid())
+    job = Job(name=os.environ.get(NAME), rank=dist.get_rank(), world_size=dist.get_world_size())
+    stack = contextlib.ExitStack()
+    stack.enter_context(collectives(job))
+    job.audit_collectives = stack  # type: ignore[attr-defined]  # open for as long as the job lives
+    _meter_every_ddp(job)
+    _meter_what_is_updated(job)
+    _send_at_the_end(job)
+
+
+def _meter_every_ddp(job: Job) -> None:
+    """A module gets the stamping hook when it is made; a hook that the script registers later is put within."""
+    make = DistributedDataParallel.__init__
+    register = DistributedDataParallel.register_comm_hook
+    register_builtin = DistributedDataParallel._register_builtin_comm_hook
+    with_hook: WeakSet[DistributedDataParallel] = WeakSet()
+
+    @functools.wraps(make)
+    def __init__(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        with _quietly(job):
+            meter_ddp(job, self)
+
+    @functools.wraps(register)
+    def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
+        is_first = hook is not stamped and self not in with_hook
+        if is_first and any(found is stamped for found, _ in self._comm_hooks):
+            with_hook.add(self)
+            attach(job, self, hook, state)
+        else:
+            register(self, state, hook)
+
+    @functools.wraps(register_builtin)
+    def _register_builtin_comm_hook(self: DistributedDataParallel, comm_hook_type: Any) -> None:
+        if not any(found is stamped for found, _ in self._comm_hooks):
+            register_builtin(self, comm_hook_type)  # type: ignore[no-untyped-call]
+        elif comm_hook_type == BuiltinCommHookType.FP16_COMPRESS:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            register_comm_hook(self, self.process_group, fp16_compress_hook)
+
+    for wrapper in (__init__, register_comm_hook, _register_builtin_comm_hook):
+        setattr(DistributedDataParallel, wrapper.__name__, wrapper)
+
+
+def _meter_what_is_updated(job: Job) -> None:
+    """Before the first update nobody knows of FSDP2 modules, or of a script that reduces its gradients by itself."""
+    steps = steps_of(job)
+
+    def updated(optimizer: Optimizer) -> None:
+        if steps.endings:
+            return
+        with _quietly(job):
+            roots = _sharded_roots()
+            for root in roots:
+                meter_fsdp(job, root)
+            if not roots:
+                metered(job, optimizer)
+            steps.end()
+
+    watch_updates(updated)
+
+
+def _sharded_roots() -> list[FSDPModule]:
+    found = [each for each in gc.get_objects() if issubclass(type(each), FSDPModule)]
+    within = {id(inner) for each in found for inner in each.modules() if inner is not each}
+    return [each for each in found if id(each) not in within]
+
+
+def _send_at_the_end(job: Job) -> None:
+    """A process that multiprocessing forked ends without the interpreter's own end."""
+    destroy = distributed_c10d.destroy_process_group
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        destroy(*args, **kwargs)
+        job.meter.announce()
+
+    for module in (dist, distributed_c10d):
+        if getattr(module, "destroy_process_group", None) is destroy:
+            setattr(module, "destroy_process_group", destroy_process_group)  # noqa: B010  mypy knows the module's own alone
+
+
+@contextlib.contextmanager
+def _quietly(job: Job) -> Iterator[None]:
+    """What cannot be metered is noted beside the marks: the script goes on, and its output is its own."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  the script goes on
+            _note(job, f"{type(error).__name__}: {error}")
+    for warning in caught:
+        _note(job, str(warning.message))
+
+
+def _note(job: Job, text: str) -> None:
+    folder = record_dir()
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"rank-{job.rank}-{os.getpid()}.note").open("a") as file:
+            file.write(f"{text} (torch {torch.__version__})\n")
