@@ -1,0 +1,169 @@
+"""Anchors beside a trace: what the clocks showed together, kept without a daemon too, and whatever the disk does."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from published import publish
+
+from timesyncd.client import Anchors, Job, anchors, record_anchors
+from timesyncd.traces.anchors import Anchored, read_anchors
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job("train", 3, 4, node="node-d", runtime_dir=tmp_path / "run")
+    yield job
+    job.close()
+
+
+@pytest.fixture(autouse=True)
+def _always_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchors, "FIRST_RENEW_NS", 0)
+    monkeypatch.setattr(anchors, "_NUMBERS", itertools.count(1))
+
+
+def read(path: Path) -> Anchored:
+    with open(path, encoding="utf-8") as lines:
+        return read_anchors(lines, str(path))
+
+
+def test_anchors_hold_the_bound(job: Job, tmp_path: Path) -> None:
+    """The bound against the grandmaster and against UTC, whose it is, and that the clocks did not step."""
+    (tmp_path / "run").mkdir()
+    publish(tmp_path / "run", grandmaster_identity="001122.fffe.334455")
+    with Anchors(job, tmp_path / "rank3.json") as kept:
+        kept.renew()
+    found = read(tmp_path / "rank3.json.anchors")
+
+    assert (found.owner.job, found.owner.rank, found.owner.node, found.owner.pid) == ("train", 3, "node-d", os.getpid())
+    assert [each.number for each in found.anchors] == [1, 2, 3]
+    for each in found.anchors:
+        assert each.gm.offset_ns == 0 and each.gm.bound_ns is not None and each.gm.bound_ns >= 5_000
+        assert each.utc.bound_ns is not None and each.utc.bound_ns >= 6_000
+        assert (each.gm.growth_ppb, each.utc_seconds_removed) == (50_100, 37)
+        assert (each.grandmaster_identity, each.reason) == ("001122.fffe.334455", "")
+    assert kept.problem is None
+
+
+def test_without_a_daemon_it_says_so(job: Job, tmp_path: Path) -> None:
+    """The clocks are kept all the same: ranks of one node need no more."""
+    Anchors(job, tmp_path / "t.json").close()
+    first, last = read(tmp_path / "t.json.anchors").anchors
+
+    assert (first.gm.bound_ns, first.status) == (None, "UNKNOWN")
+    assert first.reason.startswith("no clock segment")
+    assert last.monotonic_ns > first.monotonic_ns
+
+
+def test_nothing_is_taken_before_it_is_due(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step costs a reading of a clock; the anchors come ever more slowly, to one in two seconds."""
+    monkeypatch.setattr(anchors, "FIRST_RENEW_NS", 3_600 * 10**9)
+    with record_anchors(job, tmp_path) as kept:
+        for _ in range(1_000):
+            kept.renew()
+
+    assert kept.path == tmp_path / f"rank-3-{os.getpid()}.anchors"
+    assert len(read(kept.path).anchors) == 2
+
+
+def test_an_annotation_is_between_two_readings(job: Job, tmp_path: Path) -> None:
+    """Each anchor shows itself in the trace, under its number; that an annotation asks for another anchor is no harm."""
+    shown: list[str] = []
+
+    @contextmanager
+    def annotate(name: str) -> Iterator[None]:
+        shown.append(name)
+        kept = shown and globals().get("_kept")
+        if isinstance(kept, Anchors):
+            kept.renew()
+        yield
+
+    with Anchors(job, tmp_path / "t.json", annotate) as kept:
+        globals()["_kept"] = kept
+        kept.renew()
+    del globals()["_kept"]
+    found = read(tmp_path / "t.json.anchors").anchors
+
+    assert shown == [f"{anchors.ANNOTATION}{each.number}" for each in found]
+    assert all(each.before_ns and each.after_ns and each.before_ns < each.after_ns for each in found)
+
+
+def test_two_files_of_a_process_never_annotate_alike(job: Job, tmp_path: Path) -> None:
+    """Both show themselves in one trace: each finds its own annotations there."""
+    shown: list[str] = []
+
+    @contextmanager
+    def annotate(name: str) -> Iterator[None]:
+        shown.append(name)
+        yield
+
+    with Anchors(job, tmp_path / "a.json", annotate), Anchors(job, tmp_path / "b.json", annotate):
+        pass
+
+    assert len(set(shown)) == 4
+
+
+@pytest.mark.parametrize("where", ["full", "a folder", "below a file"])
+def test_a_disk_that_takes_nothing_does_no_harm(where: str, job: Job, tmp_path: Path) -> None:
+    """The step goes on, and `problem` says what happened."""
+    path = tmp_path / "t.json"
+    if where == "full":
+        (tmp_path / "t.json.anchors").symlink_to("/dev/full")
+    elif where == "a folder":
+        (tmp_path / "t.json.anchors").mkdir()
+    else:
+        (tmp_path / "file").write_text("")
+        path = tmp_path / "file" / "t.json"
+    with Anchors(job, path) as kept:
+        kept.renew()
+
+    assert kept.problem is not None and kept.problem.startswith(f"{path}.anchors: ")
+    assert kept.problem.endswith("; no anchor is kept from here on")
+
+
+def test_a_disk_that_fails_at_the_end_does_no_harm(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network's file system says at the close what it did not write: `problem` keeps it."""
+    close, kept = os.close, Anchors(job, tmp_path / "t.json")
+
+    def failing(file: int) -> None:
+        close(file)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", failing)
+        kept.close()
+        kept.close()
+
+    assert kept.problem == f"{kept.path}: Input/output error; anchors may be missing at its end"
+
+
+def test_a_full_file_is_begun_anew(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never grows without end; the file before it stays."""
+    monkeypatch.setattr(anchors, "MOST_ANCHORS", 3)
+    with Anchors(job, tmp_path / "t.json") as kept:
+        for _ in range(3):
+            kept.renew()
+
+    assert [each.number for each in read(Path(f"{kept.path}.old")).anchors] == [1, 2, 3]
+    assert [each.number for each in read(kept.path).anchors] == [4, 5]
+
+
+def test_a_forked_child_writes_nothing(job: Job, tmp_path: Path) -> None:
+    """A data loader's worker that inherits it leaves the parent's file alone."""
+    kept = Anchors(job, tmp_path / "t.json")
+    pid = os.fork()
+    if pid == 0:
+        kept.renew()
+        kept.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    kept.close()
+
+    assert [each.number for each in read(kept.path).anchors] == [1, 2]
