@@ -58,9 +58,10 @@ soak: test-packages .venv/dev
 	@rm -r .soak
 
 # Write schemas/ anew from timesyncd/messages.py, and the tables of docs/grandmasters.md from the profiles; a test fails when they differ.
-schemas: .venv/daemon
+schemas: .venv/dev
 	$(BIN)/python -m timesyncd.mqtt.export
 	$(BIN)/python -m timesyncd.web.export
+	$(BIN)/python -m timesyncd.audit.export
 	$(BIN)/python -m timesyncd.drivers._table
 
 clean:
@@ -73,5 +74,5 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/daemon
-	$(BIN)/python -m pip install --quiet --editable ".[daemon,mib,parquet,postgresql]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[audit,daemon,mib,parquet,postgresql]" --group dev
 	@touch $@

@@ -1,0 +1,67 @@
+"""Asks a daemon for what its hub keeps of a job."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from timesyncd.client._http import ask
+from timesyncd.errors import Malformed, Refused
+from timesyncd.recorded import Recording
+from timesyncd.recorded_message import RecordingMessage
+
+_WITHIN_S = 30.0
+
+
+def recording_of(url: str, wanted: str) -> Recording:
+    """A job by its id or its name; of several of one name the newest. Raises Unreachable, Refused, Malformed."""
+    page = url.rstrip("/")
+    try:
+        return RecordingMessage.model_validate(_window(page, _id_of(page, wanted))).recording()
+    except (ValidationError, ValueError, KeyError, TypeError) as error:
+        why = str(error).splitlines()[0]
+        raise Malformed(f"{page}/: what it tells of the job {wanted!r} is no recording: {why}") from error
+
+
+def _id_of(page: str, wanted: str) -> str:
+    jobs = _jobs(page)
+    named = [job for job in jobs if wanted in (job["job_id"], job["job"])]
+    if not named:
+        known = ", ".join(sorted({str(job["job"]) for job in jobs})) or "none"
+        raise Refused(f"{page}/: there is no job {wanted!r}; there are: {known}")
+    newest = max(named, key=lambda job: (job["job_id"] == wanted, job["published_realtime_ns"]))
+    return str(newest["job_id"])
+
+
+def _window(page: str, job_id: str) -> dict[str, Any]:
+    """All pages as one."""
+    path = f"jobs/{quote(job_id)}/window?limit=1000"
+    whole: dict[str, Any] = _asked(page, path)
+    step = whole.get("next_step")
+    while step is not None:
+        more = _asked(page, f"{path}&from_step={step}")
+        for what in ("syncs", "steps", "requests"):
+            whole[what] += more[what]
+        step = more.get("next_step")
+    return whole
+
+
+def _jobs(page: str) -> list[dict[str, Any]]:
+    answer = _asked(page, "jobs?limit=1000")
+    jobs = list(answer["items"])
+    while answer["next"] is not None:
+        answer = _asked(page, f"jobs?limit=1000&cursor={answer['next']}")
+        jobs += answer["items"]
+    return jobs
+
+
+def _asked(page: str, what: str) -> Any:
+    status, told = ask(f"{page}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), _WITHIN_S)
+    if status == 200:
+        return told
+    said = told.get("error") if isinstance(told, dict) else None
+    advice = "; TIMESYNCD_TOKEN of the environment is shown" if status == 401 else ""
+    raise Refused(f"{page}/: {said or f'it answers with status {status}'}{advice}")
