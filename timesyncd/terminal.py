@@ -18,6 +18,7 @@ from timesyncd.client._http import ask
 from timesyncd.errors import Malformed, Unreachable
 from timesyncd.forecast import forecast_text
 from timesyncd.job_messages import JobState
+from timesyncd.job_texts import agreement, job_line, percent
 from timesyncd.messages import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.units import duration_text, span_text
 
@@ -263,17 +264,7 @@ def clock_state(unit: GrandmasterState) -> Text:
 
 
 def job_row(job: JobState) -> list[Text]:
-    slow = "no slow rank" if job.slow_rank is None else f"rank {job.slow_rank} is slow"
-    why = f": {job.alignment_reason}" if job.alignment_ns is None else ""
-    return [plain(job.job), plain(f"sync overhead {percent(job.sync_overhead)}, {slow}, clocks {agreement(job)}{why}")]
-
-
-def agreement(job: JobState) -> str:
-    return "not comparable" if job.alignment_ns is None else f"agree within {duration_text(job.alignment_ns)}"
-
-
-def percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{ratio:.1%}"
+    return [plain(job.job), plain(job_line(job))]
 
 
 def told_by(node: NodeState) -> set[str]:

@@ -190,6 +190,7 @@ class NodeView:
                 "boot_id": f"{self._epoch.boot_id:032x}",
                 "time_namespace": self._epoch.time_namespace,
                 "topology": self._config.node.topology,
+                "link": self._config.node.link,
                 "every_ns": self._config.state_every_ns,
                 "status": messages.status_name(clock.status),
                 "utc_status": messages.status_name(clock.utc_status),

@@ -16,6 +16,7 @@ from timesyncd.job_messages import JobState
 from timesyncd.messages import FindingMessage, GrandmasterState, NodeState, status_name
 from timesyncd.metrics import Counters, Metrics, Snapshot
 from timesyncd.metrics_fleet import FleetSnapshot, Lag
+from timesyncd.recorded_message import RecordingMessage
 from timesyncd.view import Moment, NodeView
 from timesyncd.web.events import Event
 from timesyncd.web.view import EVERY, Wanted
@@ -95,6 +96,9 @@ class WebView:
 
     def jobs(self) -> list[JobState]:
         return self._announcer.jobs(self._now())
+
+    def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
+        return self._desk.window(job_id, from_step, most_steps)
 
     def findings(self) -> list[FindingMessage]:
         return self._announcer.findings()

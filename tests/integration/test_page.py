@@ -128,6 +128,48 @@ async def test_a_node_that_ntp_keeps_is_told_by_utc(page: Page, view: FakeView) 
     assert "to UTC, in all" in await page.text("rates")
 
 
+async def test_a_jobs_cost_is_told_with_who_causes_it_and_how_sure_that_is(page: Page) -> None:
+    """Overhead three ways, stragglers with where and verdict, what arrivals were compared by, and rank by rank; what is not known is not shown."""
+    await page.until("jobs", "llama-pretrain")
+    shown = await page.text("jobs")
+    rows = """(rows) => [...document.querySelectorAll(`#jobs [data-rows="${rows}"] tr`)].map((row) => [...row.cells].map((cell) => cell.innerText).join("|"))"""
+    stragglers, ranks = [await page.evaluate(f"({rows})('{name}')") for name in ("stragglers", "ranks")]
+
+    for fact in ("newest step 17.9 %, epoch 18.1 %", "0.22 : 1", "39.8 ms median, 44.1 ms p99 ±55.0 µs", "link rack-7",
+                 "the nodes' clocks, right within ±55.0 µs; suffices", "0 updates behind, median; 2 at most",
+                 "0 → 1 212 µs ±55.0 µs", "steps begin 130 ms into each 260 ms on rack-7", "0.021 % of its time"):  # fmt: skip
+        assert fact in shown
+    assert stragglers == [
+        "1 ▲ straggler|trainer-02|bucket 2|39.8 ms|38.1 s|97.0 %", "0 ? inconclusive|trainer-01|bucket 0|41.0 µs|0 ns|61.0 %",
+    ]  # fmt: skip
+    assert ranks[1] == "1 ▲ slow|trainer-02|◐ HOLDOVER|310 µs|900 µs|39.8 ms|97.0 %|2.40 ms|1.2 %|1"
+    assert "parameter server answers in" in shown and "3.10 ms median, 9.40 ms p99" in shown
+    assert "lost" not in shown
+
+
+async def test_a_job_that_cannot_be_trusted_says_so(page: Page, view: FakeView) -> None:
+    """Without trusted clocks it tells by what it compares; a job of an older hub, and of a later epoch, is shown too."""
+    await page.until("jobs", "llama-pretrain")
+    doubtful: dict[str, object] = {
+        "method": "ENDS", "clock_bound_ns": 90_000_000, "trusted": False, "stragglers": [], "slow_rank": None, "step": (2 << 32) + 7, "comm_compute": None,
+        "sync_overhead_step": None, "sync_overhead_epoch": None, "staleness_max": None, "delays": [], "marks_repeated": 3,
+        "response_p50_ns": None, "response_p99_ns": None, "barrier_wait_p50_ns": None, "barrier_wait_p99_ns": None,
+    }  # fmt: skip
+    view.events.publish(Event("job", view.jobs()[0].model_copy(update=doubtful)))
+    shown = await page.until("jobs", "does not suffice: most differences are smaller than that")
+
+    assert "when collectives end (no clock is trusted), right within ±90.0 ms" in shown
+    assert "2:7 newest" in shown and "3 repeated" in shown
+    assert "straggler" not in shown and "staleness" not in shown and "epoch" not in shown
+    assert "parameter server" not in shown and "wait in barriers" not in shown
+    assert (
+        await page.evaluate(
+            "getComputedStyle(document.querySelector('#jobs [data-rows=stragglers]').parentElement).display"
+        )
+        == "none"
+    )
+
+
 async def test_the_page_breaks_no_rule_of_its_own(page: Page) -> None:
     """No exception, no refused request and no violation of the content policy while the page is shown."""
     await page.until("status", "SYNCHRONIZED")

@@ -12,6 +12,7 @@ from timesyncd.feed import Feed
 from timesyncd.fleet_messages import AlignmentState, FleetMap, FleetSummary, HubState, NodeAlignment
 from timesyncd.job_messages import JobState
 from timesyncd.messages import FindingMessage, GrandmasterState, Message, NodeState, Status
+from timesyncd.recorded_message import RecordingMessage
 from timesyncd.web.events import Event
 from timesyncd.web.view import EVERY, Wanted
 
@@ -99,6 +100,17 @@ class FakeView:
     def jobs(self) -> list[JobState]:
         return [JobState.model_validate(item) for item in RECORDED["jobs"]]
 
+    def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
+        """Of the recorded job two steps, each with one synchronization."""
+        if job_id not in [job.job_id for job in self.jobs()]:
+            return None
+        steps = [step for step in (1199, 1200) if step >= from_step]
+        page = {
+            "syncs": [_sync(step) for step in steps[:most_steps]],
+            "next_step": next(iter(steps[most_steps:]), None),
+        }
+        return RecordingMessage.model_validate(RECORDED_WINDOW | page)
+
     def findings(self) -> list[FindingMessage]:
         return [FindingMessage.model_validate(item) for item in RECORDED["findings"]]
 
@@ -110,6 +122,23 @@ class FakeView:
 
     def health(self) -> str | None:
         return self.wrong
+
+
+def _sync(step: int) -> dict[str, Any]:
+    at_ns = 1_700_000_000_000_000_000 + step * 260_000_000
+    arrivals = [
+        {
+            "rank": rank, "clock": f"trainer-0{rank + 1}", "real_minus_boot_ns": 1_699_990_000_000_000_000, "arrival_ns": at_ns + late_ns,
+            "begin_ns": at_ns + late_ns, "end_ns": at_ns + 46_000_000, "bytes": 26_214_400, "error_ns": 27_500,
+        }
+        for rank, late_ns in ((0, 0), (1, 39_800_000))
+    ]  # fmt: skip
+    return {"step": step, "sync": 0, "kind": 6, "arrivals": arrivals}
+
+
+RECORDED_WINDOW: dict[str, Any] = {
+    "job": "llama-pretrain", "attempt": 1, "world_size": 2, "ranks": [{"rank": rank, "node": f"trainer-0{rank + 1}"} for rank in (0, 1)],
+}  # fmt: skip
 
 
 def _part(state: NodeState) -> NodeAlignment:

@@ -1,4 +1,4 @@
-"""All that is known of one grandmaster, or of one node, as tables. What came over a wire is shown as text."""
+"""All that is known of one grandmaster, node or job, as tables. What came over a wire is shown as text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from timesyncd.job_messages import JobState
+from timesyncd.job_texts import RANK_HEADINGS, STRAGGLER_HEADINGS, job_facts, rank_cells, straggler_cells
 from timesyncd.messages import GrandmasterOffset, GrandmasterState, NodeState, SourceState
 from timesyncd.sample import ACCURACY_NS, Alarm, InputReference, Interface, PtpPort, Satellite, Sensor, TimeError
 from timesyncd.terminal import bound, headed, holdover_left_ns, node_block, plain, unit_row, utc_error, utc_time, when
@@ -37,6 +39,23 @@ def node_tables(node: NodeState) -> list[RenderableType]:
         ("boot", node.boot_id),
     ]
     return [node_block(node), facts(more), *(part for source in node.sources for part in _source(source))]
+
+
+def job_tables(job: JobState) -> list[RenderableType]:
+    """The line of the status screen, then what holds of all ranks, the stragglers, and rank by rank."""
+    line = Text.assemble(
+        plain(job.job, "bold"), plain(f"  attempt {job.attempt}, {job.world_size} ranks  {job.job_id}")
+    )
+    stragglers = [[plain(cell) for cell in straggler_cells(each)] for each in job.stragglers]
+    ranks = [[plain(cell) for cell in rank_cells(rank)] for rank in sorted(job.ranks, key=lambda rank: rank.rank)]
+    late: list[RenderableType] = [Text("\nlate persistently", "bold"), headed(STRAGGLER_HEADINGS, stragglers)]
+    return [
+        line,
+        facts(job_facts(job)),
+        *(late if stragglers else []),
+        Text("\nranks", "bold"),
+        headed(RANK_HEADINGS, ranks),
+    ]
 
 
 def facts(known: Facts) -> RenderableType:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="all that is known of one grandmaster, or of one node")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="all that is known of one grandmaster, node or job")
     add_config_argument(parser)
     parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
     parser.add_argument("--json", action="store_true", help="what the daemon answered, as one JSON object")
@@ -21,8 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """
-    0 when this node is SYNCHRONIZED, against UTC where it knows no grandmaster (of a NAME: that node, or the unit answers and is locked), else 1; 2 for a name that is not
-    known. ConfigError when the daemon cannot be asked.
+    0 when this node is SYNCHRONIZED, against UTC where it knows no grandmaster (of a NAME: that node, or the unit answers and is locked, or the job has no slow rank and
+    its clocks are comparable), else 1; 2 for a name that is not known. ConfigError when the daemon cannot be asked.
     """
     from timesyncd.messages import NodeState
     from timesyncd.terminal import fetch, screen
@@ -35,12 +35,16 @@ def run(args: Namespace) -> int:
 
 
 def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
-    """A grandmaster goes before a node of the same name."""
-    from timesyncd.commands._status_tables import node_tables, unit_tables
+    """A grandmaster goes before a node of the same name, and that before a job, which has a name and an id."""
+    from timesyncd.commands._status_tables import job_tables, node_tables, unit_tables
+    from timesyncd.job_messages import JobState
     from timesyncd.messages import GrandmasterState, NodeState
 
     units = {each["name"]: each for each in answer["grandmasters"]}
     nodes = {each["node"]: each for each in answer["nodes"]} | {answer["node"]["node"]: answer["node"]}
+    # Of several jobs of one name the one that was told of last; an id is itself.
+    newest = sorted(answer["jobs"], key=lambda each: each["published_realtime_ns"])
+    jobs = {each[key]: each for key in ("job", "job_id") for each in newest}
     if name in units:
         unit = GrandmasterState.model_validate(units[name])
         _show(units[name], as_json, unit_tables(unit))
@@ -49,7 +53,12 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
         node = NodeState.model_validate(nodes[name])
         _show(nodes[name], as_json, node_tables(node))
         return 0 if node.main_status == "SYNCHRONIZED" else 1
-    print(f"timesyncd: there is no {name!r}; there are: {', '.join([*units, *nodes])}", file=sys.stderr)
+    if name in jobs:
+        job = JobState.model_validate(jobs[name])
+        _show(jobs[name], as_json, job_tables(job))
+        return 0 if job.slow_rank is None and job.alignment_ns is not None else 1
+    names = ", ".join([*units, *nodes, *dict.fromkeys(each["job"] for each in answer["jobs"])])
+    print(f"timesyncd: there is no {name!r}; there are: {names}", file=sys.stderr)
     return 2
 
 

@@ -10,9 +10,10 @@ from aiohttp import web
 from timesyncd.fleet_messages import AlignmentState, FleetSummary, HubState
 from timesyncd.job_messages import JobState
 from timesyncd.messages import FindingMessage, GrandmasterState, NodeState
+from timesyncd.recorded_message import RecordingMessage
 from timesyncd.web.answers import document, many, one, page
 from timesyncd.web.guard import GRANT
-from timesyncd.web.query import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, Paged, Query
+from timesyncd.web.query import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, Paged, Query, WindowQuery
 from timesyncd.web.refusals import refusal, unknown
 from timesyncd.web.routes import Many, One, Route, Text
 from timesyncd.web.view import View, Wanted
@@ -86,6 +87,12 @@ async def job(request: web.Request, _query: Query) -> web.Response:
     return one(request, known[id]) if id in known else _unknown("job", id, list(known))
 
 
+async def window(request: web.Request, query: WindowQuery) -> web.Response:
+    view, id = request.app[VIEW], request.match_info["id"]
+    found = view.window(id, query.from_step, query.limit)
+    return one(request, found) if found is not None else _unknown("job", id, [job.job_id for job in view.jobs()])
+
+
 async def findings(request: web.Request, query: FindingsQuery) -> web.Response:
     found = [finding for finding in request.app[VIEW].findings() if _is_asked_for(finding, query)]
     return many(request, *page(found, lambda each: (-each.since_realtime_ns, each.id, each.subject), query))
@@ -136,6 +143,8 @@ ROUTES = (
     Route("/api/v1/grandmasters/{name}", "A grandmaster.", "reader", grandmaster, One(GrandmasterState), fails=(404,)),
     Route("/api/v1/jobs", "The training jobs, by id.", "reader", jobs, Many(JobState), Paged),
     Route("/api/v1/jobs/{id}", "A training job.", "job", job, One(JobState), fails=(404,)),
+    Route("/api/v1/jobs/{id}/window", "What a hub joined of a job's newest steps, page by page.", "job", window, One(RecordingMessage),
+          WindowQuery, (404,)),
     Route("/api/v1/findings", "What is or was wrong, the newest first.", "reader", findings, Many(FindingMessage),
           FindingsQuery),
     Route("/api/v1/config", "The configuration as it counts, secrets by where they stand.", "admin", config, One(None)),

@@ -19,6 +19,12 @@ export function duration(ns, round = Math.round) {
 
 export const signed = (ns) => (ns > 0 ? "+" : "") + duration(ns);
 export const bound = (ns) => (ns === null || ns === undefined ? "none" : `±${duration(ns, up)}`);
+/** A step's key is its epoch and its number; of the epoch 0 the number alone. */
+export function stepText(key) {
+  if (key === null) return "—";
+  const epoch = Math.floor(key / 2 ** 32);
+  return epoch === 0 ? String(key) : `${epoch}:${key % 2 ** 32}`;
+}
 export const percent = (ratio) => (ratio === null ? "—" : `${(ratio * 100).toFixed(1)} %`);
 
 /** How long ago, in words that do not flicker. */

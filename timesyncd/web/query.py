@@ -47,6 +47,13 @@ def _whole(text: Any) -> Any:
     return text
 
 
+def _key(text: Any) -> Any:
+    """A step's key has 63 bits."""
+    if isinstance(text, str) and not re.fullmatch("[0-9]{1,19}", text, re.ASCII):
+        raise ValueError("a step's key is wanted, a whole number")
+    return text
+
+
 def time_ns(text: Any) -> int:
     """RFC 3339 or Unix nanoseconds, cut at 1970 and LATEST_NS; a leap second counts as the one that follows. Raises ValueError."""
     if re.fullmatch(_UNIX_NS, text, re.ASCII):
@@ -155,6 +162,15 @@ class AlignmentQuery(Query):
         if self.nodes is not None and self.job is not None:
             raise ValueError("give either nodes or job")
         return self
+
+
+class WindowQuery(Query):
+    limit: Annotated[int, Field(ge=1, le=MOST, description="The most steps."), BeforeValidator(_whole)] = DEFAULT_LIMIT
+    from_step: Annotated[
+        int,
+        Field(ge=0, le=2**63 - 1, description="The first step's key: `next_step` of the page before."),
+        BeforeValidator(_key),
+    ] = 0
 
 
 class StreamQuery(Query):

@@ -10,6 +10,7 @@ from timesyncd.feed import Feed
 from timesyncd.fleet_messages import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.job_messages import JobState
 from timesyncd.messages import FindingMessage, GrandmasterState, NodeState, Status
+from timesyncd.recorded_message import RecordingMessage
 from timesyncd.web.events import Event
 
 
@@ -73,6 +74,9 @@ class View(Protocol):
     def grandmasters(self) -> list[GrandmasterState]: ...
 
     def jobs(self) -> list[JobState]: ...
+
+    def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
+        """A page of a job's closed steps, from this key on. None: no such job is joined here. Does not hold long."""
 
     def findings(self) -> list[FindingMessage]: ...
 
