@@ -70,7 +70,7 @@ def test_the_hub_names_the_slow_rank_and_tells_what_it_costs(lab: Lab) -> None:
     job = eventually(lambda: ask(lab.nodes[HUB], f"jobs/{JOB}"), lambda job: job["slow_rank"] is not None)
 
     assert (job["slow_rank"], job["world_size"]) == (1, 2)
-    assert job["verdict"].startswith("rank 1 is slow: last in ")
+    assert job["verdict"].startswith("rank 1 (node-b) is late at ")
     assert job["alignment_reason"] == "node-a and node-b, by their parent clock"
     assert job["alignment_ns"] > X_NS["node-b"]
     assert 0 < job["sync_overhead"] < 1

@@ -85,7 +85,9 @@ async def test_the_least_roles_are_these() -> None:
 
     assert by_role[None] == {"/healthz"}
     assert by_role["admin"] == {"/api/v1/config"}
-    assert by_role["job"] == {f"/api/v1/{what}" for what in ("node", "nodes/{name}", "jobs/{id}", "alignment", "hubs")}
+    assert by_role["job"] == {
+        f"/api/v1/{what}" for what in ("node", "nodes/{name}", "jobs/{id}", "jobs/{id}/window", "alignment", "hubs")
+    }
 
 
 @pytest.mark.parametrize(

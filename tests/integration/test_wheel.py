@@ -30,8 +30,15 @@ ARGUMENTS = {
     "record": ["192.0.2.1", "/nonexistent"],
     "profile-from-mib": ["/nonexistent"],
     "export": ["ptp", "--store", "/nonexistent", "-o", "/nonexistent/x"],
+    "audit": ["--record", "/nonexistent"],
+    "run-audit": ["--", "true"],
     "preflight": ["--nodes", "a", "--max-alignment", "1us", "--timeout", "0s", "--url", "http://127.0.0.1:9/"],
 }
+
+
+#: What works without any extra, and what needs another one than the daemon's, with what is to be installed.
+ALONE = ("now", "preflight", "replay", "merge-traces")
+EXTRA = {"profile-from-mib": ("mib", "daemon,mib"), "audit": ("audit", "audit"), "run-audit": ("audit", "audit")}
 
 
 def tree() -> list[Path]:
@@ -139,12 +146,12 @@ def test_alone_it_asks_a_hub(alone: Path) -> None:
     assert done.stdout == "FAIL: http://127.0.0.1:9/: no timesyncd answers: Connection refused\n"
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("now", "preflight", "replay")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ALONE])
 def test_what_needs_the_extra_names_it(alone: Path, command: str) -> None:
     """Every other command exits 2 with the one line that helps."""
     done = run(alone, "timesyncd", command, *ARGUMENTS.get(command, []))
 
-    extra, installed = ("mib", "daemon,mib") if command == "profile-from-mib" else ("daemon", "daemon")
+    extra, installed = EXTRA.get(command, ("daemon", "daemon"))
     told = f"timesyncd {command} needs the {extra} extra: pip install 'timesyncd[{installed}]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 

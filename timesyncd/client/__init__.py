@@ -2,33 +2,56 @@
 
 from timesyncd.bound import ClockStatus, Interval, Reference
 from timesyncd.client.alignment import Preflight, PreflightNode, preflight
-from timesyncd.client.barrier import Barrier, Verdict
+from timesyncd.client.anchors import Anchors, record_anchors
+from timesyncd.client.barrier import Barrier
+from timesyncd.client.carried import CarriedBarrier
 from timesyncd.client.clock import Clock
 from timesyncd.client.job import Job
+from timesyncd.client.local import Local
 from timesyncd.client.past import Translation
+from timesyncd.client.pauses import Pauses, held_garbage
+from timesyncd.client.release import Verdict
 from timesyncd.client.scales import GmNs, Moment, TaiNs, UtcNs
+from timesyncd.client.scheduling import Fifo
+from timesyncd.client.slack import Slack, Work
 from timesyncd.client.waiting import Change, Waited
-from timesyncd.joblink import Kind, Plan, Signals
+from timesyncd.errors import AlignmentError
+from timesyncd.joblink import Kind, Method, Phase, Plan, Signals, split_step, step_key, step_text
 
 __all__ = [
+    "AlignmentError",
+    "Anchors",
     "Barrier",
+    "CarriedBarrier",
     "Change",
     "Clock",
     "ClockStatus",
+    "Fifo",
     "GmNs",
     "Interval",
     "Job",
     "Kind",
+    "Local",
+    "Method",
     "Moment",
+    "Pauses",
+    "Phase",
     "Plan",
     "Preflight",
     "PreflightNode",
     "Reference",
     "Signals",
+    "Slack",
     "TaiNs",
     "Translation",
     "UtcNs",
     "Verdict",
     "Waited",
+    "Work",
+    "held_garbage",
     "preflight",
+    "record_anchors",
+    "split_step",
+    "step_key",
+    "step_text",
 ]
