@@ -41,6 +41,8 @@ def main(options: argparse.Namespace) -> None:
     phaser = Phaser(job) if options.phases else None
     link = connect(options.rank, (options.address, options.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if options.priority:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.priority)
     data, starts, held, sent = memoryview(bytes(options.bytes)), [], 0, []
     all_reduce(link, data)  # the connection's window grows once
     time.sleep(max(0.0, options.start_at - time.time()))
@@ -76,6 +78,7 @@ if __name__ == "__main__":
         parser.add_argument(name, type=kind)
     parser.add_argument("--runtime-dir", required=True)
     parser.add_argument("--phases", action="store_true")
+    parser.add_argument("--priority", type=int, default=0, help="of what is sent: the queue that it goes into")
     for name in ("start-at", "until", "compute-ms"):
         parser.add_argument(f"--{name}", type=float, required=True)
     parser.add_argument("--bytes", type=int, required=True)

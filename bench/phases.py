@@ -1,13 +1,14 @@
 """
-Two jobs on one link, shaped by `tc tbf` between two network namespaces, with and without phases. Needs root.
+Two jobs on one link, shaped by `tc` between two network namespaces, with and without phases. Needs root.
 
 Each job's two ranks compute (sleep) and then exchange as much as the link takes the same time for, so alone each sends for half of the time. They
 start in phase (where 1.5 is what can be gained at most), at random, or with periods of 10 : 7, which do not fit. Runs with and without
 phases take turns; the ratios are of the mean steps, with phases over the second half of a run, which is after the plan.
 
-In phase is no state that lasts on such a link: whoever begins a little earlier gets a little more, which puts the jobs apart; so the tbf's burst is
-small and segments are not merged, and without phases both the first steps, still in phase, and the last part of the run are told. Prints
-medians and all values; quiet neighbours, or `chrt -f 10`, matter: a scheduler that lets a rank wait puts jobs apart as well.
+The link gives each job that sends the same (`htb`, a class a job), as fair queues do: there what is in phase stays so. Last, in phase on a link with one
+queue (`tbf`): there it does not last, since whoever begins a little earlier gets a little more, which puts the jobs apart; so without phases both the first
+steps and the last part of a run are told. Prints medians and all values; quiet neighbours, or `chrt -f 10`, matter: a scheduler that lets a rank wait
+puts jobs apart as well.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ from timesyncd.testbed.leftovers import new_marker
 from timesyncd.testbed.netns import End, Namespace, join
 
 RATE = "100mbit"
+
+#: Of the jobs, on the fair link: minors of the class 1:, in hexadecimal.
+QUEUES = (10, 11)
 BYTES = 2_000_000
 LEAD_S = 4
 RANK = Path(__file__).with_name("_phase_rank.py")
@@ -50,8 +54,22 @@ class Shape:
     behind_s: float = 0.0
 
 
+def one_queue(device: str) -> list[str]:
+    return [f"qdisc add dev {device} root tbf rate {RATE} burst 4kb latency 50ms"]
+
+
+def fair(device: str) -> list[str]:
+    """A class a job, by the priority of what it sends; what one does not need the other gets."""
+    shape = f"ceil {RATE} burst 4kb cburst 4kb"
+    return [
+        f"qdisc add dev {device} root handle 1: htb default {QUEUES[0]}",
+        f"class add dev {device} parent 1: classid 1:1 htb rate {RATE} {shape}",
+        *(f"class add dev {device} parent 1:1 classid 1:{q} htb rate 50mbit {shape} quantum 1514" for q in QUEUES),
+    ]
+
+
 @contextmanager
-def link() -> Iterator[list[Namespace]]:
+def link(shaping: Callable[[str], list[str]]) -> Iterator[list[Namespace]]:
     """Two namespaces joined by one shaped link."""
     with ExitStack() as stack:
         spaces = [Namespace(), Namespace()]
@@ -61,8 +79,8 @@ def link() -> Iterator[list[Namespace]]:
         for number, space in enumerate(spaces):
             space.run(["ip", "link", "set", f"p{number}", "gso_max_size", "1500", "gso_max_segs", "1"])
             space.run(["sh", "-c", "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"])
-            shape = ["tbf", "rate", RATE, "burst", "4kb", "latency", "50ms"]
-            space.run(["tc", "qdisc", "add", "dev", f"p{number}", "root", *shape])
+            for command in shaping(f"p{number}"):
+                space.run(["tc", *command.split()])
         yield spaces
 
 
@@ -96,6 +114,7 @@ def run(
             command += [
                 f"--compute-ms={shape.compute_ms}",
                 f"--bytes={shape.bytes}",
+                f"--priority={0x10000 + int(str(QUEUES[job]), 16)}",
                 *(["--phases"] if phases else []),
             ]
             processes.append(
@@ -165,7 +184,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     source = random.Random(1)
-    with link() as spaces:
+    with link(fair) as spaces:
         with tempfile.TemporaryDirectory() as folder:
             half_ms = alone_ms(spaces, Path(folder))
         print(
@@ -183,6 +202,9 @@ def main() -> None:
         for name, rounds in cases.items():
             if options.only in name:
                 compare(spaces, name, rounds, options.seconds)
+    if options.only in (name := "in phase, one queue"):
+        with link(one_queue) as spaces:
+            compare(spaces, name, [[equal, equal]] * options.runs, options.seconds)
 
 
 if __name__ == "__main__":
