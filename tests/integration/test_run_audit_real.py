@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ def test_an_exposed_straggler_costs_and_the_status_is_the_script_s(tmp_path: Pat
     one = ran.straggler(0)
     assert (ran.status, one["verdict"]) == (7, "straggler")
     assert one["exposed_ns"] > 2_500_000 * ran.report["steps"]
-    waits = {source["rank"]: source["exposed_ns"] for source in ran.report["sources"] if source["cause"] == "wait"}
+    waits = Counter[int | None]()
+    for source in ran.report["sources"]:
+        waits[source["rank"]] += source["exposed_ns"] if source["cause"] == "wait" else 0
     assert max(waits, key=lambda rank: waits[rank]) == 0
     gains = {remedy["name"]: remedy["gain"] for remedy in ran.report["remedies"]}
     assert gains["no_straggler"] > 0.1

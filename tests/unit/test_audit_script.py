@@ -156,6 +156,7 @@ def at_a_terminal(command: list[str], **more: object) -> Iterator[tuple[int, sub
         import termios
 
         fcntl.ioctl(other_end, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who runs the tests may ignore it
 
     try:
         with started(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=in_front, **more) as process:
