@@ -47,6 +47,21 @@ def test_a_rank_late_at_one_place_alone_is_found() -> None:
     )
 
 
+def test_the_place_is_where_it_grows_though_it_is_proven_further_on() -> None:
+    """It comes to the first one 5 ms late, but in a third of the steps something else holds the other rank up more."""
+    chance = random.Random(1)
+    syncs = []
+    for step in range(60):
+        first = (0, 5 * MS) if chance.random() < 0.66 else (9 * MS, 5 * MS)
+        syncs += [sync(step, 0, *first), sync(step, 1, 0, 6 * MS, at_ns=8 * MS)]
+    proven_there = attribute([each for each in syncs if each.sync == 0], {}).stragglers
+
+    (one,) = attribute(syncs, {}).stragglers
+
+    assert proven_there == ()
+    assert (one.rank, one.where, one.lateness_p50_ns) == (1, "all_reduce 0", 5 * MS)
+
+
 def test_a_place_is_its_kind_and_its_order_among_that_kind() -> None:
     """A barrier that only every second step has moves the numbers behind it, and not the places."""
     syncs = []
