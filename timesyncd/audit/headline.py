@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from timesyncd.audit.measured import SETTLED
-from timesyncd.audit.report import Report, Source, Straggler
+from timesyncd.audit.report import Buckets, Report, Source, Straggler
 from timesyncd.clocks import NS_PER_S
 
 #: A cost below this share of the time is none worth a number.
@@ -124,6 +125,36 @@ def _notes(report: Report, whole_steps: int, unwaited: int) -> Iterator[str]:
         yield "The ranks' clocks do not compare: durations on each rank are right, lateness between ranks is not known."
     if any(straggler.verdict == "inconclusive" for straggler in report.stragglers):
         yield "Inconclusive: the lateness is within what the clocks may differ by."
+
+
+def bucket_lines(found: Buckets) -> list[str]:
+    """The buckets, what a reduction of one costs, and what is suggested."""
+    sizes = f", of {_megabytes(min(found.bytes))} to {_megabytes(max(found.bytes))} MB" if len(found.bytes) > 1 else ""
+    count = f"{len(found.bytes)} bucket{'s' if sizes else ''}"
+    lines = [f"A step has {_megabytes(sum(found.bytes))} MB of gradients in {count}{sizes}."]
+    if found.exposed_ns is not None:
+        lines[0] += f" Behind the last gradient it waits {span(found.exposed_ns)} for their reduction."
+    if found.latency_ns is not None and found.bytes_per_s is not None:
+        lines.append(
+            f"A reduction takes about {span(found.latency_ns)} and the time of its gradients at {_megabytes(found.bytes_per_s)} MB/s."
+        )
+    lines.append(_suggested(found))
+    return lines if found.order is None else [*lines, f"{found.order[0].upper()}{found.order[1:]}."]
+
+
+def _suggested(found: Buckets) -> str:
+    if found.caps_mib is None or found.saved_ns is None or found.error_ns is None:
+        return f"No other sizes are suggested: {found.reason}."
+    return f"Suggested: {sizes_text(found.caps_mib)}, which would save {span(found.saved_ns)} of a step, within {span(found.error_ns)}."
+
+
+def sizes_text(caps_mib: Sequence[float]) -> str:
+    """`1, then 25 MiB`; equal sizes in a row as one."""
+    return ", then ".join(f"{cap:g}" for cap, _ in groupby(caps_mib)) + " MiB"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.3g}" if size < 999.5e6 else f"{size / 1e6:,.0f}"
 
 
 def percent(ratio: float, digits: int = 1) -> str:

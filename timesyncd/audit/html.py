@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from timesyncd.audit import charts
-from timesyncd.audit.headline import cause, percent, span
+from timesyncd.audit.headline import bucket_lines, cause, percent, span
 from timesyncd.audit.measured import Measured
 from timesyncd.audit.report import Estimate, Report
 
@@ -44,6 +44,7 @@ def html(report: Report, now: Measured, before: Measured | None = None) -> str:
         method=_METHODS[report.method],
         plots=_plots(report, now, before, ranks),
         ranks=ranks,
+        bucket_lines=[] if report.buckets is None else bucket_lines(report.buckets),
         stages=sorted(report.stages, key=lambda stage: -stage.cost_ns)[:_MOST_STAGES],
     )
 

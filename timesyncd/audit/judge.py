@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from timesyncd.audit import bootstrap, remedies, sources, stages
-from timesyncd.audit.headline import headline, notes, percent
+from timesyncd.audit import bootstrap, buckets, remedies, sources, stages
+from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
-from timesyncd.audit.report import Compared, Estimate, RankWait, Remedy, Report, Source, Stage, Straggler
+from timesyncd.audit.report import Buckets, Compared, Estimate, RankWait, Remedy, Report, Source, Stage, Straggler
 from timesyncd.audit.timeline import Run, runs
 from timesyncd.joblink import Method
 from timesyncd.overhead import percentile
@@ -24,6 +24,8 @@ def report(now: Measured, before: Measured | None = None) -> Report:
     """`before`: the same job before a change."""
     recording, attribution, samples = now.recording, now.attribution, now.samples
     overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns else None
+    replayable = comparable_runs(now)
+    advice = buckets.advice(now) if replayable else None
     found = Report(
         job=recording.job,
         attempt=recording.attempt,
@@ -38,7 +40,8 @@ def report(now: Measured, before: Measured | None = None) -> Report:
         stragglers=_stragglers(now),
         sources=_sources(now, overhead or 0.0),
         stages=_stages(now),
-        remedies=_remedies(now),
+        remedies=_remedies(now, replayable, advice),
+        buckets=None if advice is None else _buckets(advice),
         before_after=None if before is None else _compared(before, now),
         method=None if attribution.method is None else _METHODS[attribution.method],
         clock_bound_ns=attribution.clock_bound_ns,
@@ -124,10 +127,10 @@ def _stages(now: Measured) -> list[Stage]:
     ]
 
 
-def _remedies(now: Measured) -> list[Remedy]:
+def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.Advice | None) -> list[Remedy]:
+    """The most gainful first, those that do not apply last."""
     stragglers = {found.rank for found in now.attribution.stragglers if found.verdict == "straggler"}
-    gains = remedies.gains(replayable, stragglers) if (replayable := comparable_runs(now)) else []
-    return [
+    found = [
         Remedy(
             name=gain.remedy.name,
             title=gain.remedy.title,
@@ -137,8 +140,45 @@ def _remedies(now: Measured) -> list[Remedy]:
             assumption=gain.remedy.assumption,
             reason=gain.reason,
         )
-        for gain in gains
+        for gain in remedies.gains(replayable, stragglers)
     ]
+    if advice is not None:
+        found.append(_resized(advice, bootstrap.all_of(now.samples)))
+    return sorted(found, key=lambda remedy: float("inf") if remedy.gain is None else -remedy.gain)
+
+
+def _resized(advice: buckets.Advice, sums: bootstrap.Sums) -> Remedy:
+    """The suggestion as one of the remedies: here the model of the reductions takes the replay's place."""
+    saved_ns = advice.saved_ns if advice.caps_mib else None
+    exposed_ns = sums.exposed_ns / sums.steps
+    return Remedy(
+        name="buckets",
+        title=f"Buckets of {sizes_text(advice.caps_mib)}" if advice.caps_mib else "Other bucket sizes",
+        gain=None if saved_ns is None else saved_ns / sums.step_ns,
+        step_saved_ns=None if saved_ns is None else round(saved_ns),
+        sync_overhead=None if saved_ns is None else max(0.0, exposed_ns - saved_ns) / (sums.step_ns - saved_ns),
+        assumption=buckets.ASSUMPTION,
+        reason=advice.reason,
+    )
+
+
+def _buckets(advice: buckets.Advice) -> Buckets:
+    cost = advice.cost
+    return Buckets(
+        bytes=list(advice.bytes),
+        exposed_ns=_rounded(advice.exposed_ns),
+        latency_ns=None if cost is None else round(cost.latency_ns),
+        bytes_per_s=None if cost is None else round(cost.bytes_per_s),
+        caps_mib=None if advice.caps_mib is None else list(advice.caps_mib),
+        saved_ns=_rounded(advice.saved_ns),
+        error_ns=_rounded(advice.error_ns),
+        reason=advice.reason,
+        order=advice.order,
+    )
+
+
+def _rounded(ns: float | None) -> int | None:
+    return None if ns is None else round(ns)
 
 
 def _compared(before: Measured, after: Measured) -> Compared | None:

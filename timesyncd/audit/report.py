@@ -95,6 +95,26 @@ class Remedy(Message):
     reason: str
 
 
+class Buckets(Message):
+    """
+    The gradient buckets of most steps, `bytes` in the order of their reduction. Behind its last gradient a step waited `exposed_ns` for them. A reduction was
+    fitted to take `latency_ns` and the time that its bytes take at `bytes_per_s`.
+
+    `caps_mib`: the sizes that are suggested to DistributedDataParallel, in MiB, the last one for all further buckets; null: none, for `reason`. The best that were tried
+    would save `saved_ns` of a step, right within +-`error_ns`. `order`: which buckets may have waited for another one, for people.
+    """
+
+    bytes: list[Int64]
+    exposed_ns: Int64 | None
+    latency_ns: Int64 | None
+    bytes_per_s: Int64 | None
+    caps_mib: list[float] | None
+    saved_ns: Int64 | None
+    error_ns: Int64 | None
+    reason: str
+    order: str | None
+
+
 class Compared(Message):
     """Before and after a change: `step_ratio` is the time of a step after over before, `overhead_change` after minus before."""
 
@@ -116,7 +136,7 @@ class Report(Message):
 
     `headline` is what matters most, in one sentence. `sync_overhead` is exposed synchronization time over step time, both summed
     over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first, `sources` the costliest
-    first, `stages` in the order of a step, `remedies` the most gainful first. `method`: how ranks were compared (null: they could not be), right within
+    first, `stages` in the order of a step, `remedies` the most gainful first. `buckets` null: none are recorded that compare. `method`: how ranks were compared (null: they could not be), right within
     +-`clock_bound_ns`. `own_overhead`: what metering cost, over the ranks' time.
     """
 
@@ -135,6 +155,7 @@ class Report(Message):
     sources: list[Source]
     stages: list[Stage]
     remedies: list[Remedy]
+    buckets: Buckets | None
     before_after: Compared | None
     method: Literal["one_clock", "clocks", "ends"] | None
     clock_bound_ns: Int64 | None

@@ -1,0 +1,240 @@
+"""Which sizes of DDP's gradient buckets would leave less of their reduction exposed, and how sure that is. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product, takewhile
+from math import sqrt
+from statistics import fmean, median, stdev
+
+from timesyncd.audit.bucket_model import (
+    MIB,
+    Bucket,
+    Cost,
+    Profile,
+    busy,
+    exposed_ns,
+    fit,
+    misfit_ns,
+    resized,
+)
+from timesyncd.audit.headline import percent, span
+from timesyncd.audit.measured import Measured
+from timesyncd.joblink import Kind
+from timesyncd.overhead import Sync
+from timesyncd.recorded import same_step
+
+#: What is tried, in MiB.
+CAPS_MIB = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
+
+#: A smaller saving, as a share of the step, is not worth a change; nor is a size of its own for the first or last buckets one that saves less.
+MIN_GAIN = 0.03
+_WORTH_A_LIST = 0.01
+
+#: The cost of a reduction by its size is told by sizes that differ by this factor.
+_APART = 2
+
+#: More buckets than these, and longer lists of sizes, are not tried.
+_MOST_BUCKETS = 500
+_LONGEST_LIST = 64
+
+#: The steps are fitted again in so many parts; Student's quantile for 95 % of as many less one.
+_PARTS = 5
+_STUDENT = 2.776
+MIN_STEPS = 4 * _PARTS
+
+#: Buckets so near behind one another, and so much nearer than the one before, came at once.
+_AT_ONCE_NS = 200_000
+_NEARER = 20
+
+ASSUMPTION = (
+    "Reductions queue at the fitted cost and slow no computing; the gradients of a recorded bucket become ready evenly, and no parameter is "
+    "larger than the new buckets: audit again to see."
+)
+
+_Caps = tuple[float, ...]
+_Found = tuple[_Caps, float]
+"""Sizes, and what they would leave exposed, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """
+    `bytes`: the buckets of a step, in order. `exposed_ns`: how long a step waited for them behind its last gradient; None: not known.
+    `caps_mib`: sizes for the first buckets, the last one for all further ones; they would save `saved_ns` of a step, which is right within +-`error_ns`. None: no
+    change is suggested, for `reason`. `order`: who may have waited for whom.
+    """
+
+    bytes: tuple[int, ...]
+    reason: str
+    exposed_ns: float | None = None
+    cost: Cost | None = None
+    caps_mib: tuple[float, ...] | None = None
+    saved_ns: float | None = None
+    error_ns: float | None = None
+    order: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One step's buckets, on all ranks, on one time axis."""
+
+    bytes: tuple[int, ...]
+    ready_ns: tuple[int, ...]
+    ends_ns: tuple[int, ...]
+    is_one: bool
+
+
+_NOT_SEEN = (
+    "all buckets are of about one size, or their reductions overlap throughout, so what one costs by its size is not seen: record "
+    "once with others (bucket_cap_mb_list)"
+)
+
+
+def advice(now: Measured) -> Advice | None:
+    """None: no bucket is recorded, or the ranks do not compare."""
+    passes = list(_passes(now))
+    if not passes or not now.samples:
+        return None
+    usual = Counter(each.bytes for each in passes).most_common(1)[0][0]
+    passes = [each for each in passes if each.bytes == usual]
+    refusal = _refusal(passes)
+    if refusal:
+        return Advice(usual, refusal)
+    profile = _profile(passes)
+    found = Advice(usual, "", profile.exposed_ns, order=_order(profile))
+    parts = [_profile(passes[at * len(passes) // _PARTS : (at + 1) * len(passes) // _PARTS]) for at in range(_PARTS)]
+    if not all(map(_is_seen, [profile, *parts])):
+        return replace(found, reason=_NOT_SEEN)
+    return _sought(found, profile, parts, fmean(sample.length_ns for sample in now.samples))
+
+
+def _passes(now: Measured) -> Iterator[_Pass]:
+    for _, step in same_step(now.aligned.syncs):
+        buckets = [sync for sync in step if sync.kind in (Kind.BUCKET, Kind.HOOK)]
+        sizes = tuple(max(arrival.bytes for arrival in sync.arrivals.values()) for sync in buckets)
+        if buckets and all(sizes):
+            ready = tuple(max(arrival.arrival_ns for arrival in sync.arrivals.values()) for sync in buckets)
+            ends = tuple(max(arrival.end_ns for arrival in sync.arrivals.values()) for sync in buckets)
+            yield _Pass(sizes, ready, ends, _is_one(buckets))
+
+
+def _is_one(buckets: Sequence[Sync]) -> bool:
+    """Whether no bucket was waited for before the last one was ready: each backward pass of a step waits for its own."""
+    last = buckets[-1].arrivals
+    return not any(
+        arrival.begin_ns < min(arrival.end_ns, last[rank].arrival_ns)
+        for sync in buckets
+        for rank, arrival in sync.arrivals.items()
+    )
+
+
+def _refusal(passes: Sequence[_Pass]) -> str:
+    if len(passes[0].bytes) == 1:
+        return "one bucket holds all gradients, so nothing shows when they are ready: record once with smaller ones (bucket_cap_mb_list)"
+    if not all(each.is_one for each in passes):
+        return "a step has several backward passes, or modules, whose buckets the marks do not tell apart"
+    if len(passes) < MIN_STEPS:
+        return f"{len(passes)} steps with the same buckets are too few: {MIN_STEPS} are needed"
+    return ""
+
+
+def _is_seen(profile: Profile) -> bool:
+    """Whether the recorded buckets tell what a reduction costs by its size."""
+    sizes = [each.mean_bytes for each in busy(profile)]
+    return max(sizes) >= _APART * min(sizes)
+
+
+def _profile(passes: Sequence[_Pass]) -> Profile:
+    places = range(len(passes[0].bytes))
+    ready = [median(each.ready_ns[i] - each.ready_ns[-1] for each in passes) for i in places]
+    ends = [median(each.ends_ns[i] - each.ready_ns[-1] for each in passes) for i in places]
+    return Profile(passes[0].bytes, tuple(max(ready[: i + 1]) for i in places), tuple(ends))
+
+
+def _sought(found: Advice, profile: Profile, parts: Sequence[Profile], step_ns: float) -> Advice:
+    recorded = busy(profile)
+    cost = fit(recorded)
+    now_ns = exposed_ns(profile.buckets, cost)
+    caps, then_ns = _best(profile, cost, _WORTH_A_LIST * step_ns)
+    saved_ns = now_ns - then_ns
+    wrong_ns = max(misfit_ns(recorded, cost), abs(now_ns - profile.exposed_ns))
+    error_ns = wrong_ns + _spread_ns(parts, caps)
+    reason = _not_worth(saved_ns, error_ns, step_ns)
+    return replace(
+        found,
+        cost=cost,
+        reason=reason,
+        caps_mib=None if reason else caps,
+        saved_ns=saved_ns,
+        error_ns=error_ns,
+    )
+
+
+def _not_worth(saved_ns: float, error_ns: float, step_ns: float) -> str:
+    if saved_ns < MIN_GAIN * step_ns:
+        best = f"save {percent(saved_ns / step_ns)} of a step" if saved_ns > 0 else "save nothing"
+        return f"the best sizes that were tried would {best}; less than {percent(MIN_GAIN, 0)} is not worth a change"
+    if saved_ns <= error_ns:
+        return f"other sizes may save {span(saved_ns)} of a step, but that is only known within {span(error_ns)}"
+    return ""
+
+
+def _spread_ns(parts: Sequence[Profile], caps: _Caps) -> float:
+    """Half of the 95 % interval of what is saved, by parts of the steps that are fitted each for themselves."""
+    saved = []
+    for profile in parts:
+        cost = fit(busy(profile))
+        saved.append(exposed_ns(profile.buckets, cost) - exposed_ns(_resized(profile, caps), cost))
+    return _STUDENT * stdev(saved) / sqrt(len(saved))
+
+
+def _best(profile: Profile, cost: Cost, worth_ns: float) -> _Found:
+    """Sizes of their own for the first or the last buckets only where they are worth it."""
+    total_mib = sum(profile.bytes) / MIB
+    one = _least(profile, cost, _sizes(total_mib))
+    several = _least(profile, cost, [one[0], *_lists(total_mib)])
+    return several if several[1] + worth_ns < one[1] else one
+
+
+def _least(profile: Profile, cost: Cost, tried: Iterable[_Caps]) -> _Found:
+    """Of equal ones the largest."""
+    found = [(caps, exposed_ns(_resized(profile, caps), cost)) for caps in tried]
+    return min(found, key=lambda one: (round(one[1]), -max(one[0])))
+
+
+def _sizes(total_mib: float) -> list[_Caps]:
+    return [(cap,) for cap in CAPS_MIB if total_mib / cap < _MOST_BUCKETS or cap == CAPS_MIB[-1]]
+
+
+def _lists(total_mib: float) -> Iterator[_Caps]:
+    """Smaller first, smaller last, or both, around one size."""
+    for cap in CAPS_MIB:
+        smaller = [None, *(each for each in CAPS_MIB if each < cap)]
+        for first, last in product(smaller, smaller):
+            middle = int((total_mib - (first or 0)) / cap)
+            if 0 < middle <= _LONGEST_LIST and (first or last):
+                begin = () if first is None else (first,)
+                yield begin + ((cap,) if last is None else (cap,) * middle + (last,))
+
+
+def _resized(profile: Profile, caps: Sequence[float]) -> list[Bucket]:
+    return resized(profile, [round(cap * MIB) for cap in caps])
+
+
+def _order(profile: Profile) -> str | None:
+    """DDP reduces in a fixed order: who comes at once behind a late bucket may have been ready before it."""
+    gaps = [after - before for before, after in pairwise(profile.ready_ns)]
+    for late, gap_ns in enumerate(gaps[:-1], 1):
+        near_ns = min(_AT_ONCE_NS, gap_ns / _NEARER)
+        last = late + sum(1 for _ in takewhile(near_ns.__ge__, gaps[late:]))
+        if sum(profile.bytes[late + 1 : last + 1]) >= profile.bytes[late]:
+            behind = f"bucket {last} comes" if last == late + 1 else f"buckets {late + 1} to {last} come"
+            within = span(profile.ready_ns[last] - profile.ready_ns[late])
+            return (
+                f"bucket {late} is ready {span(gap_ns)} after the one before, and {behind} within {within} behind it: if their "
+                "gradients were ready before, they waited for it, since DDP reduces its buckets in a fixed order"
+            )
+    return None
