@@ -37,3 +37,7 @@ class TraceError(TimesyncdError):
 
 class AlignmentError(TimesyncdError):
     """A job's nodes do not agree as well as it requires; the text names them, and says why and what to do."""
+
+
+class SyncError(TimesyncdError):
+    """A job's ranks could not synchronize: one is gone, or they are out of step; the text says what was being done, and what to do."""

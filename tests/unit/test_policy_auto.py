@@ -1,0 +1,180 @@
+"""The controller of `auto`, fed with what ranks of a simple world measure: choices, guard, steadiness under noise."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from timesyncd.client.policy.auto import Choice, Controller
+from timesyncd.client.policy.fixed import LocalSGD
+from timesyncd.client.policy.rows import Row
+from timesyncd.client.policy.written import parse
+
+MS = 1_000_000
+
+
+@dataclass
+class World:
+    """
+    A job whose steps compute for `compute_ms`, and whose averagings take `ratio` steps. `drift`: by how much the loss jumps at an averaging.
+    `noise`: relative standard deviation of all that is measured.
+    """
+
+    ratio: float
+    drift: float = -0.03
+    noise: float = 0.0
+    compute_ms: float = 8.0
+    ranks: int = 4
+    loss: float = 2.0
+    says_loss: bool = True
+
+    def __post_init__(self) -> None:
+        self.controller = Controller()
+        self.random = random.Random(1)
+        self.text = "auto"
+        self.changes: list[tuple[int, Choice]] = []
+        self.looks = 0
+
+    def _noisy(self, value: float) -> float:
+        return value * math.exp(self.noise * self.random.gauss(0, 1))
+
+    def rows(self) -> list[Row]:
+        strategy = parse(self.text)
+        policy = strategy.policy
+        transfer = self.ratio * self.compute_ms / (1 if strategy.compression is None else 2)
+        h, delay = (policy.h, policy.delay) if isinstance(policy, LocalSGD) else (1, 0)
+        waited = max(0.0, transfer - delay * self.compute_ms) / h
+        return [
+            Row(
+                step=self.looks * 8,
+                compute_ns=int(self._noisy(self.compute_ms) * MS),
+                wait_ns=int(self._noisy(waited) * MS),
+                transfer_ns=int(self._noisy(transfer) * MS) if isinstance(policy, LocalSGD) else None,
+                loss=self._noisy(self.loss) if self.says_loss else math.nan,
+                # Replicas that go on meanwhile are never averaged as they are: their loss rises in any case.
+                jump=self.drift + self.noise * self.random.gauss(0, 0.3) + 0.2 * (delay > 0) if h > 1 else math.nan,
+            )
+            for _ in range(self.ranks)
+        ]
+
+    def run(self, looks: int, loss_factor: float = 0.99) -> World:
+        for _ in range(looks):
+            choice = self.controller.look(self.rows())
+            if choice is not None:
+                self.changes.append((self.looks, choice))
+                self.text = choice.text
+            self.looks += 1
+            self.loss *= loss_factor
+        return self
+
+
+def test_nothing_is_changed_where_bsp_costs_nothing() -> None:
+    """Communication that is hidden leaves nothing to gain."""
+    assert World(ratio=0.02).run(200).changes == []
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.1, "local_sgd(h=4)"),
+        (0.6, "local_sgd(h=12)"),
+        (1.0, "local_sgd(h=16)"),
+        (1.9, "local_sgd(h=8, delay=3)"),
+        (8.0, "local_sgd(h=12, delay=5) + fp16"),
+        (30.0, "local_sgd(h=36, delay=17) + fp16"),
+    ],
+)
+def test_like_data_is_averaged_behind_the_scenes_or_seldom(ratio: float, text: str) -> None:
+    """Nobody waits for more than a twentieth of the time, and replicas are no further apart than that needs."""
+    world = World(ratio).run(40)
+
+    assert world.text == text
+    assert [parse(choice.text).policy for _, choice in world.changes[:1]] == [LocalSGD(4)]
+
+
+@pytest.mark.parametrize(("ratio", "text"), [(0.2, "bsp"), (1.0, "local_sgd(h=2)"), (8.0, "local_sgd(h=8) + fp16")])
+def test_different_data_is_averaged_at_once_and_often(ratio: float, text: str) -> None:
+    """Where the loss jumps when replicas are averaged none may be late."""
+    world = World(ratio, drift=0.4).run(100)
+
+    assert world.text == text
+    assert all("delay" not in choice.text for _, choice in world.changes)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 4.0, 12.0])
+@pytest.mark.parametrize("drift", [-0.03, 0.6])
+def test_noise_of_a_third_changes_little(ratio: float, drift: float) -> None:
+    """In 1,600 steps whose measurements scatter by a third it settles, and changes its mind now and then, not at every look."""
+    world = World(ratio, drift, noise=0.33, loss=0.5).run(200, loss_factor=1.0)
+    tried = [choice for _, choice in world.changes if choice.text.startswith("local_sgd(h=4)")]
+
+    assert len(world.changes) - 2 * len(tried) <= 8
+    assert ("delay" in world.text) == (ratio > 1 and drift < 0)
+
+
+def test_a_link_that_slows_down_is_followed() -> None:
+    """The interval grows with the transfer."""
+    world = World(2.5).run(20)
+    world.ratio = 12.0
+    world.run(20)
+
+    assert world.text == "local_sgd(h=16, delay=7) + fp16"
+
+
+def test_a_rising_loss_is_taken_back_step_by_step() -> None:
+    """First nothing is late any more, then intervals are halved, then it is BSP for good; each time it says why."""
+    world = World(8.0).run(12).run(60, loss_factor=1.1)
+    after = [choice for look, choice in world.changes if look >= 12]
+
+    assert [choice.text for choice in after] == ["local_sgd(h=6) + fp16", "local_sgd(h=3) + fp16", "bsp"]
+    assert all("the loss rose from" in choice.why for choice in after)
+
+
+@pytest.mark.parametrize(("losses", "why"), [(math.inf, "infinite"), (math.nan, "no loss is told")])
+def test_without_a_loss_that_is_a_number_it_is_bsp(losses: float, why: str) -> None:
+    """What cannot be guarded is not done."""
+    world = World(8.0).run(20)
+    world.loss = losses
+    world.run(40)
+
+    assert world.text == "bsp"
+    assert why in world.changes[-1][1].why
+
+
+def test_it_does_not_begin_without_losses() -> None:
+    """Whoever tells no loss has BSP."""
+    assert World(8.0, says_loss=False).run(100).changes == []
+
+
+def test_all_ranks_choose_alike_and_a_restart_too() -> None:
+    """Two controllers that see the same rows, one of them loaded from a checkpoint at every look, say the same."""
+    world, other = World(8.0, noise=0.3), Controller()
+    for _ in range(60):
+        rows = world.rows()
+        loaded = Controller()
+        loaded.load_state_dict(other.state_dict())
+        other = loaded
+        said = world.controller.look(rows)
+        assert other.look(rows) == said
+        world.text = said.text if said is not None else world.text
+        world.looks += 1
+    assert world.text != "auto"
+
+
+def test_averagings_are_tried_anew() -> None:
+    """Data that was alike may be so no longer: after a thousand steps it looks again."""
+    world = World(8.0).run(60)
+    world.drift = 0.5
+    world.run(200)
+
+    assert world.text == "local_sgd(h=8) + fp16"
+
+
+def test_a_row_without_computing_is_no_division_by_zero() -> None:
+    """Clocks that stood still say nothing."""
+    rows = [replace(row, compute_ns=0) for row in World(8.0).rows()]
+
+    assert Controller().look(rows) is not None

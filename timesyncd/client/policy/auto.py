@@ -1,0 +1,238 @@
+"""
+The controller: chooses how often to average, whether to wait for it, and in which precision, by what the ranks measured. Pure; every rank has
+one of its own, sees the same rows, and says the same.
+
+It begins as BSP. Where that makes ranks wait it tries some averagings and looks what they do to the loss. Replicas of ranks that see alike data
+are better averaged than alone: then averagings may come late, so they are made behind the scenes for half of the time, or, where they take less than a
+step, seldom. Replicas of ranks that see different data drift apart, and the loss jumps when they are averaged: then each averaging is
+waited for, as often as costs as much as computing does. What makes the loss rise all the same is taken back, in the end to BSP.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from timesyncd.client.policy.decision import Combine, Decision, Seen
+
+#: Where ranks wait for less than this part of their computing, BSP costs nothing worth a change.
+HIDDEN = 0.04
+
+#: Averagings are tried every so many steps, until so many looks told what they do.
+TRIED_EVERY, TRIED_LOOKS = 4, 2
+
+#: Replicas drift apart where the loss rises by this part of it when they are averaged. Data that is alike gave -0.3 to 0, one class a rank 0.2 to 3.
+JUMP = 0.05
+
+#: Drifting replicas that are not averaged in each step need a fifth more steps or so: not worth it below this ratio of transfer to computing.
+DRIFT_WORTH = 0.5
+
+#: An averaging that takes less than a step is waited for, so seldom that it costs this part of the time; within so many steps.
+COSTS, LEAST, MOST = 0.05, 4, 16
+
+#: The longest interval that is chosen.
+LONGEST = 64
+
+#: Transfers that take longer than so many steps are sent in half precision.
+HALF_FROM = 2.0
+
+#: Looks in a row without a loss after which none is told.
+SILENT_LOOKS = 24
+
+#: The mean loss of common parameters over so many looks may rise above the lowest such mean by this part, and by so many standard errors.
+MEAN_OF, RISE, ERRORS = 8, 0.25, 5.0
+
+#: A transfer takes about a step within this factor.
+ABOUT = 1.25
+
+#: Looks whose median is what computing and transfers take.
+REMEMBERED = 9
+
+#: An interval is changed when another one is better by this factor and by two steps, and not within so many looks.
+CHANGE_BY, LOOKS_BETWEEN = 1.5, 4
+
+#: After so many looks averagings are tried anew, and after twice as many again, and so on: replicas that drift show it better later.
+TRY_ANEW = 24
+
+
+_Local = Literal["tried", "behind", "waited"]
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """What to do is chosen, and chosen anew, by the controller; until it knows more, BSP."""
+
+    combines: ClassVar[Combine] = Combine.GRADIENTS
+    late: ClassVar[int | None] = None
+
+    def decide(self, seen: Seen) -> Decision:
+        return Decision.SYNC
+
+
+class Measured(Protocol):
+    """What of a rank's row the controller looks at."""
+
+    @property
+    def compute_ns(self) -> int: ...
+    @property
+    def wait_ns(self) -> int: ...
+    @property
+    def transfer_ns(self) -> int | None: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def jump(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Policy and compression as text, and why, in one line."""
+
+    text: str
+    why: str
+
+
+class Controller:
+    """`look` is called with the rows of all ranks, at the same steps on all of them."""
+
+    def __init__(self) -> None:
+        self._stage: _Local | Literal["bsp", "back"] = "bsp"
+        self._h = 1
+        self._half = False
+        self._longest = LONGEST
+        self._may_be_late = True
+        self._looks = self._silent = self._since_tried = 0
+        self._try_anew = TRY_ANEW
+        self._losses: deque[float] = deque(maxlen=MEAN_OF)
+        self._lowest = math.inf, 0.0
+        self._computing: deque[int] = deque(maxlen=REMEMBERED)
+        self._transfers: deque[int] = deque(maxlen=REMEMBERED)
+        self._jumps: deque[float] = deque(maxlen=REMEMBERED)
+
+    def look(self, rows: Sequence[Measured]) -> Choice | None:
+        """None: go on as it is."""
+        if self._stage == "back":
+            return None
+        self._looks += 1
+        self._since_tried += 1
+        self._measure(rows)
+        return self._guarded([row.loss for row in rows if not math.isnan(row.loss)]) or self._chosen(rows)
+
+    def _measure(self, rows: Sequence[Measured]) -> None:
+        self._computing.append(max(1, statistics.median_low(row.compute_ns for row in rows)))
+        known = [row.transfer_ns for row in rows if row.transfer_ns is not None]
+        if len(known) == len(rows):
+            self._transfers.append(min(known))  # the last to come waited for nobody
+        jumps = [row.jump for row in rows if not math.isnan(row.jump)]
+        if jumps and self._stage != "behind":  # there replicas are never averaged as they are
+            self._jumps.append(statistics.fmean(jumps))
+
+    def _guarded(self, losses: Sequence[float]) -> Choice | None:
+        self._silent = 0 if losses else self._silent + 1
+        if self._stage == "bsp" and not losses:
+            return None
+        if self._silent >= SILENT_LOOKS:
+            return self._back("no loss is told any more: call saw(loss) in each step")
+        if not losses:
+            return None
+        loss = statistics.fmean(losses)
+        if math.isinf(loss):
+            return self._back("the loss is infinite")
+        self._losses.append(loss)
+        if len(self._losses) < MEAN_OF:
+            return None
+        mean, error = statistics.fmean(self._losses), statistics.stdev(self._losses) / math.sqrt(MEAN_OF)
+        lowest, its_error = self._lowest = min(self._lowest, (mean, error))
+        if self._stage == "bsp" or mean - lowest <= max(RISE * lowest, ERRORS * math.hypot(error, its_error)):
+            return None
+        return self._restrained(f"the loss rose from {lowest:.3g} to {mean:.3g}")
+
+    def _restrained(self, why: str) -> Choice:
+        self._losses.clear()
+        self._lowest = math.inf, 0.0
+        self._longest = self._h // 2
+        if self._longest < 2:
+            return self._back(why)
+        self._may_be_late = False
+        return self._local("waited", min(self._longest, self._sparing()), why)
+
+    def _chosen(self, rows: Sequence[Measured]) -> Choice | None:
+        if self._stage == "bsp":
+            return self._tried(statistics.fmean(row.wait_ns for row in rows) / self._computing[-1])
+        if self._stage == "tried":
+            return self._settled() if len(self._jumps) >= TRIED_LOOKS and self._transfers else None
+        if self._since_tried >= self._try_anew and self._stage == "behind":
+            self._jumps.clear()
+            self._since_tried, self._try_anew = 0, 2 * self._try_anew
+            return self._local("tried", TRIED_EVERY, "to see anew what averagings do to the loss")
+        return self._adjusted() if self._looks >= LOOKS_BETWEEN and self._transfers else None
+
+    def _tried(self, waited: float) -> Choice | None:
+        """From BSP, whose waiting is at most what an averaging takes."""
+        if not self._losses or waited <= HIDDEN:
+            return None
+        self._half = waited > HALF_FROM
+        return self._local("tried", TRIED_EVERY, f"in BSP ranks wait for {waited:.2g} times their computing")
+
+    def _settled(self) -> Choice | None:
+        ratio, jump = self._ratio(), statistics.fmean(self._jumps)
+        told = f"averaging changes the loss by {jump:+.0%} and takes {ratio:.2g} steps"
+        if jump > JUMP or not self._may_be_late:
+            if ratio < DRIFT_WORTH:
+                return self._back(f"ranks see different data: {told}")
+            return self._local("waited", self._sparing(), f"ranks see different data: {told}")
+        return self._local(*self._for_like_data(), told)
+
+    def _adjusted(self) -> Choice | None:
+        stage, wanted = self._for_like_data() if not self._drifts() else ("waited", self._sparing())
+        is_near = 1 / CHANGE_BY < wanted / self._h < CHANGE_BY or abs(wanted - self._h) < 2
+        if stage == self._stage and is_near:
+            return None
+        return self._local(stage, wanted, f"an averaging takes {self._ratio():.2g} steps now")
+
+    def _for_like_data(self) -> tuple[_Local, int]:
+        """Behind the scenes where a transfer takes more than a step, and as it is where it takes about one."""
+        is_long = self._ratio() > {"behind": 1 / ABOUT, "waited": ABOUT}.get(self._stage, 1)
+        return ("behind", self._hiding()) if is_long else ("waited", self._seldom())
+
+    def _drifts(self) -> bool:
+        return not self._may_be_late or statistics.fmean(self._jumps) > JUMP
+
+    def _ratio(self) -> float:
+        """How many steps a transfer takes."""
+        return statistics.median(self._transfers) / statistics.median(self._computing)
+
+    def _hiding(self) -> int:
+        """Twice the steps in which a transfer is hidden: what is behind the scenes takes some computing too."""
+        return max(4, min(self._longest, 2 * math.ceil(1.1 * self._ratio()) + 2))
+
+    def _sparing(self) -> int:
+        """Half as much time for averagings as for computing."""
+        return max(2, min(self._longest, round(2 * self._ratio())))
+
+    def _seldom(self) -> int:
+        return min(self._longest, max(LEAST, min(MOST, math.ceil(self._ratio() / COSTS))))
+
+    def _local(self, stage: _Local, h: int, why: str) -> Choice:
+        if stage != self._stage:
+            self._transfers.clear()
+        self._stage, self._h, self._looks = stage, h, 0
+        half = " + fp16" if self._half else ""
+        delay = f", delay={h // 2 - 1}" if stage == "behind" else ""
+        return Choice(f"local_sgd(h={h}{delay}){half}", why)
+
+    def _back(self, why: str) -> Choice:
+        self._stage = "back"
+        return Choice("bsp", why)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, deque) else value for name, value in vars(self).items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            former = getattr(self, name)
+            setattr(self, name, deque(value, maxlen=former.maxlen) if isinstance(former, deque) else value)
