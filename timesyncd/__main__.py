@@ -10,7 +10,7 @@ from importlib import import_module
 from timesyncd.errors import ConfigError, TimesyncdError
 
 COMMANDS = (
-    "run", "check-config", "doctor", "status", "explain", "now", "preflight", "history", "export", "replay", "merge-traces", "audit", "run-audit", "probe", "record",
+    "run", "check-config", "doctor", "status", "explain", "now", "preflight", "policy", "history", "export", "replay", "merge-traces", "audit", "run-audit", "probe", "record",
     "profile-from-mib", "simulate", "demo", "drivers",
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from timesyncd.hub.followers import Follower
 from timesyncd.hub.unit_findings import UnitFindings, is_judged_elsewhere
 from timesyncd.hub.unit_offsets import offsets
 from timesyncd.hub.units import joined
-from timesyncd.job_messages import JobState
+from timesyncd.job_messages import JobState, PolicyRequest
 from timesyncd.jobsocket import JobSocket
 from timesyncd.messages import (
     AlarmEventMessage,
@@ -210,6 +210,8 @@ class Announcer:
                 self.heard.note(message, boottime_ns)
                 self._to_ranks(message)
                 self.events.publish(Event("job", message))
+            case PolicyRequest() if live:
+                self._desk.accept_request(message, boottime_ns)
             case HubState():
                 self._desk.hear_hub(message, boottime_ns, live)
                 if live:

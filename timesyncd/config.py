@@ -17,7 +17,7 @@ from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import ConfigError
 from timesyncd.grandmaster import HoldoverCurve
-from timesyncd.sections import ClockBound, Hub, Mqtt, Name, Nanoseconds, Section, Store, Syslog, Traps, Web
+from timesyncd.sections import ClockBound, Hub, Job, Mqtt, Name, Nanoseconds, Section, Store, Syslog, Traps, Web
 from timesyncd.source_settings import SourceSettings
 from timesyncd.system_bound import EnsembleSettings
 
@@ -119,6 +119,12 @@ class Config(Section):
     web: Web | None = None
     clockbound: ClockBound | None = None
     hub: Hub | None = None
+    job: list[Job] = []
+
+    @property
+    def policies(self) -> dict[str, str]:
+        """By the names of jobs."""
+        return {job.name: job.policy for job in self.job}
 
     @property
     def state_every_ns(self) -> int:
@@ -129,11 +135,14 @@ class Config(Section):
     @property
     def notes(self) -> list[str]:
         """What runs, and is hardly meant so."""
-        if self.hub is None or self.mqtt is None or self.store is not None:
-            return []
-        return [
-            "hub: without [store] it keeps nothing of the history that nodes send: it waits in their outboxes, and is lost there"
-        ]
+        found = []
+        if self.hub is not None and self.mqtt is not None and self.store is None:
+            found.append(
+                "hub: without [store] it keeps nothing of the history that nodes send: it waits in their outboxes, and is lost there"
+            )
+        if self.job and self.hub is None and self.mqtt is not None:
+            found.append("job: this daemon is no hub, so no job hears of it: [[job]] is for the daemons with [hub]")
+        return found
 
     def curve_of(self, unit: Grandmaster) -> HoldoverCurve | None:
         """Its holdover budget; None: none is configured."""
@@ -239,6 +248,9 @@ def _no_duplicates(config: Config, origin: str) -> None:
             raise ConfigError(
                 f"{origin}: name = {name!r}: given {times} times; names of sources and grandmasters are unique"
             )
+    for name, times in Counter(job.name for job in config.job).items():
+        if times > 1:
+            raise ConfigError(f"{origin}: job: name = {name!r}: given {times} times; names of jobs are unique")
 
 
 def _oscillators_known(config: Config, origin: str) -> None:

@@ -24,7 +24,7 @@ from timesyncd.fleet_messages import HistoryBatch, Stored
 from timesyncd.grandmaster import StoredLock, UnitMemory
 from timesyncd.heard import heard_verdict
 from timesyncd.hub.units import identities
-from timesyncd.job_messages import MarkBatch
+from timesyncd.job_messages import MarkBatch, PolicyRequest
 from timesyncd.jobsocket import JobSocket
 from timesyncd.messages import GrandmasterState, Ordered
 from timesyncd.mqtt.client import MqttLink
@@ -105,11 +105,11 @@ class Daemon:
         store = self._open_store(stack, config.store)
         incarnation = await asyncio.to_thread(self._next_incarnation, store)
         self._parts.store = store
-        self._parts.job_socket = JobSocket(runtime_dir, name, incarnation, self._marks)
+        self._parts.job_socket = JobSocket(runtime_dir, name, incarnation, self._said)
         self._parts.job_socket.open()
         stack.callback(self._parts.job_socket.close)
         self._view = NodeView(config, self._epoch, incarnation)
-        self._desk = FleetDesk(config.hub, name, Moment.read(self._clocks), alone=config.mqtt is None)
+        self._desk = FleetDesk(config.hub, name, Moment.read(self._clocks), config.mqtt is None, config.policies)
         await self._open_mqtt(incarnation)
         events = CloudEvents(name, incarnation)
         self._announcer = Announcer(config, self._view, self._desk, self._parts, self._clocks, events)
@@ -351,12 +351,12 @@ class Daemon:
             del self._storms[name]
             self._announcer.condition("grandmaster-traps-suppressed", name, None)
 
-    def _marks(self, batch: MarkBatch) -> None:
-        """A rank of this node reported: to the hub in this daemon, and to those behind the broker."""
+    def _said(self, said: MarkBatch | PolicyRequest) -> None:
+        """A rank of this node reported, or a user asked: to the hub in this daemon, and to those behind the broker."""
         if self._desk.is_hub:
-            self._desk.accept_marks(batch, self._clocks.boottime_ns())
+            self._desk.accept_said(said, self._clocks.boottime_ns())
         if self._parts.mqtt is not None:
-            self._parts.mqtt.publish(batch)
+            self._parts.mqtt.publish(said)
 
     def _received(self, received: Received) -> None:
         message, came_ns, live = received.message, received.received_boottime_ns, not received.retained

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings import Judged
@@ -14,12 +15,17 @@ from timesyncd.hub.hub import Hub, HubOutput
 from timesyncd.hub.jobs import JOB_ENDS_AFTER_NS
 from timesyncd.hub.node_clock import Now, Standing, bounded_ns, standings
 from timesyncd.hub.primary import STATE_EVERY_NS, Primary
-from timesyncd.job_messages import JobState, MarkBatch
+from timesyncd.job_messages import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages import GrandmasterState, NodeState, status_name
 from timesyncd.recorded_message import RecordingMessage
 from timesyncd.sections import Hub as HubSettings
 from timesyncd.verdict import Void
 from timesyncd.view import Moment
+
+log = logging.getLogger(__name__)
+
+#: Anybody on a node may ask, so at most one line in so long tells of what was refused.
+REFUSAL_TOLD_EVERY_NS = 10 * NS_PER_S
 
 #: Findings of the fleet last for seconds at least, and to judge ten thousand nodes takes a tenth of one.
 JUDGED_EVERY_NS = 2 * NS_PER_S
@@ -32,14 +38,21 @@ class FleetDesk:
     """
     `alone`: no broker brings word of others, so this one speaks. Else the hubs elect one of them, the primary, which speaks for
     all. A daemon that is no hub (`is_hub`) knows its own node here, and who the hubs are. `url` is this hub's page where others may
-    ask it.
+    ask it. `policies` are what the configuration wants of jobs, by their names.
     """
 
-    def __init__(self, settings: HubSettings | None, node: str, started: Moment, alone: bool) -> None:
+    def __init__(
+        self,
+        settings: HubSettings | None,
+        node: str,
+        started: Moment,
+        alone: bool,
+        policies: Mapping[str, str] | None = None,
+    ) -> None:
         self.url: str | None = None
         self.is_hub = alone or settings is not None
         self.is_primary = alone
-        self.hub = Hub(settings or HubSettings(), node)
+        self.hub = Hub(settings or HubSettings(), node, policies=policies)
         self._alone = alone
         self._node = node
         self._started = started
@@ -50,6 +63,7 @@ class FleetDesk:
         self._judged: dict[Key, Judged] = {}
         self._told: tuple[bool, int] | None = None
         self._over_from_ns: dict[str, int] = {}
+        self._refusal_told_ns: int | None = None
 
     def accept_node(self, state: NodeState, received_boottime_ns: int, live: bool) -> None:
         """`live` False: a broker's retained copy."""
@@ -64,6 +78,21 @@ class FleetDesk:
 
     def accept_marks(self, batch: MarkBatch, received_boottime_ns: int) -> None:
         self.hub.accept_marks(batch, received_boottime_ns)
+
+    def accept_request(self, request: PolicyRequest, received_boottime_ns: int) -> None:
+        """A user wants a job's policy to be another one. The hub that speaks alone does anything about it."""
+        refusal = self.hub.ask(request) if self.is_primary else ""
+        told_ns = self._refusal_told_ns
+        if refusal and (told_ns is None or received_boottime_ns - told_ns >= REFUSAL_TOLD_EVERY_NS):
+            self._refusal_told_ns = received_boottime_ns
+            log.warning("policy: refused: %s", refusal)
+
+    def accept_said(self, said: MarkBatch | PolicyRequest, received_boottime_ns: int) -> None:
+        """What came over this node's own job link."""
+        if isinstance(said, PolicyRequest):
+            self.accept_request(said, received_boottime_ns)
+        else:
+            self.accept_marks(said, received_boottime_ns)
 
     def hear_hub(self, state: HubState, received_boottime_ns: int, live: bool) -> None:
         self._primary.hear(state, received_boottime_ns, live)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
 
 from timesyncd import joblink
 from timesyncd.messages import Int64, Message, Ordered, Status, status_name
+from timesyncd.sections import checked_policy
 
 MethodName = Literal["ONE_CLOCK", "CLOCKS", "ENDS"]
 
@@ -139,8 +142,19 @@ class Phase(Message):
     hold_share_ppm: Int64
 
 
+#: Printable ASCII, so that characters are octets. What it means a reader of another version may not know.
+PolicyText = Annotated[str, Field(max_length=joblink.MAX_POLICY, pattern=r"^[ -~]*$")]
+
+GroupNumber = Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class Plan(Message):
-    """How the barrier is to be run, for steps from the key `from_step` on, and when steps begin; immutable for (attempt, version)."""
+    """
+    How the barrier is to be run, for steps from the key `from_step` on, when steps begin, and how ranks synchronize; immutable for (attempt, version).
+
+    `policy` is text, "" where the hub has no wish; it is another wish when (`policy_version`, `policy`) is another pair. `groups`: by level,
+    innermost first, each rank's group, by its number from 0; the one group of all ranks is left out.
+    """
 
     version: Int64 = 0
     from_step: Int64 = 0
@@ -149,6 +163,17 @@ class Plan(Message):
     guard_ns: Int64 = 0
     phase: Phase | None = None
     reason: str = ""
+    policy: PolicyText = ""
+    policy_version: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    groups: list[list[GroupNumber]] = []
+
+
+class PolicyRequest(Ordered):
+    """A user on this node wants the ranks of a job to synchronize so; the daemon adds uid. Only the job's own user may, and root."""
+
+    uid: Int64
+    job_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    policy: Annotated[PolicyText, AfterValidator(checked_policy)]
 
 
 class JobState(Ordered):
@@ -212,5 +237,6 @@ class JobState(Ordered):
     delays: list[DelayState] = []
     link: str | None = None
     phase_reason: str = ""
+    groups_reason: str = ""
     ranks: list[RankState]
     plan: Plan

@@ -31,6 +31,9 @@ MAX_RANKS = 256
 #: Of the reason of the alignment, in octets of UTF-8; longer ones are cut.
 MAX_REASON = 256
 
+#: Of a policy, in octets: a longer one cannot be told, since a part of it would be another.
+MAX_POLICY = 96
+
 
 class Method(IntEnum):
     """What arrivals were compared by. Numbers are part of the segment: append, never renumber."""
@@ -55,7 +58,13 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How rank 0 is to run the barrier, for steps from the key `from_step` on; immutable for (attempt, version)."""
+    """
+    How rank 0 is to run the barrier, for steps from the key `from_step` on, and how the ranks synchronize; immutable for (attempt, version).
+
+    `policy` is text (`timesyncd.client.policy.written`), "" where the hub has no wish; it is another wish when (`policy_version`, `policy`) is
+    another pair. `groups`: by level, innermost first, each rank's group, by its number from 0; the one group of all ranks is left out, so
+    that nothing is there where no groups are known, too.
+    """
 
     version: int = 0
     from_step: int = 0
@@ -63,6 +72,9 @@ class Plan:
     slack_ns: int = 0
     guard_ns: int = 0
     phase: Phase | None = None
+    policy: str = ""
+    policy_version: int = 0
+    groups: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,10 +137,10 @@ class Signals:
 #: The ratios are told in parts per billion.
 _RATIOS = ("sync_overhead", "sync_overhead_step", "sync_overhead_epoch", "comm_compute")
 
-#: The job segment's words after the epoch's three, in order; then the reason's, the waits by rank, the processes.
+#: The job segment's words after the epoch's three, in order; then the reason's, the policy's, the waits by rank, the processes, the groups by rank.
 _PLAN = (
     "as_of_ns", "version", "from_step", "timed", "slack_ns", "guard_ns",
-    "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm",
+    "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm", "policy_version",
 )  # fmt: skip
 _SIGNALS = (
     "world_size", "run", "steps_complete", "steps_incomplete", "step",
@@ -141,17 +153,23 @@ _EPOCH = 3
 _FIRST_SIGNAL = _EPOCH + len(_PLAN)
 _FIRST_REASON = _FIRST_SIGNAL + len(_SIGNALS)
 _REASON = struct.Struct(f"<{MAX_REASON // 8}q")
-_FIRST_WAIT = _FIRST_REASON + MAX_REASON // 8
+_FIRST_POLICY = _FIRST_REASON + MAX_REASON // 8
+_POLICY = struct.Struct(f"<{MAX_POLICY // 8}q")
+_FIRST_WAIT = _FIRST_POLICY + MAX_POLICY // 8
 _FIRST_JOINED = _FIRST_WAIT + MAX_RANKS
-_WORD_COUNT = _FIRST_JOINED + MAX_RANKS
-_SEGMENT = (int.from_bytes(b"tsyncjob", "little"), 2, _WORD_COUNT)
+_FIRST_GROUP = _FIRST_JOINED + MAX_RANKS
+_WORD_COUNT = _FIRST_GROUP + MAX_RANKS
+_SEGMENT = (int.from_bytes(b"tsyncjob", "little"), 3, _WORD_COUNT)
+
+#: A rank's word has the number of its inner group in its lower half, that of its outer one above.
+_GROUP_BITS = 32
 
 
 def encode_segment(epoch: Epoch, as_of_ns: int, signals: Signals, plan: Plan) -> tuple[int, ...]:
     """
     The job segment's payload; `as_of_ns` is CLOCK_BOOTTIME when the hub published, and the signals are as of then.
 
-    Raises struct.error: a number that 64 bits do not hold.
+    Raises struct.error: a number that 64 bits do not hold, a policy that is too long.
     """
     phase = plan.phase
     words = [
@@ -163,10 +181,13 @@ def encode_segment(epoch: Epoch, as_of_ns: int, signals: Signals, plan: Plan) ->
         plan.slack_ns,
         plan.guard_ns,
         *((ABSENT,) * 3 if phase is None else (phase.period_ns, phase.shift_ns, phase.hold_share_ppm)),
+        plan.policy_version,
         *(_word(name, getattr(signals, name)) for name in _SIGNALS),
         *_REASON.unpack(_clipped(signals.alignment_reason, MAX_REASON).ljust(MAX_REASON, b"\0")),
+        *_POLICY.unpack(plan.policy.encode(errors="replace").ljust(MAX_POLICY, b"\0")),
         *_filled(signals.wait_p50_ns),
         *_filled(signals.joined_ns),
+        *_filled(_group_words(plan.groups, signals.world_size)),
     ]
     struct.pack(f"<{len(words)}q", *words)
     return tuple(words)
@@ -191,7 +212,7 @@ class Found:
         """None: of another epoch. Words that this version does not know, as a newer daemon's, are None, or the plain plan."""
         if tuple(words[:_EPOCH]) != _epoch_words(epoch):
             return None
-        as_of_ns, version, from_step, timed, slack_ns, guard_ns, *phase = words[_EPOCH:_FIRST_SIGNAL]
+        as_of_ns, version, from_step, timed, slack_ns, guard_ns, *phase, changes = words[_EPOCH:_FIRST_SIGNAL]
         plan = Plan(
             version=version,
             from_step=from_step,
@@ -199,6 +220,9 @@ class Found:
             slack_ns=slack_ns,
             guard_ns=guard_ns,
             phase=Phase(*phase) if phase[0] > 0 and ABSENT not in phase else None,
+            policy=_text(_POLICY, words[_FIRST_POLICY:_FIRST_WAIT]),
+            policy_version=changes,
+            groups=_groups(words[_FIRST_GROUP : _FIRST_GROUP + MAX_RANKS], words[_FIRST_SIGNAL]),
         )
         return cls(as_of_ns, _signals(words), plan)
 
@@ -211,10 +235,9 @@ class Found:
 def _signals(words: Sequence[int]) -> Signals:
     told = {name: _value(name, word) for name, word in zip(_SIGNALS, words[_FIRST_SIGNAL:_FIRST_REASON], strict=True)}
     ranks = max(0, min(words[_FIRST_SIGNAL], MAX_RANKS))
-    reason = _REASON.pack(*words[_FIRST_REASON:_FIRST_WAIT]).rstrip(b"\0").decode(errors="replace")
     return Signals(
         **told,  # type: ignore[arg-type]
-        alignment_reason=reason,
+        alignment_reason=_text(_REASON, words[_FIRST_REASON:_FIRST_POLICY]),
         wait_p50_ns=tuple(None if word == ABSENT else word for word in words[_FIRST_WAIT : _FIRST_WAIT + ranks]),
         joined_ns=tuple(word for word in words[_FIRST_JOINED : _FIRST_JOINED + MAX_RANKS] if word != ABSENT),
     )
@@ -241,6 +264,27 @@ _METHODS = {int(method): method for method in Method}
 
 def _filled(values: Sequence[int | None]) -> Iterable[int]:
     return [ABSENT if value is None else value for value in (*values, *(None,) * MAX_RANKS)[:MAX_RANKS]]
+
+
+def _group_words(groups: Sequence[Sequence[int]], world_size: int) -> Sequence[int]:
+    """By rank; none where they are not known of each, or of too many ranks. Only the two innermost levels are told."""
+    if not groups or world_size > MAX_RANKS or any(len(level) != world_size for level in groups):
+        return ()
+    inner, outer = groups[0], groups[1] if len(groups) > 1 else (0,) * world_size
+    return [far << _GROUP_BITS | near for near, far in zip(inner, outer, strict=True)]
+
+
+def _groups(words: Sequence[int], world_size: int) -> tuple[tuple[int, ...], ...]:
+    of_ranks = words[: max(0, world_size)]
+    if any(word < 0 for word in of_ranks):
+        return ()
+    inner = tuple(word & (1 << _GROUP_BITS) - 1 for word in of_ranks)
+    outer = tuple(word >> _GROUP_BITS for word in of_ranks)
+    return tuple(level for level in (inner, outer) if any(level))
+
+
+def _text(layout: struct.Struct, words: Sequence[int]) -> str:
+    return layout.pack(*words).rstrip(b"\0").decode(errors="replace")
 
 
 def _epoch_words(epoch: Epoch) -> tuple[int, ...]:

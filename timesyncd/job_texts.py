@@ -46,6 +46,8 @@ def job_facts(job: JobState) -> list[tuple[str, str | None]]:
         ("staleness", _staleness(job)),
         ("barrier", _plan(job)),
         ("phase", _phase(job)),
+        ("policy", job.plan.policy or None),
+        ("near ranks", _groups(job)),
         ("steps", f"{_step(job.step)} newest, {job.steps_complete} complete, {job.steps_incomplete} incomplete"),
         ("marks lost", str(lost) if lost else None),
         ("meter's own cost", None if job.own_overhead is None else f"{job.own_overhead:.3%} of a rank's time"),
@@ -126,6 +128,13 @@ def _phase(job: JobState) -> str | None:
         return None
     held = percent(phase.hold_share_ppm / 1_000_000)
     return f"steps begin {duration_text(phase.shift_ns)} into each {duration_text(phase.period_ns)}, held by at most {held}"
+
+
+def _groups(job: JobState) -> str | None:
+    """How many there are, by level."""
+    inner, *outer = [str(len(set(level))) for level in job.plan.groups] or [""]
+    how = ", in ".join([f"{inner} groups", *(f"{count} wider ones" for count in outer)]) if inner else ""
+    return f"{how} ({job.groups_reason})" if how and job.groups_reason else how or job.groups_reason or None
 
 
 def _step(key: int | None) -> str:

@@ -16,6 +16,7 @@ from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
 from timesyncd.job_segment import (
     JOBS_NAME,
+    MAX_POLICY,
     MAX_RANKS,
     SIGNALS_VOID_AFTER_NS,
     JobReader,
@@ -37,6 +38,7 @@ __all__ = [
     "MARK_SIZE",
     "MAX_MARKS",
     "MAX_NAME",
+    "MAX_POLICY",
     "MAX_RANKS",
     "ROOT",
     "SIGNALS_VOID_AFTER_NS",
@@ -52,9 +54,12 @@ __all__ = [
     "Plan",
     "Signals",
     "decode",
+    "decode_request",
     "decode_segment",
     "encode_header",
+    "encode_request",
     "encode_segment",
+    "is_request",
     "job_id",
     "pack_mark",
     "segment_path",
@@ -78,6 +83,9 @@ MARK_SIZE = _MARK.size
 pack_mark = _MARK.pack_into
 unpack_marks = _MARK.iter_unpack
 
+_REQUEST_MAGIC = b"TSJP"
+_REQUEST_VERSION = 1
+_REQUEST_HEAD = struct.Struct("<4sBBxx8s")
 
 _STEPS_OF_AN_EPOCH = 2**32
 _EPOCHS = 2**31
@@ -271,3 +279,35 @@ def _decode(data: bytes) -> Datagram:
         joined_ns=joined_ns,
     )
     return Datagram(header, tuple(Mark(*fields) for fields in unpack_marks(data[body:])))
+
+
+def encode_request(job: str, policy: str) -> bytes:
+    """That the ranks of the job with this id shall synchronize so. Raises ValueError: no id, no text, a text that is too long."""
+    text = policy.encode("ascii")
+    if not 0 < len(text) <= MAX_POLICY or not policy.isprintable():
+        raise ValueError(f"a policy has 1 to {MAX_POLICY} printable characters of ASCII, this one {len(text)} octets")
+    return _REQUEST_HEAD.pack(_REQUEST_MAGIC, _REQUEST_VERSION, len(text), _octets_of(job)) + text
+
+
+def is_request(data: bytes) -> bool:
+    """Whether it means to be a request; else it is marks, or nothing of ours."""
+    return data.startswith(_REQUEST_MAGIC)
+
+
+def decode_request(data: bytes) -> tuple[str, str]:
+    """The id of a job, and the policy that somebody wants for it. Raises Malformed for anything that `encode_request` cannot have written."""
+    try:
+        _, _, length, job = _REQUEST_HEAD.unpack_from(data)
+        policy = data[_REQUEST_HEAD.size :].decode("ascii")
+        if encode_request(job.hex(), policy) != data:
+            raise ValueError(f"version {data[4]}, wanted {_REQUEST_VERSION}, or another length than {length}")
+    except (struct.error, ValueError) as error:
+        raise Malformed(f"request of {len(data)} bytes: {error}") from error
+    return job.hex(), policy
+
+
+def _octets_of(job: str) -> bytes:
+    octets = bytes.fromhex(job)
+    if len(octets) != 8:
+        raise ValueError(f"{job!r} is no job's id: 16 hexadecimal digits are wanted")
+    return octets

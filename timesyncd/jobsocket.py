@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed
-from timesyncd.job_messages import JobState, MarkBatch
+from timesyncd.job_messages import JobState, MarkBatch, PolicyRequest
 from timesyncd.joblink import (
     JOBS_NAME,
     MAX_RANKS,
@@ -26,6 +28,8 @@ from timesyncd.joblink import (
     Plan,
     Signals,
     decode,
+    decode_request,
+    is_request,
     job_id,
     segment_path,
 )
@@ -40,6 +44,12 @@ KEEP_NS = 60 * NS_PER_S
 MAX_JOBS = 256
 MAX_JOBS_OF_A_USER = 64
 MAX_PIDS_OF_A_JOB = 1024
+
+#: Of requests each user has one between two ticks, and all together so many: each is a message to all hubs.
+MAX_REQUESTS = 64
+
+#: A request takes as long to read as so many marks.
+_MARKS_A_REQUEST = 20
 
 _WARN_EVERY_NS = 10 * NS_PER_S
 _LARGEST_DATAGRAM = 32 * 1024
@@ -78,8 +88,8 @@ class LocalJob:
 
 class JobSocket:
     """
-    `deliver` is called with every batch, in the event loop; `sequence` counts the batches of this `incarnation`.
-    `malformed` counts what was no datagram of the job link, `refused` what came from more jobs than are kept.
+    `deliver` is called with every batch and request, in the event loop; `sequence` counts each of them within this `incarnation`.
+    `malformed` counts what was no datagram of the job link, `refused` what came from more jobs than are kept, or too often.
     """
 
     def __init__(
@@ -87,7 +97,7 @@ class JobSocket:
         runtime_dir: Path,
         node: str,
         incarnation: int,
-        deliver: Callable[[MarkBatch], None],
+        deliver: Callable[[MarkBatch | PolicyRequest], None],
         clocks: Clocks | None = None,
     ) -> None:
         self.malformed = 0
@@ -99,12 +109,14 @@ class JobSocket:
         self._clocks = clocks or SystemClocks()
         self._epoch = Epoch(boot_id(), time_namespace())
         self._sequence = 0
+        self._requests = 0
+        self._asked: set[int] = set()
         self._jobs: dict[str, LocalJob] = {}
         self._warned_ns: int | None = None
 
     @property
     def taken(self) -> int:
-        """How many datagrams were understood and delivered."""
+        """How many datagrams of ranks were understood and delivered."""
         return self._sequence
 
     def open(self) -> None:
@@ -139,6 +151,7 @@ class JobSocket:
 
     def tick(self, now_boottime_ns: int) -> None:
         """To be called every second or so: a job whose processes all ended loses its segment after KEEP_NS."""
+        self._asked.clear()
         for identifier, job in list(self._jobs.items()):
             job.pids = {pid for pid in job.pids if _lives(pid)}
             if job.pids:
@@ -174,10 +187,13 @@ class JobSocket:
             marks += self._take(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
 
     def _take(self, data: bytes, peer: Peer | None, truncated: bool) -> int:
-        """How many marks it brought."""
+        """How many marks it brought, or what is as much work."""
         try:
             if peer is None or truncated:
                 raise Malformed("job datagram too long, or without credentials")
+            if is_request(data):
+                self._ask(*decode_request(data), peer)
+                return _MARKS_A_REQUEST
             datagram = decode(data)
         except Malformed as error:
             self.malformed += 1
@@ -187,6 +203,26 @@ class JobSocket:
             self._sequence += 1
             self._deliver(self._batch(datagram, peer))
         return len(datagram.marks)
+
+    def _ask(self, job: str, policy: str, peer: Peer) -> None:
+        """Pass on what a user wants of a job. Whose the job is, a hub knows. Raises Malformed."""
+        try:
+            request = PolicyRequest(
+                node=self._node,
+                incarnation=self._incarnation,
+                sequence=self._requests + 1,
+                uid=peer.uid,
+                job_id=job,
+                policy=policy,
+            )
+        except ValidationError as error:
+            raise Malformed(f"request: {error.errors(include_url=False, include_context=False)[0]['msg']}") from error
+        if peer.uid in self._asked or len(self._asked) >= MAX_REQUESTS:
+            self.refused += 1
+            return
+        self._asked.add(peer.uid)
+        self._requests += 1
+        self._deliver(request)
 
     def _joined(self, header: Header, peer: Peer) -> bool:
         """Note that this process is a rank of the job; False: there are too many jobs already."""
@@ -270,7 +306,17 @@ def plan_of(state: JobState) -> Plan:
     plan = state.plan
     phase = plan.phase
     held = None if phase is None else Phase(phase.period_ns, phase.shift_ns, phase.hold_share_ppm)
-    return Plan(plan.version, plan.from_step, plan.mode, plan.slack_ns, plan.guard_ns, held)
+    return Plan(
+        version=plan.version,
+        from_step=plan.from_step,
+        mode=plan.mode,
+        slack_ns=plan.slack_ns,
+        guard_ns=plan.guard_ns,
+        phase=held,
+        policy=plan.policy,
+        policy_version=plan.policy_version,
+        groups=tuple(map(tuple, plan.groups)),
+    )
 
 
 def _listening(path: Path) -> socket.socket:

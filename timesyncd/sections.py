@@ -9,8 +9,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from timesyncd.client.policy.written import parse
 from timesyncd.errors import ConfigError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -209,6 +210,18 @@ class Hub(Section):
 
     nodes: list[Name] = []
     window_steps: Annotated[int, Field(ge=1, le=10_000)] = 100
+
+
+def checked_policy(text: str) -> str:
+    """As a policy is written. Raises ValueError: it is none."""
+    return str(parse(text))
+
+
+class Job(Section):
+    """What a hub wants of the jobs of this name, whoever runs them."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    policy: Annotated[str, AfterValidator(checked_policy)]
 
 
 def is_loopback(host: str) -> bool:

@@ -24,9 +24,9 @@ from timesyncd.bound import ClockStatus
 from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.errors import ConfigError
-from timesyncd.job_messages import JobState, MarkBatch, Phase, Plan, RankState
-from timesyncd.joblink import SOCKET_NAME, job_id, segment_path
-from timesyncd.jobsocket import KEEP_NS, MAX_JOBS_OF_A_USER, JobSocket
+from timesyncd.job_messages import JobState, MarkBatch, Phase, Plan, PolicyRequest, RankState
+from timesyncd.joblink import SOCKET_NAME, encode_request, job_id, segment_path
+from timesyncd.jobsocket import KEEP_NS, MAX_JOBS_OF_A_USER, MAX_REQUESTS, JobSocket, Peer
 
 pytestmark = pytest.mark.integration
 
@@ -58,8 +58,15 @@ class Node:
     def __init__(self, folder: Path, incarnation: int = 5) -> None:
         self.folder = folder
         self.batches: list[MarkBatch] = []
-        self.socket = JobSocket(folder, "node-a", incarnation, self.batches.append)
+        self.requests: list[PolicyRequest] = []
+        self.socket = JobSocket(folder, "node-a", incarnation, self._take)
         self.socket.open()
+
+    def _take(self, said: MarkBatch | PolicyRequest) -> None:
+        if isinstance(said, PolicyRequest):
+            self.requests.append(said)
+        else:
+            self.batches.append(said)
 
     async def delivered(self, count: int = 1) -> list[MarkBatch]:
         await until(lambda: len(self.batches) >= count)
@@ -186,7 +193,12 @@ async def test_every_signal_reaches_the_rank(node: Node) -> None:
     } | {"trusted": True, "method": "CLOCKS"}
     here = state.ranks[0].model_copy(update={"joined_ns": batch.joined_ns})
     elsewhere = here.model_copy(update={"rank": 1, "node": "node-b", "wait_p50_ns": 5, "joined_ns": 77})
-    plan = state.plan.model_copy(update={"phase": Phase(period_ns=10, shift_ns=4, hold_share_ppm=50_000)})
+    changes = {
+        "phase": Phase(period_ns=10, shift_ns=4, hold_share_ppm=50_000),
+        "policy": "bsp + fp16",
+        "policy_version": 3,
+    }
+    plan = state.plan.model_copy(update=changes | {"groups": [[0, 1]]})
     node.socket.publish(state.model_copy(update={**told, "ranks": [here, elsewhere], "plan": plan}))
     signals, read_plan = job.signals(), job.plan()
     job.close()
@@ -195,7 +207,8 @@ async def test_every_signal_reaches_the_rank(node: Node) -> None:
     assert {name: getattr(signals, name) for name in told} == told | {"method": Method.CLOCKS}
     assert (signals.alignment_growth_ppb, signals.alignment_reason) == (0, "one clock")
     assert (signals.wait_p50_ns, signals.joined_ns) == ((4_000, 5), (job.joined_ns,))
-    assert read_plan == joblink.Plan(1, 0, "timed", 700_000, 10_000, joblink.Phase(10, 4, 50_000))
+    phase = joblink.Phase(10, 4, 50_000)
+    assert read_plan == joblink.Plan(1, 0, "timed", 700_000, 10_000, phase, "bsp + fp16", 3, ((0, 1),))
     assert told.keys() | {
         "world_size",
         "alignment_growth_ppb",
@@ -386,6 +399,64 @@ async def test_one_user_cannot_crowd_out_the_others(node: Node) -> None:
         job.close()
 
     assert (len(node.batches), node.socket.refused) == (MAX_JOBS_OF_A_USER, 1)
+
+
+ASK = """
+import os, socket, sys
+if int(sys.argv[2]) != os.getuid():
+    os.setuid(int(sys.argv[2]))
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(bytes.fromhex(sys.argv[3]), sys.argv[1])
+"""
+
+
+def ask(node: Node, uid: int, policy: str = "bsp", job: str = "0123456789abcdef") -> None:
+    """As a process of this user."""
+    command = [sys.executable, "-c", ASK, str(node.folder / SOCKET_NAME), str(uid), encode_request(job, policy).hex()]
+    subprocess.run(command, check=True)
+
+
+async def test_a_request_comes_with_the_kernels_word_of_who_asks(node: Node) -> None:
+    """Whose the job is, a hub knows; that it is this user who asks, nobody else does. What is written otherwise means the same."""
+    ask(node, SENDER, " local_sgd( h=8 )")
+    await until(lambda: len(node.requests) == 1)
+
+    [asked] = node.requests
+    assert (asked.node, asked.incarnation, asked.sequence) == ("node-a", 5, 1)
+    assert (asked.uid, asked.job_id, asked.policy) == (SENDER, "0123456789abcdef", "local_sgd(h=8)")
+    assert node.batches == []
+
+
+async def test_what_is_no_policy_goes_no_further(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """It is noise like any: counted, and the next good request counts."""
+    node.send(encode_request("0" * 16, "no_such(x=1)"))
+    await until(lambda: node.socket.malformed == 1)
+    node.send(encode_request("0" * 16, "bsp"))
+    await until(lambda: len(node.requests) == 1)
+
+    assert "'no_such(x=1)' is none of" in caplog.text
+
+
+async def test_each_user_may_ask_once_between_two_ticks(node: Node) -> None:
+    """A request goes to all hubs: one user's flood leaves the way open for the others."""
+    for _ in range(3):
+        node.send(encode_request("0" * 16, "bsp"))
+    await until(lambda: node.socket.refused == 2)
+    node.socket.tick(0)
+    node.send(encode_request("0" * 16, "asp"))
+    await until(lambda: len(node.requests) == 2)
+
+    assert [(asked.sequence, asked.policy) for asked in node.requests] == [(1, "bsp"), (2, "asp")]
+
+
+async def test_many_users_together_have_an_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who owns many uids is many users."""
+    uids = iter(range(MAX_REQUESTS + 10))
+    monkeypatch.setattr("timesyncd.jobsocket._peer", lambda _: Peer(1, next(uids)))
+    for _ in range(MAX_REQUESTS + 10):
+        node.send(encode_request("0" * 16, "bsp"))
+        node.socket._read()
+
+    assert (len(node.requests), node.socket.refused) == (MAX_REQUESTS, 10)
 
 
 async def test_a_folder_that_cannot_be_used_is_a_mistake_of_the_configuration(folder: Path) -> None:

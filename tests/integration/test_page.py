@@ -137,7 +137,8 @@ async def test_a_jobs_cost_is_told_with_who_causes_it_and_how_sure_that_is(page:
 
     for fact in ("newest step 17.9 %, epoch 18.1 %", "0.22 : 1", "39.8 ms median, 44.1 ms p99 ±55.0 µs", "link rack-7",
                  "the nodes' clocks, right within ±55.0 µs; suffices", "0 updates behind, median; 2 at most",
-                 "0 → 1 212 µs ±55.0 µs", "steps begin 130 ms into each 260 ms on rack-7", "0.021 % of its time"):  # fmt: skip
+                 "0 → 1 212 µs ±55.0 µs", "steps begin 130 ms into each 260 ms on rack-7", "0.021 % of its time", "selsync(quantile=0.94) + topk(ratio=0.01)",
+                 "2 groups, in 2 wider ones (by topology and node)"):  # fmt: skip
         assert fact in shown
     assert stragglers == [
         "1 ▲ straggler|trainer-02|bucket 2|39.8 ms|38.1 s|97.0 %", "0 ? inconclusive|trainer-01|bucket 0|41.0 µs|0 ns|61.0 %",

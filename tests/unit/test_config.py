@@ -94,6 +94,17 @@ def test_a_hub_that_keeps_nothing_is_warned_of(parts: tuple[str, ...], notes: in
     assert all(note.startswith("hub: without [store] it keeps nothing") for note in found)
 
 
+@pytest.mark.parametrize(("parts", "notes"), [({"mqtt"}, 1), ({"mqtt", "hub", "store"}, 0), (set(), 0)])
+def test_a_policy_that_no_job_hears_of_is_warned_of(parts: set[str], notes: int) -> None:
+    """A node's daemon behind a broker plans nothing; alone, or with a hub in it, it does. A policy is kept as it is written."""
+    sections = {part: {"host": "b"} if part == "mqtt" else {} for part in parts}
+    parsed = config.parse({"job": [{"name": "j", "policy": " bsp  +topk( )"}], **sections}, options_of, "t.toml")
+
+    assert parsed.policies == {"j": "bsp + topk"}
+    assert len(parsed.notes) == notes
+    assert all(note.startswith("job: this daemon is no hub") for note in parsed.notes)
+
+
 def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
     """
     By name; a unit that names none has none.
@@ -118,7 +129,7 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
         ),
         (
             ("[web]", "[wbe]"),
-            "t.toml: wbe = {}: unknown key; allowed here: clockbound, grandmaster, hub, mqtt, node, oscillator, source, store, syslog, traps, web",
+            "t.toml: wbe = {}: unknown key; allowed here: clockbound, grandmaster, hub, job, mqtt, node, oscillator, source, store, syslog, traps, web",
         ),
         (("20000", "-1"), "t.toml: source[0].bounds.local_drift_ppb = -1: Input should be greater than or equal to 0"),
         (("20000", '"fast"'), "t.toml: source[0].bounds.local_drift_ppb = 'fast': Input should be a valid integer"),
@@ -143,6 +154,14 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
             "t.toml: grandmaster[0].oscillator = 'ocxo': there is no [oscillator.ocxo]; those there are: rb",
         ),
         (("[[source]]", "[source]"), "t.toml: source = "),
+        (
+            ("[web]", '[[job]]\nname = "j"\npolicy = "local_sgd(h=0)"\n[web]'),
+            "t.toml: job[0].policy = 'local_sgd(h=0)': Value error, policy 'local_sgd(h=0)': local_sgd(h, delay): h=0",
+        ),
+        (
+            ("[web]", '[[job]]\nname = "j"\npolicy = "bsp"\n[[job]]\nname = "j"\npolicy = "asp"\n[web]'),
+            "t.toml: job: name = 'j': given 2 times; names of jobs are unique",
+        ),
     ],
 )
 def test_one_line_names_file_key_value_and_what_is_allowed(change: tuple[str, str], told: str) -> None:

@@ -15,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.bound import ClockStatus
+from timesyncd.client.policy.written import MAX_TEXT
 from timesyncd.errors import Malformed
 from timesyncd.job_segment import Found
 from timesyncd.joblink import (
     COLLECTIVE,
     MARK_SIZE,
     MAX_MARKS,
+    MAX_POLICY,
     MAX_RANKS,
     ROOT,
     SIGNALS_VOID_AFTER_NS,
@@ -67,7 +69,18 @@ HEADER = Header(
 MARKS = (Mark(7, 0, Kind.ALL_REDUCE, 1_000, 1_100, 2_000, 4_096), Mark(2**32 + 7, 1, Kind.BARRIER, -1, 0, 2**63 - 1, 0))
 
 EPOCH = Epoch(2**127 + 5, 4_026_531_834)
-PLAN = Plan(3, 2**32 + 100, "timed", slack_ns=500_000, guard_ns=20_000, phase=Phase(120_000_000, 60_000_000, 50_000))
+PLAN = Plan(
+    3,
+    2**32 + 100,
+    "timed",
+    slack_ns=500_000,
+    guard_ns=20_000,
+    phase=Phase(120_000_000, 60_000_000, 50_000),
+    policy="selsync(quantile=0.94) + topk(ratio=0.01)",
+    policy_version=7,
+    groups=((0, 0, 1), (0, 1, 1)),
+)
+WORDS = len(encode_segment(Epoch(1, 1), 0, Signals(1, 0, 0), Plan()))
 EPOCH_WORDS = encode_segment(EPOCH, 0, Signals(1, 0, 0), Plan())[:3]
 
 DOCUMENT = (resources.files("timesyncd.schemas") / "joblink.md").read_text()
@@ -283,9 +296,9 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
     drawn = words_drawn()
     told = {name: words[at] for name, at in drawn.items()}
 
-    assert words[:3] == (int.from_bytes(b"tsyncjob", "little"), 2, 8 * len(words))
+    assert words[:3] == (int.from_bytes(b"tsyncjob", "little"), 3, 8 * len(words))
     assert (drawn["boot_id"], told["time_namespace"], told["as_of_ns"]) == (5, EPOCH.time_namespace, 5)
-    for name in ("version", "from_step", "slack_ns", "guard_ns"):
+    for name in ("version", "from_step", "slack_ns", "guard_ns", "policy_version"):
         assert told[name] == getattr(PLAN, name)
     assert [told[f"phase_{name}"] for name in ("period_ns", "shift_ns", "hold_share_ppm")] == [
         120_000_000,
@@ -298,13 +311,15 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
     assert words[drawn["joined_ns"] :][:3] == (86_400_000_000_001, 7, -(2**63))
     reason = struct.pack("<32q", *words[drawn["alignment_reason"] :][:32])
     assert reason.rstrip(b"\0").decode() == SIGNALS.alignment_reason
+    assert struct.pack("<12q", *words[drawn["policy"] :][:12]).rstrip(b"\0").decode() == PLAN.policy
+    assert words[drawn["groups"] :][:4] == (0, 2**32, 2**32 + 1, -(2**63))
     rest = set(SIGNALS.__dict__) & drawn.keys() - {"wait_p50_ns", "joined_ns", "alignment_reason", "comm_compute"}
     assert {name: told[name] for name in rest if "overhead" not in name} == {
         name: getattr(SIGNALS, name) for name in rest if "overhead" not in name
     }
     assert drawn.keys() - {"boot_id", "time_namespace", "as_of_ns", "version", "from_step", "timed", "slack_ns", "guard_ns",
-        "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm"} == SIGNALS.__dict__.keys() - {"age_ns"}  # fmt: skip
-    assert len(words) == drawn["joined_ns"] + MAX_RANKS
+        "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm", "policy_version", "policy", "groups"} == SIGNALS.__dict__.keys() - {"age_ns"}  # fmt: skip
+    assert len(words) == drawn["groups"] + MAX_RANKS
 
 
 @pytest.mark.parametrize("word", [0, 4, -1, -(2**63), 2**63 - 1])
@@ -323,10 +338,10 @@ def test_words_of_a_newer_daemon_are_not_known(word: int) -> None:
     assert read[0] == replace(SIGNALS, method=None, trusted=False)
 
 
-@given(st.binary(min_size=8 * 578, max_size=8 * 578), st.booleans())
+@given(st.binary(min_size=8 * WORDS, max_size=8 * WORDS), st.booleans())
 def test_any_words_are_signals_or_none(octets: bytes, of_this_boot: bool) -> None:
     """A newer daemon's words, or a broken one's, never raise in a training process."""
-    noise = struct.unpack("<578q", octets)
+    noise = struct.unpack(f"<{WORDS}q", octets)
 
     read = decode_segment((*(EPOCH_WORDS if of_this_boot else noise[:3]), *noise[3:]), EPOCH, noise[3])
 
@@ -339,6 +354,50 @@ def test_a_long_reason_is_cut_between_characters() -> None:
 
     assert read is not None
     assert read[0].alignment_reason == "a" + "ü" * 127
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        (((0, 0, 1),), ((0, 0, 1),)),
+        (((0, 1, 2), (0, 0, 1), (0, 0, 0)), ((0, 1, 2), (0, 0, 1))),
+        (((0, 0),), ()),
+        (((0, 0, 0),), ()),
+        ((), ()),
+    ],
+    ids=["one level", "the outermost", "of too few ranks", "one group of all", "none"],
+)
+def test_groups_are_told_of_all_ranks_or_of_none(
+    groups: tuple[tuple[int, ...], ...], told: tuple[tuple[int, ...], ...]
+) -> None:
+    """The two innermost levels; half a grouping would have ranks wait for others that know nothing of it."""
+    read = decode_segment(encode_segment(EPOCH, 0, SIGNALS, replace(PLAN, groups=groups)), EPOCH, 0)
+
+    assert read is not None
+    assert read[1].groups == told
+
+
+def test_more_ranks_than_are_told_of_have_no_groups() -> None:
+    """The last ones would not know theirs."""
+    many = replace(SIGNALS, world_size=MAX_RANKS + 1)
+    plan = replace(PLAN, groups=((0, 1) * 128 + (1,),))
+
+    read = decode_segment(encode_segment(EPOCH, 0, many, plan), EPOCH, 0)
+
+    assert read is not None
+    assert read[1].groups == ()
+
+
+def test_a_policy_that_is_too_long_is_told_to_nobody() -> None:
+    """A part of it would be another one."""
+    longest = "x" * MAX_POLICY
+    read = decode_segment(encode_segment(EPOCH, 0, SIGNALS, replace(PLAN, policy=longest)), EPOCH, 0)
+
+    assert read is not None
+    assert read[1].policy == longest
+    assert MAX_POLICY == MAX_TEXT
+    with pytest.raises(struct.error):
+        encode_segment(EPOCH, 0, SIGNALS, replace(PLAN, policy=longest + "x"))
 
 
 @pytest.mark.parametrize(

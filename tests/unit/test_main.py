@@ -95,6 +95,8 @@ def test_every_command_has_its_exit_status_told() -> None:
         ("status --config /nonexistent", 2), ("status --url http://127.0.0.1:9/", 1),
         ("explain --url http://127.0.0.1:9/", 1), ("explain --runtime-dir /nonexistent", 1),
         ("now --runtime-dir /nonexistent", 1), ("preflight --nodes , --max-alignment 1us", 2),
+        ("policy k no_such", 2), ("policy k --url http://127.0.0.1:9/", 1),
+        ("policy k --runtime-dir /nonexistent --config /nonexistent", 2),
         ("history k --store /nonexistent", 1), ("history k --config /nonexistent", 2),
         ("export k --store /nonexistent -o /nonexistent/o", 1), ("replay /nonexistent", 2),
         ("audit --record /nonexistent", 2), ("audit --job k --url http://127.0.0.1:9/", 1), ("run-audit --", 2),

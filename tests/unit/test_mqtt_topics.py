@@ -6,10 +6,11 @@ import json
 import logging
 
 import pytest
-from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, stored
+from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, policy_request, stored
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
+from timesyncd.job_messages import JobState
 from timesyncd.messages import Message
 from timesyncd.mqtt.inbox import MAX_COMPLAINTS, Inbox
 from timesyncd.mqtt.topics import (
@@ -23,6 +24,7 @@ from timesyncd.mqtt.topics import (
     MARKS,
     MAX_MESSAGE_BYTES,
     NODE_STATE,
+    POLICY_REQUEST,
     STORED,
     Channel,
     channel_of,
@@ -54,7 +56,16 @@ def test_a_foreign_topic_is_refused(topic: str) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [node_state(), marks(1), grandmaster("n1", 1, 1), cloud_event(), history(), stored(), hub_state()],
+    [
+        node_state(),
+        marks(1),
+        grandmaster("n1", 1, 1),
+        cloud_event(),
+        history(),
+        stored(),
+        hub_state(),
+        policy_request(),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_what_is_encoded_is_decoded(message: Message) -> None:
@@ -164,6 +175,55 @@ def test_who_publishes_has_a_name(node: str) -> None:
         decode(GRANDMASTER_STATE, "gm-a", payload)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"policy": "no_such()"},
+        {"policy": ""},
+        {"policy": "bsp" + " " * 94},
+        {"policy": "b\nsp"},
+        {"job_id": "train"},
+        {"uid": None},
+    ],
+    ids=str,
+)
+def test_a_request_that_makes_no_sense_is_refused(change: dict[str, str | None]) -> None:
+    """A hub puts into a plan what ranks understand, and nothing else."""
+    payload = json.dumps(policy_request().model_dump() | change).encode()
+
+    with pytest.raises(Malformed, match=next(iter(change))):
+        decode(POLICY_REQUEST, "n1", payload)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [{"policy": "x" * 97}, {"policy": "ü"}, {"policy_version": -1}, {"groups": [[-1]]}, {"groups": [[2**31]]}],
+    ids=str,
+)
+def test_a_plan_that_no_segment_holds_is_refused(plan: dict[str, object]) -> None:
+    """It would be in nobody's segment, or be another one there. A text that only a newer version understands is not for us to judge."""
+    fields = dict.fromkeys(("step", "sync_overhead", "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank",
+        "slow_rank", "alignment_ns", "alignment_growth_ppb"))  # fmt: skip
+    zero = dict.fromkeys(
+        ("attempt", "uid", "world_size", "published_realtime_ns", "steps_complete", "steps_incomplete"), 0
+    )
+    words = {
+        "node": "n1",
+        "incarnation": 1,
+        "sequence": 1,
+        "job_id": "0" * 16,
+        "job": "j",
+        "verdict": "",
+        "alignment_reason": "",
+    }
+    state = fields | zero | words | {"ranks": []}
+    newer = decode(JOB_STATE, "0" * 16, json.dumps(state | {"plan": {"policy": "of_tomorrow(x=1)"}}).encode())
+
+    assert isinstance(newer, JobState) and newer.plan.policy == "of_tomorrow(x=1)"
+    with pytest.raises(Malformed, match=f"plan.{next(iter(plan))}"):
+        decode(JOB_STATE, "0" * 16, json.dumps(state | {"plan": plan}).encode())
+
+
 @pytest.mark.parametrize("rows", [0, 501])
 def test_a_batch_of_history_has_a_size(rows: int) -> None:
     """Not empty, and no more than a node may have on its way."""
@@ -189,7 +249,7 @@ def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     "message",
     [
         node_state("me"), marks(1, "me"), grandmaster("me", 1, 1), cloud_event(node="me"), history(node="me"),
-        stored(of="n1", node="me"), stored(of="me", node="me"), hub_state("me"),
+        stored(of="n1", node="me"), stored(of="me", node="me"), hub_state("me"), policy_request(1, "me"),
     ],
 )  # fmt: skip
 def test_our_own_message_is_passed_over(message: Message) -> None:
@@ -202,7 +262,15 @@ def test_our_own_message_is_passed_over(message: Message) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [node_state("n2"), marks(1, "n2"), cloud_event(node="n2"), history(node="n2"), hub_state("n2")]
+    "message",
+    [
+        node_state("n2"),
+        marks(1, "n2"),
+        cloud_event(node="n2"),
+        history(node="n2"),
+        hub_state("n2"),
+        policy_request(1, "n2"),
+    ],
 )
 def test_a_node_speaks_for_itself_alone(message: Message) -> None:
     """What names another node than its topic does is poison, on every channel."""
@@ -249,6 +317,6 @@ def test_an_empty_message_clears() -> None:
     assert inbox.rejected == 0
 
 
-def test_marks_are_not_retained() -> None:
-    """A replayed mark would be joined to the wrong step."""
-    assert not MARKS.retained
+def test_marks_and_requests_are_not_retained() -> None:
+    """A replayed mark would be joined to the wrong step, and a replayed wish is nobody's any more."""
+    assert not MARKS.retained and not POLICY_REQUEST.retained

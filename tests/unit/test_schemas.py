@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from jsonschema_rs import Draft202012Validator
-from wire import alarm_event, finding, grandmaster, history, hub_state, marks, node_state, stored
+from wire import alarm_event, finding, grandmaster, history, hub_state, marks, node_state, policy_request, stored
 
 from timesyncd.cloud_events import CloudEvents, StateChanges
 from timesyncd.messages import Message, SourceState
@@ -155,7 +155,7 @@ def _events() -> list[Message]:
 
 @pytest.mark.parametrize(
     "message",
-    [node_state(), marks(1), grandmaster("n1", 1, 1), history(), stored(), hub_state(), *_events()],
+    [node_state(), marks(1), grandmaster("n1", 1, 1), history(), stored(), hub_state(), policy_request(), *_events()],
     ids=lambda message: getattr(message, "type", type(message).__name__),
 )
 def test_a_message_is_what_its_schema_says(message: Message) -> None:

@@ -222,6 +222,8 @@ def test_all_of_a_job_is_told(name: str, monkeypatch: pytest.MonkeyPatch, capsys
         "arrival skew 39.8 ms median, 44.1 ms p99, each +-55.0 us",
         "compared by the nodes' clocks, right within +-55.0 us; suffices",
         "phase steps begin 130 ms into each 260 ms, held by at most 5.0%",
+        "policy selsync(quantile=0.94) + topk(ratio=0.01)",
+        "near ranks 2 groups, in 2 wider ones (by topology and node)",
         "1 trainer-02 bucket 2 39.8 ms 38.1 s 97.0% straggler",
         "0 trainer-01 bucket 0 41.0 us 0 ns 61.0% inconclusive",
         "1 trainer-02 HOLDOVER 310 us median, 900 us p99 39.8 ms 97.0% 2.40 ms 1.2%",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timesyncd.fleet_messages import CloudEvent, HistoryBatch, HistoryRow, HubState, Stored
-from timesyncd.job_messages import MarkBatch
+from timesyncd.job_messages import MarkBatch, PolicyRequest
 from timesyncd.messages import AlarmEventMessage, FindingMessage, GrandmasterState, NodeState
 
 
@@ -60,6 +60,10 @@ def marks(sequence: int, node: str = "n1") -> MarkBatch:
         | {"node": node, "incarnation": 1, "sequence": sequence}
         | {"job": "j", "boot_id": "b", "status": "UNKNOWN", "marks": []}
     )
+
+
+def policy_request(sequence: int = 1, node: str = "n1") -> PolicyRequest:
+    return PolicyRequest(node=node, incarnation=1, sequence=sequence, uid=0, job_id="0" * 16, policy="bsp")
 
 
 def finding() -> FindingMessage:

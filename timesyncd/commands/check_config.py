@@ -109,6 +109,8 @@ def describe(config: Config) -> list[str]:
         lines.append(
             "hub          " + ("joins the jobs of every node" if config.hub else "joins the jobs of this node")
         )
+    for job in config.job if config.hub or not config.mqtt else ():
+        lines.append(f"job          {job.name}: policy {job.policy}")
     off = [part for part in ("store", "mqtt", "web", "clockbound") if getattr(config, part) is None]
     return lines + ([f"off          {', '.join(off)}"] if off else [])
 

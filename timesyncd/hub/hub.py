@@ -11,13 +11,15 @@ from timesyncd.findings import Judged
 from timesyncd.fleet_messages import AlignmentState, HubState
 from timesyncd.hub.alignment import ONE_CLOCK, Alignment, unknown
 from timesyncd.hub.fleet import Fleet
+from timesyncd.hub.groups import JobGroups
 from timesyncd.hub.job_page import window_page
 from timesyncd.hub.job_state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns
 from timesyncd.hub.jobs import MAX_JOBS, Job, Jobs
 from timesyncd.hub.node_clock import Now
 from timesyncd.hub.phase_jobs import JobPhases
-from timesyncd.hub.plan import Planned, View, decide, taken_over
-from timesyncd.job_messages import JobState, MarkBatch, Plan
+from timesyncd.hub.plan import Planned, View, amended, decide, taken_over
+from timesyncd.hub.policies import Policies
+from timesyncd.job_messages import JobState, MarkBatch, Plan, PolicyRequest
 from timesyncd.joblink import Kind
 from timesyncd.messages import NodeState
 from timesyncd.overhead import Sync
@@ -26,6 +28,9 @@ from timesyncd.sections import Hub as HubSettings
 from timesyncd.units import duration_text
 
 CLOCK_CAUSALITY = "clock-causality"
+
+#: The one user who may speak for the others.
+SUPERUSER = 0
 
 #: The figures of a rank take as long as looking at so many marks.
 MARKS_A_RANK = 4
@@ -56,10 +61,17 @@ class HubOutput:
 class Hub:
     """
     Never waits, and reads no clock but `cpu_ns`, the CPU time of its own thread, so that what takes long is done less often. The states that `advance` gives carry this node's name, and incarnation and sequence
-    0: the daemon numbers them when it sends them. `fleet` is what it knows of nodes.
+    0: the daemon numbers them when it sends them. `fleet` is what it knows of nodes. `policies` are what the configuration wants, by the jobs'
+    names.
     """
 
-    def __init__(self, settings: HubSettings, node: str, cpu_ns: Callable[[], int] = time.thread_time_ns) -> None:
+    def __init__(
+        self,
+        settings: HubSettings,
+        node: str,
+        cpu_ns: Callable[[], int] = time.thread_time_ns,
+        policies: Mapping[str, str] | None = None,
+    ) -> None:
         self.fleet = Fleet(settings.nodes)
         self._settings = settings
         self._node = node
@@ -70,6 +82,8 @@ class Hub:
         self._looked: dict[str, Looked] = {}
         self._left_to_look = 0
         self._phases = JobPhases(self.fleet)
+        self._policies = Policies(policies or {})
+        self._groups = JobGroups(self.fleet)
 
     @property
     def busy(self) -> bool:
@@ -88,6 +102,16 @@ class Hub:
     def accept_marks(self, batch: MarkBatch, now_boottime_ns: int) -> None:
         self._jobs.accept(batch, now_boottime_ns)
 
+    def ask(self, request: PolicyRequest) -> str:
+        """What a user wants of a job is in the plan of the next round, where this hub makes it. Else why not, in words."""
+        job = self.job(request.job_id)
+        if job is None:
+            return f"no job {request.job_id} sends marks to this hub"
+        if request.uid not in (job.uid, SUPERUSER):
+            return f"job {job.name!r} is user {job.uid}'s, and user {request.uid} on {request.node} asked for {request.policy}"
+        self._policies.ask(job.id, request.policy)
+        return ""
+
     def adopt(self, state: JobState) -> None:
         """
         Another hub, or this one before it restarted, planned this: while this one is not primary it shows the same, and goes on from
@@ -105,11 +129,13 @@ class Hub:
             self._planned.pop(job.id, None)
             self._heard_plans.pop(job.id, None)
             self._looked.pop(job.id, None)
+            self._groups.forget(job.id)
         now = Now(now_boottime_ns, now_realtime_ns)
         if primary:
             self._phases.advance(self._jobs, {job.id: self._last_plan(job) for job in self._jobs}, now)
         self._left_to_look = MOST_LOOKED_MARKS
         states = [self._judge(job, looked, now, primary) for job in self._jobs if (looked := self._look(job, now))]
+        self._policies.end_round()
         return HubOutput(states, [job.id for job in ended])
 
     def job(self, job_id: str) -> Job | None:
@@ -157,14 +183,16 @@ class Hub:
         state = self.fleet.alignment_state(_nodes(job), now)
         return state.model_copy(update=self._alignment(job, now).figures())
 
-    def _plan(self, job: Job, view: View, boottime_ns: int, primary: bool) -> Plan:
+    def _plan(self, job: Job, view: View, now: Now, primary: bool) -> Plan:
         last, heard = self._planned.get(job.id, Planned()), self._heard_plans.get(job.id)
         if heard is not None and heard.version <= last.plan.version:
             heard = None
         if not primary:
             return heard or last.plan
-        planned = decide(taken_over(last, heard, job.newest_step) if heard else last, view, boottime_ns)
-        planned = self._planned[job.id] = self._phases.attached(job, last, planned)
+        base = taken_over(last, heard, job.newest_step) if heard else last
+        planned = self._phases.attached(job, last, decide(base, view, now.boottime_ns))
+        changes = self._policies.fields(job, base.plan) | self._groups.fields(job, base.plan, now)
+        planned = self._planned[job.id] = amended(last, planned, changes)
         return planned.plan
 
     def _last_plan(self, job: Job) -> Plan:
@@ -195,7 +223,8 @@ class Hub:
                 "alignment_holds_for_ns": aligned.holds_for_ns,
                 "link": self._phases.link(job),
                 "phase_reason": self._phases.reason(job),
-                "plan": self._plan(job, view, now.boottime_ns, primary),
+                "plan": self._plan(job, view, now, primary),
+                "groups_reason": self._groups.reason(job),
             }
         )
 

@@ -12,7 +12,7 @@ from timesyncd.hub.jobs import Job
 from timesyncd.hub.node_clock import Now
 from timesyncd.hub.phase_fit import FEWEST_STEPS, StepTimes
 from timesyncd.hub.phases import LinkPlan, Member, Slot, decide
-from timesyncd.hub.plan import Planned
+from timesyncd.hub.plan import Planned, amended
 from timesyncd.job_messages import Phase as PhaseMessage
 from timesyncd.job_messages import Plan
 from timesyncd.joblink import Kind, Phase
@@ -63,12 +63,10 @@ class JobPhases:
         if phase == planned.plan.phase:
             return planned
         changes: dict[str, object] = {"phase": phase}
-        if planned.plan.version == last.plan.version:
-            changes["version"] = planned.plan.version + 1
         if slot is not None and slot.from_step > job.newest_step:
             # The plan is judged from then on. To a barrier an earlier step does no harm: rank 0 alone decides on it.
             changes["from_step"] = slot.from_step
-        return replace(planned, plan=planned.plan.model_copy(update=changes))
+        return amended(last, planned, changes)
 
     def _slot(self, job: Job) -> Slot | None:
         plans = (plan.slots.get(job.id) for plan in self._links.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.client.slack import adapted_ns
@@ -82,6 +82,15 @@ def taken_over(last: Planned, heard: Plan, newest_step: int) -> Planned:
     version, from_step = heard.version + VERSIONS_SKIPPED, newest_step + STEPS_AHEAD
     plan = heard.model_copy(update={"version": version, "from_step": from_step})
     return replace(last, plan=plan, slack_ns=heard.slack_ns if heard.mode == "timed" else last.slack_ns)
+
+
+def amended(last: Planned, planned: Planned, changes: Mapping[str, object]) -> Planned:
+    """`planned` with these fields of its plan: what is no more the plan that was told `last` is one of another version."""
+    if all(getattr(planned.plan, name) == value for name, value in changes.items()):
+        return planned
+    if planned.plan.version == last.plan.version:
+        changes = {**changes, "version": planned.plan.version + 1}
+    return replace(planned, plan=planned.plan.model_copy(update=changes))
 
 
 def _adapted(last: Planned, view: View) -> Planned:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from timesyncd.errors import Malformed
 from timesyncd.fleet_messages import CloudEvent, HistoryBatch, HubState, Stored
-from timesyncd.job_messages import JobState, MarkBatch
+from timesyncd.job_messages import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages import (
     Availability,
     GrandmasterState,
@@ -104,6 +104,12 @@ STORED = Channel(
 HUB_STATE = Channel(
     "hub_state", "hub", "state", HubState, "A hub, and whether it is the one that speaks.", "node", expiry_s=DAY_S
 )
+#: Expiry: who asked gives up by then, and what comes later would surprise.
+POLICY_REQUEST = Channel(
+    "policy_request", "node", "policy", PolicyRequest,
+    "A user on a node wants the ranks of a job to synchronize otherwise; for the hub that speaks.", "node", qos=1,
+    retained=False, expiry_s=10,
+)  # fmt: skip
 #: Expiry: a step of a job is closed after 10 s.
 MARKS = Channel(
     "mark_batch", "node", "marks", MarkBatch,
@@ -111,10 +117,12 @@ MARKS = Channel(
 )  # fmt: skip
 
 #: In the order in which waiting messages go out.
-CHANNELS = (AVAILABILITY, EVENT, NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED, HISTORY, MARKS)
+CHANNELS = (
+    AVAILABILITY, EVENT, NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED, POLICY_REQUEST, HISTORY, MARKS,
+)  # fmt: skip
 
 #: Not availability: a daemon that is restarted is no clock that is lost, and who is silent is told by the states that do not come.
-FOR_HUB = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, HISTORY, MARKS)
+FOR_HUB = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, HISTORY, MARKS)
 FOR_NODE = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
 
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}

@@ -30,7 +30,7 @@ function renderJob(article, job, heardMsAgo) {
     latency: duration(job.update_latency_p50_ns), barriers: pair(job.barrier_wait_p50_ns, job.barrier_wait_p99_ns),
     transfer: pair(job.transfer_p50_ns, job.transfer_p99_ns), staleness: staleness(job),
     response: pair(job.response_p50_ns, job.response_p99_ns), delays: delays(job.delays),
-    plan: plan(job.plan), phase: phase(job), own: job.own_overhead === null ? "—" : `${(job.own_overhead * 100).toFixed(3)} % of its time`,
+    plan: plan(job.plan), phase: phase(job), policy: job.plan.policy || "—", groups: groups(job), own: job.own_overhead === null ? "—" : `${(job.own_overhead * 100).toFixed(3)} % of its time`,
     steps: `${stepText(job.step)} newest, ${job.steps_complete} complete, ${job.steps_incomplete} incomplete`, marks: marks(job),
     more: job.ranks.length > RANKS_SHOWN ? `${job.ranks.length - RANKS_SHOWN} ranks more, which are last less often` : "",
   };
@@ -118,6 +118,11 @@ function phase({ plan: { phase: found }, link }) {
   if (!found) return "—";
   const beside = link ? ` on ${link}` : "";
   return `steps begin ${duration(found.shift_ns)} into each ${duration(found.period_ns)}${beside}, held by at most ${percent(found.hold_share_ppm / 1e6)}`;
+}
+
+function groups({ plan: { groups: levels }, groups_reason: reason }) {
+  const counts = levels.map((level, outer) => `${new Set(level).size} ${outer ? "wider ones" : "groups"}`).join(", in ");
+  return counts && reason ? `${counts} (${reason})` : counts || reason || "—";
 }
 
 function marks(job) {
