@@ -1,0 +1,73 @@
+"""Compressors under DDP: two real processes, metered, restarted and trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_ranks import Marks, listening, run_ranks
+
+from timesyncd.client import Kind
+from timesyncd.client.policy.compression import Int8, PowerSGD, TopK
+
+pytestmark = pytest.mark.integration
+
+CHILD = Path(__file__).with_name("compression_child.py")
+NAMES = ["powersgd(rank=1)", "topk(ratio=0.1)", "topk", "int8"]
+
+
+@pytest.fixture(scope="module")
+def ran() -> Iterator[tuple[list[dict[str, Any]], Marks]]:
+    with listening() as (folder, marks):
+        said = run_ranks(CHILD, ["--folder", str(folder)])
+        marks.close()
+        yield said, marks
+
+
+Ran = tuple[list[dict[str, Any]], Marks]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_lost_when_ddp_rebuilds_its_buckets(ran: Ran, name: str) -> None:
+    """They hold other parameters after the first step; each one's gradients arrive, but for what is kept; the ranks have the same bits."""
+    for said in ran[0]:
+        facts = said["conserved"][name]
+        assert facts["off"] < 1e-14
+        assert facts["kept"] > 1e-5
+        assert (facts["rebuilt"], facts["same"], facts["lost"]) == (True, True, 0)
+        assert facts["sent"][0] < facts["sent"][1] / 2
+
+
+def test_compressed_buckets_are_metered(ran: Ran) -> None:
+    """As those of any hook, of the same number and size on both ranks; collectives in the hook leave no marks of their own."""
+    marks = ran[1].of
+    for written in (PowerSGD(), TopK(0.1), Int8()):
+        (first, second) = (marks[f"kept {written}", rank] for rank in (0, 1))
+        assert {mark.kind for mark in first} == {Kind.HOOK, Kind.STEP}
+        assert [(m.step, m.sync, m.kind, m.bytes) for m in first if m.kind == Kind.HOOK] == [
+            (m.step, m.sync, m.kind, m.bytes) for m in second if m.kind == Kind.HOOK
+        ]
+
+
+@pytest.mark.parametrize("name", ["fp16", *NAMES])
+def test_a_restarted_training_goes_on_as_without(ran: Ran, name: str) -> None:
+    """From a checkpoint of tensors and plain values in the middle: the parameters and all that is kept are the same bits at the end."""
+    for said in ran[0]:
+        assert said["restarted"][name] == {"same": True, "state": True}
+
+
+@pytest.mark.parametrize("name", ["fp16", *NAMES])
+def test_sparse_gradients_are_sent_as_they_are(ran: Ran, name: str) -> None:
+    """Beside buckets that are compressed."""
+    assert [said["sparse"][name] for said in ran[0]] == [True, True]
+
+
+def test_what_is_kept_makes_one_in_a_hundred_enough(ran: Ran) -> None:
+    """With it nearly all is learned; without it next to nothing is, since what is largest on a rank is nothing on average."""
+    learned = ran[0][0]["learned"]
+
+    assert learned["all"] < 0.01
+    assert learned["kept"] < 0.2
+    assert learned["dropped"] > 0.8
