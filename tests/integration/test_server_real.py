@@ -1,0 +1,248 @@
+"""A parameter server among real processes: in each rank, in one process of its own, in two; and what is said when one of them dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_ranks import TIMEOUT_S, Marks, free_port, listening, run_ranks
+
+from timesyncd.client import Kind
+from timesyncd.joblink import Mark
+
+pytestmark = pytest.mark.integration
+
+CHILD = Path(__file__).with_name("server_child.py")
+SCENES = ("together", "ahead", "followed", "restarted")
+
+
+@dataclass
+class Ran:
+    """What each rank said of each scene, and what was marked."""
+
+    said: list[dict[str, Any]]
+    marks: Marks
+
+    def marked(self, job: str, rank: int, *kinds: Kind) -> list[Mark]:
+        return [mark for mark in self.marks.of[job, rank] if mark.kind in kinds]
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2], ids=["in the ranks", "one server", "two servers"])
+def ran(request: pytest.FixtureRequest) -> Iterator[Ran]:
+    scenes = [word for scene in SCENES for word in ("--scene", scene)]
+    with listening() as (folder, marks):
+        arguments = ["--folder", str(folder), "--servers", str(request.param), *scenes]
+        said = run_ranks(CHILD, arguments, world_size=2 + request.param)
+        marks.close()
+        yield Ran(said[:2], marks)
+
+
+def reference(steps: int) -> list[list[Fraction]]:
+    """SGD with momentum 1/2 and rate 1/8 on the mean gradient of both ranks' squared errors, by exact fractions."""
+    inputs = [[Fraction(1), Fraction(2), Fraction(-1)], [Fraction(1, 2), Fraction(-1), Fraction(2)]]
+    targets = [2, -1]
+    parameters = [Fraction(1), Fraction(-2), Fraction(4), Fraction(1, 2)]
+    momentum = [Fraction(0)] * 4
+    after = []
+    for _ in range(steps):
+        gradient = [Fraction(0)] * 4
+        for x, target in zip(inputs, targets, strict=True):
+            values = [*x, Fraction(1)]
+            error = sum((a * b for a, b in zip(values, parameters, strict=True)), Fraction(0)) - target
+            gradient = [sum_ + error * value / 2 for sum_, value in zip(gradient, values, strict=True)]
+        momentum = [m / 2 + g for m, g in zip(momentum, gradient, strict=True)]
+        parameters = [p - m / 8 for p, m in zip(parameters, momentum, strict=True)]
+        after.append(parameters)
+    return after
+
+
+def test_no_staleness_is_one_process_with_the_mean_gradient(ran: Ran) -> None:
+    """`s=0`, momentum, two types of parameters, from rank 0's parameters on both: three steps to the last bit."""
+    first = [Fraction(text) for text in ("37/32", "-3/16", "63/32", "9/32")]  # by hand: errors -17/2 and 12
+    expected = reference(3)
+    assert expected[0] == first
+
+    for said in ran.said:
+        assert [[Fraction(number) for number in step] for step in said["together"]["after"]] == expected
+
+
+def test_buffers_and_frozen_parameters_stay_local(ran: Ran) -> None:
+    """Rank 1 keeps what it began with."""
+    assert [said["together"]["own"] for said in ran.said] == [[0.0, 0.0], [1.0, 1.0]]
+
+
+def test_the_meter_tells_response_times_and_no_staleness(ran: Ran) -> None:
+    """One push, one pull and one age of 0 a step, all bytes of what is sent, inside the step that the optimizer's meter marks."""
+    for rank in (0, 1):
+        steps = {mark.step: mark for mark in ran.marked("together", rank, Kind.STEP)}
+        assert list(steps) == [0, 1, 2]
+        marked = ran.marked("together", rank, Kind.PUSH, Kind.PULL, Kind.STALENESS)
+        for step, marks in groupby(marked, key=lambda mark: mark.step):
+            push, pull, stale = marks
+            assert (push.kind, pull.kind, stale.kind) == (Kind.PUSH, Kind.PULL, Kind.STALENESS)
+            assert (push.bytes, pull.bytes, stale.bytes) == (3 * 8 + 4, 3 * 8 + 4, 0)
+            assert steps[step].arrival_ns <= push.arrival_ns < push.end_ns <= pull.end_ns <= steps[step].end_ns
+
+
+def test_a_fast_rank_is_held_at_the_bound(ran: Ran) -> None:
+    """`s=2`: rank 0's fourth update is three ahead, so what it gets back holds rank 1's second (each of those is 50, its own 1/2)."""
+    fast, slow = (said["ahead"]["after"] for said in ran.said)
+
+    assert fast == [0.5, 1.0, 51.5, 102.0, 102.5]
+    assert slow == [51.0, 102.0]
+
+
+def test_staleness_is_counted_in_updates_of_others(ran: Ran) -> None:
+    """Rank 1's first step missed two of rank 0's, rank 0's third one of rank 1's, rank 1's second two of rank 0's."""
+    ages = [[mark.bytes for mark in ran.marked("ahead", rank, Kind.STALENESS)] for rank in (0, 1)]
+
+    assert ages == [[0, 0, 1, 0, 0], [2, 2]]
+
+
+def test_all_end_with_the_same_parameters(ran: Ran) -> None:
+    """`close` waits until nobody updates any more: seven updates, all shards."""
+    assert [said["ahead"]["final"] for said in ran.said] == [[102.5] * 3] * 2
+
+
+def test_another_policy_frees_who_is_held(ran: Ran) -> None:
+    """Rank 0's word, in the server at once: rank 1 makes its five updates while rank 0 makes none, and both end with them."""
+    assert ran.said[1]["followed"]["after"] == [50.0, 100.0, 150.0, 200.0, 250.0]
+    assert [said["followed"]["final"] for said in ran.said] == [[250.0] * 3] * 2
+
+
+def test_a_restart_goes_on_to_the_same_bits(ran: Ran) -> None:
+    """A checkpoint after three of six steps of Adam, loaded where the parameters were others; the counts go on too."""
+    for said, version in zip(ran.said, (12, None), strict=True):
+        assert said["restarted"] == {"same": [True] * 4, "clock": 6, "version": version}
+
+
+def test_a_ddp_module_does_not_reduce_meanwhile() -> None:
+    """Gradients are the ranks' own (1 and 3) while the server is there, and their mean again behind it."""
+    with listening() as (folder, _):
+        said = run_ranks(CHILD, ["--folder", str(folder), "--scene", "reduced"])
+
+    assert [facts["reduced"]["gradients"] for facts in said] == [[1.0, 2.0], [3.0, 2.0]]
+
+
+def ends(failure: str, servers: int, timeout_s: float = 60.0) -> list[tuple[int, dict[str, str]]]:
+    """How each process ended: its status, and what it said; what stands still or hangs is killed."""
+    environ = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    with listening() as (folder, _):
+        options = ["--folder", folder, "--servers", servers, "--timeout", timeout_s, "--failure", failure]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(CHILD), *map(str, options)],
+                env=environ | {"RANK": str(number)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(2 + servers)
+        ]
+        try:
+            return [
+                ended(process, failure == "stopped_rank" and number == 1) for number, process in enumerate(processes)
+            ]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+                for stream in (process.stdout, process.stderr):
+                    if stream is not None:
+                        stream.close()
+
+
+def ended(process: subprocess.Popen[str], stands_still: bool) -> tuple[int, dict[str, str]]:
+    if stands_still:
+        return 0, {}
+    said, complained = process.communicate(timeout=TIMEOUT_S)
+    lines = said.strip().splitlines()
+    assert lines or process.returncode <= 0, complained[-3000:]
+    return process.returncode, json.loads(lines[-1]) if lines else {}
+
+
+KILLED = -9
+
+
+def sync_error(said: str) -> tuple[int, dict[str, str]]:
+    return 0, {"error": "SyncError", "said": said}
+
+
+@pytest.mark.parametrize("failure", ["killed_rank", "killed_alone"])
+def test_a_killed_rank_is_named_to_the_others(failure: str) -> None:
+    """Those that wait for it, and those that would not have: both ranks and server end."""
+    gone = sync_error("rank 1 is gone")
+
+    assert ends(failure, servers=1) == [gone, (KILLED, {}), gone]
+
+
+def test_a_killed_rank_takes_its_shard_along() -> None:
+    """Where the ranks keep the shards, the connection to that one breaks."""
+    (status, first), second = ends("killed_rank", servers=0)
+
+    assert second == (KILLED, {})
+    assert (status, first["error"]) == (0, "SyncError")
+    assert first["said"].startswith("rank 1 is gone")
+
+
+def test_a_rank_that_stands_still_is_named() -> None:
+    """Its connections live: it is silent for the time-out."""
+    first, _, server = ends("stopped_rank", servers=1, timeout_s=5)
+
+    assert first == server == sync_error("rank 1 is gone")
+
+
+def test_a_rank_that_raises_tells_the_others_why() -> None:
+    """Its own error goes on in it."""
+    said = sync_error("rank 1 left: ValueError: no more data")
+    own = 0, {"error": "ValueError", "said": "no more data"}
+
+    assert ends("failed_rank", servers=1) == [said, own, said]
+
+
+def test_a_script_that_ends_without_a_word_is_gone() -> None:
+    """It ends as it would without a server, with status 0, and the others do not wait for it."""
+    (status, first), second = ends("left_rank", servers=0)
+
+    assert second == (0, {})
+    assert (status, first["error"]) == (0, "SyncError")
+    assert first["said"].startswith("rank 1 is gone")
+
+
+def test_a_killed_server_is_named_to_all() -> None:
+    """One of two: the ranks say which, and the other server does not stay behind."""
+    *others, killed = ends("killed_server", servers=2)
+
+    assert killed == (KILLED, {})
+    for status, facts in others:
+        assert (status, facts["error"]) == (0, "SyncError")
+        assert facts["said"].startswith("parameter server 1 is gone")
+
+
+def test_a_server_that_never_comes_is_named() -> None:
+    """Within the time-out, instead of torch's half an hour."""
+    first, *others, _ = ends("absent", servers=1, timeout_s=3)
+
+    assert first == sync_error("parameter server 0 did not come within 3 s")
+    assert all(facts["error"] == "SyncError" for _, facts in others)
+
+
+def test_a_rank_of_another_job_is_refused() -> None:
+    """All are told what the two are."""
+    for status, facts in ends("another_job", servers=1):
+        assert (status, facts["error"]) == (0, "SyncError")
+        assert "job 'job of rank 0'" in facts["said"] and "job 'job of rank 1'" in facts["said"]
