@@ -1,6 +1,28 @@
-"""The job link in torch's words: modules, optimizers and collectives metered. Of the client this package alone imports torch."""
+"""The job link in torch's words: metered modules, collectives, policies. Of the client this package alone imports torch."""
 
+from timesyncd.client.torch.bucketing import bucket_options
 from timesyncd.client.torch.collectives import all_reduce, barrier, collectives
 from timesyncd.client.torch.metering import Metered, meter_ddp, meter_fsdp, metered
+from timesyncd.client.torch.near import near_ranks
+from timesyncd.client.torch.reports import Change, Report
+from timesyncd.client.torch.server import serve
+from timesyncd.client.torch.stale import StaleSync
+from timesyncd.client.torch.synchronizer import Synchronizer, synchronized
 
-__all__ = ["Metered", "all_reduce", "barrier", "collectives", "meter_ddp", "meter_fsdp", "metered"]
+__all__ = [
+    "Change",
+    "Metered",
+    "Report",
+    "StaleSync",
+    "Synchronizer",
+    "all_reduce",
+    "barrier",
+    "bucket_options",
+    "collectives",
+    "meter_ddp",
+    "meter_fsdp",
+    "metered",
+    "near_ranks",
+    "serve",
+    "synchronized",
+]

@@ -184,6 +184,25 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
     return detach
 
 
+def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> None:
+    """
+    Another hook within, from the next backward pass on; None: what the module does without one.
+
+    Raises ValueError where the module has a hook that is not ours.
+    """
+    found = _attached(ddp)
+    if found is None:
+        if hook is None:
+            return
+        if ddp._comm_hooks:
+            raise ValueError(
+                "the module has a communication hook of its own: it can not be given a compression as well"
+            )
+        found = Buckets(ddp, None, None)
+        ddp.register_comm_hook(found, stamped)
+    found.hook, found.state = hook, state
+
+
 def _attached(ddp: DistributedDataParallel) -> Buckets | None:
     return next((state for hook, state in ddp._comm_hooks if isinstance(state, Buckets)), None)
 

@@ -151,6 +151,11 @@ class Steps:
         with self.safely:
             self._begin = (self.device or HOST).now()
 
+    @property
+    def ready_ns(self) -> int | None:
+        """When this rank's own last gradient of the current step was ready, CLOCK_REALTIME; None: not known, or not yet."""
+        return self._ready if isinstance(self._ready, int) else None
+
     def ready(self, stamp: Any) -> None:
         """This rank's own last gradient was ready then, unless a later one is."""
         self._ready = stamp

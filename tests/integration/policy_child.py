@@ -1,0 +1,359 @@
+"""One rank of a real gloo job that trains under each policy, and computes alone what should come of it; prints what it saw as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import policy_alone
+import torch
+import torch.distributed as dist
+from policy_alone import Alone, Make, Optimize, PaperFlag, adam, averaged, linear, loss_of, momentum, normalized, plain
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from timesyncd.client import Job
+from timesyncd.client.policy.fixed import FedAvg
+from timesyncd.client.policy.selsync import SelSync, Voter
+from timesyncd.client.torch.actions import replica_of
+from timesyncd.client.torch.replicas import replica_hash
+from timesyncd.client.torch.synchronizer import synchronized
+
+Facts = dict[str, Any]
+STEPS = 30
+
+
+class Run:
+    """A module in training under a policy."""
+
+    def __init__(
+        self,
+        policy: str,
+        folder: Path,
+        make: Make = linear,
+        optimize: Optimize = plain,
+        epoch: int | None = None,
+        **ddp: Any,
+    ) -> None:
+        self.job = Job(policy, runtime_dir=folder)
+        self.rank = dist.get_rank(ddp.get("process_group"))
+        self.ddp = DDP(make(), **ddp)
+        self.optimizer = optimize(list(self.ddp.parameters()))
+        self.sync = synchronized(self.job, self.ddp, self.optimizer, policy, epoch)
+        self.synced: list[int] = []
+        self.hashes: list[int] = []
+        self.policies: list[str] = []
+
+    def train(self, begin: int, end: int) -> None:
+        for step in range(begin, end):
+            self.optimizer.zero_grad()
+            loss_of(self.ddp, self.rank, step).backward()
+            self.update(step)
+
+    def update(self, step: int) -> None:
+        self.policies.append(self.sync.policy)
+        rounds = self.sync.report().rounds
+        self.optimizer.step()
+        if self.sync.report().rounds > rounds:
+            self.synced.append(step)
+            self.hashes.append(self.hashed())
+
+    def hashed(self) -> int:
+        return replica_hash(self.ddp.parameters())
+
+    def off(self, alone: Alone) -> float:
+        pairs = zip(replica_of(self.ddp), alone.replica(self.rank), strict=True)
+        return max(float((mine.detach() - expected).abs().max()) for mine, expected in pairs)
+
+    def said(self, alone: Alone) -> Facts:
+        """What came of it, and what should have; the final average included."""
+        report = self.sync.report()
+        facts = {"off": self.off(alone), "synced": self.synced, "hashes": self.hashes, "lssr": report.lssr}
+        self.close()
+        return facts | {"closed": replica_hash(replica_of(self.ddp)), "differed": report.replicas_differed}
+
+    def close(self) -> None:
+        self.sync.close()
+        self.job.close()
+
+
+def every(h: int) -> Callable[[int], bool]:
+    return lambda step: step % h == h - 1
+
+
+#: By policy, with what should come of it, written from the papers.
+REFERENCES: dict[str, Callable[[Alone], None]] = {
+    "bsp": lambda alone: policy_alone.bsp(alone, STEPS),
+    "accumulate(k=4)": lambda alone: policy_alone.accumulated(alone, STEPS, 4),
+    "local_sgd(h=4)": lambda alone: averaged(alone, STEPS, every(4)),
+    "local_sgd(h=6, delay=4)": lambda alone: averaged(alone, STEPS, every(6), delay=4),
+    "post_local_sgd(start=5, h=4)": lambda alone: averaged(alone, STEPS, lambda step: step < 5 or step % 4 == 0),
+    "fedavg(c=1.0, e=0.25)": lambda alone: averaged(alone, STEPS, every(3)),
+    "fedavg(c=0.5, e=0.25)": lambda alone: averaged(
+        alone, STEPS, every(3), weights=lambda rounds: FedAvg(0.5, 0.25).weights(len(alone.modules), rounds)
+    ),
+    "qsr(h=2, alpha=0.11)": lambda alone: averaged(alone, STEPS, every(4)),  # (0.11 / 0.05)^2 = 4.84
+}
+
+
+def numbers(folder: Path) -> Facts:
+    """Each policy whose synchronizations are known beforehand."""
+    facts: Facts = {}
+    for optimize in (plain, momentum):
+        for policy, reference in REFERENCES.items():
+            alone, run = (
+                Alone(linear, optimize, dist.get_world_size()),
+                Run(policy, folder, optimize=optimize, epoch=12),
+            )
+            reference(alone)
+            run.train(0, STEPS)
+            facts[f"{policy} {optimize.__name__}"] = run.said(alone)
+    return facts
+
+
+def selsync(folder: Path) -> Facts:
+    """Flags, averages and the share of local steps against Alg. 1."""
+    facts: Facts = {}
+    ranks = dist.get_world_size()
+    for late in (0, 1, 2):
+        for aggregate in ("parameters", "gradients"):
+            for threshold in ("delta=0.04", "quantile=0.7"):
+                policy = f"selsync({threshold}, late={late}, aggregate={aggregate})"
+                voters = [Voter(SelSync(quantile=0.7), ranks) for _ in range(ranks)]
+                flag = (
+                    PaperFlag(ranks, 0.04) if "delta" in threshold else lambda rank, norm, v=voters: v[rank].vote(norm)
+                )
+                alone, run = Alone(linear, momentum, ranks), Run(policy, folder, optimize=momentum)
+                expected = policy_alone.selected(alone, 2 * STEPS, flag, late, aggregate)
+                run.train(0, 2 * STEPS)
+                facts[policy] = run.said(alone) | {"expected": expected}
+    return facts
+
+
+def modules(folder: Path) -> Facts:
+    """Batch normalization, views of buckets, parameters that only some ranks use, and the user's own no_sync."""
+    facts: Facts = {}
+    ranks = dist.get_world_size()
+    alone, run = Alone(normalized, adam, ranks), Run("local_sgd(h=3)", folder, normalized, adam)
+    averaged(alone, STEPS, every(3))
+    run.train(0, STEPS)
+    facts["normalized"] = run.said(alone)
+    for policy in ("bsp", "local_sgd(h=4)", "accumulate(k=4)"):
+        alone, run = (
+            Alone(linear, momentum, ranks),
+            Run(policy, folder, optimize=momentum, gradient_as_bucket_view=True),
+        )
+        REFERENCES[policy](alone)
+        run.train(0, STEPS)
+        facts[f"view {policy}"] = run.said(alone)
+        facts[f"uneven {policy}"] = uneven(folder, policy)
+        facts[f"no_sync {policy}"] = by_halves(folder, policy)
+    return facts
+
+
+class Uneven(nn.Module):
+    """One layer that rank 0 alone uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.first = linear(), linear()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.all(inputs)
+        return output + self.first(inputs) if dist.get_rank() == 0 else output
+
+
+def uneven(folder: Path, policy: str) -> Facts:
+    run = Run(policy, folder, Uneven, plain, find_unused_parameters=True)
+    run.train(0, STEPS)
+    run.close()
+    return {"hashes": run.hashes, "closed": run.hashed()}
+
+
+def by_halves(folder: Path, policy: str) -> Facts:
+    """Two passes a step, the first in no_sync, give what one pass over both gives."""
+    runs = [Run(policy, folder, optimize=momentum) for _ in range(2)]
+    for step in range(STEPS):
+        whole, halves = runs
+        whole.optimizer.zero_grad()
+        halves.optimizer.zero_grad()
+        (loss_of(whole.ddp, whole.rank, step) + loss_of(whole.ddp.module, whole.rank, step + 1)).backward()
+        with halves.ddp.no_sync():
+            loss_of(halves.ddp, halves.rank, step).backward()
+        loss_of(halves.ddp, halves.rank, step + 1).backward()
+        for run in runs:
+            run.update(step)
+    pairs = zip(*(run.ddp.parameters() for run in runs), strict=True)
+    facts = {"off": max(float((a - b).detach().abs().max()) for a, b in pairs), "hashes": runs[1].hashes}
+    for run in runs:
+        run.close()
+    return facts
+
+
+def switched(folder: Path) -> Facts:
+    """One policy after the other, while ranks are slow now and then."""
+    run = Run("bsp", folder, normalized, momentum)
+    drawn = random.Random(dist.get_rank())
+    wishes = {15: "local_sgd(h=3)", 40: "selsync(delta=0.02, late=2)", 65: "local_sgd(h=5, delay=4)", 90: "bsp"}
+    for step in range(120):
+        if drawn.random() < 0.2:
+            time.sleep(drawn.random() * 0.02)
+        if step in wishes and dist.get_rank() == 0:
+            run.sync.use(wishes[step])
+        run.train(step, step + 1)
+    facts = {"policies": run.policies, "synced": run.synced, "hashes": run.hashes}
+    run.close()
+    return facts | {"closed": run.hashed()}
+
+
+def scalar() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Linear(6, 1).double()
+
+
+def momentum_united(folder: Path) -> Facts:
+    """A bias of one number has a momentum of one number: it is made one as well before BSP begins."""
+    run = Run("local_sgd(h=50)", folder, scalar, momentum)
+    run.train(0, 10)
+    if dist.get_rank() == 0:
+        run.sync.use("bsp")
+    run.train(10, 60)
+    facts = {"policies": run.policies, "hashes": run.hashes[-5:]}
+    run.close()
+    return facts
+
+
+def conserved(folder: Path) -> Facts:
+    """The sum over the ranks, as an averaging behind the scenes begins and ends: gradients that do not depend on parameters."""
+    run = Run("local_sgd(h=5, delay=3)", folder, linear, plain)
+    moved = [parameter.detach().clone() for parameter in run.ddp.parameters()]
+    off = 0.0
+    for step in range(STEPS):
+        run.optimizer.zero_grad()
+        inputs = policy_alone.batch(run.rank, step)
+        run.ddp(inputs).sum().backward()
+        for total, parameter in zip(moved, run.ddp.parameters(), strict=True):
+            assert parameter.grad is not None
+            total -= 0.05 * parameter.grad
+        run.optimizer.step()
+        for total, parameter in zip(moved, run.ddp.parameters(), strict=True):
+            difference = total - parameter.detach()
+            dist.all_reduce(difference)
+            off = max(off, float(difference.abs().max()))
+    apart = run.hashed()
+    run.close()
+    return {"off": off, "apart": apart, "closed": run.hashed()}
+
+
+RESUMED = [
+    "bsp", "accumulate(k=4)", "local_sgd(h=8, delay=5)", "local_sgd(h=8, delay=5) + fp16", "selsync(quantile=0.6, late=2)",
+    "selsync(delta=0.04, late=2, aggregate=gradients)", "fedavg(c=0.5, e=0.5)", "bsp + topk(ratio=0.25)", "local_sgd(h=4) + topk(ratio=0.25)",
+]  # fmt: skip
+
+
+def saved(folder: Path) -> Facts:
+    """Saved at step 13, within an interval, with rows and averages on their way; and trained on."""
+    facts = {}
+    for number, policy in enumerate(RESUMED):
+        run = Run(policy, folder, normalized, momentum, 12)
+        run.train(0, 13)
+        state = [thing.state_dict() for thing in (run.ddp, run.optimizer, run.sync)]
+        torch.save(state, folder / f"{number} {run.rank}")
+        facts[policy] = trained_on(run)
+    return facts
+
+
+def resumed(folder: Path) -> Facts:
+    """In a new process, from what was saved."""
+    facts = {}
+    for number, policy in enumerate(RESUMED):
+        run = Run(policy, folder, normalized, momentum, 12)
+        state = torch.load(folder / f"{number} {run.rank}", weights_only=False)
+        things: tuple[Any, ...] = (run.ddp, run.optimizer, run.sync)
+        for thing, its in zip(things, state, strict=True):
+            thing.load_state_dict(its)
+        facts[policy] = trained_on(run)
+    return facts
+
+
+def trained_on(run: Run) -> Facts:
+    if dist.get_rank() == 0:
+        run.sync.use("local_sgd(h=3)")
+    before = len(run.synced)
+    run.train(13, 45)
+    facts = {"synced": run.synced[before:], "policy": run.sync.policy, "replica": replica_hash(replica_of(run.ddp))}
+    run.close()
+    return facts
+
+
+def wide() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+
+
+def mesh(folder: Path) -> Facts:
+    """Tensor parallelism within pairs, data parallelism across them; against two replicas in one process."""
+    whole = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    place = whole["dp"].get_local_rank()
+    facts: Facts = {}
+    for policy in ("local_sgd(h=2)", "selsync(delta=0.1, late=1)", "bsp"):
+        module = parallelize_module(wide(), whole["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        run = Run(policy, folder, partial(nn.Module.train, module), momentum, device_mesh=whole["dp"])
+        run.rank = place
+        alone = Alone(wide, momentum, 2)
+        own: Sequence[torch.Tensor] = run.optimizer.param_groups[0]["params"]
+        for step in range(STEPS):
+            run.train(step, step + 1)
+            alone.backward(step)
+            if policy == "bsp":
+                alone.average_gradients()
+            alone.update()
+            if step in run.synced and policy != "bsp":
+                alone.average()
+        expected = shards(alone.replica(place), whole["tp"].get_local_rank())
+        off = max(float((mine.detach() - part).abs().max()) for mine, part in zip(own, expected, strict=True))
+        steps = run.sync.step
+        run.close()
+        facts[policy] = {"synced": run.synced, "off": off, "closed": replica_hash(own), "steps": steps}
+    return facts
+
+
+def shards(replica: Sequence[torch.Tensor], place: int) -> list[torch.Tensor]:
+    """Rows of the first layer, columns of the second; its bias is whole."""
+    first, first_bias, second, second_bias = replica
+    return [first.chunk(2)[place], first_bias.chunk(2)[place], second.chunk(2, dim=1)[place], second_bias]
+
+
+SCENES = {
+    scene.__name__: scene
+    for scene in (numbers, selsync, modules, switched, momentum_united, conserved, saved, resumed, mesh)
+}
+
+
+def main() -> None:
+    reader = argparse.ArgumentParser()
+    reader.add_argument("--folder", type=Path)
+    reader.add_argument("--scenes", nargs="+", choices=SCENES)
+    arguments = reader.parse_args()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        facts = {scene: SCENES[scene](arguments.folder) for scene in arguments.scenes}
+    facts["warnings"] = sorted({str(warning.message) for warning in heard})  # type: ignore[assignment]
+    dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

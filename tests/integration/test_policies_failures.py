@@ -1,0 +1,125 @@
+"""A rank of three is gone, or silent, or has made fewer updates: the others end with an error that says so, and none hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_ranks import TIMEOUT_S, free_port
+
+pytestmark = pytest.mark.integration
+
+CHILD = Path(__file__).with_name("policy_failing_child.py")
+RANKS = 3
+#: The group's time-out: patience where a rank is killed, which is seen at once; what is waited for where one is silent.
+LONG_S, SHORT_S = 250, 5
+
+
+@contextmanager
+def ranks_of(folder: Path, policy: str, case: str, timeout_s: int) -> Iterator[list[subprocess.Popen[str]]]:
+    arguments = ["--folder", str(folder), "--policy", policy, "--case", case, "--timeout", str(timeout_s)]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(RANKS),
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(CHILD), *arguments],
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def said_by(rank: subprocess.Popen[str]) -> dict[str, Any]:
+    assert rank.stdout is not None and rank.stderr is not None
+    assert rank.wait(timeout=TIMEOUT_S) == 0, rank.stderr.read()[-4_000:]
+    said: dict[str, Any] = json.loads(rank.stdout.read().strip().splitlines()[-1])
+    return said
+
+
+def survivors(folder: Path, policy: str, case: str, timeout_s: int = LONG_S) -> list[dict[str, Any]]:
+    """What ranks 0 and 2 said in the end."""
+    with ranks_of(folder, policy, case, timeout_s) as ranks:
+        return [said_by(ranks[0]), said_by(ranks[2])]
+
+
+def assert_clear(said: dict[str, Any], rank: int, doing: str) -> None:
+    """One line: which job, rank and step, what failed and what to do."""
+    assert said["error"] == "SyncError"
+    assert said["text"].startswith(f"job failing, rank {rank}, step {said['step']}: {doing} failed: a rank is gone")
+    assert "restart the job from its last checkpoint" in said["text"]
+    assert "\n" not in said["text"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "case", "doing", "step"),
+    [
+        ("selsync(delta=0.02, late=0)", "killed", "asking the other ranks", 9),
+        ("local_sgd(h=10)", "killed", "averaging", 9),
+        ("local_sgd(h=10)", "averaging", "averaging", 9),
+        ("accumulate(k=10)", "averaging", "averaging", 9),
+        ("local_sgd(h=6)", "closing", "the last averaging", 20),
+        ("selsync(delta=0.02, late=2)", "closing", "the last averaging", 20),
+    ],
+)
+def test_a_killed_rank_is_an_error_of_the_others(tmp_path: Path, policy: str, case: str, doing: str, step: int) -> None:
+    """While they wait for its row, in the middle of an averaging, and while they close: in that step, and not later."""
+    for rank, said in zip((0, 2), survivors(tmp_path, policy, case), strict=True):
+        assert_clear(said, rank, doing)
+        assert said["step"] == step
+
+
+def test_a_rank_that_raises_is_an_error_of_the_others(tmp_path: Path) -> None:
+    """Its own error comes out as it is; the others do not average without it."""
+    with ranks_of(tmp_path, "local_sgd(h=5)", "raised", LONG_S) as ranks:
+        said = [said_by(rank) for rank in ranks]
+
+    assert said[1] == {"error": "ValueError", "text": "mine", "step": 9}
+    for rank in (0, 2):
+        assert_clear(said[rank], rank, "averaging")
+
+
+def test_under_bsp_the_reducer_s_own_error_comes_out(tmp_path: Path) -> None:
+    """From the backward pass, where torch has it: no rank goes on."""
+    for said in survivors(tmp_path, "bsp", "killed"):
+        assert said["error"] in ("RuntimeError", "DistBackendError")
+        assert said["step"] <= 10
+
+
+@pytest.mark.parametrize("policy", ["selsync(delta=0.02, late=0)", "local_sgd(h=10)"])
+def test_a_silent_rank_is_waited_for_no_longer_than_the_group_s_time_out(tmp_path: Path, policy: str) -> None:
+    """Rows too: the group of the rows has the time-out that the job was begun with."""
+    for rank, said in zip((0, 2), survivors(tmp_path, policy, "silent", SHORT_S), strict=True):
+        assert_clear(said, rank, "averaging" if "local" in policy else "asking the other ranks")
+
+
+@pytest.mark.parametrize(
+    "policy", ["bsp", "local_sgd(h=4)", "local_sgd(h=7)", "selsync(delta=0.02, late=0)", "accumulate(k=4)"]
+)
+def test_a_rank_that_skipped_an_update_is_found_out(tmp_path: Path, policy: str) -> None:
+    """One update fewer, as behind a gradient scaler: all ranks end with an error, none aborts and none takes the result for good."""
+    with ranks_of(tmp_path, policy, "skipped", SHORT_S) as ranks:
+        said = [said_by(rank) for rank in ranks]
+
+    assert [each["error"] for each in said] == ["SyncError"] * RANKS
+    assert {each["step"] for each in said} <= {18, 19, 20}

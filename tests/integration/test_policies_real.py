@@ -1,0 +1,184 @@
+"""Real gloo ranks under each policy: their replicas, against what one process computes alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_group import printed_by
+from torch_ranks import run_ranks
+
+pytestmark = pytest.mark.integration
+
+CHILD = Path(__file__).with_name("policy_child.py")
+#: Of double precision, in sums of few numbers.
+ROUNDING = 1e-12
+#: Policies that leave replicas apart.
+APART = ("local_sgd(h=6, delay=4)", "aggregate=gradients")
+
+Said = list[dict[str, Any]]
+
+
+def run(folder: Path, *scenes: str, world_size: int = 2) -> Said:
+    said = run_ranks(CHILD, ["--folder", str(folder), "--scenes", *scenes], world_size)
+    assert [each.pop("warnings") for each in said] == [[]] * world_size
+    return said
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    return run(
+        tmp_path_factory.mktemp("two"), "numbers", "selsync", "modules", "switched", "momentum_united", "conserved"
+    )
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    return run(tmp_path_factory.mktemp("three"), "numbers", "selsync", "switched", world_size=3)
+
+
+@pytest.fixture(params=["two", "three"])
+def said(request: pytest.FixtureRequest) -> Said:
+    found: Said = request.getfixturevalue(request.param)
+    return found
+
+
+def of_each(said: Said, *scenes: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What all ranks said of each case."""
+    for scene in scenes:
+        for case in said[0][scene]:
+            yield case, [rank[scene][case] for rank in said]
+
+
+def assert_same(ranks: list[dict[str, Any]], *names: str) -> None:
+    for name in names:
+        assert all(rank[name] == ranks[0][name] for rank in ranks), name
+
+
+def test_the_parameters_are_those_of_the_papers(said: Said) -> None:
+    """Each policy, with and without momentum, after thirty steps; SelSync after sixty: up to what adding in another order rounds."""
+    for case, ranks in of_each(said, "numbers", "selsync"):
+        assert max(rank["off"] for rank in ranks) < ROUNDING, case
+
+
+def test_replicas_are_the_same_bits_after_each_synchronization(said: Said) -> None:
+    """But where a policy leaves them apart; and those are made one at the end."""
+    for case, ranks in of_each(said, "numbers", "selsync"):
+        assert_same(ranks, "synced", "closed")
+        assert len(ranks[0]["hashes"]) == len(ranks[0]["synced"]) >= 5
+        if any(apart in case for apart in APART):
+            assert ranks[0]["hashes"] != ranks[1]["hashes"], case
+        else:
+            assert_same(ranks, "hashes")
+        assert {rank["differed"] for rank in ranks} == {0}
+
+
+def test_selsync_synchronizes_when_the_paper_does(said: Said) -> None:
+    """By flags that count none, one and two steps later; the share of local steps is Eq. 4's, and neither all nor none."""
+    for case, ranks in of_each(said, "selsync"):
+        for rank in ranks:
+            assert rank["synced"] == rank["expected"], case
+            assert rank["lssr"] == pytest.approx(1 - len(rank["expected"]) / 60)
+            assert 0.2 < rank["lssr"] < 0.9
+
+
+def test_known_synchronizations_are_where_they_belong(two: Said) -> None:
+    """In the steps that the policy's text says."""
+    synced = {
+        case: two[0]["numbers"][f"{case} plain"]["synced"] for case in ("accumulate(k=4)", "qsr(h=2, alpha=0.11)")
+    }
+    assert list(synced.values()) == [[3, 7, 11, 15, 19, 23, 27]] * 2
+    assert two[0]["numbers"]["local_sgd(h=6, delay=4) plain"]["synced"] == [5, 11, 17, 23, 29]
+    assert two[0]["numbers"]["post_local_sgd(start=5, h=4) plain"]["synced"] == [0, 1, 2, 3, 4, 8, 12, 16, 20, 24, 28]
+
+
+def test_statistics_of_batches_are_averaged_too(two: Said) -> None:
+    """Batch normalization's running means, under AdamW: replicas are one, buffers included."""
+    ranks = [rank["modules"]["normalized"] for rank in two]
+    assert max(rank["off"] for rank in ranks) < ROUNDING
+    assert_same(ranks, "hashes", "closed")
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd(h=4)", "accumulate(k=4)"])
+def test_ways_to_use_ddp_go_on_as_before(two: Said, policy: str) -> None:
+    """Gradients as views of buckets, two passes a step of which one is in no_sync, parameters that rank 0 alone uses."""
+    view, halves, uneven = (
+        [rank["modules"][f"{way} {policy}"] for rank in two] for way in ("view", "no_sync", "uneven")
+    )
+    for ranks in (view, halves, uneven):
+        assert_same(ranks, "hashes")
+    assert max(rank["off"] for rank in view + halves) < ROUNDING
+    assert_same(uneven, "closed")
+
+
+def test_all_ranks_change_the_policy_in_the_same_step(said: Said) -> None:
+    """As rank 0 was told, soon after it, however slow the others are; and they synchronize in the same steps."""
+    ranks = [rank["switched"] for rank in said]
+    policies = ranks[0]["policies"]
+    turns = [(step, policy) for step, policy in enumerate(policies) if step and policy != policies[step - 1]]
+
+    assert_same(ranks, "policies", "synced", "closed")
+    told = [(15, "local_sgd(h=3)"), (40, "selsync(delta=0.02, late=2)"), (65, "local_sgd(h=5, delay=4)"), (90, "bsp")]
+    assert [policy for _, policy in turns] == [policy for _, policy in told]
+    assert all(when < step <= when + 13 for (step, _), (when, _) in zip(turns, told, strict=True))
+
+
+def test_replicas_are_one_under_bsp_again(said: Said) -> None:
+    """Momentum and buffers with them: gradients that are equal keep them equal from the first step on."""
+    ranks = [rank["switched"] for rank in said]
+    last = len(ranks[0]["policies"]) - ranks[0]["policies"][::-1].index("local_sgd(h=5, delay=4)")
+    after = [index for index, step in enumerate(ranks[0]["synced"]) if step >= last]
+
+    assert len(after) >= 15
+    assert all(rank["hashes"][after[0] :] == ranks[0]["hashes"][after[0] :] for rank in ranks)
+
+
+def test_a_momentum_of_one_number_is_made_one_as_well(two: Said) -> None:
+    """A bias of one output: ten steps of BSP after fifty local ones leave it equal."""
+    ranks = [rank["momentum_united"] for rank in two]
+    assert ranks[0]["policies"][-1] == "bsp"
+    assert_same(ranks, "hashes")
+
+
+def test_an_averaging_behind_the_scenes_loses_nothing(two: Said) -> None:
+    """The ranks' sum is that of all their own updates in each step, whatever is on its way; in between they are apart."""
+    ranks = [rank["conserved"] for rank in two]
+    assert max(rank["off"] for rank in ranks) < ROUNDING
+    assert ranks[0]["apart"] != ranks[1]["apart"]
+    assert_same(ranks, "closed")
+
+
+def test_a_restart_goes_on_as_if_there_was_none(tmp_path: Path) -> None:
+    """From step 13, within an interval, with rows, averages and kept errors on their way: the same bits and the same synchronizations."""
+    saved = [rank["saved"] for rank in run(tmp_path, "saved")]
+    resumed = [rank["resumed"] for rank in run(tmp_path, "resumed")]
+
+    for rank in (0, 1):
+        assert resumed[rank] == saved[rank]
+    assert {facts["policy"] for facts in saved[0].values()} == {"local_sgd(h=3)"}
+
+
+def test_only_data_parallel_ranks_average(tmp_path: Path) -> None:
+    """On a mesh of two by two: each shard is that of one process with whole replicas, tensor-parallel peers synchronize in the same steps."""
+    said = [rank["mesh"] for rank in run(tmp_path, "mesh", world_size=4)]
+
+    for policy, facts in said[0].items():
+        ranks = [rank[policy] for rank in said]
+        assert_same(ranks, "synced", "steps")
+        assert max(rank["off"] for rank in ranks) < ROUNDING, policy
+        assert 5 < len(facts["synced"]) <= facts["steps"] == 30
+        assert [rank["closed"] for rank in ranks[:2]] == [rank["closed"] for rank in ranks[2:]]
+        assert ranks[0]["closed"] != ranks[1]["closed"]
+
+
+def test_the_example_changes_its_policy() -> None:
+    """As a user starts it: both policies are told, with the step and the reason of the change."""
+    script = Path(__file__).parents[2] / "examples" / "policies.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    words = printed_by([*command, "--steps", "60", "--policy", "local_sgd(h=4)", "--then", "bsp"], {})
+
+    assert "from step 0: local_sgd(h=4) (given at the start)\nfrom step 36: bsp (told to rank 0)\n" in words
+    assert "60 steps, " in words

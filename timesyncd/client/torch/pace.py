@@ -1,0 +1,98 @@
+"""What a rank measures of its own steps, between two rows: computing, waiting, transfers, and the loss around synchronizations."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Since the last time it was asked; the fields are those of a Row."""
+
+    compute_ns: int
+    wait_ns: int
+    transfer_ns: int | None
+    loss: float
+    jump: float
+
+
+class Pace:
+    """
+    A step is between two ends of `after_update`. What of it is not waiting is computing, the reading of data included; the median of some steps leaves
+    out an evaluation now and then.
+    """
+
+    def __init__(self) -> None:
+        self._began_ns = time.monotonic_ns()
+        self._waited_ns = 0
+        self._computing: list[int] = []
+        self._waiting: list[int] = []
+        self._transfers: list[int] = []
+        self._losses: list[tuple[int, torch.Tensor, bool]] = []
+        self._step = 0
+        self._is_common = True
+        self._is_forward = False
+        self._former = -1, False
+
+    def waited(self, duration_ns: int) -> None:
+        """In this step, for a synchronization."""
+        self._waited_ns += max(0, duration_ns)
+
+    def transferred(self, duration_ns: int) -> None:
+        """One synchronization, from its begin to its end."""
+        self._transfers.append(duration_ns)
+
+    def saw(self, loss: torch.Tensor | float) -> None:
+        """Of the newest forward pass, whose step may be over. Not read before it is asked for: a device is not waited for."""
+        step, is_common = (self._step, self._is_common) if self._is_forward else self._former
+        self._losses.append((step, torch.as_tensor(loss).detach(), is_common))
+
+    def forward(self) -> None:
+        """The step's forward pass begins."""
+        self._is_forward = True
+
+    def ended(self, is_common: bool) -> None:
+        """The step is over; the next one begins with parameters that all ranks have in common, or not."""
+        now_ns = time.monotonic_ns()
+        self._computing.append(now_ns - self._began_ns - self._waited_ns)
+        self._waiting.append(self._waited_ns)
+        self._former = self._step, self._is_common
+        self._began_ns, self._waited_ns, self._is_common, self._is_forward = now_ns, 0, is_common, False
+        self._step += 1
+
+    def told(self) -> Told:
+        losses = [(step, float(loss), is_common) for step, loss, is_common in self._losses]
+        told = Told(
+            compute_ns=int(statistics.median(self._computing)) if self._computing else 0,
+            wait_ns=sum(self._waiting) // max(1, len(self._waiting)),
+            transfer_ns=min(self._transfers, default=None),
+            loss=_mean([loss for _, loss, is_common in losses if is_common]),
+            jump=_jump(losses),
+        )
+        for kept in (self._computing, self._waiting, self._transfers):
+            kept.clear()
+        # The last one is what the next row's first is compared with; it counts once.
+        self._losses = [(step, loss, False) for step, loss, _ in self._losses[-1:]]
+        return told
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _jump(losses: Sequence[tuple[int, float, bool]]) -> float:
+    """From the step before an averaging to the one after it; NaN where neither is known."""
+    pairs = [
+        (before, after)
+        for (step, before, _), (later, after, is_common) in pairwise(losses)
+        if is_common and later == step + 1
+    ]
+    before, after = math.fsum(pair[0] for pair in pairs), math.fsum(pair[1] for pair in pairs)
+    return (after - before) / before if pairs and before > 0 else math.nan
