@@ -9,7 +9,7 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run test lint test-packages bench-packages bench fuzz soak schemas clean
+.PHONY: run test lint test-packages bench-packages bench bench-policies fuzz soak schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
@@ -37,6 +37,11 @@ bench-packages:
 # One script a claim; each prints a ratio against a peer measured in the same run.
 bench: bench-packages .venv/dev
 	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# When to synchronize: `make bench-policies` says what is left of each part, PART=t1-2-paper goes on with that one for an hour at most, PART=table
+# writes docs/policies-bench.md. Needs root; bench/policies/README.md.
+bench-policies: test-packages .venv/dev
+	@cd bench && $(CURDIR)/$(BIN)/python -m policies.$(if $(filter table,$(PART)),table,run $(if $(PART),--part $(PART)))
 
 # The property tests of every parser and of the arithmetic with 5 000 examples each. What fails is kept in .hypothesis and tried
 # first by the next run, so this can be stopped at any time. PYTEST='-k decode' takes some of them.

@@ -1,0 +1,41 @@
+"""The samples that each rank draws, batch by batch, for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from policies.plan import Method, Task
+from policies.tasks import Data
+
+from timesyncd.client.torch.sampling import DefDP, SelDP, by_label
+
+
+def epochs(task: Task, method: Method, data: Data, rank: int, ranks: int, seed: int) -> Iterator[Iterable[int]]:
+    part: Sequence[int] = range(data.length)
+    if task.by_label:
+        part = by_label(data.labels, rank, ranks)
+        sampler: SelDP | DefDP = DefDP(len(part), 0, 1, seed * 1_000 + rank)
+    else:
+        sampler = (SelDP if method.dealt == "sel" else DefDP)(data.length, rank, ranks, seed)
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        yield (part[place] for place in sampler)
+        epoch += 1
+
+
+def batches(samples: Iterator[Iterable[int]], size: int) -> Iterator[Sequence[int]]:
+    """Whole ones; what is left of an epoch begins the next one."""
+    batch: list[int] = []
+    for epoch in samples:
+        for sample in epoch:
+            batch.append(sample)
+            if len(batch) == size:
+                yield batch
+                batch = []
+
+
+def steps_per_epoch(task: Task, method: Method, data: Data, size: int, ranks: int) -> int:
+    """With SelDP a rank visits all of the data in an epoch."""
+    share = data.length if method.dealt == "sel" and not task.by_label else data.length // ranks
+    return max(1, share // size)

@@ -1,0 +1,284 @@
+"""
+What there is to run: tasks, links, methods, all of it data; and which run comes next, by the rows that are there. Pure.
+
+A cell is a task, a number of ranks and a link. The full cells search each method's learning rate with `SEARCH_SEED` and then take `SEEDS`; the other
+cells take one seed with the learning rate that the task's full cell found.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Of the tasks, the clock, the baselines: a change of what they do needs the next number. LIBRARY: of the policies.
+HARNESS, LIBRARY = 1, 1
+
+#: The makers that use the library.
+OURS = ("policy", "served")
+
+SEARCH_SEED, SEEDS, ONE_SEED = 0, (1, 2, 3, 4, 5), (1,)
+
+#: A method may take so many times as long as DDP's median in the cell; more is a failure.
+PATIENCE = 1.5
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """`steps`: BSP's budget, at whose end the learning rate is a third. `error`: the measure is one that should fall."""
+
+    name: str
+    title: str
+    batch: int
+    steps: int
+    eval_every: int
+    learning_rates: tuple[float, ...]
+    error: bool = False
+    by_label: bool = False
+
+    def target(self, bests: Sequence[float]) -> float:
+        """From what BSP reached: 0.5 points below the median; a perplexity 2 % above it."""
+        median = statistics.median(bests)
+        return median * 1.02 if self.error else median - 0.5
+
+    def is_reached(self, value: float, target: float) -> bool:
+        return value <= target if self.error else value >= target
+
+    def best(self, values: Sequence[float]) -> float:
+        return min(values) if self.error else max(values)
+
+
+#: With the middle one DDP does best, as tried with large batches on one process.
+MLP_RATES, CNN_RATES, TEXT_RATES = (0.1, 0.2, 0.4), (0.05, 0.1, 0.2), (0.1, 0.2, 0.4)
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("t1", "digits, MLP of 1.13 M parameters", 32, 600, 25, MLP_RATES),
+        Task("t2", "digits, CNN with a wide head, 1.06 M parameters", 32, 600, 25, CNN_RATES),
+        Task("t3", "characters, transformer of 0.27 M parameters", 8, 800, 25, TEXT_RATES, error=True),
+        Task("t4", "digits sorted by label, MLP of 1.13 M parameters", 32, 600, 25, MLP_RATES, by_label=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """
+    One line of data. `maker` names the function in makers.py; `dealt`: how the data is dealt to the ranks, where the task does not say it.
+
+    `slowed`: how many times its computing the last rank sleeps in each step.
+    """
+
+    name: str
+    maker: str = "policy"
+    policy: str = ""
+    dealt: str = "sel"
+    injected: tuple[float, float] | None = None
+    slowed: float = 0.0
+
+    @property
+    def version(self) -> str:
+        return f"{HARNESS}.{LIBRARY}" if self.maker in OURS or self.injected else f"{HARNESS}"
+
+    @property
+    def has_server(self) -> bool:
+        """Then ranks are not in step, so an evaluation freezes the others."""
+        return self.maker == "served"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is one of those that `auto` is compared with."""
+        return self.policy != "auto" and not self.slowed and not self.injected
+
+
+def _policies(*texts: str, dealt: str = "sel") -> tuple[Method, ...]:
+    return tuple(Method(text, policy=text, dealt=dealt) for text in texts)
+
+
+#: What speed-ups are told against, and what sets the target.
+REFERENCE = Method("DDP", "ddp", dealt="def")
+SERVER_BSP = Method("BSP, parameter server", "served", "ssp(s=0)", dealt="def")
+INJECTED = (0.5, 0.5)
+LOCAL_H = (4, 8, 16, 32, 64)
+
+METHODS = (
+    REFERENCE,
+    Method("DDP + fp16", "ddp_fp16", dealt="def"),
+    Method("DDP + PowerSGD", "ddp_powersgd", dealt="def"),
+    Method("torch PeriodicModelAverager, H=16", "periodic"),
+    SERVER_BSP,
+    *_policies("bsp", "bsp + topk(ratio=0.01)", dealt="def"),
+    *_policies(*(f"local_sgd(h={h})" for h in LOCAL_H)),
+    Method("local_sgd(h=16), DefDP", policy="local_sgd(h=16)", dealt="def"),
+    *_policies("qsr(h=4, alpha=0.2)"),
+    *_policies("fedavg(c=1.0, e=0.25)", "fedavg(c=1.0, e=0.125)", "fedavg(c=0.5, e=0.25)", dealt="def"),
+    *_policies("selsync(delta=0.3, late=0)", "selsync(delta=0.5, late=0)", "selsync(quantile=0.9, late=0)"),
+    *_policies("selsync(delta=0.3, late=0, smoothing=0.16)", "selsync(delta=0.3, late=1, smoothing=0.16)"),
+    *_policies("selsync(quantile=0.9, late=1)", "selsync(quantile=0.95, late=1)"),
+    *_policies("auto"),
+)
+
+#: With one rank that computes three times as long, where staleness shows.
+SLOWED = tuple(
+    Method(f"{name}, slow rank", maker, policy, "def", slowed=2.0)
+    for name, maker, policy in (
+        ("DDP", "ddp", ""),
+        *((f"ssp(s={s})", "served", f"ssp(s={s})") for s in (0, 2, 8, 100)),
+    )
+)
+
+WITH_INJECTION = tuple(
+    Method(f"{policy}, injection", policy=policy, injected=INJECTED)
+    for policy in (
+        "selsync(delta=0.3, late=1, smoothing=0.16)",
+        "selsync(quantile=0.9, late=1)",
+        "local_sgd(h=16)",
+        "auto",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """`ratio`: of BSP's communication to computing, which the rate is made for; None: unshaped."""
+
+    name: str
+    ratio: float | None
+
+
+LINKS = {link.name: link for link in (Link("paper", 7.0), Link("even", 1.0), Link("free", None))}
+
+
+@dataclass(frozen=True)
+class Cell:
+    task: Task
+    ranks: int
+    link: Link
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}-{self.ranks}-{self.link.name}"
+
+    @property
+    def is_full(self) -> bool:
+        return self.ranks == 2 and self.link.name == "paper"
+
+    @property
+    def full(self) -> Cell:
+        """The full cell of the same task."""
+        return Cell(self.task, 2, LINKS["paper"])
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        return METHODS + SLOWED + (WITH_INJECTION if self.task.by_label else ())
+
+    def is_of(self, row: Row) -> bool:
+        return (row["task"], row["ranks"], row["link"]) == (self.task.name, self.ranks, self.link.name)
+
+
+CELLS = {
+    cell.name: cell
+    for cell in (Cell(task, n, link) for task in TASKS.values() for n in (2, 4) for link in LINKS.values())
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """`limit_s` None: to the end of BSP's budget, whatever it reaches."""
+
+    method: Method
+    learning_rate: float
+    seed: int
+    limit_s: float | None
+
+    def key(self, cell: Cell) -> Row:
+        return {
+            "kind": "run", "task": cell.task.name, "ranks": cell.ranks, "link": cell.link.name, "method": self.method.name,
+            "learning_rate": self.learning_rate, "seed": self.seed, "version": self.method.version,
+        }  # fmt: skip
+
+
+def rows_of(cell: Cell, method: Method, rows: Sequence[Row], kind: str = "run") -> list[Row]:
+    """Of this version; older ones do not count."""
+    wanted = (kind, method.name, method.version)
+    return [row for row in rows if (row["kind"], row.get("method"), row["version"]) == wanted and cell.is_of(row)]
+
+
+def found_rate(cell: Cell, method: Method, rows: Sequence[Row]) -> float | None:
+    """The learning rate that reached the target first in the search of the full cell; None: none did, or the search is not over."""
+    tried = [row for row in rows_of(cell.full, method, rows) if row["seed"] == SEARCH_SEED]
+    reached = [row for row in tried if row["reached"]]
+    if len(tried) < len(cell.task.learning_rates) or not reached:
+        return None
+    return float(min(reached, key=lambda row: float(row["time_s"]))["learning_rate"])
+
+
+def is_searched(cell: Cell, method: Method, rows: Sequence[Row]) -> bool:
+    tried = [row for row in rows_of(cell.full, method, rows) if row["seed"] == SEARCH_SEED]
+    return len(tried) == len(cell.task.learning_rates)
+
+
+def seeded(cell: Cell, method: Method, rows: Sequence[Row]) -> list[Row]:
+    """The runs that count: not those of the search."""
+    rate = found_rate(cell, method, rows)
+    return [row for row in rows_of(cell, method, rows) if row["seed"] != SEARCH_SEED and row["learning_rate"] == rate]
+
+
+def reference_s(cell: Cell, rows: Sequence[Row]) -> float | None:
+    """DDP's median time in the cell; None: not known yet."""
+    times = [row["time_s"] for row in seeded(cell, REFERENCE, rows) if row["reached"]]
+    return statistics.median(times) if times else None
+
+
+def searching(cell: Cell, method: Method, rows: Sequence[Row], limit_s: float) -> Iterator[Run]:
+    """A rate is given up as soon as it is slower than the best one so far; the middle one comes first, since it sets that."""
+    tried = [row for row in rows_of(cell, method, rows) if row["seed"] == SEARCH_SEED]
+    best_s = min((row["time_s"] for row in tried if row["reached"]), default=limit_s)
+    done = {row["learning_rate"] for row in tried}
+    for rate in sorted(cell.task.learning_rates, key=lambda rate: rate != cell.task.learning_rates[1]):
+        if rate not in done:
+            yield Run(method, rate, SEARCH_SEED, best_s)
+
+
+def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
+    """
+    What is still to be run, the next one first; a search's limits are those of now. DDP comes first, since all others' limits are made of
+    it; it has `first_limit_s`. What the full cell did not find a learning rate for is left out, as failed or not yet known.
+    """
+    found: list[Run] = []
+    known_s = reference_s(cell, rows)
+    for method in cell.methods:
+        limit_s = first_limit_s if method == REFERENCE or known_s is None else PATIENCE * known_s
+        if method.slowed:
+            limit_s *= 1 + method.slowed
+        if cell.is_full:
+            found += searching(cell, method, rows, limit_s)
+        rate = found_rate(cell, method, rows)
+        done = {row["seed"] for row in seeded(cell, method, rows)}
+        if rate is not None:
+            seeds = SEEDS if cell.is_full else ONE_SEED
+            found += [Run(method, rate, seed, limit_s) for seed in seeds if seed not in done]
+    return found
+
+
+def most_left(cell: Cell, rows: Sequence[Row]) -> int:
+    """How many runs are still to come, if every search finds a learning rate."""
+    unknown = sum(not is_searched(cell, method, rows) for method in cell.methods)
+    seeds = SEEDS if cell.is_full else ONE_SEED
+    return len(pending(cell, rows, 0.0)) + unknown * len(seeds)
+
+
+def crossing_s(task: Task, target: float, curve: Sequence[Sequence[float]]) -> float | None:
+    """When the target was reached, between the (seconds, value) before and the one there, on a straight line; None: never."""
+    before: Sequence[float] | None = None
+    for moment, value in curve:
+        if task.is_reached(value, target):
+            if before is None or before[1] == value:
+                return moment
+            return before[0] + (moment - before[0]) * (target - before[1]) / (value - before[1])
+        before = (moment, value)
+    return None

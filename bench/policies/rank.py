@@ -1,0 +1,112 @@
+"""
+A rank's place: waits for orders, one a line, and forks for each, so that every run has a new process with torch and the data already there.
+
+    python -m policies.rank TASK ORDERS
+
+The last place has no rank: it is the parameter server's, for the methods that have one.
+
+Writes `result.json` (rank 0, or whoever fails first) and `done-<rank>.json`, the bytes that left its namespace, into each run's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from policies.plan import Method
+from policies.tasks import DATA, NETWORKS, Data
+from policies.training import Order, measure, train
+
+#: How long the others may go on once there is a result.
+GRACE_S = 3.0
+
+#: Beside the port where gloo's ranks meet.
+RPC_PORT = 1_000
+TX_BYTES = Path("/sys/class/net/eth0/statistics/tx_bytes")
+TIMEOUT = timedelta(seconds=60)
+
+
+def ordered(told: dict[str, Any]) -> Order:
+    injected = told["method"].pop("injected")
+    method = Method(**told["method"], injected=tuple(injected) if injected else None)
+    return Order(**{name: told[name] for name in Order.__annotations__ if name != "method"}, method=method)
+
+
+def serve(ranks: int) -> None:
+    from timesyncd.client.torch import server
+
+    server.serve(ranks)
+
+
+def work(told: dict[str, Any], data: Data) -> None:
+    """The forked process; it never returns."""
+    folder = Path(told["folder"])
+    try:
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        order = ordered(told)
+        os.environ["MASTER_PORT"] = str(told["port"] + RPC_PORT)
+        if rank == ranks:
+            if order.method.has_server:
+                serve(ranks)
+            os._exit(0)
+        meeting = f"tcp://{os.environ['MASTER_ADDR']}:{told['port']}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
+        torch.manual_seed(told["seed"])
+        network = NETWORKS[told["task"]]()
+        result = (measure if told["kind"] == "measure" else train)(order, network, data)
+        if rank == 0:
+            write(folder / "result.json", result)
+    except BaseException as error:  # noqa: BLE001  told in the result
+        traceback.print_exc()
+        if not (folder / "result.json").exists():
+            write(folder / "result.json", {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def write(path: Path, value: object) -> None:
+    """Whole or not at all."""
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(value))
+    partial.replace(path)
+
+
+def attend(child: int, folder: Path) -> None:
+    """Until the child has ended; it is ended `GRACE_S` after there is a result."""
+    until: float | None = None
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if until is None and (folder / "result.json").exists():
+            until = time.monotonic() + GRACE_S
+        if until is not None and time.monotonic() > until:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            return
+        time.sleep(0.05)
+
+
+def main(task: str, orders: str) -> None:
+    torch.set_num_threads(1)
+    data = DATA[task]()
+    with open(orders) as lines:
+        for line in lines:
+            told = json.loads(line)
+            before = int(TX_BYTES.read_text())
+            child = os.fork()
+            if child == 0:
+                work(told, data)
+            attend(child, Path(told["folder"]))
+            sent = int(TX_BYTES.read_text()) - before
+            write(Path(told["folder"]) / f"done-{os.environ['RANK']}.json", sent)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

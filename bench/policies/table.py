@@ -1,0 +1,196 @@
+"""
+docs/policies-bench.md from the rows of results.jsonl.
+
+    python -m policies.table [--results FILE] [--page FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from policies import results
+from policies.plan import CELLS, REFERENCE, Cell, Method, Row, found_rate, is_searched, seeded
+
+PAGE = Path(__file__).parents[2] / "docs" / "policies-bench.md"
+
+#: The goals: of SelSync against DDP, of `auto` against the best fixed policy and against DDP.
+SELSYNC_TIMES, NEAR_BEST, NEVER_SLOWER = 3.0, 1.10, 1.05
+SELSYNC = (
+    "selsync(delta=0.3, late=1, smoothing=0.16)",
+    "selsync(quantile=0.9, late=1)",
+    "selsync(quantile=0.95, late=1)",
+)
+
+HEAD = """\
+# When to synchronize: what each policy costs and gains
+
+Made by `make bench-policies` (each part, until it says that it is done) and then `make bench-policies PART=table`, from
+`bench/policies/results.jsonl`; `bench/policies/README.md` says how it is measured. Times are to the target, evaluations not counted: medians, then
+the range over the seeds. *Times DDP* is DDP's median through the method's. A time in italics is of a single seed. *Failed* is a run that did not reach the target
+within its limit, mostly 1.5 times DDP's median.
+"""
+
+COLUMNS = ("method", "reached", "time to target, s", "times DDP", "steps", "LSSR", "sent, MB a rank", "not computing", "best", "learning rate")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`median_s` None: fewer than half of the seeds reached the target. `rows` are of seeds, not of the search."""
+
+    method: Method
+    rows: Sequence[Row]
+    rate: float | None
+
+    @property
+    def reached(self) -> list[Row]:
+        return [row for row in self.rows if row["reached"]]
+
+    @property
+    def median_s(self) -> float | None:
+        """A seed that failed counts as slower than all others."""
+        if not self.rows or 2 * len(self.reached) <= len(self.rows):
+            return None
+        times = sorted(row["time_s"] for row in self.reached)
+        times += [float("inf")] * (len(self.rows) - len(times))
+        return float(times[len(times) // 2])
+
+    def middle(self, name: str) -> float | None:
+        found = [row[name] for row in self.rows if row.get(name) is not None]
+        return statistics.median(found) if found else None
+
+
+def summaries(cell: Cell, rows: Sequence[Row]) -> list[Summary]:
+    """Of the methods that were run, or that the search found no learning rate for."""
+    found = []
+    for method in cell.methods:
+        rate = found_rate(cell, method, rows)
+        counted = seeded(cell, method, rows)
+        if counted or (rate is None and is_searched(cell, method, rows)):
+            found.append(Summary(method, counted, rate))
+    return found
+
+
+def reference_of(told: Sequence[Summary]) -> float | None:
+    return next((each.median_s for each in told if each.method == REFERENCE), None)
+
+
+def line(each: Summary, reference_s: float | None) -> str:
+    return " | ".join(("", *_cells(each, reference_s), "")).strip()
+
+
+def _cells(each: Summary, reference_s: float | None) -> Iterator[str]:
+    yield f"`{each.method.name}`" if each.method.policy == each.method.name else each.method.name
+    if not each.rows:
+        yield from ("0, with any learning rate", "**failed**", *[""] * (len(COLUMNS) - 3))
+        return
+    yield f"{len(each.reached)} of {len(each.rows)}"
+    yield _time(each)
+    yield _ratio(reference_s, each.median_s)
+    for name, form in (("steps", "{:.0f}"), ("lssr", "{:.3f}"), ("sent_mb", "{:.0f}"), ("overhead", "{:.0%}"), ("best", "{:.2f}")):  # fmt: skip
+        value = each.middle(name)
+        yield "" if value is None else form.format(value)
+    yield f"{each.rate}"
+
+
+def _time(each: Summary) -> str:
+    if each.median_s is None:
+        return f"**failed** ({', '.join(sorted({row['why'] for row in each.rows if not row['reached']}))})"
+    if len(each.rows) == 1:
+        return f"*{each.median_s:.1f}*"
+    times = [row["time_s"] for row in each.reached]
+    return f"{each.median_s:.1f} ({min(times):.1f} to {max(times):.1f})"
+
+
+def _ratio(reference_s: float | None, median_s: float | None) -> str:
+    return "" if reference_s is None or median_s is None else f"{reference_s / median_s:.2f}"
+
+
+def section(cell: Cell, rows: list[Row]) -> str:
+    """Empty where nothing was run."""
+    told = summaries(cell, rows)
+    link = results.link_row(cell, rows)
+    if not told or link is None:
+        return ""
+    rate = "an unshaped link" if link["rate_mbit"] is None else f"links of {link['rate_mbit']:.0f} Mbit/s"
+    unit = "perplexity" if cell.task.error else "% accuracy"
+    lines = [
+        f"## {cell.name}: {cell.task.title}; {cell.ranks} ranks, {rate}\n",
+        f"Communication : computing of plain BSP {link['ratio']:.1f} = {link['communication_ms']:.1f} ms : {link['compute_ms']:.1f} ms.",
+        f"Target {results.target_of(cell, rows):.2f} {unit}.\n",
+        "| " + " | ".join(COLUMNS) + " |",
+        "| " + " | ".join("---" for _ in COLUMNS) + " |",
+        *(line(each, reference_of(told)) for each in told),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`held` None: not measured yet."""
+
+    goal: str
+    cell: Cell
+    held: bool | None
+    told: str
+
+
+def of(told: Sequence[Summary], wanted: Callable[[Method], bool]) -> tuple[str, float] | None:
+    """The fastest of those methods that reached the target."""
+    found = [(each.method.name, each.median_s) for each in told if wanted(each.method) and each.median_s is not None]
+    return min(found, key=lambda pair: pair[1], default=None)
+
+
+def compared(goal: str, cell: Cell, ours: float | None, other: tuple[str, float] | None, limit: float) -> Verdict:
+    """Whether ours takes at most `limit` times as long. None: it did not reach the target."""
+    if other is None:
+        return Verdict(goal, cell, None, "nothing to compare with")
+    if ours is None:
+        return Verdict(goal, cell, False, f"failed; {other[0]} took {other[1]:.1f} s")
+    told = f"{ours:.1f} s, {other[0]} {other[1]:.1f} s: {ours / other[1]:.2f} times"
+    return Verdict(goal, cell, ours <= limit * other[1], told)
+
+
+def verdicts(cell: Cell, rows: Sequence[Row]) -> Iterator[Verdict]:
+    told = summaries(cell, rows)
+    names = {each.method.name for each in told}
+    by_ddp = of(told, lambda method: method == REFERENCE)
+    if cell.link.name == "paper" and not cell.task.by_label and names & set(SELSYNC):
+        best = of(told, lambda method: method.name in SELSYNC)
+        goal = f"SelSync with late flags at least {SELSYNC_TIMES:.0f} times as fast as DDP"
+        yield compared(goal, cell, best and best[1], by_ddp, 1 / SELSYNC_TIMES)
+    if "auto" in names:
+        auto = of(told, lambda method: method.name == "auto")
+        fixed = of(told, lambda method: method.is_fixed)
+        yield compared("`auto` within 10 % of the best fixed policy", cell, auto and auto[1], fixed, NEAR_BEST)
+        yield compared("`auto` never more than 5 % slower than DDP", cell, auto and auto[1], by_ddp, NEVER_SLOWER)
+
+
+def goals(rows: Sequence[Row]) -> str:
+    found = [verdict for cell in CELLS.values() for verdict in verdicts(cell, rows)]
+    if not found:
+        return ""
+    said = {True: "held", False: "**missed**", None: "unknown"}
+    lines = ["## Goals\n", "| goal | cell | | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {each.goal} | {each.cell.name} | {said[each.held]} | {each.told} |" for each in sorted(found, key=lambda each: each.goal)]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def page(rows: list[Row]) -> str:
+    parts = [HEAD, goals(rows), *(section(cell, rows) for cell in CELLS.values())]
+    return "\n".join(part for part in parts if part)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=results.FILE)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    options.page.write_text(page(results.read(options.results)))
+
+
+if __name__ == "__main__":
+    main()
