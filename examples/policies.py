@@ -35,7 +35,10 @@ def main(options: argparse.Namespace) -> None:
     if job.rank == 0:
         for change in told.changes:
             print(f"from step {change.step}: {change.policy} ({change.why})")
-        print(f"{told.steps} steps, {told.lssr or 0:.0%} of them local, {told.sync_ns / 1e6:.0f} ms in averagings", flush=True)
+        print(
+            f"{told.steps} steps, {told.lssr or 0:.0%} of them local, {told.sync_ns / 1e6:.0f} ms in averagings",
+            flush=True,
+        )
     job.close()
     dist.destroy_process_group()
 
