@@ -233,6 +233,11 @@ CATALOGUE: dict[str, Kind] = {
         "in a training job's steps somebody left a collective before somebody else had arrived, by more than the bounds of both clocks",
         "compare the node's clock with another source; its bound is not to be relied on, nor is any verdict on the job's ranks there",
     ),
+    "replicas-apart": Kind(
+        "warning",
+        "ranks of a training job that keep one model have different ones, right after a synchronization",
+        "look what changes parameters or gradients on some ranks alone: another seed, a skipped update, a faulty memory or device; go back to a checkpoint from before",
+    ),
     "hub-nodes-missing": Kind(
         "warning",
         "nodes that the hub expects (hub.nodes) were never heard, or fell silent",

@@ -112,6 +112,7 @@ class Kind(IntEnum):
     SEND = 15
     RECEIVE = 16
     HOOK = 17
+    REPLICA = 18
 
     @property
     def label(self) -> str:

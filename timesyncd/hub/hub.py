@@ -13,6 +13,7 @@ from timesyncd.hub.alignment import ONE_CLOCK, Alignment, unknown
 from timesyncd.hub.fleet import Fleet
 from timesyncd.hub.groups import JobGroups
 from timesyncd.hub.job_page import window_page
+from timesyncd.hub.job_replicas import Apart
 from timesyncd.hub.job_state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns
 from timesyncd.hub.jobs import MAX_JOBS, Job, Jobs
 from timesyncd.hub.node_clock import Now
@@ -20,7 +21,7 @@ from timesyncd.hub.phase_jobs import JobPhases
 from timesyncd.hub.plan import Planned, View, amended, decide, taken_over
 from timesyncd.hub.policies import Policies
 from timesyncd.job_messages import JobState, MarkBatch, Plan, PolicyRequest
-from timesyncd.joblink import Kind
+from timesyncd.joblink import Kind, step_text
 from timesyncd.messages import NodeState
 from timesyncd.overhead import Sync
 from timesyncd.recorded_message import RecordingMessage
@@ -28,6 +29,7 @@ from timesyncd.sections import Hub as HubSettings
 from timesyncd.units import duration_text
 
 CLOCK_CAUSALITY = "clock-causality"
+REPLICAS_APART = "replicas-apart"
 
 #: The one user who may speak for the others.
 SUPERUSER = 0
@@ -148,13 +150,16 @@ class Hub:
         return None if job is None else window_page(job, from_step, most_steps)
 
     def findings(self) -> dict[tuple[str, str], Judged]:
-        """What the jobs, as last looked at, say against the clocks, by (id, subject)."""
+        """What the jobs, as last looked at, say against the clocks and of their replicas, by (id, subject)."""
         found: dict[tuple[str, str], Judged] = {}
         for job in self._jobs:
             looked = self._looked.get(job.id)
             suspicion = looked.view.attribution.suspicion if looked is not None and looked.run == job.run else None
             if suspicion is not None:
                 found.setdefault((CLOCK_CAUSALITY, ", ".join(suspicion.nodes)), Judged(_suspicion_text(job, suspicion)))
+            apart = job.replicas.apart()
+            if apart is not None:
+                found.setdefault((REPLICAS_APART, job.name), Judged(_apart_text(job, apart)))
         return found
 
     def state(self, now: Now, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
@@ -276,6 +281,13 @@ def _nodes(job: Job) -> list[str]:
 def _transfers_ns(syncs: Sequence[Sync]) -> list[int]:
     barriers = [sync.comparison for sync in syncs if sync.kind == Kind.BARRIER]
     return [comparison.transfer_ns for comparison in barriers if comparison is not None]
+
+
+def _apart_text(job: Job, apart: Apart) -> str:
+    return (
+        f"in step {step_text(apart.step)} of job {job.name!r} of user {job.uid} the parameters of ranks {', '.join(map(str, apart.ranks[:8]))}"
+        f"{' and others' if len(apart.ranks) > 8 else ''} were not those of the other ranks, right after a synchronization"
+    )
 
 
 def _suspicion_text(job: Job, suspicion: Suspicion) -> str:

@@ -18,6 +18,7 @@ from timesyncd.hub.job_ranks import (
     process_of,
     share_grandmaster,
 )
+from timesyncd.hub.job_replicas import Replicas
 from timesyncd.hub.job_window import JobWindow
 from timesyncd.job_messages import Mark, MarkBatch
 from timesyncd.joblink import COLLECTIVE, Kind, job_id
@@ -81,6 +82,7 @@ class Job:
     closable: int = MOST_MARKS_A_ROUND
     batches: int = 0
     flows: Flows = field(init=False)
+    replicas: Replicas = field(default_factory=Replicas)
 
     def __post_init__(self) -> None:
         self.flows = Flows(self.window_steps)
@@ -179,6 +181,8 @@ class Job:
                 self._add_message(marked, now_ns)
             case Kind.STALENESS:
                 self.flows.put_staleness(rank, mark.bytes)
+            case Kind.REPLICA:
+                self.replicas.put(rank, mark.step, mark.bytes)
         return None
 
     def _add_collective(self, marked: Marked, now_ns: int) -> bool | None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 
+from timesyncd.client.job import Job
 from timesyncd.client.policy.rows import Row
 from timesyncd.client.torch.averaging import Averaging, Dense, local
+from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
+from timesyncd.joblink import Kind
 
 #: Replicas are compared after every so many synchronizations.
 CHECK_EVERY = 100
@@ -22,7 +26,7 @@ _PRIME = (1 << 61) - 1
 class Comparison:
     """Of the replicas' hashes, which the ranks tell each other after every so many synchronizations that make them one."""
 
-    def __init__(self, job: str, ranks: Sequence[int]) -> None:
+    def __init__(self, job: Job, ranks: Sequence[int]) -> None:
         self._job = job
         self._ranks = ranks
         self._mine: tuple[int, int] | None = None
@@ -31,7 +35,11 @@ class Comparison:
     def take(self, rounds: int, united: Sequence[torch.Tensor]) -> None:
         """Right after a synchronization."""
         if united and rounds % CHECK_EVERY == 0:
-            self._mine = replica_hash(united), rounds
+            replica = replica_hash(united)
+            self._mine = replica, rounds
+            if self._job.world_size == len(self._ranks):  # else others have other parts of the model
+                now_ns, steps = time.time_ns(), steps_of(self._job)
+                self._job.meter.mark(steps.step, 0, now_ns, now_ns, now_ns, Kind.REPLICA, replica)
 
     def told(self) -> tuple[int | None, int]:
         """The hash since the last call, and the round it is of."""
@@ -48,7 +56,7 @@ class Comparison:
         if apart:
             self.differed += 1
             warnings.warn(
-                f"job {self._job}: after synchronization {rows[0].replica_round} the replicas of ranks {', '.join(apart)} are not that of "
+                f"job {self._job.name}: after synchronization {rows[0].replica_round} the replicas of ranks {', '.join(apart)} are not that of "
                 f"rank {self._ranks[0]}: something changes parameters on some ranks alone",
                 stacklevel=2,
             )

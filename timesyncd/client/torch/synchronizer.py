@@ -73,7 +73,7 @@ class Synchronizer:
         self._decision = Decision.LOCAL
         self._sync_ns = self._sent_bytes = 0
         self._sender: Sender = Dense(self._group)
-        self._replicas = Comparison(job.name, dist.get_process_group_ranks(self._group))
+        self._replicas = Comparison(job, dist.get_process_group_ranks(self._group))
         self._pace = Pace()
         self._controller: Controller | None = None
         self._changes: list[Change] = []
