@@ -210,8 +210,8 @@ class Synchronizer:
         if keeps_course(former, strategy) and isinstance(self._action, Averaged) and isinstance(policy, LocalSGD):
             self._action.retime(policy.delay)
             return
-        self._sent_bytes += self._sender.sent_bytes
-        self._sender = self._sender_for(strategy)
+        former_bytes, self._sender = self._sender.sent_bytes, self._sender_for(strategy)
+        self._sent_bytes += former_bytes - self._sender.sent_bytes  # which may be the same sender
         self._action = action_for(strategy, self._ddp, self._sender)
         self._ddp.require_backward_grad_sync = self._action.reduces
         # Else the next forward pass would broadcast rank 0's buffers once more.
