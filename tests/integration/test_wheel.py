@@ -37,7 +37,7 @@ ARGUMENTS = {
 
 
 #: What works without any extra, and what needs another one than the daemon's, with what is to be installed.
-ALONE = ("now", "preflight", "replay", "merge-traces")
+ALONE = ("now", "policy", "preflight", "replay", "merge-traces")
 EXTRA = {"profile-from-mib": ("mib", "daemon,mib"), "audit": ("audit", "audit"), "run-audit": ("audit", "audit")}
 
 

@@ -191,6 +191,7 @@ def test_a_run_is_told_by_its_curve(tmp_path: Path) -> None:
         "why": "reached",
         "steps": 100,
         "synchronizations": 10,
+        "changes": ["5: bsp: it is given"],
         "curve": [[2.0, 94.0], [4.0, 98.0]],
         "sent_bytes": [1e6, 3e6, 8e6],
     }

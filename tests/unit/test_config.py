@@ -156,7 +156,7 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
         (("[[source]]", "[source]"), "t.toml: source = "),
         (
             ("[web]", '[[job]]\nname = "j"\npolicy = "local_sgd(h=0)"\n[web]'),
-            "t.toml: job[0].policy = 'local_sgd(h=0)': Value error, policy 'local_sgd(h=0)': local_sgd(h, delay): h=0",
+            "t.toml: job[0].policy = 'local_sgd(h=0)': Value error, policy 'local_sgd(h=0)': local_sgd(h, delay, across): h=0",
         ),
         (
             ("[web]", '[[job]]\nname = "j"\npolicy = "bsp"\n[[job]]\nname = "j"\npolicy = "asp"\n[web]'),

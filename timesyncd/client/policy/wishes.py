@@ -14,7 +14,9 @@ def collective(text: str) -> Strategy:
     """Raises ValueError for no policy, and for one of a parameter server, which a job has from its start or not at all."""
     strategy = parse(text)
     if strategy.policy.combines is Combine.SERVER:
-        raise ValueError(f"policy {text!r} needs a parameter server: timesyncd.client.torch.StaleSync begins with one")
+        raise ValueError(
+            f"policy {text!r} needs a parameter server: timesyncd.client.torch.stale.StaleSync begins with one"
+        )
     return strategy
 
 

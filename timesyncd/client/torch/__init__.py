@@ -5,15 +5,12 @@ from timesyncd.client.torch.collectives import all_reduce, barrier, collectives
 from timesyncd.client.torch.metering import Metered, meter_ddp, meter_fsdp, metered
 from timesyncd.client.torch.near import near_ranks
 from timesyncd.client.torch.reports import Change, Report
-from timesyncd.client.torch.server import serve
-from timesyncd.client.torch.stale import StaleSync
 from timesyncd.client.torch.synchronizer import Synchronizer, synchronized
 
 __all__ = [
     "Change",
     "Metered",
     "Report",
-    "StaleSync",
     "Synchronizer",
     "all_reduce",
     "barrier",
@@ -23,6 +20,5 @@ __all__ = [
     "meter_fsdp",
     "metered",
     "near_ranks",
-    "serve",
     "synchronized",
 ]
