@@ -232,3 +232,8 @@ def test_the_end_of_a_metered_module_joins_no_thread_that_waits_for_it(tmp_path:
     (said,) = run_ranks(CHILD.with_name("torch_end_child.py"), [str(tmp_path)], world_size=1)
 
     assert said == {"ended": 600}
+
+
+def test_a_process_ends_well_while_a_thread_gives_a_callback_back(tmp_path: Path) -> None:
+    """The thread needs the GIL for that: Python would end it in its C++, which aborts a job that has done all its work."""
+    assert run_ranks(CHILD.with_name("torch_exit_child.py"), [str(tmp_path)], world_size=1) == [{}]

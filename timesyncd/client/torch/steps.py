@@ -11,6 +11,7 @@ import torch
 
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter
+from timesyncd.client.torch.ending import let_threads_finish
 from timesyncd.client.torch.stamps import DeviceStamps, HostStamps, Stamps
 from timesyncd.joblink import Kind
 
@@ -256,6 +257,7 @@ def steps_of(job: Job) -> Steps:
     """The job's one numbering; the job keeps it."""
     steps = getattr(job, _ATTRIBUTE, None)
     if not isinstance(steps, Steps):
+        let_threads_finish()
         steps = Steps(job)
         setattr(job, _ATTRIBUTE, steps)
     return steps
