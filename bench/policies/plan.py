@@ -23,6 +23,9 @@ SEARCH_SEED, SEEDS, ONE_SEED = 0, (1, 2, 3, 4, 5), (1,)
 #: A method may take so many times as long as DDP's median in the cell; more is a failure.
 PATIENCE = 1.5
 
+#: A learning rate has to be so many times as fast as the middle one, with the one seed of the search, to be taken instead.
+TELLING = 1.1
+
 Row = dict[str, Any]
 
 
@@ -209,12 +212,16 @@ def rows_of(cell: Cell, method: Method, rows: Sequence[Row], kind: str = "run") 
 
 
 def found_rate(cell: Cell, method: Method, rows: Sequence[Row]) -> float | None:
-    """The learning rate that reached the target first in the search of the full cell; None: none did, or the search is not over."""
+    """
+    The learning rate that reached the target first in the search of the full cell, where another than the middle one has to be `TELLING`
+    times as fast: one seed tells no less. None: none reached it, or the search is not over.
+    """
     tried = [row for row in rows_of(cell.full, method, rows) if row["seed"] == SEARCH_SEED]
-    reached = [row for row in tried if row["reached"]]
+    reached = {float(row["learning_rate"]): float(row["time_s"]) for row in tried if row["reached"]}
     if len(tried) < len(cell.task.learning_rates) or not reached:
         return None
-    return float(min(reached, key=lambda row: float(row["time_s"]))["learning_rate"])
+    first, middle = min(reached, key=reached.__getitem__), cell.task.learning_rates[1]
+    return middle if middle in reached and reached[middle] < TELLING * reached[first] else first
 
 
 def is_searched(cell: Cell, method: Method, rows: Sequence[Row]) -> bool:

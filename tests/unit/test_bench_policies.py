@@ -22,6 +22,7 @@ from policies.plan import (
     Row,
     Run,
     crossing_s,
+    found_rate,
     most_left,
     pending,
 )
@@ -125,6 +126,16 @@ def test_after_the_search_come_the_seeds_with_the_best_rate() -> None:
     """With the first limit, since DDP's own time is not known before them."""
     left = of(REFERENCE, pending(FULL, searched(REFERENCE), 60.0))
     assert left == [Run(REFERENCE, MIDDLE, seed, 60.0) for seed in SEEDS]
+
+
+@pytest.mark.parametrize(("slow_s", "found"), [(11.5, MIDDLE), (10.5, SLOW), (None, MIDDLE)])
+def test_another_rate_than_the_middle_one_has_to_be_faster_by_more_than_luck(
+    slow_s: float | None, found: float
+) -> None:
+    """The middle one reached the target in 12 s."""
+    times = {SLOW: slow_s, MIDDLE: 12.0, FAST: None}
+    rows = [row(FULL, REFERENCE, rate, SEARCH_SEED, time_s) for rate, time_s in times.items()]
+    assert found_rate(FULL, REFERENCE, rows) == found
 
 
 def test_what_was_run_is_not_run_again() -> None:
