@@ -129,7 +129,7 @@ def selsync(folder: Path) -> Facts:
         for aggregate in ("parameters", "gradients"):
             for threshold in ("delta=0.04", "quantile=0.7"):
                 policy = f"selsync({threshold}, late={late}, aggregate={aggregate})"
-                voters = [Voter(SelSync(quantile=0.7), ranks) for _ in range(ranks)]
+                voters = [Voter(SelSync(quantile=0.7), rank, ranks) for rank in range(ranks)]
                 flag = (
                     PaperFlag(ranks, 0.04) if "delta" in threshold else lambda rank, norm, v=voters: v[rank].vote(norm)
                 )

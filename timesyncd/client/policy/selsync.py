@@ -95,13 +95,14 @@ class Voter:
 
     needs_norm: ClassVar[bool] = True
 
-    def __init__(self, policy: SelSync, ranks: int) -> None:
+    def __init__(self, policy: SelSync, rank: int, ranks: int) -> None:
         self._policy = policy
         self._ranks = ranks
         # The paper's N/100 is for at most as many ranks as a factor of 1 allows.
         self._change = RelativeChange(policy.smoothing if policy.smoothing is not None else min(1.0, ranks / 100))
         self._changes: deque[float] = deque(maxlen=CHANGES)
-        self._left = 0.0
+        # Where a rank may flag in some steps only, others do so in the steps between.
+        self._left = rank / ranks
 
     def vote(self, square_norm: float) -> bool:
         """Whether this rank wants a synchronization, by the squared norm of its own gradient."""

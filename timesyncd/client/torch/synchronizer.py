@@ -219,7 +219,8 @@ class Synchronizer:
         if self._action.reduces:
             hook = run if strategy.compression is not None else two_level if self._groups is not None else None
             buckets.set_hook(self._ddp, hook, self._sender)
-        self._voter = Voter(policy, self._group.size()) if isinstance(policy, SelSync) else None
+        rank, ranks = self._group.rank(), self._group.size()
+        self._voter = Voter(policy, rank, ranks) if isinstance(policy, SelSync) else None
 
     def _sender_for(self, strategy: Strategy) -> Sender:
         if strategy.compression is None:
