@@ -15,7 +15,6 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
-from timesyncd.client.policy.written import parse
 
 PERIOD = 16
 
@@ -82,8 +81,11 @@ def ddp_fp16(given: Given) -> Trainer:
 
 
 def ddp_powersgd(given: Given) -> Trainer:
-    """Rank 1, from the step on that torch allows at the earliest."""
-    wrapped = DistributedDataParallel(given.network)
+    """
+    Rank 1, from the step on that torch allows at the earliest. In one bucket: torch's hook sends from callbacks, in which two buckets overtake each other
+    on one rank and not on the other, and then it stands still.
+    """
+    wrapped = DistributedDataParallel(given.network, bucket_cap_mb=1_000)
     state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     wrapped.register_comm_hook(state, powerSGD_hook)
     return Trainer(wrapped, given.optimizer)
@@ -132,7 +134,7 @@ def served(given: Given) -> Trainer:
     from timesyncd.client.torch.stale import StaleSync
 
     job = Job("bench", runtime_dir=given.runtime_dir)
-    sync = StaleSync(job, given.network, given.optimizer, parse(given.method.policy).policy, servers=1)
+    sync = StaleSync(job, given.network, given.optimizer, given.method.policy, servers=1)
     # Nobody closes it: rank 0 ends all the others when the run is over.
     return Trainer(given.network, given.optimizer, kept=[sync])
 

@@ -20,7 +20,6 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
-from timesyncd.client.policy.stale import ASP, SSP
 from timesyncd.client.torch import metered
 from timesyncd.client.torch.server import serve
 from timesyncd.client.torch.shard import Shard
@@ -28,6 +27,9 @@ from timesyncd.client.torch.stale import StaleSync
 from timesyncd.errors import SyncError
 
 Facts = dict[str, Any]
+
+#: With something kept back, which a checkpoint has to hold.
+COMPRESSED = "ssp(s=0) + topk(ratio=0.2)"
 
 #: Patience, not an expectation.
 LONG = timedelta(seconds=200)
@@ -38,6 +40,8 @@ class Child:
 
     def __init__(self, folder: Path, ranks: int, servers: int, timeout_s: float) -> None:
         self.rank = int(os.environ["RANK"])
+        #: Groups, of which a reducer must not be the last holder: it joins their threads with the GIL held (torch 2.13), for which they may wait.
+        self.kept: list[dist.ProcessGroup] = []
         self.folder, self.ranks, self.servers, self.timeout_s = folder, ranks, servers, timeout_s
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self.store = TCPStore(
@@ -53,7 +57,7 @@ class Child:
     def job(self, name: str) -> Job:
         return Job(name, self.rank, self.ranks, 0, runtime_dir=self.folder)
 
-    def sync(self, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, policy: SSP | ASP) -> StaleSync:
+    def sync(self, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, policy: str) -> StaleSync:
         return StaleSync(job, model, optimizer, policy, servers=self.servers, timeout_s=self.timeout_s)
 
 
@@ -80,7 +84,7 @@ def together(child: Child) -> Facts:
     job, model = child.job("together"), Mixed(child.rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
     after = []
-    with child.sync(job, model, optimizer, SSP(0)):
+    with child.sync(job, model, optimizer, "ssp(s=0)"):
         metered(job, optimizer)
         for _ in range(3):
             optimizer.zero_grad()
@@ -113,7 +117,7 @@ class Stepper:
 def ahead(child: Child) -> Facts:
     """`s=2`: rank 0 runs ahead until it is held; rank 1 goes on once the server has the update that rank 0 is held at."""
     job, stepper = child.job("ahead"), Stepper(child)
-    sync = child.sync(job, stepper.model, stepper.optimizer, SSP(2))
+    sync = child.sync(job, stepper.model, stepper.optimizer, "ssp(s=2)")
     if child.rank == 0:
         stepper.step(2)
         child.tell("ahead two")
@@ -141,12 +145,12 @@ def wait_for_version(sync: StaleSync, version: int) -> None:
 def followed(child: Child) -> Facts:
     """Rank 1 is held under `s=0`, until rank 0, which never steps, says that nobody is."""
     job, stepper = child.job("followed"), Stepper(child)
-    sync = child.sync(job, stepper.model, stepper.optimizer, SSP(0))
+    sync = child.sync(job, stepper.model, stepper.optimizer, "ssp(s=0)")
     if child.rank == 0:
-        sync.follow(ASP())
+        sync.follow("asp")
         child.wait("released")
     else:
-        sync.follow(SSP(7))  # only rank 0's word counts
+        sync.follow("ssp(s=7)")  # only rank 0's word counts
         stepper.step(5)
         child.tell("released")
     sync.close()
@@ -164,11 +168,32 @@ def restarted(child: Child) -> Facts:
     return {"same": same, "clock": state["clock"], "version": state.get("version")}
 
 
+def compressed(child: Child) -> Facts:
+    """Each compression: what the ranks' updates change in all, what the server got of it, and what the ranks kept."""
+    facts: Facts = {}
+    for text in ("fp16", "int8", "topk(ratio=0.1)", "topk"):
+        job, at = child.job(f"by {text}"), nn.Parameter(torch.zeros(4_000))
+        optimizer = torch.optim.SGD([at], lr=1.0)
+        sync = child.sync(job, nn.ParameterList([at]), optimizer, f"ssp(s=0) + {text}")
+        generator, wanted = torch.Generator().manual_seed(child.rank), torch.zeros(4_000, dtype=torch.float64)
+        for _ in range(20):
+            at.grad = torch.randn(4_000, generator=generator)
+            wanted -= at.grad / child.ranks
+            optimizer.step()
+        kept = sync.state_dict()["pushes"]["kept"][0]
+        sent_bytes = sync._pushes.sent_bytes
+        sync.close()
+        job.close()
+        sides = [wanted, kept.double(), at.detach().double()]
+        facts[text] = {"sides": [side.tolist() for side in sides], "sent_bytes": sent_bytes}
+    return facts
+
+
 def trained(child: Child, name: str, begin: int, end: int, saved: bytes) -> tuple[list[torch.Tensor], bytes]:
     torch.manual_seed(5 if not saved else 77 + child.rank)
     job, model = child.job(name), nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    sync = child.sync(job, model, optimizer, SSP(0))
+    sync = child.sync(job, model, optimizer, COMPRESSED)
     if saved:
         state = torch.load(io.BytesIO(saved), weights_only=True)
         optimizer.load_state_dict(state["optimizer"])
@@ -190,9 +215,10 @@ def reduced(child: Child) -> Facts:
     dist.init_process_group("gloo", store=PrefixStore("group", child.store), rank=child.rank, world_size=child.ranks)
     job, bare = child.job("reduced"), nn.Linear(1, 1, bias=False)
     model = DistributedDataParallel(bare)
+    child.kept.append(model.process_group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     gradients = []
-    for policy in (SSP(0), None):
+    for policy in ("ssp(s=0)", None):
         sync = None if policy is None else child.sync(job, model, optimizer, policy)
         optimizer.zero_grad()
         model(torch.full((1, 1), 1.0 + 2 * child.rank)).sum().backward()
@@ -211,44 +237,45 @@ SCENES: dict[str, tuple[Callable[[Child], Facts], int]] = {
     "ahead": (ahead, 1),
     "followed": (followed, 1),
     "restarted": (restarted, 3),
+    "compressed": (compressed, 4),
     "reduced": (reduced, 1),
 }
 
 
 def another_job(child: Child) -> None:
-    child.sync(child.job(f"job of rank {child.rank}"), *model_of(child), SSP(0))
+    child.sync(child.job(f"job of rank {child.rank}"), *model_of(child), "ssp(s=0)")
 
 
 def absent(child: Child) -> None:
     """The last server never comes."""
     if child.rank != child.ranks + child.servers - 1:
-        child.sync(child.job("absent"), *model_of(child), SSP(0))
+        child.sync(child.job("absent"), *model_of(child), "ssp(s=0)")
 
 
 def killed_rank(child: Child) -> None:
     """Rank 1 is killed after two updates, and rank 0 waits for its third."""
-    train(child, SSP(0), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    train(child, "ssp(s=0)", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def killed_alone(child: Child) -> None:
     """The same, and nobody waits for anybody."""
-    train(child, ASP(), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    train(child, "asp", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def stopped_rank(child: Child) -> None:
     """Rank 1 stands still, and its connections stay."""
-    train(child, SSP(0), lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    train(child, "ssp(s=0)", lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
 def failed_rank(child: Child) -> None:
     """Rank 1's own code raises."""
-    train(child, SSP(0), fail)
+    train(child, "ssp(s=0)", fail)
 
 
 def left_rank(child: Child) -> None:
     """Rank 1's script comes to its end without a word, its end of the server never closed."""
     stepper = Stepper(child)
-    sync = child.sync(child.job("failing"), stepper.model, stepper.optimizer, SSP(0))
+    sync = child.sync(child.job("failing"), stepper.model, stepper.optimizer, "ssp(s=0)")
     while child.rank == 0:
         stepper.step()
     assert sync is not None
@@ -256,14 +283,14 @@ def left_rank(child: Child) -> None:
 
 def killed_server(child: Child) -> None:
     """The last server is killed in the middle of the training."""
-    train(child, SSP(0), lambda: child.tell("kill the server"))
+    train(child, "ssp(s=0)", lambda: child.tell("kill the server"))
 
 
 def fail() -> None:
     raise ValueError("no more data")
 
 
-def train(child: Child, policy: SSP | ASP, end: Callable[[], object]) -> None:
+def train(child: Child, policy: str, end: Callable[[], object]) -> None:
     """Rank 0 for ever, rank 1 for two updates."""
     stepper = Stepper(child)
     optimizer, job = stepper.optimizer, child.job("failing")

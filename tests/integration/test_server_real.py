@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch_ranks import TIMEOUT_S, Marks, free_port, listening, run_ranks
 
 from timesyncd.client import Kind
@@ -22,7 +23,7 @@ from timesyncd.joblink import Mark
 pytestmark = pytest.mark.integration
 
 CHILD = Path(__file__).with_name("server_child.py")
-SCENES = ("together", "ahead", "followed", "restarted")
+SCENES = ("together", "ahead", "followed", "restarted", "compressed")
 
 
 @dataclass
@@ -123,6 +124,22 @@ def test_a_restart_goes_on_to_the_same_bits(ran: Ran) -> None:
     """A checkpoint after three of six steps of Adam, loaded where the parameters were others; the counts go on too."""
     for said, version in zip(ran.said, (12, None), strict=True):
         assert said["restarted"] == {"same": [True] * 4, "clock": 6, "version": version}
+
+
+@pytest.mark.parametrize(
+    ("compression", "least", "most"),
+    [("fp16", 8_000, 8_000), ("int8", 4_004, 4_040), ("topk(ratio=0.1)", 3_200, 3_280), ("topk", 8_000, 16_000)],
+)
+def test_what_a_compressed_push_leaves_out_is_kept(ran: Ran, compression: str, least: int, most: int) -> None:
+    """Of 20 updates of both ranks: what the server got and what they keep is what they changed. Bytes of a push: 16,000 dense."""
+    told = [said["compressed"][compression] for said in ran.said]
+    (wanted, kept), (others, other_kept) = ([torch.tensor(side) for side in one["sides"][:2]] for one in told)
+    arrived = torch.tensor(told[0]["sides"][2])
+
+    assert (arrived + kept + other_kept - wanted - others).abs().max() < 1e-4
+    assert kept.abs().max() > 0
+    assert all(least <= one["sent_bytes"] <= most for one in told)
+    assert told[0]["sides"][2] == told[1]["sides"][2]
 
 
 def test_a_ddp_module_does_not_reduce_meanwhile() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -14,6 +14,7 @@ import torch
 from timesyncd.client.policy.decision import Decision, Policy, Seen
 from timesyncd.client.policy.stale import SSP
 from timesyncd.client.torch.flat import Tensors
+from timesyncd.client.torch.pushes import Part, plus
 
 _Value = TypeVar("_Value")
 
@@ -80,7 +81,7 @@ class Shard:
         self._held = Held(0, [])
         self._clocks = [0] * ranks
         self._heard_ns = [now_ns()] * ranks
-        self._kept: dict[tuple[int, int], Tensors] = {}
+        self._kept: dict[tuple[int, int], Sequence[Part]] = {}
         self._waiting: list[_Waiting] = []
         self._entered: set[int] = set()
         self._entries = 0
@@ -102,7 +103,7 @@ class Shard:
                 self._entries += 1
             return self._wait(rank, lambda: self._entries > mine)
 
-    def push(self, rank: int, clock: int, difference: Tensors) -> torch.futures.Future[int | Refused]:
+    def push(self, rank: int, clock: int, difference: Sequence[Part]) -> torch.futures.Future[int | Refused]:
         """Add this rank's next update. Answered at once, with the version as it came: what it was computed from may be older."""
         with self._lock:
             version = self._held.version
@@ -195,12 +196,7 @@ class Shard:
         for clock, rank in sorted(self._kept):
             if together and clock > slowest:
                 return
-            self._held = Held(self._held.version + 1, sums(self._held.parameters, self._kept.pop((clock, rank))))
-
-
-def sums(one: Iterable[torch.Tensor], other: Iterable[torch.Tensor]) -> Tensors:
-    """New tensors, since the old ones may be on their way to a rank."""
-    return [left + right for left, right in zip(one, other, strict=True)]
+            self._held = Held(self._held.version + 1, plus(self._held.parameters, self._kept.pop((clock, rank))))
 
 
 def _answered(value: _Value) -> torch.futures.Future[_Value]:

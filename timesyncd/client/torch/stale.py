@@ -14,15 +14,17 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from timesyncd.client.job import Job
-from timesyncd.client.policy.decision import Combine, Policy
+from timesyncd.client.policy.decision import Combine
+from timesyncd.client.policy.written import Strategy, parse
 from timesyncd.client.torch.flat import Flat, Tensors, cut, joined, sizes_of
+from timesyncd.client.torch.pushes import Pushes
 from timesyncd.client.torch.server import TIMEOUT_S, Connection, names_of, rank_name, server_name
 from timesyncd.client.torch.shard import Answer, Held, Identity, Refused, Shard
 from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
 
 #: Ranks that do not speak the same are told so.
-PROTOCOL = 1
+PROTOCOL = 2
 
 _Value = TypeVar("_Value")
 
@@ -31,12 +33,13 @@ class StaleSync:
     """
     After each update by the optimizer the difference that it made, divided by the number of ranks, is added to the server's parameters, and
     the rank goes on with those as soon as the policy lets it (additive updates under stale-synchronous parallel: Ho et al., NIPS 2013).
+    `policy` as it is written: "ssp(s=2)", "ssp(s=2) + topk(ratio=0.01)".
 
     Made by all ranks of the job; all begin with rank 0's parameters. `servers`: how many processes run `serve`; 0: each rank keeps a
     shard. A DDP module's own reduction is off until `close()`. Buffers, and what needs no gradient, stay each rank's own.
 
-    Raises ValueError for a policy without a server, and for parameters that are no floats; SyncError, here and out of the optimizer's
-    step: a rank or a server is gone, or was silent for `timeout_s` while others waited.
+    Raises ValueError for a policy without a server, a compression that one cannot take, and parameters that are no floats; SyncError,
+    here and out of the optimizer's step: a rank or a server is gone, or was silent for `timeout_s` while others waited.
     """
 
     def __init__(
@@ -44,12 +47,14 @@ class StaleSync:
         job: Job,
         model: torch.nn.Module,
         optimizer: Optimizer,
-        policy: Policy,
+        policy: str,
         servers: int = 0,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        _check(policy)
+        strategy = _with_server(policy)
         self._job = job
+        self._pushes = Pushes()
+        self._pushes.use(strategy.compression)
         self._flat = Flat(parameter for parameter in model.parameters() if parameter.requires_grad)
         self._clock = self._step = 0
         self._reduction = Reduction(model)
@@ -60,7 +65,7 @@ class StaleSync:
         shard = None if servers else Shard(job.world_size)
         self._connection = Connection(rank_name(job.rank), names, timeout_s, shard, watch=job.rank == 0)
         try:
-            self.follow(policy)
+            self._follow(strategy)
             self._enter(Held(0, self._flat.read()))
         except BaseException:
             self._end(together=False)
@@ -69,19 +74,18 @@ class StaleSync:
         before, after = self._before, self._after
         self._hooks = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
 
-    def follow(self, policy: Policy) -> None:
+    def follow(self, policy: str) -> None:
         """
-        Another policy, in the server at once. Rank 0's word counts; the others may say it as well.
+        Another policy, in the server at once. Of who waits, rank 0's word counts, and the others may say it as well; its compression is
+        for this rank's own pushes.
 
-        Raises ValueError for a policy without a server.
+        Raises ValueError as the class does.
         """
-        _check(policy)
-        if self._job.rank == 0:
-            self._answers([self._connection.ask(host, Shard.follow, policy) for host in self._hosts])
+        self._follow(_with_server(policy))
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's clock, and by rank 0 the server's parameters: exact where all ranks call it after the same update under `ssp(s=0)`."""
-        state: dict[str, Any] = {"clock": self._clock}
+        """This rank's clock and what it has not sent, and by rank 0 the server's parameters: exact where all ranks call it after the same update under `ssp(s=0)`."""
+        state: dict[str, Any] = {"clock": self._clock, "pushes": self._pushes.state_dict()}
         if self._job.rank == 0:
             held = self._answers([self._connection.ask(host, Shard.read, 0) for host in self._hosts])
             state |= {"version": held[0].version, "parameters": _whole(held)}
@@ -93,10 +97,12 @@ class StaleSync:
 
         Raises ValueError: rank 0 was given another rank's state, or another model's.
         """
-        held = Held(state.get("version", 0), state.get("parameters", []))
-        if self._job.rank == 0 and sizes_of(held.parameters) != self._flat.sizes:
-            raise ValueError(f"a state of {sizes_of(held.parameters)} for a model of {self._flat.sizes}: load rank 0's")
+        held, kept = Held(state.get("version", 0), state.get("parameters", [])), state["pushes"]["kept"]
+        for flats in ([held.parameters] if self._job.rank == 0 else []) + ([] if kept is None else [kept]):
+            if sizes_of(flats) != self._flat.sizes:
+                raise ValueError(f"a state of {sizes_of(flats)} for a model of {self._flat.sizes}: load rank 0's")
         self._clock = state["clock"]
+        self._pushes.load_state_dict(state["pushes"])
         self._enter(held)
 
     def close(self) -> None:
@@ -137,7 +143,7 @@ class StaleSync:
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         rank, used, connection = self._job.rank, self._held[0].version, self._connection
-        differences = self._differences()
+        differences = self._pushes.packed(self._differences(), len(self._hosts))
         self._clock += 1
         asked_ns = time.time_ns()
         pushed = [
@@ -151,17 +157,20 @@ class StaleSync:
         pulled_ns = time.time_ns()
         self._take(held)
         meter, nbytes = self._job.meter, self._flat.nbytes
-        meter.pushed(self._step, asked_ns, pushed_ns, nbytes)
+        meter.pushed(self._step, asked_ns, pushed_ns, self._pushes.sent_bytes)
         meter.pulled(self._step, asked_ns, pulled_ns, nbytes)
         meter.stale(self._step, versions[0] - used)
 
-    def _differences(self) -> list[Tensors]:
-        """By shard."""
-        pieces = cut(self._flat.read(), len(self._hosts))
+    def _differences(self) -> Tensors:
         return [
-            [(new - old).div_(self._job.world_size) for new, old in zip(piece, held.parameters, strict=True)]
-            for piece, held in zip(pieces, self._held, strict=True)
+            (new - old).div_(self._job.world_size)
+            for new, old in zip(self._flat.read(), _whole(self._held), strict=True)
         ]
+
+    def _follow(self, strategy: Strategy) -> None:
+        self._pushes.use(strategy.compression)
+        if self._job.rank == 0:
+            self._answers([self._connection.ask(host, Shard.follow, strategy.policy) for host in self._hosts])
 
     def _enter(self, start: Held) -> None:
         """All ranks together, with what rank 0 brings."""
@@ -212,6 +221,8 @@ def _whole(held: Sequence[Held]) -> Tensors:
     return joined([one.parameters for one in held])
 
 
-def _check(policy: Policy) -> None:
-    if policy.combines is not Combine.SERVER:
-        raise ValueError(f"{policy} needs no parameter server: ssp(s=...) and asp do")
+def _with_server(policy: str) -> Strategy:
+    strategy = parse(policy)
+    if strategy.policy.combines is not Combine.SERVER:
+        raise ValueError(f"policy {policy!r} needs no parameter server: ssp(s=...) and asp do")
+    return strategy
