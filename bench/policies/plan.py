@@ -254,7 +254,8 @@ def searching(cell: Cell, method: Method, rows: Sequence[Row], limit_s: float) -
 def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
     """
     What is still to be run, the next one first; a search's limits are those of now. DDP comes first, since all others' limits are made of
-    it; it has `first_limit_s`. What the full cell did not find a learning rate for is left out, as failed or not yet known.
+    it; it has `first_limit_s`. Then seed after seed, all methods with each: an hour in which the machine is slow is everybody's. What the
+    full cell did not find a learning rate for is left out, as failed or not yet known.
     """
     found: list[Run] = []
     known_s = reference_s(cell, rows)
@@ -269,7 +270,7 @@ def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
         if rate is not None:
             seeds = SEEDS if cell.is_full else ONE_SEED
             found += [Run(method, rate, seed, limit_s) for seed in seeds if seed not in done]
-    return found
+    return sorted(found, key=lambda run: (run.method != REFERENCE, run.seed))
 
 
 def most_left(cell: Cell, rows: Sequence[Row]) -> int:

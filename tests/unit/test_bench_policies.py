@@ -144,6 +144,16 @@ def test_what_was_run_is_not_run_again() -> None:
     assert [run.seed for run in left] == list(SEEDS[2:])
 
 
+def test_all_methods_take_a_seed_before_the_next_one() -> None:
+    """The search of all first; so what the machine does by the hour falls on all methods alike."""
+    rows = ran(REFERENCE, *[20.0] * 5) + searched(LOCAL)
+    left = pending(FULL, rows, 60.0)
+    assert [run.seed for run in left] == sorted(run.seed for run in left)
+    auto = searched(BY_NAME["auto"])
+    left = [run for run in pending(FULL, rows + auto, 60.0) if run.seed != SEARCH_SEED]
+    assert [(run.method, run.seed) for run in left[:3]] == [(LOCAL, 1), (BY_NAME["auto"], 1), (LOCAL, 2)]
+
+
 def test_the_others_limit_is_made_of_ddps_median() -> None:
     """One and a half times; three times that for a run whose slow rank takes three times as long."""
     left = pending(FULL, ran(REFERENCE, 10.0, 20.0, 30.0, 20.0, 20.0), 60.0)
