@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policies import results
-from policies.plan import CELLS, REFERENCE, Cell, Method, Row, found_rate, is_searched, seeded
+from policies.plan import CELLS, REFERENCE, Cell, Method, Row, found_rate, is_searched, most_left, seeded
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies-bench.md"
 
@@ -120,12 +120,16 @@ def section(cell: Cell, rows: list[Row]) -> str:
     lines = [
         f"## {cell.name}: {cell.task.title}; {cell.ranks} ranks, {rate}\n",
         f"Communication : computing of plain BSP {link['ratio']:.1f} = {link['communication_ms']:.1f} ms : {link['compute_ms']:.1f} ms.",
-        f"Target {results.target_of(cell, rows):.2f} {unit}.\n",
+        f"Target {results.target_of(cell, rows):.2f} {unit}.{_unfinished(most_left(cell, rows))}\n",
         "| " + " | ".join(COLUMNS) + " |",
         "| " + " | ".join("---" for _ in COLUMNS) + " |",
         *(line(each, reference_of(told)) for each in told),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _unfinished(runs: int) -> str:
+    return f" **Not complete**: up to {runs} runs are still to be made." if runs else ""
 
 
 @dataclass(frozen=True)

@@ -285,6 +285,7 @@ def test_the_page_says_the_ratio_with_the_figures() -> None:
     assert "2 ranks, links of 815 Mbit/s" in text
     assert "7.0 = 42.0 ms : 6.0 ms" in text
     assert "| DDP | 5 of 5 | 25.0 (20.0 to 30.0) | 1.00 |" in text
+    assert "**Not complete**: up to " in text
     assert "t2-2-paper" not in text
 
 
