@@ -35,6 +35,7 @@ class Replicas:
         if step is None:
             return None
         said = self._said[step]
-        usual = min(said.values(), key=lambda replica: (-Counter(said.values())[replica], replica != said[min(said)]))
+        counts, first = Counter(said.values()), said[min(said)]
+        usual = min(counts, key=lambda replica: (-counts[replica], replica != first))
         others = tuple(sorted(rank for rank, replica in said.items() if replica != usual))
         return Apart(step, others) if others else None
