@@ -218,7 +218,7 @@ class Daemon:
         if settings is None:
             return None
         try:
-            row = history.last_not_in_holdover(Place.of(settings), unit)
+            row = history.last_locked(Place.of(settings), unit)
         except StoreError:  # a store that is new, or fails, which its writer tells
             return None
         return None if row is None else StoredLock(row["realtime_ns"], row["clock_accuracy"])

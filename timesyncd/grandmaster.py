@@ -112,7 +112,7 @@ class _Lock(NamedTuple):
 
 
 class StoredLock(NamedTuple):
-    """The newest sample of before this start that was in no kind of holdover, if it was LOCKED: when, and its clockAccuracy."""
+    """The newest sample of before this start that was LOCKED beyond doubt, if no other state followed but holdover: when, and its clockAccuracy."""
 
     realtime_ns: int
     clock_accuracy: int | None

@@ -167,20 +167,23 @@ def test_a_restart_in_holdover_goes_on_with_the_budget(bench: Bench) -> None:
         section("[oscillator.ocxo]", {"holdover": [[0, 1_000], [BUDGET_S, 3_600_000]]}),
     ]
     with bench.daemon("kept", *sections) as kept, bench.daemon("lost", *sections, has_store=False) as lost:
-        eventually(lambda: history.last_not_in_holdover(Place(kept.store), "gm"), bool)
+        eventually(lambda: history.last_locked(Place(kept.store), "gm"), bool)
         eventually(lambda: unit_of(lost), lambda state: state["clock_state"] == "locked")
         bench.workshop.do(lambda: SCENARIOS["antenna-cut"](unit.device))
         before, _ = (eventually(partial(unit_of, node), has_held_for_a_while) for node in (kept, lost))
         for node in (kept, lost):
             node.kill()
             node.start()
-        after = eventually(lambda: unit_of(kept), lambda state: state["utc"])
-        unknown = eventually(lambda: unit_of(lost), lambda state: state["utc"])
+        after, unknown = (eventually(partial(unit_of, node), is_in_holdover) for node in (kept, lost))
 
     assert abs(ends_ns(before) - ends_ns(after)) < HELD_NS // 2
     assert after["utc"]["bound_ns"] > before["utc"]["bound_ns"]
     assert (unknown["clock_state"], unknown["utc"]["bound_ns"]) == ("holdover", None)
     assert unknown["utc"]["reason"] == Reason.HOLDOVER_AGE_UNKNOWN.text
+
+
+def is_in_holdover(state: dict[str, Any]) -> bool:
+    return state["clock_state"] == "holdover" and state["utc"] is not None
 
 
 def has_held_for_a_while(state: dict[str, Any]) -> bool:

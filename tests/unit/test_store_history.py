@@ -118,12 +118,19 @@ def test_every_source_is_known_by_its_kind(path: Path) -> None:
     assert [(event["kind"], event["reason"]) for event in events] == [("event", "no answer")]
 
 
+UNITS = ("gm", "silent", "blind", "torn", "liar", "freed", "jumped")
+TORN = (
+    (ClockState.LOCKED, (Satellite(3, 45, True),)), (ClockState.LOCKED, ()), (ClockState.HOLDOVER, ()),
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
     ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: says that it is
-    locked without a satellite, then in holdover; liar: locked with a class of free run.
+    locked without a satellite, then in holdover; torn: does so once, after it was locked with one; liar: locked with a class
+    of free run; freed: locked, then in free run, then in holdover; jumped: held to be astray in its holdover.
     """
     path = tmp_path_factory.mktemp("units") / "history.sqlite"
     store = Store(Settings(path=path), FakeClocks(), lambda problem: None)
@@ -144,6 +151,15 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for second, state in enumerate((ClockState.LOCKED, ClockState.LOCKED, ClockState.HOLDOVER)):
         sample = GrandmasterSample("blind", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=())
         store.put(Observation(sample, None))
+    for second, (state, satellites) in enumerate(TORN):
+        sample = GrandmasterSample(
+            "torn", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=satellites
+        )
+        store.put(Observation(sample, None))
+    for second, state in enumerate((ClockState.LOCKED, ClockState.FREERUN, ClockState.HOLDOVER)):
+        store.put(
+            Observation(GrandmasterSample("freed", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state), None)
+        )
     liar = GrandmasterSample("liar", HEALTHY.as_of_ns, clock_state=ClockState.LOCKED, clock_class=248)
     store.put(Observation(liar, None))
     for second, reason in enumerate((Reason.OK, Reason.OK, Reason.GRANDMASTER_JUMPED)):
@@ -201,13 +217,12 @@ def test_alarm_events_are_among_the_events(units: Path) -> None:
 
 
 def test_a_holdover_began_after_the_last_locked_sample(units: Path) -> None:
-    """The newest sample in no kind of holdover, if it was locked and is to be believed; else nothing before it counts."""
-    assert (history.last_not_in_holdover(Place(path=units), "gm") or {})["realtime_ns"] == START_NS + NS_PER_S
-    assert history.last_not_in_holdover(Place(path=units), "silent") is None
-    assert history.last_not_in_holdover(Place(path=units), "blind") is None
-    assert history.last_not_in_holdover(Place(path=units), "liar") is None
-    assert history.last_not_in_holdover(Place(path=units), "jumped") is None
-    assert history.last_not_in_holdover(Place(path=units), "nowhere") is None
+    """The newest one that is to be believed, as long as nothing but holdover, silence and contradictions followed."""
+    dated = {name: history.last_locked(Place(path=units), name) for name in (*UNITS, "nowhere")}
+
+    assert {name: row["realtime_ns"] - START_NS for name, row in dated.items() if row} == {
+        "gm": NS_PER_S, "silent": 0, "torn": 0,
+    }  # fmt: skip
 
 
 def test_anybody_reads_a_store_at_rest(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Select, Table, func, select, tuple_
@@ -28,7 +28,7 @@ from timesyncd.store.tables import (
 )
 
 __all__ = [
-    "Kind", "Record", "cloud_events", "course", "events", "last_not_in_holdover", "rollup_sources", "samples", "sources",
+    "Kind", "Record", "cloud_events", "course", "events", "last_locked", "rollup_sources", "samples", "sources",
     "time_error_course", "time_errors",
 ]  # fmt: skip
 
@@ -43,6 +43,8 @@ _EVENTS: dict[Kind, Table] = {"event": source_event, "alarm": alarm_event, "gap"
 _LOCKED_CLASSES = (None, 6, 13)
 #: With what a holdover may stand that is known to go back to its last lock.
 _DATED = (None, Reason.HOLDOVER_BUDGET_EXCEEDED.name)
+#: How many samples in a row are passed over that contradict themselves: a poll that a change falls into gives one or two.
+_CONTRADICTIONS = 60
 _HOLDOVERS = (ClockState.HOLDOVER.value, ClockState.HOLDOVER_OUT_OF_SPEC.value)
 
 
@@ -151,28 +153,27 @@ def time_error_course(
         return [dict(row) for row in connection.execute(rows).mappings()]
 
 
-def last_not_in_holdover(place: Place, source: str) -> Record | None:
+def last_locked(place: Place, source: str) -> Record | None:
     """
-    A unit's newest sample that was in no kind of holdover, if it was LOCKED: a holdover that stands now began after it, and
-    from a locked clock. None: there is no such sample; or it is not to be believed, since the unit saw no satellite then, or
-    announced another class; or the unit was held to be astray since, as after a jump. Raises StoreError.
+    The newest sample in which a unit was LOCKED and is to be believed: a holdover that stands now began after it. As for a
+    daemon that was there all the time, what does not count in between is a state that was not told, and a LOCKED that
+    contradicts itself: without a satellite, or with another class. None: there is no such sample among the newest; or its
+    clock was in another state since; or the unit was held to be astray since, as after a jump. Raises StoreError.
     """
     columns = grandmaster_sample.c
-    last = select(columns.clock_state, columns.utc_reason).where(columns.source == source)
-    newest = (
-        select(grandmaster_sample)
-        .where(columns.source == source, func.coalesce(columns.clock_state, "").not_in(_HOLDOVERS))
-        .order_by(columns.realtime_ns.desc())
-        .limit(1)
-    )
+    of_unit = select(grandmaster_sample).where(columns.source == source).order_by(columns.realtime_ns.desc())
+    told = columns.clock_state.not_in((*_HOLDOVERS, ClockState.UNKNOWN.value))
     with reading(place) as connection:
-        ended = connection.execute(last.order_by(columns.realtime_ns.desc()).limit(1)).first()
+        ended = connection.execute(of_unit.with_only_columns(columns.clock_state, columns.utc_reason).limit(1)).first()
         if ended is not None and ended.clock_state in _HOLDOVERS and ended.utc_reason not in _DATED:
             return None
-        for row in _made_whole(connection, _records(connection, "grandmaster", newest)):
+        newest = list(_records(connection, "grandmaster", of_unit.where(told).limit(_CONTRADICTIONS + 1)))
+        for row in reversed(list(_made_whole(connection, reversed(newest)))):
+            if row["clock_state"] != ClockState.LOCKED.value:
+                return None
             satellites = row.get("satellites")
             saw_any = satellites is None or any(satellite["healthy"] is not False for satellite in satellites)
-            if row["clock_state"] == ClockState.LOCKED.value and row["clock_class"] in _LOCKED_CLASSES and saw_any:
+            if row["clock_class"] in _LOCKED_CLASSES and saw_any:
                 return row
     return None
 
@@ -186,8 +187,8 @@ def _newest(table: Table, source: str, since_ns: int, until_ns: int, limit: int 
     return select(newest.subquery()).order_by("realtime_ns", "id")
 
 
-def _made_whole(connection: Connection, records: Iterator[Record]) -> Iterator[Record]:
-    """What a row leaves out is as in the last whole one before it."""
+def _made_whole(connection: Connection, records: Iterable[Record]) -> Iterator[Record]:
+    """What a row leaves out is as in the last whole one before it. The oldest comes first."""
     slow: Record | None = None
     for record in records:
         if record.pop("whole"):
