@@ -81,18 +81,19 @@ def test_nothing_is_changed_where_bsp_costs_nothing() -> None:
     [
         (0.1, "local_sgd(h=4)"),
         (0.6, "local_sgd(h=12)"),
-        (1.0, "local_sgd(h=16)"),
-        (1.9, "local_sgd(h=8, delay=3)"),
-        (8.0, "local_sgd(h=12, delay=5) + fp16"),
-        (30.0, "local_sgd(h=36, delay=17) + fp16"),
+        (1.9, "local_sgd(h=38)"),
+        (8.0, "local_sgd(h=64) + fp16"),
+        (14.0, "local_sgd(h=64) + fp16"),
+        (30.0, "local_sgd(h=64, delay=17) + fp16"),
+        (200.0, "local_sgd(h=64, delay=63) + fp16"),
     ],
 )
-def test_like_data_is_averaged_behind_the_scenes_or_seldom(ratio: float, text: str) -> None:
-    """Nobody waits for more than a twentieth of the time, and replicas are no further apart than that needs."""
+def test_like_data_is_averaged_seldom_or_behind_the_scenes(ratio: float, text: str) -> None:
+    """Nobody waits for more than an eighth of the time, and replicas are no further apart than that needs."""
     world = World(ratio).run(40)
 
     assert world.text == text
-    assert [parse(choice.text).policy for _, choice in world.changes[:1]] == [LocalSGD(4)]
+    assert [parse(choice.text).policy for _, choice in world.changes[:1]] == [LocalSGD(16)]
 
 
 @pytest.mark.parametrize(("ratio", "text"), [(0.2, "bsp"), (1.0, "local_sgd(h=2)"), (8.0, "local_sgd(h=8) + fp16")])
@@ -104,32 +105,39 @@ def test_different_data_is_averaged_at_once_and_often(ratio: float, text: str) -
     assert all("delay" not in choice.text for _, choice in world.changes)
 
 
-@pytest.mark.parametrize("ratio", [0.3, 4.0, 12.0])
+@pytest.mark.parametrize("ratio", [0.3, 4.0, 30.0])
 @pytest.mark.parametrize("drift", [-0.03, 0.6])
 def test_noise_of_a_third_changes_little(ratio: float, drift: float) -> None:
     """In 1,600 steps whose measurements scatter by a third it settles, and changes its mind now and then, not at every look."""
     world = World(ratio, drift, noise=0.33, loss=0.5).run(200, loss_factor=1.0)
-    tried = [choice for _, choice in world.changes if choice.text.startswith("local_sgd(h=4)")]
+    tried = [choice for _, choice in world.changes if "see anew" in choice.why]
 
     assert len(world.changes) - 2 * len(tried) <= 8
-    assert ("delay" in world.text) == (ratio > 1 and drift < 0)
+    assert ("delay" in world.text) == (ratio > 20 and drift < 0)
 
 
 def test_a_link_that_slows_down_is_followed() -> None:
-    """The interval grows with the transfer."""
-    world = World(2.5).run(20)
-    world.ratio = 12.0
-    world.run(20)
+    """The interval grows with the transfer, and where no interval is long enough nobody waits; a transfer may then take longer still."""
+    world, texts = World(1.2), []
+    for ratio in (1.2, 2.6, 12.0, 40.0):
+        world.ratio = ratio
+        texts.append(world.run(20).text)
 
-    assert world.text == "local_sgd(h=16, delay=7) + fp16"
+    assert texts == ["local_sgd(h=24)", "local_sgd(h=52)", "local_sgd(h=64, delay=14)", "local_sgd(h=64, delay=44)"]
 
 
 def test_a_rising_loss_is_taken_back_step_by_step() -> None:
     """First nothing is late any more, then intervals are halved, then it is BSP for good; each time it says why."""
-    world = World(8.0).run(12).run(60, loss_factor=1.1)
+    world = World(30.0).run(12).run(100, loss_factor=1.1)
     after = [choice for look, choice in world.changes if look >= 12]
 
-    assert [choice.text for choice in after] == ["local_sgd(h=6) + fp16", "local_sgd(h=3) + fp16", "bsp"]
+    assert [choice.text for choice in after] == [
+        "local_sgd(h=30) + fp16",
+        "local_sgd(h=15) + fp16",
+        "local_sgd(h=7) + fp16",
+        "local_sgd(h=3) + fp16",
+        "bsp",
+    ]
     assert all("the loss rose from" in choice.why for choice in after)
 
 
@@ -164,13 +172,28 @@ def test_all_ranks_choose_alike_and_a_restart_too() -> None:
     assert world.text != "auto"
 
 
-def test_averagings_are_tried_anew() -> None:
-    """Data that was alike may be so no longer: after a thousand steps it looks again."""
-    world = World(8.0).run(60)
+@pytest.mark.parametrize(
+    ("ratio", "within", "text"), [(8.0, 10, "local_sgd(h=8) + fp16"), (30.0, 200, "local_sgd(h=30) + fp16")]
+)
+def test_data_that_is_alike_no_longer_is_noticed(ratio: float, within: int, text: str) -> None:
+    """Where averagings are waited for each one tells; where they are made behind the scenes they are tried anew now and then."""
+    world = World(ratio).run(60)
     world.drift = 0.5
-    world.run(200)
+    world.run(within)
 
-    assert world.text == "local_sgd(h=8) + fp16"
+    assert world.text == text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_loss_that_scatters_does_not_look_like_drift(seed: int) -> None:
+    """As with alike data late in training: losses of single batches scatter by half, and averaging lowers them by a fifth."""
+    world = World(4.0)
+    world.run(10)
+    drawn = random.Random(seed)
+    for _ in range(30):
+        rows = [replace(row, jump=math.exp(drawn.gauss(-0.2, 0.5)) - 1) for row in world.rows()]
+        choice = world.controller.look(rows)
+        assert choice is None
 
 
 def test_a_row_without_computing_is_no_division_by_zero() -> None:
