@@ -1,0 +1,73 @@
+"""One rank of a real gloo job that leaves its policy to `auto`; prints as JSON what was chosen and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from timesyncd.client import Job
+from timesyncd.client.torch import synchronized
+from timesyncd.client.torch.replicas import replica_hash
+
+CLASSES, FEATURES, BATCH = 8, 32, 16
+
+
+class Data:
+    """Points around the centre of each class. `own`: each rank draws from its part of the classes alone."""
+
+    def __init__(self, own: bool) -> None:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        self.centres = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(1))
+        self.drawn = torch.Generator().manual_seed(2 + rank)
+        each = CLASSES // ranks
+        self.classes = torch.arange(CLASSES)[rank * each : (rank + 1) * each] if own else torch.arange(CLASSES)
+
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = self.classes[torch.randint(len(self.classes), (BATCH,), generator=self.drawn)]
+        return self.centres[labels] + torch.randn(BATCH, FEATURES, generator=self.drawn), labels
+
+
+def main() -> None:
+    given = argparse.ArgumentParser()
+    given.add_argument("--steps", type=int)
+    given.add_argument("--own", action="store_true")
+    arguments = given.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    data = Data(arguments.own)
+    losses: list[float] = []
+    torch.manual_seed(0)
+    ddp = DDP(nn.Sequential(nn.Linear(FEATURES, 2048), nn.ReLU(), nn.Linear(2048, CLASSES)))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with synchronized(Job(runtime_dir="nowhere"), ddp, optimizer, "auto") as sync:
+            for _ in range(arguments.steps):
+                inputs, labels = data.batch()
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(ddp(inputs), labels)
+                torch.autograd.backward(loss)
+                sync.saw(loss)
+                optimizer.step()
+                losses.append(loss.item())
+            changes = [[change.step, change.policy, change.why] for change in sync.report().changes]
+    said = {
+        "changes": changes,
+        "first": math.fsum(losses[:8]) / 8,
+        "last": math.fsum(losses[-8:]) / 8,
+        "closed": replica_hash(ddp.parameters()),
+        "warned": [str(each.message) for each in warned],
+    }
+    print("SAID " + json.dumps(said), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""`auto` on real ranks, on links so slow that the time of a transfer is beyond doubt: what it chooses, and that all ranks choose it alike."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_lab import RankLab, needs_namespaces
+
+from timesyncd.client.policy.fixed import LocalSGD
+from timesyncd.client.policy.written import parse
+
+pytestmark = [pytest.mark.integration, needs_namespaces]
+
+CHILD = Path(__file__).with_name("auto_child.py")
+STEPS = 120
+
+
+def trained(rate: str, *words: str) -> list[dict[str, Any]]:
+    """What each of two ranks said. Their gradients are 336 kB, 134 ms at 20 Mbit/s."""
+    with RankLab(2, rate) as lab:
+        written = lab.run([sys.executable, str(CHILD), "--steps", str(STEPS), *words])
+    lines = [[line for line in each.splitlines() if line.startswith("SAID ")] for each in written]
+    said: list[dict[str, Any]] = [json.loads(line.removeprefix("SAID ")) for (line,) in lines]
+    for rank in said:
+        assert (rank["warned"], rank["changes"], rank["closed"]) == ([], said[0]["changes"], said[0]["closed"])
+        assert rank["last"] < rank["first"] / 2
+    return said
+
+
+def local(policy: str) -> LocalSGD:
+    found = parse(policy).policy
+    assert isinstance(found, LocalSGD), policy
+    return found
+
+
+def test_alike_data_is_averaged_behind_the_scenes() -> None:
+    """From BSP by two tries; where an averaging takes more than eight steps nobody waits for it."""
+    (_, begun, _), (_, tried, why), (_, chosen, told), *_ = trained("20mbit")[0]["changes"]
+
+    assert begun == "auto"
+    assert tried == "local_sgd(h=16) + fp16"
+    assert why.startswith("in BSP ranks wait for ")
+    assert told.startswith("averaging changes the loss by ")
+    assert local(chosen).h == 64
+    assert local(chosen).delay > 8
+
+
+def test_different_data_is_averaged_often_and_at_once() -> None:
+    """Each rank knows half of the classes: the loss jumps at the tries."""
+    _, _, *chosen = trained("20mbit", "--own")[0]["changes"]
+
+    assert chosen[0][2].startswith("ranks see different data: averaging changes the loss by +")
+    assert [local(policy).delay for _, policy, _ in chosen] == [0] * len(chosen)
