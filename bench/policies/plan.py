@@ -121,7 +121,7 @@ METHODS = (
     *_policies("fedavg(c=1.0, e=0.25)", "fedavg(c=1.0, e=0.125)", "fedavg(c=0.5, e=0.25)", dealt="def"),
     *_policies("selsync(delta=0.3, late=0)", "selsync(delta=0.5, late=0)", "selsync(quantile=0.9, late=0)"),
     *_policies("selsync(delta=0.3, late=0, smoothing=0.16)", "selsync(delta=0.3, late=1, smoothing=0.16)"),
-    *_policies("selsync(quantile=0.9, late=1)", "selsync(quantile=0.95, late=1)"),
+    *_policies(*(f"selsync(quantile={quantile}, late=1)" for quantile in (0.9, 0.95, 0.98))),
     *_policies("auto"),
 )
 
@@ -254,8 +254,8 @@ def searching(cell: Cell, method: Method, rows: Sequence[Row], limit_s: float) -
 def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
     """
     What is still to be run, the next one first; a search's limits are those of now. DDP comes first, since all others' limits are made of
-    it; it has `first_limit_s`. Then seed after seed, all methods with each: an hour in which the machine is slow is everybody's. What the
-    full cell did not find a learning rate for is left out, as failed or not yet known.
+    it; it has `first_limit_s`. Then seed after seed, all methods with each: an hour in which the machine is slow is everybody's. Those with a
+    slow rank take longest, and are last. What the full cell did not find a learning rate for is left out, as failed or not yet known.
     """
     found: list[Run] = []
     known_s = reference_s(cell, rows)
@@ -270,7 +270,7 @@ def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
         if rate is not None:
             seeds = SEEDS if cell.is_full else ONE_SEED
             found += [Run(method, rate, seed, limit_s) for seed in seeds if seed not in done]
-    return sorted(found, key=lambda run: (run.method != REFERENCE, run.seed))
+    return sorted(found, key=lambda run: (run.method != REFERENCE, run.method.slowed, run.seed))
 
 
 def most_left(cell: Cell, rows: Sequence[Row]) -> int:
