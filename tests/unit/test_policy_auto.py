@@ -152,6 +152,14 @@ def test_without_a_loss_that_is_a_number_it_is_bsp(losses: float, why: str) -> N
     assert why in world.changes[-1][1].why
 
 
+def test_losses_that_are_told_now_and_then_lead_back() -> None:
+    """Or none above zero: what averaging does to them is not known, so nothing is tried for ever."""
+    world = World(8.0, drift=math.nan).run(60)
+
+    assert [choice.text for _, choice in world.changes] == ["local_sgd(h=16) + fp16", "bsp"]
+    assert "in each step, with a loss above zero" in world.changes[-1][1].why
+
+
 def test_it_does_not_begin_without_losses() -> None:
     """Whoever tells no loss has BSP."""
     assert World(8.0, says_loss=False).run(100).changes == []

@@ -44,7 +44,7 @@ COSTS_MOST = 0.125
 #: Transfers that take longer than so many steps are sent in half precision.
 HALF_FROM = 2.0
 
-#: Looks in a row without a loss after which none is told.
+#: Looks in a row without a loss, or without what averaging does to it, after which none is told.
 SILENT_LOOKS = 24
 
 #: The mean loss of common parameters over so many looks may rise above the lowest such mean by this part, and by so many standard errors.
@@ -169,7 +169,7 @@ class Controller:
         if self._stage == "bsp":
             return self._tried(statistics.fmean(row.wait_ns for row in rows) / self._computing[-1])
         if self._stage == "tried":
-            return self._settled() if len(self._jumps) >= TRIED_LOOKS and self._transfers else None
+            return self._settled()
         if self._since_tried >= self._try_anew and self._stage == "behind":
             self._jumps.clear()
             self._since_tried, self._try_anew = 0, 2 * self._try_anew
@@ -184,6 +184,9 @@ class Controller:
         return self._local("tried", TRIED_EVERY, f"in BSP ranks wait for {waited:.2g} times their computing")
 
     def _settled(self) -> Choice | None:
+        if len(self._jumps) < TRIED_LOOKS or not self._transfers:
+            silent = "what averaging does to the loss is not told: call saw(loss) in each step, with a loss above zero"
+            return self._back(silent) if self._looks >= SILENT_LOOKS else None
         if self._drifts() and self._ratio() < DRIFT_WORTH:
             return self._back(self._told())
         return self._local(*self._wanted(), self._told())

@@ -62,6 +62,9 @@ class Pushes:
         kept = self.kept or [torch.zeros_like(flat) for flat in differences]
         whole = [flat + residual for flat, residual in zip(differences, kept, strict=True)]
         parts = [[self._part(flat) for flat in piece] for piece in cut(whole, shards)]
+        if self._compression is None:
+            self.kept = None
+            return parts
         sent = joined([_decoded(piece, part) for piece, part in zip(cut(whole, shards), parts, strict=True)])
         self.kept = [flat - decoded for flat, decoded in zip(whole, sent, strict=True)]
         if self._gain is not None:
