@@ -147,9 +147,9 @@ def test_what_was_run_is_not_run_again() -> None:
 def test_all_methods_take_a_seed_before_the_next_one() -> None:
     """The search of all first; so what the machine does by the hour falls on all methods alike. Those with a slow rank come last, so too."""
     rows = ran(REFERENCE, *[20.0] * 5) + searched(LOCAL) + searched(BY_NAME["DDP, slow rank"])
-    left = [(run.method.slowed, run.seed) for run in pending(FULL, rows, 60.0)]
-    assert left == sorted(left)
-    assert {slowed for slowed, _ in left} == {0.0, 2.0}
+    order = [(run.method.slowed, run.seed) for run in pending(FULL, rows, 60.0)]
+    assert order == sorted(order)
+    assert {slowed for slowed, _ in order} == {0.0, 2.0}
     auto = searched(BY_NAME["auto"])
     left = [run for run in pending(FULL, rows + auto, 60.0) if run.seed != SEARCH_SEED]
     assert [(run.method, run.seed) for run in left[:3]] == [(LOCAL, 1), (BY_NAME["auto"], 1), (LOCAL, 2)]

@@ -119,8 +119,13 @@ def test_every_source_is_known_by_its_kind(path: Path) -> None:
 
 
 UNITS = ("gm", "silent", "blind", "torn", "liar", "freed", "jumped")
-TORN = (
+TORN: tuple[tuple[ClockState | None, tuple[Satellite, ...] | None], ...] = (
     (ClockState.LOCKED, (Satellite(3, 45, True),)), (ClockState.LOCKED, ()), (ClockState.HOLDOVER, ()),
+)  # fmt: skip
+JUMPED: tuple[tuple[ClockState | None, tuple[Satellite, ...] | None, Reason], ...] = (
+    (ClockState.LOCKED, None, Reason.OK), (ClockState.HOLDOVER, None, Reason.OK),
+    (ClockState.HOLDOVER, None, Reason.GRANDMASTER_JUMPED), (None, None, Reason.GRANDMASTER_STATE_UNKNOWN),
+    (ClockState.LOCKED, (), Reason.GRANDMASTER_CONTRADICTS_ITSELF),
 )  # fmt: skip
 
 
@@ -130,7 +135,8 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
     ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: says that it is
     locked without a satellite, then in holdover; torn: does so once, after it was locked with one; liar: locked with a class
-    of free run; freed: locked, then in free run, then in holdover; jumped: held to be astray in its holdover.
+    of free run; freed: locked, then in free run, then in holdover; jumped: held to be astray in its holdover, then
+    silent, then without a satellite.
     """
     path = tmp_path_factory.mktemp("units") / "history.sqlite"
     store = Store(Settings(path=path), FakeClocks(), lambda problem: None)
@@ -151,10 +157,8 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for second, state in enumerate((ClockState.LOCKED, ClockState.LOCKED, ClockState.HOLDOVER)):
         sample = GrandmasterSample("blind", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=())
         store.put(Observation(sample, None))
-    for second, (state, satellites) in enumerate(TORN):
-        sample = GrandmasterSample(
-            "torn", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=satellites
-        )
+    for second, (state, seen) in enumerate(TORN):
+        sample = GrandmasterSample("torn", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=seen)
         store.put(Observation(sample, None))
     for second, state in enumerate((ClockState.LOCKED, ClockState.FREERUN, ClockState.HOLDOVER)):
         store.put(
@@ -162,9 +166,8 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     liar = GrandmasterSample("liar", HEALTHY.as_of_ns, clock_state=ClockState.LOCKED, clock_class=248)
     store.put(Observation(liar, None))
-    for second, reason in enumerate((Reason.OK, Reason.OK, Reason.GRANDMASTER_JUMPED)):
-        state = ClockState.LOCKED if second == 0 else ClockState.HOLDOVER
-        sample = GrandmasterSample("jumped", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state)
+    for second, (state, seen, reason) in enumerate(JUMPED):
+        sample = GrandmasterSample("jumped", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=seen)
         own_error = Bound(100) if reason is Reason.OK else unbounded(reason)
         store.put(Observation(sample, None, own_error=own_error))
     points = tuple((START_NS + index * 10, value) for index, value in enumerate((5, -7, 9, 1)))

@@ -42,7 +42,7 @@ _EVENTS: dict[Kind, Table] = {"event": source_event, "alarm": alarm_event, "gap"
 
 _LOCKED_CLASSES = (None, 6, 13)
 #: With what a holdover may stand that is known to go back to its last lock.
-_DATED = (None, Reason.HOLDOVER_BUDGET_EXCEEDED.name)
+_DATED = (Reason.HOLDOVER_BUDGET_EXCEEDED.name,)
 #: How many samples in a row are passed over that contradict themselves: a poll that a change falls into gives one or two.
 _CONTRADICTIONS = 60
 _HOLDOVERS = (ClockState.HOLDOVER.value, ClockState.HOLDOVER_OUT_OF_SPEC.value)
@@ -163,10 +163,8 @@ def last_locked(place: Place, source: str) -> Record | None:
     columns = grandmaster_sample.c
     of_unit = select(grandmaster_sample).where(columns.source == source).order_by(columns.realtime_ns.desc())
     told = columns.clock_state.not_in((*_HOLDOVERS, ClockState.UNKNOWN.value))
+    astray = columns.clock_state.in_(_HOLDOVERS) & columns.utc_reason.not_in(_DATED)
     with reading(place) as connection:
-        ended = connection.execute(of_unit.with_only_columns(columns.clock_state, columns.utc_reason).limit(1)).first()
-        if ended is not None and ended.clock_state in _HOLDOVERS and ended.utc_reason not in _DATED:
-            return None
         newest = list(_records(connection, "grandmaster", of_unit.where(told).limit(_CONTRADICTIONS + 1)))
         for row in reversed(list(_made_whole(connection, reversed(newest)))):
             if row["clock_state"] != ClockState.LOCKED.value:
@@ -174,7 +172,8 @@ def last_locked(place: Place, source: str) -> Record | None:
             satellites = row.get("satellites")
             saw_any = satellites is None or any(satellite["healthy"] is not False for satellite in satellites)
             if row["clock_class"] in _LOCKED_CLASSES and saw_any:
-                return row
+                since = of_unit.where(astray, columns.realtime_ns >= row["realtime_ns"]).limit(1)
+                return row if connection.execute(since).first() is None else None
     return None
 
 
