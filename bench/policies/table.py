@@ -23,6 +23,7 @@ SELSYNC = (
     "selsync(delta=0.3, late=1, smoothing=0.16)",
     "selsync(quantile=0.9, late=1)",
     "selsync(quantile=0.95, late=1)",
+    "selsync(quantile=0.98, late=1)",
 )
 
 HEAD = """\
