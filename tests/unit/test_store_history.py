@@ -119,8 +119,8 @@ def test_every_source_is_known_by_its_kind(path: Path) -> None:
 
 
 UNITS = ("gm", "silent", "blind", "torn", "liar", "freed", "jumped")
-TORN: tuple[tuple[ClockState | None, tuple[Satellite, ...] | None], ...] = (
-    (ClockState.LOCKED, (Satellite(3, 45, True),)), (ClockState.LOCKED, ()), (ClockState.HOLDOVER, ()),
+TORN: tuple[tuple[ClockState, tuple[Satellite, ...] | None], ...] = (
+    (ClockState.LOCKED, (Satellite(3, 45, True),)), (ClockState.HOLDOVER, ()), (ClockState.LOCKED, ()), (ClockState.HOLDOVER, ()),
 )  # fmt: skip
 JUMPED: tuple[tuple[ClockState | None, tuple[Satellite, ...] | None, Reason], ...] = (
     (ClockState.LOCKED, None, Reason.OK), (ClockState.HOLDOVER, None, Reason.OK),
@@ -134,7 +134,7 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
     ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: says that it is
-    locked without a satellite, then in holdover; torn: does so once, after it was locked with one; liar: locked with a class
+    locked without a satellite, then in holdover; torn: does so once, between two holdovers, after it was locked with one; liar: locked with a class
     of free run; freed: locked, then in free run, then in holdover; jumped: held to be astray in its holdover, then
     silent, then without a satellite.
     """

@@ -166,7 +166,8 @@ def last_locked(place: Place, source: str) -> Record | None:
     astray = columns.clock_state.in_(_HOLDOVERS) & columns.utc_reason.not_in(_DATED)
     with reading(place) as connection:
         newest = list(_records(connection, "grandmaster", of_unit.where(told).limit(_CONTRADICTIONS + 1)))
-        for row in reversed(list(_made_whole(connection, reversed(newest)))):
+        # One by one: what a row leaves out may stand in a row between them, of a holdover.
+        for row in (whole for each in newest for whole in _made_whole(connection, [each])):
             if row["clock_state"] != ClockState.LOCKED.value:
                 return None
             satellites = row.get("satellites")
