@@ -130,11 +130,11 @@ def policy(given: Given) -> Trainer:
 
 
 def served(given: Given) -> Trainer:
-    """The same with a parameter server in a process and a namespace of its own, as in the paper."""
+    """The same by a parameter server: in a process and a namespace of its own, as in the paper, or in the ranks."""
     from timesyncd.client.torch.stale import StaleSync
 
     job = Job("bench", runtime_dir=given.runtime_dir)
-    sync = StaleSync(job, given.network, given.optimizer, given.method.policy, servers=1)
+    sync = StaleSync(job, given.network, given.optimizer, given.method.policy, servers=given.method.servers)
     # Nobody closes it: rank 0 ends all the others when the run is over.
     return Trainer(given.network, given.optimizer, kept=[sync])
 

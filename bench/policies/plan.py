@@ -20,6 +20,9 @@ OURS = ("policy", "served")
 
 SEARCH_SEED, SEEDS, ONE_SEED = 0, (1, 2, 3, 4, 5), (1,)
 
+#: In a cell of one seed, of the fixed methods the fastest so many have all seeds in the end, as DDP and `auto` do.
+FINALISTS = 3
+
 #: A method may take so many times as long as DDP's median in the cell; more is a failure.
 PATIENCE = 1.5
 
@@ -73,7 +76,8 @@ class Method:
     """
     One line of data. `maker` names the function in makers.py; `dealt`: how the data is dealt to the ranks, where the task does not say it.
 
-    `slowed`: how many times its computing the last rank sleeps in each step.
+    `servers`: parameter servers in a place of their own; 0: each rank keeps a shard. `slowed`: how many times its computing the last rank
+    sleeps in each step.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Method:
     policy: str = ""
     dealt: str = "sel"
     injected: tuple[float, float] | None = None
+    servers: int = 0
     slowed: float = 0.0
 
     @property
@@ -88,8 +93,8 @@ class Method:
         return f"{HARNESS}.{LIBRARY}" if self.maker in OURS or self.injected else f"{HARNESS}"
 
     @property
-    def has_server(self) -> bool:
-        """Then ranks are not in step, so an evaluation freezes the others."""
+    def is_served(self) -> bool:
+        """By a parameter server: then ranks are not in step, so an evaluation freezes the others."""
         return self.maker == "served"
 
     @property
@@ -104,7 +109,7 @@ def _policies(*texts: str, dealt: str = "sel") -> tuple[Method, ...]:
 
 #: What speed-ups are told against, and what sets the target.
 REFERENCE = Method("DDP", "ddp", dealt="def")
-SERVER_BSP = Method("BSP, parameter server", "served", "ssp(s=0)", dealt="def")
+SERVER_BSP = Method("BSP, parameter server", "served", "ssp(s=0)", dealt="def", servers=1)
 INJECTED = (0.5, 0.5)
 LOCAL_H = (4, 8, 16, 32, 64)
 
@@ -235,6 +240,24 @@ def seeded(cell: Cell, method: Method, rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows_of(cell, method, rows) if row["seed"] != SEARCH_SEED and row["learning_rate"] == rate]
 
 
+def finalists(cell: Cell, rows: Sequence[Row]) -> list[Method]:
+    """In a cell of one seed: DDP, `auto` and the fastest of the fixed ones, as soon as all have had it. Of one seed the fastest of many is a lucky one."""
+    running = [method for method in cell.methods if not method.slowed]
+    if not all(is_searched(cell, method, rows) for method in running):
+        return []
+    found = {method: seeded(cell, method, rows) for method in running if found_rate(cell, method, rows) is not None}
+    if not all(found.values()):
+        return []
+    first_s = {method: each[0]["time_s"] for method, each in found.items() if method.is_fixed and each[0]["reached"]}
+    fastest = sorted(first_s.keys() - {REFERENCE}, key=first_s.__getitem__)[:FINALISTS]
+    return [method for method in running if method in (REFERENCE, *fastest) or method.policy == "auto"]
+
+
+def seeds_of(cell: Cell, method: Method, last: Sequence[Method]) -> tuple[int, ...]:
+    """`last`: the cell's finalists."""
+    return SEEDS if cell.is_full or method in last else ONE_SEED
+
+
 def reference_s(cell: Cell, rows: Sequence[Row]) -> float | None:
     """DDP's median time in the cell; None: not known yet."""
     times = [row["time_s"] for row in seeded(cell, REFERENCE, rows) if row["reached"]]
@@ -258,7 +281,7 @@ def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
     slow rank take longest, and are last. What the full cell did not find a learning rate for is left out, as failed or not yet known.
     """
     found: list[Run] = []
-    known_s = reference_s(cell, rows)
+    known_s, last = reference_s(cell, rows), finalists(cell, rows)
     for method in cell.methods:
         limit_s = first_limit_s if method == REFERENCE or known_s is None else PATIENCE * known_s
         if method.slowed:
@@ -268,16 +291,16 @@ def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
         rate = found_rate(cell, method, rows)
         done = {row["seed"] for row in seeded(cell, method, rows)}
         if rate is not None:
-            seeds = SEEDS if cell.is_full else ONE_SEED
-            found += [Run(method, rate, seed, limit_s) for seed in seeds if seed not in done]
+            found += [Run(method, rate, seed, limit_s) for seed in seeds_of(cell, method, last) if seed not in done]
     return sorted(found, key=lambda run: (run.method != REFERENCE, run.method.slowed, run.seed))
 
 
 def most_left(cell: Cell, rows: Sequence[Row]) -> int:
     """How many runs are still to come, if every search finds a learning rate."""
-    unknown = sum(not is_searched(cell, method, rows) for method in cell.methods)
-    seeds = SEEDS if cell.is_full else ONE_SEED
-    return len(pending(cell, rows, 0.0)) + unknown * len(seeds)
+    last = finalists(cell, rows)
+    unknown = [method for method in cell.methods if not is_searched(cell, method, rows)]
+    finals = 0 if cell.is_full or last else (FINALISTS + 2) * (len(SEEDS) - len(ONE_SEED))
+    return len(pending(cell, rows, 0.0)) + sum(len(seeds_of(cell, method, last)) for method in unknown) + finals
 
 
 def crossing_s(task: Task, target: float, curve: Sequence[Sequence[float]]) -> float | None:

@@ -54,7 +54,7 @@ def work(told: dict[str, Any], data: Data) -> None:
         order = ordered(told)
         os.environ["MASTER_PORT"] = str(told["port"] + RPC_PORT)
         if rank == ranks:
-            if order.method.has_server:
+            if order.method.servers:
                 serve(ranks)
             os._exit(0)
         meeting = f"tcp://{os.environ['MASTER_ADDR']}:{told['port']}"

@@ -143,35 +143,36 @@ class Verdict:
     told: str
 
 
-def of(told: Sequence[Summary], wanted: Callable[[Method], bool]) -> tuple[str, float] | None:
-    """The fastest of those methods that reached the target."""
-    found = [(each.method.name, each.median_s) for each in told if wanted(each.method) and each.median_s is not None]
-    return min(found, key=lambda pair: pair[1], default=None)
+def fastest(told: Sequence[Summary], wanted: Callable[[Method], bool], seeds: int = 0) -> Summary | None:
+    """Of those methods that reached the target, and have so many seeds."""
+    found = [each for each in told if wanted(each.method) and len(each.rows) >= seeds and each.median_s is not None]
+    return min(found, key=lambda each: each.median_s or 0.0, default=None)
 
 
-def compared(goal: str, cell: Cell, ours: float | None, other: tuple[str, float] | None, limit: float) -> Verdict:
+def compared(goal: str, cell: Cell, ours: Summary | None, other: Summary | None, limit: float) -> Verdict:
     """Whether ours takes at most `limit` times as long. None: it did not reach the target."""
-    if other is None:
+    if other is None or other.median_s is None:
         return Verdict(goal, cell, None, "nothing to compare with")
-    if ours is None:
-        return Verdict(goal, cell, False, f"failed; {other[0]} took {other[1]:.1f} s")
-    told = f"{ours:.1f} s, {other[0]} {other[1]:.1f} s: {ours / other[1]:.2f} times"
-    return Verdict(goal, cell, ours <= limit * other[1], told)
+    if ours is None or ours.median_s is None:
+        return Verdict(goal, cell, False, f"failed; {other.method.name} took {other.median_s:.1f} s")
+    ratio, seeds = ours.median_s / other.median_s, min(len(ours.rows), len(other.rows))
+    told = f"{ours.median_s:.1f} s, {other.method.name} {other.median_s:.1f} s: {ratio:.2f} times, of {seeds} seed{'s' * (seeds > 1)}"
+    return Verdict(goal, cell, ratio <= limit, told)
 
 
 def verdicts(cell: Cell, rows: Sequence[Row]) -> Iterator[Verdict]:
     told = summaries(cell, rows)
     names = {each.method.name for each in told}
-    by_ddp = of(told, lambda method: method == REFERENCE)
+    by_ddp = fastest(told, lambda method: method == REFERENCE)
     if cell.link.name == "paper" and not cell.task.by_label and names & set(SELSYNC):
-        best = of(told, lambda method: method.name in SELSYNC)
+        best = fastest(told, lambda method: method.name in SELSYNC)
         goal = f"SelSync with late flags at least {SELSYNC_TIMES:.0f} times as fast as DDP"
-        yield compared(goal, cell, best and best[1], by_ddp, 1 / SELSYNC_TIMES)
+        yield compared(goal, cell, best, by_ddp, 1 / SELSYNC_TIMES)
     if "auto" in names:
-        auto = of(told, lambda method: method.name == "auto")
-        fixed = of(told, lambda method: method.is_fixed)
-        yield compared("`auto` within 10 % of the best fixed policy", cell, auto and auto[1], fixed, NEAR_BEST)
-        yield compared("`auto` never more than 5 % slower than DDP", cell, auto and auto[1], by_ddp, NEVER_SLOWER)
+        auto = fastest(told, lambda method: method.policy == "auto" and not method.injected)
+        fixed = fastest(told, lambda method: method.is_fixed, seeds=len(auto.rows) if auto else 0)
+        yield compared("`auto` within 10 % of the best fixed policy", cell, auto, fixed, NEAR_BEST)
+        yield compared("`auto` never more than 5 % slower than DDP", cell, auto, by_ddp, NEVER_SLOWER)
 
 
 def goals(rows: Sequence[Row]) -> str:

@@ -164,7 +164,7 @@ def train(order: Order, network: nn.Module, data: Data) -> dict[str, Any]:
     """What rank 0 tells of the run."""
     rank = Rank(order, network, data)
     judge = Judge(rank, Board(Path(order.folder), network, rank.rank, rank.ranks))
-    evaluate: Callable[[int, Stopwatch], bool] = judge.out_of_step if order.method.has_server else judge.in_step
+    evaluate: Callable[[int, Stopwatch], bool] = judge.out_of_step if order.method.is_served else judge.in_step
     clock = Stopwatch()
     dist.barrier()
     clock.start()
@@ -177,7 +177,7 @@ def train(order: Order, network: nn.Module, data: Data) -> dict[str, Any]:
     synchronizations = rank.trainer.synchronizations
     changes = rank.trainer.changes()
     synced = step if synchronizations is None else synchronizations()
-    if not order.method.has_server:
+    if not order.method.is_served:
         rank.trainer.close()
     elif rank.rank == 0:
         judge.end_others()

@@ -22,6 +22,7 @@ from policies.plan import (
     Row,
     Run,
     crossing_s,
+    finalists,
     found_rate,
     most_left,
     pending,
@@ -35,7 +36,9 @@ T1, T3 = TASKS["t1"], TASKS["t3"]
 FULL, OTHER = CELLS["t1-2-paper"], CELLS["t1-4-even"]
 SLOW, MIDDLE, FAST = T1.learning_rates
 BY_NAME = {method.name: method for cell in CELLS.values() for method in cell.methods}
-AUTO, LOCAL, SELSYNC = (BY_NAME[name] for name in ("auto", "local_sgd(h=16)", "selsync(quantile=0.9, late=1)"))
+AUTO, LOCAL, SELSYNC, FAILING = (
+    BY_NAME[name] for name in ("auto", "local_sgd(h=16)", "selsync(quantile=0.9, late=1)", "selsync(delta=0.3, late=0)")
+)
 
 
 def row(cell: Cell, method: Method, rate: float, seed: int, time_s: float | None) -> Row:
@@ -179,12 +182,28 @@ def test_another_cell_takes_one_seed_with_the_rate_of_the_full_one() -> None:
     assert pending(OTHER, rows, 60.0) == []
 
 
+def test_the_fastest_of_one_seed_are_run_again() -> None:
+    """Where all have had theirs: DDP, auto and the three fastest fixed ones, with the other seeds; of those that failed none."""
+    running = [method for method in OTHER.methods if not method.slowed]
+    rows = [each for method in running for each in searched(method, None if method == FAILING else 10.0)]
+    first = [method for method in running if method != FAILING]
+    rows += [row(OTHER, method, MIDDLE, 1, 50.0 - place) for place, method in enumerate(first)]
+
+    fixed = [method for method in first if method.is_fixed][-3:]
+    assert finalists(OTHER, rows[:-1]) == []
+    assert finalists(OTHER, rows) == [REFERENCE, *fixed, AUTO]
+    left = pending(OTHER, rows, 60.0)
+    assert [run.method for run in left] == [REFERENCE] * 4 + [*fixed, AUTO] * 4
+    assert [run.seed for run in left] == [2, 3, 4, 5] + [seed for seed in (2, 3, 4, 5) for _ in range(4)]
+    assert most_left(OTHER, rows) == len(left) + len(OTHER.methods) - len(running)
+
+
 def test_what_is_left_counts_the_seeds_that_a_search_will_bring() -> None:
-    """Three rates and five seeds a method; in another cell one seed. A method that failed has none left."""
+    """Three rates and five seeds a method; in another cell one seed, and four more of five. A method that failed has none left."""
     assert most_left(FULL, []) == 8 * len(FULL.methods)
     assert most_left(FULL, ran(LOCAL, 5.0, 5.0)) == 8 * len(FULL.methods) - 5
     assert most_left(FULL, searched(LOCAL, None)) == 8 * len(FULL.methods) - 8
-    assert most_left(OTHER, searched(LOCAL)) == len(OTHER.methods)
+    assert most_left(OTHER, searched(LOCAL)) == len(OTHER.methods) + 5 * 4
 
 
 def test_rows_of_older_code_do_not_count() -> None:
@@ -270,6 +289,13 @@ def test_goals_are_judged_by_the_medians() -> None:
     assert [verdict.held for verdict in verdicts(FULL, rows)] == [True, True, True]
     slower = [each | {"time_s": 14.0} if each["method"] in (SELSYNC.name, AUTO.name) else each for each in rows]
     assert [verdict.held for verdict in verdicts(FULL, slower)] == [False, False, True]
+
+
+def test_auto_is_compared_with_methods_of_as_many_seeds() -> None:
+    """One lucky run of Local SGD is none; the verdict says how many seeds there were."""
+    rows = ran(REFERENCE, *[40.0] * 5) + ran(SELSYNC, *[10.0] * 5) + ran(LOCAL, 2.0) + ran(AUTO, *[10.5] * 5)
+    _, auto, _ = verdicts(FULL, rows)
+    assert (auto.held, auto.told) == (True, f"10.5 s, {SELSYNC.name} 10.0 s: 1.05 times, of 5 seeds")
 
 
 def test_an_auto_that_fails_misses_its_goals() -> None:
