@@ -164,6 +164,8 @@ def verdicts(cell: Cell, rows: Sequence[Row]) -> Iterator[Verdict]:
     told = summaries(cell, rows)
     names = {each.method.name for each in told}
     by_ddp = fastest(told, lambda method: method == REFERENCE)
+    if by_ddp is None:
+        return
     if cell.link.name == "paper" and not cell.task.by_label and names & set(SELSYNC):
         best = fastest(told, lambda method: method.name in SELSYNC)
         goal = f"SelSync with late flags at least {SELSYNC_TIMES:.0f} times as fast as DDP"

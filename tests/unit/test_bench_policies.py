@@ -291,6 +291,11 @@ def test_goals_are_judged_by_the_medians() -> None:
     assert [verdict.held for verdict in verdicts(FULL, slower)] == [False, False, True]
 
 
+def test_a_cell_that_was_not_run_has_no_goals() -> None:
+    """Also where the full cell's search says already what fails in it."""
+    assert list(verdicts(CELLS["t1-4-paper"], searched(SELSYNC, None))) == []
+
+
 def test_auto_is_compared_with_methods_of_as_many_seeds() -> None:
     """One lucky run of Local SGD is none; the verdict says how many seeds there were."""
     rows = ran(REFERENCE, *[40.0] * 5) + ran(SELSYNC, *[10.0] * 5) + ran(LOCAL, 2.0) + ran(AUTO, *[10.5] * 5)
