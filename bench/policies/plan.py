@@ -109,6 +109,7 @@ def _policies(*texts: str, dealt: str = "sel") -> tuple[Method, ...]:
 
 #: What speed-ups are told against, and what sets the target.
 REFERENCE = Method("DDP", "ddp", dealt="def")
+AUTO = Method("auto", policy="auto")
 SERVER_BSP = Method("BSP, parameter server", "served", "ssp(s=0)", dealt="def", servers=1)
 INJECTED = (0.5, 0.5)
 LOCAL_H = (4, 8, 16, 32, 64)
@@ -127,7 +128,7 @@ METHODS = (
     *_policies("selsync(delta=0.3, late=0)", "selsync(delta=0.5, late=0)", "selsync(quantile=0.9, late=0)"),
     *_policies("selsync(delta=0.3, late=0, smoothing=0.16)", "selsync(delta=0.3, late=1, smoothing=0.16)"),
     *_policies(*(f"selsync(quantile={quantile}, late=1)" for quantile in (0.9, 0.95, 0.98))),
-    *_policies("auto"),
+    AUTO,
 )
 
 #: With one rank that computes three times as long, where staleness shows.
@@ -250,7 +251,7 @@ def finalists(cell: Cell, rows: Sequence[Row]) -> list[Method]:
         return []
     first_s = {method: each[0]["time_s"] for method, each in found.items() if method.is_fixed and each[0]["reached"]}
     fastest = sorted(first_s.keys() - {REFERENCE}, key=first_s.__getitem__)[:FINALISTS]
-    return [method for method in running if method in (REFERENCE, *fastest) or method.policy == "auto"]
+    return [method for method in running if method in (REFERENCE, AUTO, *fastest)]
 
 
 def seeds_of(cell: Cell, method: Method, last: Sequence[Method]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policies import results
-from policies.plan import CELLS, REFERENCE, Cell, Method, Row, found_rate, is_searched, most_left, seeded
+from policies.plan import AUTO, CELLS, REFERENCE, Cell, Method, Row, found_rate, is_searched, most_left, seeded
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies-bench.md"
 
@@ -171,7 +171,7 @@ def verdicts(cell: Cell, rows: Sequence[Row]) -> Iterator[Verdict]:
         goal = f"SelSync with late flags at least {SELSYNC_TIMES:.0f} times as fast as DDP"
         yield compared(goal, cell, best, by_ddp, 1 / SELSYNC_TIMES)
     if "auto" in names:
-        auto = fastest(told, lambda method: method.policy == "auto" and not method.injected)
+        auto = fastest(told, lambda method: method == AUTO)
         fixed = fastest(told, lambda method: method.is_fixed, seeds=len(auto.rows) if auto else 0)
         yield compared("`auto` within 10 % of the best fixed policy", cell, auto, fixed, NEAR_BEST)
         yield compared("`auto` never more than 5 % slower than DDP", cell, auto, by_ddp, NEVER_SLOWER)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policies import results
 from policies.link import Measured, first_mbit, fitted_mbit
 from policies.plan import (
+    AUTO,
     CELLS,
     LINKS,
     METHODS,
@@ -36,8 +37,8 @@ T1, T3 = TASKS["t1"], TASKS["t3"]
 FULL, OTHER = CELLS["t1-2-paper"], CELLS["t1-4-even"]
 SLOW, MIDDLE, FAST = T1.learning_rates
 BY_NAME = {method.name: method for cell in CELLS.values() for method in cell.methods}
-AUTO, LOCAL, SELSYNC, FAILING = (
-    BY_NAME[name] for name in ("auto", "local_sgd(h=16)", "selsync(quantile=0.9, late=1)", "selsync(delta=0.3, late=0)")
+LOCAL, SELSYNC, FAILING = (
+    BY_NAME[name] for name in ("local_sgd(h=16)", "selsync(quantile=0.9, late=1)", "selsync(delta=0.3, late=0)")
 )
 
 
