@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
+from timesyncd.client.torch.lost import arrived
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.joblink import Kind
 
@@ -138,7 +139,7 @@ def _watched(
 
 
 def _first(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    return future.value()[0]
+    return arrived(future)[0]
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

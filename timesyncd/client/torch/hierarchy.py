@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from timesyncd.client.policy.groups import Group, Levels, checked
 from timesyncd.client.torch.averaging import chunked
+from timesyncd.client.torch.lost import line
 from timesyncd.errors import SyncError
 
 
@@ -133,9 +134,8 @@ def collective(doing: str, ranks: Iterable[int]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).partition("\n")[0].partition(". ")[0]
         raise SyncError(
-            f"{doing} among ranks {', '.join(map(str, ranks))} failed, one of them is gone or silent: {said}"
+            f"{doing} among ranks {', '.join(map(str, ranks))} failed, one of them is gone or silent: {line(error)}"
         ) from error
 
 

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import rpc
 from torch.distributed.rpc.functions import async_execution
 
+from timesyncd.client.torch.lost import line
 from timesyncd.client.torch.shard import Refused, Shard
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import SyncError
@@ -88,7 +89,7 @@ class Connection:
             value = asked.value()
         except RuntimeError as error:
             known = _here.failed if _here is not None else ""
-            raise SyncError(known or f"{_said(host)} is gone: {_line(error)}") from error
+            raise SyncError(known or f"{_said(host)} is gone: {line(error)}") from error
         if isinstance(value, Refused):
             raise SyncError(value.reason)
         return value
@@ -240,11 +241,7 @@ def _reported(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise SyncError(f"{what}: {_line(error)}") from error
-
-
-def _line(error: RuntimeError) -> str:
-    return str(error).partition("\n")[0]
+        raise SyncError(f"{what}: {line(error)}") from error
 
 
 def _said(name: str) -> str:

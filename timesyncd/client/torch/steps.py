@@ -12,6 +12,7 @@ import torch
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter
 from timesyncd.client.torch.ending import let_threads_finish
+from timesyncd.client.torch.lost import arrived
 from timesyncd.client.torch.stamps import DeviceStamps, HostStamps, Stamps
 from timesyncd.joblink import Kind
 
@@ -51,7 +52,7 @@ class Record:
     def follow_reduced(self, finished: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         """The same for an all-reduce of one tensor."""
         self.end = self.stamps.now()
-        return finished.value()[0]
+        return arrived(finished)[0]
 
     def known(self) -> bool:
         """Whether all its moments have come."""

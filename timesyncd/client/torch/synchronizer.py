@@ -32,6 +32,7 @@ from timesyncd.client.torch.averaging import Dense, Sender, local
 from timesyncd.client.torch.compression import compressor, run
 from timesyncd.client.torch.exchange import Exchange
 from timesyncd.client.torch.hierarchy import TwoLevel, two_level
+from timesyncd.client.torch.lost import lost
 from timesyncd.client.torch.metering import meter_ddp, metered
 from timesyncd.client.torch.pace import Pace
 from timesyncd.client.torch.replicas import Comparison, Differ, unite
@@ -47,8 +48,8 @@ class Synchronizer:
     """
     What `synchronized` gives: the policy at work, until it is closed.
 
-    Its hooks raise SyncError where a rank is gone, silent for the group's time-out, or out of step; no rank goes on alone. What DDP's own
-    reduction raises under `bsp` comes out of the backward pass as torch says it.
+    Its hooks raise SyncError where a rank is gone, silent for the group's time-out, or out of step; no rank goes on alone. What ends DDP's own
+    reduction under `bsp` comes out of the backward pass as a RuntimeError of torch's, which quotes the SyncError.
     """
 
     def __init__(
@@ -349,11 +350,8 @@ class Synchronizer:
         try:
             yield
         except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise SyncError(
-                f"job {self._job.name}, rank {self._job.rank}, step {self._course.step}: {what} failed: a rank is gone, or "
-                f"silent for the group's time-out ({reason}); restart the job from its last checkpoint"
-            ) from error
+            where = f"job {self._job.name}, rank {self._job.rank}, step {self._course.step}"
+            raise SyncError(f"{where}: {lost(what, error)}") from error
 
     def _detach(self) -> None:
         for hook in self._hooks:

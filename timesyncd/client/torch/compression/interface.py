@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch._C._distributed_c10d import GradBucket
 
+from timesyncd.client.torch.lost import arrived
+
 State = dict[str, Any]
 Future = torch.futures.Future[torch.Tensor]
 
@@ -57,4 +59,4 @@ class Compressor(Protocol):
 
 def run(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For `register_comm_hook(compressor, run)`, or `meter_ddp(job, ddp, hook=run, state=compressor)`."""
-    return state.hook(bucket)
+    return state.hook(bucket).then(arrived)

@@ -1,0 +1,35 @@
+"""A rank that is gone: torch says so in a RuntimeError of its own words; here it is one line that says what to do."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+
+from timesyncd.errors import SyncError
+
+_T = TypeVar("_T")
+
+
+def line(error: RuntimeError) -> str:
+    """Its first sentence: gloo goes on with advice."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0]
+
+
+def lost(doing: str, error: RuntimeError) -> str:
+    return (
+        f"{doing} failed: a rank is gone, or silent for the group's time-out ({line(error)}); "
+        "restart the job from its last checkpoint"
+    )
+
+
+def arrived(gradients: torch.futures.Future[_T]) -> _T:
+    """
+    The value of a finished reduction. Raises SyncError.
+
+    To be chained: the reducer tells only such a future's error in words, as a RuntimeError that quotes it.
+    """
+    try:
+        return gradients.value()
+    except RuntimeError as error:
+        raise SyncError(lost("reducing the gradients", error)) from error
