@@ -158,7 +158,8 @@ def load(path: Path, options_of: OptionsOf) -> Config:
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        hint = "; write it, or name yours with --config" if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
     return parse(data, options_of, str(path))

@@ -190,7 +190,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """
     One line, no traceback.
     """
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+    with pytest.raises(
+        ConfigError, match="cannot be read: No such file or directory; write it, or name yours with --config"
+    ):
         config.load(tmp_path / "none.toml", options_of)
 
 
