@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from lab import HOLDOVER_AFTER_NS, HUB, JOB, X_NS, Lab, Seen, ask, eventually, metric, rank_process
+from lab import HOLDOVER_AFTER_NS, HUB, JOB, X_NS, Lab, RankProcess, Seen, ask, eventually, metric, rank_process
 
 from timesyncd.bound import ClockStatus, Interval, Reference
 
@@ -88,9 +89,21 @@ def test_the_ranks_read_the_same_signals_from_shared_memory(lab: Lab, name: str)
 
 
 def test_the_barrier_becomes_timed(lab: Lab) -> None:
-    """Once the hub has planned it, both ranks hold until one agreed instant, and are released in time."""
+    """
+    Once the hub has planned it, both ranks hold until one agreed instant, and are released in time.
+
+    A busy machine's software timestamps put node-b's clock, 0.3 ms off, beyond the 1 ms of a timed barrier now and then, which
+    then stays plain for 10 s.
+    """
+
+    def seen(rank: RankProcess) -> tuple[dict[str, Any], dict[str, Any]]:
+        """With the plan, which says why it is plain."""
+        return rank.latest(), ask(lab.nodes[HUB], f"jobs/{JOB}")["plan"]
+
     for rank in lab.ranks.values():
-        verdict = eventually(rank.latest, lambda record: record["mode"] == "timed" and record["on_time"])
+        verdict, _ = eventually(
+            partial(seen, rank), lambda told: told[0]["mode"] == "timed" and told[0]["on_time"], within_s=240
+        )
 
         assert verdict["verdict_reason"] == ""
 
