@@ -47,7 +47,7 @@ def clocks() -> tuple[int, int]:
 
 def record(job: Job, step: int, verdict: Verdict) -> dict[str, Any]:
     before = clocks()
-    interval = job.clock.gm_now()
+    interval, reason = job.clock.explained()
     after = clocks()
     signals = job.signals()
     return {
@@ -59,7 +59,7 @@ def record(job: Job, step: int, verdict: Verdict) -> dict[str, Any]:
         "before": before,
         "interval": interval,
         "after": after,
-        "reason": job.clock.reason(),
+        "reason": reason,
         "signals": None if signals is None else dataclasses.asdict(signals),
         "marks_lost": job.meter.lost,
     }

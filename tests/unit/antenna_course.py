@@ -82,8 +82,8 @@ class Utc:
     @classmethod
     def of(cls, clock: Clock) -> Utc:
         before_ns = time.time_ns()
-        interval = clock.now()
-        return cls(interval, clock.reason(Reference.UTC), (before_ns, time.time_ns()))
+        interval, reason = clock.explained(Reference.UTC)
+        return cls(interval, reason, (before_ns, time.time_ns()))
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,10 @@ class Seen:
     def of(cls, clock: Clock) -> Seen:
         bound = clock.snapshot()
         before_ns = time.time_ns(), boottime_ns()
-        interval = clock.gm_now()
+        interval, reason = clock.gm_now(), ""
+        if interval.status is not ClockStatus.SYNCHRONIZED:
+            interval, reason = clock.explained()
         after_ns = time.time_ns(), boottime_ns()
-        reason = clock.reason()
         same = bound is not None and clock.snapshot() == bound
         return cls(
             interval,

@@ -90,7 +90,7 @@ class BrokenClock:
     def gm_now(self) -> NoReturn:
         raising()
 
-    def reason(self) -> NoReturn:
+    def explained(self) -> NoReturn:
         raising()
 
 

@@ -37,7 +37,7 @@ UNKNOWN = Interval(None, None, ClockStatus.UNKNOWN, Reference.TAI)
 def stretches(looks: list[Interval], aim: waiting.Aim, t: int) -> tuple[list[int], Waited]:
     """What a wait that sees this, one after the other, would still sleep each time, and its verdict."""
     rest: Iterator[Interval] = iter(looks)
-    wait = Wait(lambda: next(rest), lambda: "why", aim, t, timeout_s=100)
+    wait = Wait(lambda: next(rest), lambda: (UNKNOWN, "why"), aim, t, timeout_s=100)
     naps = [until_ns - time.monotonic_ns() for until_ns in wait]
     return naps, wait.waited
 

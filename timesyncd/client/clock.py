@@ -106,8 +106,13 @@ class Clock:
         return self._carefully(Reference.TAI)[0]
 
     def reason(self, reference: Reference = Reference.GRANDMASTER) -> str:
-        """Why the status is not SYNCHRONIZED; empty when it is."""
+        """Why the status is not SYNCHRONIZED; empty when it is. Of an interval taken before it may not speak: see `explained`."""
         return self._carefully(reference)[1].text
+
+    def explained(self, reference: Reference = Reference.GRANDMASTER) -> Translation:
+        """This moment's interval and its reason, of one reading: nothing is published, and no limit passed, between the two."""
+        interval, reason = self._carefully(reference)
+        return Translation(interval, reason.text)
 
     def snapshot(self) -> ErrorBound | None:
         """All that the daemon published last; None when there is nothing to believe."""
@@ -223,7 +228,7 @@ class Clock:
         raise TypeError(f"{type(t).__name__} has no scale: say which it is on by UtcNs(t), TaiNs(t) or GmNs(t)")
 
     def _wait(self, t: Moment, aim: Aim, timeout_s: float) -> Wait:
-        return Wait(self._asked(t), lambda: self.reason(t.reference), aim, int(t), timeout_s)
+        return Wait(self._asked(t), lambda: self.explained(t.reference), aim, int(t), timeout_s)
 
     def _state(self, reference: Reference) -> Change:
         interval, reason = self._carefully(reference)

@@ -52,7 +52,7 @@ def _boot_minus_mono() -> Pair:
 
 
 class Translation(NamedTuple):
-    """What a reference's clock showed at a past moment; `reason`: why that is not known, or not known better."""
+    """What a reference's clock showed at a moment; `reason`: why that is not known, or not known better."""
 
     interval: Interval
     reason: str

@@ -98,10 +98,10 @@ def _own_clock(job: Job) -> tuple[int | None, str]:
     signals = job.signals()
     if signals is not None and signals.one_clock:
         return GRANULARITY_NS, ""
-    interval = job.clock.gm_now()
+    interval, reason = job.clock.explained()
     if interval.status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
         return half_width_ns(interval), ""
-    return None, job.clock.reason()
+    return None, reason
 
 
 def offered(job: Job, step: int) -> Offer:

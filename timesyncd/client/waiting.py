@@ -97,7 +97,7 @@ class Wait:
     """
 
     now: Callable[[], Interval]
-    reason: Callable[[], str]
+    explained: Callable[[], tuple[Interval, str]]
     aim: Aim
     t: int
     timeout_s: float
@@ -114,11 +114,12 @@ class Wait:
 
     def _look(self) -> int | None:
         """How long it is. The verdict is ready at each look, because code that did not just run costs microseconds."""
-        interval = self.now()
+        interval, reason = self.now(), ""
+        if interval.status is not ClockStatus.SYNCHRONIZED:
+            interval, reason = self.explained()
         shown_ns = shown(interval)
         left_ns, reached = self.aim(interval, shown_ns, self.t)
         lateness_ns = None if shown_ns is None else shown_ns - self.t
-        reason = "" if interval.status is ClockStatus.SYNCHRONIZED else self.reason()
         self.waited = Waited(reached, lateness_ns, interval, reason)
         return left_ns
 

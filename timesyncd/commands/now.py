@@ -20,13 +20,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """0 when the grandmaster's interval is known, else 1."""
     clock = Clock(args.runtime_dir)
-    intervals = [clock.gm_now(), clock.now()]
+    gm, utc = clock.explained(Reference.GRANDMASTER), clock.explained(Reference.UTC)
     if args.json:
-        print(json.dumps({i.reference.value: _fields(i, clock.reason(i.reference)) for i in intervals}))
+        print(json.dumps({interval.reference.value: _fields(interval, reason) for interval, reason in (gm, utc)}))
     else:
-        for interval in intervals:
-            print(line(interval, clock.reason(interval.reference)))
-    return 0 if intervals[0].earliest is not None else 1
+        for interval, reason in (gm, utc):
+            print(line(interval, reason))
+    return 0 if gm.interval.earliest is not None else 1
 
 
 _NAMES = {Reference.GRANDMASTER: "grandmaster", Reference.UTC: "UTC"}
