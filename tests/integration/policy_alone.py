@@ -98,8 +98,8 @@ def weighted(tensors: Sequence[torch.Tensor], weights: Sequence[float] | None = 
     return torch.stack([tensor * share for tensor, share in zip(tensors, shares, strict=True)]).sum(0)
 
 
-def bsp(alone: Alone, steps: int) -> None:
-    for step in range(steps):
+def bsp(alone: Alone, steps: int, first: int = 0) -> None:
+    for step in range(first, steps):
         alone.backward(step)
         alone.average_gradients()
         alone.update()

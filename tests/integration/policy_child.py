@@ -233,6 +233,18 @@ def momentum_united(folder: Path) -> Facts:
     return facts
 
 
+def gathered(folder: Path) -> Facts:
+    """Told to change in the middle of an interval: the gradients up to there make one update."""
+    alone, run = Alone(linear, momentum, dist.get_world_size()), Run("accumulate(k=20)", folder, optimize=momentum)
+    if dist.get_rank() == 0:
+        run.sync.use("bsp")
+    run.train(0, 10)
+    turned = run.policies.index("bsp")
+    policy_alone.accumulated(alone, turned, turned)
+    policy_alone.bsp(alone, 10, turned)
+    return {"policies": run.policies} | run.said(alone)
+
+
 def conserved(folder: Path) -> Facts:
     """The sum over the ranks, as an averaging behind the scenes begins and ends: gradients that do not depend on parameters."""
     run = Run("local_sgd(h=5, delay=3)", folder, linear, plain)
@@ -336,7 +348,7 @@ def shards(replica: Sequence[torch.Tensor], place: int) -> list[torch.Tensor]:
 
 SCENES = {
     scene.__name__: scene
-    for scene in (numbers, selsync, modules, switched, momentum_united, conserved, saved, resumed, mesh)
+    for scene in (numbers, selsync, modules, switched, momentum_united, gathered, conserved, saved, resumed, mesh)
 }
 
 

@@ -31,7 +31,14 @@ def run(folder: Path, *scenes: str, world_size: int = 2) -> Said:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Said:
     return run(
-        tmp_path_factory.mktemp("two"), "numbers", "selsync", "modules", "switched", "momentum_united", "conserved"
+        tmp_path_factory.mktemp("two"),
+        "numbers",
+        "selsync",
+        "modules",
+        "switched",
+        "momentum_united",
+        "gathered",
+        "conserved",
     )
 
 
@@ -140,6 +147,14 @@ def test_a_momentum_of_one_number_is_made_one_as_well(two: Said) -> None:
     """A bias of one output: ten steps of BSP after fifty local ones leave it equal."""
     ranks = [rank["momentum_united"] for rank in two]
     assert ranks[0]["policies"][-1] == "bsp"
+    assert_same(ranks, "hashes")
+
+
+def test_gathered_gradients_are_not_lost_in_a_change(two: Said) -> None:
+    """Four or five of them make one update, and BSP goes on from there with its momentum."""
+    ranks = [rank["gathered"] for rank in two]
+    assert ranks[0]["policies"][-1] == "bsp" and ranks[0]["policies"][3] == "accumulate(k=20)"
+    assert max(rank["off"] for rank in ranks) < ROUNDING
     assert_same(ranks, "hashes")
 
 

@@ -177,6 +177,14 @@ def test_every_policy_gives_way_to_every_other(text: str, wish: str) -> None:
     assert set(said[turned:]) == {str(parse(wish))}
 
 
+def test_what_was_gathered_makes_an_update_before_another_policy_begins() -> None:
+    """In the last step under the former one, wherever its interval was; and then the new one counts from there."""
+    said = told("accumulate(k=50)", s20="accumulate(k=3)")
+    turned = [each[-1] for each in said].index("accumulate(k=3)")
+
+    assert synced(said) == [turned - 1, *range(turned + 2, STEPS, 3)]
+
+
 def test_flags_that_are_on_their_way_in_a_change_are_not_lost() -> None:
     """A flag of step 20 under late=4 still counts under the next policy, where it takes flags."""
     said = told("selsync(delta=0.3, late=4)", {20}.__contains__, s17="selsync(delta=0.5, late=0)")

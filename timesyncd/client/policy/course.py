@@ -78,6 +78,8 @@ class Course:
         for said in rows:
             in_step(said)
             self._hear_rate(said[0])
+        if isinstance(self.strategy.policy, Accumulate) and self._wanted(rows) is not None:
+            return Decision.SYNC  # what was gathered makes its update before another policy begins
         seen = Seen(
             step=self.step,
             since=self.since,
@@ -111,13 +113,16 @@ class Course:
 
     def turn(self, rows: Sequence[Sequence[Row]]) -> Strategy | None:
         """The policy that rank 0 was told meanwhile, from the next step on; None: the same. Ranks read it in the same rows."""
-        for said in rows:
-            if said[0].wish > self.wish:
-                self.wish = said[0].wish
-                wanted = parse(said[0].text)
-                if wanted != self.strategy:
-                    return wanted
-        return None
+        wanted = self._wanted(rows)
+        self.wish = max([self.wish, *(said[0].wish for said in rows)])
+        return wanted
+
+    def _wanted(self, rows: Sequence[Sequence[Row]]) -> Strategy | None:
+        """By rank 0's newest row, if it has heard of another policy since the last turn."""
+        if not rows or rows[-1][0].wish <= self.wish:
+            return None
+        wanted = parse(rows[-1][0].text)
+        return None if wanted == self.strategy else wanted
 
     def next_step(self, decision: Decision) -> None:
         self.step += 1
