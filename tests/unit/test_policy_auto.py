@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 
@@ -96,13 +97,39 @@ def test_like_data_is_averaged_seldom_or_behind_the_scenes(ratio: float, text: s
     assert [parse(choice.text).policy for _, choice in world.changes[:1]] == [LocalSGD(16)]
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(0.2, "bsp"), (1.0, "local_sgd(h=4)"), (8.0, "local_sgd(h=16) + fp16")])
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0.2, "bsp"), (1.9, "bsp"), (2.0, "local_sgd(h=8)"), (8.0, "local_sgd(h=16) + fp16")]
+)
 def test_different_data_is_averaged_at_once(ratio: float, text: str) -> None:
-    """Where the loss jumps when replicas are averaged none may be late, and each costs a quarter of the computing between two."""
+    """Where the loss jumps when replicas are averaged none may be late, and each costs a quarter of the computing between two; or it is BSP."""
     world = World(ratio, drift=0.4).run(100)
 
     assert world.text == text
     assert all("delay" not in choice.text for _, choice in world.changes)
+
+
+def test_two_averagings_that_mislead_do_not_lead_back_for_good() -> None:
+    """Now and then alike data looks different in two of them: after 384 steps of BSP two others are looked at, and then it lasts."""
+    world = World(1.0, drift=0.3).run(10)
+    first, world.drift = world.text, -0.03
+    world.run(200)
+
+    assert first == "bsp"
+    assert [choice.text for _, choice in world.changes] == [
+        "local_sgd(h=16)",
+        "bsp",
+        "local_sgd(h=16)",
+        "local_sgd(h=20)",
+    ]
+    assert 48 <= world.changes[2][0] - world.changes[1][0] <= 49
+
+
+def test_different_data_is_tried_anew_ever_less_often() -> None:
+    """After 48 looks, after 96, after 192: what it costs goes to nothing."""
+    world = World(1.0, drift=0.5).run(500)
+    tried = [look for look, choice in world.changes if choice.text == "local_sgd(h=16)"]
+
+    assert [later - earlier for earlier, later in pairwise(tried)] == [50, 98, 194]
 
 
 @pytest.mark.parametrize("ratio", [0.3, 4.0, 30.0])
@@ -151,6 +178,16 @@ def test_without_a_loss_that_is_a_number_it_is_bsp(losses: float, why: str) -> N
 
     assert world.text == "bsp"
     assert why in world.changes[-1][1].why
+
+
+def test_a_loss_that_rises_while_nothing_is_known_of_averagings_is_taken_back() -> None:
+    """The guard may act before any averaging has told something."""
+    world = World(3.0, drift=math.nan).run(23, loss_factor=1.1)
+    world.drift = -0.03
+    world.run(40)
+
+    assert [choice.text for _, choice in world.changes][:2] == ["local_sgd(h=16) + fp16", "local_sgd(h=6) + fp16"]
+    assert "the loss rose from" in world.changes[1][1].why
 
 
 def test_losses_that_are_told_now_and_then_lead_back() -> None:

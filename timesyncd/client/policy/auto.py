@@ -5,7 +5,8 @@ one of its own, sees the same rows, and says the same.
 It begins as BSP. Where that makes ranks wait it tries some averagings and looks what they do to the loss. Replicas of ranks that see alike data
 are better averaged than alone: then they are averaged seldom, so that it costs little, and behind the scenes where even the longest interval would
 cost much. Replicas of ranks that see different data drift apart, and the loss jumps when they are averaged: then each averaging is
-waited for, as often as costs a quarter of what computing does. What makes the loss rise all the same is taken back, in the end to BSP.
+waited for, as often as costs a quarter of what computing does; or it is BSP, where that takes little longer a step, since its steps teach more.
+What makes the loss rise all the same is taken back, in the end to BSP.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ JUMP = 0.1
 #: A loss that averaging took to nothing.
 LEAST_JUMP = -0.99
 
-#: Drifting replicas that are not averaged in each step need a fifth more steps or so: not worth it below this ratio of transfer to computing.
-DRIFT_WORTH = 0.5
+#: Drifting replicas, averaged as seldom as pays, need 1.6 to 2 times BSP's steps (sorted digits): not worth it where a transfer takes fewer steps.
+DRIFT_WORTH = 2.0
 
 #: An averaging of different data is as often as costs this part of the computing: on sorted digits, twice as often took a sixth longer.
 COSTS_APART = 0.25
@@ -62,7 +63,8 @@ REMEMBERED = 9
 #: An interval is changed when another one is better by this factor and by two steps, and not within so many looks.
 CHANGE_BY, LOOKS_BETWEEN = 1.5, 4
 
-#: After so many looks averagings are tried anew, and after twice as many again, and so on: replicas that drift show it better later.
+#: After so many looks averagings are tried anew, and after twice as many again, and so on: replicas that drift show it better later, and two
+#: averagings may have misled.
 TRY_ANEW = 48
 
 
@@ -107,7 +109,7 @@ class Controller:
     """`look` is called with the rows of all ranks, at the same steps on all of them."""
 
     def __init__(self) -> None:
-        self._stage: _Local | Literal["bsp", "back"] = "bsp"
+        self._stage: _Local | Literal["bsp", "apart", "back"] = "bsp"
         self._h, self._delay = 1, 0
         self._half = False
         self._longest = LONGEST
@@ -141,7 +143,8 @@ class Controller:
 
     def _guarded(self, losses: Sequence[float]) -> Choice | None:
         self._silent = 0 if losses else self._silent + 1
-        if self._stage == "bsp" and not losses:
+        is_local = self._stage not in ("bsp", "apart")
+        if not is_local and not losses:
             return None
         if self._silent >= SILENT_LOOKS:
             return self._back("no loss is told any more: call saw(loss) in each step")
@@ -155,7 +158,7 @@ class Controller:
             return None
         mean, error = statistics.fmean(self._losses), statistics.stdev(self._losses) / math.sqrt(MEAN_OF)
         lowest, its_error = self._lowest = min(self._lowest, (mean, error))
-        if self._stage == "bsp" or mean - lowest <= max(RISE * lowest, ERRORS * math.hypot(error, its_error)):
+        if not is_local or mean - lowest <= max(RISE * lowest, ERRORS * math.hypot(error, its_error)):
             return None
         return self._restrained(f"the loss rose from {lowest:.3g} to {mean:.3g}")
 
@@ -173,11 +176,12 @@ class Controller:
             return self._tried(statistics.fmean(row.wait_ns for row in rows) / self._computing[-1])
         if self._stage == "tried":
             return self._settled()
-        if self._since_tried >= self._try_anew and self._stage == "behind":
+        if self._since_tried >= self._try_anew and self._stage in ("behind", "apart"):
             self._jumps.clear()
             self._since_tried, self._try_anew = 0, 2 * self._try_anew
             return self._local("tried", TRIED_EVERY, "to see anew what averagings do to the loss")
-        return self._adjusted() if self._looks >= LOOKS_BETWEEN and self._transfers else None
+        is_due = self._stage != "apart" and self._looks >= LOOKS_BETWEEN and self._transfers
+        return self._adjusted() if is_due else None
 
     def _tried(self, waited: float) -> Choice | None:
         """From BSP, whose waiting is at most what an averaging takes."""
@@ -190,11 +194,13 @@ class Controller:
         if len(self._jumps) < TRIED_LOOKS or not self._transfers:
             silent = "what averaging does to the loss is not told: call saw(loss) in each step, with a loss above zero"
             return self._back(silent) if self._looks >= SILENT_LOOKS else None
-        if self._drifts() and self._ratio() < DRIFT_WORTH:
-            return self._back(self._told())
+        if self._is_slower_than_bsp():
+            return self._apart()
         return self._local(*self._wanted(), self._told())
 
     def _adjusted(self) -> Choice | None:
+        if self._is_slower_than_bsp():
+            return self._apart()
         stage, h = self._wanted()
         wanted, now = (self._hidden(), self._delay) if stage == "behind" else (h, self._h)
         is_near = 1 / CHANGE_BY < wanted / max(1, now) < CHANGE_BY or abs(wanted - now) < 2
@@ -210,11 +216,18 @@ class Controller:
 
     def _told(self) -> str:
         data = "ranks see different data: " if self._drifts() else ""
-        changed = math.expm1(statistics.fmean(self._jumps))
+        changed = math.expm1(self._jump())
         return f"{data}averaging changes the loss by {changed:+.0%} and takes {self._ratio():.2g} steps"
 
     def _drifts(self) -> bool:
-        return statistics.fmean(self._jumps) > JUMP
+        return self._jump() > JUMP
+
+    def _jump(self) -> float:
+        """The logarithm of what averagings multiply the loss by; while none told, nothing."""
+        return statistics.fmean(self._jumps) if self._jumps else 0.0
+
+    def _is_slower_than_bsp(self) -> bool:
+        return self._drifts() and not self._half and self._ratio() < DRIFT_WORTH
 
     def _ratio(self) -> float:
         """How many steps a transfer takes."""
@@ -238,6 +251,12 @@ class Controller:
         half = " + fp16" if self._half else ""
         delay = f", delay={self._delay}" if self._delay else ""
         return Choice(f"local_sgd(h={h}{delay}){half}", why)
+
+    def _apart(self) -> Choice:
+        """BSP until averagings are tried anew."""
+        why = f"{self._told()}; BSP learns faster"
+        self._stage, self._since_tried = "apart", 0
+        return Choice("bsp", why)
 
     def _back(self, why: str) -> Choice:
         self._stage = "back"

@@ -36,6 +36,7 @@ class Pace:
         self._waiting: list[int] = []
         self._transfers: list[int] = []
         self._losses: list[tuple[int, torch.Tensor, bool]] = []
+        self._told_before = 0
         self._step = 0
         self._is_common = True
         self._is_forward = False
@@ -73,13 +74,14 @@ class Pace:
             compute_ns=int(statistics.median(self._computing)) if self._computing else 0,
             wait_ns=sum(self._waiting) // max(1, len(self._waiting)),
             transfer_ns=min(self._transfers, default=None),
-            loss=_mean([loss for _, loss, is_common in losses if is_common]),
+            loss=_mean([loss for _, loss, is_common in losses[self._told_before :] if is_common]),
             jump=_jump(losses),
         )
         for kept in (self._computing, self._waiting, self._transfers):
             kept.clear()
         # The last one is what the next row's first is compared with; it counts once.
-        self._losses = [(step, loss, False) for step, loss, _ in self._losses[-1:]]
+        self._losses = self._losses[-1:]
+        self._told_before = len(self._losses)
         return told
 
 
@@ -88,11 +90,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _jump(losses: Sequence[tuple[int, float, bool]]) -> float:
-    """From the step before an averaging to the one after it; NaN where neither is known."""
+    """From the step before an averaging to the one after it; NaN where neither is known. Parameters that were common before tell nothing."""
     pairs = [
         (before, after)
-        for (step, before, _), (later, after, is_common) in pairwise(losses)
-        if is_common and later == step + 1
+        for (step, before, was_common), (later, after, is_common) in pairwise(losses)
+        if is_common and not was_common and later == step + 1
     ]
     before, after = math.fsum(pair[0] for pair in pairs), math.fsum(pair[1] for pair in pairs)
     return (after - before) / before if pairs and before > 0 else math.nan
