@@ -7,6 +7,7 @@ docs/policies-bench.md from the rows of results.jsonl.
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,13 +27,19 @@ SELSYNC = (
     "selsync(quantile=0.98, late=1)",
 )
 
+#: Slower than any.
+FAILED_S = 1e9
+
+#: How often seeds are drawn anew to see what a ratio of medians is worth, and the part that is left out on each side.
+DRAWN, OUTSIDE = 2000, 0.05
+
 HEAD = """\
 # When to synchronize: what each policy costs and gains
 
 Made by `make bench-policies` (each part, until it says that it is done) and then `make bench-policies PART=table`, from
 `bench/policies/results.jsonl`; `bench/policies/README.md` says how it is measured. Times are to the target, evaluations not counted: medians, then
 the range over the seeds. *Times DDP* is DDP's median through the method's. A time in italics is of a single seed. *Failed* is a run that did not reach the target
-within its limit, mostly 1.5 times DDP's median.
+within its limit, mostly 1.5 times DDP's median. Seeds scatter: behind each ratio of a goal stand the middle nine tenths of what it is when the seeds are drawn anew, with replacement.
 """
 
 COLUMNS = ("method", "reached", "time to target, s", "times DDP", "steps", "LSSR", "sent, MB a rank", "not computing", "best", "learning rate")  # fmt: skip
@@ -52,12 +59,12 @@ class Summary:
 
     @property
     def median_s(self) -> float | None:
-        """A seed that failed counts as slower than all others."""
-        if not self.rows or 2 * len(self.reached) <= len(self.rows):
-            return None
-        times = sorted(row["time_s"] for row in self.reached)
-        times += [float("inf")] * (len(self.rows) - len(times))
-        return float(times[len(times) // 2])
+        return statistics.median_high(self.times) if 2 * len(self.reached) > len(self.rows) else None
+
+    @property
+    def times(self) -> list[float]:
+        """By seed; one that failed counts as slower than all others."""
+        return [float(row["time_s"]) if row["reached"] else FAILED_S for row in self.rows]
 
     def middle(self, name: str) -> float | None:
         found = [row[name] for row in self.rows if row.get(name) is not None]
@@ -156,8 +163,21 @@ def compared(goal: str, cell: Cell, ours: Summary | None, other: Summary | None,
     if ours is None or ours.median_s is None:
         return Verdict(goal, cell, False, f"failed; {other.method.name} took {other.median_s:.1f} s")
     ratio, seeds = ours.median_s / other.median_s, min(len(ours.rows), len(other.rows))
-    told = f"{ours.median_s:.1f} s, {other.method.name} {other.median_s:.1f} s: {ratio:.2f} times, of {seeds} seed{'s' * (seeds > 1)}"
+    range_text = "of 1 seed" if seeds == 1 else "({:.2f} to {:.2f}), of {} seeds".format(*scatter(ours, other), seeds)
+    told = f"{ours.median_s:.1f} s, {other.method.name} {other.median_s:.1f} s: {ratio:.2f} times {range_text}"
     return Verdict(goal, cell, ratio <= limit, told)
+
+
+def scatter(ours: Summary, other: Summary) -> tuple[float, float]:
+    """Of the ratio of their medians, by the bootstrap (Efron, 1979)."""
+    drawn = random.Random(0)
+
+    def median_s(each: Summary) -> float:
+        return statistics.median_high(drawn.choices(each.times, k=len(each.times)))
+
+    ratios = sorted(median_s(ours) / median_s(other) for _ in range(DRAWN))
+    left_out = round(OUTSIDE * DRAWN)
+    return ratios[left_out], ratios[-1 - left_out]
 
 
 def verdicts(cell: Cell, rows: Sequence[Row]) -> Iterator[Verdict]:

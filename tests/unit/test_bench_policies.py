@@ -29,7 +29,7 @@ from policies.plan import (
     pending,
 )
 from policies.run import Part, outcome
-from policies.table import line, page, summaries, verdicts
+from policies.table import line, page, scatter, summaries, verdicts
 
 from timesyncd.client.policy.written import parse
 
@@ -301,7 +301,19 @@ def test_auto_is_compared_with_methods_of_as_many_seeds() -> None:
     """One lucky run of Local SGD is none; the verdict says how many seeds there were."""
     rows = ran(REFERENCE, *[40.0] * 5) + ran(SELSYNC, *[10.0] * 5) + ran(LOCAL, 2.0) + ran(AUTO, *[10.5] * 5)
     _, auto, _ = verdicts(FULL, rows)
-    assert (auto.held, auto.told) == (True, f"10.5 s, {SELSYNC.name} 10.0 s: 1.05 times, of 5 seeds")
+    assert (auto.held, auto.told) == (True, f"10.5 s, {SELSYNC.name} 10.0 s: 1.05 times (1.05 to 1.05), of 5 seeds")
+
+
+def test_a_ratio_is_told_with_its_scatter() -> None:
+    """Of two methods alike to their seeds it lies around 1, and is no wider than the seeds are apart; a seed that failed is beyond all."""
+    times_s = 8.0, 10.0, 9.0, 12.0, 11.0
+    rows = ran(REFERENCE, *times_s) + ran(LOCAL, *times_s) + ran(AUTO, 8.0, 10.0, 9.0, None, None)
+    ddp, local, auto = summaries(FULL, rows)
+    low, high = scatter(local, ddp)
+
+    assert 8 / 12 <= low < 0.95 and 1.05 < high <= 12 / 8
+    assert scatter(auto, ddp)[0] < 1.1
+    assert scatter(auto, ddp)[1] > 1_000
 
 
 def test_an_auto_that_fails_misses_its_goals() -> None:
