@@ -69,14 +69,18 @@ def shown(identity: Identity) -> dict[str, Any]:
 
 
 async def reason_of_refusal(refused: MqttLink, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log says of a link that tries twice and never comes in."""
+    """What the link's log says of one that tries twice and never comes in."""
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(refused):
             await eventually(lambda: refused._failures >= 2)
             was_connected = refused.connected
 
     assert not was_connected
-    return [record.getMessage().partition("lost: ")[2] for record in caplog.records]
+    return [
+        record.getMessage().partition("lost: ")[2]
+        for record in caplog.records
+        if record.name == "timesyncd.mqtt.client"
+    ]
 
 
 async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, server: Identity) -> None:

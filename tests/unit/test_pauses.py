@@ -19,10 +19,10 @@ ONE_CLOCK = Signals(world_size=2, steps_complete=1, steps_incomplete=0, alignmen
 
 
 def job(signals: Signals | None = ONE_CLOCK) -> Any:
-    def gm_now() -> None:
+    def explained() -> None:
         raise RuntimeError("no clock")
 
-    clock = SimpleNamespace(gm_now=gm_now)
+    clock = SimpleNamespace(explained=explained)
     return SimpleNamespace(rank=0, signals=lambda: signals, plan=Plan, clock=clock)
 
 
