@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from policies.plan import HARNESS, Cell, Row
+from policies.plan import HARNESS, LINKS, Cell, Row
 
 FILE = Path(__file__).with_name("results.jsonl")
 
@@ -34,6 +34,13 @@ def link_row(cell: Cell, rows: list[Row]) -> Row | None:
     """The newest of this version: {"rate_mbit": None = unshaped, "compute_ms", "communication_ms", "ratio"}."""
     found = [row for row in rows if row["kind"] == "link" and row["version"] == f"{HARNESS}" and cell.is_of(row)]
     return found[-1] if found else None
+
+
+def twin(cell: Cell, rows: list[Row]) -> Cell | None:
+    """The cell that has the same link, and so is run instead: of `free` the `even` one, where an unshaped link has its ratio already."""
+    even = Cell(cell.task, cell.ranks, LINKS["even"])
+    link = link_row(even, rows)
+    return even if cell.link == LINKS["free"] and link is not None and link["rate_mbit"] is None else None
 
 
 def target_of(cell: Cell, rows: list[Row]) -> float | None:

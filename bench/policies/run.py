@@ -85,11 +85,11 @@ def measured(ranks: Ranks) -> tuple[Measured, int]:
 
 
 def calibrated(part: Part) -> Measured:
-    """The nearest of some tries; unshaped where that has the wanted ratio already."""
+    """The nearest of some tries; unshaped where that has the wanted ratio already, or is near it."""
     ratio = part.cell.link.ratio
     with part.open(None) as ranks:
         free, nbytes = measured(ranks)
-    if ratio is None or free.ratio >= ratio:
+    if ratio is None or free.ratio * NEAR > ratio:
         return free
     tried: list[Measured] = []
     rate_mbit: float | None = first_mbit(ratio, free, nbytes, part.cell.ranks)
@@ -212,6 +212,9 @@ def work(part: Part) -> None:
 def overview(path: Path) -> None:
     rows = results.read(path)
     for cell in CELLS.values():
+        if twin := results.twin(cell, rows):
+            print(f"{cell.name:12} has the link of {twin.name}")
+            continue
         waiting = 0 if cell.is_full else sum(not is_searched(cell, method, rows) for method in cell.methods)
         done = sum(len(rows_of(cell, method, rows)) for method in cell.methods)
         behind = f", {waiting} of them after part {cell.full.name}" if waiting else ""
@@ -228,7 +231,11 @@ def main() -> None:
         overview(options.results)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that ranks and namespaces go as well
-    work(Part(CELLS[options.part], options.results, time.monotonic() + 60 * options.minutes))
+    part = Part(CELLS[options.part], options.results, time.monotonic() + 60 * options.minutes)
+    if twin := results.twin(part.cell, part.rows):
+        print(f"{part.cell.name} has the link of {twin.name}: run that")
+        return
+    work(part)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,8 @@ def _ratio(reference_s: float | None, median_s: float | None) -> str:
 
 def section(cell: Cell, rows: list[Row]) -> str:
     """Empty where nothing was run."""
+    if twin := results.twin(cell, rows):
+        return f"## {cell.name}\n\nThat is {twin.name}: its link needed no shaping.\n"
     told = summaries(cell, rows)
     link = results.link_row(cell, rows)
     if not told or link is None:

@@ -334,6 +334,17 @@ def test_the_page_says_the_ratio_with_the_figures() -> None:
     assert "t2-2-paper" not in text
 
 
+def test_a_link_that_needs_no_shaping_is_run_once() -> None:
+    """An unshaped link whose ratio is above 1 already is `even` and `free`; where `even` is shaped they are two, and `paper` is never one of them."""
+    even, free = CELLS["t1-2-even"], CELLS["t1-2-free"]
+    shaped = link_and_target(even)
+    unshaped = [row | {"rate_mbit": None} for row in shaped]
+
+    assert [results.twin(free, rows) for rows in ([], shaped, unshaped)] == [None, None, even]
+    assert [results.twin(cell, unshaped) for cell in (even, FULL, CELLS["t1-4-free"])] == [None] * 3
+    assert "## t1-2-free\n\nThat is t1-2-even: its link needed no shaping." in page(unshaped)
+
+
 def test_cells_are_all_tasks_ranks_and_links() -> None:
     """One of each task is full: 2 ranks, the paper's ratio."""
     assert len(CELLS) == len(TASKS) * 2 * len(LINKS)
