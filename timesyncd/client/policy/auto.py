@@ -30,11 +30,18 @@ TRIED_EVERY, TRIED_LOOKS = 16, 2
 #: and more than this in one case of 15; with half of the classes on each rank 0.8, and less in one case of 60.
 JUMP = 0.1
 
+#: Above this it is beyond doubt: no mean was above 0.2 with alike data, and with a half or a quarter of the classes on each rank none of the first
+#: two tries was below 0.4.
+JUMP_SURE = 0.3
+
 #: A loss that averaging took to nothing.
 LEAST_JUMP = -0.99
 
 #: Drifting replicas, averaged as seldom as pays, need 1.6 to 2 times BSP's steps (sorted digits): not worth it where a transfer takes fewer steps.
 DRIFT_WORTH = 2.0
+
+#: Ranks in BSP wait for one another too, not for transfers alone: that a link has become slow is beyond doubt where they wait for so many steps.
+WAITED_SURE = 4.0
 
 #: An averaging of different data is as often as costs this part of the computing: on sorted digits, twice as often took a sixth longer.
 COSTS_APART = 0.25
@@ -64,7 +71,7 @@ REMEMBERED = 9
 CHANGE_BY, LOOKS_BETWEEN = 1.5, 4
 
 #: After so many looks averagings are tried anew, and after twice as many again, and so on: replicas that drift show it better later, and two
-#: averagings may have misled.
+#: averagings may have misled. Two that were beyond doubt did not: there BSP stays until the link has become slow.
 TRY_ANEW = 48
 
 
@@ -120,6 +127,7 @@ class Controller:
         self._lowest = math.inf, 0.0
         self._computing: deque[int] = deque(maxlen=REMEMBERED)
         self._transfers: deque[int] = deque(maxlen=REMEMBERED)
+        self._waited: deque[float] = deque(maxlen=REMEMBERED)
         self._jumps: deque[float] = deque(maxlen=REMEMBERED)
 
     def look(self, rows: Sequence[Measured]) -> Choice | None:
@@ -129,15 +137,17 @@ class Controller:
         self._looks += 1
         self._since_tried += 1
         self._measure(rows)
-        return self._guarded([row.loss for row in rows if not math.isnan(row.loss)]) or self._chosen(rows)
+        return self._guarded([row.loss for row in rows if not math.isnan(row.loss)]) or self._chosen()
 
     def _measure(self, rows: Sequence[Measured]) -> None:
         self._computing.append(max(1, statistics.median_low(row.compute_ns for row in rows)))
+        self._waited.append(statistics.fmean(row.wait_ns for row in rows) / self._computing[-1])
         known = [row.transfer_ns for row in rows if row.transfer_ns is not None]
         if len(known) == len(rows):
             self._transfers.append(min(known))  # the last to come waited for nobody
         jumps = [row.jump for row in rows if not math.isnan(row.jump)]
-        if jumps and self._stage != "behind":  # there replicas are never averaged as they are
+        # Behind the scenes replicas are never averaged as they are; on the way to BSP they are after a few steps, which tells less.
+        if jumps and self._stage not in ("behind", "apart"):
             # In logarithms what is but noise cancels out.
             self._jumps.append(statistics.fmean(math.log1p(max(jump, LEAST_JUMP)) for jump in jumps))
 
@@ -171,12 +181,12 @@ class Controller:
         self._may_be_late = False
         return self._local("waited", min(self._longest, self._sparing()), why)
 
-    def _chosen(self, rows: Sequence[Measured]) -> Choice | None:
+    def _chosen(self) -> Choice | None:
         if self._stage == "bsp":
-            return self._tried(statistics.fmean(row.wait_ns for row in rows) / self._computing[-1])
+            return self._tried(self._waited[-1])
         if self._stage == "tried":
             return self._settled()
-        if self._since_tried >= self._try_anew and self._stage in ("behind", "apart"):
+        if self._since_tried >= self._try_anew and self._may_be_wrong():
             self._jumps.clear()
             self._since_tried, self._try_anew = 0, 2 * self._try_anew
             return self._local("tried", TRIED_EVERY, "to see anew what averagings do to the loss")
@@ -197,6 +207,12 @@ class Controller:
         if self._is_slower_than_bsp():
             return self._apart()
         return self._local(*self._wanted(), self._told())
+
+    def _may_be_wrong(self) -> bool:
+        """What replicas do is not seen where they are averaged behind the scenes or not at all."""
+        if self._stage != "apart":
+            return self._stage == "behind"
+        return self._jump() < JUMP_SURE or statistics.median(self._waited) > WAITED_SURE
 
     def _adjusted(self) -> Choice | None:
         if self._is_slower_than_bsp():
