@@ -118,19 +118,19 @@ def _ratio(reference_s: float | None, median_s: float | None) -> str:
 
 
 def section(cell: Cell, rows: list[Row]) -> str:
-    """Empty where nothing was run."""
+    """Empty where nothing was run, or only to find the target."""
     if twin := results.twin(cell, rows):
         return f"## {cell.name}\n\nThat is {twin.name}: its link needed no shaping.\n"
     told = summaries(cell, rows)
-    link = results.link_row(cell, rows)
-    if not told or link is None:
+    link, target = results.link_row(cell, rows), results.target_of(cell, rows)
+    if not told or link is None or target is None:
         return ""
     rate = "an unshaped link" if link["rate_mbit"] is None else f"links of {link['rate_mbit']:.0f} Mbit/s"
     unit = "perplexity" if cell.task.error else "% accuracy"
     lines = [
         f"## {cell.name}: {cell.task.title}; {cell.ranks} ranks, {rate}\n",
         f"Communication : computing of plain BSP {link['ratio']:.1f} = {link['communication_ms']:.1f} ms : {link['compute_ms']:.1f} ms.",
-        f"Target {results.target_of(cell, rows):.2f} {unit}.{_unfinished(most_left(cell, rows))}\n",
+        f"Target {target:.2f} {unit}.{_unfinished(most_left(cell, rows))}\n",
         "| " + " | ".join(COLUMNS) + " |",
         "| " + " | ".join("---" for _ in COLUMNS) + " |",
         *(line(each, reference_of(told)) for each in told),

@@ -334,6 +334,13 @@ def test_the_page_says_the_ratio_with_the_figures() -> None:
     assert "t2-2-paper" not in text
 
 
+def test_the_page_can_be_made_while_the_target_is_sought() -> None:
+    """Its first runs are kept before it is known."""
+    link, _ = link_and_target(FULL)
+
+    assert FULL.name not in page([link, *ran(REFERENCE, 20.0)])
+
+
 def test_a_link_that_needs_no_shaping_is_run_once() -> None:
     """An unshaped link whose ratio is above 1 already is `even` and `free`; where `even` is shaped they are two, and `paper` is never one of them."""
     even, free = CELLS["t1-2-even"], CELLS["t1-2-free"]
