@@ -38,9 +38,9 @@ def node(tmp_path: Path) -> Iterator[DaemonProcess]:
     daemon.stop()
 
 
-def mark_steps(job: Job) -> None:
-    """Sixty steps of 300 ms up to now, of which 200 ms are in an all-reduce: as beside a job that does the same."""
-    begin_ns = time.time_ns() - STEPS * 300 * MS
+def mark_steps(job: Job, until_ns: int) -> None:
+    """Sixty steps of 300 ms, of which 200 ms are in an all-reduce: as beside a job that does the same at the same time."""
+    begin_ns = until_ns - STEPS * 300 * MS
     for step in range(STEPS):
         at = begin_ns + step * 300 * MS
         job.meter.mark(step, 0, at + 100 * MS, at + 100 * MS, at + 299 * MS, Kind.ALL_REDUCE, 8)
@@ -51,8 +51,9 @@ def mark_steps(job: Job) -> None:
 def test_jobs_on_one_link_get_turns_and_hold_for_them(node: DaemonProcess) -> None:
     """The link comes from the node's configuration; both jobs get one period and opposite shifts, and a rank's step waits for its place."""
     jobs = [Job(name, rank, world_size=2, attempt=0, runtime_dir=node.folder) for name in "ab" for rank in (0, 1)]
+    until_ns = time.time_ns()
     for job in jobs:
-        mark_steps(job)
+        mark_steps(job, until_ns)
     told = until_planned(node)
     phases = [told[name]["plan"]["phase"] for name in "ab"]
     apart_ns = abs(phases[0]["shift_ns"] - phases[1]["shift_ns"])
