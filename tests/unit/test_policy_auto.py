@@ -91,10 +91,16 @@ def test_nothing_is_changed_where_bsp_costs_nothing() -> None:
 )
 def test_like_data_is_averaged_seldom_or_behind_the_scenes(ratio: float, text: str) -> None:
     """Nobody waits for more than an eighth of the time, and replicas are no further apart than that needs."""
-    world = World(ratio).run(40)
+    world = World(ratio, ranks=2).run(40)
 
     assert world.text == text
     assert [parse(choice.text).policy for _, choice in world.changes[:1]] == [LocalSGD(16)]
+
+
+@pytest.mark.parametrize(("ranks", "h"), [(2, 40), (4, 24), (8, 15), (64, 8)])
+def test_more_ranks_are_averaged_more_often(ranks: int, h: int) -> None:
+    """By the ranks to the power of 3/4, but no more often than ranks with different data, of which each averaging costs a quarter."""
+    assert World(2.0, ranks=ranks).run(40).text == f"local_sgd(h={h})"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,7 @@ def test_different_data_is_averaged_at_once(ratio: float, text: str) -> None:
 
 def test_two_averagings_that_mislead_do_not_lead_back_for_good() -> None:
     """Now and then alike data looks different in two of them: after 384 steps of BSP two others are looked at, and then it lasts."""
-    world = World(1.0, drift=0.2).run(10)
+    world = World(1.0, drift=0.2, ranks=2).run(10)
     first, world.drift = world.text, -0.03
     world.run(200)
 
@@ -170,7 +176,7 @@ def test_noise_of_a_third_changes_little(ratio: float, drift: float) -> None:
 
 def test_a_link_that_slows_down_is_followed() -> None:
     """The interval grows with the transfer, and where no interval is long enough nobody waits; a transfer may then take longer still."""
-    world, texts = World(1.2), []
+    world, texts = World(1.2, ranks=2), []
     for ratio in (1.2, 2.6, 12.0, 40.0):
         world.ratio = ratio
         texts.append(world.run(20).text)
