@@ -180,7 +180,7 @@ def test_the_whole_demo_leaves_nothing(whole: Ended) -> None:
 
 def test_without_namespaces_ptp_is_simulated_and_said(place: Place) -> None:
     """Two nodes all the same, and never passed off as real."""
-    run = place.run(*NO_NAMESPACES, *DEMO, "--seconds", "3", "--json")
+    run = place.run(*NO_NAMESPACES, *DEMO, "--seconds", "8", "--json")
 
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 2)
     assert (run.result["contained"], run.result["contained_without_offset"]) == (1.0, 1.0)
@@ -191,7 +191,7 @@ def test_without_namespaces_ptp_is_simulated_and_said(place: Place) -> None:
 
 def test_with_nothing_installed_one_node_is_left_and_said(place: Place) -> None:
     """Who is not root is told the packages; both ranks run on the one node."""
-    run = place.run(*without("ptp4l", "mosquitto"), *DEMO, "--seconds", "4", "--json")
+    run = place.run(*without("ptp4l", "mosquitto"), *DEMO, "--seconds", "8", "--json")
 
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 1)
     assert run.result["slow_rank"] == 1
@@ -228,7 +228,7 @@ def test_not_as_root_it_is_the_same_and_a_hang_up_ends_it_with_the_result(place:
     with place.start(*NOT_ROOT, *DEMO, "--json") as process:
         assert process.stderr
         said = until(process.stderr, LOOKING)
-        time.sleep(2)  # samples reach the store within a second
+        time.sleep(5)  # samples reach the store within a second
         process.send_signal(signal.SIGHUP)
         run = place.end(process, said)
 

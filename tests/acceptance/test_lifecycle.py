@@ -30,10 +30,10 @@ DISRUPTED = ClockStatus.DISRUPTED
 FADING = [SYNCHRONIZED, HOLDOVER, UNKNOWN]
 
 #: From the last sample to the moment that something was stopped: a few Sync intervals on a busy machine.
-SAMPLE_EVERY_NS = 1_500_000_000
+SAMPLE_EVERY_NS = 3_000_000_000
 
 #: A Sync that was under way at that moment may still arrive.
-IN_FLIGHT_NS = 200_000_000
+IN_FLIGHT_NS = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
     assert lab.retained(f"node/{name}/availability") == {"online": True, "incarnation": new["incarnation"]}
     assert integrity == [("ok",)]
     assert left[: len(stored)] == stored
-    assert killed.realtime_ns[0] - left[-1]["realtime_ns"] < 2_000_000_000
+    assert killed.realtime_ns[0] - left[-1]["realtime_ns"] < 4_000_000_000
     assert list(history.samples(Place(node.store), source, 0, 2**62))[: len(left)] == left
     assert segment_inode(lab, name) == inode
     assert set(watch.statuses()) <= set(FADING)

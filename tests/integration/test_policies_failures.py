@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 CHILD = Path(__file__).with_name("policy_failing_child.py")
 RANKS = 3
 #: The group's time-out: patience where a rank is killed, which is seen at once; what is waited for where one is silent.
-LONG_S, SHORT_S = 250, 5
+LONG_S, SHORT_S = 250, 12
 
 
 @contextmanager

@@ -138,8 +138,11 @@ async def test_a_tp4100_sends_one_notification_an_alarm_number_as_v3_traps(tmp_p
 
 
 @pytest.mark.parametrize("user", [None, USER])
-async def test_informs_are_acknowledged_and_come_once(tmp_path: Path, user: User | None) -> None:
+async def test_informs_are_acknowledged_and_come_once(
+    tmp_path: Path, user: User | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """snmptrapd takes informs of both versions; each is acknowledged, so none is repeated, and their order holds."""
+    monkeypatch.setattr(traps, "RETRY_S", 4.0)
     agent = SnmpAgent(Device(kind="tp5000e"), community=COMMUNITY)
     async with (
         trapd_at(tmp_path, free_port(), user_line()) as trapd,
@@ -155,8 +158,11 @@ async def test_informs_are_acknowledged_and_come_once(tmp_path: Path, user: User
 
 
 @pytest.mark.parametrize("user", [None, USER])
-async def test_an_inform_waits_for_its_receiver(tmp_path: Path, user: User | None) -> None:
+async def test_an_inform_waits_for_its_receiver(
+    tmp_path: Path, user: User | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An inform to a receiver that is away is repeated, and arrives when it comes."""
+    monkeypatch.setattr(traps, "TRIES", 60)
     agent, port = SnmpAgent(Device(kind="tp5000e"), community=COMMUNITY), free_port()
     async with TrapSender(agent, "127.0.0.1", port, user=user, inform=True) as sender:
         sender.report(DeviceEvent("raise", AT_S, HOLDOVER))

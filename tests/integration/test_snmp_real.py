@@ -94,8 +94,8 @@ async def answering(port: int) -> None:
 
 
 @asynccontextmanager
-async def opened(port: int, credentials: Credentials) -> AsyncIterator[Session]:
-    session = await Session.open("127.0.0.1", port, credentials, 0.5, retries=1)
+async def opened(port: int, credentials: Credentials, retries: int = 9) -> AsyncIterator[Session]:
+    session = await Session.open("127.0.0.1", port, credentials, 0.5, retries=retries)
     try:
         yield session
     finally:
@@ -169,7 +169,7 @@ async def test_wrong_credentials_are_told_apart(
 ) -> None:
     """As far as the protocol lets us."""
     port = free_port()
-    async with snmpd(tmp_path, port, EVA), opened(port, credentials) as session:
+    async with snmpd(tmp_path, port, EVA), opened(port, credentials, retries=3) as session:
         with pytest.raises(error, match=said):
             await session.get([DESCRIPTION])
 
@@ -265,7 +265,7 @@ async def test_v3_informs_are_answered(auth: AuthProtocol, priv: PrivProtocol, t
     """net-snmp finds our engine, sends, and is content."""
     user = User("eva", auth, "a pass phrase", priv, "another phrase")
     async with listener(user) as (heard, address, traps):
-        code, output = await command(tmp_path, "snmpinform", *options(user), address, *WHAT)
+        code, output = await command(tmp_path, "snmpinform", "-t", "60", *options(user), address, *WHAT)
 
     assert code == 0, output
     assert [trap.oid for trap in traps] == [ALARM]
@@ -283,7 +283,7 @@ async def test_v3_informs_are_answered(auth: AuthProtocol, priv: PrivProtocol, t
 async def test_a_wrong_inform_is_named_at_both_ends(wrong: User, reason: str, theirs: str, tmp_path: Path) -> None:
     """We count it, and its sender prints it."""
     async with listener(EVA) as (heard, address, traps):
-        _, output = await command(tmp_path, "snmpinform", "-r", "0", "-t", "1", *options(wrong), address, *WHAT)
+        _, output = await command(tmp_path, "snmpinform", "-r", "0", "-t", "60", *options(wrong), address, *WHAT)
 
     assert heard.refused == {reason: 1}
     assert theirs in output
@@ -298,7 +298,7 @@ async def test_snmpds_own_notifications(tmp_path: Path) -> None:
         sinks = [
             f"trap2sink {address} {COMMUNITY.name}",
             f"trapsess {session} {address}",
-            f"trapsess -Ci {session} {address}",
+            f"trapsess -Ci -t 60 {session} {address}",
         ]
         async with snmpd(tmp_path, free_port(), max_, more=sinks):
             pass

@@ -222,7 +222,7 @@ async def test_a_history_that_lies(lab: Lab, lie: Handler, said: str) -> None:
     """What the unit measures now counts without its history: a note, nothing kept, no new log-in."""
     unit = await lab.serve(Unit())
     unit.answers["/perfmon_gnss_stat"] = lie
-    reader = await lab.reader(unit.port, fill_history=True, timeout_s=2)
+    reader = await lab.reader(unit.port, fill_history=True, timeout_s=2 if lie is drip else 60)
 
     actual = await reader.poll(0)
     (note,) = actual.notes

@@ -48,10 +48,10 @@ TAI_NS = 37_000_000_000
 UNIT_OF = {"node-a": "oven", "hub": "rack"}
 
 #: The antenna is away from and to a time, in real seconds; the speed makes the recovery, 330 simulated s, short.
-CUT_S, BACK_S, SPEED = 13, 60, 60
+CUT_S, BACK_S, SPEED = 25, 80, 60
 
 #: An oscillator that a test can see leave its budget.
-BUDGET_S, GROWTH_PPB, FIRST_NS = 10, 5_000, 200
+BUDGET_S, GROWTH_PPB, FIRST_NS = 20, 5_000, 200
 OSCILLATOR = {"holdover": [[0, FIRST_NS], [BUDGET_S, FIRST_NS + BUDGET_S * GROWTH_PPB]]}
 
 SCENARIO = f"""
