@@ -95,6 +95,7 @@ def attend(child: int, folder: Path) -> None:
 
 def main(task: str, orders: str) -> None:
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     data = DATA[task]()
     with open(orders) as lines:
         for line in lines:
