@@ -5,7 +5,7 @@ one of its own, sees the same rows, and says the same.
 It begins as BSP. Where that makes ranks wait it tries some averagings and looks what they do to the loss. Replicas of ranks that see alike data
 are better averaged than alone: then they are averaged seldom, so that it costs little, and behind the scenes where even the longest interval would
 cost much. Replicas of ranks that see different data drift apart, and the loss jumps when they are averaged: then each averaging is
-waited for, as often as costs a quarter of what computing does; or it is BSP, where that takes little longer a step, since its steps teach more.
+waited for, and there are as many as the height of that jump and the link suggest; or it is BSP, where that is faster, since its steps teach more.
 What makes the loss rise all the same is taken back, in the end to BSP.
 """
 
@@ -37,21 +37,24 @@ JUMP_SURE = 0.3
 #: A loss that averaging took to nothing.
 LEAST_JUMP = -0.99
 
-#: Drifting replicas, averaged as seldom as pays, need 1.6 to 2 times BSP's steps (sorted digits): not worth it where a transfer takes fewer steps.
+#: Drifting replicas that are averaged every h steps need 1 + this * j^3 * h times as many as BSP, where two averagings 16 steps apart multiplied the
+#: loss by e^j. Simulated on sorted digits: 2 ranks (j 0.6) 1.8 and 2.5 times as many with h of 8 and 32, 3 ranks (0.8) 1.9 and 3.6, 4 ranks (1.2)
+#: 1.4, 1.7, 3.4 and 6.5 with 2, 4, 8 and 16.
+STEPS_APART = 0.125
+
+#: Where a transfer takes fewer steps than this BSP is as good at worst, and teaches more.
 DRIFT_WORTH = 2.0
 
-#: Ranks in BSP wait for one another too, not for transfers alone: that a link has become slow is beyond doubt where they wait for so many steps.
-WAITED_SURE = 4.0
-
-#: An averaging of different data is as often as costs this part of the computing: on sorted digits, twice as often took a sixth longer.
-COSTS_APART = 0.25
+#: Ranks in BSP wait for one another too, not for transfers alone: how much of it is the link's beyond doubt.
+LINKS_PART = 0.5
 
 #: An averaging of alike data is waited for, so seldom that it costs this part of the time with two ranks; within so many steps.
 COSTS, LEAST, LONGEST = 0.05, 4, 64
 
 #: With more ranks it is more often, by their number to this power: the longest interval with which N ranks still learn N times as fast (Yu, Yang and
 #: Zhu, arXiv 1807.06629). Digits took as many steps with an interval of 32 as with one of 16 on two ranks, and a sixth more on four.
-MORE_RANKS = 0.75
+#: Up to this part of the time.
+MORE_RANKS, COSTS_MANY = 0.75, 0.25
 
 #: It is made behind the scenes where it would cost more than this part of the time even so.
 COSTS_MOST = 0.125
@@ -124,6 +127,7 @@ class Controller:
         self._h, self._delay = 1, 0
         self._half = False
         self._longest = LONGEST
+        self._apart_by = 0.0
         self._ranks = 2
         self._may_be_late = True
         self._looks = self._silent = self._since_tried = 0
@@ -185,7 +189,7 @@ class Controller:
         if self._longest < 2:
             return self._back(why)
         self._may_be_late = False
-        return self._local("waited", min(self._longest, self._sparing()), why)
+        return self._local("waited", self._longest, why)
 
     def _chosen(self) -> Choice | None:
         if self._stage == "bsp":
@@ -193,9 +197,7 @@ class Controller:
         if self._stage == "tried":
             return self._settled()
         if self._since_tried >= self._try_anew and self._may_be_wrong():
-            self._jumps.clear()
-            self._since_tried, self._try_anew = 0, 2 * self._try_anew
-            return self._local("tried", TRIED_EVERY, "to see anew what averagings do to the loss")
+            return self._anew()
         is_due = self._stage != "apart" and self._looks >= LOOKS_BETWEEN and self._transfers
         return self._adjusted() if is_due else None
 
@@ -210,17 +212,26 @@ class Controller:
         if len(self._jumps) < TRIED_LOOKS or not self._transfers:
             silent = "what averaging does to the loss is not told: call saw(loss) in each step, with a loss above zero"
             return self._back(silent) if self._looks >= SILENT_LOOKS else None
+        self._half |= self._ratio() > HALF_FROM
+        self._apart_by = self._jump()
         if self._is_slower_than_bsp():
             return self._apart()
         return self._local(*self._wanted(), self._told())
+
+    def _anew(self) -> Choice:
+        self._jumps.clear()
+        self._since_tried, self._try_anew = 0, 2 * self._try_anew
+        return self._local("tried", min(self._longest, TRIED_EVERY), "to see anew what averagings do to the loss")
 
     def _may_be_wrong(self) -> bool:
         """What replicas do is not seen where they are averaged behind the scenes or not at all."""
         if self._stage != "apart":
             return self._stage == "behind"
-        return self._jump() < JUMP_SURE or statistics.median(self._waited) > WAITED_SURE
+        return self._apart_by < JUMP_SURE or not self._teaches_more(LINKS_PART * statistics.median(self._waited))
 
     def _adjusted(self) -> Choice | None:
+        if self._drifts() and self._apart_by <= JUMP:
+            return self._anew()
         if self._is_slower_than_bsp():
             return self._apart()
         stage, h = self._wanted()
@@ -231,8 +242,10 @@ class Controller:
         return self._local(stage, h, self._told())
 
     def _wanted(self) -> tuple[_Local, int]:
-        if self._drifts() or not self._may_be_late:
-            return "waited", self._sparing()
+        if self._drifts():
+            return "waited", self._sparing(self._ratio())
+        if not self._may_be_late:
+            return "waited", self._seldom()
         most = COSTS_MOST * {"behind": 1 / ABOUT, "waited": ABOUT}.get(self._stage, 1)
         return ("behind", LONGEST) if self._ratio() / LONGEST > most else ("waited", self._seldom())
 
@@ -249,7 +262,15 @@ class Controller:
         return statistics.fmean(self._jumps) if self._jumps else 0.0
 
     def _is_slower_than_bsp(self) -> bool:
-        return self._drifts() and not self._half and self._ratio() < DRIFT_WORTH
+        return self._drifts() and self._teaches_more(self._ratio())
+
+    def _teaches_more(self, ratio: float) -> bool:
+        """BSP in a second than drifting replicas, where a transfer takes so many steps."""
+        h = self._sparing(ratio)
+        return ratio < DRIFT_WORTH or 1 + ratio < (1 + self._steps_apart() * h) * (1 + ratio / h)
+
+    def _steps_apart(self) -> float:
+        return STEPS_APART * self._apart_by**3
 
     def _ratio(self) -> float:
         """How many steps a transfer takes."""
@@ -259,11 +280,12 @@ class Controller:
         """In how many steps a transfer is over, and some to spare."""
         return min(LONGEST - 1, math.ceil(1.1 * self._ratio()))
 
-    def _sparing(self) -> int:
-        return max(2, min(self._longest, round(self._ratio() / COSTS_APART)))
+    def _sparing(self, ratio: float) -> int:
+        """The interval with which drifting replicas take the least time: as many steps as they need times what a step takes."""
+        return max(2, min(self._longest, round(math.sqrt(ratio / self._steps_apart()))))
 
     def _seldom(self) -> int:
-        costs: float = min(COSTS_APART, COSTS * (self._ranks / 2) ** MORE_RANKS)
+        costs: float = min(COSTS_MANY, COSTS * (self._ranks / 2) ** MORE_RANKS)
         return min(self._longest, max(LEAST, math.ceil(self._ratio() / costs)))
 
     def _local(self, stage: _Local, h: int, why: str) -> Choice:
@@ -279,7 +301,7 @@ class Controller:
         """BSP until averagings are tried anew."""
         why = f"{self._told()}; BSP learns faster"
         self._stage, self._since_tried = "apart", 0
-        return Choice("bsp", why)
+        return Choice("bsp + fp16" if self._half else "bsp", why)
 
     def _back(self, why: str) -> Choice:
         self._stage = "back"
