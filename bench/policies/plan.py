@@ -1,8 +1,8 @@
 """
 What there is to run: tasks, links, methods, all of it data; and which run comes next, by the rows that are there. Pure.
 
-A cell is a task, a number of ranks and a link. The full cells search each method's learning rate with `SEARCH_SEED` and then take `SEEDS`; the other
-cells take one seed with the learning rate that the task's full cell found.
+A cell is a task, a number of ranks and a link. In its full cell each method's learning rate is searched with `SEARCH_SEED`, and it takes `SEEDS`; in the other
+cells one seed with the learning rate that the full cell found.
 """
 
 from __future__ import annotations
@@ -174,12 +174,12 @@ class Cell:
 
     @property
     def is_full(self) -> bool:
-        return self.ranks == 2 and self.link.name == "paper"
+        """Of all methods but those with a slow rank."""
+        return self == self.full(REFERENCE)
 
-    @property
-    def full(self) -> Cell:
-        """The full cell of the same task."""
-        return Cell(self.task, 2, LINKS["paper"])
+    def full(self, method: Method) -> Cell:
+        """The method's full cell for the same task: with a slow rank it is on the link where that rank, and not the link, is what others wait for."""
+        return Cell(self.task, 2, LINKS["even" if method.slowed else "paper"])
 
     @property
     def methods(self) -> tuple[Method, ...]:
@@ -219,10 +219,10 @@ def rows_of(cell: Cell, method: Method, rows: Sequence[Row], kind: str = "run") 
 
 def found_rate(cell: Cell, method: Method, rows: Sequence[Row]) -> float | None:
     """
-    The learning rate that reached the target first in the search of the full cell, where another than the middle one has to be `TELLING`
+    The learning rate that reached the target first in the search of its full cell, where another than the middle one has to be `TELLING`
     times as fast: one seed tells no less. None: none reached it, or the search is not over.
     """
-    tried = [row for row in rows_of(cell.full, method, rows) if row["seed"] == SEARCH_SEED]
+    tried = [row for row in rows_of(cell.full(method), method, rows) if row["seed"] == SEARCH_SEED]
     reached = {float(row["learning_rate"]): float(row["time_s"]) for row in tried if row["reached"]}
     if len(tried) < len(cell.task.learning_rates) or not reached:
         return None
@@ -231,7 +231,7 @@ def found_rate(cell: Cell, method: Method, rows: Sequence[Row]) -> float | None:
 
 
 def is_searched(cell: Cell, method: Method, rows: Sequence[Row]) -> bool:
-    tried = [row for row in rows_of(cell.full, method, rows) if row["seed"] == SEARCH_SEED]
+    tried = [row for row in rows_of(cell.full(method), method, rows) if row["seed"] == SEARCH_SEED]
     return len(tried) == len(cell.task.learning_rates)
 
 
@@ -256,7 +256,7 @@ def finalists(cell: Cell, rows: Sequence[Row]) -> list[Method]:
 
 def seeds_of(cell: Cell, method: Method, last: Sequence[Method]) -> tuple[int, ...]:
     """`last`: the cell's finalists."""
-    return SEEDS if cell.is_full or method in last else ONE_SEED
+    return SEEDS if cell == cell.full(method) or method in last else ONE_SEED
 
 
 def reference_s(cell: Cell, rows: Sequence[Row]) -> float | None:
@@ -287,7 +287,7 @@ def pending(cell: Cell, rows: Sequence[Row], first_limit_s: float) -> list[Run]:
         limit_s = first_limit_s if method == REFERENCE or known_s is None else PATIENCE * known_s
         if method.slowed:
             limit_s *= 1 + method.slowed
-        if cell.is_full:
+        if cell == cell.full(method):
             found += searching(cell, method, rows, limit_s)
         rate = found_rate(cell, method, rows)
         done = {row["seed"] for row in seeded(cell, method, rows)}

@@ -215,9 +215,10 @@ def overview(path: Path) -> None:
         if twin := results.twin(cell, rows):
             print(f"{cell.name:12} has the link of {twin.name}")
             continue
-        waiting = 0 if cell.is_full else sum(not is_searched(cell, method, rows) for method in cell.methods)
+        away = [method for method in cell.methods if cell != cell.full(method) and not is_searched(cell, method, rows)]
         done = sum(len(rows_of(cell, method, rows)) for method in cell.methods)
-        behind = f", {waiting} of them after part {cell.full.name}" if waiting else ""
+        parts = ", ".join(sorted({cell.full(method).name for method in away}))
+        behind = f", {len(away)} methods after part {parts}" if away else ""
         print(f"{cell.name:12} {done} runs done, {most_left(cell, rows)} left at most{behind}")
 
 

@@ -34,7 +34,7 @@ from policies.table import line, page, scatter, summaries, verdicts
 from timesyncd.client.policy.written import parse
 
 T1, T3 = TASKS["t1"], TASKS["t3"]
-FULL, OTHER = CELLS["t1-2-paper"], CELLS["t1-4-even"]
+FULL, SLOWS, OTHER = CELLS["t1-2-paper"], CELLS["t1-2-even"], CELLS["t1-4-even"]
 SLOW, MIDDLE, FAST = T1.learning_rates
 BY_NAME = {method.name: method for cell in CELLS.values() for method in cell.methods}
 LOCAL, SELSYNC, FAILING = (
@@ -50,8 +50,9 @@ def row(cell: Cell, method: Method, rate: float, seed: int, time_s: float | None
 
 def searched(method: Method, time_s: float | None = 10.0) -> list[Row]:
     """The middle rate is the one that is found."""
-    return [row(FULL, method, MIDDLE, SEARCH_SEED, time_s)] + [
-        row(FULL, method, rate, SEARCH_SEED, None) for rate in (SLOW, FAST)
+    cell = FULL.full(method)
+    return [row(cell, method, MIDDLE, SEARCH_SEED, time_s)] + [
+        row(cell, method, rate, SEARCH_SEED, None) for rate in (SLOW, FAST)
     ]
 
 
@@ -151,9 +152,10 @@ def test_what_was_run_is_not_run_again() -> None:
 def test_all_methods_take_a_seed_before_the_next_one() -> None:
     """The search of all first; so what the machine does by the hour falls on all methods alike. Those with a slow rank come last, so too."""
     rows = ran(REFERENCE, *[20.0] * 5) + searched(LOCAL) + searched(BY_NAME["DDP, slow rank"])
-    order = [(run.method.slowed, run.seed) for run in pending(FULL, rows, 60.0)]
-    assert order == sorted(order)
-    assert {slowed for slowed, _ in order} == {0.0, 2.0}
+    for cell in (FULL, SLOWS):
+        order = [(run.method.slowed, run.seed) for run in pending(cell, rows, 60.0) if run.method != REFERENCE]
+        assert order == sorted(order)
+        assert {slowed for slowed, _ in order} == {0.0, 2.0}
     auto = searched(BY_NAME["auto"])
     left = [run for run in pending(FULL, rows + auto, 60.0) if run.seed != SEARCH_SEED]
     assert [(run.method, run.seed) for run in left[:3]] == [(LOCAL, 1), (BY_NAME["auto"], 1), (LOCAL, 2)]
@@ -161,10 +163,21 @@ def test_all_methods_take_a_seed_before_the_next_one() -> None:
 
 def test_the_others_limit_is_made_of_ddps_median() -> None:
     """One and a half times; three times that for a run whose slow rank takes three times as long."""
-    left = pending(FULL, ran(REFERENCE, 10.0, 20.0, 30.0, 20.0, 20.0), 60.0)
+    rows = ran(REFERENCE, 10.0, 20.0, 30.0, 20.0, 20.0) + searched(BY_NAME["DDP, slow rank"])
+    left = pending(FULL, rows, 60.0)
     assert of(REFERENCE, left) == []
     assert left[0].limit_s == 30.0
-    assert of(BY_NAME["ssp(s=2), slow rank"], left)[0].limit_s == 90.0
+    assert of(BY_NAME["DDP, slow rank"], pending(FULL, rows, 60.0))[0].limit_s == 90.0
+
+
+def test_jobs_with_a_slow_rank_are_searched_on_a_link_that_is_not_what_they_wait_for() -> None:
+    """There with all seeds; on the slow link, where all the others are searched, with one."""
+    slow = BY_NAME["ssp(s=2), slow rank"]
+
+    assert [run.seed for run in of(slow, pending(SLOWS, [], 60.0))] == [SEARCH_SEED] * 3
+    assert of(slow, pending(FULL, [], 60.0)) == []
+    assert [run.seed for run in of(slow, pending(SLOWS, searched(slow), 60.0))] == list(SEEDS)
+    assert [run.seed for run in of(slow, pending(FULL, searched(slow), 60.0))] == [1]
 
 
 def test_a_method_that_no_rate_brings_there_has_failed() -> None:
@@ -201,9 +214,12 @@ def test_the_fastest_of_one_seed_are_run_again() -> None:
 
 def test_what_is_left_counts_the_seeds_that_a_search_will_bring() -> None:
     """Three rates and five seeds a method; in another cell one seed, and four more of five. A method that failed has none left."""
-    assert most_left(FULL, []) == 8 * len(FULL.methods)
-    assert most_left(FULL, ran(LOCAL, 5.0, 5.0)) == 8 * len(FULL.methods) - 5
-    assert most_left(FULL, searched(LOCAL, None)) == 8 * len(FULL.methods) - 8
+    with_slow_rank = sum(method.slowed > 0 for method in FULL.methods)
+    all_of_full = 8 * (len(FULL.methods) - with_slow_rank) + with_slow_rank
+    assert most_left(FULL, []) == all_of_full
+    assert most_left(FULL, ran(LOCAL, 5.0, 5.0)) == all_of_full - 5
+    assert most_left(FULL, searched(LOCAL, None)) == all_of_full - 8
+    assert most_left(SLOWS, []) == len(SLOWS.methods) + 7 * with_slow_rank + 5 * 4
     assert most_left(OTHER, searched(LOCAL)) == len(OTHER.methods) + 5 * 4
 
 
