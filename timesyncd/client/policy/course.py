@@ -19,7 +19,7 @@ from timesyncd.client.policy.written import Strategy, parse
 from timesyncd.errors import SyncError
 
 #: Where no flags are needed rows are exchanged every so many steps, and count so many steps later: nobody waits for them.
-ROWS_EVERY, ROWS_LATE = 8, 4
+ROWS_EVERY, ROWS_LATE = 8, 8
 
 #: The first rows come early: the controller has nothing to go by before them.
 FIRST_ROWS, FIRST_LATE = 3, 1

@@ -1,4 +1,4 @@
-"""Rows of all ranks, gathered without waiting: sent in one step, read some steps later."""
+"""Rows of all ranks, told without waiting: sent in one step, read some steps later."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Exchange:
         self.waited_ns = 0
 
     def send(self, row: Row) -> None:
-        mine = torch.tensor(row.words(), dtype=torch.int64)
-        everybodys = torch.empty(self.group.size() * ROW_WORDS, dtype=torch.int64)
-        work = self.group._allgather_base(everybodys, mine)
+        mine = torch.tensor(row.words(), dtype=torch.int64).repeat(self.group.size())
+        everybodys = torch.empty_like(mine)
+        # One round of all pairs: gloo's gather is a ring, in which each rank waits for the one before it to be scheduled.
+        work = self.group.alltoall_base(everybodys, mine, [], [])
         self._on_way[row.step] = (work, everybodys, mine)
 
     def take(self, step: int) -> list[Row]:
