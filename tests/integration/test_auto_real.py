@@ -38,20 +38,19 @@ def local(policy: str) -> LocalSGD:
 
 
 def test_alike_data_is_averaged_behind_the_scenes() -> None:
-    """From BSP by two tries; where an averaging takes more than eight steps, here of 42 ms, nobody waits for it."""
-    (_, begun, _), (_, tried, why), (_, chosen, told), *_ = trained("4mbit")[0]["changes"]
+    """From BSP, whose gradients tell it; where an averaging takes more than eight steps, here of 42 ms, nobody waits for it."""
+    (_, begun, _), *_, (_, chosen, why) = trained("4mbit")[0]["changes"]
 
     assert begun == "auto"
-    assert tried == "local_sgd(h=16) + fp16"
-    assert why.startswith("in BSP ranks wait for ")
-    assert told.startswith("averaging changes the loss by ")
+    assert why.startswith(("in BSP ranks wait for ", "averaging "))
+    assert "different" not in why
     assert local(chosen).h == 64
     assert local(chosen).delay > 8
 
 
 def test_different_data_is_averaged_often_and_at_once() -> None:
-    """Each rank knows half of the classes: the loss jumps at the tries."""
-    _, _, *chosen = trained("20mbit", "--own")[0]["changes"]
+    """Each rank knows half of the classes: its gradients differ from the mean in the same way in each step."""
+    _, *chosen = trained("20mbit", "--own")[0]["changes"]
 
-    assert chosen[0][2].startswith("ranks see different data: averaging changes the loss by +")
+    assert "times their computing, and see different data (gradients " in chosen[0][2]
     assert [local(policy).delay for _, policy, _ in chosen] == [0] * len(chosen)

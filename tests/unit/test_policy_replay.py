@@ -33,8 +33,9 @@ def rows_of(look: dict[str, Any], noise: float = 0.0, drawn: random.Random | Non
             transfer_ns=None if transfer_ns is None else round(noisy(transfer_ns)),
             loss=math.nan if loss is None else noisy(loss),
             jump=math.nan if jump is None else jump,
+            dissimilarity=math.nan if dissimilarity is None else dissimilarity,
         )
-        for compute_ns, wait_ns, transfer_ns, loss, jump in look["rows"]
+        for compute_ns, wait_ns, transfer_ns, loss, jump, dissimilarity in look["rows"]
     ]
 
 
@@ -45,7 +46,7 @@ def chosen(looks: list[dict[str, Any]], noise: float = 0.0, seed: int | None = N
 
 
 def is_tried(choice: Choice) -> bool:
-    return choice.why.startswith(("in BSP", "to see anew"))
+    return choice.why.startswith("to see anew") or (choice.why.startswith("in BSP") and " see " not in choice.why)
 
 
 def settled(choice: Choice) -> str:

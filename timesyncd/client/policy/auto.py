@@ -2,15 +2,16 @@
 The controller: chooses how often to average, whether to wait for it, and in which precision, by what the ranks measured. Pure; every rank has
 one of its own, sees the same rows, and says the same.
 
-It begins as BSP. Where that makes ranks wait it tries some averagings and looks what they do to the loss. Replicas of ranks that see alike data
-are better averaged than alone: then they are averaged seldom, so that it costs little, and behind the scenes where even the longest interval would
-cost much. Replicas of ranks that see different data drift apart, and the loss jumps when they are averaged: then each averaging is
-waited for, and there are as many as the height of that jump and the link suggest; or it is BSP, where that is faster, since its steps teach more.
+It begins as BSP, whose gradients tell whether ranks see different data: then they differ from their mean in the same way in each step. Where
+BSP makes ranks wait, replicas that see alike data are averaged seldom, and behind the scenes where even the longest interval would cost much.
+Replicas that see different data drift apart: then each averaging is waited for, and there are as many as that drift and the link suggest; or it is BSP, where that is
+faster, since its steps teach more. Where gradients leave it in doubt, or no longer tell, two averagings are tried: the loss of replicas that drift jumps.
 What makes the loss rise all the same is taken back, in the end to BSP.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import deque
@@ -19,9 +20,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from timesyncd.client.policy.decision import Combine, Decision, Seen
+from timesyncd.client.policy.drift import Drift
 
 #: Where ranks wait for less than this part of their computing, BSP costs nothing worth a change.
 HIDDEN = 0.04
+
+#: Ranks whose gradients are less dissimilar than the former see alike data beyond doubt, from the latter on different data. In the first four
+#: steps they were -0.6 to 0.6 with alike data, 4.0 to 6.7 with half of the classes on each of two ranks, 24 to 32 with a quarter on each of four.
+ALIKE, DIFFERENT = 0.25, 1.0
+
+#: BSP waits for less than a transfer takes: its computing hides a part, and shares processor and memory with the rest. Until averagings are timed,
+#: BSP counts as slower by this factor than by its waiting.
+OPTIMISTIC = 1.5
+
+#: Averagings of different data have to be faster than BSP by this factor, and half precision than whole gradients.
+WORTH = 1.1
 
 #: Averagings are tried every so many steps, until so many looks told what they do. The further apart replicas are the clearer it shows.
 TRIED_EVERY, TRIED_LOOKS = 16, 2
@@ -30,31 +43,21 @@ TRIED_EVERY, TRIED_LOOKS = 16, 2
 #: and more than this in one case of 15; with half of the classes on each rank 0.8, and less in one case of 60.
 JUMP = 0.1
 
-#: Above this it is beyond doubt: no mean was above 0.2 with alike data, and with a half or a quarter of the classes on each rank none of the first
+#: The dissimilarity of replicas whose loss two averagings multiply by e^j is this times j^2, as gradients and tries told of the same data.
+JUMPED = 17.0
+
+#: Above this it is beyond doubt: no jump was above 0.2 with alike data, and with a half or a quarter of the classes on each rank none of the first
 #: two tries was below 0.4.
-JUMP_SURE = 0.3
+SURE = JUMPED * 0.3**2
 
 #: A loss that averaging took to nothing.
 LEAST_JUMP = -0.99
 
-#: Drifting replicas that are averaged every h steps need 1 + this * j^3 * h times as many as BSP, where two averagings 16 steps apart multiplied the
-#: loss by e^j. Simulated on sorted digits: 2 ranks (j 0.6) 1.8 and 2.5 times as many with h of 8 and 32, 3 ranks (0.8) 1.9 and 3.6, 4 ranks (1.2)
-#: 1.4, 1.7, 3.4 and 6.5 with 2, 4, 8 and 16.
-STEPS_APART = 0.125
-
-#: Where a transfer takes fewer steps than this BSP is as good at worst, and teaches more.
-DRIFT_WORTH = 2.0
-
 #: Ranks in BSP wait for one another too, not for transfers alone: how much of it is the link's beyond doubt.
 LINKS_PART = 0.5
 
-#: An averaging of alike data is waited for, so seldom that it costs this part of the time with two ranks; within so many steps.
-COSTS, LEAST, LONGEST = 0.05, 4, 64
-
-#: With more ranks it is more often, by their number to this power: the longest interval with which N ranks still learn N times as fast (Yu, Yang and
-#: Zhu, arXiv 1807.06629). Digits took as many steps with an interval of 32 as with one of 16 on two ranks, and a sixth more on four.
-#: Up to this part of the time.
-MORE_RANKS, COSTS_MANY = 0.75, 0.25
+#: An averaging of alike data is made within so many steps, and so seldom that it costs at most this part of the time.
+LEAST, LONGEST, COSTS = 4, 64, 0.25
 
 #: It is made behind the scenes where it would cost more than this part of the time even so.
 COSTS_MOST = 0.125
@@ -68,8 +71,14 @@ SILENT_LOOKS = 24
 #: The mean loss of common parameters over so many looks may rise above the lowest such mean by this part, and by so many standard errors.
 MEAN_OF, RISE, ERRORS = 8, 0.25, 5.0
 
+#: Averagings that lower the loss, so many in the mean, are of data that is alike by now.
+CALM = 4
+
 #: An averaging costs about as much within this factor.
 ABOUT = 1.25
+
+#: Looks whose median is what ranks wait for in BSP, and what its steps take.
+NEWEST = 3
 
 #: Looks whose median is what computing and transfers take.
 REMEMBERED = 9
@@ -109,6 +118,8 @@ class Measured(Protocol):
     def loss(self) -> float: ...
     @property
     def jump(self) -> float: ...
+    @property
+    def dissimilarity(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +138,9 @@ class Controller:
         self._h, self._delay = 1, 0
         self._half = False
         self._longest = LONGEST
-        self._apart_by = 0.0
-        self._ranks = 2
+        self._drift = Drift(ranks=2)
+        self._bsp_ns: float | None = None
+        self._waits = 1.0
         self._may_be_late = True
         self._looks = self._silent = self._since_tried = 0
         self._try_anew = TRY_ANEW
@@ -146,15 +158,16 @@ class Controller:
         self._looks += 1
         self._since_tried += 1
         self._measure(rows)
-        return self._guarded([row.loss for row in rows if not math.isnan(row.loss)]) or self._chosen()
+        dissimilarity = statistics.fmean(row.dissimilarity for row in rows)
+        return self._guarded([row.loss for row in rows if not math.isnan(row.loss)]) or self._chosen(dissimilarity)
 
     def _measure(self, rows: Sequence[Measured]) -> None:
-        self._ranks = len(rows)
+        self._drift = Drift(len(rows), self._drift.dissimilarity)
         self._computing.append(max(1, statistics.median_low(row.compute_ns for row in rows)))
         self._waited.append(statistics.fmean(row.wait_ns for row in rows) / self._computing[-1])
         known = [row.transfer_ns for row in rows if row.transfer_ns is not None]
         if len(known) == len(rows):
-            self._transfers.append(min(known))  # the last to come waited for nobody
+            self._transfers.append(max(1, min(known)))  # the last to come waited for nobody
         jumps = [row.jump for row in rows if not math.isnan(row.jump)]
         # Behind the scenes replicas are never averaged as they are; on the way to BSP they are after a few steps, which tells less.
         if jumps and self._stage not in ("behind", "apart"):
@@ -191,32 +204,63 @@ class Controller:
         self._may_be_late = False
         return self._local("waited", self._longest, why)
 
-    def _chosen(self) -> Choice | None:
+    def _chosen(self, dissimilarity: float) -> Choice | None:
         if self._stage == "bsp":
-            return self._tried(self._waited[-1])
+            return self._begun(statistics.median(list(self._waited)[-NEWEST:]), dissimilarity)
         if self._stage == "tried":
             return self._settled()
         if self._since_tried >= self._try_anew and self._may_be_wrong():
             return self._anew()
-        is_due = self._stage != "apart" and self._looks >= LOOKS_BETWEEN and self._transfers
-        return self._adjusted() if is_due else None
+        if self._stage == "apart":
+            return self._whole()
+        return self._adjusted() if self._looks >= LOOKS_BETWEEN and self._transfers else None
 
-    def _tried(self, waited: float) -> Choice | None:
+    def _begun(self, waited: float, dissimilarity: float) -> Choice | None:
         """From BSP, whose waiting is at most what an averaging takes."""
         if not self._losses or waited <= HIDDEN:
             return None
         self._half = waited > HALF_FROM
-        return self._local("tried", TRIED_EVERY, f"in BSP ranks wait for {waited:.2g} times their computing")
+        self._bsp_ns = self._step_ns()
+        why = f"in BSP ranks wait for {waited:.2g} times their computing"
+        if not (dissimilarity <= ALIKE or dissimilarity >= DIFFERENT):
+            return self._local("tried", TRIED_EVERY, why)
+        self._drift = Drift(self._drift.ranks, dissimilarity if dissimilarity >= DIFFERENT else 0.0)
+        why += f", and see {'different' if self._differs() else 'alike'} data (gradients {dissimilarity:.2g} apart)"
+        ratio = waited / 2 if self._half else waited
+        if self._differs() and WORTH * self._time(ratio) > OPTIMISTIC * (1 + ratio):
+            return self._apart(why) if self._half else None
+        return self._local(*self._wanted(ratio), why, ratio)
+
+    def _whole(self) -> Choice | None:
+        """In BSP from half precision back to whole gradients, where it takes longer to make than it saves on the way."""
+        if not self._half or self._bsp_ns is None or self._since_tried < NEWEST:
+            return None
+        step_ns, whole_ns, self._bsp_ns = self._step_ns(), self._bsp_ns, None
+        if step_ns * WORTH < whole_ns:
+            return None
+        self._half = False
+        return Choice("bsp", f"half precision makes a step {step_ns / whole_ns:.2g} times as long")
+
+    def _step_ns(self) -> float:
+        """What a step took of late, waiting included."""
+        looks = list(zip(self._computing, self._waited, strict=False))[-NEWEST:]
+        return statistics.median(computing_ns * (1 + waited) for computing_ns, waited in looks)
 
     def _settled(self) -> Choice | None:
         if len(self._jumps) < TRIED_LOOKS or not self._transfers:
             silent = "what averaging does to the loss is not told: call saw(loss) in each step, with a loss above zero"
             return self._back(silent) if self._looks >= SILENT_LOOKS else None
-        self._half |= self._ratio() > HALF_FROM
-        self._apart_by = self._jump()
-        if self._is_slower_than_bsp():
-            return self._apart()
-        return self._local(*self._wanted(), self._told())
+        ratio = self._halved(self._timed(), HALF_FROM)
+        self._drift = Drift(self._drift.ranks, self._tried_dissimilarity())
+        if self._is_slower_than_bsp(ratio):
+            return self._apart(f"{self._told(ratio)}; BSP learns faster")
+        return self._local(*self._wanted(ratio), self._told(ratio), ratio)
+
+    def _tried_dissimilarity(self) -> float:
+        """Of what the first look said was different the jumps of later ones tell less: they grow as ranks learn."""
+        if self._jump() <= JUMP:
+            return 0.0
+        return self._drift.dissimilarity if self._differs() else max(DIFFERENT, JUMPED * self._jump() ** 2)
 
     def _anew(self) -> Choice:
         self._jumps.clear()
@@ -227,69 +271,82 @@ class Controller:
         """What replicas do is not seen where they are averaged behind the scenes or not at all."""
         if self._stage != "apart":
             return self._stage == "behind"
-        return self._apart_by < JUMP_SURE or not self._teaches_more(LINKS_PART * statistics.median(self._waited))
+        links_ratio = LINKS_PART * statistics.median(self._waited)
+        return self._drift.dissimilarity < SURE or self._time(links_ratio) <= 1 + links_ratio
 
     def _adjusted(self) -> Choice | None:
-        if self._drifts() and self._apart_by <= JUMP:
+        ratio = self._timed()
+        if self._jump() > JUMP and not self._differs():
             return self._anew()
-        if self._is_slower_than_bsp():
-            return self._apart()
-        stage, h = self._wanted()
-        wanted, now = (self._hidden(), self._delay) if stage == "behind" else (h, self._h)
+        if self._jump() < 0 and len(self._jumps) >= CALM:
+            self._drift = Drift(self._drift.ranks)
+        if self._is_slower_than_bsp(ratio):
+            return self._apart(f"{self._told(ratio)}; BSP learns faster")
+        was_half, ratio = self._half, self._halved(ratio, ABOUT * HALF_FROM)
+        stage, h = self._wanted(ratio)
+        wanted, now = (self._hidden(ratio), self._delay) if stage == "behind" else (h, self._h)
         is_near = 1 / CHANGE_BY < wanted / max(1, now) < CHANGE_BY or abs(wanted - now) < 2
-        if stage == self._stage and is_near:
+        if stage == self._stage and is_near and was_half == self._half:
             return None
-        return self._local(stage, h, self._told())
+        return self._local(stage, h, self._told(ratio), ratio)
 
-    def _wanted(self) -> tuple[_Local, int]:
-        if self._drifts():
-            return "waited", self._sparing(self._ratio())
+    def _wanted(self, ratio: float) -> tuple[_Local, int]:
+        if self._differs():
+            return "waited", self._sparing(ratio)
         if not self._may_be_late:
-            return "waited", self._seldom()
+            return "waited", self._seldom(ratio)
         most = COSTS_MOST * {"behind": 1 / ABOUT, "waited": ABOUT}.get(self._stage, 1)
-        return ("behind", LONGEST) if self._ratio() / LONGEST > most else ("waited", self._seldom())
+        return ("behind", LONGEST) if ratio / LONGEST > most else ("waited", self._seldom(ratio))
 
-    def _told(self) -> str:
-        data = "ranks see different data: " if self._drifts() else ""
-        changed = math.expm1(self._jump())
-        return f"{data}averaging changes the loss by {changed:+.0%} and takes {self._ratio():.2g} steps"
+    def _told(self, ratio: float) -> str:
+        data = "ranks see different data: " if self._differs() else ""
+        changed = f"changes the loss by {math.expm1(self._jump()):+.0%} and " if self._jumps else ""
+        return f"{data}averaging {changed}takes {ratio:.2g} steps"
 
-    def _drifts(self) -> bool:
-        return self._jump() > JUMP
+    def _differs(self) -> bool:
+        return self._drift.dissimilarity >= DIFFERENT
 
     def _jump(self) -> float:
         """The logarithm of what averagings multiply the loss by; while none told, nothing."""
         return statistics.fmean(self._jumps) if self._jumps else 0.0
 
-    def _is_slower_than_bsp(self) -> bool:
-        return self._drifts() and self._teaches_more(self._ratio())
+    def _is_slower_than_bsp(self, ratio: float) -> bool:
+        return self._differs() and WORTH * self._time(ratio) > 1 + self._waits * ratio
 
-    def _teaches_more(self, ratio: float) -> bool:
-        """BSP in a second than drifting replicas, where a transfer takes so many steps."""
-        h = self._sparing(ratio)
-        return ratio < DRIFT_WORTH or 1 + ratio < (1 + self._steps_apart() * h) * (1 + ratio / h)
+    def _time(self, ratio: float) -> float:
+        """With the best interval for different data."""
+        return self._drift.time(self._sparing(ratio), ratio)
 
-    def _steps_apart(self) -> float:
-        return STEPS_APART * self._apart_by**3
+    def _timed(self) -> float:
+        """How many steps a transfer takes; the first time after BSP also how many such times a step of BSP waits for."""
+        computing = statistics.median(self._computing)
+        ratio = statistics.median(self._transfers) / computing
+        if self._bsp_ns is not None:
+            whole_ratio = 2 * ratio if self._half else ratio
+            self._waits, self._bsp_ns = max(0.0, self._bsp_ns / computing - 1) / whole_ratio, None
+        return ratio
 
-    def _ratio(self) -> float:
-        """How many steps a transfer takes."""
-        return statistics.median(self._transfers) / statistics.median(self._computing)
+    def _halved(self, ratio: float, limit: float) -> float:
+        """What a transfer takes from now on: in half precision where it took more than the limit."""
+        if self._half or ratio <= limit:
+            return ratio
+        self._half = True
+        return ratio / 2
 
-    def _hidden(self) -> int:
+    def _hidden(self, ratio: float) -> int:
         """In how many steps a transfer is over, and some to spare."""
-        return min(LONGEST - 1, math.ceil(1.1 * self._ratio()))
+        return min(LONGEST - 1, math.ceil(1.1 * ratio))
 
     def _sparing(self, ratio: float) -> int:
-        """The interval with which drifting replicas take the least time: as many steps as they need times what a step takes."""
-        return max(2, min(self._longest, round(math.sqrt(ratio / self._steps_apart()))))
+        return max(2, min(self._longest, round(self._drift.best(ratio))))
 
-    def _seldom(self) -> int:
-        costs: float = min(COSTS_MANY, COSTS * (self._ranks / 2) ** MORE_RANKS)
-        return min(self._longest, max(LEAST, math.ceil(self._ratio() / costs)))
+    def _seldom(self, ratio: float) -> int:
+        return min(self._longest, max(LEAST, math.ceil(ratio / COSTS), round(self._drift.best(ratio))))
 
-    def _local(self, stage: _Local, h: int, why: str) -> Choice:
-        self._delay = self._hidden() if stage == "behind" else 0
+    def _local(self, stage: _Local, h: int, why: str, ratio: float = 0.0) -> Choice:
+        self._delay = self._hidden(ratio) if stage == "behind" else 0
+        if self._stage in ("bsp", "apart"):
+            self._computing.clear()  # beside DDP's transfers it takes longer
         if stage != self._stage:
             self._transfers.clear()
         self._stage, self._h, self._looks = stage, h, 0
@@ -297,9 +354,8 @@ class Controller:
         delay = f", delay={self._delay}" if self._delay else ""
         return Choice(f"local_sgd(h={h}{delay}){half}", why)
 
-    def _apart(self) -> Choice:
+    def _apart(self, why: str) -> Choice:
         """BSP until averagings are tried anew."""
-        why = f"{self._told()}; BSP learns faster"
         self._stage, self._since_tried = "apart", 0
         return Choice("bsp + fp16" if self._half else "bsp", why)
 
@@ -308,9 +364,11 @@ class Controller:
         return Choice("bsp", why)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, deque) else value for name, value in vars(self).items()}
+        plain = {name: list(value) if isinstance(value, deque) else value for name, value in vars(self).items()}
+        return plain | {"_drift": dataclasses.astuple(self._drift)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             former = getattr(self, name)
             setattr(self, name, deque(value, maxlen=former.maxlen) if isinstance(former, deque) else value)
+        self._drift = Drift(*state["_drift"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from timesyncd.client.policy.written import MAX_TEXT
 
 _ABSENT = -(2**63)
-_NUMBERS = struct.Struct("<qqqqqqqqddd")
+_NUMBERS = struct.Struct("<qqqqqqqqdddd")
 _TEXT_WORDS = MAX_TEXT // 8
 
 #: 64-bit words of a row.
@@ -25,7 +25,8 @@ class Row:
     of its parameters right after the newest checked synchronization, in round `replica_round`; None: none was checked since the last row.
     `compute_ns`: own work of a step, median. `wait_ns`: of a step it waited for synchronizations, mean. `transfer_ns`: from the begin of a
     synchronization to its end, the smallest; None: there was none. `loss`: mean in the steps that began with parameters common to all ranks; `jump`: by how much it rose
-    when they were averaged, relative; `rate`: the optimizer's learning rate. NaN: not known.
+    when they were averaged, relative; `rate`: the optimizer's learning rate; `dissimilarity`: the squared distance of its expected gradient from
+    the mean of all ranks', as a multiple of the mean's square, by the first steps under BSP. NaN: not known.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Row:
     loss: float = float("nan")
     jump: float = float("nan")
     rate: float = float("nan")
+    dissimilarity: float = float("nan")
 
     def words(self) -> list[int]:
         packed = _NUMBERS.pack(
@@ -54,15 +56,16 @@ class Row:
             self.loss,
             self.jump,
             self.rate,
+            self.dissimilarity,
         ) + self.text.encode().ljust(MAX_TEXT, b"\0")
         return list(struct.unpack(f"<{ROW_WORDS}q", packed))
 
     @classmethod
     def of(cls, words: Sequence[int]) -> Row:
         packed = struct.pack(f"<{ROW_WORDS}q", *words)
-        step, vote, wish, replica, replica_round, compute_ns, wait_ns, transfer_ns, loss, jump, rate = (
-            _NUMBERS.unpack_from(packed)
-        )
+        numbers = _NUMBERS.unpack_from(packed)
+        step, vote, wish, replica, replica_round, compute_ns, wait_ns, transfer_ns = numbers[:8]
+        loss, jump, rate, dissimilarity = numbers[8:]
         return cls(
             step=step,
             vote=vote != 0,
@@ -76,4 +79,5 @@ class Row:
             loss=loss,
             jump=jump,
             rate=rate,
+            dissimilarity=dissimilarity,
         )

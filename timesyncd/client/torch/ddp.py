@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
 
+import functools
 import threading
 import warnings
 import weakref
@@ -18,6 +19,9 @@ from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.joblink import Kind
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
+
+#: Sees each bucket before it is reduced; what it returns is called when it is.
+Watching = Callable[[GradBucket], Callable[[], None] | None]
 
 #: `hook` is true in a thread that runs a bucket's hook: the collectives that it calls are part of the bucket.
 running = threading.local()
@@ -40,6 +44,7 @@ class Buckets:
         self.state = state
         self.steps: Steps | None = None
         self.meter: object = None
+        self.watching: Watching | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """None: a module that is saved or copied takes no meter along, as torch takes no hook along."""
@@ -103,7 +108,10 @@ def stamped(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Te
     """The hook that the reducer calls. Errors of the hook within go through as they are."""
     steps, record = state.steps, state.arrived(bucket)
     if state.hook is None:
+        seen = state.watching(bucket) if state.watching is not None else None
         reduced = state.all_reduce(bucket)
+        if seen is not None:
+            reduced = reduced.then(functools.partial(_seen, seen))
         if steps is not None and record is not None and record.stamps is HOST:
             with steps.safely:
                 return reduced.then(record.follow_reduced)
@@ -118,6 +126,12 @@ def stamped(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Te
         with steps.safely:
             return _watched(future, record, steps)
     return future
+
+
+def _seen(seen: Callable[[], None], finished: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
+    tensors = finished.value()
+    seen()
+    return tensors
 
 
 def _watched(
@@ -202,6 +216,13 @@ def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> 
         found = Buckets(ddp, None, None)
         ddp.register_comm_hook(found, stamped)
     found.hook, found.state = hook, state
+
+
+def watch(ddp: DistributedDataParallel, watching: Watching | None) -> None:
+    """Let it see each bucket that the module reduces without a hook; None: no longer. A module whose buckets are not metered shows none."""
+    found = _attached(ddp)
+    if found is not None:
+        found.watching = watching
 
 
 def _attached(ddp: DistributedDataParallel) -> Buckets | None:

@@ -30,6 +30,7 @@ from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.actions import Action, Averaged, action_for, replica_of, trained
 from timesyncd.client.torch.averaging import Dense, Sender, local
 from timesyncd.client.torch.compression import compressor, run
+from timesyncd.client.torch.dissimilarity import Dissimilarity
 from timesyncd.client.torch.exchange import Exchange
 from timesyncd.client.torch.hierarchy import TwoLevel, two_level
 from timesyncd.client.torch.lost import lost
@@ -76,6 +77,7 @@ class Synchronizer:
         self._sender: Sender = Dense(self._group)
         self._replicas = Comparison(job, dist.get_process_group_ranks(self._group))
         self._pace = Pace()
+        self._dissimilarity = Dissimilarity()
         self._controller: Controller | None = None
         self._changes: list[Change] = []
         self._action = Action()
@@ -220,6 +222,8 @@ class Synchronizer:
         if self._action.reduces:
             hook = run if strategy.compression is not None else two_level if self._groups is not None else None
             buckets.set_hook(self._ddp, hook, self._sender)
+            self._dissimilarity = Dissimilarity()
+            buckets.watch(self._ddp, self._dissimilarity.watch if self._controller is not None else None)
         rank, ranks = self._group.rank(), self._group.size()
         self._voter = Voter(policy, rank, ranks) if isinstance(policy, SelSync) else None
 
@@ -236,6 +240,8 @@ class Synchronizer:
         ready_ns = steps_of(self._job).ready_ns if self._action.reduces else None
         if ready_ns is not None:
             self._pace.waited(time.time_ns() - ready_ns)
+        if self._action.reduces:
+            self._dissimilarity.ended()
         square_norm = None if self._voter is None else self._square_norm()
         if self._course.exchanges():
             self._exchange.send(self._row(square_norm))
@@ -307,6 +313,7 @@ class Synchronizer:
             loss=told.loss,
             jump=told.jump,
             rate=math.nan if (rate := self._rate()) is None else rate,
+            dissimilarity=self._dissimilarity.told(),
         )
 
     def _square_norm(self) -> float:
@@ -360,6 +367,7 @@ class Synchronizer:
         self._metered.close()
         self._ddp.require_backward_grad_sync = True
         buckets.set_hook(self._ddp, None, None)
+        buckets.watch(self._ddp, None)
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta:
