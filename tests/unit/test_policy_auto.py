@@ -168,6 +168,16 @@ def test_bsp_is_compared_by_how_long_its_steps_took(slowed: float, texts: list[s
     assert [choice.text for _, choice in world.changes] == texts
 
 
+def test_a_link_that_is_somewhat_faster_for_a_while_does_not_end_averagings() -> None:
+    """They are as fast as BSP then, and a change costs more; on one that is five times as fast BSP is the faster beyond doubt."""
+    world, texts = World(1.6, drift=0.4, apart=5.0, ranks=2, slowed=1.2), []
+    for ratio in (1.6, 0.9, 0.3):
+        world.ratio = ratio
+        texts.append(world.run(20).text.partition("(")[0])
+
+    assert texts == ["local_sgd", "local_sgd", "bsp"]
+
+
 def test_half_precision_that_makes_no_faster_step_is_given_up() -> None:
     """On a link that is memory, say, what it costs to make is more than what it saves."""
     world = World(2.6, drift=0.6, apart=26.0).run(1)

@@ -33,7 +33,8 @@ ALIKE, DIFFERENT = 0.25, 1.0
 #: BSP counts as slower by this factor than by its waiting.
 OPTIMISTIC = 1.5
 
-#: Averagings of different data have to be faster than BSP by this factor, and half precision than whole gradients.
+#: Averagings of different data have to be faster than BSP by this factor when they are timed first, and slower by it later on: transfers scatter. Half
+#: precision has to be faster than whole gradients by it.
 WORTH = 1.1
 
 #: Averagings are tried every so many steps, until so many looks told what they do. The further apart replicas are the clearer it shows.
@@ -275,12 +276,13 @@ class Controller:
         return self._drift.dissimilarity < SURE or self._time(links_ratio) <= 1 + links_ratio
 
     def _adjusted(self) -> Choice | None:
+        worth = 1 / WORTH if self._bsp_ns is None else WORTH
         ratio = self._timed()
         if self._jump() > JUMP and not self._differs():
             return self._anew()
         if self._jump() < 0 and len(self._jumps) >= CALM:
             self._drift = Drift(self._drift.ranks)
-        if self._is_slower_than_bsp(ratio):
+        if self._is_slower_than_bsp(ratio, worth):
             return self._apart(f"{self._told(ratio)}; BSP learns faster")
         was_half, ratio = self._half, self._halved(ratio, ABOUT * HALF_FROM)
         stage, h = self._wanted(ratio)
@@ -310,8 +312,8 @@ class Controller:
         """The logarithm of what averagings multiply the loss by; while none told, nothing."""
         return statistics.fmean(self._jumps) if self._jumps else 0.0
 
-    def _is_slower_than_bsp(self, ratio: float) -> bool:
-        return self._differs() and WORTH * self._time(ratio) > 1 + self._waits * ratio
+    def _is_slower_than_bsp(self, ratio: float, worth: float = WORTH) -> bool:
+        return self._differs() and worth * self._time(ratio) > 1 + self._waits * ratio
 
     def _time(self, ratio: float) -> float:
         """With the best interval for different data."""
