@@ -309,8 +309,12 @@ def test_goals_are_judged_by_the_medians() -> None:
 
 
 def test_a_cell_that_was_not_run_has_no_goals() -> None:
-    """Also where the full cell's search says already what fails in it."""
-    assert list(verdicts(CELLS["t1-4-paper"], searched(SELSYNC, None))) == []
+    """Also where the full cell's search says already what fails in it; nor has one whose first runs are DDP's alone."""
+    other = CELLS["t1-4-paper"]
+    begun = [*searched(REFERENCE), row(other, REFERENCE, MIDDLE, 1, 20.0)]
+
+    assert list(verdicts(other, searched(SELSYNC, None))) == []
+    assert list(verdicts(other, begun + searched(SELSYNC, None))) == []
 
 
 def test_auto_is_compared_with_methods_of_as_many_seeds() -> None:
