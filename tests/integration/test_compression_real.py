@@ -251,6 +251,21 @@ def test_what_is_not_finite_is_seen_and_forgotten(two: Ranks, written: Compressi
         assert 0 < of[0].gain.value <= 1
 
 
+def test_nothing_is_made_of_what_did_not_come() -> None:
+    """A rank is silent: the collective's own error comes out, whatever lies where its payload should be, and nothing is forgotten."""
+    with ranks(2, timeout_s=5) as group:
+        parameters = [torch.zeros(50)]
+        of = group.compressors(Int8(), parameters)
+        group.reduced(of, parameters, random_values(0, 50), random_values(1, 50))
+        kept = residual(of[0])
+        futures = [hook(Chunk(parameters, random_values(2, 50), 1)) for hook in (of[0].hook, of[0].dense)]
+        for future in futures:
+            with pytest.raises(RuntimeError, match="Timed out|pair closure"):
+                future.wait()
+
+        assert torch.equal(of[0]._residuals.flat(Chunk(parameters, torch.zeros(50))), kept)
+
+
 def test_the_gain_test_is_the_same_on_ranks_that_are_not(two: Ranks) -> None:
     """One rank's gradients lie in a few elements, the other's are noise, now small and then large: the ratios go up and back, in the same steps."""
     sizes = (400, 100)

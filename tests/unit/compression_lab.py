@@ -49,12 +49,12 @@ class Chunk:
 class Ranks:
     """A group of so many."""
 
-    def __init__(self, size: int, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, size: int, pool: ThreadPoolExecutor, timeout_s: int) -> None:
         store, self._pool = HashStore(), pool
         self.size = size
 
         def join(rank: int) -> dist.ProcessGroup:
-            group: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=120))
+            group: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
             return group  # type: ignore[no-any-return]  # one in all but its type
 
         self.groups = self.all(join)
@@ -90,9 +90,9 @@ class Ranks:
 
 
 @contextmanager
-def ranks(size: int) -> Iterator[Ranks]:
+def ranks(size: int, timeout_s: int = 120) -> Iterator[Ranks]:
     with ThreadPoolExecutor(size) as pool:
-        yield Ranks(size, pool)
+        yield Ranks(size, pool, timeout_s)
 
 
 def residual(of: Any) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -12,8 +14,8 @@ _T = TypeVar("_T")
 
 
 def line(error: RuntimeError) -> str:
-    """Its first sentence: gloo goes on with advice."""
-    return str(error).strip().partition("\n")[0].partition(". ")[0]
+    """Its first sentence: gloo goes on with advice. Of an error within callbacks the innermost."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0].rpartition("running the callback: ")[2]
 
 
 def lost(doing: str, error: RuntimeError) -> str:
@@ -29,7 +31,14 @@ def arrived(gradients: torch.futures.Future[_T]) -> _T:
 
     To be chained: the reducer tells only such a future's error in words, as a RuntimeError that quotes it.
     """
-    try:
+    with reducing():
         return gradients.value()
+
+
+@contextmanager
+def reducing() -> Iterator[None]:
+    """What torch says of a reduction that failed becomes a SyncError."""
+    try:
+        yield
     except RuntimeError as error:
         raise SyncError(lost("reducing the gradients", error)) from error

@@ -50,7 +50,7 @@ class Synchronizer:
     What `synchronized` gives: the policy at work, until it is closed.
 
     Its hooks raise SyncError where a rank is gone, silent for the group's time-out, or out of step; no rank goes on alone. What ends DDP's own
-    reduction under `bsp` comes out of the backward pass as a RuntimeError of torch's, which quotes the SyncError.
+    reduction under `bsp` comes out of the backward pass as a SyncError, or as a RuntimeError of torch's that quotes one.
     """
 
     def __init__(

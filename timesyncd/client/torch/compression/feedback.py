@@ -63,7 +63,8 @@ class Feedback(ABC):
         work = dist.all_reduce(whole, group=self._group, async_op=True)
         assert work is not None, "this process is in the group"
 
-        def finish(_: object) -> torch.Tensor:
+        def finish(reduced: torch.futures.Future[Any]) -> torch.Tensor:
+            reduced.value()  # raises what went wrong
             if finite(whole):
                 residual.zero_()
             return put(whole.div_(self._group.size()), bucket)

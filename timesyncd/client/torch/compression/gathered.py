@@ -42,7 +42,8 @@ class Gathered(Feedback):
         self.sent_bytes += payload.octets.nbytes
         future, rows = gather(self._group, payload.octets)
 
-        def finish(_: object) -> torch.Tensor:
+        def finish(gathered: torch.futures.Future[Any]) -> torch.Tensor:
+            gathered.value()  # raises what went wrong: `rows` would be whatever lay there before
             self._heard(index, rows)
             if payload.finite(rows):
                 residual.copy_(whole)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch._C._distributed_c10d import GradBucket
 
-from timesyncd.client.torch.lost import arrived
+from timesyncd.client.torch.lost import arrived, reducing
 
 State = dict[str, Any]
 Future = torch.futures.Future[torch.Tensor]
@@ -59,4 +59,6 @@ class Compressor(Protocol):
 
 def run(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For `register_comm_hook(compressor, run)`, or `meter_ddp(job, ddp, hook=run, state=compressor)`."""
-    return state.hook(bucket).then(arrived)
+    with reducing():
+        future = state.hook(bucket)
+    return future.then(arrived)
