@@ -183,10 +183,10 @@ class Steps:
 
     def end(self) -> None:
         """The parameters are updated: mark all that the step kept, and the step itself; the next one begins."""
-        with self._lock:
-            with self.safely:
+        with self._lock, self.safely:
+            try:
                 self._end()
-            with self.safely:
+            finally:
                 self._step += 1
 
     def close(self) -> None:
@@ -202,25 +202,28 @@ class Steps:
         whole = Record(Kind.STEP, 0, self.device or HOST)
         whole.end, whole.arrival, whole.begin = whole.arrival, self._begin, self._ready
         kept, self._kept, self._numbered = self._kept, [], False
-        whole.key = self.job.meter.key(self._step)
-        self._end_kept(kept, whole.key)
+        meter, step = self.job.meter, self._step
+        whole.key = meter.key(step)
+        for record in kept:
+            record.key, record.number = whole.key, meter.next_sync(step)
+            self._tell(record)
         if self._ended != whole.key:  # two updates under one number make one step
-            self._pending.append(whole)
+            if self._pending:
+                self._pending.append(whole)
+            else:
+                self._tell(whole)
         self._begin, self._ready, self._ended = whole.end, None, whole.key
         whole.stamps.anchor()
         self._settle()
 
-    def _end_kept(self, kept: list[Record], key: int) -> None:
+    def _tell(self, record: Record) -> None:
         """Of the host's records nearly all are complete: they take the short way."""
-        meter, step = self.job.meter, self._step
-        for record in kept:
-            record.key, record.number = key, meter.next_sync(step)
-            if record.stamps is not HOST or record.end is None:
-                self._pending.append(record)
-                continue
-            arrival_ns, end_ns = record.arrival, record.end
-            begin_ns = min(end_ns, max(arrival_ns, record.last or arrival_ns))
-            meter.mark_at(key, record.number, arrival_ns, begin_ns, end_ns, record.kind, record.bytes)
+        if record.stamps is not HOST or record.end is None:
+            self._pending.append(record)
+            return
+        arrival_ns, end_ns = record.arrival, record.end
+        begin_ns = min(end_ns, max(arrival_ns, record.begin or record.last or arrival_ns))
+        self.job.meter.mark_at(record.key, record.number, arrival_ns, begin_ns, end_ns, record.kind, record.bytes)
 
     def _settle(self) -> None:
         """Mark what is known by now, in order: behind what is still to come nothing is looked at."""
