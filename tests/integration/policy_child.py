@@ -205,7 +205,7 @@ def switched(folder: Path) -> Facts:
     run = Run("bsp", folder, normalized, momentum)
     drawn = random.Random(dist.get_rank())
     wishes = {15: "local_sgd(h=3)", 40: "selsync(delta=0.02, late=2)", 65: "local_sgd(h=5, delay=4)", 90: "bsp"}
-    for step in range(120):
+    for step in range(125):
         if drawn.random() < 0.2:
             time.sleep(drawn.random() * 0.02)
         if step in wishes and dist.get_rank() == 0:

@@ -5,18 +5,29 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.client.policy.course import Course, in_step, leaves_apart, must_unite
+from timesyncd.client.policy.course import (
+    FIRST_ROWS,
+    ROWS_EVERY,
+    ROWS_LATE,
+    ROWS_SELDOM,
+    Course,
+    in_step,
+    leaves_apart,
+    must_unite,
+)
 from timesyncd.client.policy.decision import Decision
 from timesyncd.client.policy.rows import Row
 from timesyncd.client.policy.written import parse
 from timesyncd.errors import SyncError
 
-STEPS = 60
+STEPS = 64
+
 TEXTS = [
     *["bsp", "accumulate(k=3)", "local_sgd(h=4)", "local_sgd(h=5, delay=3)", "post_local_sgd(start=9, h=5)", "qsr(h=3, alpha=0.1)"],
     *[f"selsync(delta=0.3, late={late})" for late in range(5)],
@@ -140,9 +151,13 @@ def test_a_rank_that_is_gone_is_waited_for(
         assert rank.over or (rank.waits_for is not None and set(unsaid) & set(rank.waits_for))
 
 
-def told(text: str, votes: Callable[[int], bool] = lambda step: False, **wishes: str) -> list[Told]:
+def told(
+    text: str, votes: Callable[[int], bool] = lambda step: False, steps_per_epoch: int | None = None, **wishes: str
+) -> list[Told]:
     """By a job of one rank; `wishes` by step as s12=..."""
-    rank = Rank(0, Course(parse(text), 1), votes, {int(step[1:]): wish for step, wish in wishes.items()})
+    rank = Rank(
+        0, Course(parse(text), 1, steps_per_epoch), votes, {int(step[1:]): wish for step, wish in wishes.items()}
+    )
     run(begun([rank]), random.Random(0))
     return rank.told
 
@@ -165,6 +180,28 @@ def test_without_flags_rows_are_few() -> None:
     assert sum(spoke for _, _, spoke, _ in said) <= 2 + STEPS // 8
 
 
+@pytest.mark.parametrize(
+    "text", ["local_sgd(h=12)", "local_sgd(h=5, delay=3)", "fedavg(c=1, e=0.2)", "qsr(h=9, alpha=0.001)"]
+)
+def test_rows_travel_while_ranks_wait_for_an_averaging(text: str) -> None:
+    """But the first ones; and no more often than every eighth step."""
+    said = told(text, steps_per_epoch=50)
+    spoke = [step for step, _, spoke, _ in said if spoke]
+
+    assert spoke[0] == FIRST_ROWS
+    assert set(spoke[1:]) <= set(synced(said))
+    assert all(later - earlier >= ROWS_EVERY for earlier, later in pairwise(spoke))
+    assert len(spoke) > STEPS // 20
+
+
+def test_where_averagings_are_rare_rows_come_in_between() -> None:
+    """What rank 0 is told is not kept back for hundreds of steps."""
+    said = told("local_sgd(h=1000)", s20="bsp")
+
+    assert [step for step, _, spoke, _ in said if spoke][:2] == [FIRST_ROWS, FIRST_ROWS + ROWS_SELDOM]
+    assert [each[-1] for each in said].index("bsp") == FIRST_ROWS + ROWS_SELDOM + ROWS_LATE + 1
+
+
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("wish", TEXTS)
 def test_every_policy_gives_way_to_every_other(text: str, wish: str) -> None:
@@ -173,13 +210,13 @@ def test_every_policy_gives_way_to_every_other(text: str, wish: str) -> None:
     turned = said.index(str(parse(wish)))
 
     assert said[:20] == [str(parse(text))] * 20
-    assert turned == 0 if parse(text) == parse(wish) else 20 < turned <= 34
+    assert turned == 0 if parse(text) == parse(wish) else 20 < turned <= 20 + ROWS_SELDOM + ROWS_LATE + 1
     assert set(said[turned:]) == {str(parse(wish))}
 
 
 def test_what_was_gathered_makes_an_update_before_another_policy_begins() -> None:
     """In the last step under the former one, wherever its interval was; and then the new one counts from there."""
-    said = told("accumulate(k=50)", s20="accumulate(k=3)")
+    said = told("accumulate(k=50)", s10="accumulate(k=3)")
     turned = [each[-1] for each in said].index("accumulate(k=3)")
 
     assert synced(said) == [turned - 1, *range(turned + 2, STEPS, 3)]

@@ -66,8 +66,8 @@ COSTS_MOST = 0.125
 #: Transfers that take longer than so many steps are sent in half precision.
 HALF_FROM = 2.0
 
-#: Looks in a row without a loss, or without what averaging does to it, after which none is told.
-SILENT_LOOKS = 24
+#: Steps without a loss, or without what averaging does to it, after which none is told.
+SILENT_STEPS = 192
 
 #: The mean loss of common parameters over so many looks may rise above the lowest such mean by this part, and by so many standard errors.
 MEAN_OF, RISE, ERRORS = 8, 0.25, 5.0
@@ -84,12 +84,12 @@ NEWEST = 3
 #: Looks whose median is what computing and transfers take.
 REMEMBERED = 9
 
-#: An interval is changed when another one is better by this factor and by two steps, and not within so many looks.
-CHANGE_BY, LOOKS_BETWEEN = 1.5, 4
+#: An interval is changed when another one is better by this factor and by two steps, and not within so many steps.
+CHANGE_BY, STEPS_BETWEEN = 1.5, 32
 
-#: After so many looks averagings are tried anew, and after twice as many again, and so on: replicas that drift show it better later, and two
+#: After so many steps averagings are tried anew, and after twice as many again, and so on: replicas that drift show it better later, and two
 #: averagings may have misled. Two that were beyond doubt did not: there BSP stays until the link has become slow.
-TRY_ANEW = 48
+TRY_ANEW = 384
 
 
 _Local = Literal["tried", "behind", "waited"]
@@ -109,6 +109,8 @@ class Auto:
 class Measured(Protocol):
     """What of a rank's row the controller looks at."""
 
+    @property
+    def step(self) -> int: ...
     @property
     def compute_ns(self) -> int: ...
     @property
@@ -143,7 +145,8 @@ class Controller:
         self._bsp_ns: float | None = None
         self._waits = 1.0
         self._may_be_late = True
-        self._looks = self._silent = self._since_tried = 0
+        self._step: int | None = None
+        self._since_chosen = self._silent = self._since_tried = 0
         self._try_anew = TRY_ANEW
         self._losses: deque[float] = deque(maxlen=MEAN_OF)
         self._lowest = math.inf, 0.0
@@ -156,8 +159,11 @@ class Controller:
         """None: go on as it is."""
         if self._stage == "back":
             return None
-        self._looks += 1
-        self._since_tried += 1
+        passed = 0 if self._step is None else rows[0].step - self._step
+        self._step = rows[0].step
+        self._since_chosen += passed
+        self._since_tried += passed
+        self._silent += passed
         self._measure(rows)
         dissimilarity = statistics.fmean(row.dissimilarity for row in rows)
         return self._guarded([row.loss for row in rows if not math.isnan(row.loss)]) or self._chosen(dissimilarity)
@@ -176,11 +182,12 @@ class Controller:
             self._jumps.append(statistics.fmean(math.log1p(max(jump, LEAST_JUMP)) for jump in jumps))
 
     def _guarded(self, losses: Sequence[float]) -> Choice | None:
-        self._silent = 0 if losses else self._silent + 1
+        if losses:
+            self._silent = 0
         is_local = self._stage not in ("bsp", "apart")
         if not is_local and not losses:
             return None
-        if self._silent >= SILENT_LOOKS:
+        if self._silent >= SILENT_STEPS:
             return self._back("no loss is told any more: call saw(loss) in each step")
         if not losses:
             return None
@@ -214,7 +221,7 @@ class Controller:
             return self._anew()
         if self._stage == "apart":
             return self._whole()
-        return self._adjusted() if self._looks >= LOOKS_BETWEEN and self._transfers else None
+        return self._adjusted() if self._since_chosen >= STEPS_BETWEEN and self._transfers else None
 
     def _begun(self, waited: float, dissimilarity: float) -> Choice | None:
         """From BSP, whose waiting is at most what an averaging takes."""
@@ -234,7 +241,7 @@ class Controller:
 
     def _whole(self) -> Choice | None:
         """In BSP from half precision back to whole gradients, where it takes longer to make than it saves on the way."""
-        if not self._half or self._bsp_ns is None or self._since_tried < NEWEST:
+        if not self._half or self._bsp_ns is None or len(self._computing) < NEWEST:
             return None
         step_ns, whole_ns, self._bsp_ns = self._step_ns(), self._bsp_ns, None
         if step_ns * WORTH < whole_ns:
@@ -244,13 +251,13 @@ class Controller:
 
     def _step_ns(self) -> float:
         """What a step took of late, waiting included."""
-        looks = list(zip(self._computing, self._waited, strict=False))[-NEWEST:]
+        looks = list(zip(self._computing, self._waited, strict=True))[-NEWEST:]
         return statistics.median(computing_ns * (1 + waited) for computing_ns, waited in looks)
 
     def _settled(self) -> Choice | None:
         if len(self._jumps) < TRIED_LOOKS or not self._transfers:
             silent = "what averaging does to the loss is not told: call saw(loss) in each step, with a loss above zero"
-            return self._back(silent) if self._looks >= SILENT_LOOKS else None
+            return self._back(silent) if self._since_chosen >= SILENT_STEPS else None
         ratio = self._halved(self._timed(), HALF_FROM)
         self._drift = Drift(self._drift.ranks, self._tried_dissimilarity())
         if self._is_slower_than_bsp(ratio):
@@ -348,10 +355,10 @@ class Controller:
     def _local(self, stage: _Local, h: int, why: str, ratio: float = 0.0) -> Choice:
         self._delay = self._hidden(ratio) if stage == "behind" else 0
         if self._stage in ("bsp", "apart"):
-            self._computing.clear()  # beside DDP's transfers it takes longer
+            self._forget_paces()  # beside DDP's transfers computing takes longer
         if stage != self._stage:
             self._transfers.clear()
-        self._stage, self._h, self._looks = stage, h, 0
+        self._stage, self._h, self._since_chosen = stage, h, 0
         half = " + fp16" if self._half else ""
         delay = f", delay={self._delay}" if self._delay else ""
         return Choice(f"local_sgd(h={h}{delay}){half}", why)
@@ -359,7 +366,12 @@ class Controller:
     def _apart(self, why: str) -> Choice:
         """BSP until averagings are tried anew."""
         self._stage, self._since_tried = "apart", 0
+        self._forget_paces()
         return Choice("bsp + fp16" if self._half else "bsp", why)
+
+    def _forget_paces(self) -> None:
+        self._computing.clear()
+        self._waited.clear()
 
     def _back(self, why: str) -> Choice:
         self._stage = "back"

@@ -18,11 +18,12 @@ from timesyncd.client.policy.rows import Row
 from timesyncd.client.policy.written import Strategy, parse
 from timesyncd.errors import SyncError
 
-#: Where no flags are needed rows are exchanged every so many steps, and count so many steps later: nobody waits for them.
-ROWS_EVERY, ROWS_LATE = 8, 8
+#: Where no flags are needed rows are exchanged in steps that synchronize, not more often than every so many steps nor more seldom than the latter, and
+#: count so many steps later. So they travel while ranks wait anyway: the threads that send and receive take processors from computing else.
+ROWS_EVERY, ROWS_SELDOM, ROWS_LATE = 8, 32, 8
 
-#: The first rows come early: the controller has nothing to go by before them.
-FIRST_ROWS, FIRST_LATE = 3, 1
+#: The first rows come early, and are waited for: the controller has nothing to go by before them, and a step of BSP may take as long as eight others.
+FIRST_ROWS = 3
 
 
 class Course:
@@ -40,6 +41,7 @@ class Course:
         self._rate: float | None = None
         self._ranks = ranks
         self._steps_per_epoch = steps_per_epoch
+        self._told = -1
         self._pending: deque[tuple[int, int]] = deque()
 
     def agree(self, rows: Sequence[Row]) -> None:
@@ -59,18 +61,26 @@ class Course:
         late = self.strategy.policy.late
         if late is None:
             if self.step == FIRST_ROWS:
-                late = FIRST_LATE
-            elif self.step % ROWS_EVERY == ROWS_EVERY - 1:
+                late = 0
+            elif self._tells():
                 late = ROWS_LATE
             else:
                 return False
+        self._told = self.step
         self._pending.append((self.step, self.step + late))
         return True
+
+    def _tells(self) -> bool:
+        passed = self.step - self._told
+        if passed < ROWS_EVERY:
+            return False
+        return passed >= ROWS_SELDOM or self.strategy.policy.decide(self._seen(None)) is Decision.SYNC
 
     def due(self) -> list[int]:
         """The steps whose rows count now, oldest first."""
         steps = [step for step, at in self._pending if at <= self.step]
-        self._pending = deque((step, at) for step, at in self._pending if at > self.step)
+        if steps:
+            self._pending = deque((step, at) for step, at in self._pending if at > self.step)
         return steps
 
     def decide(self, rows: Sequence[Sequence[Row]]) -> Decision:
@@ -80,16 +90,19 @@ class Course:
             self._hear_rate(said[0])
         if isinstance(self.strategy.policy, Accumulate) and self._wanted(rows) is not None:
             return Decision.SYNC  # what was gathered makes its update before another policy begins
-        seen = Seen(
+        votes = tuple(any(said[rank].vote for said in rows) for rank in range(self._ranks)) if rows else None
+        return self.strategy.policy.decide(self._seen(votes))
+
+    def _seen(self, votes: tuple[bool, ...] | None) -> Seen:
+        return Seen(
             step=self.step,
             since=self.since,
             ranks=self._ranks,
             rounds=self.rounds,
             learning_rate=self._rate,
             steps_per_epoch=self._steps_per_epoch,
-            votes=tuple(any(said[rank].vote for said in rows) for rank in range(self._ranks)) if rows else None,
+            votes=votes,
         )
-        return self.strategy.policy.decide(seen)
 
     def last_row(self) -> Row:
         """Said when no more steps are taken; its step is that of no other row."""
@@ -144,6 +157,7 @@ class Course:
             "since": self.since,
             "rounds": self.rounds,
             "wish": self.wish,
+            "told": self._told,
             "pending": list(self._pending),
         }
 
@@ -156,6 +170,7 @@ class Course:
         self._rate = state["rate"]
         self.strategy = parse(state["strategy"])
         self.step, self.since, self.rounds, self.wish = (state[name] for name in ("step", "since", "rounds", "wish"))
+        self._told = state["told"]
         self._pending = deque((step, at) for step, at in state["pending"])
 
 

@@ -21,8 +21,8 @@ class Action:
     Does what is decided in each step, before or after the update.
 
     `reduces`: DDP's own reducer combines the gradients in each backward pass. `early`: it needs the decision before the update. `united`:
-    what is the same on all ranks after each synchronization. `averaging`: what does it here; None: DDP. `arrived`: in this step the replicas came
-    together.
+    what is the same on all ranks after each synchronization. `averaging`: what does it here; None: DDP. `arrived`: in this step, if
+    something was done in it, the replicas came together.
     """
 
     reduces = False
@@ -33,11 +33,19 @@ class Action:
     def __init__(self, united: Sequence[torch.Tensor] = ()) -> None:
         self.united = united
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a synchronization is, which ends in a step that may have none of its own."""
+        return False
+
     def before_update(self, decision: Decision) -> None:
         """The gradients are this rank's own, unless DDP reduced them."""
 
     def after_update(self, decision: Decision, scale: float, near: TwoLevel | None) -> None:
-        """The parameters are updated. `scale`: this rank's weight in the mean, times the number of ranks. `near`: average in the innermost group alone."""
+        """
+        The parameters are updated; not called in local steps with nothing under way. `scale`: this rank's weight in the mean, times the number of
+        ranks. `near`: average in the innermost group alone.
+        """
 
     def finish(self) -> None:
         """Whatever is still on its way arrives."""
@@ -116,6 +124,10 @@ class Averaged(Action):
         """When nothing is on its way."""
         self._delay = delay
 
+    @property
+    def under_way(self) -> bool:
+        return self._left is not None
+
     def after_update(self, decision: Decision, scale: float, near: TwoLevel | None) -> None:
         self.arrived = decision is Decision.SYNC and not self._delay and near is None
         self.united = self._tensors if self.arrived else ()
@@ -166,3 +178,12 @@ def trained(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 def replica_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
     """Its trained parameters, and buffers that are no counts, as batch normalization's."""
     return trained(ddp) + [buffer for buffer in ddp.buffers() if local(buffer).is_floating_point()]
+
+
+def square_norm(ddp: DistributedDataParallel) -> float:
+    """Of this rank's own gradient."""
+    gradients = [local(p.grad) for p in trained(ddp) if p.grad is not None]
+    dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    norms = torch._foreach_norm(dense) if dense else []
+    # In single precision: the square of a half-precision norm may be none.
+    return float(torch.stack(list(norms)).float().square().sum()) if norms else 0.0

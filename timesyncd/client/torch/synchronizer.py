@@ -27,8 +27,8 @@ from timesyncd.client.policy.selsync import SelSync, Voter
 from timesyncd.client.policy.wishes import Wishes, collective
 from timesyncd.client.policy.written import Strategy, parse
 from timesyncd.client.torch import ddp as buckets
-from timesyncd.client.torch.actions import Action, Averaged, action_for, replica_of, trained
-from timesyncd.client.torch.averaging import Dense, Sender, local
+from timesyncd.client.torch.actions import Action, Averaged, action_for, replica_of, square_norm
+from timesyncd.client.torch.averaging import Dense, Sender
 from timesyncd.client.torch.compression import compressor, run
 from timesyncd.client.torch.dissimilarity import Dissimilarity
 from timesyncd.client.torch.exchange import Exchange
@@ -242,29 +242,37 @@ class Synchronizer:
             self._pace.waited(time.time_ns() - ready_ns)
         if self._action.reduces:
             self._dissimilarity.ended()
-        square_norm = None if self._voter is None else self._square_norm()
+        squared = None if self._voter is None else square_norm(self._ddp)
         if self._course.exchanges():
-            self._exchange.send(self._row(square_norm))
+            self._exchange.send(self._row(squared))
         if self._action.early:
             self._decide()
             with self._synchronizing():
                 self._action.before_update(self._decision)
 
     def _after_update(self, *_: object) -> None:
-        if not self._action.early:
-            self._decide()
-            with self._synchronizing():
-                self._action.after_update(self._decision, self._scale(), self._near())
+        arrived = self._action.arrived if self._action.early else self._averaged()
         if self._decision is Decision.SYNC:
             self._replicas.take(self._course.rounds, self._action.united)
-        arrived = self._action.arrived
         self._course.next_step(self._decision)
-        self._turn()
+        if self._rows:
+            self._turn()
         self._pace.ended(arrived)
 
+    def _averaged(self) -> bool:
+        """Whether the replicas came together in this step."""
+        self._decide()
+        if self._decision is not Decision.SYNC and not self._action.under_way:
+            return False
+        with self._synchronizing():
+            self._action.after_update(self._decision, self._scale(), self._near())
+        return self._action.arrived
+
     def _decide(self) -> None:
-        with self._saying("asking the other ranks"):
-            self._rows = [self._exchange.take(step) for step in self._course.due()]
+        self._rows = []
+        if due := self._course.due():
+            with self._saying("asking the other ranks"):
+                self._rows = [self._exchange.take(step) for step in due]
         self._decision = self._course.decide(self._rows)
 
     def _rate(self) -> float | None:
@@ -315,14 +323,6 @@ class Synchronizer:
             rate=math.nan if (rate := self._rate()) is None else rate,
             dissimilarity=self._dissimilarity.told(),
         )
-
-    def _square_norm(self) -> float:
-        """Of this rank's own gradient."""
-        gradients = [local(p.grad) for p in trained(self._ddp) if p.grad is not None]
-        dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        norms = torch._foreach_norm(dense) if dense else []
-        # In single precision: the square of a half-precision norm may be none.
-        return float(torch.stack(list(norms)).float().square().sum()) if norms else 0.0
 
     def _near(self) -> TwoLevel | None:
         return self._groups if self._course.is_near() else None
