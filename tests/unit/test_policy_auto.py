@@ -282,9 +282,10 @@ def test_a_link_that_slows_down_is_followed() -> None:
     ]
 
 
-def test_a_rising_loss_is_taken_back_step_by_step() -> None:
-    """First nothing is late any more, then intervals are halved, then it is BSP for good; each time it says why."""
-    world = World(30.0).run(448).run(4000, loss_factor=1.02)
+@pytest.mark.parametrize("grows", [1.02, 1.1, 1.5])
+def test_a_rising_loss_is_taken_back_step_by_step(grows: float) -> None:
+    """First nothing is late any more, then intervals are halved, then it is BSP for good; each time it says why. However fast it rises."""
+    world = World(30.0).run(448).run(4000, loss_factor=grows)
     after = [choice for step, choice in world.changes if step >= 448]
 
     assert [choice.text for choice in after] == [
@@ -298,7 +299,9 @@ def test_a_rising_loss_is_taken_back_step_by_step() -> None:
     assert all("the loss rose from" in choice.why for choice in after)
 
 
-@pytest.mark.parametrize(("losses", "why"), [(math.inf, "infinite"), (math.nan, "no loss is told")])
+@pytest.mark.parametrize(
+    ("losses", "why"), [(math.inf, "infinite"), (math.nan, "no loss above zero"), (0.0, "no loss above zero")]
+)
 def test_without_a_loss_that_is_a_number_it_is_bsp(losses: float, why: str) -> None:
     """What cannot be guarded is not done."""
     world = World(8.0).run(160)

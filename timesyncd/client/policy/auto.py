@@ -69,8 +69,9 @@ HALF_FROM = 2.0
 #: Steps without a loss, or without what averaging does to it, after which none is told.
 SILENT_STEPS = 192
 
-#: The mean loss of common parameters over so many looks may rise above the lowest such mean by this part, and by so many standard errors.
-MEAN_OF, RISE, ERRORS = 8, 0.25, 5.0
+#: The geometric mean of the loss of common parameters over so many looks may rise above the lowest such mean by the logarithm of this part, and by so
+#: many standard errors.
+MEAN_OF, RISE, ERRORS = 8, math.log1p(0.25), 5.0
 
 #: Averagings that lower the loss, so many in the mean, are of data that is alike by now.
 CALM = 4
@@ -166,7 +167,7 @@ class Controller:
         self._silent += passed
         self._measure(rows)
         dissimilarity = statistics.fmean(row.dissimilarity for row in rows)
-        return self._guarded([row.loss for row in rows if not math.isnan(row.loss)]) or self._chosen(dissimilarity)
+        return self._guarded([row.loss for row in rows if row.loss > 0]) or self._chosen(dissimilarity)
 
     def _measure(self, rows: Sequence[Measured]) -> None:
         self._drift = Drift(len(rows), self._drift.dissimilarity)
@@ -188,20 +189,21 @@ class Controller:
         if not is_local and not losses:
             return None
         if self._silent >= SILENT_STEPS:
-            return self._back("no loss is told any more: call saw(loss) in each step")
+            return self._back("no loss above zero is told any more: call saw(loss) in each step")
         if not losses:
             return None
         loss = statistics.fmean(losses)
         if math.isinf(loss):
             return self._back("the loss is infinite")
-        self._losses.append(loss)
+        # In logarithms a loss that multiplies rises steadily, and is not taken for one that scatters.
+        self._losses.append(math.log(loss))
         if len(self._losses) < MEAN_OF:
             return None
         mean, error = statistics.fmean(self._losses), statistics.stdev(self._losses) / math.sqrt(MEAN_OF)
         lowest, its_error = self._lowest = min(self._lowest, (mean, error))
-        if not is_local or mean - lowest <= max(RISE * lowest, ERRORS * math.hypot(error, its_error)):
+        if not is_local or mean - lowest <= max(RISE, ERRORS * math.hypot(error, its_error)):
             return None
-        return self._restrained(f"the loss rose from {lowest:.3g} to {mean:.3g}")
+        return self._restrained(f"the loss rose from {math.exp(lowest):.3g} to {math.exp(mean):.3g}")
 
     def _restrained(self, why: str) -> Choice:
         self._losses.clear()
