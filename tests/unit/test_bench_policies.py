@@ -27,6 +27,7 @@ from policies.plan import (
     found_rate,
     most_left,
     pending,
+    seeds_of,
 )
 from policies.run import Part, outcome
 from policies.table import line, page, scatter, summaries, verdicts
@@ -210,6 +211,15 @@ def test_the_fastest_of_one_seed_are_run_again() -> None:
     assert [run.method for run in left] == [REFERENCE] * 4 + [*fixed, AUTO] * 4
     assert [run.seed for run in left] == [2, 3, 4, 5] + [seed for seed in (2, 3, 4, 5) for _ in range(4)]
     assert most_left(OTHER, rows) == len(left) + len(OTHER.methods) - len(running)
+
+
+def test_finalists_of_a_close_cell_have_more_seeds() -> None:
+    """Others there have as many as elsewhere."""
+    close = CELLS["t3-2-free"]
+    assert seeds_of(close, AUTO, [REFERENCE, AUTO]) == tuple(range(1, 12))
+    assert seeds_of(close, LOCAL, [REFERENCE, AUTO]) == (1,)
+    assert seeds_of(OTHER, AUTO, [REFERENCE, AUTO]) == SEEDS
+    assert most_left(close, []) == len(close.methods) + 5 * 10
 
 
 def test_what_is_left_counts_the_seeds_that_a_search_will_bring() -> None:
