@@ -122,6 +122,18 @@ def test_without_an_optimizer_the_next_number_ends_a_step(rank: Rank) -> None:
     ]  # fmt: skip
 
 
+def test_a_step_is_marked_behind_what_it_still_waits_for(rank: Rank) -> None:
+    """A bucket whose end comes after the update: the daemon hears of it first, then of the step."""
+    steps = steps_of(rank.job)
+    late = Record(Kind.BUCKET, 8, HOST)
+    steps.keep(late)
+    steps.end()
+    late.end = HOST.now()
+    steps.end()
+
+    assert [(m.step, m.kind) for m in rank.marked()] == [(0, Kind.BUCKET), (0, Kind.STEP), (1, Kind.STEP)]
+
+
 def test_two_updates_under_one_number_are_one_step(rank: Rank) -> None:
     """The second one's buckets go on counting; the step is marked once."""
     steps = steps_of(rank.job)

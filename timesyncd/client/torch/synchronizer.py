@@ -114,7 +114,7 @@ class Synchronizer:
         self._wishes.tell(str(collective(policy)))
 
     def saw(self, loss: torch.Tensor | float) -> None:
-        """The loss of each step, once, before or after its update. `auto` needs it; a device is waited for every eighth step alone."""
+        """The loss of each step, once, before or after its update. `auto` needs it; a device is waited for every eighth step at most."""
         self._pace.saw(loss)
 
     def report(self) -> Report:
