@@ -216,10 +216,10 @@ def test_the_fastest_of_one_seed_are_run_again() -> None:
 def test_finalists_of_a_close_cell_have_more_seeds() -> None:
     """Others there have as many as elsewhere."""
     close = CELLS["t3-2-free"]
-    assert seeds_of(close, AUTO, [REFERENCE, AUTO]) == tuple(range(1, 12))
+    assert seeds_of(close, AUTO, [REFERENCE, AUTO]) == tuple(range(1, 32))
     assert seeds_of(close, LOCAL, [REFERENCE, AUTO]) == (1,)
     assert seeds_of(OTHER, AUTO, [REFERENCE, AUTO]) == SEEDS
-    assert most_left(close, []) == len(close.methods) + 5 * 10
+    assert most_left(close, []) == len(close.methods) + 5 * 30
 
 
 def test_what_is_left_counts_the_seeds_that_a_search_will_bring() -> None:
