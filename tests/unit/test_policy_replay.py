@@ -50,7 +50,9 @@ def is_tried(choice: Choice) -> bool:
 
 
 def settled(choice: Choice) -> str:
-    """On what: averagings behind the scenes, or waited for because data is alike, or different."""
+    """On what: BSP and how it is sent; averagings behind the scenes, or waited for because data is alike, or different."""
+    if choice.text.startswith("bsp"):
+        return choice.text
     if "delay" in choice.text:
         return "behind"
     return "different" if "different data" in choice.why else "alike"

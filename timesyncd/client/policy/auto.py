@@ -5,7 +5,7 @@ one of its own, sees the same rows, and says the same.
 It begins as BSP, whose gradients tell whether ranks see different data: then they differ from their mean in the same way in each step. Where
 BSP makes ranks wait, replicas that see alike data are averaged seldom, and behind the scenes where even the longest interval would cost much.
 Replicas that see different data drift apart: then each averaging is waited for, and there are as many as that drift and the link suggest; or it is BSP, where that is
-faster, since its steps teach more. Where gradients leave it in doubt, or no longer tell, two averagings are tried: the loss of replicas that drift jumps.
+faster, since its steps teach more, with as little sent as pays (sending.py). Where gradients leave it in doubt, or no longer tell, two averagings are tried: the loss of replicas that drift jumps.
 What makes the loss rise all the same is taken back, in the end to BSP.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from timesyncd.client.policy.decision import Combine, Decision, Seen
 from timesyncd.client.policy.drift import Drift
+from timesyncd.client.policy.sending import HALF, WHOLE, Sending, reckoned
 
 #: Where ranks wait for less than this part of their computing, BSP costs nothing worth a change.
 HIDDEN = 0.04
@@ -33,8 +34,7 @@ ALIKE, DIFFERENT = 0.25, 1.0
 #: BSP counts as slower by this factor than by its waiting.
 OPTIMISTIC = 1.5
 
-#: Averagings of different data have to be faster than BSP by this factor when they are timed first, and slower by it later on: transfers scatter. Half
-#: precision has to be faster than whole gradients by it.
+#: Averagings of different data have to be faster than BSP by this factor when they are timed first, and slower by it later on: transfers scatter.
 WORTH = 1.1
 
 #: Averagings are tried every so many steps, until so many looks told what they do. The further apart replicas are the clearer it shows.
@@ -141,6 +141,7 @@ class Controller:
         self._stage: _Local | Literal["bsp", "apart", "back"] = "bsp"
         self._h, self._delay = 1, 0
         self._half = False
+        self._sending = Sending()
         self._longest = LONGEST
         self._drift = Drift(ranks=2)
         self._bsp_ns: float | None = None
@@ -185,8 +186,8 @@ class Controller:
     def _guarded(self, losses: Sequence[float]) -> Choice | None:
         if losses:
             self._silent = 0
-        is_local = self._stage not in ("bsp", "apart")
-        if not is_local and not losses:
+        is_guarded = self._sending.loses if self._stage == "apart" else self._stage != "bsp"
+        if not is_guarded and not losses:
             return None
         if self._silent >= SILENT_STEPS:
             return self._back("no loss above zero is told any more: call saw(loss) in each step")
@@ -201,13 +202,15 @@ class Controller:
             return None
         mean, error = statistics.fmean(self._losses), statistics.stdev(self._losses) / math.sqrt(MEAN_OF)
         lowest, its_error = self._lowest = min(self._lowest, (mean, error))
-        if not is_local or mean - lowest <= max(RISE, ERRORS * math.hypot(error, its_error)):
+        if not is_guarded or mean - lowest <= max(RISE, ERRORS * math.hypot(error, its_error)):
             return None
         return self._restrained(f"the loss rose from {math.exp(lowest):.3g} to {math.exp(mean):.3g}")
 
     def _restrained(self, why: str) -> Choice:
         self._losses.clear()
         self._lowest = math.inf, 0.0
+        if self._stage == "apart":
+            return self._sent(self._sending.left(why))
         self._longest = self._h // 2
         if self._longest < 2:
             return self._back(why)
@@ -222,7 +225,7 @@ class Controller:
         if self._since_tried >= self._try_anew and self._may_be_wrong():
             return self._anew()
         if self._stage == "apart":
-            return self._whole()
+            return self._weighed()
         return self._adjusted() if self._since_chosen >= STEPS_BETWEEN and self._transfers else None
 
     def _begun(self, waited: float, dissimilarity: float) -> Choice | None:
@@ -237,19 +240,21 @@ class Controller:
         self._drift = Drift(self._drift.ranks, dissimilarity if dissimilarity >= DIFFERENT else 0.0)
         why += f", and see {'different' if self._differs() else 'alike'} data (gradients {dissimilarity:.2g} apart)"
         ratio = waited / 2 if self._half else waited
-        if self._differs() and WORTH * self._time(ratio) > OPTIMISTIC * (1 + ratio):
+        if self._differs() and WORTH * self._time(ratio) > OPTIMISTIC * self._bsp(ratio):
             return self._apart(why) if self._half else None
         return self._local(*self._wanted(ratio), why, ratio)
 
-    def _whole(self) -> Choice | None:
-        """In BSP from half precision back to whole gradients, where it takes longer to make than it saves on the way."""
-        if not self._half or self._bsp_ns is None or len(self._computing) < NEWEST:
-            return None
-        step_ns, whole_ns, self._bsp_ns = self._step_ns(), self._bsp_ns, None
-        if step_ns * WORTH < whole_ns:
-            return None
-        self._half = False
-        return Choice("bsp", f"half precision makes a step {step_ns / whole_ns:.2g} times as long")
+    def _weighed(self) -> Choice | None:
+        """In BSP the next way to send gradients, or the former one."""
+        waited = statistics.median(list(self._waited)[-NEWEST:])
+        is_sure = len(self._computing) >= NEWEST
+        why = self._sending.timed(self._step_ns(), waited, self._drift.ranks, is_sure)
+        return None if why is None else self._sent(why)
+
+    def _sent(self, why: str) -> Choice:
+        self._half = self._sending.way != WHOLE
+        self._forget_paces()
+        return Choice(f"bsp{self._sending.text}", why)
 
     def _step_ns(self) -> float:
         """What a step took of late, waiting included."""
@@ -322,7 +327,11 @@ class Controller:
         return statistics.fmean(self._jumps) if self._jumps else 0.0
 
     def _is_slower_than_bsp(self, ratio: float, worth: float = WORTH) -> bool:
-        return self._differs() and worth * self._time(ratio) > 1 + self._waits * ratio
+        return self._differs() and worth * self._time(ratio) > self._bsp(self._waits * ratio)
+
+    def _bsp(self, ratio: float) -> float:
+        """What its steps take, as a multiple of their computing."""
+        return reckoned(ratio, self._drift.ranks) if self._half else 1 + ratio
 
     def _time(self, ratio: float) -> float:
         """With the best interval for different data."""
@@ -368,8 +377,9 @@ class Controller:
     def _apart(self, why: str) -> Choice:
         """BSP until averagings are tried anew."""
         self._stage, self._since_tried = "apart", 0
-        self._forget_paces()
-        return Choice("bsp + fp16" if self._half else "bsp", why)
+        self._sending = Sending(HALF, self._bsp_ns) if self._half else Sending(settled=True)
+        self._bsp_ns = None
+        return self._sent(why)
 
     def _forget_paces(self) -> None:
         self._computing.clear()
@@ -381,10 +391,10 @@ class Controller:
 
     def state_dict(self) -> dict[str, Any]:
         plain = {name: list(value) if isinstance(value, deque) else value for name, value in vars(self).items()}
-        return plain | {"_drift": dataclasses.astuple(self._drift)}
+        return plain | {"_drift": dataclasses.astuple(self._drift), "_sending": dataclasses.astuple(self._sending)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             former = getattr(self, name)
             setattr(self, name, deque(value, maxlen=former.maxlen) if isinstance(former, deque) else value)
-        self._drift = Drift(*state["_drift"])
+        self._drift, self._sending = Drift(*state["_drift"]), Sending(*state["_sending"])

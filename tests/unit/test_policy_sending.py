@@ -1,0 +1,95 @@
+"""How `auto` sends BSP's gradients: each way is timed against the one before, and the one that learns less is guarded."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from auto_world import World
+
+from timesyncd.client.policy.compression import TopK
+from timesyncd.client.policy.sending import HALF, LARGEST, TOP, WAYS, Sending
+from timesyncd.client.policy.written import parse
+
+HALVED, LEAST = "bsp + fp16", "bsp + topk(ratio=0.01)"
+
+
+def texts(world: World) -> list[str]:
+    return [choice.text for _, choice in world.changes]
+
+
+def test_what_is_written_is_what_is_reckoned_with() -> None:
+    assert parse(f"bsp{WAYS[TOP][1]}").compression == TopK(LARGEST)
+
+
+def test_half_precision_that_makes_no_faster_step_is_given_up() -> None:
+    """On a link that is memory, say, what it costs to make is more than what it saves."""
+    world = World(2.6, drift=0.6, apart=26.0).run(8)
+    world.ratio = 6.0
+    world.run(800)
+
+    assert [(step, choice.text) for step, choice in world.changes] == [(0, "bsp + fp16"), (24, "bsp")]
+    assert "half precision makes a step" in world.changes[1][1].why
+
+
+def test_the_largest_are_sent_where_half_precision_leaves_much_to_wait_for() -> None:
+    """One look at half precision is enough to try, and three at the largest to stay."""
+    world = World(8.0, apart=26.0).run(1600)
+
+    assert [(step, choice.text) for step, choice in world.changes] == [(0, HALVED), (8, LEAST)]
+    assert world.changes[1][1].why == "in half precision ranks wait for 4 times their computing"
+
+
+@pytest.mark.parametrize(("ratio", "ranks"), [(2.1, 4), (8.0, 50), (8.0, 64)])
+def test_the_largest_are_not_tried_where_that_can_not_pay(ratio: float, ranks: int) -> None:
+    """Ranks that hardly wait have nothing to gain; and each element goes to all ranks, so that with 50 of them a hundredth is as much as half precision."""
+    world = World(ratio, apart=26.0, ranks=ranks)
+    world.run(8)
+    world.ratio = ratio - 0.2
+    world.run(1600)
+
+    assert texts(world) == [HALVED]
+
+
+def test_choosing_the_largest_may_take_too_long() -> None:
+    """Steps that are faster by less than they teach less are given up, once and for good."""
+    world = World(3.0, apart=26.0, choosing=1.0).run(3200)
+
+    assert [(step, choice.text) for step, choice in world.changes] == [(0, HALVED), (8, LEAST), (32, HALVED)]
+    assert world.changes[2][1].why == "top-k makes a step 0.85 times as long"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
+def test_noise_does_not_make_it_restless(noise: float) -> None:
+    """Each way is weighed once, whatever the noise."""
+    for seed in range(20):
+        world = World(3.0, apart=26.0, choosing=0.7, noise=noise)
+        world.random.seed(seed)
+        assert len(world.run(1600, loss_factor=1.0).changes) <= 3
+
+
+def test_a_loss_that_rises_ends_it() -> None:
+    """Half precision is as good as whole gradients, and stays, whatever the loss does."""
+    world = World(8.0, apart=26.0).run(400).run(1600, loss_factor=1.1)
+
+    assert texts(world) == [HALVED, LEAST, HALVED]
+    assert "the loss rose from" in world.changes[2][1].why
+
+
+@pytest.mark.parametrize(("loss", "why"), [(math.inf, "infinite"), (math.nan, "no loss above zero")])
+def test_without_a_loss_it_ends(loss: float, why: str) -> None:
+    """What cannot be guarded is not done."""
+    world = World(8.0, apart=26.0).run(160)
+    world.loss = loss
+    world.run(800)
+
+    assert texts(world)[2:] == ["bsp"]
+    assert why in world.changes[-1][1].why
+
+
+def test_a_way_that_was_never_compared_is_not_given_up() -> None:
+    """From averagings to BSP in half precision: what whole gradients would take is not known."""
+    sending = Sending(HALF)
+
+    assert sending.timed(9e9, 0.5, 4, is_sure=True) is None
+    assert (sending.way, sending.settled) == (HALF, True)
