@@ -26,7 +26,7 @@ class Sender:
     def hook(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         self.sent.append(bucket.buffer().clone())
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result((bucket.buffer() + self.other) / 2)
+        future.set_result(bucket.buffer().add_(self.other).div_(2))
         return future
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -64,7 +64,7 @@ class Chunk:
         torch._foreach_copy_(self._views, self._selected())
 
     def give_back(self, flat: torch.Tensor) -> None:
-        torch._foreach_copy_(self._selected(), self._as_views(flat))
+        torch._foreach_copy_(self._selected(), self._views if flat is self.flat else self._as_views(flat))
 
     def add_back(self, flat: torch.Tensor) -> None:
         torch._foreach_add_(self._selected(), self._as_views(flat))
@@ -96,8 +96,8 @@ class Sender(Protocol):
 
     sent_bytes: int
 
-    def hook(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """The mean over all ranks, in the place of the bucket's buffer. Every rank calls it."""
+    def hook(self, bucket: Any) -> torch.futures.Future[Any]:
+        """The mean over all ranks takes the place of the bucket's buffer; when, and whether it failed, the future tells. Every rank calls it."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -111,21 +111,18 @@ class Dense:
         self._group = group
         self.sent_bytes = 0
 
-    def hook(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    def hook(self, bucket: Any) -> torch.futures.Future[Any]:
+        """Nothing is chained to the future: one of the group's threads would do it, for which it waits for Python's lock while the rank waits for it."""
         flat: torch.Tensor = bucket.buffer()
         flat.mul_(1 / self._group.size())
         self.sent_bytes += flat.nbytes
-        return self._group.allreduce([flat]).get_future().then(_first)
+        return self._group.allreduce([flat]).get_future()
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
-
-
-def _first(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    return future.value()[0]
 
 
 class Averaging:
@@ -142,7 +139,7 @@ class Averaging:
         self._chunks = chunked(tensors, select)
         self._sender = sender
         self._anchors = [torch.empty_like(chunk.flat) for chunk in self._chunks] if differences else None
-        self._futures: list[torch.futures.Future[torch.Tensor]] = []
+        self._futures: list[torch.futures.Future[Any]] = []
         self._was: list[torch.Tensor] = []
         self._took_ns: list[int] = []
         self.anchor()
@@ -170,26 +167,30 @@ class Averaging:
     @torch.no_grad()
     def average(self, scale: float = 1) -> None:
         """`scale`: this rank's weight in the mean, times the number of ranks."""
+        began_ns = time.monotonic_ns()
         self._send(scale)
-        for number, (chunk, future) in enumerate(zip(self._chunks, self._taken(), strict=True)):
-            chunk.give_back(self._mean(number, future.wait()))
+        for chunk, mean in self._arriving():
+            chunk.give_back(mean)
+        self._took_ns.append(time.monotonic_ns() - began_ns)
 
     @torch.no_grad()
     def begin(self) -> None:
         """Raises RuntimeError when the one before is not finished."""
         if self._futures:
             raise RuntimeError("the averaging before this one is not finished")
+        began_ns = time.monotonic_ns()
         self._send(1, keep=True)
+        if self._futures:
+            self._futures[-1].add_done_callback(lambda _: self._took_ns.append(time.monotonic_ns() - began_ns))
 
     @torch.no_grad()
     def finish(self) -> None:
         """Nothing when none is pending."""
         was, self._was = self._was, []
-        for number, (chunk, future, was_flat) in enumerate(zip(self._chunks, self._taken(), was, strict=False)):
-            chunk.add_back(self._mean(number, future.wait()) - was_flat)
+        for was_flat, (chunk, mean) in zip(was, self._arriving(), strict=True):
+            chunk.add_back(mean - was_flat)
 
     def _send(self, scale: float, keep: bool = False) -> None:
-        began_ns = time.monotonic_ns()
         for number, chunk in enumerate(self._chunks):
             chunk.fill()
             if keep:
@@ -199,23 +200,28 @@ class Averaging:
             if scale != 1:
                 chunk.flat.mul_(scale)
             self._futures.append(self._sender.hook(chunk))
-        if self._futures:
-            self._futures[-1].add_done_callback(lambda _: self._took_ns.append(time.monotonic_ns() - began_ns))
 
-    def _taken(self) -> list[torch.futures.Future[torch.Tensor]]:
+    def _arriving(self) -> Iterator[tuple[Chunk, torch.Tensor]]:
+        """Each chunk that was sent and its mean, once it is there."""
         futures, self._futures = self._futures, []
-        return futures
-
-    def _mean(self, number: int, reduced: torch.Tensor) -> torch.Tensor:
-        return reduced if self._anchors is None else self._anchors[number].add_(reduced)
+        for number, future in enumerate(futures):
+            future.wait()
+            flat = self._chunks[number].flat
+            yield self._chunks[number], flat if self._anchors is None else self._anchors[number].add_(flat)
 
     def state_dict(self) -> dict[str, Any]:
         """With what is pending, once it is there."""
         return {
             "anchors": None if self._anchors is None else [anchor.clone() for anchor in self._anchors],
             "was": [flat.clone() for flat in self._was],
-            "reduced": [future.wait().clone() for future in self._futures],
+            "reduced": [chunk.flat.clone() for chunk in self._reduced()],
         }
+
+    def _reduced(self) -> list[Chunk]:
+        """What is pending, once it is there; it stays pending."""
+        for future in self._futures:
+            future.wait()
+        return self._chunks[: len(self._futures)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises ValueError for a state of other tensors."""
@@ -225,10 +231,12 @@ class Averaging:
         for mine, theirs in zip(self._anchors or (), anchors or (), strict=True):
             mine.copy_(theirs)
         self._was = [flat.clone() for flat in state["was"]]
-        self._futures = [_known(reduced) for reduced in state["reduced"]]
+        for chunk, reduced in zip(self._chunks, state["reduced"], strict=False):
+            chunk.flat.copy_(reduced)
+        self._futures = [_done() for _ in state["reduced"]]
 
 
-def _known(value: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(value)
+def _done() -> torch.futures.Future[Any]:
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(None)
     return future
