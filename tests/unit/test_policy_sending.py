@@ -51,19 +51,20 @@ def test_the_largest_are_not_tried_where_that_can_not_pay(ratio: float, ranks: i
     assert texts(world) == [HALVED]
 
 
-def test_choosing_the_largest_may_take_too_long() -> None:
-    """Steps that are faster by less than they teach less are given up, once and for good."""
-    world = World(3.0, apart=26.0, choosing=1.0).run(3200)
+@pytest.mark.parametrize(("choosing", "says"), [(1.0, ""), (1.5, "top-k makes a step 1 times as long")])
+def test_choosing_the_largest_may_take_too_long(choosing: float, says: str) -> None:
+    """What is no faster, as it learns less a step, is given up, once and for good; where it is about as fast it stays, as leaving it has a price."""
+    changes = World(3.0, apart=26.0, choosing=choosing).run(3200).changes
 
-    assert [(step, choice.text) for step, choice in world.changes] == [(0, HALVED), (8, LEAST), (32, HALVED)]
-    assert world.changes[2][1].why == "top-k makes a step 0.85 times as long"
+    assert [(step, choice.text) for step, choice in changes] == [(0, HALVED), (8, LEAST), (32, HALVED)][: len(changes)]
+    assert [choice.why for _, choice in changes[2:]] == ([says] if says else [])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
 def test_noise_does_not_make_it_restless(noise: float) -> None:
     """Each way is weighed once, whatever the noise."""
     for seed in range(20):
-        world = World(3.0, apart=26.0, choosing=0.7, noise=noise)
+        world = World(3.0, apart=26.0, choosing=1.0, noise=noise)
         world.random.seed(seed)
         assert len(world.run(1600, loss_factor=1.0).changes) <= 3
 
