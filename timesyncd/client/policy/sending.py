@@ -26,9 +26,6 @@ WAYS = (
 
 WHOLE, HALF, TOP = range(len(WAYS))
 
-#: Ranks that wait for less than this many times their computing in half precision have little to gain.
-MORE_FROM = 1.0
-
 #: Of the octets of whole gradients, what half precision sends.
 HALF_COST = 0.5
 
@@ -61,19 +58,27 @@ class Sending:
         """
         Why it is another way from now on; None: it is the same.
 
-        `step_ns`: what a step takes, waiting included; `waited`: the waiting in it, as a multiple of its computing. `is_sure`: by as many looks as a way
-        is given up by; the next one is tried by less.
+        `step_ns`: what a step takes, waiting included; `waited`: the waiting in it, as a multiple of its computing. `is_sure`: by looks enough; by less
+        the next way is tried where this one is faster than the former beyond doubt.
         """
         name, _, worth = WAYS[self.way]
-        if self.settled:
+        is_beyond_doubt = self.former_ns is not None and step_ns * worth * worth < self.former_ns
+        if self.settled or not (is_sure or is_beyond_doubt):
             return None
         if self.former_ns is not None and step_ns * worth >= self.former_ns:
-            return self.left(f"{name} makes a step {step_ns / self.former_ns:.2g} times as long") if is_sure else None
-        if self.way != HALF or waited <= MORE_FROM or cost(LARGEST, ranks) >= HALF_COST:
+            return self.left(f"{name} makes a step {step_ns / self.former_ns:.2g} times as long")
+        if self.way != HALF or not self._may_gain(step_ns, waited) or cost(LARGEST, ranks) >= HALF_COST:
             self.settled = is_sure
             return None
         self.way, self.former_ns = TOP, step_ns
         return f"in half precision ranks wait for {waited:.2g} times their computing"
+
+    def _may_gain(self, step_ns: float, waited: float) -> bool:
+        """Whether the largest would be the faster if they took no time at all: what half precision gained on whole gradients would be gained once more."""
+        least_ns = step_ns / (1 + waited)
+        if self.former_ns is not None:
+            least_ns = max(least_ns, 2 * step_ns - self.former_ns)
+        return least_ns * LESSONS < step_ns
 
     def left(self, why: str) -> str:
         """For the way before, for good."""
