@@ -4,9 +4,9 @@ one of its own, sees the same rows, and says the same.
 
 It begins as BSP, whose gradients tell whether ranks see different data: then they differ from their mean in the same way in each step. Where
 BSP makes ranks wait, replicas that see alike data are averaged seldom, and behind the scenes where even the longest interval would cost much.
-Replicas that see different data drift apart: then each averaging is waited for, and there are as many as that drift and the link suggest; or it is BSP, where that is
-faster, since its steps teach more, with as little sent as pays (sending.py). Where gradients leave it in doubt, or no longer tell, two averagings are tried: the loss of replicas that drift jumps.
-What makes the loss rise all the same is taken back, in the end to BSP.
+Replicas that see different data drift apart: then each averaging is waited for, and there are as many as that drift and the link suggest; or it
+is BSP, where that is faster, since its steps teach more, with as little sent as pays (sending.py). Where gradients leave it in doubt, or no longer tell,
+two averagings are tried: the loss of replicas that drift jumps. What makes the loss rise all the same is taken back, in the end to BSP.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Controller:
     def _guarded(self, losses: Sequence[float]) -> Choice | None:
         if losses:
             self._silent = 0
-        is_guarded = self._sending.loses if self._stage == "apart" else self._stage != "bsp"
+        is_guarded = self._sending.learns_less if self._stage == "apart" else self._stage != "bsp"
         if not is_guarded and not losses:
             return None
         if self._silent >= SILENT_STEPS:
@@ -240,7 +240,7 @@ class Controller:
         self._drift = Drift(self._drift.ranks, dissimilarity if dissimilarity >= DIFFERENT else 0.0)
         why += f", and see {'different' if self._differs() else 'alike'} data (gradients {dissimilarity:.2g} apart)"
         ratio = waited / 2 if self._half else waited
-        if self._differs() and WORTH * self._time(ratio) > OPTIMISTIC * self._bsp(ratio):
+        if self._differs() and WORTH * self._time(ratio) > OPTIMISTIC * self._bsp_time(ratio):
             return self._apart(why) if self._half else None
         return self._local(*self._wanted(ratio), why, ratio)
 
@@ -327,9 +327,9 @@ class Controller:
         return statistics.fmean(self._jumps) if self._jumps else 0.0
 
     def _is_slower_than_bsp(self, ratio: float, worth: float = WORTH) -> bool:
-        return self._differs() and worth * self._time(ratio) > self._bsp(self._waits * ratio)
+        return self._differs() and worth * self._time(ratio) > self._bsp_time(self._waits * ratio)
 
-    def _bsp(self, ratio: float) -> float:
+    def _bsp_time(self, ratio: float) -> float:
         """What its steps take, as a multiple of their computing."""
         return reckoned(ratio, self._drift.ranks) if self._half else 1 + ratio
 

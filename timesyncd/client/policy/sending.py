@@ -11,7 +11,7 @@ LARGEST = 0.01
 
 #: With the largest alone BSP needed 1.05 to 1.46 times its steps, this in the geometric mean: on three networks with two and four ranks each, on one of
 #: them with different data too (bench/policies). Half precision teaches as much as whole gradients.
-LESSONS = 1.26
+MORE_STEPS = 1.26
 
 #: Half precision stays where its steps are faster by this factor. The largest do where they learn no slower than by it: to leave them costs what was not
 #: sent by then.
@@ -21,7 +21,7 @@ WORTH = 1.1
 WAYS = (
     ("whole gradients", "", 1.0),
     ("half precision", " + fp16", WORTH),
-    ("top-k", f" + topk(ratio={LARGEST})", LESSONS / WORTH),
+    ("top-k", f" + topk(ratio={LARGEST})", MORE_STEPS / WORTH),
 )
 
 WHOLE, HALF, TOP = range(len(WAYS))
@@ -50,7 +50,7 @@ class Sending:
         return WAYS[self.way][1]
 
     @property
-    def loses(self) -> bool:
+    def learns_less(self) -> bool:
         """Whether less is learned in a step."""
         return self.way == TOP
 
@@ -78,7 +78,7 @@ class Sending:
         least_ns = step_ns / (1 + waited)
         if self.former_ns is not None:
             least_ns = max(least_ns, 2 * step_ns - self.former_ns)
-        return least_ns * LESSONS < step_ns
+        return least_ns * MORE_STEPS < step_ns
 
     def left(self, why: str) -> str:
         """For the way before, for good."""
