@@ -67,7 +67,7 @@ schemas: .venv/dev
 	$(BIN)/python -m timesyncd.mqtt.export
 	$(BIN)/python -m timesyncd.web.export
 	$(BIN)/python -m timesyncd.audit.export
-	$(BIN)/python -m timesyncd.drivers._table
+	$(BIN)/python -m timesyncd.drivers.timeprovider._table
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .unpacked

@@ -13,8 +13,8 @@ from typing import Any
 
 import paho.mqtt.client as paho
 
-from timesyncd.fleet_messages import HistoryBatch, HistoryRow, Rollup, Summary
-from timesyncd.messages import BoundMessage, NodeState, SourceState
+from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Rollup, Summary
+from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
 STREAM = 1
 GRANDMASTERS = ("001122.fffe.334455", "001122.fffe.334466")

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from timesyncd.replay import TraceRow
+from timesyncd.model.replay import TraceRow
 from timesyncd.sample import ACCURACY_NS, PortState
 
 #: In the order of `PeerBounds.take`.

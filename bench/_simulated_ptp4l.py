@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from timesyncd.testbed.simulated import SimulatedPtp4l
+from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
 
 
 async def serve(path: Path, log_sync_interval: int) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from timesyncd.testbed import tools
+from timesyncd.simulation.bed import tools
 
 Facts = dict[str, Any]
 """What `timesyncd simulate --json` tells of one unit."""

@@ -15,10 +15,10 @@ from itertools import combinations
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
-from timesyncd.hub.alignment import alignment
-from timesyncd.hub.fleet import Fleet
-from timesyncd.hub.node_clock import NodeClock, Now
-from timesyncd.messages import BoundMessage, NodeState, SourceState
+from timesyncd.fleet.alignment import alignment
+from timesyncd.fleet.node_clock import NodeClock, Now
+from timesyncd.fleet.registry import Fleet
+from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
 NODES, ROUNDS, SAMPLE = 10_000, 31, 100
 NOW = Now(10_000 * NS_PER_S, 1_790_000_000 * NS_PER_S)

@@ -11,12 +11,12 @@ import time
 import timeit
 from pathlib import Path
 
-from timesyncd import segment
 from timesyncd.bound import Bound, ClockStatus, ErrorBound
 from timesyncd.client import Clock, GmNs
 from timesyncd.client import clock as clock_module
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
-from timesyncd.shm import SegmentWriter
+from timesyncd.ipc import clock_segment
+from timesyncd.ipc.seqlock import SegmentWriter
 
 CALLS, ROUNDS = 4_000, 61
 
@@ -67,8 +67,10 @@ def fresh_segment(folder: Path) -> None:
         clock="realtime",
         holdover_after_ns=1_000_000_000_000,
     )
-    writer = SegmentWriter(folder / segment.NAME, segment.MAGIC, segment.LAYOUT_VERSION, segment.WORD_COUNT)
-    writer.write(segment.encode(bound, segment.Epoch(boot_id(), time_namespace())))
+    writer = SegmentWriter(
+        folder / clock_segment.NAME, clock_segment.MAGIC, clock_segment.LAYOUT_VERSION, clock_segment.WORD_COUNT
+    )
+    writer.write(clock_segment.encode(bound, clock_segment.Epoch(boot_id(), time_namespace())))
 
 
 def names(clock: Clock) -> dict[str, object]:

@@ -24,13 +24,13 @@ from urllib.request import urlopen
 
 from _units import cpu_s, section, simulated
 
-from timesyncd.terminal import fetch
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.broker import Mosquitto, free_port
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
-from timesyncd.testbed.ptp4l import DOMAIN
+from timesyncd.cli.render import fetch
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.broker import Mosquitto, free_port
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 SECONDS, ROUNDS = 12, 3
 RATES = (1, 8, 64, 128)
@@ -169,7 +169,7 @@ def show(name: str, found: list[Round]) -> Round:
 
 def imported_by_run() -> list[str]:
     """Which of the packages that `run` must do without it imports all the same."""
-    code = "import sys, timesyncd.daemon; print(*{'alembic', 'rich'} & set(sys.modules))"
+    code = "import sys, timesyncd.daemon.daemon; print(*{'alembic', 'rich'} & set(sys.modules))"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 

@@ -27,10 +27,10 @@ from urllib.request import urlopen
 import paho.mqtt.client as paho
 from _units import cpu_s
 
-from timesyncd.testbed import tools
-from timesyncd.testbed.broker import Mosquitto
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.broker import Mosquitto
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import new_marker
 
 NODES, SECONDS, BURSTS = 10_000, 90, 3
 #: The hub has this core to itself, but for what the machine does besides; broker and load have the others.

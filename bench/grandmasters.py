@@ -26,13 +26,13 @@ from urllib.request import urlopen
 
 from _units import Facts, cpu_s, credentials, need, section, simulated
 
-from timesyncd.drivers._groups import batches
-from timesyncd.drivers._profiles import DEFAULT, load_all
+from timesyncd.cli.render import fetch
+from timesyncd.drivers.timeprovider._evidence import batches
+from timesyncd.drivers.timeprovider._profiles import DEFAULT, load_all
+from timesyncd.simulation.bed.broker import Mosquitto
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import new_marker
 from timesyncd.snmp import Community, Oid, Session, format_oid
-from timesyncd.terminal import fetch
-from timesyncd.testbed.broker import Mosquitto
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
 
 UNITS, STATE_S, TABLES_S = 50, 10, 60
 #: After the first polls, which read everything at once, come this many rounds; two of them are the peer's minute.

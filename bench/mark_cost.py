@@ -18,7 +18,7 @@ from pathlib import Path
 from torch.profiler import record_function
 
 from timesyncd.client import Job, Kind
-from timesyncd.joblink import SOCKET_NAME
+from timesyncd.ipc.job_datagram import SOCKET_NAME
 
 #: A round fits into the meter's buffer: a mark that is dropped is cheaper.
 CALLS, ROUNDS = 400, 151

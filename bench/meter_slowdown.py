@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job, Kind
 from timesyncd.client.torch import Metered, meter_ddp
-from timesyncd.joblink import SOCKET_NAME
+from timesyncd.ipc.job_datagram import SOCKET_NAME
 
 RANKS, STEP_NS, WIDTH, LAYERS = 2, 10_000_000, 128, 8
 WAYS = HOOK, OTHER_HOOK, CALLS = "by DDP's hook", "by DDP's hook, against torch's own hook", "by hand, 16 calls a step"

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timesyncd.testbed import tools
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
-from timesyncd.testbed.netns import End, Namespace, join
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.host import End, Namespace, join
+from timesyncd.simulation.bed.leftovers import new_marker
 
 RATE = "100mbit"
 

@@ -17,12 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from timesyncd.drivers._ptp_management import ALL_PORTS, ManagementId
-from timesyncd.drivers._ptp_socket import Questions, new_asker
+from timesyncd.drivers.ptp4l._management import ALL_PORTS, ManagementId
+from timesyncd.drivers.ptp4l._socket import Questions, new_asker
 from timesyncd.errors import TimesyncdError
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.ptp4l import DOMAIN
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 RUNS = 5
 BACK_TO_BACK_READS = 1000

@@ -20,11 +20,11 @@ from pathlib import Path
 import aiohttp
 from _units import credentials, need, section
 
-from timesyncd.simulate import Servo
-from timesyncd.simulate.units import Plan, Unit, running
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.grandmaster import Servo
+from timesyncd.simulation.grandmaster.simulated import Plan, Unit, running
 from timesyncd.snmp import format_oid
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
 
 UNITS, ROUNDS, PERIOD_S = 20, 6, 3
 #: tp5000eServoControlStatus, where a TimeProvider 5000E serves its only row, and its numbers.

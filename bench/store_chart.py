@@ -20,7 +20,7 @@ from store_write import SAMPLE
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import history
-from timesyncd.store.database import migrate
+from timesyncd.store.engine import migrate
 from timesyncd.store.place import Place
 from timesyncd.store.rows import CLOCK_COLUMNS, clock_values
 

@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound
+from timesyncd.ipc.clock_segment import TERMS
 from timesyncd.sample import ClockSample, PortState
-from timesyncd.segment import TERMS
 from timesyncd.store import statements
 from timesyncd.store.backlog import Batch
-from timesyncd.store.database import migrate, writer_engine
+from timesyncd.store.engine import migrate, writer_engine
 from timesyncd.store.place import Place
 from timesyncd.store.rows import CLOCK_COLUMNS, ClockEntry, Entry, clock_values
 from timesyncd.store.writer import BATCH_ROWS

@@ -27,9 +27,9 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from timesyncd.attribution import attribute
-from timesyncd.overhead import Arrival, Sync, compare
-from timesyncd.recording import load
+from timesyncd.jobs.arrivals import Arrival, Sync, compare
+from timesyncd.jobs.recording_files import load
+from timesyncd.jobs.stragglers import attribute
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests" / "simulation"))

@@ -24,13 +24,13 @@ from pathlib import Path
 import aiomqtt
 from _units import Facts, cpu_s, need, section, simulated
 
-from timesyncd.simulate import Device, SnmpAgent
-from timesyncd.simulate.alarms import DeviceEvent, alarm
-from timesyncd.simulate.traps import TrapSender
-from timesyncd.testbed import tools
-from timesyncd.testbed.broker import HOST, Mosquitto
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.broker import HOST, Mosquitto
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.grandmaster import Device, SnmpAgent
+from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
+from timesyncd.simulation.grandmaster.traps import TrapSender
 
 UNITS, TRAPS = 50, 400
 #: 15 a second on average, below what one sender is allowed, and at no fixed place within a second.

@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
-        module = import_module(f"timesyncd.commands.{name.replace('-', '_')}")
+        module = import_module(f"timesyncd.cli.{name.replace('-', '_')}")
         text = (module.__doc__ or "").strip()
         command = commands.add_parser(name, help=text.splitlines()[0], description=text)
         module.add_arguments(command)

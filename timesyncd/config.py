@@ -16,10 +16,10 @@ from pydantic_core import ErrorDetails
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import ConfigError
-from timesyncd.grandmaster import HoldoverCurve
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.grandmaster import HoldoverCurve
+from timesyncd.model.source_settings import SourceSettings
 from timesyncd.sections import ClockBound, Hub, Job, Mqtt, Name, Nanoseconds, Section, Store, Syslog, Traps, Web
-from timesyncd.source_settings import SourceSettings
-from timesyncd.system_bound import EnsembleSettings
 
 DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
 DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")

@@ -104,7 +104,7 @@ def periodic(given: Given) -> Trainer:
 
 def policy(given: Given) -> Trainer:
     """What a user of the library writes."""
-    from timesyncd.client.torch.synchronizer import synchronized
+    from timesyncd.training.torch.synchronizer import synchronized
 
     job = Job("bench", runtime_dir=given.runtime_dir)
     wrapped = DistributedDataParallel(given.network)
@@ -131,7 +131,7 @@ def policy(given: Given) -> Trainer:
 
 def served(given: Given) -> Trainer:
     """The same by a parameter server: in a process and a namespace of its own, as in the paper, or in the ranks."""
-    from timesyncd.client.torch.stale import StaleSync
+    from timesyncd.training.torch.stale import StaleSync
 
     job = Job("bench", runtime_dir=given.runtime_dir)
     sync = StaleSync(job, given.network, given.optimizer, given.method.policy, servers=given.method.servers)
@@ -148,7 +148,7 @@ def injecting(method: Method, seed: int) -> Callable[[int, Tensor, Tensor], tupl
     """What makes a step's batch of a rank's own; without injection nothing."""
     if method.injected is None:
         return lambda step, inputs, targets: (inputs, targets)
-    from timesyncd.client.torch.injection import Injection
+    from timesyncd.training.torch.data import Injection
 
     alpha, beta = method.injected
     group = dist.group.WORLD
@@ -160,6 +160,6 @@ def batch_of_own(method: Method, batch: int, ranks: int) -> int:
     """With injection a rank draws fewer samples itself, so that as many are computed in all."""
     if method.injected is None:
         return batch
-    from timesyncd.client.torch.injection import injected_batch_size
+    from timesyncd.training.torch.data import injected_batch_size
 
     return injected_batch_size(batch, *method.injected, ranks)

@@ -41,7 +41,7 @@ def ordered(told: dict[str, Any]) -> Order:
 
 
 def serve(ranks: int) -> None:
-    from timesyncd.client.torch import server
+    from timesyncd.training.torch import server
 
     server.serve(ranks)
 

@@ -16,9 +16,9 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from timesyncd.client.barrier import Barrier
+from timesyncd.client.barrier import Verdict
+from timesyncd.client.barrier_part import Barrier
 from timesyncd.client.job import Job
-from timesyncd.client.release import Verdict
 
 RECORD_EVERY_S = 0.1
 WORK_S = (0.010, 0.020)

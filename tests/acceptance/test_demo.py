@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import pytest
 
-from timesyncd.testbed import tools
+from timesyncd.simulation.bed import tools
 
 pytestmark = pytest.mark.integration
 

@@ -23,12 +23,12 @@ from lab import ask, eventually, metric
 
 from timesyncd.__main__ import main
 from timesyncd.client import preflight
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.broker import Mosquitto
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import new_marker
 from timesyncd.store import history
 from timesyncd.store.place import Place
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.broker import Mosquitto
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
 
 pytestmark = pytest.mark.integration
 

@@ -31,19 +31,19 @@ from lab import Watch, ask, eventually
 from timesyncd.bound import ClockStatus, Reason
 from timesyncd.client.clock import Clock
 from timesyncd.sample import format_identity
-from timesyncd.simulate.alarms import DeviceEvent, alarm
-from timesyncd.simulate.channels import CHANNELS, day_file
-from timesyncd.simulate.device import Device
-from timesyncd.simulate.scenarios import SCENARIOS
-from timesyncd.simulate.syslog import SyslogSender
-from timesyncd.simulate.traps import TrapSender
-from timesyncd.simulate.units import Unit
+from timesyncd.simulation.bed.broker import Mosquitto
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.simulated_ptp4l import GRANDMASTER_IDENTITY, SimulatedPtp4l
+from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
+from timesyncd.simulation.grandmaster.channels import CHANNELS, day_file
+from timesyncd.simulation.grandmaster.device import Device
+from timesyncd.simulation.grandmaster.scenarios import SCENARIOS
+from timesyncd.simulation.grandmaster.simulated import Unit
+from timesyncd.simulation.grandmaster.syslog import SyslogSender
+from timesyncd.simulation.grandmaster.traps import TrapSender
 from timesyncd.snmp.values import User
 from timesyncd.store import history
 from timesyncd.store.place import Place
-from timesyncd.testbed.broker import Mosquitto
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.simulated import GRANDMASTER_IDENTITY, SimulatedPtp4l
 
 pytestmark = pytest.mark.integration
 

@@ -17,14 +17,14 @@ import pytest
 from grandmaster_lab import Listener, Workshop, free_udp_port, grandmaster, place, secret, section, simulated
 from lab import ask, eventually
 
-from timesyncd.fleet_messages import NODE_PATH
-from timesyncd.simulate.lies import LIES
-from timesyncd.simulate.scenarios import SCENARIOS
-from timesyncd.simulate.units import Unit
+from timesyncd.messages.fleet import NODE_PATH
+from timesyncd.simulation.bed.broker import Mosquitto
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.grandmaster.lies import LIES
+from timesyncd.simulation.grandmaster.scenarios import SCENARIOS
+from timesyncd.simulation.grandmaster.simulated import Unit
 from timesyncd.store import history
 from timesyncd.store.place import Place
-from timesyncd.testbed.broker import Mosquitto
-from timesyncd.testbed.daemon import DaemonProcess
 
 pytestmark = pytest.mark.integration
 

@@ -17,11 +17,11 @@ import pytest
 from lab import HUB, JOB, X_NS, Lab, Seen, Watch, ask, boottime_ns, eventually
 
 from timesyncd.bound import ClockStatus
-from timesyncd.segment import NAME
+from timesyncd.ipc.clock_segment import NAME
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.ptp4l import DOMAIN
 from timesyncd.store import history
 from timesyncd.store.place import Place
-from timesyncd.testbed import tools
-from timesyncd.testbed.ptp4l import DOMAIN
 
 pytestmark = pytest.mark.integration
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.ptp4l import DOMAIN
-from timesyncd.trace import COLUMNS, REPLAYED_HEADER
+from timesyncd.model.trace import COLUMNS, REPLAYED_HEADER
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 pytestmark = pytest.mark.integration
 

@@ -21,14 +21,14 @@ import pytest
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
-from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
-from timesyncd.ensemble import Ensemble
+from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.source_settings import SourceSettings
 from timesyncd.sample import ClockSample, NoSample
-from timesyncd.source_settings import SourceSettings
-from timesyncd.system_bound import EnsembleSettings
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.ptp4l import DOMAIN
-from timesyncd.testbed.relay import Piece
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.ptp4l import DOMAIN
+from timesyncd.simulation.bed.relay import Piece
 
 pytestmark = pytest.mark.integration
 

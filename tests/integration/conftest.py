@@ -18,8 +18,8 @@ import pytest
 from snmp_units import COMMUNITY
 from web_units import PASSWORD, Lab, certificate
 
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.broker import Mosquitto
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.broker import Mosquitto
 
 
 @pytest.fixture(scope="session")

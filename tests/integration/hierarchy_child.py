@@ -17,10 +17,10 @@ from torch import nn
 from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from timesyncd.client.policy.groups import Levels, groups_by_label
-from timesyncd.client.torch.hierarchy import TwoLevel, two_level
-from timesyncd.client.torch.injection import Injection
 from timesyncd.errors import SyncError
+from timesyncd.training.policy.groups import Levels, groups_by_label
+from timesyncd.training.torch.data import Injection
+from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
 Facts = dict[str, Any]
 

@@ -23,11 +23,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from timesyncd.client import Job
-from timesyncd.client.policy.fixed import FedAvg
-from timesyncd.client.policy.selsync import SelSync, Voter
-from timesyncd.client.torch.actions import replica_of
-from timesyncd.client.torch.replicas import replica_hash
-from timesyncd.client.torch.synchronizer import synchronized
+from timesyncd.training.policy.policies import FedAvg
+from timesyncd.training.policy.selsync import SelSync, Voter
+from timesyncd.training.torch.actions import replica_of
+from timesyncd.training.torch.exchange import replica_hash
+from timesyncd.training.torch.synchronizer import synchronized
 
 Facts = dict[str, Any]
 STEPS = 30

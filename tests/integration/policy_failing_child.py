@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from timesyncd.client import Job
-from timesyncd.client.torch import synchronizer
-from timesyncd.client.torch.synchronizer import Synchronizer, synchronized
 from timesyncd.errors import SyncError
+from timesyncd.training.torch import synchronizer
+from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
 
 STEPS, FATAL = 20, 9
 

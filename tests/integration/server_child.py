@@ -21,10 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
 from timesyncd.client.torch import metered
-from timesyncd.client.torch.server import serve
-from timesyncd.client.torch.shard import Shard
-from timesyncd.client.torch.stale import StaleSync
 from timesyncd.errors import SyncError
+from timesyncd.training.torch.server import serve
+from timesyncd.training.torch.shard import Shard
+from timesyncd.training.torch.stale import StaleSync
 
 Facts = dict[str, Any]
 

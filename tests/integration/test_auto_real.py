@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rank_lab import RankLab, needs_namespaces
 
-from timesyncd.client.policy.fixed import LocalSGD
-from timesyncd.client.policy.written import parse
+from timesyncd.training.policy.policies import LocalSGD
+from timesyncd.training.policy.text import parse
 
 pytestmark = [pytest.mark.integration, needs_namespaces]
 

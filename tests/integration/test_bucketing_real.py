@@ -11,7 +11,7 @@ from rank_lab import RankLab, needs_namespaces
 from torch_ranks import run_ranks
 
 from timesyncd.audit.output import write
-from timesyncd.recording import load
+from timesyncd.jobs.recording_files import load
 
 pytestmark = pytest.mark.integration
 

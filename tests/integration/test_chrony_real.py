@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.drivers._chrony_protocol import Command, SourceData, SourceStats, Tracking
-from timesyncd.drivers._chrony_socket import Address, Conversation
-from timesyncd.drivers.chrony import Chrony, ChronyOptions
+from timesyncd.drivers.chrony._protocol import Command, SourceData, SourceStats, Tracking
+from timesyncd.drivers.chrony._socket import Address, Conversation
+from timesyncd.drivers.chrony.chrony import Chrony, ChronyOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import NoSample, Reading, UtcSample
-from timesyncd.testbed.tools import dying_with_parent
+from timesyncd.simulation.bed.tools import dying_with_parent
 
 pytestmark = pytest.mark.integration
 

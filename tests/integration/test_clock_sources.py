@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.drivers._adjtimex import system_timex
-from timesyncd.drivers._disciplines import COMMS, disciplines
-from timesyncd.drivers._machine import Machine
-from timesyncd.drivers._phc_interface import phc_index
-from timesyncd.drivers._processes import Process, look
-from timesyncd.drivers.kernel import Kernel, KernelOptions
-from timesyncd.drivers.phc import Phc, PhcOptions
+from timesyncd.drivers.kernel._adjtimex import system_timex
+from timesyncd.drivers.kernel._disciplines import COMMS, disciplines
+from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.kernel._processes import Process, look
+from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions
+from timesyncd.drivers.phc._phc_interface import phc_index
+from timesyncd.drivers.phc.phc import Phc, PhcOptions
 from timesyncd.errors import Refused, Unreachable
 from timesyncd.sample import KernelSample
-from timesyncd.testbed import tools
+from timesyncd.simulation.bed import tools
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +32,7 @@ NOBODY = 65534
 
 AS_ANYBODY = """
 import asyncio, pathlib
-from timesyncd.drivers.kernel import Kernel, KernelOptions
+from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions
 (sample,) = asyncio.run(Kernel("kernel", KernelOptions(), pathlib.Path()).poll())
 print(sample.tai_offset_s, *sample.disciplines)
 """

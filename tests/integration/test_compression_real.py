@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import tensor
 
-from timesyncd.client.policy.compression import Compression, Fp16, Int8, PowerSGD, TopK, chosen
-from timesyncd.client.policy.gain import WINDOW, Gain
 from timesyncd.errors import SyncError
+from timesyncd.training.policy.compression import Compression, Fp16, Int8, PowerSGD, TopK, chosen
+from timesyncd.training.policy.gain import WINDOW, Gain
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch_ranks import run_ranks
 
-from timesyncd.client.torch.injection import sharers
+from timesyncd.training.torch.data import sharers
 
 pytestmark = pytest.mark.integration
 

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd import joblink
 from timesyncd.bound import ClockStatus
 from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.daemon.job_socket import KEEP_NS, MAX_JOBS_OF_A_USER, MAX_REQUESTS, JobSocket, Peer
 from timesyncd.errors import ConfigError
-from timesyncd.job_messages import JobState, MarkBatch, Phase, Plan, PolicyRequest, RankState
-from timesyncd.joblink import SOCKET_NAME, encode_request, job_id, segment_path
-from timesyncd.jobsocket import KEEP_NS, MAX_JOBS_OF_A_USER, MAX_REQUESTS, JobSocket, Peer
+from timesyncd.ipc import job_datagram
+from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request, job_id, segment_path
+from timesyncd.messages.jobs import JobState, MarkBatch, Phase, Plan, PolicyRequest, RankState
 
 pytestmark = pytest.mark.integration
 
@@ -207,8 +207,8 @@ async def test_every_signal_reaches_the_rank(node: Node) -> None:
     assert {name: getattr(signals, name) for name in told} == told | {"method": Method.CLOCKS}
     assert (signals.alignment_growth_ppb, signals.alignment_reason) == (0, "one clock")
     assert (signals.wait_p50_ns, signals.joined_ns) == ((4_000, 5), (job.joined_ns,))
-    phase = joblink.Phase(10, 4, 50_000)
-    assert read_plan == joblink.Plan(1, 0, "timed", 700_000, 10_000, phase, "bsp + fp16", 3, ((0, 1),))
+    phase = job_datagram.Phase(10, 4, 50_000)
+    assert read_plan == job_datagram.Plan(1, 0, "timed", 700_000, 10_000, phase, "bsp + fp16", 3, ((0, 1),))
     assert told.keys() | {
         "world_size",
         "alignment_growth_ppb",
@@ -315,7 +315,7 @@ async def test_a_process_that_may_not_be_signalled_lives(
     path = segment_path(node.folder, job_id(SENDER, "job", 3))
     node.socket.publish(job_state(path.name))
     with monkeypatch.context() as patched:
-        patched.setattr("timesyncd.jobsocket.os.kill", refuse)
+        patched.setattr("timesyncd.daemon.job_socket.os.kill", refuse)
         node.socket.tick(SystemClocks().boottime_ns() + KEEP_NS)
 
     assert path.exists()
@@ -366,10 +366,10 @@ async def test_noise_is_counted_and_told_once(node: Node, caplog: pytest.LogCapt
 
 async def test_one_read_takes_so_many_marks(node: Node) -> None:
     """Large datagrams are as much work as many: the event loop has its turn between them, and then come the others."""
-    header = joblink.Header("job", 0, 0, 1, "node", 1, 1, 0, ClockStatus.UNKNOWN, None, None, None, None, 0)
-    marks = bytes(joblink.MAX_MARKS * joblink.MARK_SIZE)
+    header = job_datagram.Header("job", 0, 0, 1, "node", 1, 1, 0, ClockStatus.UNKNOWN, None, None, None, None, 0)
+    marks = bytes(job_datagram.MAX_MARKS * job_datagram.MARK_SIZE)
     for _ in range(6):
-        node.send(joblink.encode_header(header, joblink.MAX_MARKS) + marks)
+        node.send(job_datagram.encode_header(header, job_datagram.MAX_MARKS) + marks)
     node.socket._read()
     at_once = len(node.batches)
     await node.delivered(6)
@@ -451,7 +451,7 @@ async def test_each_user_may_ask_once_between_two_ticks(node: Node) -> None:
 async def test_many_users_together_have_an_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who owns many uids is many users."""
     uids = iter(range(MAX_REQUESTS + 10))
-    monkeypatch.setattr("timesyncd.jobsocket._peer", lambda _: Peer(1, next(uids)))
+    monkeypatch.setattr("timesyncd.daemon.job_socket._peer", lambda _: Peer(1, next(uids)))
     for _ in range(MAX_REQUESTS + 10):
         node.send(encode_request("0" * 16, "bsp"))
         node.socket._read()

@@ -14,12 +14,12 @@ from mqtt_links import eventually, running
 from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.fleet_messages import CloudEvent, HistoryBatch, Stored
-from timesyncd.job_messages import JobState, MarkBatch, Plan
-from timesyncd.messages import Availability, GrandmasterState, Message, NodeState
+from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Stored
+from timesyncd.messages.jobs import JobState, MarkBatch, Plan
+from timesyncd.messages.node import Availability, GrandmasterState, Message, NodeState
 from timesyncd.mqtt import client
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox import Received
+from timesyncd.mqtt.inbox_part import Received
 from timesyncd.mqtt.outbox import MAX_WAITING
 from timesyncd.mqtt.topics import (
     AVAILABILITY,
@@ -36,7 +36,7 @@ from timesyncd.mqtt.topics import (
     encode,
 )
 from timesyncd.sections import Mqtt, Secret
-from timesyncd.testbed.broker import Mosquitto
+from timesyncd.simulation.bed.broker import Mosquitto
 
 pytestmark = pytest.mark.integration
 

@@ -15,9 +15,9 @@ import pytest
 from mqtt_links import eventually, running
 from wire import grandmaster, history, hub_state, node_state, stored
 
-from timesyncd.messages import Message
+from timesyncd.messages.node import Message
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox import Received
+from timesyncd.mqtt.inbox_part import Received
 from timesyncd.mqtt.topics import (
     FOR_HUB,
     FOR_NODE,
@@ -29,9 +29,9 @@ from timesyncd.mqtt.topics import (
     Channel,
 )
 from timesyncd.sections import Mqtt, Secret
-from timesyncd.testbed import tools
-from timesyncd.testbed.authority import Authority, Identity
-from timesyncd.testbed.broker import Mosquitto, free_port
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.authority import Authority, Identity
+from timesyncd.simulation.bed.broker import Mosquitto, free_port
 
 pytestmark = pytest.mark.integration
 

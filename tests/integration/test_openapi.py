@@ -21,7 +21,7 @@ from sqlalchemy import insert
 
 from timesyncd import sections
 from timesyncd.clocks import NS_PER_S
-from timesyncd.store.database import migrate, writer_engine
+from timesyncd.store.engine import migrate, writer_engine
 from timesyncd.store.place import Place
 from timesyncd.store.tables import event, rollup, time_error
 from timesyncd.web import openapi

@@ -15,7 +15,7 @@ from timesyncd import sections
 from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
 from timesyncd.feed import Observation
-from timesyncd.messages import AlarmEventMessage, BoundMessage, GrandmasterState, SourceState
+from timesyncd.messages.node import AlarmEventMessage, BoundMessage, GrandmasterState, SourceState
 from timesyncd.sample import TimeErrorSeries
 from timesyncd.store.place import Place
 from timesyncd.store.writer import Store

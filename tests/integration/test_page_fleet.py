@@ -17,9 +17,9 @@ from fleet_view import FleetView
 
 from timesyncd import sections
 from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.daemon.node_state import NO_SOURCE
 from timesyncd.store.place import Place
 from timesyncd.store.writer import Store
-from timesyncd.view import NO_SOURCE
 from timesyncd.web.app import serve
 
 pytestmark = pytest.mark.integration

@@ -15,9 +15,9 @@ import pytest
 
 from timesyncd.client import Job, Kind
 from timesyncd.client.phase import Phaser
-from timesyncd.testbed.broker import free_port
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import new_marker
+from timesyncd.simulation.bed.broker import free_port
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import new_marker
 
 pytestmark = pytest.mark.integration
 

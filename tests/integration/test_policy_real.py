@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from timesyncd.testbed.broker import Mosquitto, free_port
+from timesyncd.simulation.bed.broker import Mosquitto, free_port
 
 pytestmark = pytest.mark.integration
 

@@ -12,16 +12,16 @@ import pytest
 from fake_hub import aligned
 from fake_view import FakeView
 
+from timesyncd.cli.doctor._doctor_facts import BrokerFacts, DaemonFacts
+from timesyncd.cli.doctor._doctor_services import broker_facts
+from timesyncd.cli.doctor.facts import daemon_facts
 from timesyncd.client import Preflight, preflight
-from timesyncd.commands._doctor_facts import BrokerFacts, DaemonFacts
-from timesyncd.commands._doctor_gather import daemon_facts
-from timesyncd.commands._doctor_services import broker_facts
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
-from timesyncd.fleet_messages import AlignmentState
+from timesyncd.messages.fleet import AlignmentState
 from timesyncd.sections import Web
-from timesyncd.testbed.authority import Authority
-from timesyncd.testbed.broker import Mosquitto
+from timesyncd.simulation.bed.authority import Authority
+from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.web.app import Server, serve
 
 pytestmark = pytest.mark.integration
@@ -48,8 +48,8 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca))
     monkeypatch.delenv("TIMESYNCD_TOKEN", raising=False)
     # Each question is asked once, and may take as long as a machine that is busy with other things needs.
-    monkeypatch.setattr("timesyncd.client.alignment.ONE_ANSWER_S", 60.0)
-    monkeypatch.setattr("timesyncd.client.alignment.LAST_ANSWER_S", 60.0)
+    monkeypatch.setattr("timesyncd.client.preflight_check.ONE_ANSWER_S", 60.0)
+    monkeypatch.setattr("timesyncd.client.preflight_check.LAST_ANSWER_S", 60.0)
     token = {"name": "slurm", "role": "job", "secret": {"env": "HUB_TOKEN"}}
     files = {"certificate": identity.certificate, "key": identity.key}
     server = await serve(Web.model_validate({"port": 0, "token": [token]} | files), FreshView())

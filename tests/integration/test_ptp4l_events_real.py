@@ -17,12 +17,12 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.driver import Runner
-from timesyncd.drivers._ptp4l_events import Record, RxSync, parse_event
-from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
+from timesyncd.drivers.ptp4l._event_monitor import Record, RxSync, parse_event
+from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.sample import ClockSample, NoSample, Reading
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import BedProcess, PtpBed
-from timesyncd.testbed.ptp4l import DOMAIN, configuration, major_version
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import BedProcess, PtpBed
+from timesyncd.simulation.bed.ptp4l import DOMAIN, configuration, major_version
 
 pytestmark = pytest.mark.integration
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
+from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import ClockSample, NoSample, PortState, Reading
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.ptp4l import DOMAIN
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 pytestmark = pytest.mark.integration
 

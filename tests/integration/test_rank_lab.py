@@ -14,9 +14,9 @@ import pytest
 from lab import eventually
 from rank_lab import PREFIX, RankLab, needs_namespaces, remove_abandoned
 
-from timesyncd.terminal import fetch_part
-from timesyncd.testbed.daemon import DaemonProcess
-from timesyncd.testbed.leftovers import leftovers, new_marker
+from timesyncd.cli.render import fetch_part
+from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.leftovers import leftovers, new_marker
 
 pytestmark = [pytest.mark.integration, needs_namespaces]
 

@@ -18,7 +18,7 @@ import torch
 from torch_ranks import TIMEOUT_S, Marks, free_port, listening, run_ranks
 
 from timesyncd.client import Kind
-from timesyncd.joblink import Mark
+from timesyncd.ipc.job_datagram import Mark
 
 pytestmark = pytest.mark.integration
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from timesyncd.commands import simulate
-from timesyncd.drivers.timeprovider import TimeProviderOptions
-from timesyncd.simulate import SCENARIOS
-from timesyncd.simulate.hardware import MODELS
-from timesyncd.simulate.units import Plan, running
+from timesyncd.cli import simulate
+from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
+from timesyncd.simulation.grandmaster import SCENARIOS
+from timesyncd.simulation.grandmaster.hardware import MODELS
+from timesyncd.simulation.grandmaster.simulated import Plan, running
 
 pytestmark = pytest.mark.integration
 

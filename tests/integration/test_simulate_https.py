@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from timesyncd.simulate import SCENARIOS, Device
-from timesyncd.simulate.actions import Reboot
-from timesyncd.simulate.https import COOKIE, HUGE_OCTETS, MAX_SESSIONS, Sessions, WebInterface
+from timesyncd.simulation.grandmaster import SCENARIOS, Device
+from timesyncd.simulation.grandmaster.actions import Reboot
+from timesyncd.simulation.grandmaster.https import COOKIE, HUGE_OCTETS, MAX_SESSIONS, Sessions, WebInterface
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 

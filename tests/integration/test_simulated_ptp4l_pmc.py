@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.testbed import tools
-from timesyncd.testbed.ptp4l import DOMAIN
-from timesyncd.testbed.simulated import SimulatedPtp4l
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.ptp4l import DOMAIN
+from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
 
 pytestmark = pytest.mark.integration
 

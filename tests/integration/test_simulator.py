@@ -18,12 +18,12 @@ from timesyncd.sample import (
     Satellite,
     format_identity,
 )
-from timesyncd.simulate import SCENARIOS, Device, Servo, SimulatedAlarm, SimulatedSatellite, SnmpAgent
-from timesyncd.simulate.clients import SimulatedReference
-from timesyncd.simulate.gnss import SimulatedPosition
-from timesyncd.simulate.mib import DeviceMib, Mib, Tables
-from timesyncd.simulate.oids import TABLES
-from timesyncd.simulate.oids_standard import MIB_2
+from timesyncd.simulation.grandmaster import SCENARIOS, Device, Servo, SimulatedAlarm, SimulatedSatellite, SnmpAgent
+from timesyncd.simulation.grandmaster.clients import SimulatedReference
+from timesyncd.simulation.grandmaster.gnss import SimulatedPosition
+from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Tables
+from timesyncd.simulation.grandmaster.oids import TABLES
+from timesyncd.simulation.grandmaster.oids_standard import MIB_2
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
 

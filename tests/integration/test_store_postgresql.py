@@ -24,13 +24,13 @@ from sqlalchemy.exc import OperationalError
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
-from timesyncd.fleet_messages import CloudEvent
+from timesyncd.messages.fleet import CloudEvent
+from timesyncd.simulation.bed.host import End, Namespace, join
 from timesyncd.store import history, postgresql, writer
-from timesyncd.store.database import migrate, reader_engine, writer_engine
+from timesyncd.store.engine import migrate, reader_engine, writer_engine
 from timesyncd.store.place import Place
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
-from timesyncd.testbed.netns import End, Namespace, join
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from survey_units import WRONG, Secrets, a_unit, closed_port, polled, run, secre
 
 from timesyncd.config import parse
 from timesyncd.driver import options_of
-from timesyncd.drivers.timeprovider import TimeProviderOptions
+from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 
 pytestmark = pytest.mark.integration
 

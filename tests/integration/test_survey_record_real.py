@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from survey_units import Secrets, a_unit, polled, run, secrets_of, v2c, v3, web
 
-from timesyncd.drivers.timeprovider import TimeProviderOptions
+from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 from timesyncd.sample import GrandmasterSample
-from timesyncd.simulate.lies import Lie, NotAdvancing
-from timesyncd.simulate.units import Unit
-from timesyncd.snmp.pdu import Pdu
+from timesyncd.simulation.grandmaster.lies import Lie, NotAdvancing
+from timesyncd.simulation.grandmaster.simulated import Unit
+from timesyncd.snmp.messages import Pdu
 from timesyncd.snmp.snmprec import parse_snmprec
 
 pytestmark = pytest.mark.integration

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd.sections import Syslog, Traps
-from timesyncd.testbed import tools
+from timesyncd.simulation.bed import tools
 
 pytestmark = pytest.mark.integration
 

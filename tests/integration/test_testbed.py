@@ -14,11 +14,11 @@ import pytest
 from aiomqtt import Client, MqttCodeError, MqttError
 
 from timesyncd.errors import TimesyncdError
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import GRANDMASTER, PtpBed
-from timesyncd.testbed.broker import Mosquitto
-from timesyncd.testbed.leftovers import leftovers, marked_environment, new_marker
-from timesyncd.testbed.ptp4l import DOMAIN
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import GRANDMASTER, PtpBed
+from timesyncd.simulation.bed.broker import Mosquitto
+from timesyncd.simulation.bed.leftovers import leftovers, marked_environment, new_marker
+from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 pytestmark = pytest.mark.integration
 
@@ -121,7 +121,7 @@ def test_nothing_is_left_when_a_bed_is_closed() -> None:
 def test_nothing_is_left_when_the_maker_is_killed(stopped: bool) -> None:
     """Also when a ptp4l was stopped: SIGKILL of the process that made the bed ends all of it."""
     marker = new_marker()
-    code = "import time; from timesyncd.testbed.bed import PtpBed\n"
+    code = "import time; from timesyncd.simulation.bed.bed import PtpBed\n"
     code += (
         f"with PtpBed(direct=('a',), marker={marker!r}) as bed: print(bed.nodes['a'].pid, flush=True); time.sleep(60)"
     )
@@ -151,7 +151,7 @@ def test_nothing_is_left_when_the_helper_is_killed() -> None:
 
 
 def helper_of(marker: str) -> int:
-    return next(int(each.split()[1].rstrip(":")) for each in leftovers(marker) if "timesyncd.testbed" in each)
+    return next(int(each.split()[1].rstrip(":")) for each in leftovers(marker) if "timesyncd.simulation.bed" in each)
 
 
 def test_what_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

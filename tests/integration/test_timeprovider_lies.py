@@ -13,11 +13,11 @@ from snmp_units import COMMUNITY, driver_for, opened, polled, read
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
-from timesyncd.drivers._unit_reader import ROW_CAP
+from timesyncd.drivers.timeprovider._grandmaster_reader import ROW_CAP
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.sample import ClockState, NoSample
-from timesyncd.simulate import Device, Servo, SimulatedAlarm, SnmpAgent, smi
-from timesyncd.simulate.lies import (
+from timesyncd.simulation.grandmaster import Device, Servo, SimulatedAlarm, SnmpAgent, smi
+from timesyncd.simulation.grandmaster.lies import (
     LIES,
     Lie,
     LyingLength,
@@ -27,8 +27,8 @@ from timesyncd.simulate.lies import (
     Rewriting,
     Truncated,
 )
-from timesyncd.simulate.mib import RecordedMib
-from timesyncd.snmp.pdu import Pdu
+from timesyncd.simulation.grandmaster.mib import RecordedMib
+from timesyncd.snmp.messages import Pdu
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
 

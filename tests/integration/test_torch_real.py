@@ -14,7 +14,7 @@ import pytest
 from torch_ranks import Marks, listening, run_ranks
 
 from timesyncd.client import Kind
-from timesyncd.joblink import Mark
+from timesyncd.ipc.job_datagram import Mark
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ import pytest
 from torch_ranks import TIMEOUT_S, listening, run_ranks
 
 from timesyncd.client import Kind
-from timesyncd.joblink import Mark, step_text
+from timesyncd.ipc.job_datagram import Mark, step_text
 
 pytestmark = pytest.mark.integration
 

@@ -21,20 +21,20 @@ from published import publish
 
 from timesyncd.bound import ClockStatus, Reason
 from timesyncd.client import Clock
-from timesyncd.discipline import kernel_conditions
-from timesyncd.drivers._ptp_management import ManagementId, PortDataSet, PortStats
-from timesyncd.drivers._ptp_socket import Questions, new_asker
-from timesyncd.drivers.kernel import Kernel, KernelOptions
-from timesyncd.drivers.ptp4l import Ptp4l, Ptp4lOptions
+from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions
+from timesyncd.drivers.ptp4l._management import ManagementId, PortDataSet, PortStats
+from timesyncd.drivers.ptp4l._socket import Questions, new_asker
+from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Unreachable
+from timesyncd.findings.node import kernel_conditions
 from timesyncd.sample import KernelSample
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.ptp4l import DOMAIN, major_version
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.ptp4l import DOMAIN, major_version
 
 pytestmark = pytest.mark.integration
 
-UNIT_TESTS = Path(__file__).parents[1] / "unit"
+SUPPORT = Path(__file__).parents[1] / "support"
 SYNC, ANNOUNCE = 0, 11
 
 #: A writer that is killed in the midst of its second write: the fifth word of its payload never comes.
@@ -80,7 +80,7 @@ print(json.dumps([asleep_s, outside[0].status, outside[1], inside.status, inside
 def python(script: str, *arguments: str | Path, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*before, *tools.dying_with_parent([sys.executable, "-c", script, *map(str, arguments)])],
-        env={**os.environ, "PYTHONPATH": str(UNIT_TESTS)},
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

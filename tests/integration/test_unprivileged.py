@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from timesyncd.bound import ClockStatus
+from timesyncd.cli.render import fetch
 from timesyncd.client import Clock
 from timesyncd.errors import Unreachable
+from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed.bed import PtpBed
+from timesyncd.simulation.bed.broker import free_port
 from timesyncd.store import history
 from timesyncd.store.place import Place
-from timesyncd.terminal import fetch
-from timesyncd.testbed import tools
-from timesyncd.testbed.bed import PtpBed
-from timesyncd.testbed.broker import free_port
 
 pytestmark = pytest.mark.integration
 

@@ -14,15 +14,15 @@ import pytest
 from chromium import opened
 from fake_view import FakeView
 
+from timesyncd.cli.render import fetch
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.sections import Role, Secret, Token, Web
-from timesyncd.terminal import fetch
-from timesyncd.testbed.authority import Authority
+from timesyncd.simulation.bed.authority import Authority
 from timesyncd.web import login, tls
-from timesyncd.web.access import RANKS
 from timesyncd.web.app import PAGE_FILES, ROUTES, Server, serve
+from timesyncd.web.auth import RANKS
 from timesyncd.web.guard import COOKIE
-from timesyncd.web.routes import Route
+from timesyncd.web.routes_part import Route
 
 pytestmark = pytest.mark.integration
 

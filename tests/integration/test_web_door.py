@@ -12,7 +12,7 @@ import pytest
 from fake_view import FakeView
 
 from timesyncd.sections import Web
-from timesyncd.testbed.authority import Authority
+from timesyncd.simulation.bed.authority import Authority
 from timesyncd.web import door
 from timesyncd.web.app import Server, serve
 

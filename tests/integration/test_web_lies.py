@@ -28,9 +28,9 @@ from web_units import (
     told,
 )
 
-from timesyncd.drivers._web import LARGEST_FILE
-from timesyncd.drivers._web_requests import READS
-from timesyncd.drivers._web_session import LARGEST_ANSWER
+from timesyncd.drivers.timeprovider._web import LARGEST_FILE
+from timesyncd.drivers.timeprovider._web_requests import READS
+from timesyncd.drivers.timeprovider._web_session import LARGEST_ANSWER
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]

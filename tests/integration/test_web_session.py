@@ -18,8 +18,8 @@ from web_units import (
     told,
 )
 
-from timesyncd.drivers._web import WebReading
-from timesyncd.drivers._web_session import LOGIN_HELD_S
+from timesyncd.drivers.timeprovider._web import WebReading
+from timesyncd.drivers.timeprovider._web_session import LOGIN_HELD_S
 from timesyncd.errors import Refused
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]

@@ -115,7 +115,7 @@ def test_the_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
     assert held == wanted
-    assert {"timesyncd/py.typed", "timesyncd/schemas/SHM.md", "timesyncd/web/index.html"} < held
+    assert {"timesyncd/py.typed", "timesyncd/schemas/SHM.md", "timesyncd/web/page/index.html"} < held
 
 
 def test_alone_it_tells_the_time_and_why_not(alone: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from local_clock import NS_PER_S, LocalClock
 from network_path import NetworkPath
 from scenarios import Scenario
 
-from timesyncd.replay import TraceRow
+from timesyncd.model.replay import TraceRow
 
 DELAY_INTERVAL_NS = NS_PER_S
 ANNOUNCE_INTERVAL_NS = 2 * NS_PER_S

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from chain import Chain, Instant
 from scenarios import Scenario
 
-from timesyncd.replay import Replay, ReplayedRow, TraceRow, bounds_at
+from timesyncd.model.replay import Replay, ReplayedRow, TraceRow, bounds_at
 
 #: Rows of the first two minutes, in which the servo locks, are judged, but may lack a bound.
 LOCKED_AFTER_NS = 120_000_000_000

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings import Judged
-from timesyncd.hub.fleet_findings import FleetFindings
-from timesyncd.messages import BoundMessage, GrandmasterState, NodeState, SourceState
+from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.fleet import FleetFindings
+from timesyncd.messages.node import BoundMessage, GrandmasterState, NodeState, SourceState
 
 EVERY_S = 5
 ROUND_S = 2

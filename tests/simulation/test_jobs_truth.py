@@ -7,12 +7,12 @@ import random
 import pytest
 from simulated_job import BEGAN_NS, BOOTED_NS, MS, US, Late, SimulatedClock, SimulatedJob, clocks, untrusted
 
-from timesyncd.attribution import attribute
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ends import clock_offsets
 from timesyncd.hub.hub import Hub
-from timesyncd.job_messages import JobState
-from timesyncd.joblink import Method
+from timesyncd.ipc.job_datagram import Method
+from timesyncd.jobs.collective_ends import clock_offsets
+from timesyncd.jobs.stragglers import attribute
+from timesyncd.messages.jobs import JobState
 from timesyncd.sections import Hub as HubSettings
 
 #: Transfers of eight milliseconds a bucket hide a late rank behind the bucket before; short ones do not.

@@ -17,7 +17,7 @@ from judging import Judgement, judged, replayed
 from scenarios import BY_NAME, KEEPING, Scenario
 
 from timesyncd.bound import STAT_PROBABILITY, ClockStatus
-from timesyncd.replay import ReplayedRow
+from timesyncd.model.replay import ReplayedRow
 
 SEEDS = range(20)
 SECONDS = 600

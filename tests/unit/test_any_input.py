@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, stored
 
-from timesyncd import config, segment
+from timesyncd import config
 from timesyncd.driver import options_of
-from timesyncd.drivers._assemble import assemble
-from timesyncd.drivers._decoders import DECODERS, KINDS, Unknown
-from timesyncd.drivers._notifications import Notifications
-from timesyncd.drivers._profiles import SHIPPED, load
+from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._decoders import DECODERS, KINDS, Unknown
+from timesyncd.drivers.timeprovider._notifications import Notifications
+from timesyncd.drivers.timeprovider._profiles import SHIPPED, load
 from timesyncd.errors import ConfigError, Malformed
-from timesyncd.messages import AlarmEventMessage, GrandmasterState, Message, grandmaster_state
+from timesyncd.ipc import clock_segment
+from timesyncd.messages.node import AlarmEventMessage, GrandmasterState, Message, grandmaster_state
 from timesyncd.mqtt.topics import CHANNELS, Channel, channel_of, decode, encode, locate
 from timesyncd.snmp.values import Index, Oid, Raw, Trap
 
@@ -194,22 +195,22 @@ def test_a_file_with_one_wrong_value_is_taken_or_told_in_one_line(data: st.DataO
         assert len(str(error).splitlines()) == 1
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 30), max_size=segment.WORD_COUNT + 1))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 30), max_size=clock_segment.WORD_COUNT + 1))
 def test_any_words_are_a_bound_or_no_segment_of_ours(words: list[int]) -> None:
     """A reader meets nothing but ValueError, whatever a segment holds."""
-    full = words + [0] * (segment.WORD_COUNT - len(words))
+    full = words + [0] * (clock_segment.WORD_COUNT - len(words))
     try:
-        bound, epoch = segment.decode(full)
+        bound, epoch = clock_segment.decode(full)
     except ValueError:
         return
 
-    assert segment.decode(segment.encode(bound, epoch)) == (bound, epoch)
+    assert clock_segment.decode(clock_segment.encode(bound, epoch)) == (bound, epoch)
 
 
 @pytest.mark.parametrize("word", [2**63 - 1, -(2**63) + 1])
 def test_extreme_words_are_read(word: int) -> None:
     """The largest numbers of a word are numbers like any other."""
-    words = [word if index in (3, 4, 12, 30) else 1 for index in range(segment.WORD_COUNT)]
-    bound, _ = segment.decode(words)
+    words = [word if index in (3, 4, 12, 30) else 1 for index in range(clock_segment.WORD_COUNT)]
+    bound, _ = clock_segment.decode(words)
 
     assert (bound.as_of_ns, bound.real_minus_boot_ns, bound.parent_hard.bound_ns) == (word, word, word)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from timesyncd import config, sections
-from timesyncd.commands.check_config import describe
+from timesyncd.cli.check_config import describe
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError
-from timesyncd.grandmaster import HoldoverCurve
+from timesyncd.model.grandmaster import HoldoverCurve
 
 GOOD = """
 [node]

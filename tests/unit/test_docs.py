@@ -14,10 +14,10 @@ from pydantic.fields import FieldInfo
 from timesyncd.__main__ import COMMANDS, main
 from timesyncd.config import Config, load
 from timesyncd.driver import installed, load_driver, options_of
-from timesyncd.drivers._profiles import load as load_profile
-from timesyncd.drivers._table import replaced
+from timesyncd.drivers.timeprovider._profiles import load as load_profile
+from timesyncd.drivers.timeprovider._table import replaced
 from timesyncd.sections import Secret, SnmpUser
-from timesyncd.testbed.authority import Authority
+from timesyncd.simulation.bed.authority import Authority
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -169,7 +169,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_tests_that_the_assumptions_name_exist() -> None:
     """docs/error-bound.md says of each assumption which test breaks it."""
     named = set(re.findall(r"`(test_[a-z0-9_]+)`", (ROOT / "docs" / "error-bound.md").read_text()))
-    written = "".join(path.read_text() for path in (ROOT / "tests").glob("*/test_*.py"))
+    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 
     assert named
     assert {name for name in named if f"def {name}(" not in written} == set()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd import __main__ as program
-from timesyncd.commands import now
+from timesyncd.cli import now
 from timesyncd.errors import ConfigError, Malformed, StoreError, TimesyncdError, Unreachable
 
 
@@ -66,7 +66,7 @@ def test_a_missing_dependency_names_the_extra(
     assert capsys.readouterr().err == "timesyncd now needs the daemon extra: pip install 'timesyncd[daemon]'\n"
 
 
-@pytest.mark.parametrize("module", ["timesyncd.daemon", "numpy", None])
+@pytest.mark.parametrize("module", ["timesyncd.daemon.daemon", "numpy", None])
 def test_another_missing_module_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch, module: str | None) -> None:
     """What no extra brings is not blamed on one."""
     monkeypatch.setattr(now, "run", fails_with(ModuleNotFoundError("No module", name=module)))
@@ -142,7 +142,7 @@ def test_a_wrong_command_line_is_2(capsys: pytest.CaptureFixture[str], arguments
 @pytest.mark.parametrize("command", program.COMMANDS)
 def test_every_command_is_described(command: str) -> None:
     """`timesyncd --help` says of each command what the first line of its module says."""
-    module = import_module(f"timesyncd.commands.{command.replace('-', '_')}")
+    module = import_module(f"timesyncd.cli.{command.replace('-', '_')}")
     first_line = str(module.__doc__).splitlines()[0]
 
     assert f"{command} {first_line}" in " ".join(program.parser().format_help().split())

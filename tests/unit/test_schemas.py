@@ -11,8 +11,8 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 from wire import alarm_event, finding, grandmaster, history, hub_state, marks, node_state, policy_request, stored
 
-from timesyncd.cloud_events import CloudEvents, StateChanges
-from timesyncd.messages import Message, SourceState
+from timesyncd.messages.events import CloudEvents, StateChanges
+from timesyncd.messages.node import Message, SourceState
 from timesyncd.mqtt.export import documents
 from timesyncd.mqtt.topics import CHANNELS, FOR_HUB, FOR_NODE, channel_of, encode
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from grandmaster_states import GM_A, GM_B, HOUR_NS, MINUTE_NS, NIGHT_NS, follower, unit
 
-from timesyncd.hub.units import follows, joined, names_text, unit_note, utc_text
+from timesyncd.findings.text import follows, joined, names_text, unit_note, utc_text
 from timesyncd.sample import Alarm, PtpPort
 
 PORT = "00a069.fffe.70476f"

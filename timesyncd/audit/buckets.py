@@ -22,9 +22,9 @@ from timesyncd.audit.bucket_model import (
 )
 from timesyncd.audit.headline import percent, span
 from timesyncd.audit.measured import Measured
-from timesyncd.joblink import Kind
-from timesyncd.overhead import Sync
-from timesyncd.recorded import same_step
+from timesyncd.ipc.job_datagram import Kind
+from timesyncd.jobs.arrivals import Sync
+from timesyncd.jobs.recorded import same_step
 
 #: What is tried, in MiB.
 CAPS_MIB = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)

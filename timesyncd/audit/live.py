@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from timesyncd.client._http import ask
+from timesyncd.client.api import ask
 from timesyncd.errors import Malformed, Refused
-from timesyncd.recorded import Recording
-from timesyncd.recorded_message import RecordingMessage
+from timesyncd.jobs.recorded import Recording
+from timesyncd.jobs.recording import RecordingMessage
 
 _WITHIN_S = 30.0
 

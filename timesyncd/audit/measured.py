@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from timesyncd.attribution import Attribution, attribute
 from timesyncd.audit.bootstrap import StepSample
-from timesyncd.exposed import Interval, StepCost, step_cost
-from timesyncd.overhead import StepMark, Sync, percentile, spokesman
-from timesyncd.recorded import Recording, same_step
+from timesyncd.jobs.arrivals import StepMark, Sync, percentile, spokesman
+from timesyncd.jobs.exposed import Interval, StepCost, step_cost
+from timesyncd.jobs.recorded import Recording, same_step
+from timesyncd.jobs.stragglers import Attribution, attribute
 
 #: From so many recorded steps on the first is left out: it holds what is done once, as to make the buckets.
 SETTLED = 20

@@ -6,13 +6,13 @@ import contextlib
 import os
 from pathlib import Path
 
+from timesyncd.audit.build import report
 from timesyncd.audit.headline import percent, span
 from timesyncd.audit.html import html
-from timesyncd.audit.judge import report
 from timesyncd.audit.measured import measured
 from timesyncd.audit.report import Report
 from timesyncd.errors import TimesyncdError
-from timesyncd.recorded import Recording
+from timesyncd.jobs.recorded import Recording
 
 
 def write(recording: Recording, folder: Path, before: Recording | None = None) -> Report:

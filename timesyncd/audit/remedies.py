@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from timesyncd.audit.pauses import Pause, pauses_of, with_pause, without_pause
 from timesyncd.audit.replay import StepTime, overhead, replay, total_ns
 from timesyncd.audit.timeline import Part, RankStep, Run, Step
-from timesyncd.overhead import percentile
+from timesyncd.jobs.arrivals import percentile
 
 #: Synchronize every so many steps; gradients of so many steps before one update.
 LOCAL_STEPS = (4, 16)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from timesyncd.messages import Int64, Message
+from timesyncd.messages.node import Int64, Message
 
 Share = float
 

@@ -9,9 +9,9 @@ from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
 from timesyncd.audit.measured import Measured
-from timesyncd.exposed import Interval
-from timesyncd.overhead import Arrival, Comparison
-from timesyncd.recorded import Recording, places, same_step
+from timesyncd.jobs.arrivals import Arrival, Comparison
+from timesyncd.jobs.exposed import Interval
+from timesyncd.jobs.recorded import Recording, places, same_step
 
 Cause = Literal["wait", "transfer", "undivided", "request"]
 

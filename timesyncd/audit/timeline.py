@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from timesyncd.overhead import Arrival, StepMark, Sync
-from timesyncd.recorded import Recording, places
+from timesyncd.jobs.arrivals import Arrival, StepMark, Sync
+from timesyncd.jobs.recorded import Recording, places
 
 
 @dataclass(frozen=True, slots=True)

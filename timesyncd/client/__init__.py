@@ -1,22 +1,22 @@
 """What a training job imports: the standard library alone stands below it."""
 
 from timesyncd.bound import ClockStatus, Interval, Reference
-from timesyncd.client.alignment import Preflight, PreflightNode, preflight
 from timesyncd.client.anchors import Anchors, record_anchors
-from timesyncd.client.barrier import Barrier
+from timesyncd.client.barrier import Verdict
+from timesyncd.client.barrier_part import Barrier
 from timesyncd.client.carried import CarriedBarrier
 from timesyncd.client.clock import Clock
 from timesyncd.client.job import Job
 from timesyncd.client.local import Local
 from timesyncd.client.past import Translation
 from timesyncd.client.pauses import Pauses, held_garbage
-from timesyncd.client.release import Verdict
+from timesyncd.client.preflight_check import Preflight, PreflightNode, preflight
 from timesyncd.client.scales import GmNs, Moment, TaiNs, UtcNs
 from timesyncd.client.scheduling import Fifo
 from timesyncd.client.slack import Slack, Work
 from timesyncd.client.waiting import Change, Waited
 from timesyncd.errors import AlignmentError
-from timesyncd.joblink import Kind, Method, Phase, Plan, Signals, split_step, step_key, step_text
+from timesyncd.ipc.job_datagram import Kind, Method, Phase, Plan, Signals, split_step, step_key, step_text
 
 __all__ = [
     "AlignmentError",

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import overload
 
-from timesyncd import segment
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference
 from timesyncd.client import past, waiting
-from timesyncd.client.interval import interval_now
 from timesyncd.client.past import Pair, Timer, Translation
 from timesyncd.client.places import runtime_dir as find_runtime_dir
 from timesyncd.client.scales import GmNs, Instant, Moment, TaiNs, UtcNs
 from timesyncd.client.waiting import Aim, Change, Wait, Waited
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, boot_id, time_namespace
-from timesyncd.shm import GENERATION, SegmentReader
+from timesyncd.interval import interval_now
+from timesyncd.ipc import clock_segment
+from timesyncd.ipc.seqlock import GENERATION, SegmentReader
 
 __all__ = ["Clock", "interval_now"]
 
@@ -68,10 +68,10 @@ class Clock:
     """
 
     def __init__(self, runtime_dir: Path | str | None = None) -> None:
-        path = find_runtime_dir(runtime_dir) / segment.NAME
-        self._reader = SegmentReader(path, segment.MAGIC, segment.LAYOUT_VERSION, segment.WORD_COUNT)
-        self._epoch = segment.Epoch(boot_id(), time_namespace())
-        self._decoded: tuple[tuple[int, ...], ErrorBound, segment.Epoch] | None = None
+        path = find_runtime_dir(runtime_dir) / clock_segment.NAME
+        self._reader = SegmentReader(path, clock_segment.MAGIC, clock_segment.LAYOUT_VERSION, clock_segment.WORD_COUNT)
+        self._epoch = clock_segment.Epoch(boot_id(), time_namespace())
+        self._decoded: tuple[tuple[int, ...], ErrorBound, clock_segment.Epoch] | None = None
         self._past = past.Past()
         self._gm = self._utc = self._distrusted(self._reader.words, -1)
 
@@ -269,11 +269,11 @@ class Clock:
             self._utc = self._hot(words, generation, bound, bound.utc_hard, bound.utc_status, boot_minus_mono)
         return bound
 
-    def _decode(self, payload: tuple[int, ...]) -> tuple[ErrorBound, segment.Epoch]:
+    def _decode(self, payload: tuple[int, ...]) -> tuple[ErrorBound, clock_segment.Epoch]:
         """Once for each payload: the reader gives the same object as long as nothing new is published."""
         known = self._decoded
         if known is None or known[0] is not payload:
-            known = self._decoded = (payload, *segment.decode(payload))
+            known = self._decoded = (payload, *clock_segment.decode(payload))
         return known[1:]
 
     def _absence(self) -> Reason:

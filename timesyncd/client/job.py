@@ -18,8 +18,8 @@ from timesyncd.client.places import runtime_dir as find_runtime_dir
 from timesyncd.client.recorder import Recorder
 from timesyncd.client.requirement import wait_for_alignment
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
-from timesyncd.joblink import MAX_NAME, SOCKET_NAME, Header, JobReader, Plan, Signals, job_id, segment_path
-from timesyncd.segment import Epoch
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.ipc.job_datagram import MAX_NAME, SOCKET_NAME, Header, JobReader, Plan, Signals, job_id, segment_path
 
 _LARGEST = 2**32 - 1
 

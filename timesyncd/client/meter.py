@@ -16,7 +16,7 @@ from weakref import WeakSet
 from timesyncd.client.local import Local, Own
 from timesyncd.client.numbering import NO_KEY, Numbering
 from timesyncd.client.recorder import Recorder
-from timesyncd.joblink import MARK_SIZE, MAX_MARKS, Header, Kind, encode_header, pack_mark, unpack_marks
+from timesyncd.ipc.job_datagram import MARK_SIZE, MAX_MARKS, Header, Kind, encode_header, pack_mark, unpack_marks
 
 #: At most ten datagrams a second: the kernel's queue holds ten by default, for all ranks of a node together.
 SEND_EVERY_NS = 100_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 
-from timesyncd.joblink import split_step, step_key
+from timesyncd.ipc.job_datagram import split_step, step_key
 
 #: Of a step that has no key, because it is no whole number from 0 to 2^32 - 1: its marks are lost.
 NO_KEY = -1

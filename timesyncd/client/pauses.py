@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from timesyncd.client import release
-from timesyncd.client.barrier import Barrier
+from timesyncd.client import barrier as client_barrier
+from timesyncd.client.barrier_part import Barrier
 from timesyncd.client.job import Job
 from timesyncd.clocks import NS_PER_S
 
@@ -90,7 +90,7 @@ class Pauses:
 
     def _now(self) -> tuple[int | None, str]:
         """This rank's reading of the common clock; None, and why, when it is not known well enough."""
-        bound_ns, distrust = release.own_clock(self._job)
+        bound_ns, distrust = client_barrier.own_clock(self._job)
         if bound_ns is None:
             return None, distrust
         if bound_ns * _PERIODS_TOLERANCE > self._period_ns:
@@ -99,7 +99,7 @@ class Pauses:
 
     def _ahead_ns(self) -> int:
         """How long before an instant a rank begins to hold for it."""
-        signals = release.heard(self._job)[0]
+        signals = client_barrier.heard(self._job)[0]
         skew_ns = None if signals is None else signals.arrival_skew_p99_ns
         apart_ns = 0 if signals is None else signals.alignment_ns or 0
         wanted_ns = (_HOLD_NS if skew_ns is None else skew_ns) + apart_ns
@@ -112,7 +112,7 @@ class Pauses:
         if before is None or slot <= before:
             return False
         if slot * self._period_ns > now_ns:
-            release.hold_until(slot * self._period_ns)
+            client_barrier.hold_until(slot * self._period_ns)
         self._block = step // self._every_steps
         self.by_clock += 1
         return True

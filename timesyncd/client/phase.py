@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from timesyncd.client.barrier import own_clock
 from timesyncd.client.job import Job
-from timesyncd.client.release import own_clock
-from timesyncd.joblink import Phase, Plan, step_text
+from timesyncd.ipc.job_datagram import Phase, Plan, step_text
 
 #: A step that is late by at most this part of the period catches up.
 CATCHES_UP = 16

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from timesyncd.client.waiting import timeout_ns
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import AlignmentError
-from timesyncd.joblink import SOCKET_NAME, Signals
+from timesyncd.ipc.job_datagram import SOCKET_NAME, Signals
 from timesyncd.units import duration_text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from timesyncd.overhead import percentile
+from timesyncd.jobs.arrivals import percentile
 
 #: So many waits are remembered, and so many are needed to say anything.
 WAITS = 64

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from timesyncd.client.policy.groups import Levels, groups_by_delay, groups_by_label
 from timesyncd.clocks import NS_PER_S
-from timesyncd.hub.fleet import Fleet
-from timesyncd.hub.job_joins import Pair
-from timesyncd.hub.jobs import Job
-from timesyncd.hub.node_clock import Now
-from timesyncd.job_messages import Plan
-from timesyncd.joblink import MAX_RANKS
-from timesyncd.overhead import percentile
+from timesyncd.fleet.node_clock import Now
+from timesyncd.fleet.registry import Fleet
+from timesyncd.ipc.job_datagram import MAX_RANKS
+from timesyncd.jobs.arrivals import percentile
+from timesyncd.jobs.job_joins import Pair
+from timesyncd.jobs.joining import Job
+from timesyncd.messages.jobs import Plan
+from timesyncd.training.policy.groups import Levels, groups_by_delay, groups_by_label
 
 #: Both directions of every pair of ranks must have so many delays before they count.
 FEWEST_DELAYS = 20

@@ -6,25 +6,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from timesyncd.causality import Suspicion
-from timesyncd.findings import Judged
-from timesyncd.fleet_messages import AlignmentState, HubState
-from timesyncd.hub.alignment import ONE_CLOCK, Alignment, unknown
-from timesyncd.hub.fleet import Fleet
+from timesyncd.findings.catalogue import Judged
+from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown
+from timesyncd.fleet.node_clock import Now
+from timesyncd.fleet.registry import Fleet
+from timesyncd.hub.barrier_plan import Planned, View, amended, decide, taken_over
 from timesyncd.hub.groups import JobGroups
-from timesyncd.hub.job_page import window_page
-from timesyncd.hub.job_replicas import Apart
-from timesyncd.hub.job_state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns
-from timesyncd.hub.jobs import MAX_JOBS, Job, Jobs
-from timesyncd.hub.node_clock import Now
 from timesyncd.hub.phase_jobs import JobPhases
-from timesyncd.hub.plan import Planned, View, amended, decide, taken_over
 from timesyncd.hub.policies import Policies
-from timesyncd.job_messages import JobState, MarkBatch, Plan, PolicyRequest
-from timesyncd.joblink import Kind, step_text
-from timesyncd.messages import NodeState
-from timesyncd.overhead import Sync
-from timesyncd.recorded_message import RecordingMessage
+from timesyncd.ipc.job_datagram import Kind, step_text
+from timesyncd.jobs.arrivals import Sync
+from timesyncd.jobs.causality import Suspicion
+from timesyncd.jobs.job_page import window_page
+from timesyncd.jobs.job_replicas import Apart
+from timesyncd.jobs.joining import MAX_JOBS, Job, Jobs
+from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.jobs.state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns
+from timesyncd.messages.fleet import AlignmentState, HubState
+from timesyncd.messages.jobs import JobState, MarkBatch, Plan, PolicyRequest
+from timesyncd.messages.node import NodeState
 from timesyncd.sections import Hub as HubSettings
 from timesyncd.units import duration_text
 

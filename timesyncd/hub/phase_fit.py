@@ -15,8 +15,8 @@ from statistics import median_low
 from typing import NamedTuple
 
 from timesyncd.client.phase import wait_ns
-from timesyncd.joblink import Phase
-from timesyncd.overhead import percentile
+from timesyncd.ipc.job_datagram import Phase
+from timesyncd.jobs.arrivals import percentile
 
 #: What a fit looks back on, and the least that it is made of.
 MOST_STEPS, FEWEST_STEPS = 50, 20

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.hub.fleet import Fleet
-from timesyncd.hub.job_window import StepRecord
-from timesyncd.hub.jobs import Job
-from timesyncd.hub.node_clock import Now
+from timesyncd.fleet.node_clock import Now
+from timesyncd.fleet.registry import Fleet
+from timesyncd.hub.barrier_plan import Planned, amended
 from timesyncd.hub.phase_fit import FEWEST_STEPS, StepTimes
 from timesyncd.hub.phases import LinkPlan, Member, Slot, decide
-from timesyncd.hub.plan import Planned, amended
-from timesyncd.job_messages import Phase as PhaseMessage
-from timesyncd.job_messages import Plan
-from timesyncd.joblink import Kind, Phase
+from timesyncd.ipc.job_datagram import Kind, Phase
+from timesyncd.jobs.joining import Job
+from timesyncd.jobs.window import StepRecord
+from timesyncd.messages.jobs import Phase as PhaseMessage
+from timesyncd.messages.jobs import Plan
 
 #: Steps are tens of milliseconds to seconds, and a plan is for minutes.
 LOOK_EVERY_NS = 3 * NS_PER_S

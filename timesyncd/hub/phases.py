@@ -14,7 +14,7 @@ from typing import NamedTuple
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_circle import Load, Place, places
 from timesyncd.hub.phase_fit import FEWEST_STEPS, Fit, StepTimes, drift_ns, fit, sending_share
-from timesyncd.joblink import Phase
+from timesyncd.ipc.job_datagram import Phase
 
 #: Jobs on a link that are looked at together at most.
 MOST_JOBS = 8

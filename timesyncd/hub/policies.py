@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from timesyncd.hub.jobs import Job
-from timesyncd.job_messages import Plan
+from timesyncd.jobs.joining import Job
+from timesyncd.messages.jobs import Plan
 
 
 class Policies:

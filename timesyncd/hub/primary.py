@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet_messages import HubState
+from timesyncd.messages.fleet import HubState
 
 #: A hub publishes its state so often, and at once when it becomes primary or ceases to be.
 STATE_EVERY_NS = 2 * NS_PER_S

@@ -20,8 +20,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import backoff_s
 from timesyncd.errors import ConfigError
-from timesyncd.messages import Availability, Message
-from timesyncd.mqtt.inbox import Inbox, Received
+from timesyncd.messages.node import Availability, Message
+from timesyncd.mqtt.inbox_part import Inbox, Received
 from timesyncd.mqtt.outbox import Outbox, Outgoing
 from timesyncd.mqtt.refusals import Connection, Refusals
 from timesyncd.mqtt.tls import tls_context

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from timesyncd.cloud_events import ALARM, BEGAN, CHANGED, ENDED, NODE_SYNC, UNIT_CLASS, UNIT_GNSS, UNIT_LOCK
-from timesyncd.messages import AlarmEventMessage, FindingMessage, Message
+from timesyncd.messages.events import ALARM, BEGAN, CHANGED, ENDED, NODE_SYNC, UNIT_CLASS, UNIT_GNSS, UNIT_LOCK
+from timesyncd.messages.node import AlarmEventMessage, FindingMessage, Message
 from timesyncd.mqtt.topics import CHANNELS, FOR_HUB, FOR_NODE, MAX_MESSAGE_BYTES, Channel
 
 Json = dict[str, Any]

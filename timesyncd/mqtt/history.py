@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.errors import StoreError
-from timesyncd.fleet_messages import HistoryBatch, HistoryRow, Stored
-from timesyncd.messages import Message
+from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Stored
+from timesyncd.messages.node import Message
 from timesyncd.sections import Mqtt
 from timesyncd.store.archive import Progress
 from timesyncd.store.outbox import Page

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.messages import Message
+from timesyncd.messages.node import Message
 from timesyncd.mqtt.topics import CHANNELS, EVENT, HISTORY, Channel, channel_of, subject_of
 
 #: Of each kind that queues.

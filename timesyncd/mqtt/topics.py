@@ -12,9 +12,9 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from timesyncd.errors import Malformed
-from timesyncd.fleet_messages import CloudEvent, HistoryBatch, HubState, Stored
-from timesyncd.job_messages import JobState, MarkBatch, PolicyRequest
-from timesyncd.messages import (
+from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HubState, Stored
+from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
+from timesyncd.messages.node import (
     Availability,
     GrandmasterState,
     Message,

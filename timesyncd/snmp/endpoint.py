@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from timesyncd.errors import Malformed, Unreachable
 from timesyncd.snmp import ber
-from timesyncd.snmp.pdu import INT32_MAX, INT32_MIN
+from timesyncd.snmp.messages import INT32_MAX, INT32_MIN
 
 MAX_DATAGRAM = 65535
 #: So many datagrams are taken in one go before the event loop's other work has its turn.

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
-from timesyncd.fleet_messages import CloudEvent, HistoryBatch, HistoryRow, Rollup
+from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Rollup
 from timesyncd.store.storable import check
 from timesyncd.store.tables import event, received, rollup
 

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Select, Table, func, select, tuple_
 
 from timesyncd.bound import Reason
 from timesyncd.sample import ClockState
-from timesyncd.store.courses import course, rollup_sources
-from timesyncd.store.database import reading
+from timesyncd.store.engine import reading
 from timesyncd.store.names import source_names
 from timesyncd.store.place import Place
+from timesyncd.store.series import course, rollup_sources
 from timesyncd.store.tables import (
     SLOW,
     alarm_event,

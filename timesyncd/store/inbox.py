@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from threading import Lock
 
-from timesyncd.fleet_messages import HistoryBatch
+from timesyncd.messages.fleet import HistoryBatch
 
 #: A minute of ten thousand nodes, twice.
 LIMIT_ROWS = 20_000

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.errors import StoreError
 from timesyncd.store import sqlite
-from timesyncd.store.database import store_error, writer_engine
+from timesyncd.store.engine import store_error, writer_engine
 from timesyncd.store.place import Place
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet_messages import Rollup, Summary
+from timesyncd.messages.fleet import Rollup, Summary
 from timesyncd.store.names import source_names
 from timesyncd.store.rows import Values
 from timesyncd.store.tables import clock_sample, kernel_sample, phc_sample, rollup, utc_sample

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from sqlalchemy import JSON, Column, Table
 
 from timesyncd.bound import Bound, ErrorBound, Reason
-from timesyncd.fleet_messages import CloudEvent
-from timesyncd.messages import AlarmEventMessage, FindingMessage, status_name
+from timesyncd.messages.fleet import CloudEvent
+from timesyncd.messages.node import AlarmEventMessage, FindingMessage, status_name
 from timesyncd.sample import (
     ClockSample,
     GrandmasterSample,

@@ -10,11 +10,11 @@ from sqlalchemy import Connection, select
 
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
 from timesyncd.errors import Malformed
-from timesyncd.fleet_messages import HistoryBatch
+from timesyncd.messages.fleet import HistoryBatch
 from timesyncd.store import archive, outbox, retention, statements, tables
 from timesyncd.store.archive import Progress
 from timesyncd.store.backlog import Batch
-from timesyncd.store.database import identity, writer_engine
+from timesyncd.store.engine import identity, writer_engine
 from timesyncd.store.place import Place
 from timesyncd.store.retention import Keeps
 from timesyncd.store.rollups import Rollups, rollup_values

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Dialect, Table, delete, insert, select, updat
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import tables
 from timesyncd.store.backlog import Batch, Gap
-from timesyncd.store.database import writer_engine
+from timesyncd.store.engine import writer_engine
 from timesyncd.store.place import Place
 from timesyncd.store.rows import CLOCK_COLUMNS, EventEntry, Values, stored_columns
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
-from timesyncd.fleet_messages import CloudEvent, HistoryRow, Rollup, Summary
+from timesyncd.messages.fleet import CloudEvent, HistoryRow, Rollup, Summary
 
 MOST_QUANTITIES = 32
 #: Node, source and quantity are one key, and so are node and id of an event: an index of PostgreSQL takes no longer one.

@@ -15,8 +15,8 @@ from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
-from timesyncd.fleet_messages import CloudEvent, HistoryBatch
-from timesyncd.messages import AlarmEventMessage, FindingMessage
+from timesyncd.messages.fleet import CloudEvent, HistoryBatch
+from timesyncd.messages.node import AlarmEventMessage, FindingMessage
 from timesyncd.sample import (
     ClockSample,
     GrandmasterSample,
@@ -30,7 +30,7 @@ from timesyncd.sections import Store as Settings
 from timesyncd.store import outbox, statements
 from timesyncd.store.archive import Progress
 from timesyncd.store.backlog import Backlog, Batch
-from timesyncd.store.database import migrate, reading, store_error
+from timesyncd.store.engine import migrate, reading, store_error
 from timesyncd.store.inbox import Inbox
 from timesyncd.store.outbox import Page
 from timesyncd.store.place import Place

@@ -9,7 +9,7 @@ from typing import Any
 
 from timesyncd.client.anchors import ANNOTATION
 from timesyncd.errors import TraceError
-from timesyncd.traces.events import EVENTS
+from timesyncd.traces.reader import EVENTS
 
 _LARGEST_NS = 2.0**63
 

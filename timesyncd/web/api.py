@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from timesyncd.fleet_messages import AlignmentState, FleetSummary, HubState
-from timesyncd.job_messages import JobState
-from timesyncd.messages import FindingMessage, GrandmasterState, NodeState
-from timesyncd.recorded_message import RecordingMessage
-from timesyncd.web.answers import document, many, one, page
+from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState
 from timesyncd.web.guard import GRANT
-from timesyncd.web.query import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, Paged, Query, WindowQuery
 from timesyncd.web.refusals import refusal, unknown
-from timesyncd.web.routes import Many, One, Route, Text
+from timesyncd.web.responses import document, many, one, page
+from timesyncd.web.routes import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, Paged, Query, WindowQuery
+from timesyncd.web.routes_part import Many, One, Route, Text
 from timesyncd.web.view import View, Wanted
 
 VIEW = web.AppKey("view", View)

@@ -15,8 +15,8 @@ from aiohttp import web
 from timesyncd import sections
 from timesyncd.errors import ConfigError
 from timesyncd.store.place import Place
-from timesyncd.web import api, door, fleet_map, login, openapi, past, tls, viewers
-from timesyncd.web.access import Access, notes
+from timesyncd.web import api, door, fleet_map, history_api, login, openapi, tls, viewers
+from timesyncd.web.auth import Access, notes
 from timesyncd.web.guard import ACCESS, ROLES, Guard, Handler
 from timesyncd.web.hosts import is_answered
 from timesyncd.web.refusals import refusal
@@ -25,7 +25,7 @@ from timesyncd.web.view import View
 
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, fleet_map.ROUTE, *past.ROUTES, viewers.ROUTE, openapi.route())
+ROUTES = (*api.ROUTES, fleet_map.ROUTE, *history_api.ROUTES, viewers.ROUTE, openapi.route())
 
 SCRIPTS = (
     "app", "ask", "chart", "dom", "drawer", "fleet", "jobs", "list", "map", "model", "news", "node", "past", "units",
@@ -126,7 +126,7 @@ def application(view: View, listening: str, access: Access, store: Place | None)
     )
     app[api.VIEW] = view
     if store is not None:
-        app[past.STORE] = store
+        app[history_api.STORE] = store
     app[LISTENING] = listening
     app[ACCESS] = access
     app[viewers.STREAM] = Stream(view)
@@ -180,7 +180,7 @@ async def _add_safety_headers(_request: web.Request, response: web.StreamRespons
 
 
 def _page_file(name: str, content_type: str) -> Handler:
-    body = (files("timesyncd.web") / name).read_bytes()
+    body = (files("timesyncd.web") / "page" / name).read_bytes()
 
     async def page_file(_request: web.Request) -> web.Response:
         return web.Response(body=body, content_type=content_type, charset="utf-8")

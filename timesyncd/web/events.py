@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from timesyncd.messages import Message
+from timesyncd.messages.node import Message
 
 Kind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from timesyncd.fleet_messages import FleetMap
-from timesyncd.web.answers import one
+from timesyncd.messages.fleet import FleetMap
 from timesyncd.web.api import VIEW
-from timesyncd.web.query import Query
-from timesyncd.web.routes import One, Route
+from timesyncd.web.responses import one
+from timesyncd.web.routes import Query
+from timesyncd.web.routes_part import One, Route
 
 
 async def fleet_map(request: web.Request, _query: Query) -> web.Response:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from aiohttp import web
 
 from timesyncd.sections import Role
-from timesyncd.web.access import MINUTE_NS, Access, Denial, Grant, Shown
+from timesyncd.web.auth import MINUTE_NS, Access, Denial, Grant, Shown
 from timesyncd.web.refusals import refusal
 from timesyncd.web.tls import certificate_name
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from timesyncd.web.access import SESSION_NS, Denial
+from timesyncd.web.auth import SESSION_NS, Denial
 from timesyncd.web.guard import ACCESS, COOKIE, retry_after
 from timesyncd.web.refusals import refusal
 
@@ -18,7 +18,7 @@ LONGEST_FORM = 4_096
 FORM_WITHIN_S = 10.0
 PATHS = ("/login", "/logout")
 
-_PAGE = (files("timesyncd.web") / "login.html").read_text()
+_PAGE = (files("timesyncd.web") / "page" / "login.html").read_text()
 
 
 def add_login(app: web.Application) -> None:

@@ -11,9 +11,9 @@ from itertools import chain
 from typing import get_args
 
 from timesyncd.feed import Subscription
-from timesyncd.messages import NodeState
+from timesyncd.messages.node import NodeState
 from timesyncd.web.events import Event, Kind
-from timesyncd.web.query import BadQuery, StreamQuery
+from timesyncd.web.routes import BadQuery, StreamQuery
 from timesyncd.web.view import View
 
 #: A viewer's own queue, and what is kept of the past for those who come back.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from timesyncd.feed import Feed
-from timesyncd.fleet_messages import AlignmentState, FleetMap, FleetSummary, HubState
-from timesyncd.job_messages import JobState
-from timesyncd.messages import FindingMessage, GrandmasterState, NodeState, Status
-from timesyncd.recorded_message import RecordingMessage
+from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, Status
 from timesyncd.web.events import Event
 
 

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from timesyncd.web.query import StreamQuery
 from timesyncd.web.refusals import refusal
-from timesyncd.web.routes import Route, Text
+from timesyncd.web.routes import StreamQuery
+from timesyncd.web.routes_part import Route, Text
 from timesyncd.web.stream import MOST_VIEWERS, Chosen, Stream, frames
 
 STREAM = web.AppKey("stream", Stream)

@@ -3,9 +3,9 @@
 from timesyncd.client.torch.bucketing import bucket_options
 from timesyncd.client.torch.collectives import all_reduce, barrier, collectives
 from timesyncd.client.torch.metering import Metered, meter_ddp, meter_fsdp, metered
-from timesyncd.client.torch.near import near_ranks
-from timesyncd.client.torch.reports import Change, Report
-from timesyncd.client.torch.synchronizer import Synchronizer, synchronized
+from timesyncd.training.torch.near import near_ranks
+from timesyncd.training.torch.reports import Change, Report
+from timesyncd.training.torch.synchronizer import Synchronizer, synchronized
 
 __all__ = [
     "Change",

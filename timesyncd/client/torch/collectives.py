@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from timesyncd.client.barrier import Barrier
+from timesyncd.client.barrier_part import Barrier
 from timesyncd.client.carried import CarriedBarrier
 from timesyncd.client.job import Job
 from timesyncd.client.scheduling import Fifo
 from timesyncd.client.torch.ddp import running
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.client.torch.works import TimedWork
-from timesyncd.joblink import Kind
+from timesyncd.ipc.job_datagram import Kind
 
 #: Sending and receiving are not here: two ranks alone take part, and torch has no number for a message.
 KINDS = {

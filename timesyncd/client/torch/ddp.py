@@ -14,9 +14,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
-from timesyncd.client.torch.lost import arrived
+from timesyncd.client.torch.peer_loss import arrived
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
-from timesyncd.joblink import Kind
+from timesyncd.ipc.job_datagram import Kind
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 

@@ -15,7 +15,7 @@ from timesyncd.client.job import Job
 from timesyncd.client.torch.ddp import running
 from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.client.torch.works import TimedWork
-from timesyncd.joblink import Kind
+from timesyncd.ipc.job_datagram import Kind
 
 _PLACES = (
     ("_all_gather_comm", "set_custom_all_gather", Kind.ALL_GATHER),

@@ -12,9 +12,9 @@ import torch
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter
 from timesyncd.client.torch.ending import let_threads_finish
-from timesyncd.client.torch.lost import arrived
+from timesyncd.client.torch.peer_loss import arrived
 from timesyncd.client.torch.stamps import DeviceStamps, HostStamps, Stamps
-from timesyncd.joblink import Kind
+from timesyncd.ipc.job_datagram import Kind
 
 #: Marks that wait for their step's end, or for a device; older ones are given up, and counted as lost.
 MAX_WAITING = 4096

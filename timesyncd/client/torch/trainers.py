@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch.metering import Metered
-from timesyncd.joblink import split_step
+from timesyncd.ipc.job_datagram import split_step
 
 
 class Training:

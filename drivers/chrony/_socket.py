@@ -1,0 +1,152 @@
+"""Our end of a connection with chronyd: one question at a time, over UDP or its UNIX socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from timesyncd.drivers.chrony._protocol import Command, Content, Request, parse
+from timesyncd.errors import Malformed, SourceError, Unreachable
+
+#: A UNIX socket's path, or host and port.
+Address = Path | tuple[str, int]
+
+UNIX_ADDRESS = Path("/run/chrony/chronyd.sock")
+UDP_ADDRESS = ("127.0.0.1", 323)
+
+T = TypeVar("T", bound=Content)
+
+
+class Conversation(asyncio.DatagramProtocol):
+    """
+    Connected, so that the kernel lets no stranger's datagram through; a late answer shows by its number. It is dead once chronyd is
+    gone: open another one.
+    """
+
+    def __init__(self) -> None:
+        self._sequence = 0
+        self._answer: asyncio.Future[Content] | None = None
+        self._transport: asyncio.DatagramTransport | None = None
+        self._own: Path | None = None
+
+    async def open(self, address: Address, name: str) -> None:
+        """Raises Unreachable."""
+        try:
+            if isinstance(address, Path):
+                await self._open_unix(address, name)
+            else:
+                await self._connect(socket.AF_UNSPEC, None, address)
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be asked for
+            self.close()
+            raise Unreachable(f"{text(address)}: {reason(error)}") from error
+
+    async def ask(self, kind: type[T], command: Command, index: int | None = None) -> T:
+        """Waits until the caller gives up. Raises Unreachable, Malformed and Refused."""
+        if self._transport is None:
+            raise Unreachable("not open")
+        self._sequence = secrets.randbits(32)
+        self._answer = asyncio.get_running_loop().create_future()
+        try:
+            self._transport.sendto(Request(command, self._sequence, index).to_bytes())
+            answer = await self._answer
+        finally:
+            self._answer = None
+        if not isinstance(answer, kind):
+            raise Malformed(f"{type(answer).__name__} where {kind.__name__} was asked for")
+        return answer
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        if self._own is not None:
+            with suppress(OSError):
+                self._own.unlink(missing_ok=True)
+            self._own = None
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        try:
+            reply = parse(data)
+            if self._answer is None or self._answer.done() or reply.sequence != self._sequence:
+                return
+            self._answer.set_result(reply.content())
+        except SourceError as error:
+            self._fail(error)
+
+    def error_received(self, exc: Exception) -> None:
+        self._fail(Unreachable(reason(exc)))
+
+    async def _open_unix(self, server: Path, name: str) -> None:
+        """Bound beside chronyd's own socket, as chronyc is: there chronyd may write, whatever confines it."""
+        _remove_stale(server.parent, name)
+        self._own = server.parent / f"timesyncd.{name}.{os.getpid()}.sock"
+        await self._connect(socket.AF_UNIX, str(self._own), str(server))
+        self._own.chmod(0o666)  # chronyd is another user
+
+    async def _connect(self, family: int, own: str | None, server: str | tuple[str, int]) -> None:
+        self._transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: self, local_addr=own, remote_addr=server, family=family
+        )
+
+    def _fail(self, error: SourceError) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+
+def usual_address() -> Address:
+    """chronyd's UNIX socket where we may use it (root and chronyd's own user may), else UDP."""
+    usable = os.access(UNIX_ADDRESS, os.W_OK) and os.access(UNIX_ADDRESS.parent, os.W_OK)
+    return UNIX_ADDRESS if usable else UDP_ADDRESS
+
+
+def parse_address(written: str) -> Address:
+    """A path that begins with /, host:port or [IPv6]:port. Raises ValueError that says so."""
+    if "\0" in written:
+        raise ValueError("no address holds a NUL")
+    if written.startswith("/"):
+        return Path(written)
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", written)
+    if found is None or not 1 <= int(found[3]) <= 65535:
+        raise ValueError("neither the path of a UNIX socket nor host:port")
+    host = found[1] or found[2]
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f"{host}: no name of a host: {error}") from error
+    return host, int(found[3])
+
+
+def text(address: Address) -> str:
+    """As people write it."""
+    if isinstance(address, Path):
+        return str(address)
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reason(error: Exception) -> str:
+    match error:
+        case ConnectionRefusedError():
+            return "nobody answers there: is chronyd running, and with this address?"
+        case FileNotFoundError():
+            return "no such socket: is chronyd running?"
+        case PermissionError():
+            return "permission denied: only root and chronyd's user may use its UNIX socket, anybody UDP 127.0.0.1:323"
+        case OSError():
+            return error.strerror or str(error)
+    return str(error)
+
+
+def _remove_stale(folder: Path, name: str) -> None:
+    """The files of this source's former processes, which were killed."""
+    pattern = re.compile(rf"timesyncd\.{re.escape(name)}\.(\d+)\.sock")
+    for path in folder.iterdir():
+        found = pattern.fullmatch(path.name)
+        if found and not Path(f"/proc/{found[1]}").exists():
+            path.unlink(missing_ok=True)

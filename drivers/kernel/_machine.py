@@ -1,0 +1,46 @@
+"""Where this machine's clocks, interfaces and processes are asked; tests give another one."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from timesyncd.drivers.kernel._adjtimex import Timex, phc_timex, system_timex
+from timesyncd.drivers.phc._phc_ioctl import Request
+
+_SIOCETHTOOL = 0x8946
+_GET_TS_INFO = 0x41
+_TS_INFO = struct.Struct("=I40x")
+_IFREQ = struct.Struct("@16sP16x")
+
+
+def ask_phc(fd: int, request: Request, asked: bytearray) -> None:
+    """The answer is written into `asked`. Raises OSError."""
+    fcntl.ioctl(fd, request, asked)
+
+
+def ask_ethtool(interface: str) -> bytes:
+    """struct ethtool_ts_info of an interface, which needs no privilege. Raises OSError."""
+    info = ctypes.create_string_buffer(_TS_INFO.pack(_GET_TS_INFO), _TS_INFO.size)
+    request = bytearray(_IFREQ.pack(interface.encode()[:15], ctypes.addressof(info)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        fcntl.ioctl(end.fileno(), _SIOCETHTOOL, request)
+    return info.raw
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Only for reading: whatever is opened here is opened so, and no question that is asked sets anything."""
+
+    dev: Path = Path("/dev")
+    net: Path = Path("/sys/class/net")
+    proc: Path = Path("/proc")
+    ask_phc: Callable[[int, Request, bytearray], None] = ask_phc
+    ask_ethtool: Callable[[str], bytes] = ask_ethtool
+    phc_timex: Callable[[int], Timex] = phc_timex
+    system_timex: Callable[[], Timex] = system_timex

@@ -1,0 +1,97 @@
+"""The kernel's own word on CLOCK_REALTIME, and who steers it: docs/clock-sources.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from timesyncd.clocks import Clocks, SystemClocks
+from timesyncd.drivers.kernel._adjtimex import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Timex, to_ppb
+from timesyncd.drivers.kernel._disciplines import COMMS, disciplines
+from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.kernel._processes import Lookout
+from timesyncd.drivers.kernel._vmclock import disruption_marker
+from timesyncd.errors import Refused
+from timesyncd.sample import KernelSample, Reading
+
+_NS_PER_US = 1_000
+
+
+class KernelOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
+
+
+class Kernel:
+    """Asks adjtimex with modes 0, which changes nothing."""
+
+    Options: ClassVar[type[BaseModel]] = KernelOptions
+    timeout_s = 5.0
+
+    def __init__(
+        self,
+        name: str,
+        options: KernelOptions,
+        runtime_dir: Path,
+        clocks: Clocks | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        self.poll_interval_s = options.poll_interval_s
+        self._name = name
+        self._clocks = clocks or SystemClocks()
+        self._machine = machine or Machine()
+        self._lookout = Lookout(self._machine.proc, COMMS)
+        self._freq: int | None = None
+        self._behaviour: tuple[int, int, bool] | None = None
+
+    async def open(self) -> None:
+        """Raises Refused."""
+        self._timex()
+
+    async def poll(self) -> Sequence[Reading]:
+        """Raises Refused, and Unreachable and Malformed of a VMClock."""
+        now_ns, timex = self._clocks.boottime_ns(), self._timex()
+        if self._behaves_differently(timex):
+            self._lookout.want()
+        found = disciplines(await self._lookout.seen(now_ns) or ())
+        return [
+            KernelSample(
+                source=self._name,
+                boottime_ns=now_ns,
+                frequency_ppb=to_ppb(timex.freq, timex.tick_us),
+                maxerror_ns=timex.maxerror_us * _NS_PER_US,
+                esterror_ns=timex.esterror_us * _NS_PER_US,
+                synchronized=not timex.status & STA_UNSYNC,
+                leap=leap(timex),
+                tai_offset_s=timex.tai_s,
+                disciplines=found.steering,
+                undecided_disciplines=found.undecided,
+                vm_disruptions=disruption_marker(self._machine.dev / "vmclock0"),
+            )
+        ]
+
+    async def close(self) -> None:
+        pass
+
+    def _timex(self) -> Timex:
+        try:
+            return self._machine.system_timex()
+        except OSError as error:
+            raise Refused(f"adjtimex: {error.strerror}: a filter of system calls forbids even to ask") from error
+
+    def _behaves_differently(self, timex: Timex) -> bool:
+        """The status or the tick is another one, or the frequency began to move or to stand: somebody came or went."""
+        before, moves = self._behaviour, self._freq not in (None, timex.freq)
+        self._freq, self._behaviour = timex.freq, (timex.status, timex.tick_us, moves)
+        return before is not None and before != self._behaviour
+
+
+def leap(timex: Timex) -> str:
+    """The leap second that is armed: none, insert or delete. The flag stands on after it, until it is taken away."""
+    if timex.state == TIME_WAIT:
+        return "none"
+    return "insert" if timex.status & STA_INS else "delete" if timex.status & STA_DEL else "none"

@@ -1,0 +1,105 @@
+"""A PTP hardware clock, /dev/ptpN, opened for reading and asked in the best way that it knows."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from timesyncd.drivers.kernel._adjtimex import to_ppb
+from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.phc._phc_ioctl import Request, Window, question, windows
+from timesyncd.errors import Refused, SourceError, Unreachable
+
+#: The clock cannot be asked in this way; ENODEV for PRECISE: not beside the system's present clocksource.
+_NOT_THIS_WAY = {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV}
+_BUSY = {errno.EBUSY, errno.EINTR}
+_TRIES = 3
+
+
+class Device:
+    """One open PHC. Which way it can be asked is tried out at the first reading and remembered."""
+
+    def __init__(self, index: int, machine: Machine) -> None:
+        """Raises Unreachable."""
+        self._machine = machine
+        self._path = machine.dev / f"ptp{index}"
+        self._ways = tuple(Request)
+        self.gone = False
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError as error:
+            hint = "systemd/timesyncd.rules grants it to the group timesyncd: docs/clock-sources.md"
+            raise Unreachable(f"{self._path}: permission denied: {hint}") from error
+        except FileNotFoundError as error:
+            raise Unreachable(f"{self._path}: no such device") from error
+        except OSError as error:
+            raise Unreachable(f"{self._path}: {error.strerror}") from error
+
+    def read(self, readings: int) -> tuple[Request, tuple[Window, ...]]:
+        """How it was asked, and the answer. Raises Unreachable, Refused and Malformed."""
+        why: OSError | None = None
+        for request in self._ways:
+            try:
+                answer = self._ask(request, readings)
+            except OSError as error:
+                why = error
+                if error.errno not in _NOT_THIS_WAY:
+                    break
+            else:
+                self._ways = (request,)
+                return request, windows(request, answer)
+        raise self._explained(why)
+
+    def frequency_ppb(self) -> int | None:
+        """How much faster than its oscillator it is made to run; None where the kernel does not tell a mere reader."""
+        try:
+            return to_ppb(self._machine.phc_timex(self._fd).freq)
+        except OSError as error:
+            self.gone = error.errno == errno.ENODEV
+            return None
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _ask(self, request: Request, readings: int) -> bytes:
+        """Raises OSError."""
+        for left in reversed(range(_TRIES)):
+            asked = question(request, readings)
+            try:
+                self._machine.ask_phc(self._fd, request, asked)
+            except OSError as error:
+                if error.errno not in _BUSY or not left:
+                    raise
+            else:
+                break
+        return bytes(asked)
+
+    def _explained(self, why: OSError | None) -> SourceError:
+        if why is None or why.errno in _NOT_THIS_WAY - {errno.ENODEV}:
+            return Refused(f"{self._path}: its offset to the system clock cannot be read in any way")
+        return Unreachable(f"{self._path}: {why.strerror}")
+
+
+class PhcFrequency:
+    """How much faster than its oscillator a PHC is made to run. Its device stays open, until it is gone or `close`."""
+
+    def __init__(self, index: int, machine: Machine | None = None) -> None:
+        self._index = index
+        self._machine = machine or Machine()
+        self._device: Device | None = None
+
+    def ppb(self) -> int | None:
+        """None where the device is not there or does not tell us."""
+        try:
+            device = self._device = self._device or Device(self._index, self._machine)
+        except Unreachable:
+            return None
+        found = device.frequency_ppb()
+        if device.gone:
+            self.close()
+        return found
+
+    def close(self) -> None:
+        device, self._device = self._device, None
+        if device is not None:
+            device.close()

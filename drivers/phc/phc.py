@@ -1,0 +1,122 @@
+"""A PTP hardware clock against the system clock, read through /dev/ptpN: docs/clock-sources.md."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
+from timesyncd.drivers.kernel._adjtimex import to_ppb
+from timesyncd.drivers.kernel._machine import Machine
+from timesyncd.drivers.phc._device import Device
+from timesyncd.drivers.phc._phc_interface import phc_index
+from timesyncd.drivers.phc._phc_ioctl import MAX_READINGS, shortest
+from timesyncd.errors import Unreachable
+from timesyncd.sample import NoSample, PhcSample, Reading
+
+#: The kernel answers whose clock an interface has under the lock of all its interfaces.
+RESOLVE_EVERY_NS = 10 * NS_PER_S
+
+
+class PhcOptions(BaseModel):
+    """Exactly one of `interface` and `index` names the clock."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    interface: Annotated[str, Field(min_length=1, max_length=15)] | None = None
+    index: Annotated[int, Field(ge=0)] | None = None
+    poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
+    readings: Annotated[int, Field(ge=1, le=MAX_READINGS)] = 5
+
+    @model_validator(mode="after")
+    def _names_one_clock(self) -> Self:
+        if (self.interface is None) == (self.index is None):
+            raise ValueError("exactly one of interface and index must be given")
+        return self
+
+
+class Phc:
+    """Compares one PHC with CLOCK_REALTIME, and changes neither."""
+
+    Options: ClassVar[type[BaseModel]] = PhcOptions
+    timeout_s = 5.0
+
+    def __init__(
+        self,
+        name: str,
+        options: PhcOptions,
+        runtime_dir: Path,
+        clocks: Clocks | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        self.poll_interval_s = options.poll_interval_s
+        self._name = name
+        self._options = options
+        self._clocks = clocks or SystemClocks()
+        self._machine = machine or Machine()
+        self._device: Device | None = None
+
+    async def open(self) -> None:
+        """Raises Unreachable, Refused and Malformed."""
+        self._index = await self._present_index()
+        self._device = Device(self._index, self._machine)
+
+    async def poll(self) -> Sequence[Reading]:
+        """Raises Unreachable, Refused and Malformed."""
+        if self._clocks.boottime_ns() - self._resolved_ns >= RESOLVE_EVERY_NS:
+            index = await self._present_index()
+            if index != self._index:  # another slave of the bond became the active one
+                told = f"its clock is now phc:{index}, no longer phc:{self._index}"
+                raise Unreachable(f"{self._options.interface}: {told}")
+        steered = await self._is_steered()
+        return [self._compared(steered)]
+
+    async def close(self) -> None:
+        device, self._device = self._device, None
+        if device is not None:
+            device.close()
+
+    async def _is_steered(self) -> bool | None:
+        """Whether one of the two clocks may be steered by the other. Not looked for here."""
+        return None
+
+    async def _present_index(self) -> int:
+        """Raises Unreachable, Refused and Malformed."""
+        self._resolved_ns = self._clocks.boottime_ns()
+        if self._options.index is not None:
+            return self._options.index
+        return await asyncio.to_thread(phc_index, self._options.interface or "", self._machine)
+
+    def _compared(self, steered: bool | None) -> PhcSample | NoSample:
+        if self._device is None:
+            raise Unreachable("not open")
+        as_of_ns, before_ns = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
+        request, windows = self._device.read(self._options.readings)
+        by_ns = real_minus_boot_ns(self._clocks) - before_ns
+        if abs(by_ns) > STEP_TOLERANCE_NS:
+            reason = f"clock stepped by {by_ns / 1e6:+.3f} ms"
+            return NoSample(self._name, self._clocks.boottime_ns(), reason, stepped=True)
+        window = shortest(windows)
+        return PhcSample(
+            source=self._name,
+            clock=f"phc:{self._index}",
+            as_of_ns=as_of_ns,
+            real_minus_boot_ns=before_ns,
+            offset_ns=window.offset_ns,
+            width_ns=window.width_ns,
+            method=request.name.lower(),
+            frequency_ppb=self._device.frequency_ppb(),
+            system_frequency_ppb=self._system_frequency_ppb(),
+            steered=steered,
+        )
+
+    def _system_frequency_ppb(self) -> int | None:
+        try:
+            timex = self._machine.system_timex()
+        except OSError:
+            return None
+        return to_ppb(timex.freq, timex.tick_us)

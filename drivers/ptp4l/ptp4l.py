@@ -1,0 +1,270 @@
+"""linuxptp's ptp4l, 3.1.1 and 4.x, over its management socket: docs/ptp4l.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, real_minus_boot_ns
+from timesyncd.drivers.kernel._adjtimex import frequency_ppb
+from timesyncd.drivers.phc._device import PhcFrequency
+from timesyncd.drivers.ptp4l._event_monitor import exchanges
+from timesyncd.drivers.ptp4l._history import FOLLOWING, History, Moment, Picture, interval_ns
+from timesyncd.drivers.ptp4l._management import (
+    ALL_PORTS,
+    Asker,
+    Content,
+    CurrentDataSet,
+    DefaultDataSet,
+    ManagementId,
+    ParentDataSet,
+    PortDataSet,
+    PortHwclock,
+    PortProperties,
+    PortStats,
+    TimeProperties,
+    TimeStatus,
+)
+from timesyncd.drivers.ptp4l._ptp4l_monitor import Monitor
+from timesyncd.drivers.ptp4l._ptp4l_pushes import Pushes
+from timesyncd.drivers.ptp4l._socket import (
+    MOST_QUESTIONS,
+    NoAnswer,
+    Question,
+    Questions,
+    new_asker,
+    own_path,
+    remove_stale,
+)
+from timesyncd.errors import Malformed, Refused, Unreachable
+from timesyncd.sample import ClockSample, Reading
+
+#: The read-write socket first: it alone tells the time stamping and pushes. Newer paths before older ones.
+USUAL_ADDRESSES = tuple(map(Path, ("/run/ptp/ptp4l", "/var/run/ptp4l", "/run/ptp/ptp4lro", "/var/run/ptp4lro")))
+
+_FASTEST_POLL_S = 1 / 16
+_SLOWEST_POLL_S = 1.0
+_GRANULARITY_NS = {"software": 1, "hardware": 8}  # hardware counts in units of its clock: 8 ns at 125 MHz
+
+T = TypeVar("T")
+
+
+class Ptp4lOptions(BaseModel):
+    """
+    `uds_address` unset: looked for where linuxptp puts it. `poll_interval_s` unset: the Sync interval.
+    `slave_event_monitor` is ptp4l's own option: the path that it sends raw time stamps to; unset: not listened to.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uds_address: Path | None = None
+    domain: Annotated[int, Field(ge=0, le=255)] = 0
+    transport_specific: Annotated[int, Field(ge=0, le=15)] = 0
+    poll_interval_s: Annotated[float, Field(ge=0.01, le=60)] | None = None
+    time_stamping: Literal["software", "hardware"] | None = None
+    phc: Annotated[int, Field(ge=0)] | None = None
+    slave_event_monitor: Path | None = None
+
+
+class Ptp4l:
+    """Reads one ptp4l, and changes nothing in it. What is remembered outlives `close`, so that a restart is noticed."""
+
+    Options: ClassVar[type[BaseModel]] = Ptp4lOptions
+    timeout_s = 1.5
+
+    def __init__(self, name: str, options: Ptp4lOptions, runtime_dir: Path, clocks: Clocks | None = None) -> None:
+        self.poll_interval_s = options.poll_interval_s or _SLOWEST_POLL_S
+        self._name = name
+        self._options = options
+        self._runtime_dir = runtime_dir
+        self._clocks = clocks or SystemClocks()
+        self._history = History(name)
+        self._instance: tuple[object, ...] | None = None
+        self._questions: Questions | None = None
+        self._pushes: Pushes | None = None
+        self._monitor: Monitor | None = None
+        self._phc_frequency: PhcFrequency | None = None
+
+    async def open(self) -> None:
+        """Raises Unreachable, Malformed and Refused."""
+        remove_stale(self._runtime_dir, self._name)
+        self._server = _find_server(self._options.uds_address)
+        self._questions = Questions(own_path(self._runtime_dir, self._name, ""), self._server, self._new_asker())
+        default = await self._default_data_set()
+        self._questions.clock_identity = default.clock_identity
+        self._number_ports, self._history.domain = default.number_ports, default.domain
+        stamping = self._options.time_stamping or await self._time_stamping()
+        phc = await self._phc_index() if stamping == "hardware" else None
+        self._phc_frequency = None if phc is None else PhcFrequency(phc)
+        self._history.clock = "realtime" if stamping == "software" else _phc_name(phc)
+        self._history.granularity_ns = _GRANULARITY_NS[stamping]
+        self._port = await self._following_port()
+        self._pushes = Pushes(
+            own_path(self._runtime_dir, self._name, ".push"), self._server, self._new_asker(), self._clocks
+        )
+        if self._options.slave_event_monitor is not None:
+            self._monitor = Monitor(
+                self._options.slave_event_monitor, self._server, self._options.domain, default.clock_identity
+            )
+        self._began_anew = self._is_another_instance()
+        self._history.forget()
+
+    async def poll(self) -> Sequence[Reading]:
+        """Raises Unreachable, Malformed and Refused."""
+        reading = await self._read()
+        self._set_pace()
+        return [] if reading is None else [reading]
+
+    async def close(self) -> None:
+        for end in (self._monitor, self._pushes, self._questions, self._phc_frequency):
+            if end is not None:
+                end.close()
+        self._monitor = self._pushes = self._questions = self._phc_frequency = None
+
+    async def _read(self) -> Reading | None:
+        pushes, interval_ns = self._pushes, self._history.sync_interval_ns() or NS_PER_S
+        if pushes is not None and pushes.active and not await pushes.next(interval_ns):
+            return None
+        if self._began_anew or self._is_another_instance():
+            self._began_anew = False
+            return self._history.restart(self._clocks.boottime_ns())
+        picture = await self._picture()
+        if picture.port.state not in FOLLOWING:
+            self._port = await self._following_port()
+        return self._with_exchanges(self._history.take(picture), picture)
+
+    def _with_exchanges(self, reading: Reading | None, picture: Picture) -> Reading | None:
+        """A sample takes what was heard since the last one; what was heard before a reading that gave none is void."""
+        if self._monitor is None:
+            return reading
+        if isinstance(reading, ClockSample):
+            parent = (picture.parent.parent_identity, picture.parent.parent_port)
+            forward_ns = reading.offset_ns + reading.path_delay_ns
+            heard = exchanges(self._monitor.take(), parent, reading.ingress_time_ns, forward_ns)
+            reading = replace(reading, exchanges=heard)
+        elif reading is not None:
+            self._monitor.take()
+        port = picture.port
+        self._monitor.renew(
+            picture.status_again.ingress_time_ns,
+            interval_ns(port.log_sync_interval),
+            interval_ns(port.log_min_delay_req_interval),
+        )
+        return reading
+
+    async def _picture(self) -> Picture:
+        asked = Moment(self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks))
+        status, port, parent, current, properties, stats, again = await self._ask(
+            (ManagementId.TIME_STATUS_NP, ALL_PORTS),
+            (ManagementId.PORT_DATA_SET, self._port),
+            (ManagementId.PARENT_DATA_SET, ALL_PORTS),
+            (ManagementId.CURRENT_DATA_SET, ALL_PORTS),
+            (ManagementId.TIME_PROPERTIES_DATA_SET, ALL_PORTS),
+            (ManagementId.PORT_STATS_NP, self._port),
+            (ManagementId.TIME_STATUS_NP, ALL_PORTS),
+        )
+        return Picture(
+            asked=asked,
+            status=_expect(TimeStatus, status),
+            port=_expect(PortDataSet, port),
+            parent=_expect(ParentDataSet, parent),
+            current=_expect(CurrentDataSet, current),
+            properties=_expect(TimeProperties, properties),
+            stats=None if isinstance(stats, Refused) else _expect(PortStats, stats),
+            status_again=_expect(TimeStatus, again),
+            read_ns=self._clocks.boottime_ns(),
+            real_minus_boot_ns=real_minus_boot_ns(self._clocks),
+            frequency_ppb=self._frequency_ppb(),
+        )
+
+    async def _ask(self, *questions: Question) -> list[Content | Refused]:
+        if self._questions is None:
+            raise Unreachable("not open")
+        return await self._questions.ask(questions)
+
+    async def _default_data_set(self) -> DefaultDataSet:
+        try:
+            return _expect(DefaultDataSet, (await self._ask((ManagementId.DEFAULT_DATA_SET, ALL_PORTS)))[0])
+        except NoAnswer as error:
+            domain, specific = self._options.domain, self._options.transport_specific
+            hint = f"is it in domain {domain} with transport_specific {specific}? It ignores questions for others"
+            raise Unreachable(f"{self._server}: {error}: {hint}") from error
+
+    async def _time_stamping(self) -> Literal["software", "hardware"]:
+        answer = (await self._ask((ManagementId.PORT_PROPERTIES_NP, 1)))[0]
+        if isinstance(answer, Refused):
+            raise Refused(f'{self._server}: {answer}: set time_stamping = "software" or "hardware"') from answer
+        return "hardware" if _expect(PortProperties, answer).hardware_stamps else "software"
+
+    def _frequency_ppb(self) -> int | None:
+        if self._history.clock == "realtime":
+            return frequency_ppb()
+        return None if self._phc_frequency is None else self._phc_frequency.ppb()
+
+    async def _phc_index(self) -> int | None:
+        """The PTP hardware clock's number: as configured, or as ptp4l 4.x tells it."""
+        if self._options.phc is not None:
+            return self._options.phc
+        answer = (await self._ask((ManagementId.PORT_HWCLOCK_NP, 1)))[0]
+        return None if isinstance(answer, Refused) else _expect(PortHwclock, answer).phc
+
+    async def _following_port(self) -> int:
+        """The port that follows a parent; 1 when none does."""
+        ports = range(1, self._number_ports + 1)
+        for first in range(0, self._number_ports, MOST_QUESTIONS) if self._number_ports > 1 else ():
+            batch = ports[first : first + MOST_QUESTIONS]
+            for answer in await self._ask(*((ManagementId.PORT_DATA_SET, port) for port in batch)):
+                if isinstance(answer, PortDataSet) and answer.state in FOLLOWING:
+                    return answer.port
+        return 1
+
+    def _is_another_instance(self) -> bool:
+        """Whether another ptp4l answers than before: it makes its socket anew at each start."""
+        try:
+            file = os.stat(self._server)
+        except OSError as error:
+            raise Unreachable(f"{self._server}: {error.strerror}") from error
+        identity = self._questions.clock_identity if self._questions else None
+        before, self._instance = self._instance, (file.st_dev, file.st_ino, file.st_ctime_ns, identity)
+        return before not in (None, self._instance)
+
+    def _set_pace(self) -> None:
+        """Read at every push, where ptp4l pushes; else poll as often as Syncs come."""
+        interval_ns = self._history.sync_interval_ns()
+        if self._pushes is not None and interval_ns is not None:
+            self._pushes.renew(interval_ns)
+        followed_s = min(max((interval_ns or NS_PER_S) / NS_PER_S, _FASTEST_POLL_S), _SLOWEST_POLL_S)
+        pushes = self._pushes is not None and self._pushes.active
+        self.poll_interval_s = 0.0 if pushes else self._options.poll_interval_s or followed_s
+
+    def _new_asker(self) -> Asker:
+        return new_asker(self._options.domain, self._options.transport_specific)
+
+
+def _find_server(configured: Path | None) -> Path:
+    """Raises Unreachable."""
+    candidates = (configured,) if configured else USUAL_ADDRESSES
+    for path in candidates:
+        if os.access(path, os.W_OK):
+            return path
+    denied = [str(path) for path in candidates if path.exists()]
+    if denied:
+        raise Unreachable(f"{', '.join(denied)}: permission denied: docs/ptp4l.md says how to grant it")
+    raise Unreachable(f"{', '.join(map(str, candidates))}: no such socket: is ptp4l running?")
+
+
+def _phc_name(index: int | None) -> str:
+    return "phc" if index is None else f"phc:{index}"
+
+
+def _expect(kind: type[T], answer: Content | Refused) -> T:
+    if isinstance(answer, Refused):
+        raise answer
+    if not isinstance(answer, kind):
+        raise Malformed(f"{type(answer).__name__} where {kind.__name__} was asked for")
+    return answer

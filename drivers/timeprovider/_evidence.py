@@ -1,0 +1,123 @@
+"""What of a unit is read when, and how long it counts. Pure: time is an argument."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from timesyncd.drivers.timeprovider._profiles import Group, Object, Profile
+from timesyncd.snmp.values import Index, Oid, Raw
+
+Rows = dict[Oid, dict[Index, Raw]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is read together: all of the state, or the scalars of another group, or one table of it. `fields` names it to people."""
+
+    group: Group
+    table: Oid
+    fields: tuple[str, ...]
+    scalars: tuple[Oid, ...]
+    columns: tuple[Oid, ...]
+
+
+def batches(profiles: Iterable[Profile]) -> list[Batch]:
+    """All that these profiles read, the state first; an object that several name is read once a group."""
+    found: dict[tuple[Group, Oid], list[Object]] = {}
+    for profile in profiles:
+        for entry in profile.object:
+            table = entry.oid[:-1] if entry.index and entry.group != "state" else ()
+            found.setdefault((entry.group, table), []).append(entry)
+    return sorted((_batch(group, table, entries) for (group, table), entries in found.items()), key=_order)
+
+
+def _batch(group: Group, table: Oid, entries: Sequence[Object]) -> Batch:
+    fields = dict.fromkeys(entry.field.partition(".")[0] for entry in entries)
+    scalars = dict.fromkeys(entry.oid for entry in entries if not entry.index)
+    columns = dict.fromkeys(entry.oid for entry in entries if entry.index)
+    return Batch(group, table, tuple(fields), tuple(scalars), tuple(columns))
+
+
+def _order(batch: Batch) -> int:
+    return ("state", "table", "inventory").index(batch.group)
+
+
+def is_due(tried_ns: int | None, now_ns: int, interval_ns: int, phase_ns: int) -> bool:
+    """
+    At first, and then whenever a multiple of the interval has passed since `phase_ns`, so that units of different phases
+    never meet, whenever each of them started.
+    """
+    return tried_ns is None or (now_ns - phase_ns) // interval_ns > (tried_ns - phase_ns) // interval_ns
+
+
+def phase_ns(unit: str, table: Oid, interval_ns: int) -> int:
+    """The moment within the interval at which this unit's table is read: spread evenly, and the same after a restart."""
+    return zlib.crc32(f"{unit} {table}".encode()) * interval_ns >> 32
+
+
+@dataclass(slots=True)
+class _Kept:
+    tried_ns: int | None = None
+    read_ns: int = 0
+    rows: Mapping[Oid, Mapping[Index, Raw]] | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Memory:
+    """What one unit said, each batch at its own pace. What is older than two of its intervals does not count any more."""
+
+    def __init__(self, unit: str, intervals_ns: Mapping[Group, int]) -> None:
+        self._unit = unit
+        self._intervals_ns = intervals_ns
+        self._kept: dict[Batch, _Kept] = {}
+
+    def due(self, wanted: Iterable[Batch], now_ns: int) -> list[Batch]:
+        """What is to be read now, what was never tried first. The state is read at each poll and never waits."""
+        due = [batch for batch in wanted if batch.group == "state" or self._is_due(batch, now_ns)]
+        return sorted(due, key=lambda batch: (batch.group != "state", self._of(batch).tried_ns or 0))
+
+    def _is_due(self, batch: Batch, now_ns: int) -> bool:
+        interval_ns = self._intervals_ns[batch.group]
+        phase = phase_ns(self._unit, batch.table, interval_ns)
+        return is_due(self._of(batch).tried_ns, now_ns, interval_ns, phase)
+
+    def _of(self, batch: Batch) -> _Kept:
+        return self._kept.setdefault(batch, _Kept())
+
+    def keep(
+        self, batch: Batch, rows: Mapping[Oid, Mapping[Index, Raw]], now_ns: int, notes: Iterable[str] = ()
+    ) -> None:
+        self._kept[batch] = _Kept(now_ns, now_ns, rows, tuple(notes))
+
+    def fail(self, batch: Batch, reason: str, now_ns: int) -> None:
+        """What was read before still counts for its time; the next try is an interval later."""
+        kept = self._of(batch)
+        kept.tried_ns = now_ns
+        kept.notes = (f"{'/'.join(batch.fields)}=not read: {reason}",)
+
+    def rows_of(self, batch: Batch) -> Mapping[Oid, Mapping[Index, Raw]] | None:
+        """What it said last, however long ago; None: nothing yet."""
+        return self._of(batch).rows
+
+    def rows(self, now_ns: int) -> Rows:
+        """All that still counts. An object that is in two batches keeps the newest rows."""
+        merged: Rows = {}
+        for batch, kept in sorted(self._kept.items(), key=lambda item: item[1].read_ns):
+            if kept.rows is not None and now_ns - kept.read_ns <= 2 * self._intervals_ns[batch.group]:
+                merged |= {oid: dict(rows) for oid, rows in kept.rows.items()}
+        return merged
+
+    def notes(self) -> list[str]:
+        """What could not be read, or not wholly."""
+        return [note for kept in self._kept.values() for note in kept.notes]
+
+    def hurry(self) -> None:
+        """All that may have changed is due."""
+        for batch, kept in self._kept.items():
+            if batch.group != "inventory":
+                kept.tried_ns = None
+
+    def forget(self) -> None:
+        self._kept.clear()

@@ -1,0 +1,178 @@
+"""One unit over SNMP: which profiles it serves, and what they say, each group at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from timesyncd.drivers.timeprovider._evidence import Batch, Memory, Rows, batches
+from timesyncd.drivers.timeprovider._evidence_part import Evidence
+from timesyncd.drivers.timeprovider._profiles import Group, Profile
+from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
+from timesyncd.snmp import Credentials, Session
+from timesyncd.snmp.values import Index, Oid, Raw
+
+#: More rows than any table read here has on a sane unit (125 satellites); a longer column is cut off, and that is told.
+ROW_CAP = 200
+#: So long after its start an agent may still gain subtrees.
+SETTLED_TICKS = 60_000
+
+#: A change of these says that more has changed.
+_TURNS = ("clock_state", "alarm_count")
+#: A change of these is a change of firmware, or another unit.
+_BODY = ("firmware", "serial", "sys_descr", "sys_object_id")
+
+Said = Mapping[Oid, Mapping[Index, Raw]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Of the profiles served: all that still counts, and what could not be read."""
+
+    profiles: Sequence[Profile]
+    rows: Rows
+    notes: Sequence[str]
+
+
+class UnitReader:
+    """
+    The state is read at each poll, and its failure is the poll's. What fails of the rest is a note, and costs nothing else.
+
+    `open` and `read` raise SourceError; `close` never raises, and `open` may follow it. A unit that has restarted, or whose
+    firmware changed, is probed and read anew.
+    """
+
+    def __init__(
+        self, unit: str, address: tuple[str, int], credentials: Credentials, try_s: float, profiles: Sequence[Profile],
+        intervals_ns: Mapping[Group, int],
+    ) -> None:  # fmt: skip
+        """`try_s`: how long one answer is waited for; a lost datagram is sent once more."""
+        self.served: Sequence[Profile] = ()
+        self._address = address
+        self._credentials = credentials
+        self._try_s = try_s
+        self._profiles = [profile for profile in profiles if profile.object]
+        self._memory = Memory(unit, intervals_ns)
+        self._batches: list[Batch] = []
+        self._session: Session | None = None
+        self._is_settled = self._is_another = False
+
+    async def open(self) -> None:
+        """Finds out which profiles the unit serves."""
+        host, port = self._address
+        self._session = await Session.open(host, port, self._credentials, self._try_s)
+        try:
+            await self._probe(self._session)
+        except SourceError:
+            self.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def hurry(self) -> None:
+        """All but the inventory is due at the next read."""
+        self._memory.hurry()
+
+    async def read(self, now_ns: int, until: float) -> Answers:
+        """What the rest needs longer than `until` (the event loop's time) is left for the next time."""
+        if self._session is None:
+            raise Unreachable(f"{self._device}: not open")
+        if self._is_another:
+            self._memory.forget()
+        if self._is_another or not self._is_settled:
+            await self._probe(self._session)
+        self._is_another = False
+        if await self._read_state(self._session, now_ns):
+            self._memory.forget()
+            await self._probe(self._session)
+            await self._read_state(self._session, now_ns)
+        await self._read_rest(self._session, now_ns, until)
+        return Answers(self.served, self._memory.rows(now_ns), self._memory.notes())
+
+    @property
+    def _device(self) -> str:
+        return f"{self._address[0]}:{self._address[1]}"
+
+    async def _probe(self, session: Session) -> None:
+        subtrees = dict.fromkeys(subtree for profile in self._profiles for subtree in profile.proved_by)
+        below = await session.has_below(list(subtrees))
+        served = [profile for profile in self._profiles if any(below[subtree] for subtree in profile.proved_by)]
+        if not served:
+            names = ", ".join(profile.name for profile in self._profiles)
+            raise Refused(f"{self._device}: answers SNMP, but serves none of the profiles {names}")
+        if served != self.served:
+            self.served, self._batches = served, batches(served)
+            self._memory.forget()
+
+    async def _read_state(self, session: Session, now_ns: int) -> bool:
+        """Whether the unit has restarted since the last time."""
+        has_restarted = False
+        for batch in self._batches:
+            if batch.group == "state":
+                before = self._memory.rows_of(batch)
+                await self._read(session, batch, now_ns)
+                after = self._memory.rows_of(batch) or {}
+                self._is_settled = _number(after, self._oids("uptime_s")) >= SETTLED_TICKS
+                has_restarted = before is not None and self._is_younger(before, after)
+                if before is not None and self._differs(before, after, _TURNS):
+                    self._memory.hurry()
+        return has_restarted
+
+    async def _read_rest(self, session: Session, now_ns: int, until: float) -> None:
+        for batch in self._memory.due(self._batches, now_ns):
+            if batch.group == "state":
+                continue
+            if asyncio.get_running_loop().time() >= until:
+                return
+            before = self._memory.rows_of(batch)
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._read(session, batch, now_ns)
+            except TimeoutError:
+                self._memory.fail(batch, "not answered within the time of a poll", now_ns)
+                return
+            except SourceError as error:
+                self._memory.fail(batch, str(error), now_ns)
+                if isinstance(error, Unreachable):
+                    return
+            if before is not None and self._differs(before, self._memory.rows_of(batch) or {}, _BODY):
+                self._is_another = True
+
+    async def _read(self, session: Session, batch: Batch, now_ns: int) -> None:
+        """All of it or nothing: a value of the wrong type is an error like any other."""
+        rows = await session.get(batch.scalars) if batch.scalars else {}
+        walked, cut = await session.walk(batch.columns, ROW_CAP) if batch.columns else ({}, [])
+        try:
+            Evidence(self.served, rows | walked)
+        except Malformed as error:
+            raise Malformed(f"{self._device}: {error}") from error
+        notes = [f"{field}=cut off after {ROW_CAP} rows" for oid in cut for field in self._fields(oid)]
+        self._memory.keep(batch, rows | walked, now_ns, notes)
+
+    def _fields(self, oid: Oid) -> list[str]:
+        return [entry.field for profile in self.served for entry in profile.object if entry.oid == oid]
+
+    def _oids(self, *fields: str) -> set[Oid]:
+        return {entry.oid for profile in self.served for entry in profile.object if entry.field in fields}
+
+    def _is_younger(self, before: Said, after: Said) -> bool:
+        boots, uptime = self._oids("engine_boots"), self._oids("uptime_s")
+        rebooted = _number(before, boots) >= 0 and _number(after, boots) != _number(before, boots)
+        return rebooted or 0 <= _number(after, uptime) < _number(before, uptime)
+
+    def _differs(self, before: Said, after: Said, fields: Iterable[str]) -> bool:
+        return any(before.get(oid) != after.get(oid) for oid in self._oids(*fields))
+
+
+def _number(rows: Said, oids: Iterable[Oid]) -> int:
+    """The one value of these objects; -1 where none is served."""
+    found = (raw for oid in oids for raw in rows.get(oid, {}).values() if isinstance(raw, int))
+    return next(found, -1)

@@ -1,0 +1,229 @@
+"""What a grandmaster reports by itself -> an alarm event: traps and informs by the profiles' data, lines of syslog. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from timesyncd.drivers.timeprovider._decoders import printable
+from timesyncd.drivers.timeprovider._profiles import AlarmIds, Notification, Profile, Told
+from timesyncd.errors import Malformed
+from timesyncd.sample import AlarmEvent
+from timesyncd.snmp.values import Oid, Raw, Trap, format_oid
+
+#: So many notifications are remembered to know one that comes twice, and so many missing numbers to know one that comes late.
+REMEMBERED = 256
+#: sysUpTime may fall this far back between two traps that overtook each other; further back, the unit has restarted.
+OVERTAKEN_TICKS = 1000
+
+#: SMI's own numbers go no further, so that whatever is counted of them fits into 64 bits.
+_LARGEST_NUMBER = 2**32
+
+_NO_IDS = AlarmIds(confidence="unproven", source="none", names={})
+_ACTION_OF_SEVERITY = {"clear": "clear", "cleared": "clear", "event": "event"}
+_SEVERITIES = ("critical", "major", "minor", "warning", "event", "clear", "cleared")
+
+_LINE = re.compile(r"(.*?)\balarmd(?:\[\d{1,9}\])?: *(.*)", re.ASCII | re.DOTALL)
+_DATE = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d", re.ASCII)
+_ALARM = re.compile(r"(\d{1,9}),(\d{1,9}),\s*(\w{1,20})\s*,\s*(.*)", re.ASCII | re.DOTALL)
+
+
+class Notifications:
+    """One unit's, in the order in which they come."""
+
+    def __init__(self, source: str, profiles: Sequence[Profile]) -> None:
+        """`profiles` in order of precedence."""
+        self._source = source
+        self._profiles = profiles
+        self._served: Sequence[Profile] = ()
+        self._sequences = Sequences()
+
+    def learn(self, served: Sequence[Profile]) -> None:
+        """The profiles that the unit serves tell how its alarms are numbered where nothing else does."""
+        self._served = served
+
+    def event(self, trap: Trap) -> AlarmEvent | None:
+        """None: it came before."""
+        event = alarm_event(self._source, trap, self._profiles)
+        if self._sequences.is_repetition(trap, event.sequence):
+            return None
+        return replace(event, lost=self._sequences.lost_before(trap.oid, event.sequence))
+
+    def event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None:
+        """None: the line is about something else than alarms."""
+        numbered = (profile.alarms for profile in (*self._served, *self._profiles) if profile.alarms is not None)
+        return alarm_event_of_line(self._source, line, boottime_ns, next(numbered, _NO_IDS))
+
+
+class Sequences:
+    """
+    Which notification came before, and how many did not come at all. Each notification OID counts for itself; a unit that
+    restarts begins anew, which is no loss.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[object, ...], None] = OrderedDict()
+        self._missing: OrderedDict[tuple[object, ...], None] = OrderedDict()
+        self._last: OrderedDict[Oid, int] = OrderedDict()
+        self._uptime_ticks = 0
+
+    def is_repetition(self, trap: Trap, sequence: int | None) -> bool:
+        """Of an inform sent again or a doubled datagram: the same with the same number, or without one, of the same moment."""
+        self._watch_for_restart(trap.uptime_ticks)
+        if sequence is None and trap.uptime_ticks is None:
+            return False
+        moment = ("ticks", trap.uptime_ticks) if sequence is None else ("number", sequence)
+        key = (trap.oid, moment, trap.variables)
+        is_known = key in self._seen
+        _remember(self._seen, key)
+        return is_known
+
+    def _watch_for_restart(self, uptime_ticks: int | None) -> None:
+        if uptime_ticks is None:
+            return
+        if uptime_ticks < self._uptime_ticks - OVERTAKEN_TICKS:
+            for memory in (self._seen, self._missing, self._last):
+                memory.clear()
+            self._uptime_ticks = 0
+        self._uptime_ticks = max(self._uptime_ticks, uptime_ticks)
+
+    def lost_before(self, oid: Oid, sequence: int | None) -> int:
+        """How many numbers are missing between the last one and this."""
+        if sequence is None:
+            return 0
+        if (oid, sequence) in self._missing:  # it was overtaken, and counted as lost
+            del self._missing[oid, sequence]
+            return 0
+        last = self._last.get(oid, sequence)
+        self._last[oid] = sequence
+        self._last.move_to_end(oid)
+        if len(self._last) > REMEMBERED:  # an OID ends in whatever alarm id was sent
+            self._last.popitem(last=False)
+        for number in range(max(last + 1, sequence - REMEMBERED), sequence):
+            _remember(self._missing, (oid, number))
+        return max(0, sequence - last - 1)
+
+
+def _remember(memory: OrderedDict[tuple[object, ...], None], key: tuple[object, ...]) -> None:
+    memory[key] = None
+    if len(memory) > REMEMBERED:
+        memory.popitem(last=False)
+
+
+def alarm_event(source: str, trap: Trap, profiles: Sequence[Profile]) -> AlarmEvent:
+    """What no profile explains, or what is not as its profile says, keeps what came as its text."""
+    for profile in profiles:
+        for notification in profile.notification:
+            for oid in _as_sent(trap.oid):
+                if (oid[:-1] if notification.id_in_oid else oid) == notification.oid:
+                    try:
+                        return _told(source, trap, oid, notification, profile.alarms or _NO_IDS)
+                    except Malformed:
+                        return _raw(source, trap)
+    return _raw(source, trap)
+
+
+def _as_sent(oid: Oid) -> tuple[Oid, ...]:
+    """As it is, and without the 0 that a conversion from SNMPv1 puts before the last arc."""
+    return (oid, oid[:-2] + oid[-1:]) if len(oid) > 2 and oid[-2] == 0 else (oid,)
+
+
+def _told(source: str, trap: Trap, oid: Oid, notification: Notification, ids: AlarmIds) -> AlarmEvent:
+    """Raises Malformed when a variable has the wrong type."""
+    values = _variables(trap, notification)
+    alarm_id = oid[-1] if notification.id_in_oid else _number(values, "id")
+    severity = _severity(notification, _number(values, "severity"))
+    is_event = notification.kind == "event" or alarm_id in ids.events
+    return AlarmEvent(
+        source=source,
+        boottime_ns=trap.boottime_ns,
+        action="event" if is_event else _action(notification, _number(values, "action"), severity),
+        id=alarm_id,
+        index=_number(values, "index") or 0,
+        severity=severity,
+        text=_text(values, "text") or _meaning(notification, ids, alarm_id, values),
+        sequence=_number(values, "sequence"),
+        at=_text(values, "at"),
+    )
+
+
+def _variables(trap: Trap, notification: Notification) -> dict[Told, Raw]:
+    """By what they tell; an instance (.0, an ifIndex) may follow the variable's own OID."""
+    return {
+        told: next(raw for oid, raw in trap.variables if oid[: len(base)] == base)
+        for told, base in notification.variables.items()
+        if any(oid[: len(base)] == base for oid, _ in trap.variables)
+    }
+
+
+def _number(values: Mapping[Told, Raw], name: Told) -> int | None:
+    raw = values.get(name)
+    if raw is not None and (not isinstance(raw, int) or abs(raw) >= _LARGEST_NUMBER):
+        raise Malformed(f"{name}: an integer is wanted, {raw!r:.80} came")
+    return raw
+
+
+def _text(values: Mapping[Told, Raw], name: Told) -> str | None:
+    raw = values.get(name)
+    if raw is not None and not isinstance(raw, bytes):
+        raise Malformed(f"{name}: text is wanted, {raw!r:.80} came")
+    return None if raw is None else printable(raw) or None
+
+
+def _severity(notification: Notification, number: int | None) -> str:
+    if number is not None:
+        return notification.severities.get(number, f"unknown({number})")
+    return "event" if notification.kind == "event" else "unknown"
+
+
+def _action(notification: Notification, number: int | None, severity: str) -> str:
+    if severity == "clear":
+        return "clear"
+    action = "state" if number is None else notification.actions.get(number, "unknown")
+    return _ACTION_OF_SEVERITY.get(severity, "raise") if action == "state" else action
+
+
+def _meaning(notification: Notification, ids: AlarmIds, alarm_id: int | None, values: Mapping[Told, Raw]) -> str:
+    name = notification.text if alarm_id is None else ids.names.get(alarm_id, notification.text or f"alarm {alarm_id}")
+    module = _number(values, "module")
+    return name if module is None else f"{name} (module {module})"
+
+
+def _raw(source: str, trap: Trap) -> AlarmEvent:
+    said = ", ".join(f"{format_oid(oid)} = {_shown(raw)}" for oid, raw in trap.variables[:20])
+    text = printable(f"{format_oid(trap.oid)}: {said}".encode())
+    return AlarmEvent(source, trap.boottime_ns, "unknown", None, 0, "unknown", text)
+
+
+def _shown(raw: Raw) -> str:
+    return printable(raw) if isinstance(raw, bytes) else str(raw)
+
+
+def alarm_event_of_line(source: str, line: str, boottime_ns: int, ids: AlarmIds) -> AlarmEvent | None:
+    """A line of the alarm daemon: `... alarmd: <alarm id>,<index>,<severity>, <text>`. None: another program's line."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    date = _DATE.search(found[1])
+    event = AlarmEvent(
+        source, boottime_ns, "unknown", None, 0, "unknown", _clean(found[2]), at=None if date is None else date[0]
+    )
+    alarm = _ALARM.fullmatch(found[2])
+    if alarm is None:
+        return event
+    alarm_id, severity = int(alarm[1]), alarm[3].lower()
+    action = _ACTION_OF_SEVERITY.get(severity, "raise") if severity in _SEVERITIES else "unknown"
+    return replace(
+        event,
+        action="event" if alarm_id in ids.events else action,
+        id=alarm_id,
+        index=int(alarm[2]),
+        severity=severity,
+        text=_clean(alarm[4]) or ids.names.get(alarm_id, ""),
+    )
+
+
+def _clean(text: str) -> str:
+    return printable(text.encode(errors="replace"))

@@ -1,0 +1,251 @@
+"""Profiles: what a family of grandmasters serves over SNMP and sends by itself, as data (profiles/*.toml)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from timesyncd.drivers.timeprovider._decoders import DECODERS, Unknown, Value, undecodable
+from timesyncd.drivers.timeprovider._fields import FIELDS, ROWS, WORDS, takes
+from timesyncd.errors import ConfigError, Malformed
+from timesyncd.snmp.values import Index, Oid, Raw, format_oid, parse_oid
+
+#: The first profile that knows a field fills it: what a family says of itself before what a standard table says. Alarms of a unit
+#: that serves no profile with alarm ids are numbered as in the first: the best guess for a TimeProvider 4100 is the S650.
+DEFAULT = ("s650", "tp5000e", "tp5000", "ptpbase", "ntpv4", "symm-common", "system")
+SHIPPED = ("tp4100", "tp4500", *DEFAULT)
+
+Confidence = Literal["proven", "inferred", "sister", "unproven"]
+"""
+About the TimeProvider 4100 and 4500: *proven* (every agent serves it), *inferred*, *sister* (as sister models serve it), *unproven*
+(a standard or a guess, but nobody has seen it served).
+"""
+Group = Literal["state", "table", "inventory"]
+"""How often it is read: the state each poll, inventory hardly ever."""
+
+DottedOid = Annotated[Oid, BeforeValidator(parse_oid)]
+Antenna = Literal["open", "short", "fault"]
+Told = Literal["module", "id", "index", "severity", "action", "at", "text", "sequence"]
+
+
+def _known_decoder(name: str) -> str:
+    if name not in DECODERS:
+        raise ValueError(f"allowed: {', '.join(DECODERS)}")
+    return name
+
+
+def _known_field(name: str) -> str:
+    if name not in FIELDS:
+        raise ValueError(f"allowed: {', '.join(FIELDS)}")
+    return name
+
+
+def _regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Object(_Table):
+    """
+    One object of a MIB.
+
+    `oid` names a scalar without its trailing .0, or a column of a table, whose index arcs `index` names. `values` is the
+    enumeration of this OID and of no other. `patterns` turn free text into words: the first regular expression that is found,
+    upper and lower case alike, gives its word.
+    """
+
+    oid: DottedOid
+    index: tuple[str, ...] = ()
+    group: Group = "table"
+    decoder: Annotated[str, AfterValidator(_known_decoder)]
+    values: dict[int, str] = {}
+    patterns: tuple[tuple[Annotated[str, AfterValidator(_regex)], str], ...] = ()
+    unit: str | None = None
+    field: Annotated[str, AfterValidator(_known_field)]
+    confidence: Confidence
+    source: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Object:
+        if (self.decoder == "enum") != bool(self.values):
+            raise ValueError("values belong to the decoder enum, and it needs them")
+        if self.patterns and self.decoder != "text":
+            raise ValueError("patterns belong to the decoder text")
+        if self.field in ROWS and not self.index:
+            raise ValueError(f"{self.field} is a column: name its index")
+        if not takes(self.field, self.decoder):
+            fitting = (name for name in DECODERS if takes(self.field, name))
+            raise ValueError(f"decoder of {self.field}: allowed: {', '.join(fitting)}")
+        return self._with_known_words()
+
+    def _with_known_words(self) -> Object:
+        words, known = {*self.values.values(), *(word for _, word in self.patterns)}, WORDS.get(self.field)
+        if known is not None and (not words or not words <= known):
+            kind = "values" if self.decoder == "enum" else "patterns"
+            raise ValueError(f"{kind} of {self.field}: allowed: {', '.join(sorted(known))}")
+        return self
+
+    def decode(self, raw: Raw, index: Index) -> Value:
+        """Raises Malformed, naming the object, when a value of the wrong type came."""
+        try:
+            value = DECODERS[self.decoder](raw, self.values)
+        except Malformed as error:
+            raise Malformed(f"{self.field} ({format_oid(self.oid + index)}): {error}") from error
+        return self._word(raw, value) if self.patterns and isinstance(value, str) else value
+
+    def _word(self, raw: Raw, text: str) -> Value:
+        found = (word for pattern, word in self.patterns if re.search(pattern, text, re.IGNORECASE))
+        return next(found, undecodable(raw))
+
+
+class AlarmIds(_Table):
+    """
+    What a family's alarm ids mean; severities are the unit's own, never from here. `events` report a turn that is no fault,
+    `antenna` says what is wrong with the antenna; `fan` and `power` mean these parts.
+    """
+
+    confidence: Confidence
+    source: Annotated[str, Field(min_length=1)]
+    names: dict[int, str]
+    events: frozenset[int] = frozenset()
+    antenna: dict[int, Antenna] = {}
+    fan: frozenset[int] = frozenset()
+    power: frozenset[int] = frozenset()
+
+
+class Notification(_Table):
+    """
+    A trap or inform. `oid` is its own OID or, with `id_in_oid`, that OID without its last arc, which is the alarm's id.
+
+    `variables` says which variable tells what; their places do not matter. `actions` is the enumeration of the variable that tells
+    what happened; "state" leaves it to the severity: clear, or else raise. `kind` "event": it never stands.
+    """
+
+    oid: DottedOid
+    id_in_oid: bool = False
+    kind: Literal["alarm", "event"]
+    text: str = ""
+    variables: dict[Told, DottedOid] = {}
+    severities: dict[int, str] = {}
+    actions: dict[int, Literal["state", "clear", "raise", "event"]] = {}
+    confidence: Confidence
+    source: Annotated[str, Field(min_length=1)]
+
+
+class Profile(_Table):
+    """
+    A family of agents. It is served where one of `proved_by` has anything below it: sysObjectID decides nothing, since the
+    same model changes it between firmware versions. `composes` names profiles that are tried after it wherever it is.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    title: str
+    composes: tuple[str, ...] = ()
+    proved_by: tuple[DottedOid, ...] = ()
+    alarms: AlarmIds | None = None
+    object: tuple[Object, ...] = ()
+    notification: tuple[Notification, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Profile:
+        if not (self.object or self.notification or self.alarms or self.composes):
+            raise ValueError("empty: wanted is object, notification, alarms or composes")
+        if self.object and not self.proved_by:
+            raise ValueError("proved_by: wanted is the subtree that shows that the objects are served")
+        return self
+
+    def filling(self, field: str) -> tuple[Object, ...]:
+        return tuple(entry for entry in self.object if entry.field == field)
+
+
+def load(name: str) -> Profile:
+    """A shipped profile by its name, or any other by the path of its file. Raises ConfigError with one line."""
+    shipped = "/" not in name and not name.endswith(".toml")
+    if shipped and name not in SHIPPED:
+        raise ConfigError(f"profile {name!r}: unknown; shipped are {', '.join(SHIPPED)}; another is given by its path")
+    return _shipped(name) if shipped else _read(Path(name))
+
+
+@cache
+def _shipped(name: str) -> Profile:
+    """Every unit is read by the same few."""
+    return _read(files("timesyncd.drivers.timeprovider") / "profiles" / f"{name}.toml")
+
+
+def load_all(names: Iterable[str]) -> list[Profile]:
+    """These and what they compose, each once, in order of precedence. Raises ConfigError."""
+    found: dict[str, Profile] = {}
+
+    def add(name: str) -> None:
+        profile = load(name)
+        if profile.name not in found:
+            found[profile.name] = profile
+            for part in profile.composes:
+                add(part)
+
+    for name in names:
+        add(name)
+    return list(found.values())
+
+
+def _read(path: Traversable) -> Profile:
+    try:
+        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"profile {path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ConfigError(f"profile {path}: {_one_line(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"profile {path}: not TOML: {error}") from error
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    place: Any = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    return f"{place} = {first['input']!r:.80}: {first['msg']}" if place else first["msg"]
+
+
+def shown(value: Value) -> str:
+    return value.text if isinstance(value, Unknown) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A row of the table that says what is proven for a TimeProvider 4100 and 4500: one object, or one kind of notification."""
+
+    profile: str
+    what: str
+    oid: str
+    confidence: Confidence
+    source: str
+
+
+def proven_table(names: Sequence[str] = SHIPPED) -> list[Proof]:
+    """What the profiles rest on, line by line. Raises ConfigError."""
+    return [proof for profile in map(load, names) for proof in _proofs(profile)]
+
+
+def _proofs(profile: Profile) -> Iterable[Proof]:
+    for entry in profile.object:
+        yield Proof(profile.name, entry.field, format_oid(entry.oid), entry.confidence, entry.source)
+    for told in profile.notification:
+        oid = format_oid(told.oid) + (".ID" if told.id_in_oid else "")
+        yield Proof(profile.name, f"notification ({told.kind})", oid, told.confidence, told.source)
+    if profile.alarms is not None:
+        yield Proof(profile.name, "alarm ids", "", profile.alarms.confidence, profile.alarms.source)

@@ -1,0 +1,142 @@
+"""A TimeProvider's web interface, read and never written: the time errors of its channels, and its TAI - UTC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from itertools import product
+
+from timesyncd.drivers.timeprovider._web_codec import ChannelState, Chart, parse_channels, parse_chart, parse_history
+from timesyncd.drivers.timeprovider._web_options import WebOptions
+from timesyncd.drivers.timeprovider._web_requests import (
+    CHANNELS,
+    METRICS,
+    Channel,
+    Metric,
+    channel_states,
+    chart,
+    history,
+)
+from timesyncd.drivers.timeprovider._web_session import WebSession
+from timesyncd.errors import SourceError, Unreachable
+from timesyncd.sample import TimeError, TimeErrorSeries
+
+LARGEST_FILE = 16 << 20
+
+#: Nothing read for longer than this is a hole that the unit's own history is asked for. A shorter one is left: a file holds a
+#: whole day, and the unit's management CPU is slow.
+HOLE_NS = 600_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WebReading:
+    """
+    What one poll found. `utc_offset_s` is TAI - UTC as every chart's newest point has it; None where there is no point, or they
+    disagree. `series` holds past time errors, where there was a hole: at most one file a poll. `notes` are for people.
+    """
+
+    time_errors: tuple[TimeError, ...]
+    utc_offset_s: int | None
+    series: tuple[TimeErrorSeries, ...]
+    notes: tuple[str, ...]
+
+
+class WebReader:
+    """
+    Reads one unit. `open` makes no connection: `poll` does, within `timeout_s`, logs in where needed and at most once, and
+    takes CLOCK_BOOTTIME. Both raise SourceError; `close` never raises, and `open` may follow it.
+    """
+
+    def __init__(self, name: str, host: str, options: WebOptions) -> None:
+        """Raises ConfigError when the password cannot be read or `host` is no name of a host."""
+        self._name = name
+        self._options = options
+        self._session = WebSession(host, options, options.password.reveal())
+        self._last_ns: int | None = None
+        self._files: deque[tuple[Channel, Metric]] = deque()
+
+    async def open(self) -> None:
+        self._session.open()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def poll(self, boottime_ns: int) -> WebReading:
+        self._session.begin(boottime_ns)
+        half_s = self._options.timeout_s / 2
+        try:
+            async with asyncio.timeout(half_s):
+                states = await self._session.ask(channel_states(), parse_channels)
+                channels = monitored(states, self._options.channels)
+                charts = {
+                    (channel, metric): await self._session.ask(chart(channel, metric), parse_chart)
+                    for channel, metric in product(channels, METRICS)
+                }
+        except TimeoutError as error:
+            raise Unreachable(
+                f"{self._session.device}: {self._session.asked}: no whole answer within {half_s:g} s"
+            ) from error
+        if self._options.fill_history and is_hole(self._last_ns, boottime_ns):
+            self._files = deque(product(channels, METRICS))
+        self._last_ns = boottime_ns
+        series, history_notes = await self._next_file(half_s)
+        return reading(charts, series, (*missing(channels, self._options.channels), *history_notes))
+
+    async def _next_file(self, within_s: float) -> tuple[tuple[TimeErrorSeries, ...], tuple[str, ...]]:
+        """The next file of the history, or a note why there is none: what the unit measures now counts without it."""
+        if not self._files:
+            return (), ()
+        channel, metric = self._files.popleft()
+        request = history(channel, metric)
+        try:
+            async with asyncio.timeout(within_s):
+                points = await self._session.read(request, parse_history, LARGEST_FILE)
+        except TimeoutError:
+            return (), (f"history: {self._session.device}: {request.label}: no whole file within {within_s:g} s",)
+        except SourceError as error:
+            return (), (f"history: {error}; nothing of it is kept",)
+        return ((TimeErrorSeries(self._name, channel, metric, points),) if points else ()), ()
+
+
+def is_hole(last_ns: int | None, now_ns: int) -> bool:
+    """Whether the unit measured for long while nobody read it."""
+    return last_ns is None or now_ns - last_ns > HOLE_NS
+
+
+def monitored(states: tuple[ChannelState, ...], wanted: tuple[Channel, ...] | None) -> list[Channel]:
+    """The channels that are wanted (None: all) and that the unit measures."""
+    return [
+        channel for channel in wanted or CHANNELS if any(state.monitored and state.is_of(channel) for state in states)
+    ]
+
+
+def missing(channels: list[Channel], wanted: tuple[Channel, ...] | None) -> tuple[str, ...]:
+    """What was asked for by name, or at all, and is not measured."""
+    absent = [channel for channel in wanted or () if channel not in channels]
+    if absent:
+        return (f"the unit does not monitor {', '.join(absent)}: switch it on there, or leave it out of channels",)
+    return () if channels else ("the unit monitors no channel that has a time error",)
+
+
+def reading(
+    charts: dict[tuple[Channel, Metric], Chart], series: tuple[TimeErrorSeries, ...], notes: tuple[str, ...]
+) -> WebReading:
+    """All of one poll together."""
+    time_errors = tuple(
+        TimeError(
+            channel=channel,
+            metric=metric,
+            value_ns=chart.newest.value_ns,
+            at_realtime_ns=chart.newest.at_realtime_ns,
+            reference=chart.reference,
+            status=chart.status,
+            alarm_threshold_ns=chart.alarm_threshold_ns,
+        )
+        for (channel, metric), chart in charts.items()
+        if chart.newest is not None
+    )
+    offsets = sorted({chart.newest.utc_offset_s for chart in charts.values() if chart.newest is not None})
+    if len(offsets) > 1:
+        notes += (f"the unit's channels disagree on TAI - UTC: {', '.join(map(str, offsets))} s",)
+    return WebReading(time_errors, offsets[0] if len(offsets) == 1 else None, series, notes)

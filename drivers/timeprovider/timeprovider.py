@@ -1,0 +1,206 @@
+"""Microchip TimeProvider grandmasters over SNMP and HTTPS: what a unit serves is data (profiles/), and this is the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+
+from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._grandmaster_reader import UnitReader
+from timesyncd.drivers.timeprovider._notifications import Notifications
+from timesyncd.drivers.timeprovider._policy import uses_factory_password
+from timesyncd.drivers.timeprovider._profiles import DEFAULT, Group, Profile, load_all
+from timesyncd.drivers.timeprovider._web import WebReader
+from timesyncd.drivers.timeprovider._web_options import WebOptions
+from timesyncd.drivers.timeprovider._web_part import WebPart, merged
+from timesyncd.errors import ConfigError, SourceError, Unreachable
+from timesyncd.sample import AlarmEvent, GrandmasterSample, Reading
+from timesyncd.sections import Port, Secret, Section, SnmpUser
+from timesyncd.snmp import Community, Credentials, Trap
+from timesyncd.snmp.credentials import user_of
+
+
+def _loadable(name: str) -> str:
+    try:
+        load_all([name])
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
+class TimeProviderOptions(Section):
+    """
+    SNMP with `community` (v2c) or `user` (v3), `https`, or both. `profiles`: shipped names, or paths of files; the first one that
+    knows a field fills it.
+    """
+
+    host: Annotated[str, Field(min_length=1)]
+    port: Port = 161
+    community: Secret | None = None
+    user: SnmpUser | None = None
+    https: WebOptions | None = None
+    state_interval_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    table_interval_s: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    inventory_interval_s: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
+    timeout_s: Annotated[float, Field(ge=2, le=60)] = 5.0
+    profiles: Annotated[tuple[Annotated[str, AfterValidator(_loadable)], ...], Field(min_length=1)] = DEFAULT
+
+    @model_validator(mode="after")
+    def _some_way_in(self) -> TimeProviderOptions:
+        if self.community is not None and self.user is not None:
+            raise ValueError("community and user: give one of them, SNMP v2c or v3")
+        if self.community is None and self.user is None and self.https is None:
+            raise ValueError("community (SNMP v2c), user (SNMP v3) or https: give at least one")
+        return self
+
+
+class TimeProvider:
+    """Reads a Microchip TimeProvider, and sets nothing on it."""
+
+    Options: ClassVar[type[BaseModel]] = TimeProviderOptions
+
+    def __init__(self, name: str, options: TimeProviderOptions, runtime_dir: Path) -> None:
+        """Raises ConfigError when a secret cannot be read or used, or a profile is not one any more."""
+        self.addresses = _literal(options.host)
+        self.notes = () if options.https is None else _notes(options.https)
+        self.timeout_s = options.timeout_s
+        self._name = name
+        self._host = options.host
+        self._interval_s = options.state_interval_s
+        # Units that start together are not polled together for ever: the first pause is another one for each.
+        self.poll_interval_s = max(1.0, self._interval_s * zlib.crc32(name.encode()) / 2**32)
+        self._has_polled = False
+        self._clocks = SystemClocks()
+        profiles = load_all(options.profiles)
+        self._notifications = Notifications(name, profiles)
+        credentials = _credentials(options)
+        self._snmp = None if credentials is None else _reader(name, options, credentials, profiles)
+        self._web = None if options.https is None else _web_part(name, options.host, options.https)
+
+    async def open(self) -> None:
+        """Finds out the unit's addresses and which profiles it serves."""
+        self.addresses = await _addresses(self._host)
+        if self._snmp is not None and self._web is None:  # beside HTTPS it is the poll that opens it, and may fail
+            await self._snmp.open()
+
+    async def poll(self) -> Sequence[Reading]:
+        """One sample, and what is new of the past. It fails where neither SNMP nor HTTPS has anything to say."""
+        if self._has_polled:
+            self.poll_interval_s = self._interval_s
+        self._has_polled = True
+        now_ns = self._clocks.boottime_ns()
+        # What is left of the time is the runner's, whose time-out would cost the whole poll.
+        until = asyncio.get_running_loop().time() + self.timeout_s * 0.8
+        if self._web is not None:
+            self._web.begin(now_ns)
+        sample, error = await self._read_snmp(now_ns, until)
+        if self._web is None:
+            if error is not None:
+                raise error
+            return [sample]
+        await self._web.finish(until)
+        reading = self._web.current(now_ns)
+        if error is not None and self._web.error is not None:  # what was read before is no answer
+            reading = None
+        if reading is None and (error is not None or self._snmp is None):
+            raise _both(error, self._web.error or Unreachable(f"{self._host}: https: no answer yet"))
+        return [merged(sample, reading, self._web.error), *self._web.take_series()]
+
+    async def _read_snmp(self, now_ns: int, until: float) -> tuple[GrandmasterSample, SourceError | None]:
+        nothing = GrandmasterSample(self._name, now_ns)
+        if self._snmp is None:
+            return nothing, None
+        try:
+            if not self._snmp.is_open:
+                await self._snmp.open()
+            said = await self._snmp.read(now_ns, until)
+        except SourceError as error:
+            self._snmp.close()
+            return replace(nothing, unknown=(f"snmp={error}",)), error
+        self._notifications.learn(said.profiles)
+        return assemble(self._name, now_ns, said.profiles, said.rows, said.notes), None
+
+    async def close(self) -> None:
+        if self._snmp is not None:
+            self._snmp.close()
+        if self._web is not None:
+            await self._web.close()
+
+    def alarm_event(self, trap: Trap) -> AlarmEvent | None:
+        return self._notifications.event(trap)
+
+    def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None:
+        return self._notifications.event_of_line(line, boottime_ns)
+
+    def hurry(self) -> None:
+        """HTTPS keeps its pace: a storm of traps must not become a storm of requests to a slow web interface."""
+        if self._snmp is not None:
+            self._snmp.hurry()
+
+
+def _credentials(options: TimeProviderOptions) -> Credentials | None:
+    """Raises ConfigError."""
+    if options.community is not None:
+        return Community(options.community.reveal().get_secret_value())
+    return None if options.user is None else user_of(options.user, "user")
+
+
+def _reader(
+    name: str, options: TimeProviderOptions, credentials: Credentials, profiles: Sequence[Profile]
+) -> UnitReader:
+    intervals_ns: dict[Group, int] = {
+        "state": _ns(options.state_interval_s),
+        "table": _ns(options.table_interval_s),
+        "inventory": _ns(options.inventory_interval_s),
+    }
+    # Two tries, each a tick or two late, must fit into timeout_s: our own error tells more than the runner's time-out.
+    try_s = options.timeout_s / 4
+    return UnitReader(name, (options.host, options.port), credentials, try_s, profiles, intervals_ns)
+
+
+def _web_part(name: str, host: str, options: WebOptions) -> WebPart:
+    return WebPart(WebReader(name, host, options), _ns(options.interval_s))
+
+
+def _notes(https: WebOptions) -> tuple[tuple[str, str], ...]:
+    """What the configuration itself is found wrong with. Raises ConfigError."""
+    notes = [("certificate-unchecked", warning) for warning in https.warnings]
+    if uses_factory_password(https.password.reveal()):
+        notes.append(("factory-password", f"the web account {https.username} still has the factory password"))
+    return tuple(notes)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * NS_PER_S)
+
+
+def _literal(host: str) -> frozenset[str]:
+    """An address counts from the start, so that what the unit sent before the first poll is known for its own."""
+    try:
+        return frozenset({str(ip_address(host))})
+    except ValueError:
+        return frozenset()
+
+
+async def _addresses(host: str) -> frozenset[str]:
+    """Raises Unreachable when it is a name that has none."""
+    if literal := _literal(host):
+        return literal
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(f"{host}: {error}") from error
+    return frozenset(str(address[0]) for *_, address in found)
+
+
+def _both(snmp: SourceError | None, https: SourceError) -> SourceError:
+    return https if snmp is None else type(snmp)(f"{snmp}; and https: {https}")

@@ -1,0 +1,19 @@
+"""A daemon's announcing part without its daemon: what it publishes, and what the web room is answered."""
+
+from __future__ import annotations
+
+from timesyncd.clocks import FakeClocks
+from timesyncd.config import Config
+from timesyncd.daemon.hub_service import FleetDesk
+from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.publisher import Announcer, Parts
+from timesyncd.daemon.web_view import WebView
+from timesyncd.messages.events import CloudEvents
+
+
+class Announcing:
+    def __init__(self, config: Config, view: NodeView, clocks: FakeClocks, parts: Parts | None = None) -> None:
+        parts = parts or Parts()
+        self.desk = FleetDesk(config.hub, config.node.name, Moment.read(clocks), alone=config.mqtt is None)
+        self.announcer = Announcer(config, view, self.desk, parts, clocks, CloudEvents(config.node.name, 1))
+        self.web = WebView(config, view, self.desk, self.announcer, parts, clocks)

@@ -1,0 +1,89 @@
+"""A simple world whose ranks measure what the controller of `auto` is fed with."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from timesyncd.training.policy.auto import Choice, Controller
+from timesyncd.training.policy.compression import TopK
+from timesyncd.training.policy.gain import cost
+from timesyncd.training.policy.policies import LocalSGD
+from timesyncd.training.policy.rows import Row
+from timesyncd.training.policy.schedule import ROWS_EVERY, ROWS_SELDOM
+from timesyncd.training.policy.text import parse
+
+MS = 1_000_000
+
+
+@dataclass
+class World:
+    """
+    A job whose steps compute for `compute_ms`, and whose averagings take `ratio` steps. `drift`: by how much the loss jumps at an averaging.
+    `noise`: relative standard deviation of all that is measured. `apart`: the gradients' dissimilarity; NaN: they leave it in doubt.
+    `slowed`: so many times as long BSP's steps compute, beside its transfers. `choosing`: and so many steps longer where they choose the largest elements.
+    """
+
+    ratio: float
+    drift: float = -0.03
+    noise: float = 0.0
+    compute_ms: float = 8.0
+    ranks: int = 4
+    loss: float = 2.0
+    says_loss: bool = True
+    apart: float = math.nan
+    slowed: float = 1.0
+    choosing: float = 0.5
+
+    def __post_init__(self) -> None:
+        self.controller = Controller()
+        self.random = random.Random(1)
+        self.text = "auto"
+        self.changes: list[tuple[int, Choice]] = []
+        self.step = 0
+
+    def _noisy(self, value: float) -> float:
+        return value * math.exp(self.noise * self.random.gauss(0, 1))
+
+    def rows(self) -> list[Row]:
+        strategy = parse(self.text)
+        policy = strategy.policy
+        is_top = isinstance(strategy.compression, TopK)
+        sent = cost(0.01, self.ranks) if is_top else 1 if strategy.compression is None else 0.5
+        transfer = self.ratio * self.compute_ms * sent
+        h, delay = (policy.h, policy.delay) if isinstance(policy, LocalSGD) else (1, 0)
+        slowed = 1.0 if isinstance(policy, LocalSGD) else self.slowed + self.choosing * is_top
+        waited = max(0.0, transfer - delay * self.compute_ms) / h
+        return [
+            Row(
+                step=self.step,
+                compute_ns=int(self._noisy(self.compute_ms * slowed) * MS),
+                wait_ns=int(self._noisy(waited) * MS),
+                transfer_ns=int(self._noisy(transfer) * MS) if isinstance(policy, LocalSGD) else None,
+                loss=self._noisy(self.loss) if self.says_loss else math.nan,
+                # Replicas that go on meanwhile are never averaged as they are: their loss rises in any case.
+                jump=self.drift + self.noise * self.random.gauss(0, 0.3) + 0.2 * (delay > 0) if h > 1 else math.nan,
+                dissimilarity=self.apart,
+            )
+            for _ in range(self.ranks)
+        ]
+
+    def run(self, steps: int, loss_factor: float = 0.99) -> World:
+        """The loss goes by the factor in eight steps."""
+        until = self.step + steps
+        while self.step < until:
+            choice = self.controller.look(self.rows())
+            if choice is not None:
+                self.changes.append((self.step, choice))
+                self.text = choice.text
+            passed = self.to_next_rows()
+            self.step += passed
+            self.loss *= loss_factor ** (passed / 8)
+        return self
+
+    def to_next_rows(self) -> int:
+        """They are exchanged in steps that synchronize, now and then."""
+        policy = parse(self.text).policy
+        h = policy.h if isinstance(policy, LocalSGD) else 1
+        return min(ROWS_SELDOM, h * math.ceil(ROWS_EVERY / h))

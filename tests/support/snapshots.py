@@ -1,0 +1,88 @@
+"""What a scrape of a daemon that has everything shows: a node, a hub, a store, a broker, from recorded states."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.driver import PollReport
+from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState, NodeAlignment
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState
+from timesyncd.metrics.exposition import Counters, Snapshot
+from timesyncd.metrics.fleet import FleetSnapshot, Lag
+
+RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
+NODE = NodeState.model_validate(RECORDED["nodes"][0])
+NOW_NS = NODE.published_realtime_ns
+
+HUB = HubState(
+    node="hub-a", incarnation=1, sequence=9, published_realtime_ns=NOW_NS, started_realtime_ns=NOW_NS - NS_PER_S, primary=True,
+    nodes_live=9_998, nodes_known=9_999, nodes_expected=10_000, missing=["trainer-31", "trainer-32"], jobs=1,
+)  # fmt: skip
+SUMMARY = FleetSummary(
+    published_realtime_ns=NOW_NS, nodes=9_999, statuses={"SYNCHRONIZED": 9_990, "HOLDOVER": 7, "UNKNOWN": 2},
+    grandmasters={"001122.fffe.334455": 9_000, "001122.fffe.334466": 997, "": 2}, worst=[],
+)  # fmt: skip
+ALIGNMENT = AlignmentState(
+    published_realtime_ns=NOW_NS, alignment_ns=48_636, growth_ppb=100_200, holds_for_ns=600 * NS_PER_S,
+    pair=["trainer-01", "trainer-02"], reason="",
+    nodes=[
+        NodeAlignment(node="trainer-31", status="UNKNOWN", bound_ns=None, reason="silent"),
+        *(NodeAlignment(node=f"trainer-{n:02}", status="SYNCHRONIZED", bound_ns=24_318 - n, reason="") for n in range(30)),
+    ],
+)  # fmt: skip
+
+
+def lag() -> Lag:
+    measured = Lag()
+    for lag_ns in (2_000_000, 2_000_000, 70_000_000, 90 * NS_PER_S, -1):
+        measured.note(NOW_NS, NOW_NS + lag_ns)
+    return measured
+
+
+def counted() -> Counters:
+    """Every counter at another number."""
+    return Counters(**{name: 17 + at for at, name in enumerate(Counters.__dataclass_fields__)})
+
+
+def full_unit() -> GrandmasterState:
+    """The recorded unit, and what it left out."""
+    unit = GrandmasterState.model_validate(RECORDED["grandmasters"][0])
+    return unit.model_copy(update={"phase_offset_ns": -12, "name": "gm-b"})
+
+
+def full_node() -> NodeState:
+    """The recorded node where UTC is known too."""
+    utc = BoundMessage(bound_ns=25_558, growth_ppb=50_186, reason="")
+    return NODE.model_copy(
+        update={"utc_status": "SYNCHRONIZED", "utc": utc, "utc_stat": utc, "topology": "hall-1/rack-12"}
+    )
+
+
+FULL = Snapshot(
+    node=NODE,
+    polls=[PollReport("ptp", 0, 310_000, None, 0), PollReport("gm-a", 0, 2 * NS_PER_S, "no answer", 3)],
+    grandmasters=[GrandmasterState.model_validate(item) for item in RECORDED["grandmasters"]],
+    jobs=[JobState.model_validate(item) for item in RECORDED["jobs"]],
+    findings=[FindingMessage.model_validate(item) for item in RECORDED["findings"]],
+    mqtt_connected=True,
+    counters=Counters(samples_total=17),
+)
+
+#: A value for every metric that there is.
+EVERYTHING = Snapshot(
+    node=full_node(),
+    polls=FULL.polls,
+    grandmasters=[*FULL.grandmasters, full_unit()],
+    jobs=[FULL.jobs[0].model_copy(update={"alignment_holds_for_ns": 600 * NS_PER_S})],
+    findings=FULL.findings,
+    mqtt_connected=True,
+    counters=counted(),
+    fleet=FleetSnapshot(HUB, SUMMARY, ALIGNMENT),
+    lag=lag(),
+    outbox_waiting=120,
+    store_waiting=40,
+)

@@ -1,0 +1,189 @@
+"""Recorded steps replayed: unchanged they take what they took, and under a remedy what arithmetic says."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from audit_lab import MS, job, late, noisy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timesyncd.audit.remedies import Gain, gains
+from timesyncd.audit.replay import overhead, replay, total_ns
+from timesyncd.audit.timeline import runs
+from timesyncd.jobs.recorded import Recording
+
+
+def by_name(recording: Recording, *stragglers: int) -> dict[str, Gain]:
+    return {gain.remedy.name: gain for gain in gains(runs(recording), stragglers)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    ranks=st.integers(2, 4),
+    transfers_ms=st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    marked=st.booleans(),
+)
+def test_unchanged_steps_take_what_they_took(seed: int, ranks: int, transfers_ms: list[int], marked: bool) -> None:
+    """Replaying what was recorded gives every step's recorded length on every rank, to the nanosecond."""
+    transfers = tuple(ms * MS for ms in transfers_ms)
+    recording = job(6, ranks, noisy(seed, 3 * MS), transfers, marked=marked)
+
+    (run,) = runs(recording)
+    times = replay([run])
+
+    for time_of_step, step in zip(times, run.steps, strict=True):
+        for rank in range(ranks):
+            mark = recording.step_mark(rank, step.key)
+            if mark is not None:
+                assert time_of_step.lengths_ns[rank] == mark.end_ns - mark.arrival_ns
+    first, last = recording.syncs[0], recording.syncs[-len(transfers)]
+    if not marked:
+        for rank in range(ranks):
+            took_ns = last.arrivals[rank].arrival_ns - first.arrivals[rank].arrival_ns
+            assert sum(one.lengths_ns[rank] for one in times) == took_ns
+
+
+def test_exposed_time_is_what_was_waited() -> None:
+    """Ten milliseconds of computing, 1 ms of transfer behind it, 0.3 ms of update: a step of 11.3 ms, of which 1 is exposed."""
+    times = replay(runs(job(transfers_ns=(2 * MS, 1 * MS))))
+
+    assert {one.lengths_ns for one in times} == {(11_300_000, 11_300_000)}
+    assert overhead(times) == pytest.approx(1 / 11.3)
+
+
+def test_without_its_straggler_a_job_runs_as_the_others_do() -> None:
+    """A rank that computes 5 ms longer: without it each step takes 5 ms less, which is what the others waited."""
+    gain = by_name(job(computing=late(1)), 1)["no_straggler"]
+
+    assert gain.step_saved_ns == 5 * MS
+    assert gain.gain == pytest.approx(5 / 16.3)
+
+
+def test_a_hidden_straggler_gains_nothing() -> None:
+    """A rank whose lateness lies behind a transfer that takes longer costs nothing, so its absence saves nothing."""
+    gain = by_name(job(computing=late(1, 1 * MS), transfers_ns=(20 * MS, 1 * MS)), 1)["no_straggler"]
+
+    assert gain.step_saved_ns is not None
+    assert 0 <= gain.step_saved_ns <= MS // 2 + 1
+
+
+def test_nobody_late_is_no_remedy() -> None:
+    """Without a straggler the remedy does not apply, and says why."""
+    gain = by_name(job())["no_straggler"]
+
+    assert (gain.gain, gain.reason) == (None, "no rank is persistently late")
+
+
+def test_local_steps_leave_out_the_synchronizations() -> None:
+    """With H = 4 three of four steps lose their exposed millisecond."""
+    gain = by_name(job(48))["local_steps_4"]
+
+    assert gain.step_saved_ns == round(0.75 * MS)
+
+
+def test_a_larger_batch_also_updates_less_often() -> None:
+    """Twice the batch: every second step loses its exposed millisecond and its update of 0.3 ms."""
+    gain = by_name(job(48))["larger_batch_2"]
+
+    assert gain.step_saved_ns == round(0.5 * 1.3 * MS)
+
+
+def test_a_phase_shift_takes_the_slow_transfers_away() -> None:
+    """Where another job doubles the last transfer half of the time, a shift saves that half."""
+    contended = [job(1, transfers_ns=(2 * MS, (2 if step % 2 else 1) * MS)) for step in range(2)]
+    slow = contended[1].syncs[-1].arrivals[0]
+    fast = contended[0].syncs[-1].arrivals[0]
+    assert slow.end_ns - fast.end_ns == MS
+
+    steady = by_name(job(48))["phase_shift"]
+
+    assert steady.gain == pytest.approx(0, abs=1e-9)
+
+
+def paused(period: int, ranks_apart: int) -> Recording:
+    """Each rank pauses for 30 ms every `period` steps, the second `ranks_apart` steps after the first."""
+    return job(60, computing=lambda rank, step: 10 * MS + (30 * MS if (step + rank * ranks_apart) % period == 5 else 0))
+
+
+def test_pauses_at_the_same_instant_count_once() -> None:
+    """Two ranks that each pause 30 ms at another step cost 60 ms a period; together they cost 30."""
+    apart = by_name(paused(20, 7))["pauses_together"]
+
+    assert apart.step_saved_ns == pytest.approx(30 * MS / 20, rel=0.05)
+
+
+def test_pauses_that_are_together_already_gain_nothing() -> None:
+    """What all ranks do in one step is the step's own work."""
+    together = by_name(paused(20, 0))["pauses_together"]
+
+    assert together.gain is None
+
+
+def waiting_for_rank_1(pause_ms: int) -> Recording:
+    """Rank 0 waits 40 ms for rank 1 in every step, and pauses in every twentieth."""
+
+    def computing(rank: int, step: int) -> int:
+        return 50 * MS if rank == 1 else 10 * MS + (pause_ms * MS if step % 20 == 5 else 0)
+
+    return job(60, computing=computing, transfers_ns=(MS,))
+
+
+def test_a_pause_moves_into_a_wait_that_is_as_long() -> None:
+    """A pause of 35 ms costs nothing where it is already hidden in a wait of 40, and one of 60 fits into none."""
+    hidden, too_long = by_name(waiting_for_rank_1(35)), by_name(waiting_for_rank_1(60))
+
+    assert hidden["slack_used"].step_saved_ns == 0
+    assert too_long["slack_used"].step_saved_ns == pytest.approx(0, abs=MS // 20)
+
+
+def test_a_pause_that_costs_moves_to_where_its_rank_waits() -> None:
+    """A pause of 20 ms where nobody has to be waited for moves into a later step, in which the rank waits 30 ms anyway."""
+
+    def computing(rank: int, step: int) -> int:
+        if rank == 1:
+            return (10 if step % 5 in (0, 2) else 40) * MS
+        return (10 + (20 if step % 20 == 5 else 0)) * MS
+
+    gain = by_name(job(60, computing=computing, transfers_ns=(MS,)))["slack_used"]
+
+    assert gain.step_saved_ns == 20 * MS // 20
+
+
+def test_the_gain_is_the_largest_first() -> None:
+    """In order of gain, and what does not apply last."""
+    found = gains(runs(job(48, computing=late(1))), [1])
+    values = [gain.gain for gain in found]
+
+    told = [value for value in values if value is not None]
+    assert told == sorted(told, reverse=True)
+    assert values[len(told) :] == [None] * (len(values) - len(told))
+
+
+def test_a_gap_cuts_a_run() -> None:
+    """A step of which a rank was not heard is left out, and what follows it is another run."""
+    found = runs(job(20, unheard=frozenset({(1, 7)})))
+
+    assert [[step.key for step in run.steps] for run in found] == [list(range(7)), list(range(8, 20))]
+
+
+def test_the_work_grows_with_the_number_of_parts_alone() -> None:
+    """Ten times the buckets take about ten times as long to replay, not a hundred times."""
+
+    def counted(buckets: int) -> float:
+        (run,) = runs(job(3, transfers_ns=(10_000,) * buckets))
+        begun = time.process_time()
+        replay([run])
+        return time.process_time() - begun
+
+    few = min(counted(200) for _ in range(3))
+    assert counted(2_000) < 60 * max(few, 1e-3)
+
+
+def test_nothing_recorded_gains_nothing() -> None:
+    """No run, no remedy."""
+    assert gains([], []) == []
+    assert total_ns([]) == 0
+    assert overhead([]) is None

@@ -1,0 +1,317 @@
+"""The report of a recorded job: who, where, how much, how sure, and that it says so where it does not know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from audit_lab import MS, job, late, noisy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema_rs import Draft202012Validator
+
+from timesyncd.audit import charts, export
+from timesyncd.audit.build import report
+from timesyncd.audit.headline import percent, span
+from timesyncd.audit.measured import measured
+from timesyncd.audit.output import summary, write
+from timesyncd.audit.report import Report
+from timesyncd.audit.sources import ranked
+from timesyncd.audit.stages import stages
+from timesyncd.errors import TimesyncdError
+from timesyncd.jobs.arrivals import Arrival, compare
+from timesyncd.jobs.recorded import Recording, Request
+
+
+def of(recording: Recording, before: Recording | None = None) -> Report:
+    return report(measured(recording), None if before is None else measured(before))
+
+
+def test_a_straggler_is_named_with_place_and_cost() -> None:
+    """5 ms in each step of rank 1, half of them before the first bucket: it is named, with what the others waited."""
+    found = of(job(200, 3, late(1, computing=noisy())))
+
+    (one,) = found.stragglers
+    assert (one.rank, one.verdict, one.last_share) == (1, "straggler", 1.0)
+    assert one.lateness_p50_ns == pytest.approx({"bucket 0": 2.5 * MS, "bucket 1": 5 * MS}[one.where], rel=0.1)
+    assert one.exposed_ns == pytest.approx(199 * 5 * MS, rel=0.05)
+    assert found.headline.startswith("Rank 1 on node-0 is persistently late: ")
+    assert (found.method, found.clock_bound_ns) == ("one_clock", 1_000)
+
+
+def test_alike_ranks_name_nobody() -> None:
+    """Ranks that differ by chance alone: the list is empty, and the sentence says so."""
+    found = of(job(200, 4, noisy()))
+
+    assert found.stragglers == []
+    assert found.headline.startswith("Synchronization costs ")
+    assert found.headline.endswith("no rank is persistently late.")
+
+
+def test_the_overhead_is_exposed_time_over_step_time() -> None:
+    """10 ms of computing, 1 of exposed transfer, 0.3 of update: 1 / 11.3."""
+    found = of(job(100))
+
+    assert found.sync_overhead == pytest.approx(1 / 11.3)
+    assert found.step_ns is not None and found.step_ns.value == pytest.approx(11_300_000)
+    assert [(wait.p50, wait.total) for wait in found.wait_ns] == [(0, 0), (0, 0)]
+    assert found.own_overhead == pytest.approx(100 * 2_000 / (99 * 11_300_000))
+    assert found.steps == 100
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), ranks=st.integers(1, 4), buckets=st.integers(1, 4))
+def test_the_sources_are_all_exposed_time(seed: int, ranks: int, buckets: int) -> None:
+    """What the sources cost adds up to the exposed time of all ranks, and no moment counts twice."""
+    recording = job(8, ranks, noisy(seed, 3 * MS), (2 * MS,) * buckets)
+    now = measured(recording)
+
+    found = ranked(now)
+
+    assert sum(source.exposed_ns for source in found) == now.exposed_ns
+    assert [source.exposed_ns for source in found] == sorted((s.exposed_ns for s in found), reverse=True)
+    assert sum(source.share for source in found) == pytest.approx(1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), ranks=st.integers(1, 4), buckets=st.integers(1, 4), marked=st.booleans())
+def test_the_stages_are_the_step(seed: int, ranks: int, buckets: int, marked: bool) -> None:
+    """What the stages add makes up the whole time of the slowest rank's steps, and nothing is taken away."""
+    recording = job(8, ranks, noisy(seed, 3 * MS), (2 * MS,) * buckets, marked=marked)
+    now = measured(recording)
+    whole = [cost for cost in now.costs if len(cost.ranks) == ranks]
+
+    found = stages(now)
+
+    slowest_ns = [max(rank.elapsed_ns for rank in cost.ranks.values()) for cost in whole]
+    assert sum(stage.cost_ns for stage in found) == pytest.approx(sum(slowest_ns) / len(whole), abs=len(found))
+    assert all(stage.cost_ns >= 0 for stage in found)
+    assert sum(stage.share for stage in found) == pytest.approx(1)
+
+
+def test_a_stage_names_who_is_slow_in_it() -> None:
+    """10 ms of computing, 5 more on rank 1, half before a bucket that is hidden: who stands out, and where, is told."""
+    found = of(job(200, 3, late(1))).stages
+
+    assert [(stage.where, stage.stage, round(stage.cost_ns / MS, 1), stage.rank) for stage in found] == [
+        ("bucket 0", "compute", 9.5, None),
+        ("bucket 0", "synchronize", 0, None),
+        ("bucket 1", "compute", 5.5, 1),
+        ("bucket 1", "synchronize", 1.0, None),
+        ("", "update", 0.3, None),
+    ]
+
+
+def test_ranks_that_are_alike_lead_no_stage() -> None:
+    """By chance now one is the slowest, now another; of ranks that are the same nobody is."""
+    for recording in (job(200, 4, noisy()), job(200, 4)):
+        assert {stage.rank for stage in of(recording).stages} == {None}
+
+
+def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> None:
+    """Steps that are not measured are no source, and a request within a collective is one moment, which is the request's."""
+    whole = job(30, transfers_ns=(4 * MS,), unheard=frozenset((1, step) for step in range(20, 30)))
+    asked = [
+        Request(sync.step, sync.arrivals[0].begin_ns + MS, sync.arrivals[0].end_ns - MS) for sync in whole.syncs[5:15]
+    ]
+    gone = {0: [mark for mark in whole.steps[0] if mark.step % 3], 1: whole.steps[1]}
+    now = measured(replace(whole, steps=gone, requests={0: asked}))
+    found = ranked(now)
+
+    assert sum(source.exposed_ns for source in found) == now.exposed_ns
+    assert [source.exposed_ns for source in found if source.cause == "request"] == [10 * 2 * MS]
+
+
+def test_waiting_is_laid_to_the_last_rank() -> None:
+    """Rank 1 computes 5 ms longer: the others' 5 ms are waiting for it, the millisecond behind is transfer."""
+    found = of(job(100, computing=late(1), transfers_ns=(MS,)))
+    by_cause = {source.cause: source for source in found.sources}
+
+    assert (by_cause["wait"].rank, by_cause["wait"].where) == (1, "bucket 0")
+    assert by_cause["wait"].exposed_ns == 99 * 5 * MS
+    assert by_cause["transfer"].exposed_ns == 99 * 2 * MS
+    assert sum(source.overhead for source in found.sources) == pytest.approx(found.sync_overhead)
+
+
+def test_a_lateness_within_the_clocks_error_is_inconclusive() -> None:
+    """2 ms late on clocks that are only known to 5 ms each, behind transfers that tell no more: nobody is called a straggler."""
+    clocks, errors = {0: 0, 1: 0}, {0: 5 * MS, 1: 5 * MS}
+    found = of(job(100, 2, late(1, 2 * MS), (40 * MS,), clocks_ahead_ns=clocks, errors_ns=errors))
+
+    assert [(one.rank, one.verdict) for one in found.stragglers] == [(1, "inconclusive")]
+    assert (found.method, found.clock_bound_ns) == ("clocks", 10_001_000)
+    assert {source.rank for source in found.sources} == {None}
+    assert "by less than the clocks can tell" in found.headline
+    assert next(remedy for remedy in found.remedies if remedy.name == "no_straggler").gain is None
+
+
+def test_without_trusted_clocks_the_ends_align_the_ranks() -> None:
+    """Two nodes whose clocks are 3 s apart, and no bound: the straggler is found by the collectives' ends, and that is said."""
+    found = of(job(200, computing=late(1, computing=noisy()), clocks_ahead_ns={0: 0, 1: 3_000 * MS}))
+
+    assert (found.method, [one.rank for one in found.stragglers]) == ("ends", [1])
+    assert found.sync_overhead == pytest.approx(6 / 16.3 * 0.5 + 1 / 16.3 * 0.5, rel=0.1)
+    assert any("aligned on the ends" in note for note in found.notes)
+    gain = next(remedy for remedy in found.remedies if remedy.name == "no_straggler")
+    assert gain.step_saved_ns == pytest.approx(5 * MS, rel=0.15)
+
+
+def test_clocks_that_do_not_compare_name_nobody() -> None:
+    """A rank whose clock was stepped all the time: durations hold, lateness is unknown, and nothing is replayed."""
+    recording = job(50)
+    syncs = []
+    for sync in recording.syncs:
+        arrivals = {rank: replace(arrival, clock=None if rank else "clock") for rank, arrival in sync.arrivals.items()}
+        syncs.append(replace(sync, arrivals=arrivals, comparison=compare(arrivals)))
+    found = of(replace(recording, syncs=syncs))
+
+    assert (found.method, found.stragglers, found.remedies, found.clock_bound_ns) == (None, [], [], None)
+    assert [wait.p50 for wait in found.wait_ns] == [None, None]
+    assert {source.cause for source in found.sources} <= {"undivided"}
+    assert found.sync_overhead is not None
+    assert "do not compare" in found.headline
+
+
+def test_a_rank_that_is_not_recorded_is_missed() -> None:
+    """One node's ranks alone: durations, and the word that the others' marks are elsewhere."""
+    recording = job(50, unheard=frozenset((1, step) for step in range(50)))
+    found = of(replace(recording, ranks={0: recording.ranks[0]}, steps={0: recording.steps[0]}))
+
+    assert (found.method, found.stragglers) == (None, [])
+    assert found.headline.endswith("of 2 ranks 1 are recorded here, so nobody can be named.")
+    assert any("put the *.marks of all nodes into one folder" in note for note in found.notes)
+
+
+def test_a_node_s_missing_file_still_makes_a_page(tmp_path: Path) -> None:
+    """Two of three ranks are recorded, and compare: the page is made of what is there."""
+    recording = job(50, 3, late(1), unheard=frozenset((2, step) for step in range(50)))
+    two = {rank: recording.steps[rank] for rank in (0, 1)}
+    syncs = [replace(sync, comparison=compare(sync.arrivals)) for sync in recording.syncs]
+    now = measured(replace(recording, syncs=syncs, steps=two))
+    now = replace(now, attribution=replace(now.attribution, syncs=syncs))
+
+    assert "rank 2" not in (charts.typical_step(now, [0, 1, 2]) or "")
+    assert "rank 1" in (charts.lateness(now, [0, 1, 2]) or "")
+
+
+def test_marks_that_are_a_step_apart_name_nobody() -> None:
+    """On one clock it is certain that nobody waited there: a note says so, and the headline no word of clocks."""
+    whole = job(60)
+    apart = []
+    for sync in whole.syncs:
+        moved = {rank: _later(each, 14 * MS * rank) for rank, each in sync.arrivals.items()}
+        apart.append(replace(sync, arrivals=moved, comparison=compare(moved)))
+    found = of(replace(whole, syncs=apart))
+
+    assert (found.stragglers, found.method) == ([], None)
+    assert found.headline.endswith("the ranks do not compare, so nobody can be named.")
+    assert any(note.startswith("118 synchronizations were no wait for all ranks") for note in found.notes)
+    assert not any("clocks do not compare" in note for note in found.notes)
+
+
+def _later(one: Arrival, by_ns: int) -> Arrival:
+    return replace(one, arrival_ns=one.arrival_ns + by_ns, begin_ns=one.begin_ns + by_ns, end_ns=one.end_ns + by_ns)
+
+
+def test_a_short_recording_s_straggler_is_told_with_care() -> None:
+    """3 s of steps name a straggler, with the note that a moment's load looks like that; 20 s name it without."""
+    short, long = of(job(200, computing=late(1))), of(job(1_300, computing=late(1)))
+
+    assert [bool(found.stragglers) for found in (short, long)] == [True, True]
+    assert [any("Record longer" in note for note in found.notes) for found in (short, long)] == [True, False]
+
+
+def test_one_rank_has_nothing_to_compare() -> None:
+    """A single process: its own times, and the sentence that there is nobody to wait for."""
+    found = of(job(50, ranks=1))
+
+    assert (found.world_size, found.stragglers, found.remedies) == (1, [], [])
+    assert "nothing to compare" in found.headline
+
+
+def test_nothing_whole_is_said() -> None:
+    """A recording of one step without an end: no overhead, no guess."""
+    recording = job(1, marked=False)
+    found = of(recording)
+
+    assert (found.sync_overhead, found.step_ns) == (None, None)
+    assert "nothing can be said" in found.headline
+
+
+def test_the_report_is_what_its_schema_says() -> None:
+    """A reader that knows the published schema alone understands every report."""
+    validator = Draft202012Validator(json.loads(export.document()))
+    reports = [of(job(120, 3, late(1)), job(120, 3)), of(job(1, marked=False)), of(job(5, ranks=1))]
+
+    for found in reports:
+        assert [error.message for error in validator.iter_errors(json.loads(found.model_dump_json()))] == []
+
+
+def test_the_committed_schema_is_exported() -> None:
+    """schemas/audit_report.json equals its export; `make schemas` makes it so."""
+    assert files("timesyncd.schemas").joinpath(export.NAME).read_text() == export.document()
+
+
+def test_faster_is_told_with_its_interval() -> None:
+    """A job without its straggler takes less: the ratio's interval lies below 1 and holds the true ratio."""
+    found = of(job(400, computing=noisy(2)), job(400, computing=late(1, computing=noisy(3)))).before_after
+
+    assert found is not None and found.verdict == "faster"
+    ratio = found.step_ratio
+    assert ratio.low is not None and ratio.high is not None
+    assert ratio.low < ratio.value < ratio.high < 1
+    assert ratio.value == pytest.approx(11.4 / 16.4, rel=0.02)
+
+
+def test_no_change_is_no_difference() -> None:
+    """The same job, another day: no difference is claimed."""
+    found = of(job(400, computing=noisy(2)), job(400, computing=noisy(3))).before_after
+
+    assert found is not None and found.verdict == "no_difference"
+    assert found.sentence.startswith("No difference")
+
+
+def test_few_steps_are_no_certainty() -> None:
+    """With thirty steps the change is told, and that nobody knows how sure it is."""
+    found = of(job(30), job(30, computing=late(1))).before_after
+
+    assert found is not None and found.verdict == "too_few_steps"
+    assert (found.step_ratio.low, found.step_ratio.high) == (None, None)
+    assert "too few" in found.sentence
+
+
+def test_the_page_and_the_file_are_written(tmp_path: Path) -> None:
+    """report.html loads nothing from anywhere; report.json is the report; the summary begins with the sentence."""
+    found = write(job(120, computing=late(1)), tmp_path / "out", job(120))
+    page = (tmp_path / "out" / "report.html").read_text()
+
+    assert Report.model_validate_json((tmp_path / "out" / "report.json").read_text()) == found
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
+    assert found.headline in page.replace("&#39;", "'")
+    assert not [word for word in ("src=", "@import", "url(http", "<script", "<link") if word in page]
+    assert summary(found, tmp_path)[0] == found.headline
+
+
+def test_names_are_shown_as_text(tmp_path: Path) -> None:
+    """A job or a node may be called anything, also something that a browser would obey."""
+    recording = replace(job(30), job="<script>alert(1)</script>")
+    write(recording, tmp_path)
+
+    assert "<script>" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    """Where the report cannot be written, the line names the file."""
+    (tmp_path / "out").write_text("in the way")
+
+    with pytest.raises(TimesyncdError, match="report.json: cannot be written"):
+        write(job(3), tmp_path / "out")
+
+
+def test_figures_are_short_and_never_a_false_nothing() -> None:
+    """Three digits of a time, and a share that is not 0 is not shown as 0."""
+    assert [span(ns) for ns in (0, 999, 4_830_000, 1.5e9)] == ["0 ns", "999 ns", "4.83 ms", "1.5 s"]
+    assert [percent(ratio) for ratio in (0, 0.0000123, 0.1234)] == ["0.0 %", "0.001 %", "12.3 %"]

@@ -1,0 +1,141 @@
+"""`timesyncd audit`: of a recording, of a running job, before and after; and what a browser shows of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from audit_lab import MS, job, late, noisy
+from chromium import opened
+
+from timesyncd.__main__ import main
+from timesyncd.cli import _audit
+from timesyncd.jobs.recorded import Recording
+from timesyncd.jobs.recording import RecordingMessage
+
+
+def saved(path: Path, recording: Recording) -> Path:
+    path.write_text(RecordingMessage.of(recording).model_dump_json())
+    return path
+
+
+@contextmanager
+def daemon(answers: dict[str, Any]) -> Iterator[str]:
+    """Answers as the HTTP API does."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told = answers.get(self.path)
+            body = json.dumps({"error": "there is none"} if told is None else told).encode()
+            self.send_response(404 if told is None else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence first, then where the report is; both files are there."""
+    path = saved(tmp_path / "now.json", job(60, computing=late(1)))
+
+    assert main(["audit", "--record", str(path), "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert lines[0].startswith("Rank 1 on node-0 is persistently late")
+    assert lines[-1] == f"Report: {tmp_path / 'out' / 'report.html'}"
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
+
+
+def test_json_is_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints report.json and nothing else."""
+    path = saved(tmp_path / "now.json", job(60))
+
+    assert main(["audit", "--record", str(path), "--before", str(path), "--out", str(tmp_path), "--json"]) == 0
+    told = capsys.readouterr().out
+
+    assert told == (tmp_path / "report.json").read_text()
+    assert json.loads(told)["before_after"]["step_ratio"]["value"] == 1
+
+
+def test_a_running_job_is_asked_for_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its name: the hub's pages make one recording, which is kept for a later comparison."""
+    whole = RecordingMessage.of(job(60, computing=late(1)))
+    first = {"syncs": whole.syncs[:60], "steps": whole.steps[:50], "next_step": 30}
+    rest = {"syncs": whole.syncs[60:], "steps": whole.steps[50:]}
+    jobs = [{"job_id": "0f3a", "job": "train", "published_realtime_ns": 2}]
+    window = "/api/v1/jobs/0f3a/window?limit=1000"
+    answers = {
+        "/api/v1/jobs?limit=1000": {"items": jobs, "next": None},
+        window: json.loads(whole.model_copy(update=first).model_dump_json()),
+        f"{window}&from_step=30": json.loads(whole.model_copy(update=rest).model_dump_json()),
+    }
+
+    with daemon(answers) as url:
+        assert main(["audit", "--job", "train", "--url", url, "--out", str(tmp_path)]) == 0
+        assert main(["audit", "--job", "eval", "--url", url, "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+
+    assert RecordingMessage.model_validate_json((tmp_path / "recording.json").read_text()) == whole
+    assert told.err == f"timesyncd: {url}: there is no job 'eval'; there are: train\n"
+
+
+@pytest.mark.parametrize("told", [{"items": [], "next": None}, {"items": [{}], "next": None}, [], {"no": "api"}])
+def test_an_answer_that_is_none_is_one_line(told: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever answers there, it is said in one line."""
+    with daemon({"/api/v1/jobs?limit=1000": told}) as url:
+        assert main(["audit", "--job", "train", "--url", url, "--out", str(tmp_path)]) in (1, 2)
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["audit", "--record", "x"], ["run-audit", "--", "true"]])
+def test_without_the_extra_it_is_named(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a charting library: which extra is missing, and 2; the script is not started."""
+    monkeypatch.setattr(_audit, "_EXTRA", ("no_such_library",))
+
+    assert main(command) == 2
+    assert "pip install 'timesyncd[audit]'" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(300)
+async def test_a_browser_shows_the_sentence_first(tmp_path: Path) -> None:
+    """In a real browser: the sentence is on top, every plot is drawn, and nothing is complained of nor fetched."""
+    path = saved(tmp_path / "now.json", job(200, 3, late(1, computing=noisy())))
+    before = saved(tmp_path / "before.json", job(200, 3, late(1, 8 * MS, noisy(2))))
+    main(["audit", "--record", str(path), "--before", str(before), "--out", str(tmp_path)])
+
+    async with opened((tmp_path / "report.html").as_uri()) as page:
+        shown = str(await page.text("headline"))
+        sizes = await page.evaluate(
+            "[...document.querySelectorAll('figure svg')].map(e => e.getBoundingClientRect().width)"
+        )
+        top = await page.evaluate("document.querySelector('#headline p').getBoundingClientRect().bottom")
+        fetched = await page.evaluate("performance.getEntriesByType('resource').length")
+        wide = await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        complaints = page.complaints
+
+    assert shown.startswith("Rank 1 on node-0 is persistently late")
+    assert len(sizes) == 5
+    assert min(sizes) > 500
+    assert top < 300
+    assert (fetched, wide, complaints) == (0, True, [])

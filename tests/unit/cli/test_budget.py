@@ -1,0 +1,227 @@
+"""The budget: each term named and described, sums that are sums, and what stands where something is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from samples import nth
+
+from timesyncd.bound import ErrorBound, Reason
+from timesyncd.cli.budget import (
+    RATES,
+    TERMS,
+    as_json,
+    growth_lines,
+    node_forecast,
+    now_lines,
+    part_taken,
+    reference_lines,
+    term_lines,
+)
+from timesyncd.clocks import NS_PER_S
+from timesyncd.ipc import clock_segment
+from timesyncd.messages.node import BoundMessage, NodeState, bound_fields
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.source_settings import SourceSettings
+from timesyncd.sample import ClockSample, PhcSample
+
+SAMPLES = 600
+
+
+def sampled(**changes: Any) -> ErrorBound:
+    """What some minutes of samples of one source make, with hardware stamps where `clock` says so."""
+    settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=50))
+    ensemble = Ensemble({"ptp": settings, "phc": settings})
+    bound = None
+    for index in range(SAMPLES):
+        sample = nth(index, offset_ns=index % 7, frequency_ppb=-20, **changes)
+        if sample.clock != "realtime":
+            ensemble.accept(_phc(sample))
+        bound = ensemble.accept(sample).bound or bound
+    held = ensemble.hold("ptp", sample.as_of_ns + NS_PER_S, -20)
+    assert bound is not None
+    return held or bound
+
+
+def _phc(sample: ClockSample) -> PhcSample:
+    return PhcSample(
+        "phc", sample.clock, sample.as_of_ns, sample.real_minus_boot_ns, -37 * NS_PER_S + 90, 600, "extended", -20, -20
+    )
+
+
+def state(bound: ErrorBound, **changes: Any) -> NodeState:
+    known = {
+        "node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": NS_PER_S, "boot_id": "b",
+        "time_namespace": 0, "status": bound.gm_status.name, "utc_status": bound.utc_status.name, "since_realtime_ns": 1,
+    }  # fmt: skip
+    return NodeState.model_validate(known | bound_fields(bound) | changes)
+
+
+SOFTWARE = sampled()
+HARDWARE = sampled(clock="phc:0", ptp_timescale=True, time_traceable=True, current_utc_offset_s=37)
+TOLD = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
+
+
+def test_every_term_and_rate_is_described() -> None:
+    """Whatever the model makes a bound of, people are told what it is; and nothing is described that does not exist."""
+    made = {name for bound in (SOFTWARE, HARDWARE) for name in (*bound.terms, *bound.stat_terms)}
+    rates = {name for bound in (SOFTWARE, HARDWARE) for name in bound.rates}
+
+    assert set(clock_segment.TERMS) <= set(TERMS)
+    assert made | set(clock_segment.TERMS) == set(TERMS)
+    assert rates == set(RATES)
+
+
+@pytest.mark.parametrize("bound", [SOFTWARE, HARDWARE])
+def test_the_terms_add_up(bound: ErrorBound) -> None:
+    """The column of each kind sums to the bound against the parent that stands below it."""
+    lines, (parent, *_) = term_lines(state(bound)), reference_lines(state(bound))
+
+    assert sum(line.hard_ns or 0 for line in lines) == parent.hard_ns == bound.parent_hard.bound_ns
+    assert sum(line.stat_ns or 0 for line in lines) == parent.stat_ns == bound.parent_stat.bound_ns
+
+
+def named(lines: list[Any]) -> dict[str, tuple[int | None, int | None]]:
+    return {line.name: (line.hard_ns, line.stat_ns) for line in lines}
+
+
+def test_what_lies_between_the_references_is_told() -> None:
+    """Parent + boundary clocks = grandmaster; grandmaster + its own error = UTC, in both columns."""
+    found = named(reference_lines(state(sampled(steps_removed=3, **TOLD), sources=[source("ptp", 10, "ptp")])))
+    parent, clocks, gm, own, utc = found.values()
+
+    assert list(found) == ["parent", "boundary clocks", "grandmaster", "grandmaster's own", "UTC"]
+    assert (clocks, own) == ((100, 100), (100, 100))
+    assert [a + b for a, b in zip(parent, clocks, strict=True)] == list(gm)  # type: ignore[operator]
+    assert [a + b for a, b in zip(gm, own, strict=True)] == list(utc)  # type: ignore[operator]
+
+
+def test_an_unknown_reference_says_why() -> None:
+    """No number, and the reason beside it; what is known stays."""
+    *_, utc = reference_lines(state(SOFTWARE))
+
+    assert (utc.what, utc.hard_ns, utc.stat_ns) == (Reason.ARBITRARY_TIMESCALE.text, None, None)
+
+
+def test_the_bounds_now_have_grown() -> None:
+    """By their own growth over the age; nothing of a clock that is disrupted or void."""
+    parent, *_ = now_lines(state(SOFTWARE))
+    gone = [now_lines(state(SOFTWARE, status=status, utc_status=status)) for status in ("DISRUPTED", "UNKNOWN")]
+
+    assert (parent.hard_ns, parent.stat_ns) == (SOFTWARE.parent_hard.at(NS_PER_S), SOFTWARE.parent_stat.at(NS_PER_S))
+    assert [line.hard_ns for lines in gone for line in lines] == [None] * 6
+
+
+def test_the_parent_is_known_where_the_grandmaster_is_not() -> None:
+    """Behind boundary clocks of unknown error, until the sample is void."""
+    unknown = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN.text)
+    node = state(SOFTWARE, status="UNKNOWN", gm=unknown)
+    parent, gm, _ = now_lines(node)
+    void, *_ = now_lines(node.model_copy(update={"age_ns": node.void_after_ns}))
+
+    assert (parent.hard_ns, gm.hard_ns, gm.what) == (SOFTWARE.parent_hard.at(NS_PER_S), None, unknown.reason)
+    assert void.hard_ns is None
+
+
+def test_the_growth_is_told_by_its_rates() -> None:
+    """Each rate under its name, and the sum of each reference that is known."""
+    lines = named(growth_lines(state(HARDWARE)))
+    rates = [hard for name, (hard, _) in lines.items() if name in RATES]
+
+    assert sum(filter(None, rates)) == HARDWARE.parent_hard.growth_ppb == (lines["parent"][0])
+    assert lines["parent"][1] == HARDWARE.parent_stat.growth_ppb
+    assert "UTC" in lines and "UTC" not in named(growth_lines(state(SOFTWARE)))
+
+
+def test_the_forecast_is_that_of_the_bound_that_is_told_first() -> None:
+    """The grandmaster's; none while the clock has no bound."""
+    node = state(SOFTWARE)
+    found = node_forecast(node)
+
+    assert found is not None and node.gm is not None
+    assert found.void_in_ns == node.void_after_ns - NS_PER_S
+    assert node_forecast(node.model_copy(update={"status": "DISRUPTED"})) is None
+
+
+def source(name: str, bound_ns: int | None, kind: str = "utc", age_ns: int = 1) -> dict[str, Any]:
+    utc = {"bound_ns": bound_ns, "growth_ppb": 1, "reason": ""}
+    return {"name": name, "driver": "d", "reachable": True, "kind": kind, "utc": utc, "age_ns": age_ns}
+
+
+def test_where_several_know_utc_each_has_its_part() -> None:
+    """A falseticker is called so; what is void or knows nothing takes no part; without a majority all are contradicted."""
+    sources = [source("a", 10), source("b", 10), source("c", 99), source("d", None), source("e", 10, age_ns=10**12)]
+    node = state(SOFTWARE, sources=sources, falsetickers=["c"])
+    contradicted = node.model_copy(update={"falsetickers": [], "sources_contradict": True})
+
+    assert [part_taken(each, node) for each in node.sources] == ["takes part", "takes part", "FALSETICKER", "", ""]
+    assert part_taken(node.sources[0], contradicted) == "CONTRADICTED"
+    assert part_taken(node.sources[0], node.model_copy(update={"sources": node.sources[:1]})) == ""
+
+
+def test_what_several_sources_leave_is_no_sum() -> None:
+    """Then UTC is not told as the grandmaster's bound and more, but as it is now."""
+    node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=[source("a", 10), source("b", 10)])
+
+    assert [line.name for line in reference_lines(node)] == ["parent", "grandmaster"]
+    assert now_lines(node)[-1].what == "what 2 sources leave"
+
+
+def test_where_another_source_alone_knows_utc_it_is_no_sum() -> None:
+    """NTP's word on UTC says nothing of the grandmaster, be it narrower or wider; so it is told whose word it is."""
+    utc = BoundMessage(bound_ns=10, growth_ppb=1, reason="")
+    node = state(SOFTWARE, utc=utc, utc_status="SYNCHRONIZED", sources=[source("ptp", None, "ptp"), source("ntp", 10)])
+    lines = reference_lines(node)
+
+    assert [line.name for line in lines] == ["parent", "grandmaster", "UTC"]
+    assert [lines[-1].what, now_lines(node)[-1].what] == ["from ntp"] * 2
+
+
+def test_no_error_of_the_grandmaster_is_negative() -> None:
+    """A bound of UTC that is narrower than the grandmaster's is none of its making."""
+    utc = BoundMessage(bound_ns=10, growth_ppb=1, reason="")
+    node = state(SOFTWARE, utc=utc, utc_status="SYNCHRONIZED", sources=[source("ptp", 10, "ptp")])
+
+    assert "grandmaster's own" not in named(reference_lines(node))
+
+
+def test_a_term_of_a_newer_daemon_is_shown() -> None:
+    """Under its own name, with no words of ours."""
+    *_, last = term_lines(state(replace(SOFTWARE, terms=SOFTWARE.terms | {"moon": 5})))
+
+    assert (last.name, last.what, last.hard_ns) == ("moon", "of a newer timesyncd", 5)
+
+
+def test_json_holds_all_of_it() -> None:
+    """Raw nanoseconds under the names of the tables."""
+    told: Any = as_json(state(HARDWARE, age_ns=0))
+
+    reading = told["terms"]["phc_reading"]
+
+    assert reading == {"what": TERMS["phc_reading"], "hard_ns": reading["hard_ns"], "stat_ns": reading["hard_ns"]}
+    assert reading["hard_ns"] >= 300
+    assert told["now"]["grandmaster"]["hard_ns"] == HARDWARE.gm_hard.bound_ns
+    assert told["forecast"]["leaves"][0].keys() == {"limit_ns", "in_ns"}
+
+
+def test_a_node_that_ntp_keeps_is_forecast_against_utc() -> None:
+    """It knows UTC and no grandmaster: its UTC bound is the one that is told first."""
+    nothing = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text}
+    utc = {"bound_ns": 400_000, "growth_ppb": 51_000, "reason": ""}
+    alone = {
+        "parent": nothing,
+        "gm": nothing,
+        "utc": utc,
+        "status": "UNKNOWN",
+        "utc_status": "SYNCHRONIZED",
+        "terms": {},
+    }
+    node = state(SOFTWARE, **alone, sources=[source("ntp", 400_000), source("kernel", None, "kernel")])
+    with_ptp = node.model_copy(update={"sources": [*node.sources, node.sources[0].model_copy(update={"kind": "ptp"})]})
+
+    assert (node.knows_utc_alone, node.main_status, node.main_bound) == (True, "SYNCHRONIZED", node.utc)
+    assert (with_ptp.knows_utc_alone, with_ptp.main_status) == (False, "UNKNOWN")
+    assert node_forecast(node) is not None

@@ -1,0 +1,25 @@
+"""One question to a daemon over HTTP."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from timesyncd.client import api
+from timesyncd.errors import Unreachable
+
+
+@pytest.mark.parametrize("patience_s", [0.05, 60.0])
+def test_who_does_not_answer_is_told_the_same_way(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
+    """Whether the waiting or the socket gives up first."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        where = f"http://127.0.0.1:{mute.getsockname()[1]}/"
+        outcome = api._outcome
+
+        def in_a_moment(url: str, token: str | None, within_s: float, trusted: None) -> object:
+            return outcome(url, token, within_s if patience_s < 1 else 0.05, trusted)
+
+        monkeypatch.setattr(api, "_outcome", in_a_moment)
+        with pytest.raises(Unreachable, match=f"^{where}: no answer within "):
+            api.fetch(where, None, patience_s)

@@ -1,0 +1,217 @@
+"""The barrier: who decides, who holds, and that no two views of the ranks can hang a job. Threads are the ranks."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rank_views import APART, MS, ONE_CLOCK, PLAN, VIEWS, Ranks
+
+from timesyncd.bound import Reason
+from timesyncd.client import barrier as client_barrier
+from timesyncd.client.barrier import MAX_HOLD_NS, PLAIN, Verdict, after_hold, hold_until, why_plain, without_hold
+from timesyncd.client.barrier_part import Barrier
+from timesyncd.ipc.job_datagram import Plan, Signals
+
+#: Views with which a rank does not hold.
+DISTRUST = ("no daemon", "clock unknown", "signals raise", "all raises")
+
+
+@pytest.mark.parametrize("view", ["timed", "one clock"])
+def test_all_ranks_are_released_at_one_instant(tmp_path: Path, view: str) -> None:
+    """Clocks that are known well enough, or one clock without any PTP: nobody goes on before the instant."""
+    patient = replace(VIEWS[view], plan=replace(PLAN, slack_ns=600 * MS))
+    ranks = Ranks(tmp_path, [patient] * 3)
+    before_ns = time.time_ns()
+    ranks.run(1)
+
+    assert [(v.mode, v.on_time, v.reason) for (v,) in ranks.verdicts] == [("timed", True, "")] * 3
+    assert all(v.lateness_ns is not None and v.lateness_ns >= 0 for (v,) in ranks.verdicts)
+    assert min(ranks.released_ns) >= before_ns + 601 * MS
+
+
+def test_the_verdict_carries_the_own_clocks_bound(tmp_path: Path) -> None:
+    """On a clock of its own a rank's release is known to its gm bound; on a shared one to a reading's granularity."""
+    own, shared = Ranks(tmp_path / "own", [VIEWS["timed"]]), Ranks(tmp_path / "shared", [VIEWS["one clock"]])
+    own.run(1)
+    shared.run(1)
+
+    assert own.verdicts[0][0].bound_ns in (40_000, 40_001)
+    assert shared.verdicts[0][0].bound_ns == 1
+
+
+@pytest.mark.parametrize("views", list(itertools.product(VIEWS, repeat=2)), ids=" | ".join)
+def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str, str]) -> None:
+    """Whatever each rank sees, all run the same collectives, and rank 0's view alone decides."""
+    ranks = Ranks(tmp_path, [VIEWS[name] for name in views])
+    ranks.run(2)
+
+    timed = views[0] in ("timed", "one clock", "longer slack")
+    trusts = views[1] not in DISTRUST
+    assert ranks.collectives == [2, 2]
+    assert ranks.broadcasts == [2, 2]
+    assert {v.mode for v in ranks.verdicts[0]} == {"timed" if timed else "plain"}
+    assert {v.mode for v in ranks.verdicts[1]} == {"timed" if timed and trusts else "plain"}
+
+
+def test_a_rank_that_cannot_trust_its_clock_says_so(tmp_path: Path) -> None:
+    """It goes on at once, and gives its own clock's reason."""
+    ranks = Ranks(tmp_path, [VIEWS["timed"], VIEWS["clock unknown"]])
+    ranks.run(1)
+
+    assert ranks.verdicts[1] == [Verdict("plain", None, None, None, Reason.PHC_NOT_MEASURED.text)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "signals", "distrust", "reason"),
+    [
+        (PLAN, APART, "", ""),
+        (PLAN, ONE_CLOCK, "", ""),
+        (PLAN, replace(APART, alignment_ns=MS), "", ""),
+        (PLAN, None, "", "no signals from timesyncd"),
+        (Plan(), APART, "", "the plan says plain for step 7"),
+        (replace(PLAN, from_step=8), APART, "", "the plan says plain for step 7"),
+        (PLAN, APART, "stale", "stale"),
+        (PLAN, replace(APART, alignment_ns=None), "", "the alignment of the job's nodes is unknown"),
+        (
+            PLAN,
+            replace(APART, alignment_ns=MS + 1),
+            "",
+            "the nodes may be 1000001 ns apart, more than the plan's guard of 1000000 ns",
+        ),
+        (replace(PLAN, slack_ns=MAX_HOLD_NS), APART, "", "the plan's slack and guard are not within 1000000000 ns"),
+        (replace(PLAN, slack_ns=-(2**62)), APART, "", "the plan's slack and guard are not within 1000000000 ns"),
+    ],
+)
+def test_rank_0_decides_by_plan_alignment_and_its_own_clock(
+    plan: Plan, signals: Signals | None, distrust: str, reason: str
+) -> None:
+    """Timed only when nothing speaks against it, and else the first thing that does."""
+    assert why_plain(7, plan, signals, distrust) == reason
+
+
+@pytest.mark.parametrize(
+    ("instant_ns", "bound_ns", "verdict"),
+    [
+        (1_000, 5, None),
+        (1_000 + MAX_HOLD_NS, 5, None),
+        (1_001 + MAX_HOLD_NS, 5, Verdict("plain", None, None, None, "the instant lies 1000000001 ns ahead: not held")),
+        (2**63 - 1, 5, Verdict("plain", None, None, None, "the instant lies 9223372036854774807 ns ahead: not held")),
+        (999, 5, Verdict("timed", False, 1, 5, "the instant had passed: the slack was too short")),
+        (PLAIN, 5, Verdict("plain", None, None, None, "why")),
+        (1_000, None, Verdict("plain", None, None, None, "why")),
+    ],
+)
+def test_a_rank_holds_only_for_an_instant_that_it_can_believe(
+    instant_ns: int, bound_ns: int | None, verdict: Verdict | None
+) -> None:
+    """Late: on at once, and said. Absurdly far ahead, no instant, or no clock to trust: on at once, plain."""
+    assert without_hold(instant_ns, 1_000, bound_ns, "why") == verdict
+
+
+@pytest.mark.parametrize(
+    ("lateness_ns", "mode"), [(0, "timed"), (MAX_HOLD_NS, "timed"), (-1, "plain"), (10**12, "plain")]
+)
+def test_a_clock_that_was_set_during_the_hold_is_told(lateness_ns: int, mode: str) -> None:
+    """Going on before the instant, or later than any hold, is a clock that moved; such a release is not called timed."""
+    assert after_hold(lateness_ns, 5).mode == mode
+
+
+class SteppingClock:
+    """Both clocks run with every reading; CLOCK_REALTIME is set by `step_ns` after a few."""
+
+    def __init__(self, step_ns: int) -> None:
+        self._ticks: Iterator[int] = itertools.count(0, MS)
+        self._step_ns = step_ns
+
+    def time_ns(self) -> int:
+        now_ns = next(self._ticks)
+        return now_ns + (self._step_ns if now_ns > 10 * MS else 0)
+
+    def monotonic_ns(self) -> int:
+        return next(self._ticks)
+
+    def sleep(self, seconds: float) -> None:
+        assert 0 < seconds <= 1
+
+
+@pytest.mark.parametrize(("step_ns", "in_time"), [(-(10**13), False), (10**13, True)])
+def test_a_clock_that_is_set_cannot_hold_a_rank(monkeypatch: pytest.MonkeyPatch, step_ns: int, in_time: bool) -> None:
+    """Set back by hours, the hold ends on CLOCK_MONOTONIC; set forward, at once."""
+    monkeypatch.setattr(client_barrier, "time", SteppingClock(step_ns))
+
+    assert (hold_until(500 * MS) >= 500 * MS) == in_time
+
+
+def test_the_barrier_is_marked_up_to_its_instant() -> None:
+    """The mark is made before the hold, so that nothing runs after the release, and ends at the instant."""
+    marks: list[tuple[int, ...]] = []
+    instant_ns = time.time_ns() + 50 * MS
+    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=lambda *fields: marks.append(fields))
+    job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
+
+    verdict = Barrier(job, lambda: None, lambda _: instant_ns).wait(8)  # type: ignore[arg-type]
+
+    ((step, sync, arrival_ns, begin_ns, end_ns, _),) = marks
+    assert (step, sync, verdict.mode) == (8, 3, "timed")
+    assert (arrival_ns, end_ns) == (begin_ns, instant_ns)
+
+
+def test_an_instant_that_passed_while_the_barrier_was_marked_is_late() -> None:
+    """Marking may send a datagram: on time is what is so when the hold begins."""
+    instant_ns = time.time_ns() + 20 * MS
+    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=lambda *_: time.sleep(0.05))
+    job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
+
+    verdict = Barrier(job, lambda: None, lambda _: instant_ns).wait(8)  # type: ignore[arg-type]
+
+    assert (verdict.mode, verdict.on_time) == ("timed", False)
+
+
+def test_what_raises_on_our_side_is_a_plain_verdict(tmp_path: Path) -> None:
+    """Signals, plan or clock that raise, whatever it is, are a reason, on rank 0 and on another."""
+    ranks = Ranks(tmp_path, [VIEWS["all raises"], VIEWS["timed"]])
+    ranks.run(1)
+
+    assert [v.reason for (v,) in ranks.verdicts] == [
+        "RuntimeError: broken; not marked: RuntimeError: broken",
+        "rank 0 decided so, or has no clock to trust",
+    ]
+
+
+def test_what_the_jobs_own_collective_raises_goes_through(tmp_path: Path) -> None:
+    """A lost peer is the job's matter: its error is not a verdict."""
+    job = Ranks(tmp_path, [VIEWS["timed"]]).jobs[0]
+
+    def lost() -> None:
+        raise ConnectionError("peer closed")
+
+    with pytest.raises(ConnectionError, match="peer closed"):
+        Barrier(job, lost, lambda number: number).wait(0)
+    job.close()
+
+
+def test_registered_work_that_raises_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """The collectives run before the work's error is raised, so the ranks stay in step."""
+    ran: list[str] = []
+    job = Ranks(tmp_path, [VIEWS["no daemon"]]).jobs[0]
+
+    def broadcast(number: int) -> int:
+        ran.append("broadcast")
+        return number
+
+    barrier = Barrier(job, lambda: ran.append("collective"), broadcast)
+    barrier.slack = lambda: SimpleNamespace(ns=MS)  # type: ignore[method-assign, assignment, return-value]
+    work = barrier.use(lambda: 1 / 0, 1_000)
+
+    with pytest.raises(ZeroDivisionError):
+        barrier.wait(0)
+    job.close()
+
+    assert ran == ["collective", "broadcast"]
+    assert (work.name, work.runs) == ("<lambda>", 1)

@@ -1,0 +1,256 @@
+"""The barrier of one exchange a wait: what travels with it, who finds what out by it, and that no two views can hang a job."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rank_views import APART, MS, PLAN, VIEWS, BrokenClock, CarriedRanks, View, job_with
+
+from timesyncd.client.barrier import PLAIN, UNKNOWN, offered
+from timesyncd.client.carried import LEAST_SLACK_NS, RESTS, START_SLACK_NS, CarriedBarrier, Words
+from timesyncd.client.clock import Clock
+from timesyncd.client.job import Job
+from timesyncd.client.slack import MIN_WAITS, Slack
+
+PATIENT = replace(PLAN, slack_ns=600 * MS)
+NOWHERE = Words(PLAIN, 0, 0, 0, 5, -5, 0, UNKNOWN)
+
+
+@pytest.mark.parametrize("views", list(itertools.product(VIEWS, repeat=2)), ids=" | ".join)
+def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str, str]) -> None:
+    """Whatever each rank sees, all run one exchange a wait, and nothing else, and are told the same instant."""
+    ranks = CarriedRanks(tmp_path, [VIEWS[name] for name in views], clocks=[1, 2])
+    ranks.run(2)
+
+    assert (ranks.exchanges, ranks.collectives, ranks.broadcasts) == ([2, 2], [0, 0], [0, 0])
+    assert ranks.barriers[0].agreed_ns == ranks.barriers[1].agreed_ns
+
+
+def test_the_release_is_measured_from_the_last_arrival(tmp_path: Path) -> None:
+    """Slack and guard after it, whoever it was, and whatever its own plan says."""
+    views = [View(40_000, APART, PATIENT), View(40_000, APART)]
+    ranks = CarriedRanks(tmp_path, views, clocks=[1, 2])
+    arrived_ns: list[int] = []
+
+    def late(rank: int, step: int) -> None:
+        if rank == 1:
+            time.sleep(0.05)
+            arrived_ns.append(time.time_ns())
+
+    ranks.run(1, late)
+
+    agreed_ns = ranks.barriers[0].agreed_ns
+    assert agreed_ns is not None and agreed_ns >= arrived_ns[0] + 601 * MS
+    assert [(v.mode, v.on_time) for (v,) in ranks.verdicts] == [("timed", True)] * 2
+    assert min(ranks.released_ns) >= agreed_ns
+
+
+def test_ranks_of_one_clock_find_that_out_without_a_hub(tmp_path: Path) -> None:
+    """No daemon at all: what each passes of its clock shows that they are one, and that is enough."""
+    ranks = CarriedRanks(tmp_path, [View()] * 3)
+    for barrier in ranks.barriers:
+        barrier._slack_ns = 600 * MS  # type: ignore[attr-defined]
+    ranks.run(1)
+
+    assert [(v.mode, v.on_time, v.bound_ns) for (v,) in ranks.verdicts] == [("timed", True, 1)] * 3
+
+
+def test_ranks_of_two_clocks_without_a_hub_are_plain(tmp_path: Path) -> None:
+    """And they say why."""
+    ranks = CarriedRanks(tmp_path, [View(), View()], clocks=[1, 2])
+    ranks.run(1)
+
+    reason = "no signals from timesyncd, and the ranks do not read one clock"
+    assert [(v.mode, v.reason) for (v,) in ranks.verdicts] == [("plain", reason)] * 2
+
+
+def test_a_rank_without_a_trusted_clock_delays_nobody(tmp_path: Path) -> None:
+    """Its arrival, on a clock that may show anything, does not count, and it does not hold."""
+    ranks = CarriedRanks(tmp_path, [View(40_000, APART, PATIENT), VIEWS["clock unknown"]], clocks=[1, 2])
+    arrived_ns: list[int] = []
+
+    def after_rank_0(rank: int, step: int) -> None:
+        while rank == 1 and not ranks.exchanges[0]:
+            time.sleep(0.001)
+        arrived_ns.append(time.time_ns())
+
+    ranks.run(1, after_rank_0)
+
+    agreed_ns = ranks.barriers[0].agreed_ns
+    assert agreed_ns is not None and agreed_ns < max(arrived_ns) + 601 * MS
+    (first,), (second,) = ranks.verdicts
+    assert (first.mode, second.mode) == ("timed", "plain")
+    assert second.reason != ""
+
+
+def test_a_hub_that_says_plain_is_followed(tmp_path: Path) -> None:
+    """What the ranks find out by themselves stands in for a hub that is not there, not for one that decided."""
+    ranks = CarriedRanks(tmp_path, [VIEWS["plain"], VIEWS["timed"]])
+    ranks.run(1)
+
+    assert [v.reason for (v,) in ranks.verdicts] == ["the plan says plain for step 0", "rank 0 decided so"]
+
+
+def alone(folder: Path, ways_ns: Sequence[int]) -> CarriedBarrier:
+    """Rank 0 of two on one clock, after exchanges that took so long on the slowest rank."""
+    job = Job("job", 0, 2, 0, runtime_dir=folder)
+    ways = iter((0, *ways_ns))
+    barrier = CarriedBarrier(job, lambda mine: Words(*mine)._replace(way_ns=next(ways)))
+    for step in range(1 + len(ways_ns)):
+        barrier.wait(step)
+    job.close()
+    return barrier
+
+
+@pytest.mark.parametrize(
+    ("ways_ns", "slack_ns"),
+    [
+        ([], START_SLACK_NS),
+        ([START_SLACK_NS], round(START_SLACK_NS * 2047 / 2048)),
+        ([START_SLACK_NS + 1], START_SLACK_NS * 3 // 2),
+        ([10**9] * 6, 10 * MS),
+        ([10**9] * 7, START_SLACK_NS),
+        ([0] * 6_000, LEAST_SLACK_NS),
+    ],
+)
+def test_without_a_hub_the_slack_follows_the_slowest_rank(tmp_path: Path, ways_ns: list[int], slack_ns: int) -> None:
+    """Half as much again after a release that some rank missed, slowly shorter after each that all made, within limits."""
+    barrier = alone(tmp_path, ways_ns)
+
+    assert barrier._slack_ns == slack_ns
+
+
+def test_ranks_that_are_late_with_every_slack_are_left_alone_for_a_while(tmp_path: Path) -> None:
+    """On a machine that runs more than it can each hold costs, and gains nothing; later it is tried again."""
+    job = Job("job", 0, 2, 0, runtime_dir=tmp_path)
+    barrier = CarriedBarrier(job, lambda mine: Words(*mine)._replace(way_ns=10**9))
+    reasons = [barrier.wait(step).reason for step in range(RESTS + 12)]
+    job.close()
+    late = [step for step, reason in enumerate(reasons) if reason.startswith("a rank was late with the longest slack")]
+
+    assert late == list(range(late[0], late[0] + len(late)))
+    assert RESTS - 1 <= len(late) <= RESTS
+    assert late[-1] < RESTS + 11
+
+
+def test_an_exchange_tells_how_long_the_former_one_took(tmp_path: Path) -> None:
+    """From the last arrival on, on the rank's own clock: so that the ranks learn of each other's lateness a step later."""
+    passed: list[Words] = []
+
+    def exchange(mine: Sequence[int]) -> Words:
+        passed.append(Words(*mine))
+        time.sleep(0.002)
+        return passed[-1]
+
+    job = Job("job", 0, 1, 0, runtime_dir=tmp_path)
+    barrier = CarriedBarrier(job, exchange)
+    barrier.wait(0)
+    barrier.wait(1)
+    job.close()
+
+    assert passed[0].way_ns == 0
+    assert passed[1].way_ns >= 2 * MS
+
+
+def test_the_slack_is_the_time_to_the_last_arrival(tmp_path: Path) -> None:
+    """Known to each rank without any hub, and 0 for the rank that is last."""
+    ranks = CarriedRanks(tmp_path, [View(), View()])
+
+    def later(rank: int, step: int) -> None:
+        while rank == 1 and ranks.exchanges[0] <= step:
+            time.sleep(0.001)
+        time.sleep(0.006 * rank)
+
+    ranks.run(MIN_WAITS, later)
+    early, late = (barrier.slack() for barrier in ranks.barriers)
+
+    assert early.ns is not None and early.ns >= 5 * MS
+    assert late.ns == 0
+
+
+def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> CarriedBarrier:
+    """Rank 1 of two on clocks of their own, after waits for a rank that came 10 ms later; `apart_ns` is rank 0's word, wait by wait."""
+    apart = iter(apart_ns)
+
+    def exchange(mine: Sequence[int]) -> Words:
+        words = Words(*mine)
+        return words._replace(trusted_ns=words.trusted_ns + 10 * MS, minus_clock=0, apart_ns=next(apart))
+
+    job = job_with(VIEWS["timed"], folder / "1", 1, 2)
+    barrier = CarriedBarrier(job, exchange)
+    for step in range(len(apart_ns)):
+        barrier.wait(step)
+    job.close()
+    return barrier
+
+
+@pytest.mark.parametrize(
+    ("apart_ns", "slack"),
+    [
+        ([3 * MS] * MIN_WAITS, Slack(7 * MS)),
+        ([3 * MS] * MIN_WAITS + [UNKNOWN], Slack(None, "0 waits measured, 16 are needed")),
+    ],
+)
+def test_clocks_that_may_be_apart_leave_less_slack(tmp_path: Path, apart_ns: list[int], slack: Slack) -> None:
+    """The last arrival was read on another clock, so the hub's alignment is no slack; where that is unknown nothing is."""
+    assert waited_10_ms(tmp_path, apart_ns).slack() == slack
+
+
+def test_rank_0_tells_how_far_the_clocks_are_apart(tmp_path: Path) -> None:
+    """By the hub's alignment, also while the plan is plain."""
+    seen = [offered(job_with(VIEWS[name], tmp_path / name, 0, 2), 0) for name in ("timed", "plain", "unaligned")]
+
+    assert [offer.apart_ns for offer in seen] == [50_000, 50_000, UNKNOWN]
+    assert [offer.hold_ns for offer in seen] == [3 * MS, PLAIN, PLAIN]
+
+
+def test_a_clock_that_is_lost_during_the_wait_holds_no_rank(tmp_path: Path) -> None:
+    """A wait may last for minutes: the bound is the one after it."""
+    job = job_with(VIEWS["timed"], tmp_path / "1", 1, 2)
+
+    def exchange(mine: Sequence[int]) -> Words:
+        job.clock = BrokenClock()  # type: ignore[assignment]
+        words = Words(*mine)
+        return words._replace(trusted_ns=time.time_ns(), minus_clock=0, hold_ns=MS, unconditional=1)
+
+    verdict = CarriedBarrier(job, exchange).wait(0)
+    job.clock = Clock()
+    job.close()
+
+    assert (verdict.mode, verdict.bound_ns) == ("plain", None)
+    assert verdict.reason.startswith("RuntimeError: broken")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (NOWHERE, "rank 0 decided so"),
+        (NOWHERE._replace(hold_ns=1, minus_clock=-4), "no signals from timesyncd, and the ranks do not read one clock"),
+        (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4), "no rank has a clock to trust"),
+        (NOWHERE._replace(hold_ns=1, realtime_ns=7), ""),
+        (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4, trusted_ns=7), ""),
+    ],
+)
+def test_the_words_say_why_a_barrier_is_plain(words: Words, reason: str) -> None:
+    """All ranks read the same words, so all come to the same."""
+    assert words.why_plain() == reason
+
+
+def test_processes_of_one_boot_have_one_clock_number(tmp_path: Path) -> None:
+    """Also after a fork; the number and its negative are 64-bit integers."""
+    from timesyncd.client.carried import _clock_number
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, str(_clock_number()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert int(os.read(reader, 100)) == _clock_number() < 2**56

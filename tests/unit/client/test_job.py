@@ -1,0 +1,218 @@
+"""A rank as its own process sees it: who it is, what it may believe, and waiting until the clocks agree."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from timesyncd.bound import ClockStatus
+from timesyncd.client import AlignmentError, Job, Plan, Signals
+from timesyncd.client.job import Place, place_from
+from timesyncd.client.requirement import why_not
+from timesyncd.clocks import boot_id, time_namespace
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, JobWriter, decode, job_id, segment_path
+
+ALIGNED = Signals(
+    world_size=2,
+    steps_complete=0,
+    steps_incomplete=0,
+    alignment_ns=900,
+    alignment_growth_ppb=0,
+    alignment_reason="node-a and node-b, by their grandmaster",
+)
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "run-7",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+}
+ONE_AGENT = TORCHRUN | {"GROUP_WORLD_SIZE": "1"}
+TWO_AGENTS = TORCHRUN | {"GROUP_WORLD_SIZE": "2"}
+LOOPBACK = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1"}
+SLURM = {"SLURM_JOB_ID": "815", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_RESTART_COUNT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, Place(None, None, None, None)),
+        (ONE_AGENT, Place("run-7", 3, 4, 2)),
+        (TWO_AGENTS, Place("run-7", 3, 4, None)),
+        (TORCHRUN, Place("run-7", 3, 4, None)),
+        (SLURM, Place("815", 5, 8, 1)),
+        (SLURM | {"SLURM_STEP_ID": "2"}, Place("815.2", 5, 8, 1)),
+        (SLURM | {"SLURM_STEP_ID": "2", "MASTER_ADDR": "10.0.0.1"}, Place("815.2", 5, 8, 1)),
+        ({"SLURM_STEP_ID": "2"}, Place(None, None, None, None)),
+        (SLURM | ONE_AGENT, Place("run-7", 3, 4, 2)),
+        (SLURM | TWO_AGENTS, Place("run-7", 3, 4, 1)),
+        (ONE_AGENT | {"TORCHELASTIC_RUN_ID": "none"}, Place("10.0.0.1:29500", 3, 4, 2)),
+        (ONE_AGENT | SLURM | {"TORCHELASTIC_RUN_ID": "none"}, Place("10.0.0.1:29500", 3, 4, 2)),
+        (ONE_AGENT | LOOPBACK, Place(f"127.0.0.1:29500 on {socket.gethostname()}", 3, 4, 2)),
+        ({"RANK": "first", "WORLD_SIZE": "-1"}, Place(None, None, None, None)),
+    ],
+)
+def test_a_rank_finds_its_place_in_the_environment(environ: dict[str, str], place: Place) -> None:
+    """
+    torchrun's word before Slurm's; a job without a name of its own is called by its rendezvous address, and of Slurm's
+    by job and step, since steps of one allocation may run at once. Every host has a loopback address. Several agents count restarts each for
+    itself, so that their ranks would not be of one job by them.
+    """
+    assert place_from(environ) == place
+
+
+class Node:
+    """The daemon's two ends for one job: the socket, and the segment in which it shows what it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(folder / SOCKET_NAME))
+        self.socket.settimeout(60)
+        path = segment_path(folder, job_id(os.getuid(), "job", 0))
+        path.parent.mkdir()
+        self._writer = JobWriter(path, Epoch(boot_id(), time_namespace()))
+
+    def receive(self) -> Datagram:
+        return decode(self.socket.recv(65_536))
+
+    def show(self, signals: Signals, plan: Plan | None = None) -> None:
+        self._writer.write(time.clock_gettime_ns(time.CLOCK_BOOTTIME), signals, plan or Plan())
+
+
+@pytest.fixture
+def node(folder: Path) -> Iterator[Node]:
+    running = Node(folder)
+    yield running
+    running.socket.close()
+
+
+@pytest.fixture
+def job(folder: Path) -> Iterator[Job]:
+    made = Job("job", 0, 2, 0, runtime_dir=folder)
+    yield made
+    made.close()
+
+
+def test_a_job_tells_who_it_is(folder: Path, node: Node) -> None:
+    """What is given counts before the environment; a name too long for a datagram is cut between two characters."""
+    job = Job("ü" * 300, rank=1, world_size=2, attempt=3, node="here", runtime_dir=folder)
+    with job.meter.sync(1):
+        pass
+    job.close()
+
+    head = node.receive().header
+    assert (head.job, head.rank, head.world_size, head.attempt, head.node) == ("ü" * 127, 1, 2, 3, "here")
+    assert (head.status, head.gm_bound_ns, head.grandmaster_identity) == (ClockStatus.UNKNOWN, None, None)
+    assert (head.joined_ns, head.own_overhead_ns >= 0) == (job.joined_ns, True)
+    assert (job.signals(), job.plan().mode) == (None, "plain")
+
+
+def test_an_impossible_place_is_a_mistake_of_the_caller(folder: Path) -> None:
+    """A rank outside its world is refused at construction, the one place that may."""
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        Job("job", rank=2, world_size=2, runtime_dir=folder)
+
+
+def test_signals_of_a_former_run_are_not_believed(node: Node, job: Job) -> None:
+    """Neither its signals nor its plan, until the hub has heard this very process. A run without a process on this node tells none."""
+    timed = Plan(version=1, mode="timed")
+    node.show(ALIGNED, timed)
+    elsewhere = (job.signals(), job.plan())
+    node.show(replace(ALIGNED, joined_ns=(job.joined_ns - 1,)), timed)
+    former = (job.signals(), job.plan())
+    node.show(replace(ALIGNED, joined_ns=(job.joined_ns - 1, job.joined_ns)), timed)
+    own = (job.signals(), job.plan())
+
+    assert elsewhere == former == (None, Plan())
+    assert own[0] is not None
+    assert (own[0].alignment_ns, own[1]) == (900, timed)
+
+
+def hub(node: Node, job: Job, *shown: Callable[[int], Signals]) -> threading.Thread:
+    """One answer to each datagram that comes, given when the job joined; daemon threads, since a failing test waits for none."""
+
+    def answer() -> None:
+        for told in shown:
+            node.show(told(node.receive().header.joined_ns))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_job_waits_until_its_clocks_agree(node: Node, job: Job) -> None:
+    """A rank that has not marked yet says that it is there; a former run's agreement and one that is too coarse are not enough."""
+    answers = hub(
+        node,
+        job,
+        lambda joined_ns: replace(ALIGNED, joined_ns=(joined_ns - 1,)),
+        lambda joined_ns: replace(ALIGNED, joined_ns=(joined_ns,), alignment_ns=1_001),
+        lambda joined_ns: replace(ALIGNED, joined_ns=(joined_ns,), alignment_ns=1_000),
+    )
+
+    signals = job.require_alignment(1_000, timeout_s=60)
+    answers.join(60)
+
+    assert signals.alignment_ns == 1_000
+    assert job.meter.lost == 0
+
+
+def test_clocks_that_do_not_agree_are_said_in_one_line(node: Node, job: Job) -> None:
+    """Which nodes, why and by how much, and what to ask next."""
+    node.show(replace(ALIGNED, joined_ns=(job.joined_ns,)))
+
+    with pytest.raises(AlignmentError) as raised:
+        job.require_alignment(100, timeout_s=0)
+
+    assert str(raised.value) == (
+        "job 'job', after 0 s: the nodes' clocks may be 900 ns apart, more than 100 ns (node-a and node-b, by their grandmaster); "
+        "`timesyncd preflight --job job` tells every node's part"
+    )
+
+
+@pytest.mark.parametrize(
+    ("signals", "why"),
+    [
+        (replace(ALIGNED, joined_ns=(6,)), "the hub has not heard this process yet"),
+        (ALIGNED, "the hub has not heard this process yet"),
+        (
+            replace(ALIGNED, joined_ns=(7,), alignment_ns=None, alignment_reason="node-b: the PTP parent changed"),
+            "how far the nodes' clocks are apart is unknown: node-b: the PTP parent changed",
+        ),
+        (replace(ALIGNED, joined_ns=(6, 7)), ""),
+        (replace(ALIGNED, joined_ns=(7,), alignment_ns=0), ""),
+    ],
+)
+def test_only_the_hubs_word_on_this_process_is_an_agreement(signals: Signals, why: str) -> None:
+    """One that does not tell which processes it knows is none here, where nothing else stands between a job and wrong clocks."""
+    assert why_not(signals, 7, 1_000) == why
+
+
+def test_without_a_daemon_the_requirement_says_where_one_is_missing(folder: Path, job: Job) -> None:
+    """And with a daemon that heard of no hub, what to ask."""
+    with pytest.raises(AlignmentError, match=rf"no daemon takes marks at {folder}/job\.sock: start timesyncd there"):
+        job.require_alignment(100, timeout_s=0.01)
+    node = Node(folder)
+    try:
+        with pytest.raises(AlignmentError, match="nothing from a hub about this process: `timesyncd doctor`"):
+            job.require_alignment(100, timeout_s=0)
+    finally:
+        node.socket.close()
+
+
+@pytest.mark.parametrize(("max_ns", "timeout_s"), [(-1, 1.0), (100, math.nan)])
+def test_a_requirement_that_is_none_is_a_mistake_of_the_caller(job: Job, max_ns: int, timeout_s: float) -> None:
+    """It is refused at once."""
+    with pytest.raises(ValueError, match="wanted|not a number"):
+        job.require_alignment(max_ns, timeout_s)

@@ -1,0 +1,154 @@
+"""Marks recorded in a file: whole datagrams, with or without a daemon, and an end that harms nobody."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+
+from timesyncd.client import Job, Kind
+from timesyncd.client import recorder as recorder_module
+from timesyncd.client.recorder import LENGTH
+from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, decode, job_id
+
+
+def recorded(path: Path) -> list[Datagram]:
+    """All of a file; it ends where a datagram does."""
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = LENGTH.unpack_from(data)
+        found.append(decode(data[LENGTH.size : LENGTH.size + length]))
+        assert len(data) >= LENGTH.size + length
+        data = data[LENGTH.size + length :]
+    return found
+
+
+def file_of(folder: Path, rank: int = 0) -> Path:
+    """The one file of this process' rank."""
+    (path,) = folder.glob(f"rank-{rank}-{os.getpid()}-*.marks")
+    return path
+
+
+def train(job: Job, steps: int, first: int = 0) -> None:
+    for step in range(first, first + steps):
+        with job.meter.sync(step, Kind.ALL_REDUCE):
+            pass
+        job.meter.announce()
+
+
+def test_what_is_sent_is_recorded_too(folder: Path) -> None:
+    """Datagram by datagram, in a file of this rank and process, in a folder that is made."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(str(folder / SOCKET_NAME))
+        job = Job("job", 1, 2, 0, runtime_dir=folder, record=folder / "a" / "b")
+        train(job, 3)
+        job.close()
+        daemon.setblocking(False)
+        sent = [daemon.recv(65_536) for _ in range(4)]
+
+    path = file_of(folder / "a" / "b", rank=1)
+    assert path.stem.endswith(f"-{job_id(os.getuid(), 'job', 0)[:8]}")
+    assert [(d.header, d.marks) for d in recorded(path)] == [(d.header, d.marks) for d in map(decode, sent)]
+    assert job.meter.unrecorded == 0
+
+
+def test_a_recording_needs_no_daemon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment asks for it; what no daemon took is not lost in the recording, what never was in a datagram is."""
+    monkeypatch.setenv("TIMESYNCD_RECORD", str(folder / "record"))
+    job = Job("job", 0, 1, 0, runtime_dir=folder)
+    job.meter.mark(-1, 0, 0, 0, 0)
+    train(job, 3)
+    job.close()
+
+    datagrams = recorded(file_of(folder / "record"))
+    assert [mark.step for datagram in datagrams for mark in datagram.marks] == [0, 1, 2]
+    assert {datagram.header.lost for datagram in datagrams} == {1}
+    assert (job.meter.lost, job.meter.unrecorded) == (4, 0)
+
+
+def test_nothing_is_recorded_unasked(folder: Path) -> None:
+    """No file and no folder."""
+    job = Job("job", 0, 1, 0, runtime_dir=folder)
+    train(job, 1)
+    job.close()
+
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_costs_the_recording_alone(folder: Path) -> None:
+    """A file stands where the folder should: training and the marks to the daemon go on."""
+    (folder / "file").touch()
+    job = Job("job", 0, 1, 0, runtime_dir=folder, record=folder / "file" / "x")
+    train(job, 3)
+    job.close()
+
+    assert job.meter.unrecorded == 3
+
+
+def test_a_full_disk_ends_the_recording_with_a_whole_datagram(folder: Path) -> None:
+    """The one that did not fit is taken back, and what comes later is counted and never tried again."""
+    job = Job("job", 0, 1, 0, runtime_dir=folder, record=folder)
+    train(job, 2)
+    path = file_of(folder)
+    size, limits = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, limits[1]))
+    try:
+        train(job, 1, first=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    train(job, 1, first=3)
+    job.close()
+
+    assert [mark.step for datagram in recorded(path) for mark in datagram.marks] == [0, 1]
+    assert job.meter.unrecorded == 2
+
+
+def test_a_recording_has_a_largest_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that runs for weeks does not fill the disk."""
+    monkeypatch.setattr(recorder_module, "RECORD_MOST", 500)
+    job = Job("job", 0, 1, 0, runtime_dir=folder, record=folder)
+    train(job, 9)
+    job.close()
+
+    path = file_of(folder)
+    kept = sum(len(datagram.marks) for datagram in recorded(path))
+    assert 0 < path.stat().st_size <= 500
+    assert (kept > 0, kept + job.meter.unrecorded) == (True, 9)
+
+
+def test_a_forked_child_writes_nothing(folder: Path) -> None:
+    """The file is its parent's, and closing there does not close it here."""
+    job = Job("job", 0, 1, 0, runtime_dir=folder, record=folder)
+    train(job, 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            train(job, 2, first=10)
+            job.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    train(job, 1, first=1)
+    job.close()
+
+    datagrams = recorded(file_of(folder))
+    assert [mark.step for datagram in datagrams for mark in datagram.marks] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["pp-0", "dp-0"])
+def test_two_jobs_of_a_process_write_to_two_files(folder: Path, name: str) -> None:
+    """With one rank, and with one name too: what the one cannot write, or takes back, is never the other's."""
+    jobs = [Job(each, 0, 1, 0, runtime_dir=folder, record=folder) for each in ("dp-0", name)]
+    for step in range(3):
+        for number, job in enumerate(jobs):
+            train(job, 1, first=10 * number + step)
+    for job in jobs:
+        job.close()
+
+    found = [recorded(path) for path in sorted(folder.glob("*.marks"))]
+    steps = sorted([mark.step for datagram in datagrams for mark in datagram.marks] for datagrams in found)
+    assert steps == [[0, 1, 2], [10, 11, 12]]
+    assert {len({datagram.header.joined_ns for datagram in datagrams}) for datagrams in found} == {1}

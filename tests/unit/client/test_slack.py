@@ -1,0 +1,163 @@
+"""The slack: what a rank surely has, what is done in it, and how a release's is adapted."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.slack import MIN_WAITS, Slack, Waits, Work, Works, adapted_ns
+
+MS = 1_000_000
+
+
+def waited(*left_ns: int, used_ns: int = 0, margin_ns: int = 0) -> Waits:
+    waits = Waits()
+    for ns in left_ns:
+        waits.add(used_ns, ns, margin_ns)
+    return waits
+
+
+def test_a_slack_is_known_after_enough_waits() -> None:
+    """Before that it is None, with the reason, and not 0."""
+    assert waited(*[MS] * (MIN_WAITS - 1)).sure() == Slack(None, "15 waits measured, 16 are needed")
+    assert waited(*[MS] * MIN_WAITS).sure() == Slack(MS)
+
+
+def test_the_slack_is_a_low_quantile_of_the_newest_waits() -> None:
+    """3 of 64 may have been shorter, a fourth counts; older ones are forgotten."""
+    assert waited(*[1, 2, 3], *[MS] * 61).sure().ns == MS
+    assert waited(*[1, 2, 3, 4], *[MS] * 60).sure().ns == 4
+    assert waited(*[0] * 64, *[MS] * 64).sure().ns == MS
+
+
+def test_work_done_in_the_slack_does_not_hide_it() -> None:
+    """A wait counts from when the rank was ready, less what may have been the messages' way."""
+    assert waited(*[3 * MS] * 16, used_ns=2 * MS, margin_ns=MS).sure().ns == 4 * MS
+
+
+def test_a_rank_that_worked_until_the_others_waited_had_no_slack_it_knows_of() -> None:
+    """When nothing of the wait is left, the others may have been there at any time before."""
+    assert waited(*[MS] * 16, used_ns=50 * MS, margin_ns=MS).sure().ns == 0
+
+
+def spend(ns: int) -> None:
+    end_ns = time.monotonic_ns() + ns
+    while time.monotonic_ns() < end_ns:
+        pass
+
+
+def test_work_that_fits_runs_and_other_work_does_not() -> None:
+    """Each is counted; what ran uses up the slack for the next."""
+    works, ran = Works(), list[str]()
+    quick = Work(lambda: ran.append("quick"), 2 * MS, "quick")
+    slow = Work(lambda: ran.append("slow"), 40_000 * MS, "slow")
+    works.add(quick)
+    works.add(slow)
+
+    assert works.run(Slack(30_000 * MS)) is None
+    assert ran == ["quick"]
+    assert (quick.runs, quick.skipped, slow.runs, slow.skipped) == (1, 0, 0, 1)
+
+
+def test_no_work_is_done_in_a_slack_that_is_not_known() -> None:
+    """Nor in none."""
+    works, work = Works(), Work(lambda: None, 1, "work")
+    works.add(work)
+    works.run(Slack(None, "why"))
+    works.run(Slack(0))
+
+    assert (work.runs, work.skipped) == (0, 2)
+
+
+def test_works_take_turns() -> None:
+    """With slack for one of two, what ran last comes last."""
+    works, ran = Works(), list[str]()
+
+    def slowly(name: str) -> None:
+        ran.append(name)
+        spend(11 * MS)
+
+    for name in ("a", "b"):
+        works.add(Work(partial(slowly, name), 10_000 * MS, name))
+    for _ in range(4):
+        works.run(Slack(10_005 * MS))
+
+    assert ran == ["a", "b", "a", "b"]
+
+
+def test_work_that_takes_longer_than_told_costs_what_it_took() -> None:
+    """So that it does not make this rank the last one a second time; being told, its cost does not sink below that."""
+    work = Work(lambda: spend(3 * MS), 1_000, "work")
+    work.run(2_000)
+
+    assert work.cost_ns >= 3 * MS
+    assert work.overran == 1
+    cheap = Work(lambda: None, 5_000 * MS, "cheap")
+    cheap.run(6_000 * MS)
+    assert (cheap.cost_ns, cheap.overran) == (5_000 * MS, 0)
+
+
+def test_one_long_run_does_not_end_a_work_for_ever() -> None:
+    """Each time that it does not fit, some of the excess is forgotten, down to what was told."""
+    work = Work(lambda: None, 1_000, "work")
+    work.cost_ns = 10**9
+    costs = []
+    for _ in range(2_000):
+        work.skip()
+        costs.append(work.cost_ns)
+
+    assert costs[0] > 9 * 10**8
+    assert costs[-1] == 1_000
+
+
+def test_an_error_in_work_ends_it_and_is_given_back() -> None:
+    """The caller raises it when the collectives have run."""
+    works, work = Works(), Work(lambda: 1 / 0, 1, "work")
+    works.add(work)
+
+    assert isinstance(works.run(Slack(MS)), ZeroDivisionError)
+    assert work.runs == 1
+
+
+@pytest.mark.parametrize(("missed", "made", "slack_ns"), [(1, 0, 1_500), (0, 8, 996), (9, 0, 1_500), (0, 5_000, 667)])
+def test_a_release_slack_goes_up_by_half_and_down_slowly(missed: int, made: int, slack_ns: int) -> None:
+    """Never by more at once."""
+    assert adapted_ns(1_000, missed, made, 1, 10**9) == slack_ns
+
+
+def test_a_release_slack_settles_where_one_in_a_thousand_is_missed() -> None:
+    """Ways are drawn from an exponential distribution: the slack finds what one in a thousand exceeds, within a factor."""
+    draw = random.Random(1)
+    slack_ns, missed = 50_000, 0
+    for barrier in range(110_000):
+        late = draw.expovariate(1 / 100_000) > slack_ns
+        missed += late and barrier >= 10_000
+        slack_ns = adapted_ns(slack_ns, late, not late, 1, 10**9)
+
+    assert 50 < missed < 200
+
+
+def test_a_barrier_in_two_rounds_gives_no_slack() -> None:
+    """A collective of 12 ms looks like a wait of 12 ms, so nobody knows, and work in it would make this rank the last one."""
+    job: Any = SimpleNamespace(rank=1, signals=lambda: None, meter=SimpleNamespace())
+    barrier = Barrier(job, lambda: time.sleep(0.012), lambda number: number)
+    work = barrier.use(lambda: None, 1)
+    for step in range(MIN_WAITS + 1):
+        barrier.wait(step)
+
+    assert barrier.slack() == Slack(
+        None, "of a barrier in two rounds no rank knows when the last one came: CarriedBarrier tells"
+    )
+    assert (work.runs, work.skipped) == (0, MIN_WAITS + 1)
+
+
+def test_work_without_a_cost_is_refused() -> None:
+    """Nothing takes no time, and a cost of 0 would fit where there is no slack."""
+    with pytest.raises(ValueError, match="cost_ns 0"):
+        Barrier(SimpleNamespace(), lambda: None, lambda number: number).use(lambda: None, 0)  # type: ignore[arg-type]

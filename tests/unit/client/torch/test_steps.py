@@ -1,0 +1,329 @@
+"""The steps of a job as torch's optimizers and modules tell them: numbered, kept, marked, and never in the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch_ranks import Marks, listening
+
+from timesyncd.client import Job, Kind
+from timesyncd.client.torch import metered
+from timesyncd.client.torch import steps as steps_module
+from timesyncd.client.torch.stamps import DeviceStamps
+from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
+from timesyncd.client.torch.updates import end_with, watch_updates
+from timesyncd.ipc.job_datagram import Mark, step_key
+
+
+class Rank:
+    """A job of one rank, and what it marked."""
+
+    def __init__(self, job: Job, marks: Marks) -> None:
+        self.job = job
+        self._marks = marks
+
+    def marked(self) -> list[Mark]:
+        """All, after the end of the job."""
+        self.job.close()
+        self._marks.close()
+        return self._marks.of["job", 0]
+
+
+@pytest.fixture
+def rank() -> Iterator[Rank]:
+    with listening() as (folder, marks):
+        job = Job("job", rank=0, world_size=1, attempt=0, runtime_dir=folder)
+        try:
+            yield Rank(job, marks)
+        finally:
+            job.close()
+
+
+def parameter() -> torch.nn.Parameter:
+    made = torch.nn.Parameter(torch.ones(2))
+    made.grad = torch.ones(2)
+    return made
+
+
+def bucket(steps: Steps, bytes: int = 8) -> Record:
+    """One that is ready and reduced."""
+    record = Record(Kind.BUCKET, bytes, HOST)
+    record.end = HOST.now()
+    steps.keep(record)
+    return record
+
+
+def test_one_job_has_one_numbering(rank: Rank) -> None:
+    """Whatever of it is metered, and however often, counts its steps together."""
+    optimizers = [torch.optim.SGD([parameter()], lr=0.1) for _ in range(2)]
+    meters = [metered(rank.job, optimizer) for optimizer in optimizers]
+    optimizers[0].step()
+    optimizers[1].step()
+    optimizers[0].step()
+
+    assert [meter.step for meter in meters] == [3, 3]
+    assert [(m.step, m.sync, m.kind) for m in rank.marked()] == [(step, 0, Kind.STEP) for step in range(3)]
+
+
+def test_a_step_begins_where_the_former_one_ended(rank: Rank) -> None:
+    """Nothing lies between two steps, unless the script says that the step begins now."""
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    meter = metered(rank.job, optimizer)
+    optimizer.step()
+    optimizer.step()
+    meter.begin()
+    optimizer.step()
+    first, second, third = rank.marked()
+
+    assert first.arrival_ns <= first.begin_ns <= first.end_ns == second.arrival_ns
+    assert second.end_ns < third.arrival_ns
+
+
+def test_what_was_hidden_ends_with_the_last_bucket(rank: Rank) -> None:
+    """A bucket's wait is what lies behind the readiness of the last one: all of it, a part, or nothing."""
+    steps = steps_of(rank.job)
+    records = [bucket(steps) for _ in range(3)]
+    for record, end in zip(records, (90, 150, 200), strict=True):
+        record.arrival, record.last, record.end = 50, 100, end
+    records[2].arrival = 100
+    steps.end()
+    marks = [m for m in rank.marked() if m.kind == Kind.BUCKET]
+
+    assert [(m.arrival_ns, m.begin_ns, m.end_ns) for m in marks] == [(50, 90, 90), (50, 100, 150), (100, 100, 200)]
+
+
+def test_numbers_of_one_s_own_may_begin_anew(rank: Rank) -> None:
+    """They are used as they are set, and an epoch begins where they fall back."""
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    meter = metered(rank.job, optimizer)
+    for epoch in range(2):
+        for step in range(3):
+            meter.step = step
+            optimizer.step()
+
+    assert [m.step for m in rank.marked()] == [step_key(epoch, step) for epoch in range(2) for step in range(3)]
+
+
+def test_without_an_optimizer_the_next_number_ends_a_step(rank: Rank) -> None:
+    """A script that updates its parameters by hand says where its steps are."""
+    steps = steps_of(rank.job)
+    for number in (7, 8):
+        steps.step = number
+        bucket(steps)
+    steps.step = 9
+
+    assert [(m.step, m.kind) for m in rank.marked()] == [
+        (7, Kind.BUCKET), (7, Kind.STEP), (8, Kind.BUCKET), (8, Kind.STEP),
+    ]  # fmt: skip
+
+
+def test_a_step_is_marked_behind_what_it_still_waits_for(rank: Rank) -> None:
+    """A bucket whose end comes after the update: the daemon hears of it first, then of the step."""
+    steps = steps_of(rank.job)
+    late = Record(Kind.BUCKET, 8, HOST)
+    steps.keep(late)
+    steps.end()
+    late.end = HOST.now()
+    steps.end()
+
+    assert [(m.step, m.kind) for m in rank.marked()] == [(0, Kind.BUCKET), (0, Kind.STEP), (1, Kind.STEP)]
+
+
+def test_two_updates_under_one_number_are_one_step(rank: Rank) -> None:
+    """The second one's buckets go on counting; the step is marked once."""
+    steps = steps_of(rank.job)
+    for _ in range(2):
+        steps.step = 4
+        bucket(steps)
+        steps.end()
+
+    assert [(m.step, m.sync, m.kind) for m in rank.marked()] == [
+        (4, 0, Kind.BUCKET), (4, 0, Kind.STEP), (4, 1, Kind.BUCKET),
+    ]  # fmt: skip
+
+
+def test_an_error_within_is_a_lost_mark(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The update that it follows goes through, and so do the next steps."""
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    meter = metered(rank.job, optimizer)
+
+    def fails(self: Steps) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "_end", fails)
+        optimizer.step()
+    optimizer.step()
+
+    assert (meter.step, rank.job.meter.lost) == (2, 1)
+    assert [m.step for m in rank.marked()] == [1]
+
+
+def test_nothing_grows_where_no_step_ends(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for an end that does not come is given up, and counted."""
+    monkeypatch.setattr(steps_module, "MAX_WAITING", 10)
+    steps = steps_of(rank.job)
+    for _ in range(25):
+        bucket(steps)
+    steps.close()
+
+    assert rank.job.meter.lost == 25
+    assert rank.marked() == []
+
+
+class Late:
+    """An event that the device reaches when it is told to."""
+
+    def __init__(self) -> None:
+        self.reached = False
+        self.reached_ms = 0.0
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self.reached
+
+    def elapsed_time(self, end_event: Any, /) -> float:
+        return float(end_event.reached_ms - self.reached_ms)
+
+
+def test_a_device_s_marks_come_late_under_their_own_numbers(rank: Rank) -> None:
+    """Three steps and an epoch later they still are of their step, and begin no epoch."""
+    events: list[Late] = []
+
+    def event() -> Late:
+        events.append(Late())
+        return events[-1]
+
+    steps = steps_of(rank.job)
+    steps.device = DeviceStamps(event, lambda: 1_000_000_000)
+    for number in (0, 1, 2, 5, 0):
+        steps.step = number
+        record = Record(Kind.BUCKET, 8, steps.device)
+        record.end = steps.device.now()
+        steps.keep(record)
+        steps.end()
+    for count, each in enumerate(events):
+        each.reached, each.reached_ms = True, float(count)
+    steps.close()
+    keys = [step_key(0, 0), step_key(0, 1), step_key(0, 2), step_key(0, 5), step_key(1, 0)]
+
+    assert sorted({m.step for m in rank.marked()}) == keys
+    assert rank.job.meter.lost == 0
+
+
+def test_only_what_can_be_metered_is_taken(rank: Rank) -> None:
+    """The mistake is said in one line."""
+    with pytest.raises(TypeError, match="Linear cannot be metered: give a DistributedDataParallel"):
+        metered(rank.job, torch.nn.Linear(1, 1))
+
+
+def test_an_optimizer_around_another_is_seen_through(rank: Rank) -> None:
+    """accelerate's has no hooks of its own: the one within has, and is the one that updates."""
+
+    class Around(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    around = Around(torch.optim.SGD([parameter()], lr=0.1))
+    within = around.optimizer
+    meter = metered(rank.job, around)
+    within.step()
+
+    assert meter.step == 1
+
+
+def test_a_closed_meter_leaves_the_optimizer_alone(rank: Rank) -> None:
+    """After it the steps are not counted any more."""
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    meter = metered(rank.job, optimizer)
+    optimizer.step()
+    meter.close()
+    meter.close()
+    optimizer.step()
+
+    assert meter.step == 1
+    assert len(rank.marked()) == 1
+
+
+def test_a_module_that_is_gone_ends_no_steps(rank: Rank) -> None:
+    """Ids are used again: eight models one after the other take one step for each update, and the last leaves nothing behind."""
+    steps = steps_of(rank.job)
+    for _ in range(8):
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(20)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        end_with(steps, None, model.parameters())
+        for _ in range(10):
+            optimizer.step()
+        del model, optimizer
+    torch.optim.SGD([parameter()], lr=0.1).step()
+
+    assert (steps.step, steps.endings) == (80, 0)
+
+
+def test_a_meter_may_begin_and_end_in_an_update(rank: Rank) -> None:
+    """torch goes through its hooks just then; the update that is seen goes through."""
+    steps = steps_of(rank.job)
+    parameters = [parameter()]
+    undoing: list[Callable[[], None]] = []
+
+    def updated(optimizer: torch.optim.Optimizer) -> None:
+        while undoing:
+            undoing.pop()()
+        undoing.append(end_with(steps, None, parameters))
+
+    stop = watch_updates(updated)
+    other = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        for _ in range(3):
+            optimizer.step()
+    finally:
+        stop()
+        other.remove()
+        undoing.pop()()
+
+    assert steps.endings == 0
+
+
+def test_numbered_collectives_alone_make_steps_too(rank: Rank) -> None:
+    """The next number ends the step of what was numbered under the one before, unless an optimizer ends the steps."""
+    steps = steps_of(rank.job)
+    for number in (3, 4, 5):
+        steps.step = number
+        steps.number(Record(Kind.ALL_REDUCE, 8, HOST))
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    undo = end_with(steps, optimizer)
+    for number in (6, 7):
+        steps.step = number
+        optimizer.step()
+        steps.number(Record(Kind.ALL_REDUCE, 8, HOST))
+    steps.step = 20
+    undo()
+
+    assert [m.step for m in rank.marked() if m.kind == Kind.STEP] == [3, 4, 6, 7]
+
+
+def test_the_work_for_marks_is_own_overhead(rank: Rank) -> None:
+    """What lies within other work is counted once, and of what takes long 50 us."""
+    steps, meter = steps_of(rank.job), rank.job.meter
+    own_ns = meter.own_overhead_ns
+    with steps.safely, steps.safely:
+        time.sleep(0.001)
+
+    assert meter.own_overhead_ns - own_ns == 50_000
+
+
+def test_an_update_s_own_work_is_own_overhead(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a step counts, not its marks alone."""
+    meter = rank.job.meter
+    monkeypatch.setattr(meter, "mark_at", lambda *_: time.sleep(0.001))
+    steps_of(rank.job).end()
+
+    assert meter.own_overhead_ns >= 50_000

@@ -1,0 +1,52 @@
+"""What stands on a unit by its own word."""
+
+from __future__ import annotations
+
+from timesyncd.daemon.heard_alarms import MOST, HeardAlarms
+from timesyncd.sample import Alarm, AlarmEvent
+
+OPEN = Alarm(97, 0, "major", "antenna open", "2026-11-21 02:14:00")
+
+
+def event(action: str, id: int | None = 97, index: int = 0) -> AlarmEvent:
+    return AlarmEvent("gm-a", 1, action, id, index, "major", "antenna open", at="2026-11-21 02:14:00")
+
+
+def heard(*events: AlarmEvent) -> HeardAlarms:
+    book = HeardAlarms()
+    for each in events:
+        book.note(each)
+    return book
+
+
+def test_silence_is_not_the_absence_of_alarms() -> None:
+    """Before a unit said anything of an alarm, nothing is known; an event that does not stand tells nothing either."""
+    assert heard().standing is None
+    assert heard(event("event"), event("unknown", id=None)).standing is None
+
+
+def test_raised_until_cleared() -> None:
+    """By id and index: two inputs may raise the same alarm."""
+    assert heard(event("raise"), event("raise")).standing == (OPEN,)
+    assert heard(event("raise"), event("clear")).standing == ()
+    assert heard(event("raise"), event("clear", index=1)).standing == (OPEN,)
+
+
+def test_a_restart_forgets_and_is_no_silence() -> None:
+    """After it nothing stands until the unit says so."""
+    book = heard(event("raise"))
+
+    book.forget(1)
+
+    assert book.standing == ()
+
+
+def test_ids_off_the_wire_do_not_fill_the_memory() -> None:
+    """More than any unit has are not kept, and those that are can still be cleared."""
+    book = heard(*(event("raise", id=n) for n in range(2 * MOST)))
+    full = book.standing
+    book.note(event("clear", id=0))
+
+    assert full is not None
+    assert book.standing == full[1:]
+    assert len(full) == MOST

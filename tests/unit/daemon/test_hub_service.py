@@ -1,0 +1,235 @@
+"""Two hubs at work beside each other: what each of them tells, and who speaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from batches import batch, mark
+from grandmaster_states import GM_A, follower
+from wire import node_state
+
+from timesyncd.bound import Reason
+from timesyncd.clocks import NS_PER_S
+from timesyncd.daemon.hub_service import FORGOTTEN_AFTER_NS, FleetDesk
+from timesyncd.daemon.node_state import Moment
+from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
+from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS
+from timesyncd.messages.jobs import JobState
+from timesyncd.model.verdict import Void
+from timesyncd.sections import Hub as HubSettings
+
+START = Moment(1_000 * NS_PER_S, 1_700_001_000 * NS_PER_S)
+
+
+def after(seconds: float) -> Moment:
+    since_ns = int(seconds * NS_PER_S)
+    return Moment(START.boottime_ns + since_ns, START.realtime_ns + since_ns)
+
+
+class Pair:
+    """
+    Hubs a and b, each second: what one says the other hears, unless it is dead. `told` holds (second, hub, job state), `cleared` (second,
+    hub) of each job that is over. Of `nodes` that speak the clocks are known, so that barriers can be timed. Marks end at `marks_until_s`.
+    """
+
+    def __init__(self, dead_from_s: dict[str, int], nodes: tuple[str, ...] = (), marks_until_s: int = 10**9) -> None:
+        settings = HubSettings(nodes=["node-0", "node-1"])
+        self.desks = {name: FleetDesk(settings, name, START, alone=False) for name in ("a", "b")}
+        self.told: list[tuple[int, str, JobState]] = []
+        self.findings: dict[str, list[str]] = {}
+        self.cleared: list[tuple[int, str]] = []
+        self._dead_from_s = dead_from_s
+        self._nodes = nodes
+        self._marks_until_s = marks_until_s
+
+    def run(self, seconds: int) -> None:
+        for second in range(seconds):
+            for name, desk in self.desks.items():
+                if second < self._dead_from_s.get(name, seconds):
+                    self._round(second, name, desk)
+
+    def _round(self, second: int, name: str, desk: FleetDesk) -> None:
+        now = after(second)
+        other = self.desks["b" if name == "a" else "a"]
+        for node in self._nodes:
+            changes: dict[str, Any] = {
+                "sequence": second,
+                "boot_id": f"boot of {node}",
+                "published_realtime_ns": now.realtime_ns,
+            }
+            desk.accept_node(follower(node, **changes), now.boottime_ns, live=True)
+        for rank in (0, 1) if second < self._marks_until_s else ():
+            desk.accept_marks(batch(rank, mark(second), sequence=second), now.boottime_ns)
+        for job in desk.advance(now, connected=True).jobs:
+            if desk.is_primary:
+                self.told.append((second, name, job))
+                other.hear_job(job, now, live=True)
+        self.cleared += [(second, name) for _ in desk.over(now)]
+        self.findings[name] = [id for id, _ in desk.findings([], now)]
+        if (state := desk.state_if_due(now)) is not None:
+            other.hear_hub(state, now.boottime_ns, live=True)
+
+
+def test_one_hub_speaks_and_the_other_takes_over() -> None:
+    """The first by name, from when it has listened; when it dies the other one does, and no step is told by both."""
+    pair = Pair(dead_from_s={"a": 60})
+    pair.run(100)
+    speakers = {second: {name for at, name, _ in pair.told if at == second} for second, _, _ in pair.told}
+    takes_over = min(second for second, names in speakers.items() if names == {"b"})
+
+    assert all(len(names) == 1 for names in speakers.values())
+    assert {name for second in range(10, 60) for name in speakers[second]} == {"a"}
+    assert 60 + LISTENS_NS / NS_PER_S < takes_over <= 60 + GONE_AFTER_NS / NS_PER_S + 1
+
+
+def test_a_plan_goes_on_from_where_the_other_hub_left_it() -> None:
+    """Its version never goes back, and one version is one plan whoever tells it: a rank may hear of it after the other hub's last word."""
+    pair = Pair(dead_from_s={"a": 60}, nodes=("node-0", "node-1"))
+    pair.run(100)
+    plans = [job.plan for _, _, job in pair.told]
+    versions = [plan.version for plan in plans]
+    of_hub = {name: {job.plan.version for _, by, job in pair.told if by == name} for name in ("a", "b")}
+
+    assert versions == sorted(versions)
+    assert len(set(versions)) == len({plan.model_dump_json() for plan in plans})
+    assert max(of_hub["a"]) > 0
+    assert min(of_hub["b"]) == max(of_hub["a"]) + VERSIONS_SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("dead_from_s", "cleared"),
+    [({}, [(65, "a")]), ({"a": 60}, [(73, "b")]), ({"a": 60, "b": 70}, [])],
+    ids=["by the primary", "by the one that takes over", "by nobody"],
+)
+def test_a_job_that_ended_is_cleared_once(dead_from_s: dict[str, int], cleared: list[tuple[int, str]]) -> None:
+    """Also where the hub that would have done so died before: the broker would keep its copy for as long as it lives."""
+    pair = Pair(dead_from_s, marks_until_s=6)
+    pair.run(200)
+
+    assert pair.cleared == cleared
+
+
+def test_what_a_broker_kept_of_a_job_is_not_believed_and_in_time_cleared() -> None:
+    """A hub alone was down while the job ended; of one that still runs its ranks' marks tell."""
+    [job, *_] = _told_by_two()
+    desk = FleetDesk(HubSettings(), "a", START, alone=False)
+    heard = [desk.hear_job(job.model_copy(update={"job_id": id}), after(0), live=False) for id in (job.job_id, "over")]
+    cleared: list[tuple[int, str]] = []
+    for second in range(90):
+        for rank in (0, 1):
+            desk.accept_marks(batch(rank, mark(second), sequence=second), after(second).boottime_ns)
+        desk.advance(after(second), connected=True)
+        cleared += [(second, id) for id in desk.over(after(second))]
+
+    assert heard == [False, False]
+    assert cleared == [(60, "over")]
+
+
+def test_a_job_is_believed_of_the_hub_that_speaks() -> None:
+    """A node hears two hubs while they change over: the first that says that it is primary counts. Its own old word never does."""
+    node = FleetDesk(None, "n1", START, alone=False)
+    [job, *_] = _told_by_two()
+    first = node.hear_job(job.model_copy(update={"node": "b"}), after(0), live=True)
+    for hub in ("b", "a"):
+        state = FleetDesk(HubSettings(), hub, START, alone=True)._state(after(0))
+        node.hear_hub(state, after(0).boottime_ns, live=True)
+    heard = {
+        name: node.hear_job(job.model_copy(update={"node": name}), after(1), live=True) for name in ("a", "b", "n1")
+    }
+
+    assert first
+    assert heard == {"a": True, "b": False, "n1": False}
+
+
+def _told_by_two() -> list[JobState]:
+    pair = Pair(dead_from_s={})
+    pair.run(12)
+    return [job for _, _, job in pair.told]
+
+
+def test_only_the_primary_tells_findings_and_both_judge() -> None:
+    """A standby that takes over knows at once what has held for long."""
+    both, one = Pair(dead_from_s={}), Pair(dead_from_s={"a": 90})
+    both.run(105)
+    one.run(107)
+
+    assert both.findings == {"a": ["hub-nodes-missing"], "b": []}
+    assert one.findings["b"] == ["hub-nodes-missing"]
+
+
+def test_alone_it_speaks_from_the_first_moment_and_is_no_hub_to_tell_of() -> None:
+    """A daemon without a broker."""
+    desk = FleetDesk(None, "n1", START, alone=True)
+    desk.advance(after(0), connected=True)
+
+    assert (desk.is_hub, desk.is_primary, desk.state_if_due(after(0)), desk.hubs(after(0))) == (True, True, None, [])
+
+
+def test_a_daemon_that_is_no_hub_knows_who_is() -> None:
+    """For whoever asks it where to ask."""
+    node = FleetDesk(None, "n1", START, alone=False)
+    state = FleetDesk(HubSettings(), "a", START, alone=True)._state(after(0))
+    node.hear_hub(state, after(0).boottime_ns, live=True)
+
+    assert not node.is_hub
+    assert [hub.node for hub in node.hubs(after(1))] == ["a"]
+    assert node.hubs(after(60)) == []
+
+
+def test_a_retained_state_is_no_follower() -> None:
+    """What a broker kept is of any age: no rule looks at it."""
+    desk = FleetDesk(HubSettings(), "a", START, alone=False)
+    desk.accept_node(node_state("n1"), START.boottime_ns, live=False)
+    before = desk.followers(after(1))
+    desk.accept_node(node_state("n1"), START.boottime_ns, live=True)
+
+    assert before == []
+    assert [each.node for each in desk.followers(after(1))] == ["n1"]
+
+
+def test_a_node_that_left_is_forgotten_and_an_expected_one_is_not() -> None:
+    """Else a machine that was taken away would leave the fleet's alignment unknown for ever."""
+    desk = FleetDesk(HubSettings(nodes=["n2"]), "a", START, alone=False)
+    for name in ("n1", "n2"):
+        desk.accept_node(node_state(name), START.boottime_ns, live=True)
+    later = after(FORGOTTEN_AFTER_NS / NS_PER_S + 1)
+    desk.findings([], later)
+
+    assert desk.hub.fleet.names() == ["n2"]
+    assert [each.node for each in desk.followers(later)] == ["n2"]
+
+
+def test_a_broker_s_copy_tells_how_long_to_wait_for_a_node() -> None:
+    """One that speaks each minute is not missing after half of one."""
+    desk = FleetDesk(HubSettings(nodes=["n1", "n2"]), "a", START, alone=True)
+    seldom = follower("n1", published_realtime_ns=START.realtime_ns, every_ns=60 * NS_PER_S)
+    desk.accept_node(seldom, START.boottime_ns, live=False)
+    told: list[dict[Any, Any]] = []
+    for second in range(0, 60, 2):
+        desk.accept_node(follower("n2", sequence=second), after(second).boottime_ns, live=True)
+        told.append(desk.findings([], after(second)))
+
+    assert told == [{}] * 30
+
+
+def test_who_has_no_clock_source_is_not_on_the_map() -> None:
+    """A mere hub would stand there as UNKNOWN for ever."""
+    desk = FleetDesk(HubSettings(), "a", START, alone=False)
+    desk.accept_node(follower("n1"), START.boottime_ns, live=True)
+    desk.accept_node(node_state("a").model_copy(update={"age_ns": None, "sources": []}), START.boottime_ns, live=True)
+
+    assert [[name for name, *_ in place] for place in desk.map(after(0)).places.values()] == [["n1"]]
+
+
+def test_a_grandmaster_s_event_voids_what_its_followers_said_before() -> None:
+    """Their own daemons will say so too; until then the hub does not believe what is older."""
+    desk = FleetDesk(HubSettings(), "a", START, alone=True)
+    for name in ("n1", "n2"):
+        desk.accept_node(follower(name, published_realtime_ns=START.realtime_ns), START.boottime_ns, live=True)
+    before = desk.alignment(None, None, after(1))
+    desk.void([GM_A], Void(1, after(1).boottime_ns, Reason.GRANDMASTER_JUMPED))
+    since = desk.alignment(None, None, after(1))
+
+    assert before is not None and before.alignment_ns is not None
+    assert since is not None and (since.alignment_ns, Reason.GRANDMASTER_JUMPED.text in since.reason) == (None, True)

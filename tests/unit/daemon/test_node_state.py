@@ -1,0 +1,535 @@
+"""What one daemon knows at a moment: its node's status as it ages, grandmasters, what it heard, and what is wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from samples import HEALTHY, nth
+from wire import grandmaster, node_state
+
+from timesyncd import config
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.daemon.node_state import Moment, NodeView, finding_message, standing
+from timesyncd.daemon.remote_state import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, Heard, heard_state, last_known
+from timesyncd.driver import PollReport, options_of
+from timesyncd.feed import Observation
+from timesyncd.findings.catalogue import CATALOGUE, Findings, Judged
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import NodeState, SourceState, grandmaster_state
+from timesyncd.model.error_bound import EnsembleSettings, utc_alone
+from timesyncd.model.selection import Agreement
+from timesyncd.sample import (
+    ClockSample,
+    ClockState,
+    GrandmasterSample,
+    KernelSample,
+    NoSample,
+    Reading,
+    Satellite,
+    UtcSample,
+)
+
+CONFIG = config.parse(
+    tomllib.loads("""
+        [node]
+        name = "node-a"
+        [[source]]
+        name = "ptp"
+        driver = "ptp4l"
+        [[grandmaster]]
+        name = "gm-a"
+        driver = "timeprovider"
+        identities = ["00a069.fffe.704760"]
+        host = "192.0.2.1"
+        community = { env = "COMMUNITY" }
+    """),
+    options_of,
+    "t.toml",
+)
+BOUND = ErrorBound(
+    as_of_ns=HEALTHY.as_of_ns,
+    real_minus_boot_ns=HEALTHY.real_minus_boot_ns,
+    parent_hard=Bound(4_000, 50_100),
+    gm_hard=Bound(5_000, 50_100),
+    utc_hard=unbounded(Reason.ARBITRARY_TIMESCALE),
+    gm_status=ClockStatus.SYNCHRONIZED,
+    utc_status=ClockStatus.UNKNOWN,
+    terms={"path_delay": 2_000},
+)
+SILENT = NoSample("ptp", BOUND.as_of_ns, "no Sync: the port is LISTENING")
+UNIT = GrandmasterSample(
+    "gm-a", BOUND.as_of_ns, clock_state=ClockState.LOCKED, satellites=(Satellite(1, 40, True), Satellite(2, 20, False))
+)
+
+
+def after(seconds: float, step_ns: int = 0) -> Moment:
+    """So long after the bound's as_of, with CLOCK_REALTIME set by `step_ns`."""
+    boottime_ns = BOUND.as_of_ns + round(seconds * NS_PER_S)
+    return Moment(boottime_ns, boottime_ns + BOUND.real_minus_boot_ns + step_ns)
+
+
+@dataclass
+class Told:
+    """A view that was told of some readings."""
+
+    view: NodeView = field(default_factory=lambda: NodeView(CONFIG, Epoch(0xB007, 7), incarnation=3))
+
+    def of(self, reading: Reading, bound: ErrorBound | None = None) -> bool:
+        return self.view.note(Observation(reading, bound))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def view(told: Told) -> NodeView:
+    """After one good sample."""
+    told.of(HEALTHY, BOUND)
+    return told.view
+
+
+def test_before_the_first_sample_nothing_is_known(told: Told) -> None:
+    """UNKNOWN with the source's own reason, and nothing that looks like a measurement."""
+    unread = told.view.node_state(after(0))
+    told.of(SILENT)
+    state = told.view.node_state(after(0))
+
+    assert (unread.status, unread.reason) == ("UNKNOWN", "no valid sample yet")
+    assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "UNKNOWN", SILENT.reason)
+    assert (state.age_ns, state.gm, state.utc, state.grandmaster_identity) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status", "reason"),
+    [
+        (0, "SYNCHRONIZED", ""),
+        (4.999, "SYNCHRONIZED", ""),
+        (5, "HOLDOVER", "no fresh sample; the bound grows"),
+        (999.9, "HOLDOVER", "no fresh sample; the bound grows"),
+        (1000, "UNKNOWN", "no fresh sample for too long"),
+    ],
+)
+def test_the_status_ages(view: NodeView, seconds: float, status: str, reason: str) -> None:
+    """SYNCHRONIZED, HOLDOVER and UNKNOWN follow from the age alone, and the reason says so."""
+    state = view.node_state(after(seconds))
+
+    assert (state.status, state.reason) == (status, reason)
+    assert state.age_ns == seconds * NS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "status"), [(STEP_TOLERANCE_NS, "SYNCHRONIZED"), (STEP_TOLERANCE_NS + 1, "DISRUPTED")]
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_step_is_seen_before_any_sample_tells(view: NodeView, step_ns: int, status: str, sign: int) -> None:
+    """REALTIME - BOOTTIME outside the tolerance, in either direction, is DISRUPTED at once."""
+    assert view.node_state(after(1, sign * step_ns)).status == status
+
+
+def test_a_step_changes_nothing_where_nothing_was_known(view: NodeView) -> None:
+    """As a reader of the segment sees it: what is UNKNOWN by age stays so."""
+    state = view.node_state(after(2_000, NS_PER_S))
+
+    assert (state.status, state.reason) == ("UNKNOWN", "no fresh sample for too long")
+
+
+def test_silence_is_told_with_the_source_s_reason(told: Told, view: NodeView) -> None:
+    """Why the bound grows is what the source says, as long as it grows."""
+    told.of(SILENT)
+    fresh, old = view.node_state(after(1)), view.node_state(after(6))
+    told.of(nth(1), BOUND)
+
+    assert (fresh.reason, old.reason) == ("", f"no fresh sample; the bound grows: {SILENT.reason}")
+    assert view.node_state(after(6)).reason == "no fresh sample; the bound grows"
+
+
+def test_a_grandmaster_s_silence_does_not_explain_the_clock(told: Told) -> None:
+    """A unit that does not answer SNMP says nothing of this node's clock."""
+    told.of(NoSample("gm-a", 0, "no SNMP answer"))
+    before = told.view.node_state(after(0)).reason
+    told.of(HEALTHY, BOUND)
+
+    assert before == "no valid sample yet"
+    assert told.view.node_state(after(6)).reason == "no fresh sample; the bound grows"
+
+
+def test_a_withdrawn_bound_is_disrupted_until_the_next(told: Told, view: NodeView) -> None:
+    """What the ensemble withdrew is shown so, with its reason, and for as long as nothing new comes."""
+    nothing = unbounded(Reason.SOURCE_RESTARTED)
+    withdrawn = replace(BOUND, gm_hard=nothing, gm_status=ClockStatus.DISRUPTED, utc_status=ClockStatus.DISRUPTED)
+    changed = told.of(replace(SILENT, restarted=True), withdrawn)
+    state = view.node_state(after(2_000))
+
+    assert changed
+    assert (state.status, state.utc_status, state.reason) == ("DISRUPTED", "DISRUPTED", "the PTP daemon restarted")
+    assert told.of(nth(1), BOUND)
+
+
+def test_only_a_change_of_status_is_worth_telling_at_once(told: Told) -> None:
+    """The first bound is a change, the next like it is none."""
+    assert [told.of(nth(index), BOUND) for index in range(3)] == [True, False, False]
+
+
+def test_since_is_when_the_status_changed(view: NodeView) -> None:
+    """It stands still while the status does, and begins anew with another."""
+    moments = [after(0), after(3), after(5), after(7)]
+    since = [view.node_state(moment).since_realtime_ns for moment in moments]
+
+    assert since == [moments[index].realtime_ns for index in (0, 0, 2, 2)]
+
+
+def test_order_rises_with_every_message(view: NodeView) -> None:
+    """Node and grandmaster states share one sequence, in one incarnation."""
+    messages = [view.node_state(after(0)), *view.grandmaster_states(after(0)), view.node_state(after(0))]
+
+    assert [(each.node, each.incarnation, each.sequence) for each in messages] == [("node-a", 3, n) for n in (1, 2, 3)]
+
+
+def test_a_state_tells_how_old_its_sample_is_and_when_the_next_one_comes(told: Told) -> None:
+    """So that a reader who heard nothing before can tell what an event voids, and who is silent."""
+    bound = replace(BOUND, since_sample_ns=7)
+    told.view.note(Observation(HEALTHY, bound, bound))
+    state = told.view.node_state(after(1))
+
+    assert (state.since_sample_ns, state.every_ns) == (7, 2 * NS_PER_S)
+
+
+def test_a_source_shows_its_last_sample_and_its_last_poll(told: Told, view: NodeView) -> None:
+    """What was measured stays readable while the source is away, beside why it is."""
+    view.note_poll(PollReport("ptp", 0, 1_234, None, 0))
+    [there] = view.node_state(after(0)).sources
+    told.of(SILENT)
+    view.note_poll(PollReport("ptp", 0, 99, "no answer", 2))
+    [away] = view.node_state(after(1)).sources
+
+    assert (there.reachable, there.reason, there.poll_duration_ns, there.offset_ns) == (True, None, 1_234, 100)
+    assert (away.reachable, away.reason, away.poll_duration_ns, away.offset_ns) == (False, SILENT.reason, 99, 100)
+    assert away.port_state == "SLAVE"
+
+
+def test_samples_are_counted_and_refusals_are_not(told: Told) -> None:
+    """`samples` is what the node's own clock gave."""
+    for reading in (HEALTHY, SILENT, UNIT, nth(1)):
+        told.of(reading, BOUND if isinstance(reading, ClockSample) else None)
+
+    assert told.view.samples == 2
+
+
+def test_a_grandmaster_s_state(told: Told) -> None:
+    """What the unit said, how old that is, and whether it still answers."""
+    [never] = told.view.grandmaster_states(after(0))
+    told.of(UNIT)
+    told.view.note_poll(PollReport("gm-a", 0, 5, None, 0))
+    [locked] = told.view.grandmaster_states(after(2))
+    told.of(NoSample("gm-a", 0, "no SNMP answer"))
+    told.view.note_poll(PollReport("gm-a", 0, 5, "no SNMP answer", 1))
+    [lost] = told.view.grandmaster_states(after(3))
+
+    assert (never.reachable, never.age_ns, never.clock_state, never.reason) == (False, None, None, None)
+    assert (locked.reachable, locked.age_ns, locked.clock_state) == (True, 2 * NS_PER_S, "locked")
+    assert (locked.identities, locked.satellites_tracked, locked.satellites_healthy) == (["00a069.fffe.704760"], 2, 1)
+    assert (lost.reachable, lost.age_ns, lost.clock_state, lost.reason) == (
+        False,
+        3 * NS_PER_S,
+        "locked",
+        "no SNMP answer",
+    )
+
+
+def test_a_source_shows_what_it_makes_of_its_newest_sample(told: Told) -> None:
+    """Also one that the node does not believe; the bound is as old as its sample, and names what it holds against."""
+    own = replace(BOUND, utc_seconds_removed=37)
+    told.view.note(Observation(replace(HEALTHY, current_utc_offset_s=37), None, own))
+    [source] = told.view.node_state(after(2)).sources
+
+    assert source.gm is not None and (source.gm.bound_ns, source.gm.growth_ppb) == (5_000, 50_100)
+    assert (source.age_ns, source.utc_seconds_removed) == (2 * NS_PER_S, 37)
+    assert (source.grandmaster_identity, source.current_utc_offset_s) == (HEALTHY.grandmaster_identity, 37)
+
+
+@pytest.mark.parametrize(
+    ("reading", "kept"),
+    [
+        (SILENT, True),
+        (replace(SILENT, restarted=True), False),
+        (replace(SILENT, source="other", restarted=True), True),
+        (replace(SILENT, source="other", stepped=True), False),
+        (nth(1), False),
+    ],
+)
+def test_a_source_s_bound_is_withdrawn_with_what_it_rests_on(told: Told, reading: Reading, kept: bool) -> None:
+    """A restart of the source, a step of the clock by whoever saw it, and a sample that gave none."""
+    told.view.note(Observation(HEALTHY, BOUND, BOUND))
+    told.of(reading)
+    [source] = told.view.node_state(after(1)).sources
+
+    assert (source.gm is not None, source.age_ns is not None) == (kept, kept)
+
+
+def heard_node(**changes: Any) -> NodeState:
+    fields: dict[str, Any] = {"status": "SYNCHRONIZED", "age_ns": 0, "published_realtime_ns": after(0).realtime_ns}
+    return node_state("node-b").model_copy(update=fields | {"since_realtime_ns": 1} | changes)
+
+
+def in_view(state: NodeState, seconds: float) -> NodeState:
+    return heard_state(state, after(0).boottime_ns, after(seconds))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status", "since_ns"), [(4, "SYNCHRONIZED", 1), (5, "HOLDOVER", None), (1000, "UNKNOWN", None)]
+)
+def test_a_node_that_fell_silent_ages(seconds: int, status: str, since_ns: int | None) -> None:
+    """Nobody's word counts for longer than it said itself."""
+    state = in_view(heard_node(), seconds)
+
+    assert (state.status, state.age_ns, state.since_realtime_ns) == (status, seconds * NS_PER_S, since_ns)
+
+
+def test_a_broker_s_old_copy_is_as_old_as_it_was_published() -> None:
+    """It came just now, and says nothing of now."""
+    state = in_view(heard_node(published_realtime_ns=after(-3_600).realtime_ns, age_ns=NS_PER_S), 0)
+
+    assert (state.status, state.age_ns) == ("UNKNOWN", 3_601 * NS_PER_S)
+
+
+def test_what_its_sources_said_ages_too() -> None:
+    """As much as the node's own bound; what had no age has none."""
+    fresh = SourceState(name="ptp", driver="ptp4l", reachable=True, age_ns=7)
+    state = in_view(heard_node(sources=[fresh, fresh.model_copy(update={"age_ns": None})]), 2)
+
+    assert [source.age_ns for source in state.sources] == [2 * NS_PER_S + 7, None]
+
+
+def test_a_publisher_ahead_of_us_does_not_make_its_word_young() -> None:
+    """A clock that is ahead cannot undo the time since its message came."""
+    assert in_view(heard_node(published_realtime_ns=after(9_999).realtime_ns), 6).status == "HOLDOVER"
+
+
+def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
+    """Until it speaks itself: what it said once may be of a daemon that is long dead."""
+    copy = last_known(heard_node())
+
+    assert (copy.status, copy.utc_status) == ("UNKNOWN", "UNKNOWN")
+    assert "last known" in copy.reason
+
+
+def test_who_is_not_heard_is_unknown_and_it_is_said_why() -> None:
+    """Be what it said last still true by its growth."""
+    state = heard_state(heard_node(), after(0).boottime_ns, after(1), "silent for 25 s")
+
+    assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "UNKNOWN", "silent for 25 s")
+
+
+def test_a_message_that_waited_is_dated_when_it_came() -> None:
+    """On both clocks, as far as they ran alike since."""
+    assert after(3).earlier(after(1).boottime_ns) == after(1)
+
+
+def test_what_was_unknown_stays_so() -> None:
+    """A node that knows of no bound has no age, and its reason is its own."""
+    state = heard_node(status="UNKNOWN", age_ns=None, reason="no valid sample yet")
+
+    assert in_view(state, 9_999) == state
+
+
+def test_heard_keeps_the_last_word_of_each() -> None:
+    """One state a grandmaster."""
+    heard = Heard()
+    for sequence in (1, 2):
+        heard.note(grandmaster("node-b", 1, sequence), after(0).boottime_ns)
+
+    assert [state.sequence for state in heard.grandmasters(after(0))] == [2]
+
+
+def test_a_unit_is_forgotten_an_hour_after_its_last_word() -> None:
+    """It was taken away, or nobody polls it any more: it has told nothing that holds for long before."""
+    heard = Heard()
+    heard.note(grandmaster("node-b", 1, 1), after(0).boottime_ns)
+    hour_s = UNIT_FORGOTTEN_NS // NS_PER_S
+
+    assert [len(heard.grandmasters(after(seconds))) for seconds in (hour_s - 1, hour_s, hour_s - 1)] == [1, 0, 0]
+
+
+def test_a_job_is_forgotten_a_minute_after_its_last_word() -> None:
+    """A hub that died took its jobs with it."""
+    heard = Heard()
+    heard.note(JobState.model_construct(job_id="0f3a9c51d2b4e687"), after(0).boottime_ns)
+    still, gone = after((JOB_FORGOTTEN_NS - 1) / NS_PER_S), after(JOB_FORGOTTEN_NS / NS_PER_S)
+
+    assert (len(heard.jobs(still)), len(heard.jobs(gone)), len(heard.jobs(still))) == (1, 0, 0)
+
+
+SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)
+SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        ({}, {}),
+        ({"status": "HOLDOVER", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-holdover", "node-b"): "why"}),
+        ({"status": "UNKNOWN", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-unknown", "node-b"): "why"}),
+        ({"status": "DISRUPTED", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-disrupted", "node-b"): "why"}),
+        ({"sources": [SOURCE_LOST]}, {("source-lost", "ptp"): "no answer"}),
+        ({"sources": [SOURCE_NEW]}, {}),
+        ({"status": "UNKNOWN", "reason": "no clock of this node is watched"}, {}),
+    ],
+)
+def test_what_is_wrong_now(node: dict[str, Any], found: dict[tuple[str, str], str]) -> None:
+    """One finding a condition, about its own subject, with evidence; what was never asked yet is no finding."""
+    judged = standing(heard_node(**node), None, None)
+
+    assert {key: each.evidence for key, each in judged.items()} == found
+
+
+def test_store_and_broker_are_the_node_s_own_findings() -> None:
+    """Both are told of the node, with what went wrong as evidence."""
+    found = standing(heard_node(), "disk full", "no connection for 9 s")
+
+    assert found == {
+        ("store-failing", "node-b"): Judged("disk full"),
+        ("broker-lost", "node-b"): Judged("no connection for 9 s"),
+    }
+
+
+def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
+    """No condition leads to an id that nobody explained."""
+    found = [
+        standing(heard_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
+        for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
+    ]
+
+    assert {id for each in found for id, _ in each} <= set(CATALOGUE)
+
+
+def test_a_finding_s_wire_form_keeps_its_times() -> None:
+    """CLOCK_REALTIME, and null while it stands; and its chain."""
+    began = Findings().judge("source-lost", "ptp", Judged("no answer", ("no answer", "no bound")), 17)
+    assert began is not None
+    message = finding_message(began)
+
+    assert (message.id, message.since_realtime_ns, message.until_realtime_ns) == ("source-lost", 17, None)
+    assert message.chain == ["no answer", "no bound"]
+
+
+def test_a_unit_that_never_answered_has_a_state_too() -> None:
+    """Its name is known from the configuration, and everything else is null."""
+    state = grandmaster_state(
+        None, node="n", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=1, age_ns=None, reachable=False
+    )
+
+    assert (state.clock_state, state.alarms, state.satellites_tracked) == (None, None, None)
+
+
+NTP_CONFIG = config.parse(
+    tomllib.loads("""
+        [node]
+        name = "node-n"
+        [[source]]
+        name = "ntp"
+        driver = "chrony"
+        [[source]]
+        name = "kernel"
+        driver = "kernel"
+    """),
+    options_of,
+    "t.toml",
+)
+UTC_SAMPLE = UtcSample(
+    "ntp", HEALTHY.as_of_ns, HEALTHY.real_minus_boot_ns, -400, 1_000, 51_000, "192.0.2.1", 2, "normal", 8, 9
+)
+KERNEL_SAMPLE = KernelSample("kernel", HEALTHY.as_of_ns, 1, 2, 3, True, "none", 37, ("chronyd",))
+
+
+@pytest.fixture
+def ntp() -> NodeView:
+    """A node that NTP alone keeps, after one reading of each of its sources."""
+    view = NodeView(NTP_CONFIG, Epoch(0xB007, 7), incarnation=3)
+    bound = utc_alone(UTC_SAMPLE, EnsembleSettings())
+    view.note(Observation(UTC_SAMPLE, bound, bound))
+    view.note(Observation(KERNEL_SAMPLE, None))
+    return view
+
+
+def test_a_node_that_ntp_keeps_is_in_sync_with_utc(ntp: NodeView) -> None:
+    """Of a grandmaster it knows nothing, and no reason, no finding calls that a fault."""
+    state = ntp.node_state(after(1))
+
+    assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "SYNCHRONIZED", "")
+    assert (state.main_status, state.main_bound) == ("SYNCHRONIZED", state.utc)
+    assert state.gm is not None and state.gm.reason == Reason.NO_GRANDMASTER.text
+    assert [(source.kind, source.reason) for source in state.sources] == [("utc", None), ("kernel", None)]
+    assert state.sources[0].utc is not None and state.sources[0].utc.bound_ns == 1_400
+    assert standing(state, None, None) == {}
+
+
+def test_a_node_that_ntp_kept_ages_by_utc(ntp: NodeView) -> None:
+    """HOLDOVER and UNKNOWN, since when, why and the finding are those of UTC, at home and where it was heard."""
+    moments = [after(seconds) for seconds in (1, 6, 1_001)]
+    told = [ntp.node_state(moment) for moment in moments]
+    abroad = heard_state(told[0], moments[0].boottime_ns, after(6))
+
+    assert [state.main_status for state in told] == ["SYNCHRONIZED", "HOLDOVER", "UNKNOWN"]
+    assert [state.reason for state in told] == ["", "no fresh sample; the bound grows", "no fresh sample for too long"]
+    assert [state.since_realtime_ns for state in told] == [moment.realtime_ns for moment in moments]
+    assert [set(standing(state, None, None)) for state in told[1:]] == [
+        {("clock-holdover", "node-n")}, {("clock-unknown", "node-n")},
+    ]  # fmt: skip
+    assert (abroad.utc_status, abroad.reason) == ("HOLDOVER", "no fresh sample; the bound grows")
+
+
+def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(told: Told) -> None:
+    """UTC is known, but the grandmaster that it should follow is not: its status stays UNKNOWN, with the source's reason."""
+    told.of(HEALTHY, BOUND)
+    told.of(SILENT)
+    told.view.note_bound(utc_alone(UTC_SAMPLE, EnsembleSettings()))
+    state = told.view.node_state(after(1))
+
+    assert (state.main_status, state.utc_status) == ("UNKNOWN", "SYNCHRONIZED")
+    assert state.reason == SILENT.reason
+    assert ("clock-unknown", "node-a") in standing(state, None, None)
+
+
+def test_while_ptp_warms_up_its_sample_is_what_is_waited_for(told: Told) -> None:
+    """What NTP said first is no reason why no grandmaster is known: PTP has given no sample yet."""
+    told.view.note_bound(utc_alone(UTC_SAMPLE, EnsembleSettings()))
+
+    assert told.view.node_state(after(1)).reason == Reason.NO_SAMPLE_YET.text
+
+
+def test_a_change_of_the_utc_status_is_told_at_once(ntp: NodeView) -> None:
+    """On a node without a grandmaster it is the one that counts."""
+    bound = utc_alone(UTC_SAMPLE, EnsembleSettings())
+    withdrawn = replace(bound, utc_hard=unbounded(Reason.CLOCK_STEPPED), utc_status=ClockStatus.DISRUPTED)
+
+    assert [ntp.note_bound(each) for each in (bound, withdrawn, withdrawn)] == [False, True, False]
+
+
+def test_the_state_says_who_is_wrong(told: Told, view: NodeView) -> None:
+    """Falsetickers by name, a contradiction as such, and neither where one source alone knows UTC."""
+    view.note_agreement(Agreement(0, 1, 1, falsetickers=("ntp",)))
+    named = view.node_state(after(0))
+    view.note_agreement(Agreement(0, 1, 1, contradiction=True))
+    contradicted = view.node_state(after(0))
+    view.note_agreement(None)
+    alone = view.node_state(after(0))
+
+    assert [state.falsetickers for state in (named, contradicted, alone)] == [["ntp"], [], []]
+    assert [state.sources_contradict for state in (named, contradicted, alone)] == [False, True, False]
+
+
+def test_what_the_bound_is_made_of_is_told(told: Told) -> None:
+    """Terms of both kinds and rates, as they are."""
+    parts = {"terms": {"offset": 1}, "stat_terms": {"noise": 2}, "rates": {"steering": 3}}
+    told.of(HEALTHY, replace(BOUND, gm_stat=Bound(2, 3), **parts))  # type: ignore[arg-type]
+    state = told.view.node_state(after(0))
+
+    assert {"terms": state.terms, "stat_terms": state.stat_terms, "rates": state.rates} == parts
+    assert state.gm_stat is not None and (state.gm_stat.bound_ns, state.gm_stat.growth_ppb) == (2, 3)

@@ -1,0 +1,357 @@
+"""When the announcer publishes, and what it tells of grandmasters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from announcing import Announcing
+from batches import batch, mark
+from grandmaster_states import GM_B, follower
+from grandmaster_states import source as heard_source
+from samples import HEALTHY
+from wire import grandmaster, hub_state, node_state
+
+from timesyncd.bound import Bound, ClockStatus, ErrorBound
+from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.config import parse
+from timesyncd.daemon.node_state import NodeView
+from timesyncd.daemon.publisher import STORE_GRACE_S, Parts
+from timesyncd.driver import PollReport, options_of
+from timesyncd.feed import Observation
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.ipc.job_datagram import job_id
+from timesyncd.messages.fleet import CloudEvent
+from timesyncd.messages.node import GrandmasterState, Message, NodeState
+from timesyncd.model.grandmaster import UnitEvent
+from timesyncd.model.grandmaster_events import UnitEventKind
+from timesyncd.mqtt.client import MqttLink
+from timesyncd.sample import ClockState, GrandmasterSample
+from timesyncd.store.writer import Store
+from timesyncd.web.events import Event
+
+
+class Broker:
+    """Takes what is published."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.published: list[Message] = []
+        self.cleared: list[str] = []
+        self.forgotten: list[str] = []
+
+    def publish(self, message: Message) -> None:
+        self.published.append(message)
+
+    def clear(self, _: type[Message], subject: str) -> None:
+        self.cleared.append(subject)
+
+    def forget(self, _: type[Message], subject: str) -> None:
+        self.forgotten.append(subject)
+
+
+@pytest.mark.parametrize(("every_s", "holdover_after_s", "expected_s"), [(3, 60, [0, 3, 6]), (3, 2, range(7))])
+def test_a_state_is_repeated_before_readers_take_it_for_held_over(
+    every_s: int, holdover_after_s: int, expected_s: list[int]
+) -> None:
+    """As often as configured, and at least twice within the holdover_after of a source; and it says so."""
+    source = {"name": "ptp", "driver": "ptp4l", "bounds": {"holdover_after_ns": holdover_after_s * NS_PER_S}}
+    tables = {"node": {"name": "a"}, "source": [source], "mqtt": {"host": "h", "state_every_s": every_s}}
+    config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
+    parts = Parts(mqtt=cast(MqttLink, broker))
+    announcer = Announcing(config, NodeView(config, Epoch(1, 2), 1), clocks, parts).announcer
+    began_ns = clocks.realtime_ns()
+    for _ in range(7):
+        announcer.tick()
+        clocks.advance(NS_PER_S)
+    states = [message for message in broker.published if isinstance(message, NodeState)]
+
+    assert [(state.published_realtime_ns - began_ns) // NS_PER_S for state in states] == list(expected_s)
+    assert {state.every_ns for state in states} == {min(every_s * NS_PER_S, holdover_after_s * NS_PER_S // 2)}
+
+
+def test_of_many_units_the_one_that_changed_is_published_at_once() -> None:
+    """An alarm of one does not send the states of all, which are repeated when they are due."""
+    units = [{**UNIT, "name": name, "identities": []} for name in ("gm-a", "gm-b")]
+    tables = {"node": {"name": "hub"}, "grandmaster": units, "mqtt": {"host": "h", "state_every_s": 60}}
+    config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
+    view = NodeView(config, Epoch(1, 2), 1)
+    announcer = Announcing(config, view, clocks, Parts(mqtt=cast(MqttLink, broker))).announcer
+    announcer.tick()
+    broker.published.clear()
+    view.note(Observation(GrandmasterSample("gm-a", clocks.boottime_ns(), clock_state=ClockState.HOLDOVER), None))
+    announcer.tick()
+    announcer.tick()
+    told = [message for message in broker.published if isinstance(message, NodeState | GrandmasterState)]
+
+    assert [getattr(message, "name", "the node") for message in told] == ["the node", "gm-a"]
+
+
+SOURCE = {"name": "ptp", "driver": "ptp4l"}
+IDENTITY = HEALTHY.grandmaster_identity
+UNIT = {
+    "name": "gm-a",
+    "driver": "timeprovider",
+    "identities": [IDENTITY],
+    "host": "192.0.2.1",
+    "community": {"env": "COMMUNITY"},
+}
+NODE_BOUND = Bound(5_000, 50_100)
+
+
+class Watching:
+    """An announcer of one node, and the unit that it polls and follows."""
+
+    def __init__(self) -> None:
+        config = parse({"node": {"name": "hub"}, "source": [SOURCE], "grandmaster": [UNIT]}, options_of, "test")
+        self.clocks = FakeClocks()
+        self.view = NodeView(config, Epoch(1, 2), 1)
+        announcing = Announcing(config, self.view, self.clocks)
+        self.announcer, self.web = announcing.announcer, announcing.web
+
+    def poll(self, **changes: Any) -> None:
+        """Ten seconds later."""
+        self.clocks.advance(10 * NS_PER_S)
+        now_ns = self.clocks.boottime_ns()
+        self.view.note(Observation(GrandmasterSample("gm-a", now_ns, **changes), None))
+        self.view.note_poll(PollReport("gm-a", now_ns, 1, None, 0))
+        sample = replace(HEALTHY, as_of_ns=now_ns)
+        bound = ErrorBound(
+            as_of_ns=now_ns,
+            real_minus_boot_ns=self.clocks.realtime_ns() - now_ns,
+            parent_hard=NODE_BOUND,
+            gm_hard=NODE_BOUND,
+            utc_hard=NODE_BOUND,
+            gm_status=ClockStatus.SYNCHRONIZED,
+            utc_status=ClockStatus.SYNCHRONIZED,
+            grandmaster_identity=IDENTITY,
+        )
+        self.view.note(Observation(sample, bound, bound))
+        self.announcer.tick()
+
+    def standing(self) -> list[tuple[str, str, list[str]]]:
+        return [(f.id, f.subject, f.chain) for f in self.announcer.findings() if f.until_realtime_ns is None]
+
+
+class Viewer:
+    """Notes what is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self.dropped = 0
+
+    def put(self, event: Event) -> None:
+        self.seen.append(event)
+
+
+class Hub:
+    """The announcer of a hub that is no node and polls no unit; a second passes with each tick."""
+
+    def __init__(self, *expected: str) -> None:
+        tables = {"node": {"name": "hub-b"}, "mqtt": {"host": "h"}, "hub": {"nodes": list(expected)}}
+        config, self.clocks, self.broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
+        view, parts = NodeView(config, Epoch(1, 2), 1), Parts(mqtt=cast(MqttLink, self.broker))
+        announcing = Announcing(config, view, self.clocks, parts)
+        self.announcer, self.desk, self.web = announcing.announcer, announcing.desk, announcing.web
+
+    def hear(self, message: Message, live: bool = True) -> None:
+        self.announcer.hear(message, self.clocks.boottime_ns(), live)
+
+    def step(self) -> None:
+        """Of a job with two ranks."""
+        for rank in (0, 1):
+            self.desk.accept_marks(batch(rank, mark(0)), self.clocks.boottime_ns())
+
+    def run(self, seconds: int, beside: str | None = None) -> None:
+        """`beside` another hub that says all the time that it is the primary one."""
+        for second in range(seconds):
+            if beside is not None:
+                self.hear(hub_state(beside, sequence=second))
+            self.announcer.tick()
+            self.clocks.advance(NS_PER_S)
+
+    def told(self, type: str) -> list[str | None]:
+        return [each.subject for each in self.broker.published if isinstance(each, CloudEvent) and each.type == type]
+
+
+def test_a_finding_of_the_fleet_does_not_end_because_another_hub_tells_it() -> None:
+    """A hub that comes back would else give an all-clear of what still stands."""
+    hub = Hub("n1")
+    hub.run(100)
+    began = hub.told("timesyncd.finding.began")
+    hub.run(20, beside="hub-a")
+
+    assert began == ["fleet"]
+    assert (hub.told("timesyncd.finding.ended"), hub.announcer.findings()) == ([], [])
+
+
+def test_what_a_broker_kept_is_not_how_things_are() -> None:
+    """Be it of a node, a hub or a job: it may be of any age."""
+    speaking, hub = Hub(), Hub()
+    speaking.step()
+    speaking.run(1)
+    kept = (
+        node_state("n1"),
+        hub_state("hub-a"),
+        *(job.model_copy(update={"node": "hub-a"}) for job in speaking.web.jobs()),
+    )
+    viewer = Viewer()
+    hub.announcer.events.attach(viewer)
+    for message in kept:
+        hub.hear(message, live=False)
+    clock = hub.desk.hub.fleet.clock("n1")
+
+    assert [type(message).__name__ for message in kept] == ["NodeState", "HubState", "JobState"]
+    assert clock is not None and not clock.live
+    assert [(event.kind, cast(NodeState, event.data).status) for event in viewer.seen] == [("node", "UNKNOWN")]
+    assert (hub.web.jobs(), [each.node for each in hub.web.hubs()]) == ([], ["hub-b"])
+
+
+def test_a_job_that_ended_is_cleared_at_the_broker() -> None:
+    """By the hub that speaks: else who subscribes later sees it run."""
+    hub = Hub()
+    hub.run(10)
+    hub.step()
+    hub.run(70)
+
+    assert hub.broker.cleared == [job_id(1000, "train", 0)]
+
+
+def test_what_a_hub_said_of_jobs_is_not_said_again_when_another_speaks() -> None:
+    """A link that comes back repeats what was last published."""
+    hub = Hub()
+    hub.run(10)
+    hub.step()
+    hub.run(10)
+    hub.run(10, beside="hub-a")
+
+    assert hub.broker.forgotten == [job_id(1000, "train", 0)]
+
+
+@pytest.fixture
+def watching() -> Watching:
+    return Watching()
+
+
+def test_a_unit_s_trouble_is_one_finding_with_its_chain(watching: Watching) -> None:
+    """From the poll to the message, with the node that follows; and it ends when the trouble does."""
+    watching.poll(clock_state=ClockState.HOLDOVER, clock_class=7, antenna="open", satellites=())
+    open_ = watching.standing()
+    watching.poll(clock_state=ClockState.LOCKED, clock_class=6, antenna="ok")
+
+    assert [(id, subject, chain[0], chain[-1]) for id, subject, chain in open_] == [
+        ("grandmaster-antenna", "gm-a", "GNSS antenna open", "hub: UTC bound is wider while this lasts")
+    ]
+    assert watching.standing() == []
+
+
+def test_a_node_names_the_unit_that_it_follows(watching: Watching) -> None:
+    """With how that one fares, by every way that the node's state goes."""
+    watching.poll(clock_state=ClockState.LOCKED, antenna="open")
+    node = watching.web.node()
+
+    assert (node.grandmaster, node.grandmaster_note) == ("gm-a", "gm-a: LOCKED, GNSS antenna open")
+    assert watching.web.nodes(["hub"])[0].grandmaster_note == node.grandmaster_note
+
+
+def test_what_happened_to_a_unit_is_told_at_once(watching: Watching) -> None:
+    """A restart is an event; a jump while it was locked stands as a suspicion."""
+    watching.poll(clock_state=ClockState.LOCKED)
+    now_ns = watching.clocks.realtime_ns()
+    events = [UnitEvent(kind, now_ns, "why") for kind in (UnitEventKind.RESTARTED, UnitEventKind.PHASE_JUMPED)]
+    watching.announcer.unit_events("gm-a", events)
+    watching.poll(clock_state=ClockState.LOCKED)
+
+    assert [(finding.id, finding.evidence) for finding in watching.announcer.findings()][-1] == (
+        "grandmaster-rebooted",
+        "why",
+    )
+    assert [id for id, _, _ in watching.standing()] == ["grandmaster-spoofing"]
+
+
+def test_a_condition_stands_until_it_is_withdrawn(watching: Watching) -> None:
+    """What another part of the daemon knows of a unit."""
+    watching.announcer.condition("grandmaster-traps-suppressed", "gm-a", "512 dropped")
+    watching.poll()
+    stood = watching.standing()
+    watching.announcer.condition("grandmaster-traps-suppressed", "gm-a", None)
+    watching.poll()
+
+    assert stood == [("grandmaster-traps-suppressed", "gm-a", [])]
+    assert watching.standing() == []
+
+
+def test_what_ended_long_ago_is_forgotten_though_nobody_asks(watching: Watching) -> None:
+    """A daemon without a page lives for months."""
+    watching.announcer.event("phase-jump", "ptp", "once")
+    watching.clocks.advance(3_600 * NS_PER_S)
+    watching.poll()
+
+    assert watching.announcer._findings._known == {}
+
+
+def test_of_a_unit_that_a_daemon_before_us_polls_we_tell_nothing(watching: Watching) -> None:
+    """Neither what stands nor what happens: it tells both."""
+    watching.announcer.hear(
+        grandmaster("a-hub", 1, 1).model_copy(update={"published_realtime_ns": watching.clocks.realtime_ns()}),
+        watching.clocks.boottime_ns(),
+        live=True,
+    )
+    watching.announcer.unit_events("gm-a", [UnitEvent(UnitEventKind.RESTARTED, 1, "why")])
+    watching.poll(antenna="open")
+
+    assert watching.announcer.findings() == []
+
+
+def test_a_unit_s_finding_does_not_end_because_another_daemon_tells_it(watching: Watching) -> None:
+    """One that polls the unit too and comes first by name has begun to."""
+    watching.poll(antenna="open")
+    stood = watching.standing()
+    other = grandmaster("a-hub", 1, 1).model_copy(update={"published_realtime_ns": watching.clocks.realtime_ns()})
+    watching.announcer.hear(other, watching.clocks.boottime_ns(), live=True)
+    watching.poll(antenna="open")
+
+    assert [id for id, _, _ in stood] == ["grandmaster-antenna"]
+    assert watching.announcer.findings() == []
+
+
+def test_units_show_how_far_they_are_apart(watching: Watching) -> None:
+    """A node that hears this unit and another daemon's."""
+    now_ns = watching.clocks.realtime_ns()
+    other = grandmaster("other", 1, 1).model_copy(update={"name": "gm-b", "identities": [GM_B]})
+    heard = [heard_source(IDENTITY, name="a", offset_ns=300), heard_source(GM_B, name="b", offset_ns=100)]
+    for message in (other, follower(sources=heard, published_realtime_ns=now_ns)):
+        watching.announcer.hear(message, watching.clocks.boottime_ns(), live=True)
+    watching.announcer.tick()
+    unit = watching.web.grandmasters()[0]
+
+    assert [(each.other, each.offset_ns) for each in unit.offsets] == [("gm-b", -200)]
+
+
+class StuckStore:
+    """As one whose server neither answers nor fails."""
+
+    behind_s = STORE_GRACE_S - 1.0
+
+    def put_finding(self, _: object) -> None: ...
+
+    def put_event(self, *_: object) -> None: ...
+
+
+def test_a_store_that_says_nothing_is_failing_too() -> None:
+    """A thread that hangs cannot tell it: the finding is of how far the store is behind, and what the store says goes first."""
+    store, clocks = StuckStore(), FakeClocks()
+    config = parse({"node": {"name": "a"}}, options_of, "test")
+    parts = Parts(store=cast(Store, store))
+    announcing = Announcing(config, NodeView(config, Epoch(1, 2), 1), clocks, parts)
+    told = []
+    for behind_s, said in ((STORE_GRACE_S - 1.0, None), (STORE_GRACE_S + 0.0, None), (60.0, "disk full"), (0.0, None)):
+        store.behind_s, parts.store_said = behind_s, said
+        clocks.advance(3 * NS_PER_S)
+        announcing.announcer.tick()
+        standing = [each.evidence for each in announcing.announcer.findings() if each.until_realtime_ns is None]
+        told.append((standing, announcing.web.health() is None))
+
+    assert told == [([], True), (["nothing stored for 15 s"], False), (["disk full"], False), ([], True)]

@@ -1,0 +1,188 @@
+"""What units say by themselves reaches the right driver, and nothing that a stranger sends does harm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from timesyncd.clocks import SystemClocks
+from timesyncd.config import Config
+from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, AlarmDesk
+from timesyncd.driver import Reporter
+from timesyncd.errors import ConfigError
+from timesyncd.sample import AlarmEvent
+from timesyncd.sections import Secret, Syslog, Traps
+from timesyncd.snmp import Trap
+from timesyncd.snmp.rate_limit import BURST
+
+HERE = "127.0.0.1"
+
+
+@dataclass
+class Unit:
+    """A driver's ears: it takes a line of digits as an alarm id, and no other."""
+
+    name: str
+    addresses: frozenset[str] = frozenset({HERE})
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def alarm_event(self, trap: Trap) -> AlarmEvent | None:
+        return self.alarm_event_of_line(str(trap.oid[-1]), trap.boottime_ns)
+
+    def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None:
+        return AlarmEvent(self.name, boottime_ns, "raise", int(line), 0, "minor", "") if line.isdigit() else None
+
+    def hurry(self) -> None: ...
+
+
+@dataclass
+class Heard:
+    """A desk with a syslog socket on a free port, and all that came of it."""
+
+    events: list[AlarmEvent] = field(default_factory=list)
+    hurried: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def listening(self, *units: Unit) -> AsyncIterator[tuple[AlarmDesk, socket.socket]]:
+        with socket.socket(type=socket.SOCK_DGRAM) as receiver, socket.socket(type=socket.SOCK_DGRAM) as sender:
+            receiver.bind((HERE, 0))
+            sender.connect(receiver.getsockname())
+            reporters: dict[str, Reporter] = {unit.name: unit for unit in units}
+            desk = desk_of(Config(syslog=Syslog()), self, reporters)
+            await desk.open({"syslog": receiver}.get)
+            yield desk, sender
+            await desk.close()
+
+
+def desk_of(config: Config, heard: Heard, reporters: Mapping[str, Reporter] | None = None) -> AlarmDesk:
+    return AlarmDesk(config, reporters or {}, SystemClocks(), 1, heard.events.append, heard.hurried.append)
+
+
+async def until_taken(desk: AlarmDesk, heard: Heard, count: int) -> None:
+    async with asyncio.timeout(60):
+        while len(heard.events) + desk.refused.total() < count:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_line_reaches_its_unit_and_has_it_polled() -> None:
+    """The sender's address names the unit; its event is handed on, and the unit is to be polled."""
+    heard = Heard()
+    async with heard.listening(Unit("gm-a"), Unit("gm-b", frozenset({"192.0.2.1"}))) as (desk, sender):
+        sender.send(b"97")
+        await until_taken(desk, heard, 1)
+
+    assert [(event.source, event.id) for event in heard.events] == [("gm-a", 97)]
+    assert heard.hurried == ["gm-a"]
+
+
+async def test_strangers_and_two_units_at_one_address_are_counted() -> None:
+    """Nothing is guessed: whose line it is must be certain, and each of two units that may have sent it is polled."""
+    heard = Heard()
+    async with heard.listening(Unit("gm-a", frozenset({"192.0.2.1"}))) as (desk, sender):
+        sender.send(b"97")
+        await until_taken(desk, heard, 1)
+    strangers = desk.refused
+    async with heard.listening(Unit("gm-a"), Unit("gm-b")) as (desk, sender):
+        sender.send(b"97")
+        await until_taken(desk, heard, 1)
+
+    assert (strangers, desk.refused) == ({STRANGER: 1}, {AMBIGUOUS: 1})
+    assert (heard.events, heard.hurried) == ([], ["gm-a", "gm-b"])
+
+
+async def test_what_is_no_news_is_counted() -> None:
+    """A repetition, or any other line of a unit's syslog, is no event."""
+    heard = Heard()
+    async with heard.listening(Unit("gm-a")) as (desk, sender):
+        sender.send(b"\xff\xfe session opened for user")
+        await until_taken(desk, heard, 1)
+
+    assert (heard.events, desk.refused) == ([], {NOTHING_NEW: 1})
+
+
+async def test_a_storm_is_cut_off_told_once_and_answered_by_a_poll() -> None:
+    """What is not read is counted by unit, and the unit is polled for what stands."""
+    heard, too_many = Heard(), 3 * BURST
+    async with heard.listening(Unit("gm-a")) as (desk, sender):
+        for _ in range(too_many):
+            sender.send(b"97")
+        await until_taken(desk, heard, BURST)
+        heard.hurried.clear()
+        await asyncio.sleep(0.2)
+        first, second = desk.storms(), desk.storms()
+
+    assert first["gm-a"] + len(heard.events) == too_many
+    assert second == {}
+    assert heard.hurried[-1] == "gm-a"
+
+
+async def test_what_came_by_trap_and_by_syslog_is_told_once() -> None:
+    """A unit that sends both says each thing twice; that it says the same again by the same way is news."""
+    heard = Heard()
+    async with heard.listening(Unit("gm-a")) as (desk, sender):
+        desk._trap(Trap(HERE, desk._clocks.boottime_ns(), (1, 3, 97), None, ()))
+        sender.send(b"97")
+        await until_taken(desk, heard, 2)
+        desk._trap(Trap(HERE, desk._clocks.boottime_ns(), (1, 3, 97), None, ()))
+
+    assert len(heard.events) == 2
+    assert desk.refused == {NOTHING_NEW: 1}
+
+
+async def test_why_something_is_refused_is_told_once() -> None:
+    """An operator who waits for a trap finds the reason in the log, and no storm of them."""
+    heard = Heard()
+    async with heard.listening() as (desk, sender):
+        sender.send(b"97")
+        await until_taken(desk, heard, 1)
+
+    assert (desk.new_reasons(), desk.new_reasons()) == ([STRANGER], [])
+    assert desk.all_refused == {STRANGER: 1}
+
+
+async def test_a_port_that_is_taken_is_one_line() -> None:
+    """It names the section, the address and what helps."""
+    with socket.socket(type=socket.SOCK_DGRAM) as taken:
+        taken.bind((HERE, 0))
+        port = taken.getsockname()[1]
+        configs = [Config(syslog=Syslog(host=HERE, port=port)), Config(traps=Traps(host=HERE, port=port))]
+        desks = [desk_of(config, Heard()) for config in configs]
+        for section, desk in zip(("syslog", "traps"), desks, strict=True):
+            with pytest.raises(ConfigError, match=f"^{section}: .*{port}.*in use.*systemd can pass"):
+                await desk.open(lambda _: None)
+
+
+def test_a_secret_that_is_not_there_is_told_before_anything_listens() -> None:
+    """It names the key."""
+    config = Config(traps=Traps(communities=[Secret(env="TIMESYNCD_NOT_SET")]))
+
+    with pytest.raises(ConfigError, match=r"^traps\.communities\[0\]: .*TIMESYNCD_NOT_SET"):
+        desk_of(config, Heard())
+
+
+def test_sockets_of_the_service_manager_are_found_by_name() -> None:
+    """As systemd passes them: numbers from 3 on, names in LISTEN_FDNAMES, and only for the process that LISTEN_PID names."""
+    ask = "from timesyncd.daemon.systemd import passed_socket as p; s = p('syslog'); print(s.getsockname()[1], p('other'))"
+    with socket.socket(type=socket.SOCK_DGRAM) as ours:
+        ours.bind((HERE, 0))
+        port = ours.getsockname()[1]
+        script = f'exec 3<&{ours.fileno()} 4<&{ours.fileno()}; export LISTEN_PID=$$; exec {sys.executable} -c "{ask}"'
+        environment = os.environ | {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "traps:syslog"}
+        told = subprocess.run(
+            ["bash", "-c", script],
+            check=False,
+            env=environment,
+            pass_fds=[ours.fileno()],
+            capture_output=True,
+            text=True,
+        )
+
+    assert (told.stdout.split(), told.stderr) == ([str(port), "None"], "")

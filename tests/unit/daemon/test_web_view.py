@@ -1,0 +1,125 @@
+"""What the web room is answered about a fleet: names without messages, one page of states, and the numbers of all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from announcing import Announcing
+from grandmaster_states import GM_A, GM_B, follower
+
+from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.config import parse
+from timesyncd.daemon.node_state import NodeView
+from timesyncd.driver import options_of
+from timesyncd.fleet.node_clock import LAST_KNOWN
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.web.view import Wanted
+
+MQTT = {"host": "broker", "password": {"env": "BROKER_PASSWORD"}}
+
+
+class Hub(Announcing):
+    """Two nodes were heard in hall-1, and of a third a broker kept a copy."""
+
+    def __init__(self) -> None:
+        tables = {"node": {"name": "hub", "topology": "hall-2"}, "mqtt": MQTT, "hub": {"nodes": ["n1", "n9"]}}
+        config, self.clocks = parse(tables, options_of, "test"), FakeClocks()
+        super().__init__(config, NodeView(config, Epoch(1, 2), 1), self.clocks)
+        for name, identity, live in (("n1", GM_A, True), ("n2", GM_B, True), ("n3", GM_A, False)):
+            heard = follower(name, identity, topology="hall-1/rack-1", published_realtime_ns=self.clocks.realtime_ns())
+            self.announcer.hear(heard, self.clocks.boottime_ns(), live)
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (Wanted(), ["hub", "n1", "n2", "n3"]),
+        (Wanted(status="SYNCHRONIZED"), ["n1", "n2"]),
+        (Wanted(status="UNKNOWN"), ["n3"]),
+        (Wanted(grandmaster=GM_B), ["n2"]),
+        (Wanted(topology="hall-1"), ["n1", "n2", "n3"]),
+        (Wanted(topology="hall-2"), ["hub"]),
+        (Wanted(part="3"), ["n3"]),
+    ],
+)
+def test_nodes_are_found_without_reading_their_states(hub: Hub, wanted: Wanted, names: list[str]) -> None:
+    """The own one among them, by status as told first, grandmaster, place and a part of the name; this hub has no clock source."""
+    assert hub.web.node_names(wanted) == names
+    assert hub.web.node_count() == 3 + 1
+
+
+def test_a_page_of_states_is_as_they_have_aged(hub: Hub) -> None:
+    """Those that are known, in the order that was asked for; a retained copy is last known."""
+    hub.clocks.advance(6 * NS_PER_S)
+    states = hub.web.nodes(["n3", "n1", "hub", "nobody"])
+
+    assert [state.node for state in states] == ["n3", "n1", "hub"]
+    assert [state.status for state in states] == ["UNKNOWN", "HOLDOVER", "UNKNOWN"]
+    assert states[0].reason == LAST_KNOWN
+    assert states[1].age_ns == 6 * NS_PER_S
+
+
+def test_a_page_of_states_shows_who_is_silent(hub: Hub) -> None:
+    """As the numbers of the fleet do, long before the bound is void."""
+    hub.clocks.advance(26 * NS_PER_S)
+    [state] = hub.web.nodes(["n1"])
+
+    assert (state.status, state.reason) == ("UNKNOWN", "silent for 26 s")
+    assert hub.web.fleet().statuses == {"UNKNOWN": 3}
+
+
+def test_the_whole_fleet_is_told_in_numbers(hub: Hub) -> None:
+    """Summary, map and alignment agree on who is known, and none counts this hub, which has no clock source."""
+    hub.announcer.tick()
+    fleet, places = hub.web.fleet(), hub.web.map().places
+    pair = hub.web.alignment(["n1", "n2"], None)
+    everybody = hub.web.alignment(None, None)
+
+    assert (fleet.nodes, fleet.statuses) == (3, {"UNKNOWN": 1, "SYNCHRONIZED": 2})
+    assert {place: [name for name, _, _ in nodes] for place, nodes in places.items()} == {
+        "hall-1/rack-1": ["n1", "n2", "n3"],
+    }
+    assert pair is not None and pair.alignment_ns == 2 * 5_000 and pair.pair == ["n1", "n2"]
+    assert everybody is not None and everybody.alignment_ns is None
+    assert hub.web.alignment(None, "0123456789abcdef") is None
+
+
+def test_this_hub_is_among_the_hubs(hub: Hub) -> None:
+    """With the expected nodes that it misses, and no address: it is on loopback."""
+    [own] = hub.web.hubs()
+
+    assert (own.node, own.nodes_live, own.missing, own.url) == ("hub", 2, ["n9"], None)
+
+
+def test_strangers_learn_no_address(hub: Hub) -> None:
+    """Whoever asks whether all is well is not told where the store is; the finding says it."""
+    well = hub.web.health()
+    hub.web._parts.store_said = "postgresql://timesyncd@db.example/history: connection refused"
+
+    assert well is None
+    assert hub.web.health() == "the store is in trouble: the finding store-failing says why"
+
+
+def test_the_configuration_shows_no_secret(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it comes from, and not what it is."""
+    monkeypatch.setenv("BROKER_PASSWORD", "swordfish")
+    told = json.loads(hub.web.config())
+
+    assert told["mqtt"]["password"] == {"file": None, "env": "BROKER_PASSWORD"}
+    assert "swordfish" not in hub.web.config()
+
+
+def test_a_scrape_has_the_hub_s_numbers(hub: Hub) -> None:
+    """And none of a part that is not configured."""
+    hub.announcer.tick()
+    lines = hub.web.metrics().decode().splitlines()
+
+    assert 'timesyncd_fleet_nodes{hub="hub",status="SYNCHRONIZED"} 2.0' in lines
+    assert 'timesyncd_fleet_nodes_missing{hub="hub"} 1.0' in lines
+    assert not [line for line in lines if line.startswith("timesyncd_store_rows_total")]

@@ -1,0 +1,251 @@
+"""What follows from chronyd's answers: signs, error, growth, and when there is no sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from timesyncd.drivers.chrony._protocol import SourceData, SourceStats, Tracking
+from timesyncd.drivers.chrony._socket import parse_address, text
+from timesyncd.drivers.chrony.chrony import ChronyOptions, History, Picture, ntp_source
+from timesyncd.sample import NoSample, NtpSource, UtcSample
+
+pytestmark = pytest.mark.disable_socket
+
+STEP_NS = 1_000_000
+
+#: 2 ms behind by an NTP server 50 ppm slower, and steered accordingly. Powers of two, where a figure must come out exactly.
+TRACKING = Tracking(
+    reference_id=0xC0000201,
+    reference="192.0.2.1",
+    stratum=3,
+    leap="none",
+    reference_time=(0, 1_795_288_261, 428_478_193),
+    current_correction_s=0.002,
+    last_offset_s=-1e-6,
+    rms_offset_s=1e-6,
+    frequency_ppm=50.0,
+    residual_frequency_ppm=-0.25,
+    skew_ppm=0.125,
+    root_delay_s=0.001,
+    root_dispersion_s=0.0001,
+    update_interval_s=64.0,
+)
+SELECTED = NtpSource("192.0.2.1", "selected", 2, 0o377, 1_000, 2_000, 5)
+PICTURE = Picture(
+    boottime_ns=24_000,
+    real_minus_boot_ns=5_000_000,
+    real_minus_boot_after_ns=5_000_000,
+    kernel_ppb=(-50_000, -50_000),
+    tracking=TRACKING,
+    sources=(SELECTED,),
+)
+
+
+def history() -> History:
+    return History("utc", max_clock_error_ppb=1_000)
+
+
+def picture(real_minus_boot_ns: int = 5_000_000, **tracking: Any) -> Picture:
+    return replace(
+        PICTURE,
+        real_minus_boot_ns=real_minus_boot_ns,
+        real_minus_boot_after_ns=real_minus_boot_ns,
+        tracking=replace(TRACKING, **tracking),
+    )
+
+
+def sample_of(taken: UtcSample | NoSample) -> UtcSample:
+    assert isinstance(taken, UtcSample), taken
+    return taken
+
+
+def test_a_sample() -> None:
+    """
+    A correction that chronyd has yet to add is a clock that is behind; the error is the root distance without the offset, and half a
+    unit in the last place of each figure; the dispersion grows by skew, residual frequency and chronyd's own clock error.
+    """
+    assert history().take(PICTURE) == UtcSample(
+        source="utc",
+        as_of_ns=24_000,
+        real_minus_boot_ns=5_000_000,
+        offset_ns=-2_000_000,
+        error_ns=600_001,
+        growth_ppb=1_375,
+        reference="192.0.2.1",
+        stratum=3,
+        leap="none",
+        root_delay_ns=1_000_000,
+        root_dispersion_ns=100_000,
+        frequency_ppb=-50_000,
+        skew_ppb=125,
+        ntp_sources=(SELECTED,),
+    )
+
+
+def test_a_clock_that_is_ahead() -> None:
+    """The other sign of offset and frequency."""
+    taken = sample_of(
+        history().take(replace(picture(current_correction_s=-0.5, frequency_ppm=-7.0), kernel_ppb=(7_000, 7_000)))
+    )
+
+    assert (taken.offset_ns, taken.frequency_ppb) == (500_000_000, 7_000)
+
+
+def test_the_error_is_rounded_up() -> None:
+    """A fraction of a nanosecond counts as a whole one."""
+    taken = sample_of(history().take(picture(current_correction_s=0.0, root_delay_s=0.0, root_dispersion_s=1e-10)))
+
+    assert taken.error_ns == 1
+
+
+def test_an_offset_of_seconds_is_told_in_coarse_steps() -> None:
+    """24 bits hold 1000 s to 60 us: that much is in the error, since chronyd rounded it away."""
+    taken = sample_of(history().take(picture(current_correction_s=1000.0, root_delay_s=0.0, root_dispersion_s=0.0)))
+
+    assert taken.error_ns == 59_605
+
+
+def test_steering_that_chronyd_does_not_hold_for_right_makes_the_error_grow() -> None:
+    """It slews an offset away at 100 ppm: the clock goes so much off the rate of UTC."""
+    slewing = sample_of(history().take(replace(PICTURE, kernel_ppb=(-50_000, 50_000))))
+
+    assert slewing.growth_ppb == 1_375 + 100_000
+
+
+def test_a_chronyd_that_may_not_steer() -> None:
+    """With -x the clock runs 50 ppm fast, and goes on to."""
+    watched = sample_of(history().take(replace(PICTURE, kernel_ppb=(0, 0))))
+
+    assert watched.growth_ppb == 1_375 + 50_000
+
+
+def test_without_the_kernel_s_word_there_is_no_sample() -> None:
+    """How fast the clock goes away from UTC would be a guess."""
+    taken = history().take(replace(PICTURE, kernel_ppb=(None, -50_000)))
+
+    assert taken == NoSample("utc", 24_000, "the kernel does not tell how the clock is steered (adjtimex)")
+
+
+@pytest.mark.parametrize("unsynchronised", [{"leap": "unsynchronised"}, {"stratum": 0}, {"reference_id": 0}])
+def test_a_chronyd_that_is_not_synchronised_gives_no_sample(unsynchronised: dict[str, Any]) -> None:
+    """Each of the three signs is enough, and the sources' states are the reason."""
+    taken = history().take(replace(picture(**unsynchronised), sources=(replace(SELECTED, state="falseticker"),)))
+
+    assert taken == NoSample("utc", 24_000, "chronyd is not synchronised: 192.0.2.1 is falseticker")
+
+
+def test_a_chronyd_without_sources_says_so() -> None:
+    """An empty list is a reason too."""
+    taken = history().take(replace(picture(stratum=0), sources=()))
+
+    assert taken == NoSample("utc", 24_000, "chronyd is not synchronised: it has no sources")
+
+
+def test_a_chronyd_that_serves_its_own_clock_knows_nothing_of_utc() -> None:
+    """With `local` it says leap none and dispersion 0 of a clock that nobody set."""
+    taken = history().take(
+        picture(reference_id=0x7F7F0101, reference="7F7F0101", root_dispersion_s=0.0, root_delay_s=0.0)
+    )
+
+    assert isinstance(taken, NoSample)
+    assert taken.reason == "chronyd follows no source, only its own clock (its directive `local`)"
+
+
+@pytest.mark.parametrize("leap", ["insert", "delete"])
+def test_a_leap_second_to_come_is_told(leap: str) -> None:
+    """It does not take the sample away."""
+    assert sample_of(history().take(picture(leap=leap))).leap == leap
+
+
+def test_a_step_while_chronyd_was_asked_gives_no_sample() -> None:
+    """What it said may be of the clock before or after."""
+    taken = history().take(replace(PICTURE, real_minus_boot_after_ns=5_000_000 + STEP_NS))
+
+    assert taken == NoSample("utc", 24_000, "clock stepped by +1.000 ms", stepped=True)
+
+
+def test_a_step_between_two_polls_is_seen() -> None:
+    """Also one back."""
+    known = history()
+    known.take(picture())
+    taken = known.take(picture(5_000_000 - STEP_NS))
+
+    assert taken == NoSample("utc", 24_000, "clock stepped by -1.000 ms", stepped=True)
+
+
+def test_after_a_step_chronyd_must_have_measured_again() -> None:
+    """Until then it tells the offset of the clock before the step, in all innocence."""
+    known = history()
+    known.take(picture())
+    known.take(picture(5_000_000 + STEP_NS))
+    innocent = known.take(picture(5_000_000 + STEP_NS))
+    again = known.take(picture(5_000_000 + STEP_NS, reference_time=(0, 1_795_288_325, 1)))
+
+    assert isinstance(innocent, NoSample)
+    assert (innocent.reason, innocent.stepped) == ("chronyd has measured nothing since the clock was stepped", False)
+    assert isinstance(again, UtcSample)
+
+
+def test_what_passes_for_no_step() -> None:
+    """Within the tolerance two readings of the clocks differ anyhow."""
+    known = history()
+    known.take(picture())
+
+    assert isinstance(known.take(picture(5_000_000 + 2_000)), UtcSample)
+
+
+def test_a_source_as_it_was_measured() -> None:
+    """Local minus source, as chronyd has it: positive is ahead. Errors are rounded up."""
+    data = SourceData("192.0.2.1", 6, 2, "selectable", 0, 0o17, 12, 0.002, 0.001, 0.0005)
+    stats = SourceStats("192.0.2.1", 8, 4, 512, 1e-5, 0.1, 0.2, -0.003, 0.0004)
+
+    assert ntp_source(data, stats) == NtpSource(
+        name="192.0.2.1",
+        state="selectable",
+        stratum=2,
+        reachability=0o17,
+        offset_ns=2_000_000,
+        error_ns=500_000,
+        since_sample_s=12,
+        samples=8,
+        estimate_ns=-3_000_000,
+        estimate_error_ns=400_000,
+        spread_ns=10_000,
+    )
+
+
+def test_a_source_that_never_answered_has_no_figures() -> None:
+    """Its placeholders are not measurements: no offset 0, no spread of 4 s."""
+    data = SourceData("192.0.2.2", 6, 0, "nonselectable", 0, 0, None, 0.0, 0.0, 0.0)
+    stats = SourceStats("192.0.2.2", 0, 0, 0, 4.0, 0.0, 2000.0, 0.0, 4.0)
+
+    assert ntp_source(data, stats) == NtpSource("192.0.2.2", "nonselectable", 0, 0, None, None, None, samples=0)
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("/run/chrony/chronyd.sock", Path("/run/chrony/chronyd.sock")),
+        ("127.0.0.1:323", ("127.0.0.1", 323)),
+        ("[::1]:1323", ("::1", 1323)),
+        ("localhost:65535", ("localhost", 65535)),
+    ],
+)
+def test_an_address_is_a_path_or_host_and_port(written: str, address: Path | tuple[str, int]) -> None:
+    """And is shown as it was written."""
+    assert parse_address(written) == address
+    assert text(address) == written
+
+
+@pytest.mark.parametrize(
+    "written", ["", "chronyd.sock", "127.0.0.1", "::1:323", "127.0.0.1:0", "localhost:70000", "a:b"]
+)
+def test_another_address_is_an_error_of_the_configuration(written: str) -> None:
+    """It is told before anything is started."""
+    with pytest.raises(ValidationError, match="neither the path of a UNIX socket nor host:port"):
+        ChronyOptions(address=written)

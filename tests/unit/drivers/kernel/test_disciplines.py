@@ -1,0 +1,217 @@
+"""Who steers which clock, by command lines as they stand in /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.drivers.kernel import _processes
+from timesyncd.drivers.kernel._disciplines import COMMS, Disciplines, disciplines, maxerror_is_bound, may_steer_between
+from timesyncd.drivers.kernel._processes import LOOK_AT_MOST_EVERY_NS, LOOK_EVERY_NS, Lookout, Process, look, options
+
+pytestmark = pytest.mark.disable_socket
+
+CHRONYD = "/usr/sbin/chronyd -F 1"
+TIMESYNCD = "/lib/systemd/systemd-timesyncd"
+PHC2SYS = "/usr/sbin/phc2sys -a -r"
+PTP4L = "/usr/sbin/ptp4l -f /etc/linuxptp/ptp4l.conf -i eth0"
+
+
+def process(line: str) -> Process:
+    words = tuple(line.split())
+    return Process(42, Path(words[0]).name[:15], words)
+
+
+def found(*lines: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    judged = disciplines(process(line) for line in lines)
+    return judged.steering, judged.undecided
+
+
+@pytest.mark.parametrize(
+    ("line", "steering"),
+    [
+        (CHRONYD, "chronyd"),
+        ("/usr/sbin/chronyd -x -F 1", None),
+        ("chronyd -nx", None),
+        ("chronyd -f /etc/x -d", "chronyd"),
+        ("chronyd -fx", "chronyd"),
+        ("chronyd -u x", "chronyd"),
+        ("chronyd -d allow -x", None),
+        ("chronyd -d -- -x", "chronyd"),
+        ("chronyd -Q", None),
+        ("chronyd -q", "chronyd"),
+        ("/usr/sbin/ntpd -p /run/ntpd.pid -g -u 103:112", "ntpd"),
+        ("/usr/sbin/ntpd -f /etc/openntpd/ntpd.conf", "openntpd"),
+        (TIMESYNCD, "systemd-timesyncd"),
+        ("ntp-daemon -c /etc/ntpd-rs/ntp.toml", "ntpd-rs"),
+        (PHC2SYS, "phc2sys"),
+        ("phc2sys -arr", "phc2sys"),
+        ("phc2sys -a", None),
+        ("phc2sys -s eth0 -w", "phc2sys"),
+        ("phc2sys -seth0 -O0 -w", "phc2sys"),
+        ("phc2sys -w -s /dev/ptp0 -c CLOCK_REALTIME", "phc2sys"),
+        ("phc2sys -s CLOCK_REALTIME -c eth0", None),
+        ("phc2sys -s eth0 -c eth1", None),
+        ("phc2sys -s eth0 -c eth1 -c CLOCK_REALTIME", "phc2sys"),
+        ("phc2sys -s eth0 -E ntpshm", None),
+        ("phc2sys -s eth0 -E linreg", "phc2sys"),
+        ("phc2sys --step_threshold 1 -s CLOCK_REALTIME -c eth0", None),
+        ("phc2sys --step_threshold=1 -a -r", "phc2sys"),
+        ("ptp4l -S -i eth0", "ptp4l"),
+        ("ptp4l -mSi eth0", "ptp4l"),
+        ("ptp4l -H -i eth0", None),
+    ],
+)
+def test_who_steers_the_system_clock(line: str, steering: str | None) -> None:
+    """chronyd -x, a phc2sys that sets another clock and a ptp4l with hardware stamps do not."""
+    assert found(line) == ((steering,) if steering else (), ())
+
+
+def test_a_ptp4l_is_told_apart() -> None:
+    """Its stamping may stand in its file, so the process does not tell whether it steers the system clock."""
+    assert found(PTP4L, PHC2SYS) == (("phc2sys",), ("ptp4l",))
+
+
+def test_a_ptp4l_that_tells_is_decided_for_all() -> None:
+    """Where one certainly steers, the doubt about another one adds nothing."""
+    assert found(PTP4L, "ptp4l -S -i eth1") == (("ptp4l",), ())
+
+
+def test_openntpd_is_one_daemon_of_several_processes() -> None:
+    """Its parts are called ntpd, and show what they do instead of a command line."""
+    parts = (Process(2, "ntpd", ("ntpd: ntp engine",)), Process(3, "ntpd", ("ntpd: dns engine",)))
+
+    assert disciplines((process("/usr/sbin/ntpd -s"), *parts)) == Disciplines(("openntpd",), ())
+
+
+def test_trap_17_two_disciplines_steer_one_clock() -> None:
+    """phc2sys beside chronyd or systemd-timesyncd is told as two; two processes of one daemon are one."""
+    assert found(PHC2SYS, CHRONYD)[0] == ("chronyd", "phc2sys")
+    assert found(PHC2SYS, TIMESYNCD)[0] == ("phc2sys", "systemd-timesyncd")
+    assert found(CHRONYD, CHRONYD)[0] == ("chronyd",)
+    assert found(PHC2SYS, CHRONYD + " -x")[0] == ("phc2sys",)
+
+
+@pytest.mark.parametrize(
+    ("steering", "is_bound"),
+    [
+        (("chronyd",), True),
+        (("phc2sys",), False),
+        (("chronyd", "phc2sys"), False),
+        (("chronyd", "ptp4l"), False),
+        (("systemd-timesyncd",), False),
+        (("ntpd",), False),
+        ((), False),
+    ],
+)
+def test_trap_18_maxerror_is_a_bound_under_chronyd_alone(steering: tuple[str, ...], is_bound: bool) -> None:
+    """phc2sys, ptp4l and systemd-timesyncd write 0 whatever the error is, also when chronyd writes too."""
+    assert maxerror_is_bound(steering) is is_bound
+
+
+@pytest.mark.parametrize(
+    ("line", "may"),
+    [
+        ("phc2sys -a -r", True),
+        ("phc2sys -a", False),
+        ("phc2sys -s eth0", True),
+        ("phc2sys -s eth1", False),
+        ("phc2sys -s elsewhere0", True),
+        ("phc2sys -s /dev/ptp0", True),
+        ("phc2sys -s /dev/ptp1", False),
+        ("phc2sys -s CLOCK_REALTIME -c eth0", True),
+        ("phc2sys -s eth0 -c eth1", False),
+        ("phc2sys -d /dev/pps0 -s eth1", True),
+        ("phc2sys -d /dev/pps0", True),
+        ("phc2sys -s eth0 -E ntpshm", False),
+        ("phc2sys -a -r -E refclock_sock", False),
+        ("ptp4l -S -i eth0", False),
+    ],
+)
+def test_which_phc2sys_may_steer_between_two_clocks(line: str, may: bool) -> None:
+    """It is about PHC 0 behind eth0; a clock that cannot be told, of another namespace or a PPS, may be this one."""
+    index = {"eth0": 0, "eth1": 1}
+
+    assert may_steer_between(process(line), 0, index.get) is may
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ("p -a -b", [("a", ""), ("b", "")]),
+        ("p -ab", [("a", ""), ("b", "")]),
+        ("p -f x -a", [("f", "x"), ("a", "")]),
+        ("p -afx", [("a", ""), ("f", "x")]),
+        ("p -f", [("f", "")]),
+        ("p --long=1 --other 2 -a", [("--long", "1"), ("--other", "2"), ("a", "")]),
+        ("p word -a -- -b", [("a", "")]),
+        ("p -", []),
+    ],
+)
+def test_command_lines_are_read_as_getopt_reads_them(line: str, given: list[tuple[str, str]]) -> None:
+    """Letters in a cluster, values joined or apart, words in between, nothing after `--`."""
+    assert list(options(process(line), "f")) == given
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    for pid, comm, line in (
+        (1, "init", b"/sbin/init\0"),
+        (7, "chronyd", b"/usr/sbin/chronyd\0-F\x001\0"),
+        (30, "systemd-timesyn", b"/lib/systemd/systemd-timesyncd\0"),
+        (31, "bash", b"bash\0chronyd\0"),
+        (32, "phc2sys", b"phc2sys\0-s\0\xff\0"),
+    ):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{comm}\n")
+        (tmp_path / str(pid) / "cmdline").write_bytes(line)
+    (tmp_path / "40").mkdir()  # it ended between two looks
+    (tmp_path / "uptime").touch()
+    return tmp_path
+
+
+def test_processes_are_found_by_their_name(proc: Path) -> None:
+    """By what the kernel calls them, not by what a command line says; one that has just ended is none."""
+    assert look(proc, COMMS) == (
+        Process(7, "chronyd", ("/usr/sbin/chronyd", "-F", "1")),
+        Process(30, "systemd-timesyn", ("/lib/systemd/systemd-timesyncd",)),
+        Process(32, "phc2sys", ("phc2sys", "-s", "�")),
+    )
+
+
+def test_hidden_processes_are_not_none(proc: Path) -> None:
+    """Where process 1 cannot be seen, /proc hides the others', and nothing is known."""
+    (proc / "1" / "comm").unlink()
+
+    assert look(proc, COMMS) is None
+
+
+async def test_it_looks_seldom_and_soon_after_a_change(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every half minute; after a change as soon as five seconds are over since the last look, and the wish is not lost."""
+    looks: list[Path] = []
+    counted: list[int] = []
+
+    def counting(folder: Path, comms: frozenset[str]) -> None:
+        looks.append(folder)
+
+    monkeypatch.setattr(_processes, "look", counting)
+    lookout = Lookout(proc, COMMS)
+    for at_s, wanted in (
+        (0, False),
+        (29, False),
+        (30, False),
+        (31, True),
+        (34, False),
+        (35, False),
+        (36, False),
+        (40, False),
+    ):
+        if wanted:
+            lookout.want()
+        await lookout.seen(at_s * NS_PER_S)
+        counted.append(len(looks))
+
+    assert counted == [1, 1, 2, 2, 2, 3, 3, 3]
+    assert (LOOK_EVERY_NS, LOOK_AT_MOST_EVERY_NS) == (30 * NS_PER_S, 5 * NS_PER_S)

@@ -1,0 +1,50 @@
+"""Who is believed on our socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from timesyncd.drivers.ptp4l._socket import Channel, sender_uid
+
+pytestmark = pytest.mark.disable_socket
+
+
+def test_the_sender_is_who_the_kernel_says() -> None:
+    """
+    Only SCM_CREDENTIALS tell; a datagram without them is nobody's.
+    """
+    credentials = struct.pack("iII", 4711, 1000, 1000)
+
+    assert sender_uid([(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)]) == 1000
+    assert sender_uid([(socket.SOL_SOCKET, socket.SCM_RIGHTS, credentials)]) is None
+    assert sender_uid([]) is None
+
+
+async def test_a_stranger_s_datagram_is_not_looked_at(tmp_path: Path) -> None:
+    """
+    Our file is open to everybody, since ptp4l must be able to answer; what another user writes to it is dropped.
+    """
+    taken: list[bytes] = []
+
+    def take(datagram: bytes) -> bool:
+        taken.append(datagram)
+        return True
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(tmp_path / "server"))
+        channel = Channel(tmp_path / "own", tmp_path / "server", take)
+        channel._trusted = {os.geteuid() + 1}
+        server.sendto(b"forged", str(tmp_path / "own"))
+        await asyncio.sleep(0.05)
+        channel._trusted = {os.geteuid()}
+        server.sendto(b"true", str(tmp_path / "own"))
+        await asyncio.sleep(0.05)
+        channel.close()
+
+    assert taken == [b"true"]

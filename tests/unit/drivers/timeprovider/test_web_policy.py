@@ -1,0 +1,33 @@
+"""The factory password is known when it is seen, and stands nowhere."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import SecretStr
+
+from timesyncd.drivers.timeprovider import _policy
+from timesyncd.drivers.timeprovider._policy import uses_factory_password
+
+pytestmark = pytest.mark.disable_socket
+
+STAND_IN = "what a factory sets"
+
+
+@pytest.fixture
+def known_factory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The true one stands nowhere in clear text, so a stand-in is hashed in its place."""
+    monkeypatch.setattr(_policy, "_FACTORY_PASSWORD", _policy.hashed(STAND_IN))
+
+
+@pytest.mark.usefixtures("known_factory")
+def test_factory_password() -> None:
+    """Only the very password is the factory's."""
+    assert uses_factory_password(SecretStr(STAND_IN))
+    assert not uses_factory_password(SecretStr(STAND_IN.upper()))
+    assert not uses_factory_password(SecretStr(""))
+
+
+def test_the_factory_password_is_a_hash() -> None:
+    """What is kept is 32 octets behind a salt of 16, and not the hash of nothing."""
+    assert (len(_policy._SALT), len(_policy._FACTORY_PASSWORD)) == (16, 32)
+    assert not uses_factory_password(SecretStr(""))

@@ -1,0 +1,72 @@
+"""Findings begin and end once, and each is in the operator's handbook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from timesyncd.findings.catalogue import CATALOGUE, FORGET_AFTER_NS, Findings, Judged
+
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+
+
+def test_a_finding_begins_once_and_ends_once() -> None:
+    """
+    While it stands only its evidence changes.
+    """
+    findings = Findings()
+    began = findings.judge("source-lost", "ptp", Judged("no answer"), 10)
+    again = findings.judge("source-lost", "ptp", Judged("refused"), 20)
+    standing = findings.all(20)
+    ended = findings.judge("source-lost", "ptp", None, 30)
+
+    assert began is not None and (began.since_ns, began.until_ns) == (10, None)
+    assert again is None
+    assert [finding.evidence for finding in standing] == ["refused"]
+    assert ended is not None and (ended.since_ns, ended.until_ns) == (10, 30)
+    assert findings.judge("source-lost", "ptp", None, 40) is None
+
+
+def test_a_chain_that_became_longer_is_told_again() -> None:
+    """
+    Its words may change with the minutes; only another step is news, and the finding is still the same one.
+    """
+    findings = Findings()
+    findings.judge("grandmaster-antenna", "gm-a", Judged("open"), 10)
+    longer = findings.judge("grandmaster-antenna", "gm-a", Judged("open", ("open", "HOLDOVER since 02:14Z")), 20)
+    reworded = findings.judge("grandmaster-antenna", "gm-a", Judged("open", ("open", "HOLDOVER since 02:15Z")), 30)
+
+    assert longer is not None and (longer.since_ns, longer.until_ns, len(longer.chain)) == (10, None, 2)
+    assert reworded is None
+    assert findings.all(30)[0].chain[-1] == "HOLDOVER since 02:15Z"
+
+
+def test_what_ended_is_forgotten_after_an_hour() -> None:
+    """
+    What stands is kept for as long as it stands.
+    """
+    findings = Findings()
+    findings.event("phase-jump", "ptp", "5 ms", 0)
+    findings.judge("source-lost", "ptp", Judged("no answer"), 0)
+
+    assert [finding.id for finding in findings.all(FORGET_AFTER_NS - 1)] == ["source-lost", "phase-jump"]
+    assert [finding.id for finding in findings.all(FORGET_AFTER_NS)] == ["source-lost"]
+
+
+def test_what_is_left_to_another_neither_stands_nor_ended() -> None:
+    """That it is no longer told here is no news, and no good one."""
+    findings = Findings()
+    findings.judge("source-lost", "ptp", Judged("refused"), 10)
+    findings.leave("source-lost", "ptp")
+    findings.leave("source-lost", "other")
+
+    assert (findings.standing(), findings.all(20)) == (set(), [])
+    assert findings.judge("source-lost", "ptp", None, 30) is None
+
+
+def test_every_finding_has_its_entry_in_the_handbook() -> None:
+    """
+    docs/operations.md says for each id what it means and what to do.
+    """
+    entries = {line.strip("# `") for line in OPERATIONS.read_text().splitlines() if line.startswith("### `")}
+
+    assert entries == set(CATALOGUE)

@@ -1,0 +1,499 @@
+"""The fleet's findings, one rule at a time; tests/simulation holds them against whole fleets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, unit
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.fleet import DEAF_FOR_NS, ENDS_AFTER_NS, FORGET_AFTER_NS, FleetFindings, told_once
+from timesyncd.findings.fleet_delay_history import MIN_READINGS, NORMAL_AFTER_NS, DelayHistory
+from timesyncd.findings.fleet_nodes import NodeRecord
+from timesyncd.findings.fleet_offset_history import ALONE_READINGS, OffsetHistory
+from timesyncd.findings.fleet_offset_history import MIN_READINGS as OFFSET_READINGS
+from timesyncd.fleet.node_clock import SILENT_AFTER_NS
+from timesyncd.messages.node import BoundMessage, NodeState, SourceState
+
+ROGUE = "badbad.fffe.000001"
+UNITS = [unit(), unit("gm-b")]
+EVERY_NS = 5 * NS_PER_S
+
+Key = tuple[str, str]
+
+
+def bound(bound_ns: int | None) -> BoundMessage:
+    return BoundMessage(bound_ns=bound_ns, growth_ppb=0, reason="")
+
+
+def ptp(identity: str = GM_A, domain: int = 24, **changes: Any) -> SourceState:
+    fields = {"kind": "ptp", "offset_ns": 0, "path_delay_ns": 5_000, "utc": bound(6_000), "age_ns": 1_000}
+    told = {"name": "ptp", "driver": "ptp4l", "reachable": True, "grandmaster_identity": identity, "domain": domain}
+    return SourceState.model_validate(told | fields | changes)
+
+
+def ntp(offset_ns: int, error_ns: int = 100_000, **changes: Any) -> SourceState:
+    told = {
+        "name": "ntp",
+        "driver": "chrony",
+        "reachable": True,
+        "kind": "utc",
+        "offset_ns": offset_ns,
+        "age_ns": 1_000,
+    }
+    return SourceState.model_validate(told | {"utc": bound(abs(offset_ns) + error_ns)} | changes)
+
+
+def node(name: str, *sources: SourceState, at_ns: int = 0, **changes: Any) -> NodeState:
+    """Follows what the first of its sources hears, as its parent."""
+    heard = (sources or (ptp(),))[0].grandmaster_identity or GM_A
+    told = {"sources": list(sources or (ptp(),)), "parent_identity": heard, "parent": bound(6_000)}
+    return follower(name, heard, **(told | {"published_realtime_ns": NIGHT_NS + at_ns} | changes))
+
+
+def course(findings: FleetFindings, states: list[NodeState], seconds: int, first_s: int = 0) -> dict[Key, Judged]:
+    """What was told last, when these states came every two seconds."""
+    told: dict[Key, Judged] = {}
+    for second in range(first_s, first_s + seconds, 2):
+        at_ns = second * NS_PER_S
+        for state in states:
+            findings.note(state.model_copy(update={"published_realtime_ns": NIGHT_NS + at_ns}), at_ns)
+        told = findings.judge(UNITS, at_ns, NIGHT_NS + at_ns)
+    return told
+
+
+def fleet(nodes: int = 9) -> list[NodeState]:
+    return [node(f"n{number}") for number in range(nodes)]
+
+
+# The record of a node
+
+
+def record(*sources: SourceState, **changes: Any) -> NodeRecord:
+    made = NodeRecord("n")
+    made.note(node("n", *sources, **changes), 0)
+    return made
+
+
+def test_the_record_is_of_the_source_that_the_clock_follows() -> None:
+    """Its offset, and of the bound what is beyond it; domains and grandmasters of all that measure."""
+    made = record(ptp(GM_A, offset_ns=-1_500), ptp(GM_B, domain=25, offset_ns=70), ptp("x", 26, reason="no Sync"))
+
+    assert (made.offset_ns, made.error_ns, made.parent, made.grandmaster) == (-1_500, 4_500, GM_A, GM_A)
+    assert (made.domains, sorted(made.heard)) == ((24, 25), [GM_A, GM_B])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"age_ns": None}, {"age_ns": 5 * NS_PER_S}, {"reason": "no Sync"}, {"offset_ns": None}, {"kind": "utc"}],
+)
+def test_without_a_fresh_reading_there_is_no_offset(changes: dict[str, Any]) -> None:
+    """An old one says nothing of now."""
+    assert record(ptp(**changes)).offset_ns is None
+
+
+def test_without_a_bound_there_is_no_offset() -> None:
+    """What may be wrong by anything proves nothing."""
+    assert record(parent=bound(None)).offset_ns is None
+
+
+def test_the_same_reading_in_the_next_state_is_not_a_new_one() -> None:
+    """A state is repeated; the reading in it has grown older by as much."""
+    made = record()
+    made.is_new = False
+    made.note(node("n", ptp(age_ns=1_000 + NS_PER_S + 300), at_ns=NS_PER_S), NS_PER_S)
+    again = made.is_new
+    made.note(node("n", at_ns=2 * NS_PER_S), 2 * NS_PER_S)
+
+    assert (again, made.is_new) == (False, True)
+
+
+def test_another_parent_begins_another_history() -> None:
+    """Its path is another one."""
+    made = record()
+    delays = made.delays
+    made.note(node("n", parent_identity="5c5c5c.fffe.000001", at_ns=NS_PER_S), NS_PER_S)
+
+    assert made.delays is not delays
+
+
+def test_a_witness_tells_the_grandmaster_s_time_less_the_other_s() -> None:
+    """A clock that is 1 us ahead of GM-A and 9 us ahead of UTC: GM-A is 8 us ahead; what each may err by is added."""
+    made = record(ptp(GM_A, offset_ns=1_000, utc=bound(3_000)), ntp(9_000, 500))
+
+    assert made.witnesses == ((GM_A, "UTC", 8_000, 2_500),)
+    assert made.contradicts
+
+
+@pytest.mark.parametrize(
+    "other", [ntp(9_000_000, reason="gone"), ntp(9_000_000, age_ns=None), ntp(9_000_000, utc=None)]
+)
+def test_who_knows_nothing_now_is_no_witness(other: SourceState) -> None:
+    """Silent, without an age, without a bound."""
+    assert record(ptp(), other).witnesses == ()
+
+
+# One node's past
+
+
+def test_what_has_stood_for_an_hour_is_the_path_s_delay() -> None:
+    """A path that was rerouted for good is learnt anew."""
+    history = DelayHistory()
+    for number in range(MIN_READINGS):
+        history.note(5_000, number * EVERY_NS)
+    moved_ns = MIN_READINGS * EVERY_NS
+    history.note(9_000, moved_ns)
+    first = (history.way, history.moved_ns, history.since_ns)
+    history.note(9_000, moved_ns + NORMAL_AFTER_NS)
+
+    assert first == (1, 4_000, moved_ns)
+    assert (history.way, history.is_known) == (0, False)
+
+
+@pytest.mark.parametrize(("delay_ns", "way"), [(5_240, 0), (5_260, 1), (4_740, -1)])
+def test_a_twentieth_of_the_delay_is_no_move(delay_ns: int, way: int) -> None:
+    """However steady it was."""
+    history = DelayHistory()
+    for number in range(MIN_READINGS):
+        history.note(5_000, number * EVERY_NS)
+    history.note(delay_ns, MIN_READINGS * EVERY_NS)
+
+    assert history.way == way
+
+
+def test_what_the_delay_does_all_the_time_is_no_move() -> None:
+    """Five standard deviations of its own noise are."""
+    history = DelayHistory()
+    for number in range(MIN_READINGS):
+        history.note(4_000 + number % 2 * 2_000, number * EVERY_NS)
+    history.note(12_000, MIN_READINGS * EVERY_NS)
+    noise = history.way
+    history.note(13_000, MIN_READINGS * EVERY_NS)
+
+    assert (noise, history.way) == (0, 1)
+
+
+def noted(distances: list[int], allowed_ns: int = 100) -> OffsetHistory:
+    """After a quiet while."""
+    history = OffsetHistory()
+    for number, distance_ns in enumerate([10] * OFFSET_READINGS + distances):
+        history.note(distance_ns, allowed_ns, number * EVERY_NS)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("distances", "is_alone"),
+    [
+        ([900, 800, 700, 600], True),
+        ([-900, -800, -700, -600], True),
+        ([900, 800, 700], False),
+        ([900, 800, 10, 900, 800], False),
+        ([900, -900, 900, -900, 900], False),
+        ([90, 90, 90, 90], False),
+    ],
+)
+def test_one_way_and_in_a_row_beyond_what_is_allowed(distances: list[int], is_alone: bool) -> None:
+    """Four readings; fewer may be late packets, and both ways is noise."""
+    history = noted(distances)
+
+    assert history.is_alone((OFFSET_READINGS + len(distances) - 1) * EVERY_NS) == is_alone
+
+
+def test_few_readings_are_too_few_however_long_they_last() -> None:
+    """A node that publishes seldom needs as many."""
+    assert not noted([900] * 3).is_alone(NORMAL_AFTER_NS)
+
+
+def test_the_least_of_all_readings_is_told() -> None:
+    """So far it was at least, all the time."""
+    assert noted([-900, -600, -800, -700]).least_ns == -600
+
+
+def test_what_a_node_does_now_and_then_is_usual_for_it() -> None:
+    """A single late packet of 400 ns makes 700 ns no jump."""
+    assert noted([10, 400, 10] + [700] * ALONE_READINGS).suspect == 0
+
+
+def test_an_hour_later_a_jump_is_how_it_is_now() -> None:
+    """A clock that nobody steers stays where it is."""
+    history = noted([900] * ALONE_READINGS)
+    history.note(900, 100, 2 * NORMAL_AFTER_NS)
+
+    assert (history.suspect, history.usual_ns) == (0, 900)
+
+
+# The fleet
+
+
+def test_a_jump_is_told_in_numbers() -> None:
+    """Who, how far, against whom, what noise and bounds explain, and since when."""
+    findings, states = FleetFindings(), fleet()
+    course(findings, states, 60)
+    states[4] = node("n4", ptp(offset_ns=-50_000), parent=bound(56_000))
+    told = course(findings, states, 30, 60)
+
+    assert told.keys() == {("node-offset-alone", "n4")}
+    assert told["node-offset-alone", "n4"].evidence == (
+        f"at least 50.0 us behind the median of 9 nodes behind {GM_A} in each of 15 readings; half of them are within 0 ns of it, "
+        "it was within 0 ns, and the bounds explain 12.0 us; since 02:11Z"
+    )
+
+
+def test_who_jumps_together_has_one_cause() -> None:
+    """Of nine nodes two at once are not alone, nor is one that settles later than the other."""
+    findings, states = FleetFindings(), fleet()
+    course(findings, states, 60)
+    states[3:5] = [node(f"n{number}", ptp(offset_ns=-50_000), parent=bound(56_000)) for number in (3, 4)]
+    together = course(findings, states, 30, 60)
+    states[3] = node("n3")
+
+    assert (together, course(findings, states, 60, 90)) == ({}, {})
+
+
+def test_what_the_bounds_explain_is_no_jump() -> None:
+    """Its own error and that of the others together."""
+    findings, states = FleetFindings(), fleet()
+    course(findings, states, 60)
+    states[4] = node("n4", ptp(offset_ns=11_900), parent=bound(17_900))
+
+    assert course(findings, states, 60, 60) == {}
+
+
+@pytest.mark.parametrize(("racks", "subject"), [(("hall/r1", "hall/r2"), "hall/r1"), (("", ""), None)])
+def test_a_rack_that_moves_is_one_finding(racks: tuple[str, str], subject: str | None) -> None:
+    """Its chain says what it may do to the clocks; half of those behind one parent are no group."""
+    findings = FleetFindings()
+    states = [node(f"n{number}", topology=racks[number // 6]) for number in range(12)]
+    course(findings, states, 180)
+    moved = [node(f"n{number}", ptp(path_delay_ns=8_000), topology=racks[0]) for number in range(6)]
+    told = course(findings, moved + states[6:], 30, 180)
+
+    assert [key[1] for key in told] == ([subject] if subject else [])
+    for judged in told.values():
+        assert judged.evidence.startswith(
+            "the path delay of 6 of 6 nodes became 3.00 us longer within 30 s: from 5.00 us to 8.00 us"
+        )
+        assert judged.chain[1] == "if in one direction only, its clocks err by 3.00 us"
+
+
+def in_rack(delays_ns: list[int]) -> list[NodeState]:
+    return [node(f"n{number}", ptp(path_delay_ns=delay_ns), topology="r") for number, delay_ns in enumerate(delays_ns)]
+
+
+def test_most_of_a_rack_is_not_nearly_all() -> None:
+    """Of six nodes five moved: not the path that all have in common."""
+    findings = FleetFindings()
+    course(findings, in_rack([5_000] * 6), 180)
+
+    assert course(findings, in_rack([8_000] * 5 + [5_000]), 60, 180) == {}
+
+
+def test_who_moves_one_after_the_other_did_not_move_together() -> None:
+    """A minute apart each has a reason of its own."""
+    findings = FleetFindings()
+    course(findings, in_rack([5_000] * 6), 180)
+    told = [course(findings, in_rack([8_000] * n + [5_000] * (6 - n)), 60, 120 + 60 * n) for n in range(1, 7)]
+
+    assert told == [{}] * 6
+
+
+def test_a_path_that_moved_is_told_for_as_long_as_it_is_not_the_normal_one() -> None:
+    """What it is meanwhile does not count as what it was."""
+    findings = FleetFindings()
+    course(findings, in_rack([5_000] * 6), 180)
+    told = course(findings, in_rack([8_000] * 6), 3_500, 180)
+
+    assert told.keys() == {("rack-path-delay-moved", "r")}
+
+
+def test_followers_that_know_utc_outvote_their_grandmaster() -> None:
+    """Named as the unit; the chain says whom it concerns."""
+    findings = FleetFindings()
+    told = course(findings, [node(f"n{number}", ptp(), ntp(700_000)) for number in range(3)], 20)
+
+    assert told.keys() == {("grandmaster-outvoted", "gm-a")}
+    assert told["grandmaster-outvoted", "gm-a"].evidence == (
+        "700 us ahead of UTC by 3 of 3 nodes, whose bounds explain 106 us; since 02:10Z"
+    )
+    assert told["grandmaster-outvoted", "gm-a"].chain[1].startswith("n0, n1, n2: their clocks follow it")
+
+
+def test_one_that_agrees_and_would_have_seen_the_error_saves_it() -> None:
+    """Two grandmasters against it, and UTC for it: nothing is proven."""
+    other: dict[str, Any] = {"offset_ns": 700_000, "utc": bound(706_000)}
+    against = [ptp(), ptp(GM_B, name="b", **other), ptp("00a069.fffe.70476c", name="c", **other)]
+    alone = course(FleetFindings(), [node(f"n{number}", *against) for number in range(5)], 20)
+    saved = course(FleetFindings(), [node(f"n{number}", *against, ntp(0)) for number in range(5)], 20)
+
+    assert alone.keys() == {("grandmaster-outvoted", "gm-a")}
+    assert saved == {}
+
+
+def test_two_witnesses_are_too_few() -> None:
+    """They may share a fault."""
+    assert course(FleetFindings(), [node(f"n{number}", ptp(), ntp(700_000)) for number in range(2)], 30) == {}
+
+
+def test_a_node_in_another_domain_is_named() -> None:
+    """With what most are in."""
+    told = course(FleetFindings(), [*fleet(), node("odd", ptp(domain=44))], 30)
+
+    assert told.keys() == {("node-other-domain", "odd")}
+    assert told["node-other-domain", "odd"].evidence == (
+        f"in PTP domain 44, and hears {GM_A} there; 9 of 10 nodes of the fleet are in 24; since 02:10Z"
+    )
+
+
+def test_what_a_node_does_in_another_domain_is_the_domain_s_doing() -> None:
+    """Its offset against the others is no finding of its own."""
+    findings, states = FleetFindings(), fleet()
+    course(findings, states, 60)
+    states[4] = node("n4", ptp(domain=44, offset_ns=-50_000), parent=bound(56_000))
+
+    assert course(findings, states, 30, 60).keys() == {("node-other-domain", "n4")}
+
+
+def test_two_domains_by_design_are_no_finding() -> None:
+    """Each node in both, or half of the fleet in each, or a node that has lost one of them."""
+    both = [node(f"n{number}", ptp(), ptp(GM_B, 25)) for number in range(9)]
+    halves = [node(f"n{number}", ptp(domain=24 + number % 2)) for number in range(10)]
+
+    assert course(FleetFindings(), [*both, node("half", ptp(GM_B, 25))], 30) == {}
+    assert course(FleetFindings(), halves, 30) == {}
+    assert course(FleetFindings(), [*halves, node("third", ptp(domain=44))], 30) == {}
+
+
+def test_a_rack_tells_what_the_fleet_does_not() -> None:
+    """Where each hall has a domain of its own, a node in the other hall's is odd in its rack."""
+    states = [
+        node(f"n{number}", ptp(domain=24 + number // 6), topology=f"hall-{number // 6}/r") for number in range(12)
+    ]
+    states[0] = node("n0", ptp(domain=25), topology="hall-0/r")
+
+    assert course(FleetFindings(), states, 30).keys() == {("node-other-domain", "n0")}
+
+
+def test_a_stranger_is_named_with_its_followers() -> None:
+    """One finding for the stranger; that its time is wrong too is in the chain."""
+    followers = [node(f"r{number}", ptp(ROGUE), ntp(700_000)) for number in range(3)]
+    told = course(FleetFindings(), [*fleet(40), *followers], 30)
+
+    assert told.keys() == {("node-other-grandmaster", ROGUE)}
+    judged = told["node-other-grandmaster", ROGUE]
+    assert judged.evidence.startswith("followed by r0, r1, r2: 3 of 43 nodes; no [[grandmaster]] has this identity")
+    assert judged.chain[1].startswith("it is 700 us ahead of UTC by 3 of 3 nodes")
+
+
+def test_a_unit_and_what_many_followed_are_no_strangers() -> None:
+    """The last node on a unit, and the last one on a grandmaster that the fleet followed before."""
+    findings = FleetFindings()
+    course(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 30)
+    last = [node("n0", ptp(ROGUE)), node("n1", ptp(GM_B)), *fleet()[2:]]
+
+    assert course(findings, last, 60, 30) == {}
+
+
+def test_a_change_of_grandmaster_node_after_node_is_no_stranger() -> None:
+    """Fifteen seconds are enough for all."""
+    findings = FleetFindings()
+    course(findings, fleet(), 30)
+    first = course(findings, [node("n0", ptp(ROGUE)), *fleet()[1:]], 12, 30)
+    then = course(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 60, 42)
+
+    assert (first, then) == ({}, {})
+
+
+# Who is missing
+
+
+def test_missing_nodes_are_one_list() -> None:
+    """Those never heard apart from those that fell silent; none before there was time to be heard."""
+    findings = FleetFindings(["n0", "n1", "n9"])
+    early = course(findings, fleet(2), 20)
+    told = course(findings, fleet(1), 40, 20)
+
+    assert early == {}
+    assert told.keys() == {("hub-nodes-missing", "fleet")}
+    assert told["hub-nodes-missing", "fleet"].evidence == (
+        "2 of 3 expected nodes: never heard: n9; silent: n1 for 40 s; since 02:10Z"
+    )
+
+
+def test_a_hub_that_hears_nobody_waits() -> None:
+    """Its broker is the reason, and has a finding; its own node does not count as heard."""
+    findings = FleetFindings(["n0", "n1"], own="hub")
+    course(findings, [node("n0"), node("n1"), node("hub")], 20)
+    waiting = course(findings, [node("hub")], DEAF_FOR_NS // NS_PER_S - 2, 20)
+    told = course(findings, [node("hub")], 10, 78)
+
+    assert waiting == {}
+    assert told["hub-nodes-missing", "fleet"].evidence.startswith("2 of 2 expected nodes: silent: n0 for ")
+    assert "; not one node is heard" in told["hub-nodes-missing", "fleet"].evidence
+
+
+def test_a_hub_that_was_asleep_gives_everybody_time() -> None:
+    """It was not the nodes that fell silent."""
+    findings = FleetFindings(["n0"])
+    course(findings, fleet(2), 60)
+
+    assert findings.judge(UNITS, 3_600 * NS_PER_S, NIGHT_NS) == {}
+
+
+def test_a_node_that_publishes_seldom_is_not_silent() -> None:
+    """It tells how often it does; four states that did not come are no accident."""
+    made = record(every_ns=60 * NS_PER_S)
+
+    assert [made.is_silent(seconds * NS_PER_S) for seconds in (240, 241)] == [False, True]
+    assert record().is_silent(SILENT_AFTER_NS + 1)
+
+
+@pytest.mark.parametrize("pause_s", [0, 3_600], ids=["from the start", "after a pause of the hub"])
+def test_a_node_that_publishes_seldom_is_not_missed_in_between(pause_s: int) -> None:
+    """Neither before its first state, of which the broker's copy tells when it is due, nor after."""
+    findings, seldom = FleetFindings(["n0", "n1"]), node("n0", every_ns=60 * NS_PER_S)
+    findings.note_last_known(seldom)
+    if pause_s:
+        findings.note(seldom, 0)
+        findings.judge(UNITS, 0, NIGHT_NS)
+    told: set[Key] = set()
+    for second in range(pause_s, pause_s + 200, 2):
+        findings.note(node("n1"), second * NS_PER_S)
+        if second % 60 == 58:
+            findings.note(seldom, second * NS_PER_S)
+        told |= findings.judge(UNITS, second * NS_PER_S, NIGHT_NS).keys()
+
+    assert told == set()
+
+
+def test_a_finding_outlives_a_round_without_it() -> None:
+    """It ends when it has not held for ten seconds."""
+    findings = FleetFindings()
+    course(findings, [*fleet(), node("odd", ptp(domain=44))], 30)
+    mended = [*fleet(), node("odd")]
+    last_s = 28 + ENDS_AFTER_NS // NS_PER_S
+
+    assert course(findings, mended, last_s - 30, 30).keys() == {("node-other-domain", "odd")}
+    assert course(findings, mended, 2, last_s) == {}
+
+
+def test_a_forgotten_node_costs_nothing() -> None:
+    """An hour after its end; an expected one is kept, so that it is told since when it is silent."""
+    findings = FleetFindings(["n0"])
+    course(findings, fleet(2), 10)
+    findings.judge(UNITS, 2 * FORGET_AFTER_NS, NIGHT_NS)
+
+    assert list(findings._nodes) == ["n0"]
+
+
+def test_a_disagreement_is_not_told_beside_the_verdict() -> None:
+    """That of two others stands."""
+    pairs = {("grandmasters-disagree", "gm-a, gm-b"): Judged("x"), ("grandmasters-disagree", "gm-b, gm-c"): Judged("y")}
+    verdict = {("grandmaster-outvoted", "gm-a"): Judged("z")}
+
+    assert told_once(pairs, verdict).keys() == {
+        ("grandmasters-disagree", "gm-b, gm-c"),
+        ("grandmaster-outvoted", "gm-a"),
+    }
+    assert told_once(pairs, {}) == pairs

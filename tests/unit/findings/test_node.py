@@ -1,0 +1,109 @@
+"""Findings that the kernel's word and the sources' agreement call for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from timesyncd.findings.catalogue import CATALOGUE
+from timesyncd.findings.node import agreement_conditions, kernel_conditions
+from timesyncd.model.selection import Agreement
+from timesyncd.sample import KernelSample
+
+CALM = KernelSample("kernel", 0, 0, 0, 0, True, "none", 37, disciplines=("chronyd",))
+AGREED = Agreement(-1_500, 2_500_000, 1_000)
+
+
+def standing(sample: KernelSample, utc_offset_s: int | None = 37) -> dict[str, str]:
+    return {id: evidence for id, evidence in kernel_conditions(sample, utc_offset_s).items() if evidence is not None}
+
+
+def test_one_discipline_and_the_configured_offset_call_for_nothing() -> None:
+    """Everything that was told before ends by that."""
+    assert kernel_conditions(CALM, 37) == {"two-disciplines": None, "tai-offset": None, "kernel-leap": None}
+
+
+@pytest.mark.parametrize(
+    ("disciplines", "evidence"),
+    [
+        ((), None),
+        (("phc2sys",), None),
+        (("chronyd", "phc2sys"), "running: chronyd, phc2sys"),
+        (("chronyd", "phc2sys", "systemd-timesyncd"), "running: chronyd, phc2sys, systemd-timesyncd"),
+    ],
+)
+def test_two_disciplines_are_named(disciplines: tuple[str, ...], evidence: str | None) -> None:
+    """More than one daemon that steers CLOCK_REALTIME."""
+    assert kernel_conditions(replace(CALM, disciplines=disciplines), 37)["two-disciplines"] == evidence
+
+
+def test_one_that_may_not_steer_is_no_second_discipline() -> None:
+    """A ptp4l whose process does not tell is no evidence."""
+    assert standing(replace(CALM, undecided_disciplines=("ptp4l",))) == {}
+
+
+@pytest.mark.parametrize(
+    ("told_s", "wanted_s", "evidence"),
+    [
+        (37, 37, None),
+        (0, None, None),
+        (0, 37, "TAI - UTC in the kernel is 0 s, configured are 37 s"),
+        (36, 37, "TAI - UTC in the kernel is 36 s, configured are 37 s"),
+        (37, 38, "TAI - UTC in the kernel is 37 s, configured are 38 s"),
+    ],
+)
+def test_another_tai_offset_than_configured_is_told(told_s: int, wanted_s: int | None, evidence: str | None) -> None:
+    """0 is one of them: nobody has set it. Where none is configured nothing is wrong."""
+    assert kernel_conditions(replace(CALM, tai_offset_s=told_s), wanted_s)["tai-offset"] == evidence
+
+
+@pytest.mark.parametrize("leap", ["insert", "delete"])
+def test_an_armed_leap_second_is_told(leap: str) -> None:
+    """Which of the two, and that the clock will step."""
+    (evidence,) = standing(replace(CALM, leap=leap)).values()
+
+    assert evidence == f"the kernel will {leap} a second at the end of the UTC day: CLOCK_REALTIME steps by it"
+
+
+def test_what_is_wrong_together_is_told_together() -> None:
+    """No finding hides another."""
+    worst = replace(CALM, disciplines=("chronyd", "phc2sys"), tai_offset_s=0, leap="delete")
+
+    assert standing(worst).keys() == {"two-disciplines", "tai-offset", "kernel-leap"}
+
+
+def test_a_falseticker_is_told_of_itself_alone() -> None:
+    """With the interval that the others agree on; the others' findings end."""
+    found = agreement_conditions(AGREED._replace(falsetickers=("b",)), ["a", "b"])
+
+    assert found == {
+        ("source-falseticker", "a"): None,
+        ("source-falseticker", "b"): "the others agree that the clock's error is -1.50 us to 2.50 ms",
+        ("sources-contradict", "a"): None,
+        ("sources-contradict", "b"): None,
+    }
+
+
+def test_a_contradiction_is_told_of_every_source() -> None:
+    """Nobody can say which is wrong."""
+    found = agreement_conditions(AGREED._replace(contradiction=True, sources=("a", "b")), ["a", "b", "kernel"])
+    told = "no majority; the bound holds for any of them: -1.50 us to 2.50 ms"
+
+    assert [found["sources-contradict", name] for name in ("a", "b", "kernel")] == [told, told, None]
+    assert [found["source-falseticker", name] for name in "ab"] == [None, None]
+
+
+@pytest.mark.parametrize("agreement", [None, AGREED])
+def test_sources_that_agree_or_are_one_call_for_nothing(agreement: Agreement | None) -> None:
+    """What was told before ends, for each source."""
+    found = agreement_conditions(agreement, ["a", "b"])
+
+    assert len(found) == 4 and set(found.values()) == {None}
+
+
+def test_every_finding_is_in_the_catalogue() -> None:
+    """An id that has no entry could not be told."""
+    ids = {*kernel_conditions(CALM, 37), *(id for id, _ in agreement_conditions(None, ["a"]))}
+
+    assert ids <= CATALOGUE.keys()

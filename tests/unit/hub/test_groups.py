@@ -1,0 +1,231 @@
+"""Which groups a job's ranks are told of, and when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from batches import NOW, batch, mark
+from grandmaster_states import follower
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.hub.groups import (
+    ALIKE,
+    BY_DELAY,
+    BY_PLACE,
+    FEWEST_DELAYS,
+    LOOK_EVERY_NS,
+    Delays,
+    Grouped,
+    decide,
+    numbers,
+)
+from timesyncd.hub.hub import Hub
+from timesyncd.ipc.job_datagram import MAX_RANKS, Kind
+from timesyncd.messages.jobs import JobState, Mark
+from timesyncd.sections import Hub as HubSettings
+
+US = 1_000
+
+#: Ranks 0 and 1 share a node, 0 to 3 a rack.
+PLACES = ("h/r1/a", "h/r1/a", "h/r1/b", "h/r1/b", "h/r2/c", "h/r2/c")
+BY_PLACES = [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 1]]
+
+
+def delays(*groups: Iterable[int], near_ns: int = 10 * US, far_ns: int = 100 * US, error_ns: int = US) -> Delays:
+    """All pairs; those within a group are near."""
+    of = {rank: number for number, group in enumerate(groups) for rank in group}
+    return {(a, b): (near_ns if of[a] == of[b] else far_ns, error_ns) for a in of for b in of if a != b}
+
+
+ODD_AND_EVEN = delays((0, 2, 4), (1, 3, 5))
+NONE = delays((0, 1, 2, 3, 4, 5))
+
+
+def course(*seen: tuple[int, tuple[str, ...] | str, Delays | None]) -> list[Grouped]:
+    """What is decided, round by round, of (run, places, delays)."""
+    told: list[Grouped] = []
+    measured: Grouped | None = None
+    for run, labels, of_pairs in seen:
+        told.append(decide(told[-1] if told else None, measured, run, labels, of_pairs))
+        measured = told[-1] if told[-1].reason == BY_DELAY else measured
+    return told
+
+
+def test_groups_are_there_as_soon_as_the_places_are() -> None:
+    """Until then the reason is why they are not; nodes first, then racks; the one group of all is not told of."""
+    told = course((0, "heard of 1 ranks of 6", None), (0, PLACES, None))
+
+    assert [(each.groups, each.reason) for each in told] == [([], "heard of 1 ranks of 6"), (BY_PLACES, BY_PLACE)]
+
+
+@pytest.mark.parametrize("labels", [("/a", "/b", "/c"), ("/a", "/a")], ids=["all apart", "all together"])
+def test_without_a_difference_there_are_no_groups(labels: tuple[str, ...]) -> None:
+    """Every rank alone, or all ranks together, is no grouping."""
+    (told,) = course((0, labels, None))
+
+    assert (told.groups, told.reason) == ([], ALIKE)
+
+
+def test_more_ranks_than_can_be_told_have_none() -> None:
+    """The segment has room for so many; half a grouping is none."""
+    (told,) = course((0, ("/a", "/b") * MAX_RANKS, None))
+
+    assert (told.groups, str(MAX_RANKS) in told.reason) == ([], True)
+
+
+def test_a_gap_in_the_delays_changes_them_once() -> None:
+    """Places say what should be near, delays what is. Whatever is measured later in this run, the ranks have built their groups."""
+    told = course(
+        (0, PLACES, None), (0, PLACES, NONE), (0, PLACES, ODD_AND_EVEN), (0, PLACES, delays((0, 1), (2, 3), (4, 5)))
+    )
+
+    assert [each.groups for each in told] == [BY_PLACES, BY_PLACES, [[0, 1, 0, 1, 0, 1]], [[0, 1, 0, 1, 0, 1]]]
+    assert [each.reason for each in told] == [BY_PLACE, BY_PLACE, BY_DELAY, BY_DELAY]
+
+
+@pytest.mark.parametrize("far_ns", [20 * US, 23 * US], ids=["no gap", "within the errors"])
+def test_what_is_not_clear_changes_nothing(far_ns: int) -> None:
+    """Twice as long, the errors taken against it."""
+    told = course((0, PLACES, delays((0, 2, 4), (1, 3, 5), far_ns=far_ns)))
+
+    assert told[-1].groups == BY_PLACES
+
+
+@pytest.mark.parametrize("near", [((0, 1), (2, 3), (4, 5)), ((0, 1, 2, 3), (4, 5))], ids=["nodes", "racks"])
+def test_delays_that_show_one_of_the_levels_leave_both(near: tuple[tuple[int, ...], ...]) -> None:
+    """They say nothing against the other one."""
+    told = course((0, PLACES, delays(*near)))
+
+    assert (told[-1].groups, told[-1].reason) == (BY_PLACES, BY_PLACE)
+
+
+def test_delays_that_agree_with_the_places_leave_a_change_for_later() -> None:
+    """The same groups are no change."""
+    labels = ("/a", "/b", "/a", "/b", "/a", "/b")
+    told = course((0, labels, ODD_AND_EVEN), (0, labels, delays((0, 1, 2), (3, 4, 5))))
+
+    assert [each.groups for each in told] == [[[0, 1, 0, 1, 0, 1]], [[0, 0, 0, 1, 1, 1]]]
+
+
+def test_a_new_run_begins_with_what_was_measured_in_the_same_places() -> None:
+    """Its ranks read them when they start; elsewhere the places count again. Until all are known there are none."""
+    moved = (*PLACES[2:], *PLACES[:2])
+    told = course(
+        (0, PLACES, ODD_AND_EVEN),
+        (1, "heard of 0 ranks of 6", None),
+        (1, PLACES, None),
+        (2, moved, None),
+        (2, moved, ODD_AND_EVEN),
+    )
+
+    assert [(each.run, each.groups) for each in told] == [
+        (0, [[0, 1, 0, 1, 0, 1]]),
+        (1, []),
+        (1, [[0, 1, 0, 1, 0, 1]]),
+        (2, [[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 0, 0]]),
+        (2, [[0, 1, 0, 1, 0, 1]]),
+    ]
+
+
+def test_groups_are_numbered_by_their_lowest_ranks() -> None:
+    """Rank 0 is of group 0 on every level."""
+    assert numbers((((0, 3), (1, 2)), ((0, 1, 2, 3),))) == [[0, 1, 1, 0]]
+
+
+class Job:
+    """Four ranks on two nodes of two racks, in a hub that hears them."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(HubSettings(), "hub")
+        self.now_ns = NOW
+        self._sequence = 0
+
+    def hear_nodes(self, *names: str) -> None:
+        for number, name in enumerate(names):
+            state = follower(name).model_copy(update={"topology": f"hall/rack-{number}", "sequence": self._sequence})
+            self.hub.accept_node(state, self.now_ns, live=True)
+
+    def round(self, *marks: tuple[int, Mark]) -> JobState:
+        """`marks`: of these ranks, beside a step of each."""
+        self._sequence += 1
+        self.now_ns += NS_PER_S
+        for rank in range(4):
+            own = [each for of, each in marks if of == rank]
+            message = batch(
+                rank, mark(self._sequence), *own, node=f"n{rank // 2}", world_size=4, sequence=self._sequence
+            )
+            self.hub.accept_marks(message, self.now_ns)
+        (state,) = self.hub.advance(self.now_ns, self.now_ns).jobs
+        return state
+
+
+def messages(near: set[frozenset[int]], number: int) -> list[tuple[int, Mark]]:
+    """Each pair's two messages of a step, both ends of them."""
+    told, began_ns = [], mark(number).arrival_ns
+    for a in range(4):
+        for b in range(4):
+            if a != b:
+                key = number * 100 + a * 10 + b
+                took_ns = US if frozenset((a, b)) in near else 100_000 * US
+                for rank, kind, at_ns in ((a, Kind.SEND, began_ns), (b, Kind.RECEIVE, began_ns + took_ns)):
+                    told.append(
+                        (
+                            rank,
+                            Mark(step=1, sync=key, kind=kind, arrival_ns=at_ns, begin_ns=at_ns, end_ns=at_ns, bytes=0),
+                        )
+                    )
+    return told
+
+
+def test_a_hub_tells_the_ranks_of_their_nodes() -> None:
+    """Once every node has said where it stands; before, the reason names the one that has not."""
+    job = Job()
+    job.hear_nodes("n0")
+    before = job.round()
+    job.hear_nodes("n0", "n1")
+    after, again = job.round(), job.round()
+
+    assert (before.plan.groups, before.groups_reason) == ([], "n1: it never sent its state to this hub")
+    assert (after.plan.groups, after.groups_reason) == ([[0, 0, 1, 1]], BY_PLACE)
+    assert after.plan.version == before.plan.version + 1
+    assert again.plan == after.plan
+
+
+def test_a_hub_tells_the_ranks_of_what_was_measured() -> None:
+    """Delays of every pair, often enough; it looks for them now and then."""
+    job = Job()
+    job.hear_nodes("n0", "n1")
+    told = [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, number)) for number in range(1, FEWEST_DELAYS)]
+    told += [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, FEWEST_DELAYS))]
+    told += [job.round() for _ in range(LOOK_EVERY_NS // NS_PER_S)]
+
+    assert {tuple(map(tuple, state.plan.groups)) for state in told[: FEWEST_DELAYS - 1]} == {((0, 0, 1, 1),)}
+    assert (told[-1].plan.groups, told[-1].groups_reason) == ([[0, 1, 0, 1]], BY_DELAY)
+
+
+def test_one_direction_that_was_not_measured_leaves_the_places() -> None:
+    """Messages to oneself stand for nobody else's: what is not known must not look far."""
+    job = Job()
+    job.hear_nodes("n0", "n1")
+    for number in range(1, FEWEST_DELAYS + LOOK_EVERY_NS // NS_PER_S + 2):
+        to_itself = [mark(number).model_copy(update={"kind": kind, "sync": 999}) for kind in (Kind.SEND, Kind.RECEIVE)]
+        others = [(rank, each) for rank, each in messages({frozenset((0, 2))}, number) if each.sync % 100 != 31]
+        state = job.round(*others, *((0, each) for each in to_itself))
+
+    assert len(state.delays) == 12
+    assert (state.plan.groups, state.groups_reason) == ([[0, 0, 1, 1]], BY_PLACE)
+
+
+def test_a_hub_that_takes_over_leaves_the_groups_alone() -> None:
+    """The ranks have built them, by whatever the other hub knew."""
+    job = Job()
+    job.hear_nodes("n0", "n1")
+    state = job.round()
+    taking = Job()
+    taking.hear_nodes("n0", "n1")
+    taking.hub.adopt(state.model_copy(update={"plan": state.plan.model_copy(update={"groups": [[0, 1, 1, 0]]})}))
+    told = [taking.round() for _ in range(3)]
+
+    assert [each.plan.groups for each in told] == [[[0, 1, 1, 0]]] * 3
+    assert told[-1].groups_reason == "as another hub planned"

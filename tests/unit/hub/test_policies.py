@@ -1,0 +1,220 @@
+"""A job's policy in its plan: asked for, configured, kept by whoever plans."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from announcing import Announcing
+from batches import batch, mark
+from grandmaster_states import follower
+from wire import hub_state
+
+from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.config import parse
+from timesyncd.daemon.hub_service import REFUSAL_TOLD_EVERY_NS, FleetDesk
+from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.driver import options_of
+from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
+from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.ipc.job_datagram import job_id
+from timesyncd.messages.jobs import JobState, Plan, PolicyRequest
+
+START = Moment(1_000 * NS_PER_S, 1_700_001_000 * NS_PER_S)
+TRAIN = job_id(1000, "train", 0)
+
+
+def request(policy: str, uid: int = 1000, job: str = TRAIN, sequence: int = 1) -> PolicyRequest:
+    return PolicyRequest(node="node-0", incarnation=1, sequence=sequence, uid=uid, job_id=job, policy=policy)
+
+
+class Course:
+    """A hub, second by second, and the job `train` of user 1000 with a rank on each of two nodes, whose clocks are known."""
+
+    def __init__(self, name: str = "a", alone: bool = True, **configured: str) -> None:
+        self.desk = FleetDesk(None if alone else _settings(), name, START, alone, configured)
+        self.plans: list[Plan] = []
+        self.second = 0
+
+    @property
+    def now(self) -> Moment:
+        since_ns = self.second * NS_PER_S
+        return Moment(START.boottime_ns + since_ns, START.realtime_ns + since_ns)
+
+    def ask(self, policy: str, uid: int = 1000) -> None:
+        self.desk.accept_request(request(policy, uid), self.now.boottime_ns)
+
+    def round(self, *, pid: int = 10, with_clocks: bool = True) -> JobState:
+        for rank in (0, 1):
+            if with_clocks:
+                told: dict[str, Any] = {"sequence": self.second, "published_realtime_ns": self.now.realtime_ns}
+                told["boot_id"] = f"boot of node-{rank}"
+                self.desk.accept_node(follower(f"node-{rank}", **told), self.now.boottime_ns, live=True)
+            self.desk.accept_marks(batch(rank, mark(self.second), sequence=self.second, pid=pid), self.now.boottime_ns)
+        (state,) = self.desk.advance(self.now, connected=True).jobs
+        self.plans.append(state.plan)
+        self.second += 1
+        return state
+
+    def rounds(self, count: int, **how: Any) -> JobState:
+        return [self.round(**how) for _ in range(count)][-1]
+
+
+def _settings() -> Any:
+    return parse({"node": {"name": "a"}, "hub": {}}, options_of, "test").hub
+
+
+def in_short(state: JobState) -> tuple[str, int]:
+    return state.plan.policy, state.plan.policy_version
+
+
+def test_what_a_user_asks_for_is_in_the_next_plan() -> None:
+    """Each change counts, also back to what was there before; what is there already changes nothing."""
+    course = Course()
+    told = [in_short(course.round())]
+    for wanted in ("bsp", "local_sgd(h=8)", "local_sgd(h=8)", "bsp"):
+        course.ask(wanted)
+        told.append(in_short(course.round()))
+        told.append(in_short(course.round()))
+
+    assert told == [("", 0)] + [("bsp", 1)] * 2 + [("local_sgd(h=8)", 2)] * 4 + [("bsp", 3)] * 2
+
+
+def test_one_version_is_one_plan_whatever_changes() -> None:
+    """Barriers that begin to be timed and cease, a new run, and a policy that changes at the same moments or between."""
+    course = Course()
+    for number in range(6):
+        course.rounds(12, with_clocks=number % 2 == 0, pid=10 + number // 4)
+        course.ask(f"local_sgd(h={number + 1})")
+    course.rounds(3)
+    versions = [plan.version for plan in course.plans]
+
+    assert versions == sorted(versions)
+    assert len(set(versions)) == len({plan.model_dump_json() for plan in course.plans})
+    assert {plan.mode for plan in course.plans} == {"plain", "timed"}
+    assert course.plans[-1].policy_version == 6
+
+
+def test_a_policy_outlives_the_run_that_it_was_asked_in() -> None:
+    """The same job that begins anew is told it again."""
+    course = Course()
+    course.round()
+    course.ask("bsp")
+    course.round()
+    anew = course.rounds(5, pid=77)
+
+    assert anew.run == 1
+    assert in_short(anew) == ("bsp", 1)
+
+
+def test_the_configuration_s_policy_is_there_from_the_first_plan() -> None:
+    """For the jobs of that name alone; a user's word comes after it, and a plan that has one is not gone over again."""
+    course = Course(train="asp")
+    told = [in_short(course.round())]
+    course.ask("bsp")
+    told += [in_short(course.round()), in_short(course.round())]
+
+    assert told == [("asp", 1), ("bsp", 2), ("bsp", 2)]
+    assert in_short(Course(other="asp").round()) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "refused"),
+    [
+        (request("bsp", uid=1000), ""),
+        (request("bsp", uid=0), ""),
+        (request("bsp", uid=1001), "job 'train' is user 1000's, and user 1001 on node-0 asked for bsp"),
+        (request("bsp", job="0" * 16), "no job 0000000000000000 sends marks to this hub"),
+    ],
+    ids=["its user", "root", "another user", "no such job"],
+)
+def test_only_its_user_and_root_change_a_job(
+    wanted: PolicyRequest, refused: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else, and no job that is not there; the log says what was refused, and why."""
+    course = Course()
+    course.round()
+    with caplog.at_level(logging.WARNING):
+        course.desk.accept_request(wanted, course.now.boottime_ns)
+    state = course.round()
+
+    assert in_short(state) == (("", 0) if refused else ("bsp", 1))
+    assert [record.getMessage() for record in caplog.records] == ([f"policy: refused: {refused}"] if refused else [])
+
+
+def test_a_flood_of_refused_requests_is_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may ask, and the log belongs to all."""
+    course = Course()
+    course.round()
+    with caplog.at_level(logging.WARNING):
+        for tenth in range(200):
+            at_ns = START.boottime_ns + tenth * REFUSAL_TOLD_EVERY_NS // 100
+            course.desk.accept_request(request("bsp", uid=1001), at_ns)
+
+    assert len(caplog.records) == 2
+
+
+def test_a_hub_that_takes_over_keeps_the_policy() -> None:
+    """Also where its own configuration says otherwise; then a change counts on."""
+    first, second = Course("a"), Course("b", alone=False, train="asp")
+    first.round()
+    first.ask("local_sgd(h=8)")
+    heard = first.round()
+    told = []
+    for _ in range(LISTENS_NS // NS_PER_S + 3):
+        if not second.desk.is_primary:
+            second.desk.hear_job(heard, second.now, live=True)
+        told.append(in_short(second.round()))
+    took_over = second.plans[-1]
+    second.ask("bsp")
+    changed = second.round().plan
+
+    assert second.desk.is_primary
+    assert set(told) == {("local_sgd(h=8)", 1)}
+    assert took_over.version == heard.plan.version + VERSIONS_SKIPPED
+    assert (changed.policy, changed.policy_version, changed.version) == ("bsp", 2, took_over.version + 1)
+
+
+def test_a_hub_that_does_not_speak_does_nothing_about_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor later, when it begins to: who asked has long given up. What is refused, the one that speaks says."""
+    standby = Course("b", alone=False)
+    standby.round()
+    standby.ask("bsp")
+    standby.ask("bsp", uid=1001)
+    told = {in_short(standby.round()) for _ in range(LISTENS_NS // NS_PER_S + 3)}
+
+    assert standby.desk.is_primary
+    assert told == {("", 0)}
+    assert caplog.records == []
+
+
+def test_what_a_hub_was_asked_for_as_it_ceased_to_speak_is_forgotten() -> None:
+    """When it speaks again, hours later maybe, nobody wants that any more."""
+    hub = Course("b", alone=False)
+    hub.rounds(LISTENS_NS // NS_PER_S + 3)
+    spoke = hub.desk.is_primary
+    hub.ask("bsp")
+    hub.desk.hear_hub(hub_state("a"), hub.now.boottime_ns, live=True)
+    hub.round()
+    ceased = not hub.desk.is_primary
+    hub.rounds(GONE_AFTER_NS // NS_PER_S + LISTENS_NS // NS_PER_S)
+
+    assert (spoke, ceased, hub.desk.is_primary) == (True, True, True)
+    assert {plan.policy for plan in hub.plans} == {""}
+
+
+@pytest.mark.parametrize(("live", "policy"), [(True, "bsp"), (False, "")])
+def test_a_request_off_the_broker_counts_once(live: bool, policy: str) -> None:
+    """A copy that somebody had the broker keep would come again with each connection."""
+    clocks = FakeClocks(START.realtime_ns, START.boottime_ns)
+    config = parse({"node": {"name": "b"}}, options_of, "test")
+    hub = Announcing(config, NodeView(config, Epoch(1, 2), 1), clocks)
+    for rank in (0, 1):
+        hub.desk.accept_marks(batch(rank, mark(1)), clocks.boottime_ns())
+    hub.announcer.tick()
+    hub.announcer.hear(request("bsp"), clocks.boottime_ns(), live=live)
+    hub.announcer.tick()
+
+    assert [job.plan.policy for job in hub.announcer.own_jobs] == [policy]

@@ -1,0 +1,390 @@
+"""Joining the marks of a job's ranks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.hub.hub import Hub
+from timesyncd.ipc.job_datagram import Kind, job_id, step_key
+from timesyncd.jobs import joining as jobs_module
+from timesyncd.jobs.joining import MAX_JOBS_OF_A_USER, MAX_OPEN_SYNCS, Job, Jobs
+from timesyncd.jobs.ranks import MAX_RANKS
+from timesyncd.jobs.state import look
+from timesyncd.messages.jobs import JobState, Mark, MarkBatch
+from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES
+from timesyncd.sections import Hub as HubSettings
+
+
+def joined(*batches: MarkBatch, window_steps: int = 100, at_ns: int = NOW) -> Job:
+    """The one job after these batches and one round."""
+    jobs = Jobs(window_steps)
+    for one in batches:
+        jobs.accept(one, NOW)
+    jobs.advance(at_ns)
+    (job,) = jobs
+    return job
+
+
+def test_marks_of_a_step_are_joined_whoever_sends_them() -> None:
+    """Marks meet by uid, job, attempt, step and sync, from any node and in any batches."""
+    job = joined(batch(0, mark(0), mark(1)), batch(1, mark(0, 5 * MS)), batch(1, mark(1, 3 * MS), sequence=2))
+
+    assert [sync.step for sync in job.window] == [0, 1]
+    assert [sync.comparison.last_rank for sync in job.window if sync.comparison] == [1, 1]
+    assert (job.complete, job.incomplete, job.pending) == (2, 0, {})
+
+
+@pytest.mark.parametrize("other", [{"uid": 1001}, {"job": "eval"}, {"attempt": 1}])
+def test_another_uid_name_or_attempt_is_another_job(other: dict[str, int | str]) -> None:
+    """Users cannot reach into each other's jobs, nor one attempt into the next."""
+    jobs = Jobs(100)
+    jobs.accept(batch(0, mark(0)), NOW)
+    jobs.accept(batch(1, mark(0), **other), NOW)  # type: ignore[arg-type]
+    jobs.advance(NOW)
+
+    assert [job.complete for job in jobs] == [0, 0]
+    assert len({job.id for job in jobs}) == 2
+
+
+def test_an_incomplete_step_is_closed_after_ten_seconds() -> None:
+    """A step that lacks a rank is waited for 10 s, then closed, counted, and compared with nothing."""
+    jobs = Jobs(100)
+    jobs.accept(batch(0, mark(0)), NOW)
+    (job,) = jobs
+    jobs.advance(NOW + 10 * NS_PER_S - 1)
+    still_open = len(job.pending)
+    jobs.advance(NOW + 10 * NS_PER_S)
+    jobs.accept(batch(1, mark(0)), NOW + 10 * NS_PER_S)
+
+    assert (still_open, job.incomplete, job.complete, job.pending) == (1, 1, 0, {})
+    assert job.window[0].comparison is None
+
+
+def test_a_job_ends_after_a_minute_of_silence() -> None:
+    """Without a mark for 60 s the job is forgotten, and named as ended."""
+    jobs = Jobs(100)
+    jobs.accept(batch(0, mark(0)), NOW)
+
+    assert jobs.advance(NOW + 60 * NS_PER_S - 1) == []
+    assert [job.id for job in jobs.advance(NOW + 60 * NS_PER_S)] == [job_id(1000, "train", 0)]
+    assert list(jobs) == []
+
+
+@pytest.mark.parametrize(("change_ns", "compared"), [(2_000, True), (2_001, False), (-5 * MS, False)])
+def test_a_batch_after_a_clock_step_is_inconclusive(change_ns: int, compared: bool) -> None:
+    """When real_minus_boot changed since the rank's batch before, its marks may be of either side of the step."""
+    stepped = REAL_MINUS_BOOT + change_ns
+    job = joined(
+        batch(0, mark(0), mark(1), mark(2)),
+        batch(1, mark(0)),
+        batch(1, mark(1), sequence=2, real_minus_boot_ns=stepped),
+        batch(1, mark(2), sequence=3, real_minus_boot_ns=stepped),
+    )
+
+    assert [sync.comparison is not None for sync in job.window] == [True, compared, True]
+
+
+def test_ranks_of_one_node_on_two_sides_of_a_step_do_not_compare() -> None:
+    """One clock, read before and after it was set, is two clocks."""
+    job = joined(
+        batch(0, mark(0), node="a"),
+        batch(1, mark(0), node="a", real_minus_boot_ns=REAL_MINUS_BOOT + NS_PER_S),
+    )
+
+    assert job.window[0].comparison is None
+
+
+def test_gm_bounds_count_under_one_grandmaster_and_utc_bounds_otherwise() -> None:
+    """Two half-widths add only against one reference; a rank without the common one makes the step inconclusive."""
+    instant = mark(0, duration_ns=0)
+    same = joined(batch(0, instant), batch(1, instant)).window[0].comparison
+    other = batch(1, instant, grandmaster="gm-2", utc_bound_ns=500_000)
+    by_utc = joined(batch(0, instant, utc_bound_ns=300_000), other).window[0].comparison
+    without = joined(batch(0, instant), other).window[0].comparison
+
+    assert same is not None and by_utc is not None
+    assert (same.error_ns, by_utc.error_ns, without) == (201_000, 801_000, None)
+
+
+def test_an_older_mark_in_a_batch_has_a_wider_error() -> None:
+    """The bound was read after the batch's last mark; a slew may have narrowed it since an earlier one, 500 ppm at most."""
+    job = joined(batch(0, mark(0), mark(1)), batch(1, mark(0, 0), mark(1)))
+    errors = [sync.arrivals[0].error_ns for sync in job.window]
+
+    assert errors == [100_000 + 55_000, 100_000 + 5_000]
+
+
+def test_the_window_holds_its_newest_steps() -> None:
+    """The window is counted in steps that were seen, so sparse step numbers fill it too, and old marks do not come back."""
+    steps = [mark(n * 16) for n in range(10)]
+    job = joined(batch(0, *steps), batch(1, *steps), window_steps=4)
+    job.accept(batch(0, mark(0), sequence=2), NOW)
+
+    assert [sync.step for sync in job.window] == [96, 112, 128, 144]
+    assert (job.pending, job.complete) == ({}, 10)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a job, jobs of a user: what is too much is closed early or refused, and counted."""
+    monkeypatch.setattr(jobs_module, "MOST_MARKS", 8_000)
+    jobs = Jobs(10_000)
+    for first in range(0, 6_000, 500):
+        jobs.accept(batch(0, *(mark(first + n) for n in range(500)), sequence=first + 1), NOW)
+    (job,) = jobs
+    opened = len(job.pending)
+    jobs.advance(NOW + 10 * NS_PER_S)
+    alone = job.size
+    for number in range(MAX_JOBS_OF_A_USER + 5):
+        jobs.accept(batch(0, mark(0), job=f"job-{number}"), NOW)
+    jobs.accept(batch(0, mark(0), uid=1001), NOW)
+    jobs.accept(batch(7, mark(0)), NOW)
+    jobs.advance(NOW)
+
+    assert opened == MAX_OPEN_SYNCS
+    assert (alone, job.size) == (7_998, 60)
+    assert len(list(jobs)) == MAX_JOBS_OF_A_USER + 1
+    assert jobs.refused == 7
+
+
+@pytest.mark.parametrize("kind", [Kind.BUCKET, Kind.STEP, Kind.PULL, Kind.STALENESS, Kind.SEND, Kind.RECEIVE])
+def test_no_kind_of_mark_fills_the_memory(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six thousand marks of one rank, of as many steps or all of one: what is held has an end, and what is not taken is counted."""
+    monkeypatch.setattr(jobs_module, "MOST_MARKS", 1_000)
+    monkeypatch.setattr(jobs_module, "MAX_OPEN_MESSAGES", 500)
+    for of_one_step in (True, False):
+        jobs = Jobs(10_000)
+        for first in range(0, 6_000, 500):
+            numbers = range(first, first + 500)
+            marks = [mark(0 if of_one_step else n, n, n + 1, sync=n) for n in numbers]
+            told = [one.model_copy(update={"kind": kind, "bytes": n}) for n, one in zip(numbers, marks, strict=True)]
+            jobs.accept(batch(0, *told, sequence=first, world_size=1), NOW + first)
+            jobs.advance(NOW + first)
+        (job,) = jobs
+        kept = len(job.messages) + len(job.flows.responses) + sum(map(len, job.flows.staleness.values()))
+
+        assert job.size <= 2 * jobs_module.MOST_MARKS + 500
+        assert kept <= 500 + 1_000
+        assert look(job, {}) is not None
+
+
+def test_the_state_of_the_largest_job_fits_a_message() -> None:
+    """With every rank's numbers: a broker takes so many bytes at most."""
+    hub = Hub(HubSettings(), "hub")
+    for step in range(2):
+        for rank in range(MAX_RANKS):
+            one = batch(
+                rank, mark(step, rank * 1_000), node=f"trainer-{rank // 8:04}", world_size=MAX_RANKS, sequence=step
+            )
+            hub.accept_marks(one.model_copy(update={"joined_ns": 10**18 + rank}), NOW)
+    (state,) = hub.advance(NOW, 0).jobs
+
+    assert len(state.ranks) == MAX_RANKS
+    assert len(state.model_dump_json()) < MAX_MESSAGE_BYTES
+
+
+def test_what_a_rank_marks_twice_is_compared_with_nothing() -> None:
+    """Two different marks of one rank for one synchronization are neither of the two; told again, the same mark is one."""
+    twice = joined(batch(0, mark(0)), batch(1, mark(0)), batch(1, mark(0, MS), sequence=2), at_ns=NOW + 10 * NS_PER_S)
+    again = joined(batch(0, mark(0)), batch(1, mark(0)), batch(1, mark(0), sequence=2))
+
+    assert (twice.repeated, twice.complete, list(twice.window[0].arrivals)) == (1, 0, [0])
+    assert (again.repeated, again.complete) == (0, 1)
+
+
+def test_a_repeated_mark_of_a_step_that_is_over_is_counted() -> None:
+    """The step stays as it was."""
+    job = joined(batch(0, mark(0)), batch(1, mark(0)))
+    before = job.window
+    job.accept(batch(1, mark(0, MS), sequence=2), NOW)
+    job.accept(batch(1, mark(0), sequence=3), NOW)
+
+    assert (job.repeated, job.window) == (1, before)
+
+
+@pytest.mark.parametrize("steps", [50, 300])
+def test_numbers_that_begin_again_are_a_new_run(steps: int) -> None:
+    """In the same processes, without an epoch: once every rank has gone back the old window goes, whether it has forgotten those numbers or not."""
+    jobs = Jobs(100)
+    for rank in (0, 1):
+        jobs.accept(batch(rank, *(mark(n) for n in range(steps))), NOW)
+    jobs.advance(NOW)
+    again = [mark(n, steps * 100 * MS, steps * 100 * MS + MS) for n in range(10)]
+    jobs.accept(batch(0, *again[:5], sequence=2), NOW)
+    (alone,) = jobs
+    still = alone.run
+    for rank in (1, 0):
+        jobs.accept(batch(rank, *again, sequence=3), NOW)
+    jobs.accept(batch(1, *again, sequence=4), NOW)
+    jobs.advance(NOW)
+    (job,) = jobs
+
+    assert (still, job.run) == (0, 1)
+    assert [sync.step for sync in job.window if sync.comparison] == list(range(10))
+
+
+def test_one_rank_that_repeats_itself_begins_nothing_anew() -> None:
+    """Late marks of one rank, or a wrong numbering there, cost that rank its marks and nobody else the window."""
+    jobs = Jobs(10)
+    for rank in (0, 1):
+        jobs.accept(batch(rank, *(mark(n) for n in range(100))), NOW)
+    jobs.advance(NOW)
+    for sequence in range(2, 9):
+        jobs.accept(batch(0, mark(sequence), sequence=sequence), NOW)
+        jobs.accept(batch(1, mark(98 + sequence), sequence=sequence), NOW)
+    jobs.advance(NOW + 10 * NS_PER_S)
+    (job,) = jobs
+
+    assert (job.run, job.newest_step) == (0, 106)
+
+
+def own(step: int, kind: Kind, begin_ns: int, end_ns: int, number: int = 0, bytes: int = 0) -> Mark:
+    """A mark that is not joined over all ranks; times since the step's beginning."""
+    return mark(step, begin_ns, end_ns, number).model_copy(update={"kind": kind, "bytes": bytes})
+
+
+def test_messages_are_joined_in_pairs() -> None:
+    """From the moment that one rank gave it to the transport until the other one had all of it, with both clocks' bounds."""
+    job = joined(
+        *(batch(0, own(n, Kind.SEND, 0, 0, 7), sequence=n) for n in range(3)),
+        *(batch(1, own(n, Kind.RECEIVE, MS, 2 * MS, 7), sequence=n) for n in range(4)),
+    )
+
+    assert [(pair, [each.delay_ns for each in found]) for pair, found in job.flows.delays.items()] == [
+        ((0, 1), [2 * MS] * 3)
+    ]
+    assert job.flows.delays[0, 1][0].error_ns == 100_000 + 100_000 + 500 + 1_000
+    assert len(job.messages) == 1
+
+
+def test_a_message_between_clocks_that_do_not_compare_has_no_delay() -> None:
+    """Nor has one whose rank told of it twice, and differently, a second one."""
+    unknown = joined(batch(0, own(0, Kind.SEND, 0, 0), gm_bound_ns=None), batch(1, own(0, Kind.RECEIVE, MS, MS)))
+    twice = joined(batch(0, own(0, Kind.SEND, 0, 0), own(0, Kind.SEND, 1, 1)))
+
+    assert (unknown.flows.delays, unknown.messages) == ({}, {})
+    assert twice.repeated == 1
+
+
+def test_a_rank_s_own_marks_need_no_other_rank() -> None:
+    """Requests to a parameter server, staleness and steps count as they come."""
+    job = joined(
+        batch(
+            0,
+            own(0, Kind.STEP, 0, 50 * MS).model_copy(update={"begin_ns": mark(0, 30 * MS).arrival_ns}),
+            own(0, Kind.PUSH, 10 * MS, 14 * MS),
+            own(0, Kind.PULL, 12 * MS, 20 * MS),
+            own(0, Kind.STALENESS, 0, 0, bytes=3),
+        )
+    )
+    seen = look(job, {})
+
+    assert sorted(job.flows.responses) == [4 * MS, 8 * MS]
+    assert list(job.flows.staleness[0]) == [3]
+    assert (seen.costs.window, seen.costs.step, seen.costs.epoch) == (0.2, 0.2, 0.2)
+    assert seen.costs.comm_compute == 0.25
+    assert seen.update_latency_p50_ns == 20 * MS
+
+
+def test_the_epoch_s_overhead_counts_what_the_window_forgot() -> None:
+    """Of the newest epoch alone."""
+    marks = [own(step_key(epoch, n), Kind.STEP, 0, 100) for epoch in (0, 1) for n in range(8)]
+    requests = [own(step_key(1, n), Kind.PULL, 0, 50 if n < 4 else 10) for n in range(8)]
+    job = joined(batch(0, *marks, *requests, world_size=1), window_steps=4)
+    seen = look(job, {}).costs
+
+    assert (seen.window, seen.epoch) == (0.1, 0.3)
+
+
+def test_a_job_that_begins_anew_is_not_mixed_with_its_past() -> None:
+    """Other processes under the same name start at step 0: the old window goes, and the old processes' late marks too."""
+    jobs = Jobs(100)
+    for rank in (0, 1):
+        jobs.accept(batch(rank, mark(500), sequence=5), NOW)
+    jobs.advance(NOW)
+    for rank in (0, 1):
+        jobs.accept(batch(rank, mark(0), sequence=6, pid=77), NOW)
+        jobs.accept(batch(rank, mark(501), sequence=4), NOW)
+    jobs.advance(NOW)
+    (job,) = jobs
+
+    assert (job.run, job.complete, [sync.step for sync in job.window], job.pending) == (1, 1, [0], {})
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[MarkBatch]:
+    """Three ranks on two nodes mark eight steps in batches of their own; clocks step, bounds and marks go missing."""
+    batches = []
+    for rank, node in ((0, "a"), (1, "a"), (2, "b")):
+        marks = [mark(n, draw(st.integers(0, 9 * MS))) for n in range(8) if draw(st.integers(0, 9))]
+        cuts = sorted(draw(st.lists(st.integers(0, len(marks)), max_size=4)))
+        stepped_from = draw(st.integers(0, 10))
+        for sequence, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(marks)], strict=True)):
+            batches.append(
+                batch(
+                    rank,
+                    *marks[first:last],
+                    sequence=sequence,
+                    node=node,
+                    world_size=3,
+                    real_minus_boot_ns=REAL_MINUS_BOOT + (sequence >= stepped_from) * NS_PER_S,
+                    gm_bound_ns=draw(st.sampled_from([1_000, 1_000_000, None])),
+                    lost=sequence,
+                )
+            )
+    return batches
+
+
+def outcome(batches: Sequence[MarkBatch]) -> JobState:
+    hub = Hub(HubSettings(), "hub")
+    for one in batches:
+        hub.accept_marks(one, NOW)
+    hub.advance(NOW, 0)
+    return hub.advance(NOW + 10 * NS_PER_S, 0).jobs[0]
+
+
+@given(traffic(), st.randoms(use_true_random=False))
+def test_order_and_repetition_of_batches_change_nothing(batches: list[MarkBatch], shuffle: random.Random) -> None:
+    """A broker may deliver in any order between nodes, and twice: the job's state is the same."""
+    disordered = batches + batches[::2]
+    shuffle.shuffle(disordered)
+
+    assert outcome(disordered) == outcome(batches)
+
+
+def test_a_job_of_more_ranks_than_anybody_can_be_told_of_is_refused() -> None:
+    """Invented ranks would fill the memory."""
+    jobs = Jobs(100)
+    jobs.accept(batch(0, mark(0), world_size=2**40), NOW)
+
+    assert (list(jobs), jobs.refused) == ([], 1)
+
+
+def test_a_step_of_which_marks_are_awaited_is_not_added_up_yet() -> None:
+    """What was joined of it so far would pass for all that it cost."""
+    jobs = Jobs(100)
+    jobs.accept(batch(0, mark(0), own(0, Kind.STEP, 0, 100 * MS)), NOW)
+    jobs.advance(NOW)
+    (job,) = jobs
+    awaited = look(job, {}).costs.window
+    jobs.accept(batch(1, mark(0), own(0, Kind.STEP, 0, 100 * MS)), NOW)
+    jobs.advance(NOW)
+
+    assert (awaited, look(job, {}).costs.window) == (None, 0.1)
+
+
+@pytest.mark.parametrize(("joined_ns", "runs"), [((5, 5), 0), ((5, 6), 1)])
+def test_processes_that_are_not_seen_are_told_apart_by_when_they_joined(joined_ns: tuple[int, int], runs: int) -> None:
+    """A rank in a process namespace that the daemon does not see has pid 0."""
+    jobs = Jobs(100)
+    for sequence, joined in enumerate(joined_ns):
+        unseen = batch(0, mark(sequence), sequence=sequence).model_copy(update={"pid": 0, "joined_ns": joined})
+        jobs.accept(unseen, NOW)
+
+    assert [job.run for job in jobs] == [runs]

@@ -1,0 +1,276 @@
+"""How the parts hang together where one of them says something odd, late, twice, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+from announcing import Announcing
+from grandmaster_states import GM_A, GM_B, HOUR_NS, NIGHT_NS, follower, source, unit
+from samples import HEALTHY, INTERVAL_NS, nth
+from wire import grandmaster
+
+from timesyncd.bound import Bound, ErrorBound, Reason
+from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.config import Config, parse
+from timesyncd.daemon.daemon import STORM_OVER_NS, Daemon
+from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.publisher import Announcer
+from timesyncd.daemon.remote_state import heard_verdict
+from timesyncd.daemon.trap_receiver import AlarmDesk
+from timesyncd.driver import options_of
+from timesyncd.errors import ConfigError
+from timesyncd.feed import Observation
+from timesyncd.findings.grandmaster import is_judged_elsewhere
+from timesyncd.findings.grandmaster_offsets import offsets
+from timesyncd.findings.text import identities
+from timesyncd.ipc.clock_segment import Epoch, encode
+from timesyncd.ipc.seqlock import SegmentWriter
+from timesyncd.messages.node import BoundMessage
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.grandmaster import UnitMemory
+from timesyncd.model.verdict import GrandmasterVerdict, Void
+from timesyncd.sample import AlarmEvent, ClockState, GrandmasterSample, PtpPort
+from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES
+
+UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
+GM = [HEALTHY.grandmaster_identity]
+NOW_NS = HEALTHY.as_of_ns + 11 * INTERVAL_NS + 1
+WELL = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns)
+UNIT = {
+    "name": "gm-a",
+    "driver": "timeprovider",
+    "host": "192.0.2.1",
+    "community": {"env": "COMMUNITY"},
+}
+
+
+def node(**verdicts: GrandmasterVerdict) -> Ensemble:
+    """A node that follows a clock identity which each of these units shows, with a bound."""
+    ensemble = Ensemble({"ptp": EnsembleSettings()})
+    for name, verdict in verdicts.items():
+        ensemble.hear_grandmaster(name, GM, verdict, HEALTHY.as_of_ns)
+    for index in range(12):
+        ensemble.accept(nth(index, **UTC))
+    return ensemble
+
+
+def own_error(bound: ErrorBound | None) -> Bound:
+    """What is in the bound against UTC and not in that against the grandmaster."""
+    assert bound is not None and bound.utc_hard.bound_ns is not None and bound.gm_hard.bound_ns is not None
+    return Bound(bound.utc_hard.bound_ns - bound.gm_hard.bound_ns, bound.utc_hard.growth_ppb - bound.gm_hard.growth_ppb)
+
+
+def config(**tables: Any) -> Config:
+    return parse({"node": {"name": "hub"}, "grandmaster": [UNIT], **tables}, options_of, "t.toml")
+
+
+def view(settings: Config | None = None) -> NodeView:
+    return NodeView(settings or config(), Epoch(1, 2), 1)
+
+
+def test_a_word_that_grows_faster_from_a_smaller_error_narrows_nothing() -> None:
+    """The larger error and the larger growth of both words stand: the sample was taken while the first one held."""
+    ensemble = node(gm=replace(WELL, utc=Bound(900, 1)))
+    told = ensemble.hear_grandmaster("gm", GM, replace(WELL, utc=Bound(100, 5), as_of_ns=NOW_NS), NOW_NS)
+
+    assert own_error(told) == Bound(900 + 2, 5)
+
+
+@pytest.mark.parametrize("names", [("gm-a", "gm-b"), ("gm-b", "gm-a")])
+def test_of_two_units_with_one_identity_the_worse_word_counts(names: tuple[str, str]) -> None:
+    """Which of them the node follows cannot be known."""
+    words = {"gm-a": WELL, "gm-b": replace(WELL, utc=Bound(5_000, 3))}
+    ensemble = node(**{name: words[name] for name in names})
+
+    assert own_error(ensemble.accept(nth(12, **UTC)).bound) == Bound(5_000 + 5, 3)
+
+
+def test_a_void_of_either_of_two_units_with_one_identity_counts() -> None:
+    """A sample of before the event of the second one is ignored."""
+    jumped = replace(WELL, void=Void(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
+    ensemble = node(a=WELL, b=WELL)
+    ensemble.hear_grandmaster("b", GM, jumped, NOW_NS)
+    late = [ensemble.accept(nth(12 + index, as_of_ns=NOW_NS - 1, **UTC)).bound for index in range(12)]
+
+    assert late == [None] * 12
+
+
+def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None:
+    """With SNMP gone and HTTPS left a unit tells none: the bad word on it must reach its followers all the same."""
+    seen, now = view(), Moment(2 * NS_PER_S, NIGHT_NS)
+    told = GrandmasterSample("gm-a", NS_PER_S, clock_identity=GM_A, ports=(PtpPort("1", clock_identity=GM_B),))
+    seen.note(Observation(told, None))
+    seen.note(Observation(GrandmasterSample("gm-a", now.boottime_ns), None))
+    silent = identities(seen.grandmaster_state("gm-a", now))
+    seen.note(Observation(replace(told, clock_identity="00a069.fffe.000001"), None))
+
+    assert silent == {GM_A, GM_B}
+    assert identities(seen.grandmaster_state("gm-a", now)) == {"00a069.fffe.000001", GM_B}
+
+
+@pytest.mark.parametrize("told", [{"bound_ns": 2**63 - 1, "growth_ppb": 0}, {"bound_ns": 5, "growth_ppb": 2**63 - 1}])
+def test_an_absurd_word_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_path: Any) -> None:
+    """It fits into a message, and with the node's own error it would not into the segment."""
+    state = unit(utc=BoundMessage(**told, reason=""), identities=GM)
+    verdict = heard_verdict(state, Moment(NOW_NS, NIGHT_NS))
+    assert verdict is not None
+    bound = node(gm=verdict).advance(NOW_NS)
+    assert bound is not None
+    words = encode(bound, Epoch(1, 2))
+    with_room = SegmentWriter(tmp_path / "clock", 1, 1, len(words))
+    with_room.write(words)
+    with_room.close()
+
+    assert (bound.utc_hard.bound_ns, bound.utc_hard.reason) == (None, Reason.GRANDMASTER_STATE_UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offset_ns": -(2**63) + 1},
+        {"gm": BoundMessage(bound_ns=2**63 - 1, growth_ppb=2**63 - 1, reason=""), "age_ns": NS_PER_S},
+    ],
+)
+def test_absurd_numbers_of_a_node_measure_nothing(changes: dict[str, Any]) -> None:
+    """They fit into its message, and their sums would not into ours."""
+    far = source(GM_A, name="a", **{"offset_ns": 2**62, **changes})
+    near = source(GM_B, name="b", offset_ns=2**62)
+
+    assert offsets([unit(), unit("gm-b")], [follower(sources=[far, near])], {}) == {"gm-a": [], "gm-b": []}
+
+
+@pytest.mark.parametrize("point", [[86_400 * 10**9, 1_500], [86_400, 10**19]])
+def test_a_holdover_budget_in_the_wrong_unit_is_refused(point: list[int]) -> None:
+    """Seconds written as nanoseconds would end the daemon in the first holdover: no message holds that many."""
+    oscillator = {"ocxo": {"holdover": [[0, 100], point]}}
+
+    with pytest.raises(ConfigError, match="oscillator"):
+        config(oscillator=oscillator, grandmaster=[{**UNIT, "oscillator": "ocxo"}])
+
+
+def test_the_longest_budget_fits_into_a_message() -> None:
+    """What a unit's state holds of it is nanoseconds in 64 bits."""
+    settings = config(
+        oscillator={"ocxo": {"holdover": [[0, 10**12], [10**9, 10**12]]}}, grandmaster=[{**UNIT, "oscillator": "ocxo"}]
+    )
+    memory, seen = UnitMemory(settings.curve_of(settings.grandmaster[0])), view(settings)
+    for seconds, state in enumerate((ClockState.LOCKED, ClockState.HOLDOVER)):
+        sample = GrandmasterSample("gm-a", seconds * NS_PER_S, clock_state=state, clock_accuracy=0x30)
+        seen.note_verdict("gm-a", memory.accept(sample, NIGHT_NS))
+        seen.note(Observation(sample, None))
+
+    assert seen.grandmaster_state("gm-a", Moment(9 * NS_PER_S, NIGHT_NS)).holdover_left_ns == (10**9 - 1) * NS_PER_S
+
+
+def test_what_a_unit_says_after_its_restart_stands_though_the_poll_comes_later() -> None:
+    """Its standing alarms come by trap first; the poll that they called for tells of the restart."""
+    seen, memory = view(), UnitMemory(None)
+
+    def poll(boottime_ns: int, boots: int) -> None:
+        sample = GrandmasterSample("gm-a", boottime_ns, engine_boots=boots)
+        seen.note_verdict("gm-a", memory.accept(sample, NIGHT_NS))
+        seen.note(Observation(sample, None))
+
+    def alarm(boottime_ns: int, id: int) -> None:
+        seen.note_alarm(AlarmEvent("gm-a", boottime_ns, "raise", id, 0, "minor", ""))
+
+    alarm(5, 1)
+    poll(10, boots=3)
+    alarm(20, 2)
+    poll(30, boots=4)
+    alarms = seen.grandmaster_state("gm-a", Moment(40, NIGHT_NS)).alarms
+
+    assert [each.id for each in alarms or []] == [2]
+
+
+def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by() -> None:
+    """Also of a source that does not decide: the bound that it had is told of no more."""
+    seen = NodeView(parse({"source": [{"name": "ptp", "driver": "ptp4l"}]}, options_of, "t"), Epoch(1, 2), 1)
+    ensemble = Ensemble({"ptp": EnsembleSettings()})
+    for index in range(12):
+        outcome = ensemble.accept(nth(index))
+        seen.note(Observation(nth(index), outcome.bound, outcome.source_bound))
+    moment = Moment(NOW_NS, NIGHT_NS)
+    before = seen.node_state(moment).sources[0].gm
+    seen.note_bounded(ensemble.bounded)
+    kept = seen.node_state(moment).sources[0].gm
+    ensemble.hear_grandmaster("gm", GM, replace(WELL, void=Void(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS)
+    seen.note_bounded(ensemble.bounded)
+
+    assert before is not None
+    assert kept == before
+    assert seen.node_state(moment).sources[0].gm is None
+
+
+async def test_viewers_see_a_unit_as_this_daemon_polls_it_alone() -> None:
+    """What a second poller says of it would flicker on the page."""
+    settings, clocks = config(), FakeClocks()
+    announcer = Announcing(settings, view(settings), clocks).announcer
+    told = announcer.events.subscribe()
+    announcer.hear(grandmaster("standby", 1, 1), 0, live=True)
+    announcer.hear(grandmaster("standby", 1, 2).model_copy(update={"name": "gm-z"}), 0, live=True)
+    first = await anext(told)
+
+    assert getattr(first.data, "name", None) == "gm-z"
+
+
+@pytest.mark.parametrize(("ahead_ns", "silent"), [(0, True), (30 * NS_PER_S, True), (HOUR_NS, False)])
+def test_a_poller_whose_clock_is_ahead_does_not_silence_the_others(ahead_ns: int, silent: bool) -> None:
+    """It may be dead since long: what it published would look new for an hour."""
+    other = unit(node="a", published_realtime_ns=NIGHT_NS + ahead_ns)
+
+    assert is_judged_elsewhere("gm-a", "b", [other], NIGHT_NS) is silent
+
+
+class Stormy:
+    """An alarm desk that cut off as many datagrams of gm-a as it is told."""
+
+    def __init__(self, *cut_off: int) -> None:
+        self._cut_off = iter(cut_off)
+
+    def new_reasons(self) -> list[str]:
+        return []
+
+    def storms(self) -> dict[str, int]:
+        count = next(self._cut_off)
+        return {"gm-a": count} if count else {}
+
+
+def test_a_storm_is_one_finding_however_often_the_daemon_looks() -> None:
+    """Each alarm that is taken wakes it, and not between every two of them something is cut off."""
+    daemon, clocks = Daemon(config()), FakeClocks()
+    told: list[str | None] = []
+    daemon._clocks = clocks
+    daemon._parts.alarms = cast(AlarmDesk, Stormy(3, 0, 2, 0, 0))
+    daemon._announcer = cast(Announcer, Conditions(told))
+    for elapsed_ns in (0, 10, 10, STORM_OVER_NS - 1, 1):
+        clocks.advance(elapsed_ns)
+        daemon._tell_of_alarms()
+
+    assert [evidence and evidence[0] for evidence in told] == ["3", "2", None]
+
+
+@dataclass
+class Conditions:
+    """Takes what holds from now on."""
+
+    told: list[str | None]
+
+    def condition(self, id: str, subject: str, evidence: str | None) -> None:
+        self.told.append(evidence)
+
+
+def test_an_address_that_is_forgotten_is_forgotten_everywhere() -> None:
+    """Senders can be forged: what is remembered of those that sent too much must not grow with their number."""
+    desk = AlarmDesk(config(), {}, FakeClocks(), 1, lambda event: None, lambda unit: None)
+    for sender in range(2 * MAX_ADDRESSES):
+        for _ in range(BURST + 1):
+            desk._line(f"sender {sender}", "")
+        if sender % 100 == 0:
+            desk.storms()
+    desk.storms()
+
+    assert len(desk._told) <= MAX_ADDRESSES

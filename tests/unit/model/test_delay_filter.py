@@ -1,0 +1,98 @@
+"""The memory of the delay filter, against all of its samples one by one."""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import nth
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.delay_filter import Levels, Renewal, Seen
+from timesyncd.model.oscillator import Drift
+
+SOME = st.floats(-1e6, 1e6)
+
+
+def seen(number: int, unsteered_ns: float, doubt_ns: float, floors: tuple[tuple[int, float], ...] = ()) -> Seen:
+    sample = nth(number, offset_ns=round(unsteered_ns), path_delay_ns=1_000 + 7 * number % 5)
+    return Seen(sample, number, number * NS_PER_S, number * NS_PER_S, unsteered_ns, doubt_ns, floors)
+
+
+def is_older(number: int, old: Seen) -> bool:
+    return (old.sample.delay_requests_sent or 0) < number
+
+
+@given(
+    values=st.lists(SOME, min_size=1, max_size=60),
+    drifts=st.lists(st.tuples(SOME, st.floats(0, 1e4)), min_size=1, max_size=4),
+    kept=st.integers(1, 30),
+    every=st.integers(1, 20),
+)
+def test_each_sample_of_the_memory_bounds_from_below(
+    values: list[float], drifts: list[tuple[float, float]], kept: int, every: int
+) -> None:
+    """
+    Brought to the newest one by the rate that is known now, less what may be wrong about it and about the steering since; however
+    often the rate was learnt anew, and of what was forgotten nothing is left.
+    """
+    levels, drift = Levels(), Drift(*drifts[0], 0.0)
+    for number, value in enumerate(values):
+        learnt = number % every == every - 1
+        if learnt:
+            drift = Drift(*drifts[number // every % len(drifts)], 0.0)
+        levels.push(seen(number, value, 10.0 * number), drift, learnt)
+        oldest = max(0, number - kept + 1)
+
+        assert levels.forget(partial(is_older, oldest)) == oldest
+
+    newest, left = levels.seen[-1], list(levels.seen)
+    brought = [
+        each.unsteered_ns + each.doubt_ns + (drift.rate_ppb - drift.wander_ppb) * (newest.number - each.number)
+        for each in left
+    ]
+    means = [each.unsteered_ns + drift.rate_ppb * (newest.number - each.number) for each in left]
+
+    assert [each.number for each in left] == list(range(max(0, len(values) - kept), len(values)))
+    assert levels.lowest_ns(drift, 500.0) == pytest.approx(min(brought) - 500, abs=0.1)
+    assert levels.mean_ns(drift) == pytest.approx(statistics.fmean(means), abs=0.1)
+    assert len(levels.spread) == len(left)
+    offsets, delays = [each.sample.offset_ns for each in left], [each.sample.path_delay_ns for each in left]
+    assert levels.range_ns() == max(offsets) - min(offsets)
+    assert levels.longest_delay_ns() == max(delays)
+    assert levels.newest_delay_ns() == max(delays[-2:])
+
+
+def test_of_what_bounds_from_below_the_highest_counts() -> None:
+    """
+    A raw exchange is a bound by itself, at its own time; one that says less than the filter's memory is none.
+    """
+    drift = Drift(100.0, 10.0, 0.0)
+    near, far = Levels(), Levels()
+    for levels, floor_ns in ((near, 990.0), (far, -9_000.0)):
+        levels.push(seen(0, 1_000, 0.0, ((NS_PER_S // 2, floor_ns),)), drift, False)
+        levels.push(seen(1, 1_100, 5.0), drift, False)
+
+    assert near.lowest_ns(drift, 200.0) == pytest.approx(990 + 45)
+    assert far.lowest_ns(drift, 200.0) == pytest.approx(1_090 - 200)
+
+
+def test_a_delay_that_used_to_change_and_stands_still_lets_no_time_pass() -> None:
+    """
+    Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that would change it, tells nothing.
+    """
+    lively, steady, quiet = Renewal(), Renewal(), Renewal()
+    changing = [lively.at(second * NS_PER_S, second, 50.0) for second in range(60)]
+    still = [lively.at(second * NS_PER_S, 59, 50.0) for second in range(60, 90)]
+    again = [lively.at(second * NS_PER_S, second, 50.0) for second in range(90, 93)]
+    constant = [steady.at(second * NS_PER_S, 5, 50.0) for second in range(60)]
+    calmed = [quiet.at(second * NS_PER_S, min(second, 30), 1.0) for second in range(60)]
+
+    assert changing[-1] - changing[0] == 59 * NS_PER_S
+    assert still[-1] == changing[-1]
+    assert again[-1] - again[0] == 2 * NS_PER_S
+    assert again[0] == changing[-1]
+    assert constant[-1] - constant[0] == calmed[-1] - calmed[0] == 59 * NS_PER_S

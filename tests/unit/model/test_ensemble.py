@@ -1,0 +1,302 @@
+"""What readings make of the node's clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from samples import HEALTHY, INTERVAL_NS, nth
+
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.verdict import GrandmasterVerdict, Void
+from timesyncd.sample import NoSample, PortState
+
+
+def fed(ensemble: Ensemble, count: int = 12, **changes: object) -> ErrorBound | None:
+    bound = None
+    for index in range(count):
+        bound = ensemble.accept(nth(index, **changes)).bound
+    return bound
+
+
+def one() -> Ensemble:
+    return Ensemble({"ptp": EnsembleSettings()})
+
+
+def test_fed_by_fresh_samples_the_clock_is_synchronized_to_the_grandmaster() -> None:
+    """
+    UTC stays unknown on an arbitrary timescale, rightly.
+    """
+    bound = fed(one())
+
+    assert bound is not None
+    assert (bound.gm_status, bound.utc_status) == (ClockStatus.SYNCHRONIZED, ClockStatus.UNKNOWN)
+    assert bound.utc_hard.reason is Reason.ARBITRARY_TIMESCALE
+    assert bound.utc_seconds_removed == 0
+
+
+def test_hardware_stamps_say_nothing_of_the_system_clock() -> None:
+    """
+    What ptp4l measures then is the PHC: never its bound under another name.
+    """
+    bound = fed(one(), clock="phc:0")
+
+    assert bound is not None
+    assert bound.gm_status is ClockStatus.UNKNOWN
+    assert bound.gm_hard.reason is Reason.PHC_NOT_MEASURED
+    assert bound.gm_hard.bound_ns is None
+
+
+def test_a_silent_source_publishes_nothing_and_ages() -> None:
+    """
+    The segment says by itself when it turns HOLDOVER and when UNKNOWN.
+    """
+    ensemble = one()
+    bound = fed(ensemble)
+
+    assert ensemble.accept(NoSample("ptp", HEALTHY.as_of_ns, "no Sync")).bound is None
+    assert bound is not None
+    assert ensemble.advance(bound.as_of_ns + 999 * NS_PER_S) is bound
+    assert ensemble.advance(bound.as_of_ns + 1000 * NS_PER_S) is None
+
+
+def test_what_was_measured_before_the_port_ceased_to_follow_is_forgotten() -> None:
+    """
+    ptp4l empties its delay filter then; what is known ages on, and eleven new delays are wanted.
+    """
+    ensemble = one()
+    fed(ensemble)
+    lost = ensemble.accept(NoSample("ptp", HEALTHY.as_of_ns, "LISTENING", port_state=PortState.LISTENING))
+
+    assert lost.bound is None
+    assert ensemble.advance(HEALTHY.as_of_ns) is not None
+    assert ensemble.accept(nth(20)).bound is None
+    assert ensemble.accept(nth(31)).bound is not None
+
+
+def test_a_stepped_clock_is_disrupted_until_the_filter_is_full_again() -> None:
+    """
+    What was measured before the step holds no more.
+    """
+    ensemble = one()
+    fed(ensemble)
+    stepped = ensemble.accept(NoSample("ptp", HEALTHY.as_of_ns, "stepped", stepped=True)).bound
+
+    assert stepped is not None
+    assert (stepped.gm_status, stepped.gm_hard.reason) == (ClockStatus.DISRUPTED, Reason.CLOCK_STEPPED)
+    assert stepped.gm_hard.bound_ns is None
+    assert ensemble.accept(nth(20)).bound is None
+    assert ensemble.accept(nth(31)).bound is not None
+
+
+def test_another_parent_withdraws_what_is_known() -> None:
+    """
+    The servo may already follow the new parent while the bound still speaks of the old one.
+    """
+    ensemble = one()
+    fed(ensemble)
+    other = {"parent_identity": "aabbcc.fffe.ddeeff"}
+    changed = ensemble.accept(nth(12, **other)).bound
+
+    assert changed is not None
+    assert (changed.gm_status, changed.gm_hard.reason) == (ClockStatus.DISRUPTED, Reason.PARENT_CHANGED)
+    assert ensemble.accept(nth(22, **other)).bound is None
+    assert ensemble.accept(nth(23, **other)).bound is not None
+
+
+def test_the_first_source_that_lives_decides() -> None:
+    """
+    A second one takes over only when the first is void.
+    """
+    ensemble = Ensemble({"ptp": EnsembleSettings(void_after_ns=10 * NS_PER_S), "spare": EnsembleSettings()})
+    fed(ensemble)
+    for index in range(12):
+        spare = ensemble.accept(nth(index, source="spare"))
+    later = [ensemble.accept(nth(200 + index, source="spare")).bound for index in range(12)][-1]
+
+    assert spare.bound is None
+    assert spare.source_bound is not None and spare.source_bound.gm_status is ClockStatus.SYNCHRONIZED
+    assert later is not None
+
+
+UTC = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
+GM = [HEALTHY.grandmaster_identity]
+NOW_NS = HEALTHY.as_of_ns + 11 * INTERVAL_NS + 1
+"""Right after the twelfth sample, which is the first with a bound."""
+
+GOOD = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns)
+BAD = replace(GOOD, utc=unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))
+JUMPED = replace(GOOD, void=Void(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
+
+
+def followed() -> Ensemble:
+    """A node that follows the unit that was told to be good."""
+    ensemble = one()
+    ensemble.hear_grandmaster("gm-a", GM, GOOD, HEALTHY.as_of_ns)
+    fed(ensemble, **UTC)
+    return ensemble
+
+
+def test_the_grandmaster_s_own_error_is_in_the_next_sample() -> None:
+    """
+    The bound against UTC has it, with its growth; the one against the grandmaster has not.
+    """
+    with_it, without = one(), one()
+    with_it.hear_grandmaster("gm-a", GM, replace(GOOD, utc=Bound(5_000, 3)), HEALTHY.as_of_ns)
+    told, announced = fed(with_it, **UTC), fed(without, **UTC)
+
+    assert told is not None and announced is not None
+    assert told.gm_hard == announced.gm_hard
+    assert told.utc_hard.growth_ppb == announced.utc_hard.growth_ppb + 3
+    assert (told.utc_hard.bound_ns or 0) - (announced.utc_hard.bound_ns or 0) == 5_000 - 100 + 5
+
+
+def test_a_verdict_on_another_grandmaster_does_not_count() -> None:
+    """
+    It is matched by the clock identities that the unit shows, one a port.
+    """
+    ensemble = one()
+    ensemble.hear_grandmaster("gm-b", ["00a069.fffe.000001", "00a069.fffe.000002"], BAD, HEALTHY.as_of_ns)
+    bound = fed(ensemble, **UTC)
+
+    assert bound is not None
+    assert bound.utc_status is ClockStatus.SYNCHRONIZED
+    assert ensemble.hear_grandmaster("gm-b", GM[:0], JUMPED, NOW_NS) is None
+
+
+def test_a_verdict_that_got_worse_is_written_before_the_next_sample() -> None:
+    """
+    What was written rested on the grandmaster being well; against the grandmaster itself it still holds.
+    """
+    ensemble = followed()
+    before = ensemble.advance(NOW_NS)
+    worse = ensemble.hear_grandmaster("gm-a", GM, BAD, NOW_NS)
+    next_one = ensemble.accept(nth(12, **UTC)).bound
+
+    assert before is not None and worse is not None and next_one is not None
+    assert worse == replace(before, utc_hard=BAD.utc, utc_status=ClockStatus.UNKNOWN)
+    assert ensemble.hear_grandmaster("gm-a", GM, BAD, NOW_NS) is None
+    assert (next_one.utc_hard, next_one.gm_status) == (BAD.utc, ClockStatus.SYNCHRONIZED)
+
+
+def test_a_holdover_widens_what_was_written_and_nothing_narrows_it() -> None:
+    """
+    A better word waits for the sample that it is true of.
+    """
+    ensemble = followed()
+    wider = ensemble.hear_grandmaster(
+        "gm-a", GM, replace(GOOD, utc=Bound(900, 1), holdover_left_ns=9 * NS_PER_S), NOW_NS
+    )
+    better = ensemble.hear_grandmaster("gm-a", GM, replace(GOOD, as_of_ns=NOW_NS), NOW_NS)
+
+    assert wider is not None
+    assert ((wider.utc_hard.bound_ns or 0) - (wider.gm_hard.bound_ns or 0), better) == (900 + 2, None)
+
+
+def test_an_event_of_the_grandmaster_voids_all_that_was_measured_before() -> None:
+    """
+    DISRUPTED, with its reason, until a sample of after it is accepted; samples of before are ignored, whenever they come.
+    """
+    ensemble = followed()
+    voided = ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS)
+    before = [ensemble.accept(nth(12 + index, as_of_ns=NOW_NS - 1, **UTC)).bound for index in range(12)]
+    refilled = [ensemble.accept(nth(12 + index, **UTC)).bound for index in range(12)]
+
+    assert voided is not None
+    assert (voided.gm_status, voided.utc_status) == (ClockStatus.DISRUPTED, ClockStatus.DISRUPTED)
+    assert {voided.parent_hard, voided.gm_hard, voided.utc_hard} == {unbounded(Reason.GRANDMASTER_JUMPED)}
+    assert before == [None] * 12
+    assert [bound is not None for bound in refilled] == [False] * 11 + [True]
+
+
+def test_an_event_that_is_told_again_voids_once() -> None:
+    """
+    States are repeated, and each repetition takes another time on its way.
+    """
+    ensemble = followed()
+    ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS)
+    for index in range(12):
+        ensemble.accept(nth(12 + index, **UTC))
+    later_ns = HEALTHY.as_of_ns + 23 * INTERVAL_NS + 1
+    again = replace(JUMPED, as_of_ns=later_ns, void=Void(77, later_ns, Reason.GRANDMASTER_JUMPED))
+
+    assert ensemble.hear_grandmaster("gm-a", GM, again, later_ns) is None
+    assert ensemble.advance(later_ns) is not None
+
+
+def test_an_event_of_before_the_newest_sample_voids_nothing() -> None:
+    """
+    What was measured after it holds.
+    """
+    heard_late = replace(JUMPED, void=Void(77, NOW_NS - INTERVAL_NS, Reason.GRANDMASTER_JUMPED))
+
+    assert followed().hear_grandmaster("gm-a", GM, heard_late, NOW_NS) is None
+
+
+def test_no_event_lies_in_the_future() -> None:
+    """
+    However its time came about, samples of after its hearing count.
+    """
+    ensemble = followed()
+    ensemble.hear_grandmaster(
+        "gm-a", GM, replace(JUMPED, void=Void(77, NOW_NS + 10**12, Reason.GRANDMASTER_JUMPED)), NOW_NS
+    )
+
+    assert [ensemble.accept(nth(12 + index, **UTC)).bound is not None for index in range(12)][-1]
+
+
+def test_a_unit_that_changed_its_identity_voids_what_followed_the_old_one() -> None:
+    """
+    Its followers' newest samples still name the identity of before.
+    """
+    changed = replace(GOOD, void=Void(1, NOW_NS, Reason.GRANDMASTER_IDENTITY_CHANGED))
+    voided = followed().hear_grandmaster("gm-a", ["00a069.fffe.000001"], changed, NOW_NS)
+
+    assert voided is not None
+    assert voided.gm_hard.reason is Reason.GRANDMASTER_IDENTITY_CHANGED
+
+
+def test_two_pollers_of_a_unit_void_once() -> None:
+    """
+    Each dates the same event by its own polls; one is believed, and the other when that one has fallen silent.
+    """
+    ensemble = followed()
+    standby = replace(JUMPED, poller="standby", as_of_ns=NOW_NS)
+    much_later_ns = NOW_NS + 61 * NS_PER_S
+
+    assert ensemble.hear_grandmaster("gm-a", GM, standby, NOW_NS) is None
+    assert ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS) is not None
+    assert ensemble.hear_grandmaster("gm-a", GM, replace(BAD, poller="standby"), NOW_NS) is None
+
+    for index in range(12):
+        ensemble.accept(nth(12 + index, **UTC))
+
+    assert ensemble.hear_grandmaster("gm-a", GM, replace(BAD, poller="standby", as_of_ns=much_later_ns), much_later_ns)
+
+
+@pytest.mark.parametrize("verdict", [BAD, JUMPED])
+def test_a_source_that_does_not_decide_is_judged_in_silence(verdict: GrandmasterVerdict) -> None:
+    """
+    Readers see the one that decides, which follows another grandmaster.
+    """
+    ensemble = Ensemble({"ptp": EnsembleSettings(), "spare": EnsembleSettings()})
+    fed(ensemble, **UTC, grandmaster_identity="00a069.fffe.000001")
+    fed(ensemble, **UTC, source="spare")
+    deciding = ensemble.advance(NOW_NS)
+
+    assert ensemble.hear_grandmaster("gm-a", GM, verdict, NOW_NS) is None
+    assert ensemble.advance(NOW_NS) is deciding
+
+
+def test_what_was_measured_before_an_event_is_forgotten_also_without_a_bound() -> None:
+    """
+    The delay filter begins anew, also where it was not full yet.
+    """
+    ensemble = one()
+    fed(ensemble, 11, **UTC)
+    ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS)
+
+    assert [ensemble.accept(nth(12 + index, **UTC)).bound is not None for index in range(12)] == [False] * 11 + [True]

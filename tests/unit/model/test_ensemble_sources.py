@@ -1,0 +1,384 @@
+"""Several sources of one node together, and what they know while no sample comes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clock_lab import Lab
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import HEALTHY
+
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.ensemble import Ensemble
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.verdict import GrandmasterVerdict, Void
+from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
+
+UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
+
+
+def one() -> Ensemble:
+    return Ensemble({"ptp": EnsembleSettings()})
+
+
+def lab_sample(lab: Lab, **changes: Any) -> ClockSample:
+    return replace(lab.sync(), **{**UTC, **changes})
+
+
+def learnt(lab: Lab, ensemble: Ensemble, **changes: Any) -> ErrorBound:
+    """After a minute, in which the oscillator was learnt."""
+    for _ in range(65):
+        bound = ensemble.accept(lab_sample(lab, **changes)).bound
+    assert bound is not None
+    return bound
+
+
+def no_sync(lab: Lab, source: str = "ptp", **changes: Any) -> NoSample:
+    return NoSample(source, lab.boottime_ns, "no Sync", **{"frequency_ppb": lab.frequency_ppb, **changes})
+
+
+def assert_adds_up(bound: ErrorBound) -> None:
+    """What is written to the segment and the store: each bound its terms, the growth its rates, and nothing below 0."""
+    assert bound.parent_hard.bound_ns == sum(bound.terms.values())
+    assert bound.parent_hard.growth_ppb == sum(bound.rates.values())
+    for each in (bound.parent_hard, bound.gm_hard, bound.utc_hard, bound.parent_stat, bound.gm_stat, bound.utc_stat):
+        assert each.bound_ns is None or min(each.bound_ns, each.growth_ppb) >= 0
+
+
+@given(st.lists(st.tuples(st.integers(-100_000, 100_000), st.booleans()), min_size=1, max_size=30))
+def test_without_a_sync_what_is_steered_is_followed(course: list[tuple[int, bool]]) -> None:
+    """
+    Frequencies that are read in between, or are not: at every moment the bound that stands holds, adds up, and the statistical one
+    is no wider.
+    """
+    lab, ensemble = Lab(), one()
+    told = learnt(lab, ensemble)
+    for frequency_ppb, is_read in course:
+        lab.silence()
+        if is_read:
+            lab.frequency_ppb = frequency_ppb - 20_000
+        reading = no_sync(lab) if is_read else no_sync(lab, frequency_ppb=None)
+        told = ensemble.accept(reading).bound or told
+        age_ns = lab.boottime_ns - told.as_of_ns
+
+        assert_adds_up(told)
+        assert (told.gm_stat.at(age_ns) or 0) <= (told.gm_hard.at(age_ns) or 0)
+        assert abs(lab.true_ns) <= (told.gm_hard.at(age_ns) or 0)
+
+
+def test_a_port_that_ceased_to_follow_leaves_the_clock_its_kick() -> None:
+    """
+    LISTENING with a frozen frequency: what was learnt is held on, though the delay filter is forgotten.
+    """
+    lab, ensemble = Lab(), one()
+    learnt(lab, ensemble)
+    kicked = lab_sample(lab, frequency_ppb=lab.frequency_ppb + 1_500)
+    lab.frequency_ppb += 1_500
+    ensemble.accept(kicked)
+    lab.silence(60)
+    told = ensemble.accept(no_sync(lab, port_state=PortState.LISTENING)).bound
+
+    assert told is not None
+    assert lab.true_ns == 90_000
+    assert lab.true_ns <= (told.gm_hard.at(lab.boottime_ns - told.as_of_ns) or 0) <= 200_000
+    assert_adds_up(told)
+
+
+def test_what_was_withdrawn_does_not_come_back_by_a_frequency() -> None:
+    """
+    After a step, another parent or a restart a reading of the frequency alone makes no bound.
+    """
+    disruptions: list[dict[str, Any]] = [{"stepped": True}, {"restarted": True}]
+    for disruption in disruptions:
+        lab, ensemble = Lab(), one()
+        learnt(lab, ensemble)
+        ensemble.accept(no_sync(lab, **disruption))
+        lab.silence()
+
+        assert ensemble.accept(no_sync(lab)).bound is None
+        assert ensemble.advance(lab.boottime_ns) is None
+
+
+def test_an_ntp_daemon_may_take_its_offset_out_at_any_moment() -> None:
+    """
+    All between its offset and none is its claim: what it knows to be 50 ms off it may have stepped by the next moment.
+    """
+    lab, ensemble = three()
+    minute(lab, ensemble)
+    ensemble.accept(ntp(lab, 50_000_000))
+
+    assert ensemble.agreement is not None
+    assert ensemble.agreement.falsetickers == ()
+
+
+def test_an_event_between_the_last_look_and_the_reading_voids_the_sample() -> None:
+    """
+    A bound is as of the reading, but its Sync may be as old as the last reading that did not show it.
+    """
+    lab, ensemble = Lab(), one()
+    learnt(lab, ensemble)
+    newest = lab_sample(lab)
+    bound = ensemble.accept(newest).bound
+    within_ns = newest.read_ns - NS_PER_S // 2
+    void = Void(77, within_ns, Reason.GRANDMASTER_JUMPED)
+    jumped = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns, void=void)
+    voided = ensemble.hear_grandmaster("gm-a", [HEALTHY.grandmaster_identity], jumped, lab.boottime_ns)
+
+    assert bound is not None
+    assert newest.as_of_ns < within_ns < bound.as_of_ns
+    assert voided is not None and voided.gm_hard == unbounded(Reason.GRANDMASTER_JUMPED)
+
+
+def phc(lab: Lab, **changes: Any) -> PhcSample:
+    """PHC and system clock agree, each on its own timescale."""
+    seconds_ns = -37 * NS_PER_S
+    sample = PhcSample("card", "phc:0", lab.boottime_ns, HEALTHY.real_minus_boot_ns, seconds_ns, 200, "precise", 0, 0)
+    return replace(sample, **changes)
+
+
+def with_card() -> Ensemble:
+    return Ensemble({"ptp": EnsembleSettings(), "card": EnsembleSettings()})
+
+
+def test_a_reading_of_both_clocks_gives_the_system_clock_its_bound() -> None:
+    """
+    The PHC's, and what lies between; at each reading of either.
+    """
+    lab, ensemble = Lab(), with_card()
+    for _ in range(65):
+        unknown = ensemble.accept(lab_sample(lab, clock="phc:0")).bound
+    linked = ensemble.accept(phc(lab)).bound
+    apart = ensemble.accept(phc(lab, offset_ns=-37 * NS_PER_S - 700)).bound
+    sampled = ensemble.accept(lab_sample(lab, clock="phc:0")).bound
+
+    assert unknown is not None and unknown.gm_hard.reason is Reason.PHC_NOT_MEASURED
+    assert linked is not None and apart is not None and sampled is not None
+    assert linked.terms["phc_to_system"] == 0
+    assert (apart.gm_hard.bound_ns or 0) - (linked.gm_hard.bound_ns or 0) == 700
+    assert sampled.terms["phc_to_system"] == 700
+    for bound in (linked, apart, sampled):
+        assert_adds_up(bound)
+
+
+def test_a_hardware_clock_that_is_held_over_takes_the_system_clock_along() -> None:
+    """
+    While no Sync comes what is steered is the PHC, and that is in the system clock's bound, too; its end still counts from the sample.
+    """
+    lab, ensemble = Lab(), with_card()
+    for _ in range(65):
+        ensemble.accept(lab_sample(lab, clock="phc:0"))
+    ensemble.accept(phc(lab))
+    before = ensemble.known("ptp")
+    lab.silence()
+
+    after = ensemble.accept(no_sync(lab)).bound
+
+    assert before is not None and after is not None
+    assert after.as_of_ns > before.as_of_ns
+    assert abs(after.as_of_ns + after.void_after_ns - before.as_of_ns - before.void_after_ns) < NS_PER_S
+    assert sum(after.terms.values()) == after.parent_hard.bound_ns
+
+
+def test_another_card_s_clock_says_nothing() -> None:
+    """
+    It is matched by its name.
+    """
+    lab, ensemble = Lab(), with_card()
+    for _ in range(20):
+        ensemble.accept(lab_sample(lab, clock="phc:0"))
+
+    assert ensemble.accept(phc(lab, clock="phc:1")).bound is None
+    assert lab_sample(lab).clock == "realtime"
+
+
+def test_after_a_step_both_clocks_have_to_be_read_anew() -> None:
+    """
+    What lay between them does so no more.
+    """
+    lab, ensemble = Lab(), with_card()
+    for _ in range(20):
+        ensemble.accept(lab_sample(lab, clock="phc:0"))
+    ensemble.accept(phc(lab))
+    stepped = ensemble.accept(no_sync(lab, "card", stepped=True)).bound
+    for _ in range(20):
+        later = ensemble.accept(lab_sample(lab, clock="phc:0")).bound
+
+    assert stepped is not None and stepped.gm_hard == unbounded(Reason.CLOCK_STEPPED)
+    assert later is not None and later.gm_hard.reason is Reason.PHC_NOT_MEASURED
+
+
+def ntp(lab: Lab, offset_ns: int = 0, error_ns: int = 1_000_000, **changes: Any) -> UtcSample:
+    sample = UtcSample(
+        "ntp", lab.boottime_ns, HEALTHY.real_minus_boot_ns, offset_ns, error_ns, 1_000, "10.0.0.1", 2, "none", 1, 1
+    )
+    return replace(sample, **changes)
+
+
+def test_ntp_alone_gives_utc_and_no_grandmaster() -> None:
+    """
+    Until it is void.
+    """
+    ensemble = Ensemble({"ntp": EnsembleSettings()})
+    bound = ensemble.accept(ntp(Lab(), -5)).bound
+
+    assert bound is not None
+    assert (bound.utc_hard, bound.gm_hard) == (Bound(1_000_005, 1_000), unbounded(Reason.NO_GRANDMASTER))
+    assert ensemble.advance(bound.as_of_ns + 1_000 * NS_PER_S) is None
+
+
+def three() -> tuple[Lab, Ensemble]:
+    """Two PTP sources and one of NTP."""
+    lab = Lab()
+    return lab, Ensemble({name: EnsembleSettings() for name in ("ptp", "spare", "ntp")})
+
+
+def minute(lab: Lab, ensemble: Ensemble, ptp_off_ns: int = 0, spare_off_ns: int = 0) -> ErrorBound:
+    """Each source once a second; some are off."""
+    bound = None
+    for _ in range(65):
+        sample = lab_sample(lab)
+        off = replace(sample, offset_ns=sample.offset_ns + ptp_off_ns)
+        spare = replace(sample, source="spare", offset_ns=sample.offset_ns + spare_off_ns)
+        for reading in (spare, ntp(lab), off):
+            bound = ensemble.accept(reading).bound or bound
+    assert bound is not None
+    return bound
+
+
+def test_sources_that_agree_narrow_utc_together() -> None:
+    """
+    No wider than the best of them.
+    """
+    lab, ensemble = three()
+    bound = minute(lab, ensemble, ptp_off_ns=5_000)
+    own = ensemble.known("ptp")
+
+    assert own is not None
+    assert (bound.utc_hard.bound_ns or 0) < (own.utc_hard.bound_ns or 0)
+    assert ensemble.agreement is not None and ensemble.agreement.falsetickers == ()
+    assert bound.gm_hard == own.gm_hard
+
+
+@pytest.mark.parametrize("off_ns", [-50_000_000, 50_000_000])
+def test_a_falseticker_is_named_and_narrows_nothing(off_ns: int) -> None:
+    """
+    A second grandmaster that is 50 ms off, where NTP knows to 1 ms.
+    """
+    (lab, ensemble), (_, without) = three(), three()
+    bound = minute(lab, ensemble, spare_off_ns=off_ns)
+    honest = minute(Lab(), without)
+
+    assert ensemble.agreement is not None
+    assert (ensemble.agreement.falsetickers, ensemble.agreement.contradiction) == (("spare",), False)
+    assert (bound.utc_hard.bound_ns or 0) >= (honest.utc_hard.bound_ns or 0)
+    assert bound.utc_stat.bound_ns == honest.utc_stat.bound_ns
+
+
+def test_a_deciding_source_that_is_false_is_not_believed_of_utc() -> None:
+    """
+    It is 50 ms off and sure of it: against UTC what the others know counts, also in the statistical bound.
+    """
+    lab, ensemble = three()
+    bound = minute(lab, ensemble, ptp_off_ns=50_000_000)
+
+    assert ensemble.agreement is not None
+    assert ensemble.agreement.falsetickers == ("ptp",)
+    assert (bound.utc_hard.bound_ns or 0) < 1_000_000 < (bound.gm_hard.bound_ns or 0)
+    assert bound.utc_stat == bound.utc_hard
+
+
+@pytest.mark.parametrize("off_ns", [-50_000_000, 50_000_000])
+def test_of_two_that_contradict_the_hull_holds(off_ns: int) -> None:
+    """
+    Either may be right, so both are inside; nobody is called false.
+    """
+    lab, ensemble = Lab(), Ensemble({"ptp": EnsembleSettings(), "ntp": EnsembleSettings()})
+    for _ in range(65):
+        ensemble.accept(ntp(lab))
+        sample = lab_sample(lab)
+        bound = ensemble.accept(replace(sample, offset_ns=sample.offset_ns + off_ns)).bound
+
+    assert bound is not None and ensemble.agreement is not None
+    assert ensemble.agreement.contradiction and ensemble.agreement.falsetickers == ()
+    assert (bound.utc_hard.bound_ns or 0) >= 50_000_000
+    assert bound.utc_stat == bound.utc_hard
+
+
+def test_a_source_that_is_right_with_one_of_two_is_not_believed_alone() -> None:
+    """
+    Of three the middle one agrees with either other: the deciding one may be the false one, so its own narrower word does not count.
+    """
+    lab, ensemble = three()
+    for _ in range(65):
+        sample = lab_sample(lab)
+        farther = replace(sample, source="spare", offset_ns=sample.offset_ns + 1_500_000)
+        for reading in (farther, ntp(lab, 800_000, error_ns=795_000), sample):
+            bound = ensemble.accept(reading).bound
+
+    assert bound is not None and ensemble.agreement is not None
+    assert ensemble.agreement.falsetickers == () and not ensemble.agreement.contradiction
+    assert (bound.utc_hard.bound_ns or 0) >= 1_500_000
+
+
+def test_a_source_that_is_held_claims_where_its_clock_has_got_to() -> None:
+    """
+    A kick, and its end: the interval moved by it, and is held against the others as it is now.
+    """
+    lab, ensemble = Lab(), Ensemble({"ptp": EnsembleSettings(), "ntp": EnsembleSettings()})
+    learnt(lab, ensemble)
+    lab.frequency_ppb += 100_000
+    ensemble.accept(no_sync(lab))
+    lab.silence(30)
+    lab.frequency_ppb -= 100_000
+    ensemble.accept(no_sync(lab, frequency_ppb=lab.frequency_ppb + 100_000))
+    ensemble.accept(no_sync(lab))
+    lab.silence(30)
+    ensemble.accept(no_sync(lab))
+    told = ensemble.accept(ntp(lab, round(lab.true_ns), error_ns=50_000_000)).bound
+
+    assert ensemble.agreement is not None and told is not None
+    assert lab.true_ns == 3_000_000
+    assert ensemble.agreement.low_ns <= lab.true_ns <= ensemble.agreement.high_ns
+    assert lab.true_ns <= (told.utc_hard.at(lab.boottime_ns - told.as_of_ns) or 0)
+
+
+def test_one_source_s_restart_is_not_the_node_s() -> None:
+    """
+    Readers see the one that decides, and that one goes on.
+    """
+    lab, ensemble = three()
+    minute(lab, ensemble)
+    restarted = ensemble.accept(no_sync(lab, "spare", restarted=True))
+    moved = ensemble.accept(lab_sample(lab, source="spare", parent_identity="aabbcc.fffe.ddeeff"))
+    deciding = ensemble.accept(no_sync(lab, "ptp", restarted=True))
+
+    for outcome in (restarted, moved):
+        assert outcome.bound is None or outcome.bound.gm_status is ClockStatus.SYNCHRONIZED
+    assert restarted.source_bound is not None
+    assert restarted.source_bound.gm_status is ClockStatus.DISRUPTED
+    assert deciding.bound is not None and deciding.bound.gm_status is ClockStatus.DISRUPTED
+
+
+def kernel(vm_disruptions: int | None) -> KernelSample:
+    return KernelSample("ntp", HEALTHY.as_of_ns, 0, 0, 0, True, "none", 37, vm_disruptions=vm_disruptions)
+
+
+@pytest.mark.parametrize("between", [(), (None,), (None, 7, None)])
+def test_a_virtual_machine_that_went_on_elsewhere_knows_nothing(between: tuple[int | None, ...]) -> None:
+    """
+    All sources are void, also when the marker could not be read for a while; the first marker, and the same again, are no migration.
+    """
+    lab, ensemble = three()
+    minute(lab, ensemble)
+    unmoved = [ensemble.accept(kernel(marker)).bound for marker in (None, 7, 7, *between)]
+    moved = ensemble.accept(kernel(8)).bound
+
+    assert set(unmoved) == {None}
+    assert moved is not None
+    assert {moved.parent_hard, moved.gm_hard, moved.utc_hard} == {unbounded(Reason.VM_MIGRATED)}
+    assert list(ensemble.bounded) == []
+    assert ensemble.accept(ntp(lab)).bound is not None

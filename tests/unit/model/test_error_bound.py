@@ -1,0 +1,272 @@
+"""From the bounds at one sample to those of the system clock that are published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clock_lab import Lab
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import HEALTHY, nth
+
+from timesyncd.bound import Bound, ClockStatus, Reason, unbounded
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.error_bound import (
+    EnsembleSettings,
+    against_system,
+    error_bound,
+    held_over,
+    no_wider,
+    plausible,
+    rebased,
+    utc_alone,
+    with_agreement,
+)
+from timesyncd.model.phc import PhcLink
+from timesyncd.model.selection import Agreement
+from timesyncd.model.source import Held, ParentBound, SourceMemory
+from timesyncd.model.source_settings import SourceSettings
+from timesyncd.sample import UtcSample
+
+SETTINGS = SourceSettings()
+PTP_SCALE: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
+PHC: dict[str, Any] = {"clock": "phc:0", **PTP_SCALE}
+LINK = PhcLink(HEALTHY.as_of_ns, -37 * NS_PER_S - 300, 20, 1_500)
+
+
+def measured(**told: Any) -> ParentBound:
+    """Of a clock that was learnt, so that the statistical bound is the narrower one."""
+    lab, memory = Lab(**told), SourceMemory(SETTINGS)
+    for second in range(80):
+        lab.forward_ns += second % 3
+        bound = memory.accept(lab.sync())
+    assert bound is not None
+    return bound
+
+
+PARENT = measured()
+
+
+def test_software_stamps_measure_the_system_clock_itself() -> None:
+    """
+    Nothing is added.
+    """
+    assert against_system(PARENT, nth(0), SETTINGS, LINK) is PARENT
+
+
+def test_without_a_reading_of_both_a_hardware_clock_tells_nothing() -> None:
+    """
+    Never the PHC's bound under another name.
+    """
+    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, None)
+
+    assert (bound.bound, bound.statistical) == (unbounded(Reason.PHC_NOT_MEASURED),) * 2
+
+
+@pytest.mark.parametrize(
+    ("timescale", "link_ns", "apart_ns"),
+    [
+        (True, -37 * NS_PER_S - 300, 300),
+        (True, -37 * NS_PER_S + 300, 300),
+        (True, 300, 37 * NS_PER_S + 300),
+        (False, 300, 300),
+        (False, -37 * NS_PER_S, 37 * NS_PER_S),
+    ],
+)
+def test_what_lies_between_the_two_clocks_is_a_term(timescale: bool, link_ns: int, apart_ns: int) -> None:
+    """
+    A PHC on the PTP timescale is 37 s ahead of UTC, and one on an arbitrary one is not: a mistake between the two shows as 37 s.
+    """
+    sample = nth(0, **{**PHC, "ptp_timescale": timescale})
+    bound = against_system(PARENT, sample, SETTINGS, replace(LINK, offset_ns=link_ns, as_of_ns=PARENT.as_of_ns))
+
+    assert bound.bound == PARENT.bound.plus(apart_ns + 20, 1_500)
+    assert bound.statistical == PARENT.statistical.plus(apart_ns + 20, 1_500)
+    assert (bound.terms["phc_to_system"], bound.terms["phc_reading"]) == (apart_ns, 20)
+
+
+def test_terms_and_rates_of_a_hardware_clock_add_up() -> None:
+    """
+    With the link's own, each to its bound.
+    """
+    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, LINK)
+
+    assert bound.bound == Bound(sum(bound.terms.values()), sum(bound.rates.values()))
+    assert bound.statistical.bound_ns == sum(bound.stat_terms.values())
+
+
+@pytest.mark.parametrize("link_age_s", [-5, 5])
+def test_the_newer_of_both_readings_dates_the_bound(link_age_s: int) -> None:
+    """
+    Until then each grew by its own rate; holdover and the end count from the PTP sample.
+    """
+    link = replace(LINK, as_of_ns=PARENT.as_of_ns - link_age_s * NS_PER_S)
+    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, link)
+
+    later_ns = max(0, -link_age_s) * NS_PER_S
+    grown_ns = (
+        (PARENT.bound.at(later_ns) or 0) + link.error_at(PARENT.as_of_ns + later_ns) + bound.terms["phc_to_system"]
+    )
+
+    assert bound.as_of_ns == PARENT.as_of_ns + later_ns
+    assert bound.bound == Bound(grown_ns, PARENT.bound.growth_ppb + 1_500)
+    assert bound.since_sample_ns == later_ns
+    assert sum(bound.terms.values()) == grown_ns
+
+
+@given(share=st.floats(0, 1), link_share=st.floats(-1, 1), apart_ns=st.integers(-10_000, 10_000))
+def test_wherever_both_clocks_are_the_system_clock_is_inside(share: float, link_share: float, apart_ns: int) -> None:
+    """
+    The PHC anywhere in its interval, the reading off by anything up to half its window.
+    """
+    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, replace(LINK, offset_ns=apart_ns - 37 * NS_PER_S))
+    phc_ns = PARENT.low_ns + share * (PARENT.high_ns - PARENT.low_ns)
+    system_ns = phc_ns + apart_ns + link_share * LINK.error_ns
+
+    assert bound.low_ns <= system_ns <= bound.high_ns
+    assert abs(system_ns) <= (bound.bound.bound_ns or 0)
+
+
+def test_each_reference_adds_to_both_kinds_of_bound() -> None:
+    """
+    A boundary clock's error and the grandmaster's own, to the hard and to the statistical one alike.
+    """
+    settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=50))
+    bound = error_bound(nth(0, **PTP_SCALE, steps_removed=3), PARENT, settings)
+
+    assert (bound.gm_hard, bound.gm_stat) == (PARENT.bound.plus(100), PARENT.statistical.plus(100))
+    assert (bound.utc_hard, bound.utc_stat) == (PARENT.bound.plus(200), PARENT.statistical.plus(200))
+
+
+NTP = UtcSample("ntp", HEALTHY.as_of_ns, HEALTHY.real_minus_boot_ns, -4_000, 6_000, 1_200, "10.0.0.1", 2, "none", 1, 1)
+
+
+def test_ntp_alone_gives_utc_and_no_grandmaster() -> None:
+    """
+    Its offset, of either sign, and its error.
+    """
+    bound = utc_alone(NTP, EnsembleSettings())
+
+    assert bound.utc_hard == Bound(10_000, 1_200)
+    assert (bound.parent_hard, bound.gm_hard) == (unbounded(Reason.NO_GRANDMASTER),) * 2
+    assert (bound.gm_status, bound.utc_status) == (ClockStatus.UNKNOWN, ClockStatus.SYNCHRONIZED)
+    assert bound.utc_stat == bound.utc_hard
+
+
+@given(age_ns=st.integers(0, 10**12))
+def test_a_bound_that_is_told_as_of_later_says_the_same(age_ns: int) -> None:
+    """
+    It is grown, and holdover and the end are nearer by as much; its terms still add up.
+    """
+    last = error_bound(nth(0, **PTP_SCALE), PARENT, EnsembleSettings())
+    later = rebased(last, last.as_of_ns + age_ns)
+
+    assert later.gm_hard.at(NS_PER_S) == pytest.approx(last.gm_hard.at(age_ns + NS_PER_S), abs=1)
+    assert later.as_of_ns + later.void_after_ns == last.as_of_ns + max(age_ns, last.void_after_ns)
+    assert later.as_of_ns + later.holdover_after_ns == last.as_of_ns + max(age_ns, last.holdover_after_ns)
+    assert later.as_of_ns - later.since_sample_ns == last.as_of_ns
+    assert sum(later.terms.values()) == later.parent_hard.bound_ns
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**12))
+def test_an_agreement_is_told_as_of_its_own_moment(low_ns: int, width_ns: int, growth_ppb: int, age_ns: int) -> None:
+    """
+    It is what was agreed then, where that is narrower than the source's own word for some time to come.
+    """
+    last = error_bound(nth(0, **PTP_SCALE), PARENT, EnsembleSettings())
+    agreement = Agreement(low_ns, low_ns + width_ns, growth_ppb)
+    agreed = Bound(max(abs(low_ns), abs(low_ns + width_ns)), growth_ppb)
+    bound = with_agreement(last, agreement, last.as_of_ns + age_ns, doubted=False)
+
+    if bound is last:
+        assert (last.utc_hard.at(age_ns + NS_PER_S) or 0) <= (agreed.at(NS_PER_S) or 0) + 1
+    else:
+        assert (bound.as_of_ns, bound.utc_hard) == (last.as_of_ns + age_ns, agreed)
+
+
+def test_a_hard_bound_that_is_narrower_is_the_statistical_one_too() -> None:
+    """
+    What holds always holds at any rate.
+    """
+    narrow, wide = Bound(100, 2_000), Bound(500, 100)
+
+    assert no_wider(narrow, wide) is narrow
+    assert no_wider(wide, narrow) is narrow
+    assert no_wider(unbounded(Reason.NOT_COMPUTED), wide) is wide
+    assert no_wider(narrow, unbounded(Reason.VOID)) is narrow
+
+
+def test_of_a_source_that_contradicts_the_others_nothing_of_utc_counts() -> None:
+    """
+    Also its statistical bound is what the others agreed on, however sure it was of its own.
+    """
+    last = error_bound(nth(0, **PTP_SCALE), PARENT, EnsembleSettings())
+    doubted = with_agreement(last, Agreement(-9_000_000, 5_000, 100, ("ptp",)), last.as_of_ns + NS_PER_S, True)
+
+    assert doubted.utc_hard == doubted.utc_stat == Bound(9_000_000, 100)
+    assert doubted.gm_hard.at(0) == last.gm_hard.at(NS_PER_S)
+
+
+def test_a_source_keeps_its_own_word_where_the_others_only_make_it_grow_faster() -> None:
+    """
+    The agreement is within what it says and is soon the wider one; where it is wider at once, the others may be right without it.
+    """
+    last = error_bound(nth(0, **PTP_SCALE), PARENT, EnsembleSettings())
+    faster, wider = Agreement(-10_000, 10_000, 1_000_000), Agreement(-10_000, 20_000, 1_000)
+
+    assert with_agreement(last, faster, last.as_of_ns, False) is last
+    assert with_agreement(last, wider, last.as_of_ns, False).utc_hard == Bound(20_000, 1_000)
+
+
+@given(
+    held_ns=st.integers(0, 10**6),
+    growth_ppb=st.integers(0, 10**6),
+    age_ns=st.integers(0, 10**12),
+    boundary_ns=st.integers(0, 1_000),
+)
+def test_what_is_known_without_a_sample_replaces_the_parent_s_part_alone(
+    held_ns: int, growth_ppb: int, age_ns: int, boundary_ns: int
+) -> None:
+    """
+    What is above the parent stays; terms and rates add up; nothing falls below 0; and the statistical bound is never the wider one.
+    """
+    settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=boundary_ns))
+    now_ns = PARENT.as_of_ns + age_ns
+    held = Held(Bound(held_ns, growth_ppb), {"local_drift": growth_ppb}, now_ns, -held_ns, held_ns)
+    bound = error_bound(nth(0, **PTP_SCALE, steps_removed=2), held_over(PARENT, held), settings)
+
+    assert bound.parent_hard == held.bound
+    assert bound.gm_hard.bound_ns == pytest.approx(held_ns + boundary_ns, abs=1)
+    assert bound.utc_hard.bound_ns == pytest.approx(held_ns + boundary_ns + 100, abs=1)
+    assert bound.utc_hard.growth_ppb == growth_ppb
+    assert bound.as_of_ns + bound.void_after_ns == PARENT.as_of_ns + max(age_ns, settings.void_after_ns)
+    assert bound.as_of_ns - bound.since_sample_ns == PARENT.as_of_ns
+    assert sum(bound.terms.values()) == held_ns
+    assert sum(bound.stat_terms.values()) == bound.parent_stat.bound_ns
+    assert sum(bound.rates.values()) == growth_ppb
+    for statistical, hard in ((bound.gm_stat, bound.gm_hard), (bound.utc_stat, bound.utc_hard)):
+        assert (statistical.bound_ns or 0) <= (hard.bound_ns or 0)
+
+
+def test_what_was_unknown_stays_so_without_a_sample() -> None:
+    """
+    UTC on an arbitrary timescale.
+    """
+    held = Held(Bound(10, 0), {}, PARENT.as_of_ns, -10, 10)
+    bound = error_bound(nth(0), held_over(PARENT, held), EnsembleSettings())
+
+    assert bound.utc_hard == unbounded(Reason.ARBITRARY_TIMESCALE)
+
+
+@pytest.mark.parametrize("changes", [{"offset_ns": 2**62}, {"offset_ns": -(2**63)}, {"path_delay_ns": 10**16}])
+def test_what_cannot_be_is_no_bound(changes: dict[str, int]) -> None:
+    """
+    An error of eleven days is a lie of some device, and sums of it would not fit the segment.
+    """
+    parent = PARENT._replace(bound=PARENT.bound.plus(max(abs(each) for each in changes.values())))
+    bound = plausible(error_bound(nth(0, **PTP_SCALE, **changes), parent, EnsembleSettings()))
+
+    assert {bound.parent_hard, bound.gm_hard, bound.utc_hard} == {unbounded(Reason.IMPLAUSIBLE)}
+    assert (bound.gm_status, bound.utc_status, bound.terms) == (ClockStatus.UNKNOWN, ClockStatus.UNKNOWN, {})

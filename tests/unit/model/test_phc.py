@@ -1,0 +1,164 @@
+"""The system clock against a PTP hardware clock: how fast what was read may become untrue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import HEALTHY
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.phc import PhcLink, PhcMemory
+from timesyncd.model.servo import SLEW_LIMIT_PPB
+from timesyncd.model.source_settings import SourceSettings
+from timesyncd.sample import PhcSample
+
+SETTINGS = SourceSettings()
+TAI_NS = -37 * NS_PER_S
+
+
+def read(second: float, offset_ns: int = TAI_NS, **changes: Any) -> PhcSample:
+    told: dict[str, Any] = {
+        "source": "card",
+        "clock": "phc:0",
+        "as_of_ns": HEALTHY.as_of_ns + round(second * NS_PER_S),
+        "real_minus_boot_ns": HEALTHY.real_minus_boot_ns,
+        "offset_ns": offset_ns,
+        "width_ns": 1_001,
+        "method": "extended",
+        "frequency_ppb": 0,
+        "system_frequency_ppb": 0,
+    }
+    return PhcSample(**{**told, **changes})
+
+
+def fed(memory: PhcMemory, seconds: int, rate_ppb: float, **changes: Any) -> PhcLink:
+    """A system clock that runs away from the PHC by `rate_ppb`."""
+    for second in range(seconds):
+        link = memory.accept(read(second, TAI_NS + round(rate_ppb * second), **changes))
+    return link
+
+
+def test_a_reading_is_right_within_half_its_window() -> None:
+    """
+    Rounded up; seconds between UTC and TAI are part of what was read, and nobody takes them out here.
+    """
+    link = PhcMemory(SETTINGS).accept(read(0))
+
+    assert (link.as_of_ns, link.offset_ns, link.error_ns) == (HEALTHY.as_of_ns, TAI_NS, 501)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "expected"),
+    [
+        ((0, 0), 100_000),
+        ((0, 20_000), 120_000),
+        ((None, 0), 100_000 + SLEW_LIMIT_PPB),
+        ((0, None), 100_000 + SLEW_LIMIT_PPB),
+    ],
+)
+def test_what_was_not_learnt_yet_may_be_anything_allowed(
+    frequencies: tuple[int | None, int | None], expected: int
+) -> None:
+    """
+    Both oscillators' worst, what is steered, and the kernel's slew limit where a frequency is not told.
+    """
+    link = PhcMemory(SETTINGS).accept(read(0, frequency_ppb=frequencies[0], system_frequency_ppb=frequencies[1]))
+
+    assert link.growth_ppb == expected
+
+
+@pytest.mark.parametrize("system_ppb", [-20_000, 0, 30_000])
+@pytest.mark.parametrize("phc_ppb", [-5_000, 0, 80_000])
+def test_clocks_that_are_kept_together_leave_the_floor(system_ppb: int, phc_ppb: int) -> None:
+    """
+    Both oscillators err and both are steered: only what is left counts, and the signs of the two frequencies are opposite.
+    """
+    memory = PhcMemory(SETTINGS)
+    link = fed(memory, 65, 0, frequency_ppb=phc_ppb, system_frequency_ppb=system_ppb)
+
+    assert link.growth_ppb == SETTINGS.drift_floor_ppb
+
+
+@given(rate_ppb=st.integers(-50_000, 50_000))
+def test_clocks_that_run_apart_are_known_to(rate_ppb: int) -> None:
+    """
+    Nobody steers: the error grows by as much as they were seen to run apart, and the floor. The truth stays inside.
+    """
+    link = fed(PhcMemory(SETTINGS), 65, rate_ppb)
+    later_s = 300
+    true_ns = TAI_NS + rate_ppb * (64 + later_s)
+
+    assert abs(rate_ppb) + 1_000 <= link.growth_ppb <= abs(rate_ppb) + 1_001
+    assert abs(true_ns - link.offset_ns) <= link.error_ns + link.growth_ppb * later_s
+
+
+@pytest.mark.parametrize(("which", "sign"), [("frequency_ppb", -1), ("system_frequency_ppb", 1)])
+def test_a_change_of_either_frequency_counts_threefold_for_a_while(which: str, sign: int) -> None:
+    """
+    Whoever steers may do it again before the next reading. What it leaves is known: the clocks run apart by it.
+    """
+    memory = PhcMemory(SETTINGS)
+    fed(memory, 65, 0)
+    told = [
+        memory.accept(read(65 + index, TAI_NS + sign * 2_000 * index, **{which: 2_000})).growth_ppb
+        for index in range(25)
+    ]
+
+    assert told == [1_000 + 2_000 + 6_000] * 20 + [1_000 + 2_000] * 5
+
+
+def test_what_ran_apart_before_a_step_is_learnt_and_the_step_is_not() -> None:
+    """
+    A step of either clock is no rate.
+    """
+    memory = PhcMemory(SETTINGS)
+    before = fed(memory, 65, 1_000)
+    memory.interrupt()
+    for second in range(65, 130):
+        link = memory.accept(read(second, 1_000 * second))
+
+    assert link.growth_ppb == before.growth_ppb
+
+
+def test_a_frequency_that_was_not_told_for_a_while_is_no_rate() -> None:
+    """
+    What was steered meanwhile is unknown, so what comes next is not compared with what came before.
+    """
+    memory = PhcMemory(SETTINGS)
+    known = fed(memory, 65, 0, system_frequency_ppb=300_000)
+    for second in range(65, 110):
+        frequency_ppb = None if second < 75 else 300_000
+        link = memory.accept(read(second, system_frequency_ppb=frequency_ppb))
+
+    assert link.growth_ppb == known.growth_ppb == SETTINGS.drift_floor_ppb
+
+
+@pytest.mark.parametrize("set_ns", [-60_000, 60_000, 37 * NS_PER_S])
+def test_a_clock_that_was_set_is_told_once(set_ns: int) -> None:
+    """
+    It moved by more than both readings and their growth explain; from then on it is where it is, and no rate was learnt of that.
+    """
+    memory = PhcMemory(SETTINGS)
+    before = fed(memory, 65, 0)
+    later = [memory.accept(read(65 + index, TAI_NS + set_ns)) for index in range(30)]
+
+    assert [link.stepped for link in later] == [True] + [False] * 29
+    assert later[-1].growth_ppb == before.growth_ppb
+
+
+def test_the_error_grows_from_the_reading_on() -> None:
+    """
+    Rounded up, and no smaller before it.
+    """
+    link = PhcLink(HEALTHY.as_of_ns, 0, 20, 3)
+
+    assert [link.error_at(HEALTHY.as_of_ns + ns) for ns in (-NS_PER_S, 0, 1, NS_PER_S, NS_PER_S + 1)] == [
+        20,
+        20,
+        21,
+        23,
+        24,
+    ]

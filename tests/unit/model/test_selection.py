@@ -1,0 +1,145 @@
+"""Which sources can be true together, against a search over all points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.selection import Agreement, Claim, agree
+
+
+def claim(low_ns: int, high_ns: int, growth_ppb: int = 0, as_of_ns: int = 0) -> Claim:
+    return Claim(as_of_ns, low_ns, high_ns, growth_ppb)
+
+
+def named(*intervals: tuple[int, int]) -> dict[str, Claim]:
+    return {f"s{index}": claim(*interval) for index, interval in enumerate(intervals)}
+
+
+def agreed(
+    names: Mapping[str, Claim],
+    low_ns: int,
+    high_ns: int,
+    growth_ppb: int,
+    falsetickers: tuple[str, ...] = (),
+    contradiction: bool = False,
+) -> Agreement:
+    """Of all of these."""
+    return Agreement(low_ns, high_ns, growth_ppb, falsetickers, contradiction, tuple(names))
+
+
+INTERVALS = st.tuples(st.integers(-20, 20), st.integers(0, 15)).map(lambda each: (each[0], each[0] + each[1]))
+
+
+@given(st.lists(INTERVALS, min_size=1, max_size=7))
+def test_the_interval_spans_the_points_that_most_claims_hold(intervals: list[tuple[int, int]]) -> None:
+    """
+    Where a majority holds any point at all; else the hull, since either may be right. A falseticker holds none of those points.
+    """
+    counts = {point: sum(low <= point <= high for low, high in intervals) for point in range(-20, 36)}
+    most = max(counts.values())
+    best = [point for point, count in counts.items() if count == most]
+    lows, highs = [low for low, _ in intervals], [high for _, high in intervals]
+    claims = named(*intervals)
+    found = agree(claims, 0)
+    liars = tuple(
+        f"s{index}" for index, (low, high) in enumerate(intervals) if not any(low <= point <= high for point in best)
+    )
+
+    if 2 * most > len(intervals):
+        assert found == agreed(claims, best[0], best[-1], 0, falsetickers=liars)
+    else:
+        assert found == agreed(claims, min(lows), max(highs), 0, contradiction=True)
+
+
+@given(st.integers(-50, 50), st.lists(INTERVALS, min_size=1, max_size=9))
+def test_the_truth_is_inside_when_all_claims_are_true(truth: int, intervals: list[tuple[int, int]]) -> None:
+    """
+    An intersection is never too narrow, and there is no falseticker.
+    """
+    intervals = [(truth - abs(low), truth + high - low) for low, high in intervals]
+    found = agree(named(*intervals), 0)
+
+    assert found.low_ns <= truth <= found.high_ns
+    assert found.falsetickers == ()
+
+
+@given(
+    truth=st.integers(-50, 50),
+    right=st.lists(INTERVALS, min_size=1, max_size=6),
+    wrong=st.lists(st.integers(1, 50), max_size=5),
+)
+def test_a_minority_that_cannot_be_true_with_the_others_moves_nothing(
+    truth: int, right: list[tuple[int, int]], wrong: list[int]
+) -> None:
+    """
+    Wherever it is, and whatever it agrees on among itself.
+    """
+    assume(len(wrong) < len(right))
+    honest = [(truth - abs(low), truth + high - low) for low, high in right]
+    far = max(high for _, high in honest)
+    liars = [(far + distance, far + distance + 100) for distance in wrong]
+    with_them, without = agree(named(*honest, *liars), 0), agree(named(*honest), 0)
+
+    assert (with_them.low_ns, with_them.high_ns) == (without.low_ns, without.high_ns)
+    assert with_them.falsetickers == tuple(f"s{len(honest) + index}" for index in range(len(liars)))
+    assert not with_them.contradiction
+
+
+def test_of_two_that_contradict_either_may_be_right() -> None:
+    """
+    The hull holds whichever is; nobody is called false.
+    """
+    claims = named((0, 1), (5, 9))
+
+    assert agree(claims, 0) == agreed(claims, 0, 9, 0, contradiction=True)
+
+
+def test_two_pairs_that_share_a_claim_are_both_believed() -> None:
+    """
+    Either pair is a majority of three: which of the outer two is false cannot be known.
+    """
+    claims = named((0, 2), (1, 5), (4, 6))
+
+    assert agree(claims, 0) == agreed(claims, 1, 5, 0)
+
+
+def test_touching_claims_agree() -> None:
+    """
+    An end belongs to its interval.
+    """
+    claims = named((0, 5), (5, 9))
+
+    assert agree(claims, 0) == agreed(claims, 5, 5, 0)
+
+
+def test_one_claim_is_its_own_majority() -> None:
+    """
+    With its own growth.
+    """
+    claims = {"a": claim(-3, 4, 7)}
+
+    assert agree(claims, 0) == agreed(claims, -3, 4, 7)
+
+
+def test_claims_grow_to_one_moment_before_they_are_compared() -> None:
+    """
+    Rounded outwards; one from after that moment stays as it is. The fastest growth is everybody's.
+    """
+    claims = {"old": claim(0, 10, 1, as_of_ns=0), "new": claim(-11, -1, 3, as_of_ns=9 * NS_PER_S)}
+
+    assert claims["old"].at(NS_PER_S // 2) == claim(-1, 11, 1, NS_PER_S // 2)
+    assert claims["new"].at(NS_PER_S) == claim(-11, -1, 3, NS_PER_S)
+    assert agree(claims, NS_PER_S) == agreed(claims, -1, -1, 3)
+
+
+def test_no_claim_is_an_error() -> None:
+    """
+    Nothing can be said of nobody.
+    """
+    with pytest.raises(ValueError):
+        agree({}, 0)

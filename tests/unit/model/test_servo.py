@@ -1,0 +1,135 @@
+"""What a servo did to the clock, from the frequencies that were read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.servo import SLEW_LIMIT_PPB, Steering, steering_ppb
+
+EPOCH_NS = 1_700_000_000 * NS_PER_S
+
+
+def fed(frequencies: Sequence[int | None]) -> Steering:
+    steering = Steering()
+    for second, frequency_ppb in enumerate(frequencies):
+        steering.read(EPOCH_NS + second * NS_PER_S, frequency_ppb)
+        steering.surprised(None, 0.0)
+    return steering
+
+
+@pytest.mark.parametrize(
+    ("largest_change_ppb", "expected"),
+    [
+        (None, SLEW_LIMIT_PPB),
+        (0.0, 0),
+        (50.0, 150),
+        (10_001.0, 30_003),
+        (166_667.0, SLEW_LIMIT_PPB),
+        (1e9, SLEW_LIMIT_PPB),
+    ],
+)
+def test_what_may_be_done_between_two_readings(largest_change_ppb: float | None, expected: int) -> None:
+    """
+    Three times the largest change seen, at most the kernel's slew limit, and that where nothing is read.
+    """
+    assert steering_ppb(largest_change_ppb) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 100 * NS_PER_S), st.integers(-SLEW_LIMIT_PPB, SLEW_LIMIT_PPB)), min_size=1))
+def test_what_was_steered_is_the_integral_of_what_was_read(readings: list[tuple[int, int]]) -> None:
+    """
+    A frequency holds from its reading on, at any times since 1970; positive = the clock was moved ahead.
+    """
+    steering, time_ns, integral, before = Steering(), EPOCH_NS, 0, 0
+    for index, (elapsed_ns, frequency_ppb) in enumerate(readings):
+        time_ns += elapsed_ns
+        integral += before * elapsed_ns if index else 0
+        before = frequency_ppb
+        steering.read(time_ns, frequency_ppb)
+
+    assert math.isclose(steering.steered_ns, integral / NS_PER_S, rel_tol=1e-9, abs_tol=1e-3)
+
+
+@given(
+    st.lists(st.integers(-NS_PER_S, NS_PER_S), min_size=1, max_size=20), st.integers(-SLEW_LIMIT_PPB, SLEW_LIMIT_PPB)
+)
+def test_times_that_go_back_are_not_counted_twice(steps_ns: list[int], frequency_ppb: int) -> None:
+    """
+    However the readings are ordered, a constant frequency moved the clock by the time between the first and the last.
+    """
+    steering, time_ns = Steering(), EPOCH_NS
+    steering.read(time_ns, frequency_ppb)
+    for step_ns in steps_ns:
+        time_ns += step_ns
+        steering.read(time_ns, frequency_ppb)
+
+    assert steering.steered_ns == pytest.approx(frequency_ppb * (time_ns - EPOCH_NS) / NS_PER_S, abs=1e-3)
+    assert (steering.change_ppb, steering.doubt_ns) == (0, 0)
+
+
+def test_around_the_newest_reading() -> None:
+    """
+    Before it with the frequency of before, after it with the one read.
+    """
+    steering = fed([1_000, 3_000])
+    now_ns = EPOCH_NS + NS_PER_S
+
+    assert steering.steered_at(now_ns) == 1_000
+    assert steering.steered_at(now_ns - NS_PER_S // 2) == 500
+    assert steering.steered_at(now_ns + NS_PER_S // 2) == 2_500
+
+
+def test_a_change_is_the_one_between_two_readings() -> None:
+    """
+    Of either sign; the first reading is none.
+    """
+    assert [fed(each).change_ppb for each in ([700], [700, 700], [700, -300], [-300, 700])] == [0, 0, 1_000, 1_000]
+
+
+@pytest.mark.parametrize("frequencies", [[5, None], [None, 5], [None, None], [5, None, 5]])
+def test_unread_means_that_anything_may_have_been_done(frequencies: list[int | None]) -> None:
+    """
+    As much as the kernel allows, for as long; and it may go on.
+    """
+    steering = fed(frequencies)
+
+    assert steering.doubt_ns == SLEW_LIMIT_PPB * (len(frequencies) - 1)
+    assert steering.change_ppb == SLEW_LIMIT_PPB
+
+
+def test_what_was_not_read_is_not_usual() -> None:
+    """
+    A servo of which little is read yet is as slow as what was read of it.
+    """
+    assert fed([None, None, 0, 100, 200]).phase_doubt_ns < 200
+
+
+def test_noise_as_usual_casts_no_doubt_on_what_was_done() -> None:
+    """
+    A surprise does, the more the faster this servo follows; never more than the kernel allows.
+    """
+    calm, slow, fast, wild = (fed([0, 100] * 20) for _ in range(4))
+    calm.surprised(0.0, 1_000.0)
+    slow.surprised(1_000.0, 1_000.0)
+    fast.surprised(1_000.0, 100.0)
+    wild.surprised(1e12, 1e-3)
+    before_ns = fed([0, 100] * 20).doubt_ns
+    doubts = [each.doubt_ns - before_ns for each in (calm, slow, fast, wild)]
+
+    assert doubts[0] == 0
+    assert doubts == sorted(set(doubts))
+    assert doubts[3] == SLEW_LIMIT_PPB
+
+
+def test_before_noise_is_known_an_unusual_change_casts_doubt() -> None:
+    """
+    The servo may have been several times as fast between the two readings.
+    """
+    assert fed([0, 10] * 20).doubt_ns == fed([0, 10] * 20 + [10]).doubt_ns
+    assert fed([0, 10] * 20 + [10_000]).doubt_ns > 2.9 * 9_900

@@ -1,0 +1,285 @@
+"""The parent bound: its terms, its growth, and what is no sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clock_lab import DELAY_NS, UNTOLD, Lab, assert_adds_up, settled
+from samples import nth
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.source import ParentBound, SourceMemory
+from timesyncd.model.source_settings import SourceSettings
+
+SETTINGS = SourceSettings()
+
+
+def feed(memory: SourceMemory, count: int, first: int = 0, **changes: Any) -> ParentBound | None:
+    result = None
+    for index in range(first, first + count):
+        result = memory.accept(nth(index, **changes))
+    return result
+
+
+def test_no_bound_before_the_delay_filter_was_filled_under_this_parent() -> None:
+    """
+    Eleven further delay measurements are wanted: the filter's length plus one.
+    """
+    memory = SourceMemory(SETTINGS)
+
+    assert feed(memory, 11) is None
+    assert feed(memory, 1, first=11) is not None
+
+
+def test_responses_to_other_nodes_do_not_count() -> None:
+    """
+    Delay responses are multicast: requests of our own must have advanced, too.
+    """
+    memory = SourceMemory(SETTINGS)
+
+    assert feed(memory, 40, delay_requests_sent=3) is None
+
+
+def test_requests_without_responses_do_not_count() -> None:
+    """
+    A request that nobody answered renewed nothing in the filter.
+    """
+    memory = SourceMemory(SETTINGS)
+
+    assert feed(memory, 40, delay_responses_received=3) is None
+
+
+def test_without_counters_the_memory_is_a_time() -> None:
+    """
+    Twice the filter's length in delay intervals, since the delay timer is random in 0 to 2 intervals.
+    """
+    memory = SourceMemory(SETTINGS)
+
+    assert feed(memory, 20, **UNTOLD) is None
+    assert feed(memory, 1, first=20, **UNTOLD) is not None
+
+
+def test_a_longer_filter_is_remembered_for_longer() -> None:
+    """
+    The length is what ptp4l was configured to.
+    """
+    memory = SourceMemory(SourceSettings(delay_filter_length=20))
+
+    assert feed(memory, 21) is None
+    assert feed(memory, 1, first=21) is not None
+
+
+def test_every_term_has_its_name_and_the_bound_is_their_sum() -> None:
+    """
+    A reader can see why the bound is what it is.
+    """
+    bound = feed(SourceMemory(SourceSettings(asymmetry_uncertainty_ns=30)), 12)
+
+    assert bound is not None
+    assert bound.terms == {
+        "offset": 100,
+        "path_delay": 2_000,
+        "path_memory": 0,
+        "granularity": 1,
+        "step_tolerance": 2_000,
+        "asymmetry_uncertainty": 30,
+        "reading_age": 0,
+    }
+    assert bound.rates == {"grandmaster_rate": 100, "steering": 0, "local_drift": 50_000}
+    assert (bound.low_ns, bound.high_ns) == (100 - 4_031, 100 + 4_031)
+    assert_adds_up(bound)
+
+
+def test_an_offset_of_exactly_zero_is_valid() -> None:
+    """
+    A perfect sample is a sample.
+    """
+    bound = feed(SourceMemory(SETTINGS), 12, offset_ns=0)
+
+    assert bound is not None
+    assert bound.terms["offset"] == 0
+
+
+def test_a_calibrated_path_counts_with_what_exceeds_its_minimum() -> None:
+    """
+    That much of either way is known to be real; and a delay below it is as untrue as a negative one.
+    """
+    within, at_it, below = (
+        feed(SourceMemory(SourceSettings(path_minimum_ns=minimum)), 12) for minimum in (1_500, 2_000, 2_001)
+    )
+
+    assert within is not None and at_it is not None
+    assert (within.terms["path_delay"], at_it.terms["path_delay"], below) == (500, 0, None)
+
+
+def test_a_spurious_offset_stays_in_the_bound_until_the_filter_has_forgotten_it() -> None:
+    """
+    A servo that chased it reports offset 0 while the clock is off by all of it.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+    memory.accept(nth(12, offset_ns=10_000))
+    chased = feed(memory, 10, first=13, offset_ns=0)
+    forgotten = feed(memory, 3, first=23, offset_ns=0)
+
+    assert chased is not None
+    assert chased.terms["path_memory"] == 10_000
+    assert forgotten is not None
+    assert forgotten.terms["path_memory"] == 0
+
+
+def test_the_largest_path_delay_in_the_memory_counts() -> None:
+    """
+    The median may still be the old one when the path has changed, and the other way round.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+    memory.accept(nth(12, path_delay_ns=9_000))
+    bound = feed(memory, 5, first=13)
+
+    assert bound is not None
+    assert bound.terms["path_delay"] + bound.terms["path_memory"] == 9_000
+
+
+def test_an_offset_may_be_of_the_delay_before_or_of_this_one() -> None:
+    """
+    The delay may have been renewed between the Sync and the reading: the longer one bounds from above.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+    shorter = memory.accept(nth(12, path_delay_ns=500))
+
+    assert shorter is not None
+    assert shorter.terms["path_delay"] == 2_000
+
+
+def test_a_negative_path_delay_is_no_sample() -> None:
+    """
+    Nothing follows from a measurement that cannot be.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+
+    assert memory.accept(nth(12, path_delay_ns=-1)) is None
+    assert memory.accept(nth(13, path_delay_ns=0)) is not None
+
+
+@pytest.mark.parametrize("counter", ["delay_requests_sent", "delay_responses_received"])
+def test_a_counter_that_went_back_starts_anew(counter: str) -> None:
+    """
+    The PTP daemon restarted: its delay filter is empty again.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 30)
+
+    assert memory.accept(nth(31, **{counter: 2})) is None
+
+
+def test_counters_that_cease_to_be_told_leave_the_time() -> None:
+    """
+    What was accepted with them is forgotten after as long as without.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+    memory.accept(nth(12, offset_ns=50_000, **UNTOLD))
+    still, later = feed(memory, 19, first=13, **UNTOLD), feed(memory, 2, first=32, **UNTOLD)
+
+    assert still is not None and later is not None
+    assert (still.terms["path_memory"], later.terms["path_memory"]) == (49_900, 0)
+
+
+def test_another_clock_is_learnt_from_the_beginning() -> None:
+    """
+    A PHC's oscillator is another one: neither its rate nor a bound comes of what the system clock taught.
+    """
+    lab = Lab()
+    memory = settled(lab)
+    first = memory.accept(replace(lab.sync(), clock="phc:0"))
+
+    assert first is None
+    assert memory.drift is None
+    assert memory.hold(lab.boottime_ns, lab.frequency_ppb) is None
+
+
+def test_a_jump_beyond_reason_is_told() -> None:
+    """
+    Neither twice the path delay nor the clocks' rates explain five milliseconds between two Syncs.
+    """
+    memory = SourceMemory(SETTINGS)
+    feed(memory, 12)
+    jumped = memory.accept(nth(12, offset_ns=-5_000_000))
+    settled = memory.accept(nth(13, offset_ns=-5_000_100))
+
+    assert jumped is not None and settled is not None
+    assert jumped.phase_jump_ns == -5_000_100
+    assert settled.phase_jump_ns is None
+
+
+def test_a_learnt_clock_has_a_narrow_bound_that_grows_slowly() -> None:
+    """
+    A quiet second: offset, delay, a step that nobody would notice; and of the rates the floors.
+    """
+    lab = Lab(rate_ppb=20_000)
+    memory = settled(lab)
+    bound = memory.accept(lab.sync())
+
+    assert bound is not None
+    assert bound.terms == {
+        "offset": 0,
+        "path_delay": DELAY_NS,
+        "path_memory": 0,
+        "granularity": 1,
+        "step_tolerance": 2_000,
+        "asymmetry_uncertainty": 0,
+        "reading_age": 100,
+    }
+    assert bound.rates == {"grandmaster_rate": 100, "steering": 0, "local_drift": 1_000, "frequency_offset": 0}
+    assert bound.as_of_ns == lab.boottime_ns
+    assert_adds_up(bound)
+
+
+@pytest.mark.parametrize("rate_ppb", [-300_000, -20_000, 0, 40_000])
+def test_the_oscillator_s_rate_is_learnt_with_its_sign(rate_ppb: int) -> None:
+    """
+    A fast oscillator has a positive rate, and a servo that slows it a negative frequency: applied rightly they cancel.
+    """
+    lab = Lab(rate_ppb)
+    memory = settled(lab)
+    bound = memory.accept(lab.sync())
+
+    assert memory.drift is not None and bound is not None
+    assert round(memory.drift.rate_ppb) == rate_ppb
+    assert bound.rates["frequency_offset"] == 0
+
+
+def test_a_reading_that_came_late_is_no_older_than_two_seconds_less() -> None:
+    """
+    What the clock did between the Sync and its reading is known for that long; beyond, it is age.
+    """
+    lab = Lab()
+    memory = settled(lab)
+    lab.silence(9)
+    sample = lab.sync()
+    late = memory.accept(replace(sample, as_of_ns=sample.read_ns - 10 * NS_PER_S))
+
+    assert late is not None
+    assert late.as_of_ns == sample.read_ns - 8 * NS_PER_S
+    assert late.terms["reading_age"] == 2 * 100
+
+
+def test_the_usual_is_known_before_anything_is_a_surprise() -> None:
+    """
+    The first noisy samples after the rate is learnt do not count as a servo's secret doings.
+    """
+    noises = [0, 5_000, 9_000, 2_000, 7_000]
+    lab = Lab(servo=lambda offset_ns: -offset_ns // 10)
+    memory = SourceMemory(SETTINGS)
+    memories = []
+    for index in range(150):
+        lab.forward_ns = DELAY_NS + noises[index % 5]
+        if bound := memory.accept(lab.sync()):
+            memories.append(bound.terms["path_memory"])
+
+    assert max(memories) < 60_000

@@ -1,0 +1,322 @@
+"""From a message to its topic and back; what is none of ours is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from wire import cloud_event, grandmaster, history, hub_state, marks, node_state, policy_request, stored
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.errors import Malformed
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import Message
+from timesyncd.mqtt.inbox_part import MAX_COMPLAINTS, Inbox
+from timesyncd.mqtt.topics import (
+    CHANNELS,
+    EVENT,
+    FOR_HUB,
+    FOR_NODE,
+    GRANDMASTER_STATE,
+    HISTORY,
+    JOB_STATE,
+    MARKS,
+    MAX_MESSAGE_BYTES,
+    NODE_STATE,
+    POLICY_REQUEST,
+    STORED,
+    Channel,
+    channel_of,
+    decode,
+    encode,
+    locate,
+    subject_of,
+)
+
+PREFIX = "timesyncd/v1"
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
+def test_a_topic_leads_back_to_its_channel(channel: Channel) -> None:
+    """`locate` is the inverse of `topic`."""
+    assert locate(PREFIX, channel.topic(PREFIX, "a.b-1")) == (channel, "a.b-1")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["", "node/n1/state", "timesyncd/v1/node/n1", "timesyncd/v1/node/n1/state/x", "timesyncd/v1/job/n1/marks",
+     "timesyncd/v1/node//state", "timesyncd/v1/node/<b>/state", "timesyncd/v1timesyncd/v1/node/n1/state"],
+)  # fmt: skip
+def test_a_foreign_topic_is_refused(topic: str) -> None:
+    """Another prefix, another depth, another leaf, or a subject that is no name."""
+    with pytest.raises(Malformed):
+        locate(PREFIX, topic)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        node_state(),
+        marks(1),
+        grandmaster("n1", 1, 1),
+        cloud_event(),
+        history(),
+        stored(),
+        hub_state(),
+        policy_request(),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_what_is_encoded_is_decoded(message: Message) -> None:
+    """A message survives the wire unchanged."""
+    channel = channel_of(type(message))
+
+    assert decode(channel, subject_of(message, "n1"), encode(message)) == message
+
+
+def test_an_unknown_key_is_ignored() -> None:
+    """A newer writer may say more."""
+    payload = json.dumps(node_state().model_dump() | {"new_in_v2": 1}).encode()
+
+    assert decode(NODE_STATE, "n1", payload) == node_state()
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        (b"\xff\x00", "not a node_state message: payload"),
+        (b"[]", "not a node_state message: payload"),
+        (b"{}", "not a node_state message: node: Field required"),
+        (b" " * (MAX_MESSAGE_BYTES + 1), "at most 1048576 are read"),
+        (encode(node_state("n2")), "its node is not the topic's 'n1'"),
+        (encode(node_state()).replace(b'"sequence":1', b'"sequence":-1'), "sequence"),
+        (
+            encode(node_state()).replace(b'"published_realtime_ns":1', b'"published_realtime_ns":1' + b"0" * 30),
+            "less than",
+        ),
+    ],
+)
+def test_poison_is_refused(payload: bytes, says: str) -> None:
+    """What is not this channel's message about this subject raises Malformed with the reason."""
+    with pytest.raises(Malformed, match=says):
+        decode(NODE_STATE, "n1", payload)
+
+
+def test_poison_is_counted_and_told_once_a_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """A topic is complained about once a connection, however much poison comes, and the next good message counts."""
+    inbox = Inbox(PREFIX, "me")
+    topic = NODE_STATE.topic(PREFIX, "n1")
+    with caplog.at_level(logging.WARNING):
+        poisoned = [inbox.take(topic, b"{", False, 0) for _ in range(3)]
+    good = inbox.take(topic, encode(node_state()), False, 7)
+
+    assert poisoned == [None] * 3
+    assert inbox.rejected == 3
+    assert len(caplog.records) == 1
+    assert good is not None
+    assert (good.subject, good.message, good.retained, good.received_boottime_ns) == ("n1", node_state(), False, 7)
+    assert good.size == len(encode(node_state()))
+
+
+def test_a_sender_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by a topic nor by the name of a key, and not at any length."""
+    inbox = Inbox(PREFIX, "me")
+    lie = "x\nERROR all is lost\x1b[31m" + "y" * 5_000
+    state = node_state().model_dump() | {"terms": {lie: "z"}}
+    with caplog.at_level(logging.WARNING):
+        inbox.take(NODE_STATE.topic(PREFIX, "n1"), json.dumps(state).encode(), False, 0)
+        inbox.take(f"{PREFIX}/node/{lie}/state", b"{}", False, 0)
+    lines = [record.getMessage() for record in caplog.records]
+
+    assert len(lines) == 2
+    assert all(line.isprintable() and "x\\nERROR" in line and len(line) < 500 for line in lines)
+
+
+def test_a_node_that_begins_anew_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its later messages are news like any, on all its topics."""
+    inbox = Inbox(PREFIX, "me")
+    states = [(9, 0, 0), (1, 5, 60), (1, 6, 62)]
+    with caplog.at_level(logging.WARNING):
+        took = [
+            inbox.take(
+                channel_of(type(message)).topic(PREFIX, subject_of(message, "n1")),
+                encode(message),
+                False,
+                at_s * NS_PER_S,
+            )
+            for incarnation, sequence, at_s in states
+            for message in (node_state("n1", incarnation, sequence), grandmaster("n1", incarnation, sequence))
+        ]
+
+    assert all(took)
+    assert [record.getMessage() for record in caplog.records] == [
+        "mqtt: n1 counts from below now: its clock or its store was put back"
+    ]
+
+
+def test_what_came_while_we_were_away_is_not_missed() -> None:
+    """A replayed message right after a reconnection is as old as before."""
+    inbox = Inbox(PREFIX, "me")
+    topic = NODE_STATE.topic(PREFIX, "n1")
+    inbox.take(topic, encode(node_state(incarnation=9)), False, 0)
+    inbox.reconnected(900 * NS_PER_S)
+
+    assert inbox.take(topic, encode(node_state(incarnation=8)), False, 901 * NS_PER_S) is None
+    assert inbox.outdated == 1
+
+
+@pytest.mark.parametrize("node", ["", "a b", "n1\n", "x" * 65])
+def test_who_publishes_has_a_name(node: str) -> None:
+    """It is remembered, and written into logs."""
+    payload = json.dumps(grandmaster("n1", 1, 1).model_dump() | {"node": node}).encode()
+
+    with pytest.raises(Malformed, match="node"):
+        decode(GRANDMASTER_STATE, "gm-a", payload)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"policy": "no_such()"},
+        {"policy": ""},
+        {"policy": "bsp" + " " * 94},
+        {"policy": "b\nsp"},
+        {"job_id": "train"},
+        {"uid": None},
+    ],
+    ids=str,
+)
+def test_a_request_that_makes_no_sense_is_refused(change: dict[str, str | None]) -> None:
+    """A hub puts into a plan what ranks understand, and nothing else."""
+    payload = json.dumps(policy_request().model_dump() | change).encode()
+
+    with pytest.raises(Malformed, match=next(iter(change))):
+        decode(POLICY_REQUEST, "n1", payload)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [{"policy": "x" * 97}, {"policy": "ü"}, {"policy_version": -1}, {"groups": [[-1]]}, {"groups": [[2**31]]}],
+    ids=str,
+)
+def test_a_plan_that_no_segment_holds_is_refused(plan: dict[str, object]) -> None:
+    """It would be in nobody's segment, or be another one there. A text that only a newer version understands is not for us to judge."""
+    fields = dict.fromkeys(("step", "sync_overhead", "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank",
+        "slow_rank", "alignment_ns", "alignment_growth_ppb"))  # fmt: skip
+    zero = dict.fromkeys(
+        ("attempt", "uid", "world_size", "published_realtime_ns", "steps_complete", "steps_incomplete"), 0
+    )
+    words = {
+        "node": "n1",
+        "incarnation": 1,
+        "sequence": 1,
+        "job_id": "0" * 16,
+        "job": "j",
+        "verdict": "",
+        "alignment_reason": "",
+    }
+    state = fields | zero | words | {"ranks": []}
+    newer = decode(JOB_STATE, "0" * 16, json.dumps(state | {"plan": {"policy": "of_tomorrow(x=1)"}}).encode())
+
+    assert isinstance(newer, JobState) and newer.plan.policy == "of_tomorrow(x=1)"
+    with pytest.raises(Malformed, match=f"plan.{next(iter(plan))}"):
+        decode(JOB_STATE, "0" * 16, json.dumps(state | {"plan": plan}).encode())
+
+
+@pytest.mark.parametrize("rows", [0, 501])
+def test_a_batch_of_history_has_a_size(rows: int) -> None:
+    """Not empty, and no more than a node may have on its way."""
+    content = history().model_dump()
+    payload = json.dumps(content | {"rows": content["rows"] * rows}).encode()
+
+    with pytest.raises(Malformed, match="rows"):
+        decode(HISTORY, "n1", payload)
+
+
+def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Poison on ever new topics fills neither the log nor the memory."""
+    inbox = Inbox(PREFIX, "me")
+    with caplog.at_level(logging.WARNING):
+        for number in range(2 * MAX_COMPLAINTS):
+            inbox.take(f"other/{number}", b"x", False, 0)
+
+    assert inbox.rejected == 2 * MAX_COMPLAINTS
+    assert len(caplog.records) == MAX_COMPLAINTS
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        node_state("me"), marks(1, "me"), grandmaster("me", 1, 1), cloud_event(node="me"), history(node="me"),
+        stored(of="n1", node="me"), stored(of="me", node="me"), hub_state("me"), policy_request(1, "me"),
+    ],
+)  # fmt: skip
+def test_our_own_message_is_passed_over(message: Message) -> None:
+    """A broker's copy of what we said ourselves is no news, and no poison."""
+    channel = channel_of(type(message))
+    inbox = Inbox(PREFIX, "me")
+
+    assert inbox.take(channel.topic(PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
+    assert (inbox.rejected, inbox.outdated) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        node_state("n2"),
+        marks(1, "n2"),
+        cloud_event(node="n2"),
+        history(node="n2"),
+        hub_state("n2"),
+        policy_request(1, "n2"),
+    ],
+)
+def test_a_node_speaks_for_itself_alone(message: Message) -> None:
+    """What names another node than its topic does is poison, on every channel."""
+    channel = channel_of(type(message))
+
+    with pytest.raises(Malformed, match="its node is not the topic's 'n1'"):
+        decode(channel, "n1", encode(message))
+
+
+@pytest.mark.parametrize("source", ["n1", "/cluster/node/", "/cluster/node/n1/x", "/other/n1", "/cluster/node/N1"])
+def test_an_event_of_a_foreign_source_is_refused(source: str) -> None:
+    """Only a node's path is a node."""
+    event = cloud_event().model_copy(update={"source": source})
+
+    with pytest.raises(Malformed):
+        decode(EVENT, "n1", encode(event))
+
+
+def test_a_confirmation_for_another_is_refused() -> None:
+    """What a hub has stored of n2 must not cut the outbox of n1."""
+    with pytest.raises(Malformed, match="its of is not the topic's 'n1'"):
+        decode(STORED, "n1", encode(stored(of="n2")))
+
+
+def test_only_what_is_addressed_is_not_for_all() -> None:
+    """10,000 nodes that each heard what a hub says to the others would be 100,000,000 messages a minute."""
+    patterns = {channel.name: channel.pattern(PREFIX, "n1") for channel in (*FOR_HUB, *FOR_NODE)}
+
+    assert patterns.pop("stored") == f"{PREFIX}/node/n1/stored"
+    assert all(pattern.split("/")[3] == "+" for pattern in patterns.values())
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
+def test_what_is_retained_ends(channel: Channel) -> None:
+    """Nobody clears the topics of a node that was taken away."""
+    assert not channel.retained or channel.expiry_s is not None
+
+
+def test_an_empty_message_clears() -> None:
+    """A cleared retained topic is no poison and no message."""
+    inbox = Inbox(PREFIX, "me")
+
+    assert inbox.take(JOB_STATE.topic(PREFIX, "0123456789abcdef"), b"", False, 0) is None
+    assert inbox.rejected == 0
+
+
+def test_marks_and_requests_are_not_retained() -> None:
+    """A replayed mark would be joined to the wrong step, and a replayed wish is nobody's any more."""
+    assert not MARKS.retained and not POLICY_REQUEST.retained

@@ -1,0 +1,301 @@
+"""A session with agents that say what they should not, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from snmp_scripted import DESCRIPTION, SYSTEM, TEXT, agent, pdu, session_with, texts, v2c, v2c_request
+
+from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
+from timesyncd.snmp import Community, Oid, Session, ber
+from timesyncd.snmp.endpoint import number_of
+from timesyncd.snmp.messages import Kind, Pdu
+
+COMMUNITY = Community("fifth-floor")
+TABLE: Oid = (1, 3, 6, 1, 2, 1, 2, 2, 1)
+END = b"\x82\x00"
+
+
+def responses(body: Callable[[Pdu], bytes]) -> Callable[[bytes], Iterable[bytes]]:
+    return lambda datagram: [v2c(body(v2c_request(datagram)))]
+
+
+def after(step: Callable[[Oid], Oid]) -> Callable[[bytes], Iterable[bytes]]:
+    """An agent whose next object after any is `step` of it, in one row for each column asked."""
+    return responses(
+        lambda request: pdu(Kind.RESPONSE, request.number, [(step(varbind.oid), TEXT) for varbind in request.varbinds])
+    )
+
+
+async def test_what_is_asked_for_comes() -> None:
+    """Scalars by their OID without the 0, with index (0,)."""
+    async with session_with(COMMUNITY, responses(texts)) as (session, _):
+        rows = await session.get([DESCRIPTION])
+
+    assert rows == {DESCRIPTION: {(0,): b"unit"}}
+
+
+@pytest.mark.parametrize("absent", [b"\x80\x00", b"\x81\x00"])
+async def test_what_the_agent_does_not_have_is_left_out(absent: bytes) -> None:
+    """noSuchObject and noSuchInstance are no faults."""
+    body = responses(lambda request: pdu(Kind.RESPONSE, request.number, [((*DESCRIPTION, 0), absent)]))
+    async with session_with(COMMUNITY, body) as (session, _):
+        rows = await session.get([DESCRIPTION])
+
+    assert rows == {}
+
+
+async def test_silence_names_what_it_may_be() -> None:
+    """v2c cannot tell a wrong community from a unit that is down, and says so."""
+    async with session_with(COMMUNITY, lambda _: []) as (session, _):
+        with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: no SNMP answer.*wrong community"):
+            await session.get([DESCRIPTION])
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "said"),
+    [
+        (lambda _: b"HTTP/1.1 400 Bad Request", Malformed, "no SNMP .*: 24 octets that begin 48 54 54 50"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number ^ 1, [])), Malformed, "fit no request"),
+        (lambda r: v2c(texts(r))[:-3], Malformed, "beyond the message"),
+        (lambda r: v2c(texts(r)) + b"\x00", Malformed, "1 octets too many after the message"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x04\x05unit")])), Malformed, "beyond"),
+        (lambda r: v2c(pdu(Kind.TRAP, r.number, [])), Malformed, "TRAP where a RESPONSE belongs"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [])), Malformed, "other objects"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*SYSTEM, 2, 0), TEXT)])), Malformed, "other objects"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x05\x00")])), Malformed, "no value at"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x47\x00")])), Malformed, "tag 0x47"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 99)), Malformed, "error status 99"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 1)), Refused, "tooBig"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 5, 1)), Refused, r"genErr for 1\.3\.6\.1\.2\.1\.1\.1\.0"),
+        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 16, 7)), Refused, "authorizationError$"),
+    ],
+)
+async def test_each_bad_answer_has_its_name(reply: Callable[[Pdu], bytes], error: type[SourceError], said: str) -> None:
+    """And the text begins with the device."""
+    async with session_with(COMMUNITY, lambda datagram: [reply(v2c_request(datagram))]) as (session, _):
+        with pytest.raises(error, match=said) as raised:
+            await session.get([DESCRIPTION])
+
+    assert str(raised.value).startswith("127.0.0.1:")
+
+
+async def test_an_answer_from_another_address_is_told() -> None:
+    """A unit with several addresses answers from the wrong one: the request fails, and the reason is named."""
+    asking: list[Session] = []
+
+    def answer(datagram: bytes) -> list[bytes]:
+        port = asking[0]._endpoint._socket.getsockname()[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as elsewhere:
+            elsewhere.sendto(v2c(texts(v2c_request(datagram))), ("127.0.0.1", port))
+        return []
+
+    async with session_with(COMMUNITY, answer) as (session, _):
+        asking.append(session)
+        with pytest.raises(Malformed, match=r"the answer from another address, 127\.0\.0\.1:\d+"):
+            await session.get([DESCRIPTION])
+
+
+async def test_a_strangers_datagrams_do_not_change_what_is_told() -> None:
+    """Only what the device itself sends is held against it."""
+    asking: list[Session] = []
+
+    def answer(_: bytes) -> list[bytes]:
+        port = asking[0]._endpoint._socket.getsockname()[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.sendto(b"HTTP/1.1 400 Bad Request", ("127.0.0.1", port))
+        return []
+
+    async with session_with(COMMUNITY, answer) as (session, _):
+        asking.append(session)
+        with pytest.raises(Unreachable, match="no SNMP answer"):
+            await session.get([DESCRIPTION])
+
+
+async def test_a_late_answer_to_another_request_does_not_spoil_this_one() -> None:
+    """What fits no request is remembered only for the text of a failure."""
+    async with session_with(
+        COMMUNITY, lambda d: [v2c(pdu(Kind.RESPONSE, 5, [])), b"\x30", v2c(texts(v2c_request(d)))]
+    ) as (session, _):
+        rows = await session.get([DESCRIPTION])
+
+    assert rows == {DESCRIPTION: {(0,): b"unit"}}
+
+
+async def test_an_answer_that_comes_twice() -> None:
+    """The network may double it: the second one is nothing."""
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with session_with(COMMUNITY, lambda d: [v2c(texts(v2c_request(d)))] * 3) as (session, _):
+        rows = [await session.get([DESCRIPTION]) for _ in range(3)]
+
+    assert rows == [{DESCRIPTION: {(0,): b"unit"}}] * 3
+    assert faults == []
+
+
+async def test_an_answer_that_is_too_big_is_asked_for_in_halves() -> None:
+    """Agents that send no more than 484 octets can be read too."""
+
+    def small(request: Pdu) -> bytes:
+        return texts(request) if len(request.varbinds) <= 2 else pdu(Kind.RESPONSE, request.number, [], 1)
+
+    scalars = [(*SYSTEM, arc) for arc in range(1, 8)]
+    async with session_with(COMMUNITY, responses(small)) as (session, _):
+        rows = await session.get(scalars)
+
+    assert list(rows) == scalars
+
+
+async def test_a_lost_datagram_is_sent_again() -> None:
+    """The same one, so that an answer to the first does as well."""
+    first = [True]
+
+    def answer(datagram: bytes) -> list[bytes]:
+        return [] if first and first.pop() else [v2c(texts(v2c_request(datagram)))]
+
+    async with agent(answer) as (port, heard):
+        session = await Session.open("127.0.0.1", port, COMMUNITY, 0.1, retries=1)
+        rows = await session.get([DESCRIPTION])
+        session.close()
+
+    assert rows == {DESCRIPTION: {(0,): b"unit"}}
+    assert len(heard) == 2
+    assert heard[0] == heard[1]
+
+
+async def test_an_agent_that_does_not_advance_is_cut_off() -> None:
+    """Whether it stands still or goes back, in a table, a subtree or a probe."""
+    async with session_with(COMMUNITY, after(lambda oid: oid)) as (session, _):
+        with pytest.raises(Malformed, match="does not advance"):
+            await session.walk([TABLE], 10)
+        with pytest.raises(Malformed, match="does not advance"):
+            await session.next_below([TABLE])
+        with pytest.raises(Malformed, match="does not advance"):
+            _ = [row async for row in session.walk_subtree(SYSTEM, 10)]
+
+
+async def test_an_endless_column_is_cut_at_the_cap() -> None:
+    """It has as many rows as allowed, and is told to be cut."""
+    async with session_with(COMMUNITY, after(lambda oid: (*oid, 1))) as (session, _):
+        rows, cut = await session.walk([TABLE], 5)
+
+    assert len(rows[TABLE]) == 5
+    assert cut == [TABLE]
+
+
+async def test_an_endless_subtree_ends_at_the_cap() -> None:
+    """However much an agent invents."""
+    async with session_with(COMMUNITY, after(lambda oid: (*oid, 1))) as (session, _):
+        recorded = [row async for row in session.walk_subtree(SYSTEM, 5)]
+
+    assert recorded == [((*SYSTEM, *[1] * depth), ber.OCTETS, b"unit") for depth in range(1, 6)]
+
+
+async def test_a_subtree_ends_at_the_cap_within_an_answer() -> None:
+    """No row more, though the agent sent it."""
+
+    def ten_rows(request: Pdu) -> bytes:
+        (asked,) = (varbind.oid for varbind in request.varbinds)
+        return pdu(Kind.RESPONSE, request.number, [((*asked, row), TEXT) for row in range(10)])
+
+    async with session_with(COMMUNITY, responses(ten_rows)) as (session, _):
+        recorded = [oid async for oid, _, _ in session.walk_subtree(SYSTEM, 5)]
+
+    assert recorded == [(*SYSTEM, row) for row in range(5)]
+
+
+async def test_an_empty_answer_to_getbulk() -> None:
+    """It is Malformed and not asked for again for ever."""
+    async with session_with(COMMUNITY, responses(lambda r: pdu(Kind.RESPONSE, r.number, []))) as (session, _):
+        with pytest.raises(Malformed, match="empty answer to GETBULK"):
+            await session.walk([TABLE], 10)
+
+
+async def test_what_comes_first_below_a_subtree() -> None:
+    """The object itself; None where the next one lies elsewhere, or is the end."""
+
+    def body(request: Pdu) -> bytes:
+        first, _, last = (varbind.oid for varbind in request.varbinds)
+        return pdu(Kind.RESPONSE, request.number, [((*first, 7), TEXT), ((1, 4), TEXT), (last, END)])
+
+    elsewhere: Oid = (1, 3, 7)
+    async with session_with(COMMUNITY, responses(body)) as (session, _):
+        with pytest.raises(Malformed, match="does not advance"):
+            await session.next_below([TABLE, (1, 4), SYSTEM])
+        below = await session.next_below([TABLE, elsewhere, SYSTEM])
+        has = await session.has_below([TABLE, elsewhere, SYSTEM])
+
+    assert below == {TABLE: (*TABLE, 7), elsewhere: None, SYSTEM: None}
+    assert has == {TABLE: True, elsewhere: False, SYSTEM: False}
+
+
+async def test_rows_of_several_columns_are_kept_apart() -> None:
+    """A column that ends early does not shift the others."""
+    lengths = {(*TABLE, 1): 3, (*TABLE, 2): 7}
+
+    def following(oid: Oid) -> tuple[Oid, bytes]:
+        column, row = oid[: len(TABLE) + 1], (*oid, 0)[len(TABLE) + 1]
+        return ((*column, row + 1), TEXT) if row < lengths[column] else ((*TABLE, 9, 1), TEXT)
+
+    def body(request: Pdu) -> bytes:
+        return pdu(Kind.RESPONSE, request.number, [following(varbind.oid) for varbind in request.varbinds])
+
+    async with session_with(COMMUNITY, responses(body)) as (session, _):
+        rows, cut = await session.walk(list(lengths), 100)
+
+    assert {column: len(found) for column, found in rows.items()} == lengths
+    assert cut == []
+
+
+async def test_a_datagram_that_cannot_be_sent() -> None:
+    """The machine's own reason is told."""
+    session = await Session.open("255.255.255.255", 161, COMMUNITY, 0.1)
+    try:
+        with pytest.raises(Unreachable, match=r"255\.255\.255\.255:161: cannot send: Permission denied"):
+            await session.get([DESCRIPTION])
+    finally:
+        session.close()
+
+
+async def test_a_host_that_has_no_address() -> None:
+    """It is unreachable, whatever is wrong with its name."""
+    with pytest.raises(Unreachable, match="161: "):
+        await Session.open("a" * 64 + ".invalid", 161, COMMUNITY, 0.1)
+
+
+async def test_sessions_share_one_socket() -> None:
+    """It is opened by the first and closed by the last."""
+    async with (
+        session_with(COMMUNITY, responses(texts)) as (one, _),
+        session_with(COMMUNITY, responses(texts)) as (two, _),
+    ):
+        shared = one._endpoint
+
+        assert two._endpoint is shared
+
+    assert shared._socket.fileno() == -1
+
+
+async def test_no_secret_is_shown() -> None:
+    """Neither by what holds it nor by what fails."""
+    async with session_with(COMMUNITY, lambda _: []) as (session, _):
+        with pytest.raises(Unreachable) as raised:
+            await session.get([DESCRIPTION])
+
+    assert "fifth-floor" not in str(raised.value) + repr(COMMUNITY) + repr(session)
+
+
+@given(st.binary(max_size=100) | st.integers(0, 9).map(lambda lost: v2c(pdu(2, 7, [(TABLE, TEXT)]))[:-lost]))
+def test_whatever_comes_to_the_socket(datagram: bytes) -> None:
+    """It has a number, or it is Malformed."""
+    try:
+        number = number_of(datagram)
+    except Malformed:
+        return
+
+    assert isinstance(number, int)

@@ -1,0 +1,385 @@
+"""The writer: what it is given is stored, and what it cannot store is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import Queue
+from threading import Event
+from typing import Any
+
+import pytest
+from postgresql import locked, place, rows_of, said_when_locked, settings_of
+from samples import HEALTHY, nth
+from unit_samples import EVERYTHING
+
+from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.errors import StoreError
+from timesyncd.feed import Observation
+from timesyncd.messages.node import AlarmEventMessage, FindingMessage
+from timesyncd.sample import NoSample, PortState, TimeErrorSeries
+from timesyncd.store import engine as store_engine
+from timesyncd.store import history, postgresql, retention, sqlite, writer
+from timesyncd.store.backlog import UNSTORABLE
+from timesyncd.store.place import Place
+from timesyncd.store.retention import Keeps
+from timesyncd.store.session import Session
+from timesyncd.store.writer import Store
+
+__all__ = ["place"]
+
+NS_PER_DAY = 86_400 * NS_PER_S
+
+FINDING = FindingMessage(
+    id="store-failing",
+    severity="warning",
+    subject="n1",
+    since_realtime_ns=1_699_999_999 * NS_PER_S,
+    until_realtime_ns=None,
+    evidence="disk full",
+    cause="?",
+    remedy="!",
+)
+
+
+NOW_NS = FakeClocks().real_ns
+
+
+def alarm_event(realtime_ns: int = NOW_NS) -> AlarmEventMessage:
+    return AlarmEventMessage(
+        node="n1", incarnation=1, sequence=1, name="gm", published_realtime_ns=realtime_ns, action="clear", id=None, index=0,
+        severity="clear", text="GNSS antenna open",
+    )  # fmt: skip
+
+
+def points(*of: tuple[int, int]) -> TimeErrorSeries:
+    """(ns since now, value) of each."""
+    return TimeErrorSeries("gm", "gnss-1", "te", tuple((NOW_NS + at, value) for at, value in of))
+
+
+class Bench:
+    """A store in a place of its own, with clocks that stand and the problems that it told."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.clocks = FakeClocks()
+        self.problems: Queue[str | None] = Queue()
+
+    @contextmanager
+    def running(self) -> Iterator[Store]:
+        store = Store(settings_of(self.place), self.clocks, self.problems.put)
+        store.start()
+        try:
+            yield store
+        finally:
+            store.stop()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return rows_of(self.place, sql)
+
+    def locked(self) -> AbstractContextManager[None]:
+        return locked(self.place, "clock_sample", "grandmaster_sample", "incarnation")
+
+    def put_now(self, store: Store) -> None:
+        """A sample of this moment."""
+        sample = replace(
+            HEALTHY,
+            as_of_ns=self.clocks.boot_ns,
+            real_minus_boot_ns=self.clocks.real_ns - self.clocks.boot_ns,
+        )
+        store.put(Observation(sample, None))
+
+
+@pytest.fixture
+def bench(place: Place) -> Bench:
+    return Bench(place)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that waits neither for a lock nor long before it tries again."""
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
+    monkeypatch.setattr(postgresql, "BUSY_S", 0.01)
+    monkeypatch.setattr(writer, "RETRY_S", 0.01)
+
+
+def test_what_is_put_is_stored_when_it_stops(bench: Bench) -> None:
+    """Everything handed over before stop() is in the file after it, in order."""
+    with bench.running() as store:
+        for index in range(10):
+            store.put(Observation(nth(index, offset_ns=index), None))
+
+    assert bench.rows("SELECT offset_ns FROM clock_sample ORDER BY id") == [(index,) for index in range(10)]
+    assert (store.stored, store.dropped, store.behind_s) == (11, 0, 0.0)
+
+
+def test_only_a_change_of_reason_is_an_event(bench: Bench) -> None:
+    """Samples begin, fail twice alike, fail otherwise, come again: four rows, however many polls."""
+    with bench.running() as store:
+        failed = NoSample("ptp", 7, "no answer", port_state=PortState.LISTENING)
+        for reading in (HEALTHY, HEALTHY, failed, failed, NoSample("ptp", 8, "restarted", restarted=True), HEALTHY):
+            store.put(Observation(reading, None))
+
+    assert bench.rows("SELECT source, reason, restarted, port_state FROM source_event ORDER BY id") == [
+        ("ptp", None, 0, None),
+        ("ptp", "no answer", 0, "LISTENING"),
+        ("ptp", "restarted", 1, None),
+        ("ptp", None, 0, None),
+    ]
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(3,)]
+
+
+def test_more_than_60_s_behind_is_a_gap(bench: Bench, hurried: None) -> None:
+    """While the file is locked the newest 60 s are kept; what is older is counted and becomes a row afterwards."""
+    with bench.running() as store:
+        store.next_incarnation("n1")
+        with bench.locked():
+            bench.put_now(store)
+            problem = bench.problems.get(timeout=60)
+            behind = []
+            for _ in range(3):
+                bench.clocks.advance(30 * NS_PER_S)
+                bench.put_now(store)
+                with pytest.raises(StoreError, match="lock"):
+                    store.next_incarnation("n1")
+                behind.append(store.behind_s)
+            dropped = store.dropped
+        over = bench.problems.get(timeout=60)
+
+    start_ns = FakeClocks().real_ns
+    assert (problem, over) == (said_when_locked(bench.place), None)
+    assert (behind, dropped) == ([30, 60, 60], 2)
+    assert bench.rows("SELECT source, realtime_ns, until_realtime_ns, rows_lost FROM gap") == [
+        ("ptp", start_ns, start_ns, 2)
+    ]
+    assert bench.rows("SELECT realtime_ns FROM clock_sample") == [
+        (start_ns + seconds * NS_PER_S,) for seconds in (30, 60, 90)
+    ]
+
+
+def test_a_problem_is_told_once(bench: Bench, hurried: None) -> None:
+    """However often it is tried again, a problem is told when it begins and when it is over."""
+    with bench.running() as store:
+        store.next_incarnation("n1")
+        with bench.locked():
+            bench.put_now(store)
+            told = [bench.problems.get(timeout=60)]
+            for _ in range(3):
+                with pytest.raises(StoreError, match="lock"):
+                    store.next_incarnation("n1")
+        told.append(bench.problems.get(timeout=60))
+
+    assert told == [said_when_locked(bench.place), None]
+    assert bench.problems.empty()
+
+
+def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
+    """The store starts without its file, says why, and answers what it can: an error."""
+    bench = Bench(Place(path=tmp_path))
+    with bench.running() as store, pytest.raises(StoreError, match="unable to open database file"):
+        store.next_incarnation("n1")
+
+    assert "unable to open database file" in str(bench.problems.get(timeout=60))
+
+
+def test_a_removed_file_is_made_anew(tmp_path: Path) -> None:
+    """Rows never go to a file that somebody has removed, where nobody finds them."""
+    path = tmp_path / "history.sqlite"
+    bench = Bench(Place(path=path))
+    with bench.running() as store:
+        store.next_incarnation("n1")
+        path.unlink()
+        bench.put_now(store)
+
+    assert bench.rows("SELECT count(*) FROM clock_sample") == [(1,)]
+
+
+def test_an_incarnation_is_above_every_earlier_one(bench: Bench) -> None:
+    """A node's number grows at each start, also when its clock was set back; nodes are apart."""
+    numbers = []
+    for node, step_ns in (("n1", 0), ("n1", -(10**18)), ("n1", 0), ("n2", 0)):
+        bench.clocks.step(step_ns)
+        with bench.running() as store:
+            numbers.append(store.next_incarnation(node))
+
+    assert numbers == [1_700_000_000, 1_700_000_001, 1_700_000_002, 700_000_000]
+
+
+def test_a_finding_put_again_replaces_itself(bench: Bench) -> None:
+    """Raised and ended is one row, in one batch or in two."""
+    until_ns = bench.clocks.real_ns
+    ended = FINDING.model_copy(update={"until_realtime_ns": until_ns})
+    with bench.running() as store:
+        store.put_finding(FINDING)
+        store.put_finding(ended)
+    with bench.running() as store:
+        store.put_finding(ended.model_copy(update={"until_realtime_ns": until_ns + 1}))
+
+    assert bench.rows("SELECT finding_id, subject, until_realtime_ns FROM finding") == [
+        ("store-failing", "n1", until_ns + 1)
+    ]
+
+
+def test_a_finding_keeps_its_chain(bench: Bench) -> None:
+    """What led to what is stored with it, in its order."""
+    with bench.running() as store:
+        store.put_finding(FINDING.model_copy(update={"chain": ["antenna open", "holdover"]}))
+
+    assert [json.loads(chain) for (chain,) in bench.rows("SELECT CAST(chain AS VARCHAR) FROM finding")] == [
+        ["antenna open", "holdover"]
+    ]
+
+
+def test_a_days_file_fills_holes_and_doubles_nothing(bench: Bench) -> None:
+    """A time error that is stored stays as it is; a series that comes again, or overlaps, adds what is missing alone."""
+    with bench.running() as store:
+        store.put(Observation(points((10, 1), (30, 3)), None))
+        store.next_incarnation("n1")
+        store.put(Observation(points((10, 99), (20, 2), (30, 3)), None))
+        store.put(Observation(replace(points((10, 4)), metric="cte"), None))
+
+    assert bench.rows(f"SELECT metric, realtime_ns - {NOW_NS}, value_ns FROM time_error ORDER BY 1, 2") == [
+        ("cte", 10, 4), ("te", 10, 1), ("te", 20, 2), ("te", 30, 3),
+    ]  # fmt: skip
+    assert bench.rows("SELECT count(*) FROM source_event") == [(0,)]
+
+
+def test_a_units_newest_time_errors_meet_those_of_its_file(bench: Bench) -> None:
+    """Polled again and again, and then read from the day's file, a point is one row."""
+    series = TimeErrorSeries("gm", "gnss-1", "te", ((1_700_000_000_000_000_000, 23),))
+    with bench.running() as store:
+        store.put(Observation(EVERYTHING, None))
+        store.put(Observation(replace(EVERYTHING, satellites=()), None))
+        store.put(Observation(series, None))
+
+    assert bench.rows("SELECT metric, value_ns FROM time_error ORDER BY id") == [("te", 23), ("cte", -4)]
+    assert bench.rows("SELECT whole FROM grandmaster_sample") == [(1,), (1,)]
+
+
+def test_lists_that_did_not_change_are_stored_once(bench: Bench) -> None:
+    """Between whole rows a unit's rows hold what is not slow."""
+    with bench.running() as store:
+        for phase_ns in range(3):
+            store.put(Observation(replace(EVERYTHING, phase_offset_ns=phase_ns), None))
+
+    assert bench.rows("SELECT phase_offset_ns, whole, satellites IS NULL FROM grandmaster_sample") == [
+        (0, 1, 0), (1, 0, 1), (2, 0, 1),
+    ]  # fmt: skip
+
+
+def test_while_rows_may_be_lost_each_is_whole(bench: Bench, hurried: None) -> None:
+    """While nothing can be stored no row leans on an earlier one, which may be among the lost."""
+    with bench.running() as store:
+        store.next_incarnation("n1")
+        with bench.locked():
+            for _ in range(3):
+                at_ns = bench.clocks.boot_ns
+                store.put(Observation(replace(EVERYTHING, boottime_ns=at_ns, time_errors=()), None))
+                bench.clocks.advance(50 * NS_PER_S)
+
+    assert bench.rows("SELECT whole FROM grandmaster_sample") == [(1,), (1,)]
+
+
+def test_an_alarm_event_is_stored(bench: Bench) -> None:
+    """What a unit reported by itself is a row under the unit's name."""
+    with bench.running() as store:
+        store.put_alarm_event(alarm_event())
+
+    assert bench.rows("SELECT source, realtime_ns, action, alarm_id, alarm_index, lost FROM alarm_event") == [
+        ("gm", NOW_NS, "clear", None, 0, 0)
+    ]
+
+
+def test_retention_covers_every_table_with_a_time(bench: Bench) -> None:
+    """Time errors and alarm events go with the samples; what is young enough stays."""
+    with bench.running() as store:
+        store.put(Observation(points((0, 1), (10, 2)), None))
+        store.put_alarm_event(alarm_event())
+    engine = store_engine.writer_engine(bench.place)
+    with engine.begin() as connection:
+        deleted = retention.delete_step(connection, NOW_NS + 5, Keeps(0, 0, 0))
+    engine.dispose()
+
+    assert deleted == 2
+    assert bench.rows("SELECT value_ns FROM time_error") == [(2,)]
+    assert bench.rows("SELECT count(*) FROM alarm_event") == [(0,)]
+
+
+def test_a_start_ends_what_stood(bench: Bench) -> None:
+    """A finding that stood when the daemon was killed does not stand for ever."""
+    with bench.running() as store:
+        store.put_finding(FINDING)
+    stood = bench.rows("SELECT until_realtime_ns FROM finding")
+    with bench.running():
+        pass
+
+    assert stood == [(None,)]
+    assert bench.rows("SELECT until_realtime_ns FROM finding") == [(bench.clocks.real_ns,)]
+
+
+def test_old_rows_go_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step deletes no more than its number of rows, the oldest first, over all sources, and none that is young enough."""
+    monkeypatch.setattr(retention, "STEP_ROWS", 4)
+    with bench.running() as store:
+        for source in ("a", "b"):
+            for index in range(5):
+                store.put(Observation(nth(index, source=source), None))
+    engine = store_engine.writer_engine(bench.place)
+    deleted, left = [], []
+    before_ns = nth(3).as_of_ns + HEALTHY.real_minus_boot_ns
+    for _ in range(3):
+        with engine.begin() as connection:
+            deleted.append(retention.delete_step(connection, before_ns, Keeps(0, 0, 0)))
+        left.append(bench.rows("SELECT source, count(*) FROM clock_sample GROUP BY source ORDER BY source"))
+    engine.dispose()
+
+    assert deleted == [4, 4, 0]
+    assert left == [[("a", 2), ("b", 4)], [("a", 2), ("b", 2)], [("a", 2), ("b", 2)]]
+
+
+def test_what_is_older_than_keep_days_goes_while_the_store_runs(bench: Bench) -> None:
+    """Eight days later the first start deletes it without being asked; an ended finding goes likewise."""
+    with bench.running() as store:
+        bench.put_now(store)
+        store.put_finding(FINDING.model_copy(update={"until_realtime_ns": bench.clocks.real_ns}))
+    bench.clocks.advance(8 * NS_PER_DAY)
+    with bench.running() as store:
+        bench.put_now(store)
+
+    assert bench.rows("SELECT realtime_ns FROM clock_sample") == [(bench.clocks.real_ns,)]
+    assert bench.rows("SELECT count(*) FROM finding") == [(0,)]
+
+
+def test_a_number_that_no_column_holds_costs_its_row_alone(bench: Bench) -> None:
+    """What was put before and after it is stored, its loss is a gap, and the store has no problem."""
+    store = Store(settings_of(bench.place), bench.clocks, bench.problems.put)
+    for number in (1, 2, 2**70, 3, 4, 2**71, 5):
+        store.put(Observation(points((number, 1)), None))
+    store.start()
+    store.stop()
+    found = history.time_errors(bench.place, "gm", 0, 2**62)
+
+    assert [row["realtime_ns"] - NOW_NS for row in found] == [1, 2, 3, 4, 5]
+    assert bench.rows("SELECT source, reason, sum(rows_lost) FROM gap GROUP BY 1, 2") == [("gm", UNSTORABLE, 2)]
+    assert (store.stored, store.dropped, bench.problems.empty()) == (5, 2, True)
+
+
+def test_a_stuck_thread_is_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that neither answers nor fails says nothing: how far the store is behind says it, also while no row waits."""
+    stuck, go_on = Event(), Event()
+
+    def hang(_: Session) -> bool:
+        stuck.set()
+        return not go_on.wait(30)
+
+    monkeypatch.setattr(Session, "roll_up", hang)
+    with bench.running() as store:
+        assert stuck.wait(30)
+        bench.clocks.advance(20 * NS_PER_S)
+        behind_s = store.behind_s
+        go_on.set()
+
+    assert (behind_s, store.behind_s) == (20, 0)

@@ -1,0 +1,219 @@
+"""What compressors are made of, without a group: what is chosen, how it lies in a payload, what is kept for later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from compression_lab import Chunk
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import tensor
+
+from timesyncd.training.compression.gathered import Elements, largest, norms_of
+from timesyncd.training.compression.gathered_part import packed, unpacked
+from timesyncd.training.compression.int8 import SHARING, Levels
+from timesyncd.training.compression.residuals import Residuals
+from timesyncd.training.policy.compression import PowerSGD, TopK, chosen
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(("elements", "ratio", "count"), [(100, 0.07, 7), (100, 0.071, 8), (5, 1.0, 5), (3, 1e-9, 1)])
+def test_the_count_is_the_written_ratio_rounded_up(elements: int, ratio: float, count: int) -> None:
+    """0.07 of 100 are 7, though 0.07 * 100 is more than 7 in binary; nothing is ever too few for one."""
+    assert chosen(elements, ratio) == count
+
+
+@pytest.mark.parametrize("ratio", [0.0, -0.1, 1.1, NAN])
+def test_a_ratio_is_a_share(ratio: float) -> None:
+    """What is none is refused, in one line that says what is."""
+    with pytest.raises(ValueError, match=r"ratio is .*: more than 0, at most 1"):
+        TopK(ratio)
+
+
+def test_a_rank_is_positive() -> None:
+    """A product of no columns says nothing."""
+    with pytest.raises(ValueError, match="rank is 0: 1 or more"):
+        PowerSGD(0)
+
+
+@given(
+    st.integers(0, 2**32), st.integers(1, 20_000), st.floats(1e-4, 1.0), st.sampled_from(["spread", "few", "one row"])
+)
+def test_the_largest_are_chosen(seed: int, elements: int, ratio: float, kind: str) -> None:
+    """Whatever the sample said, and with many equal ones: the magnitudes are those of a whole sort, and no place comes twice."""
+    values = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
+    if kind == "few":
+        values = values.round()
+    if kind == "one row":  # what is sampled is not like the rest
+        values[::61] *= 1e6
+    count = chosen(elements, ratio)
+    places = largest(values, count)
+
+    assert len(set(places.tolist())) == count
+    assert torch.equal(values[places].abs().sort().values, values.abs().sort().values[-count:])
+
+
+@pytest.mark.parametrize("wrong", [NAN, INF, -INF])
+@pytest.mark.parametrize("place", [0, 7_777])
+def test_what_is_not_finite_is_chosen_first(wrong: float, place: int) -> None:
+    """In the sample or not: a rank must not keep it to itself."""
+    values = torch.randn(10_000)
+    values[place] = wrong
+
+    assert place in largest(values, 3)
+
+
+@given(st.lists(st.integers(-100, 100), min_size=1, max_size=40), st.integers(0, 40))
+def test_a_payload_says_what_was_packed(numbers: list[int], more: int) -> None:
+    """Parts of any length and type, each aligned for its views."""
+    parts = [tensor(numbers, dtype=torch.int8), torch.rand(2, dtype=torch.float64), torch.rand(more).bfloat16()]
+    octets = packed(*parts)
+    found = unpacked(octets, *((len(part), part.dtype) for part in parts))
+
+    assert all(map(torch.equal, found, parts))
+    assert len(octets) % 8 == 0
+
+
+def test_elements_by_hand() -> None:
+    """The two largest of four: 3 and -4, of norms 25 and 30; they are added where they belong, or taken away."""
+    sent = Elements(tensor([1.0, 3.0, -4.0, 2.0]), 2, torch.float32)
+    total = torch.ones(4)
+    sent.add(total, sent.octets, 1)
+
+    assert total.tolist() == [1, 4, -3, 1]
+    assert norms_of([sent.octets]).tolist() == [[25, 30]]
+    sent.add(total, sent.octets, -1)
+    assert total.tolist() == [1, 1, 1, 1]
+    assert len(sent.octets) == 16 + 8 + 8
+
+
+def test_levels_by_hand() -> None:
+    """The largest magnitude is 127 of 127; what is not a multiple is rounded; a stretch of zeros is one."""
+    whole = tensor([254.0, -254.0, 3.1, 0.0])
+    sent, total = Levels(whole), torch.zeros(4)
+    sent.add(total, sent.octets, 1)
+
+    assert total.tolist() == [254, -254, 4, 0]
+    zeros, total = Levels(torch.zeros(3)), torch.ones(3)
+    zeros.add(total, zeros.octets, 1)
+    assert total.tolist() == [1, 1, 1]
+    assert zeros.finite([zeros.octets])
+
+
+@given(st.integers(0, 2**32), st.integers(1, 20_000))
+def test_levels_are_off_by_half_a_scale_at_most(seed: int, elements: int) -> None:
+    """Of the stretch, where each has its own: neighbours of a large one alone are coarse. An octet an element, and 4 for at most 4,096 of them."""
+    whole = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
+    whole[0] = 1e6
+    sent, total = Levels(whole), torch.zeros(elements)
+    sent.add(total, sent.octets, 1)
+    stretches = -(-elements // SHARING)
+    width = -(-elements // stretches)
+
+    for part, found in zip(torch.split(whole, width), torch.split(total, width), strict=True):
+        assert (part - found).abs().max() <= part.abs().max() / 127 * 0.501
+    assert len(sent.octets) <= elements + 5 * stretches + 16
+
+
+@pytest.mark.parametrize("wrong", [NAN, INF, -INF])
+def test_levels_of_what_is_not_finite(wrong: float) -> None:
+    """The stretch comes out not finite, and everybody sees it by its scale."""
+    whole = torch.ones(3 * SHARING)
+    whole[SHARING + 5] = wrong
+    sent, total = Levels(whole), torch.zeros(3 * SHARING)
+    sent.add(total, sent.octets, 1)
+
+    assert not sent.finite([sent.octets])
+    assert not total[SHARING : 2 * SHARING].isfinite().any()
+    assert total[2 * SHARING :].isfinite().all()
+
+
+def two() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(2, 2), torch.zeros(3)
+
+
+def test_residuals_follow_their_parameters() -> None:
+    """Other buckets, other order, one bucket of two: each parameter finds its own."""
+    first, second = two()
+    residuals = Residuals([first, second])
+    residuals.flat(Chunk([first], torch.zeros(4))).copy_(tensor([1.0, 2, 3, 4]))
+    residuals.flat(Chunk([second], torch.zeros(3))).copy_(tensor([5.0, 6, 7]))
+
+    together = residuals.flat(Chunk([second, first], torch.zeros(7)))
+    assert together.tolist() == [5, 6, 7, 1, 2, 3, 4]
+    together += 10
+    assert residuals.flat(Chunk([first], torch.zeros(4))).tolist() == [11, 12, 13, 14]
+    residuals.flat(Chunk([first], torch.zeros(4))).zero_()
+    assert residuals.flat(Chunk([first, second], torch.zeros(7))).tolist() == [0, 0, 0, 0, 15, 16, 17]
+
+
+@given(st.lists(st.permutations(range(5)), min_size=1, max_size=6), st.data())
+def test_residuals_survive_any_order_of_buckets(orders: list[list[int]], data: st.DataObject) -> None:
+    """Whatever buckets a step has, each parameter's residual is what was added to it."""
+    parameters = [torch.zeros(size) for size in (1, 2, 3, 4, 5)]
+    residuals, expected = Residuals(parameters), [0.0] * 5
+    for order in orders:
+        cut = data.draw(st.integers(0, 5))
+        for places in filter(None, (order[:cut], order[cut:])):
+            bucket = Chunk([parameters[place] for place in places], torch.zeros(sum(place + 1 for place in places)))
+            flat = residuals.flat(bucket)
+            assert flat.tolist() == [expected[place] for place in places for _ in range(place + 1)]
+            flat += torch.cat([torch.full((place + 1,), 2.0**place) for place in places])
+            for place in places:
+                expected[place] += 2.0**place
+
+
+def test_residuals_in_a_steady_state_are_not_copied() -> None:
+    """The same buckets have the same memory in each step."""
+    first, second = two()
+    residuals = Residuals([first, second])
+    buckets = [Chunk([first], torch.zeros(4)), Chunk([second], torch.zeros(3))]
+    flats = [residuals.flat(bucket) for bucket in buckets]
+
+    assert [residuals.flat(bucket) is flat for bucket, flat in zip(buckets, flats, strict=True)] == [True, True]
+
+
+def test_residuals_of_half_precision_are_wider() -> None:
+    """What half precision cannot hold would be lost else."""
+    (first, _) = two()
+    assert Residuals([first]).flat(Chunk([first], torch.zeros(4).bfloat16())).dtype == torch.float32
+    assert Residuals([first]).flat(Chunk([first], torch.zeros(4).double())).dtype == torch.float64
+
+
+def test_residuals_are_saved_and_loaded() -> None:
+    """By place, and apart from what is changed later."""
+    first, second = two()
+    residuals = Residuals([first, second])
+    bucket = Chunk([second, first], torch.zeros(7))
+    residuals.flat(bucket).copy_(torch.arange(7.0))
+    saved = residuals.state_dict()
+    residuals.flat(bucket).zero_()
+    other = Residuals([first, second])
+    other.load_state_dict(saved)
+    other.flat(bucket).add_(1)
+
+    assert {place: values.tolist() for place, values in saved.items()} == {"0": [3, 4, 5, 6], "1": [0, 1, 2]}
+    assert other.flat(bucket).tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("saved", [{"0": torch.zeros(5)}, {"7": torch.zeros(4)}])
+def test_residuals_of_another_network_are_refused(saved: dict[str, Any]) -> None:
+    """And what was there stays."""
+    (first, _) = two()
+    residuals = Residuals([first])
+    residuals.flat(Chunk([first], torch.zeros(4))).fill_(1)
+    with pytest.raises(ValueError, match=r"of parameter [07] was saved for another network: start without it"):
+        residuals.load_state_dict(saved)
+    assert residuals.flat(Chunk([first], torch.zeros(4))).tolist() == [1, 1, 1, 1]
+
+
+def test_a_bucket_of_unknown_parameters_is_refused() -> None:
+    """An equal one is not the same one; a part of one is not it."""
+    first, second = two()
+    with pytest.raises(ValueError, match="a parameter that its compressor was not given: give it all of them"):
+        Residuals([first]).flat(Chunk([second], torch.zeros(3)))
+    with pytest.raises(ValueError, match="not as large as its parameters: put whole parameters into buckets"):
+        Residuals([first]).flat(Chunk([first], torch.zeros(2)))

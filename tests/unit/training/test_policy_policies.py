@@ -1,0 +1,118 @@
+"""Policies that know their synchronizations beforehand: in which steps they are, step by step."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesyncd.training.policy.auto import Auto
+from timesyncd.training.policy.decision import Combine, Decision, Policy, Seen
+from timesyncd.training.policy.policies import BSP, QSR, Accumulate, FedAvg, LocalSGD, PostLocalSGD
+from timesyncd.training.policy.rows import Row
+from timesyncd.training.policy.schedule import Course
+from timesyncd.training.policy.stale import ASP, SSP
+from timesyncd.training.policy.text import Strategy
+
+
+def synced(
+    policy: Policy, steps: int, rates: dict[int, float] | None = None, per_epoch: int | None = None
+) -> list[int]:
+    """The steps that synchronize. `rates`: rank 0's learning rate from a step on."""
+    course, found, rate = Course(Strategy(policy), ranks=2, steps_per_epoch=per_epoch), [], None
+    for step in range(steps):
+        rate = (rates or {}).get(step, rate)
+        decision = course.decide([] if rate is None else [[Row(step, rate=rate), Row(step, rate=7.0)]])
+        if decision is Decision.SYNC:
+            found.append(step)
+        course.next_step(decision)
+    return found
+
+
+def test_bsp_synchronizes_each_step() -> None:
+    """So does the controller, as long as it knows nothing."""
+    assert synced(BSP(), 4) == synced(Auto(), 4) == [0, 1, 2, 3]
+
+
+def test_local_sgd_and_accumulation_have_a_rhythm() -> None:
+    """The last of each `h` or `k` steps; a delay changes no decision, only when its mean arrives."""
+    assert synced(LocalSGD(h=3), 10) == synced(LocalSGD(h=3, delay=2), 10) == synced(Accumulate(k=3), 10) == [2, 5, 8]
+    assert synced(LocalSGD(h=1), 3) == synced(Accumulate(k=1), 3) == [0, 1, 2]
+
+
+def test_post_local_sgd_begins_as_bsp() -> None:
+    """`start` steps that all synchronize, then every `h`-th, counted from the last of them."""
+    assert synced(PostLocalSGD(start=4, h=3), 14) == [0, 1, 2, 3, 6, 9, 12]
+    assert synced(PostLocalSGD(start=0, h=3), 7) == [2, 5]
+
+
+def test_fedavg_goes_by_fractions_of_an_epoch() -> None:
+    """A quarter of twelve steps is three; less than a step is one."""
+    assert synced(FedAvg(c=1, e=0.25), 10, per_epoch=12) == [2, 5, 8]
+    assert synced(FedAvg(c=1, e=0.01), 3, per_epoch=12) == [0, 1, 2]
+    with pytest.raises(ValueError, match="give steps_per_epoch"):
+        synced(FedAvg(c=1, e=0.25), 1)
+
+
+def test_fedavg_of_endless_epochs_never_averages() -> None:
+    """An infinite fraction is a number too."""
+    assert synced(FedAvg(c=1, e=float("inf")), 5, per_epoch=12) == []
+    assert synced(FedAvg(c=1, e=1e308), 5, per_epoch=12) == []
+
+
+@given(st.integers(1, 40), st.floats(0.01, 1), st.integers(0, 2_000))
+def test_fedavg_draws_its_part_of_the_ranks(ranks: int, c: float, rounds: int) -> None:
+    """They weigh alike, their weights are one together, and whoever asks again is told the same."""
+    weights = FedAvg(c=c, e=1).weights(ranks, rounds)
+    drawn = max(1, round(c * ranks))
+
+    if weights is None:
+        assert drawn == ranks
+        return
+    assert sorted(weights) == [0.0] * (ranks - drawn) + [1 / drawn] * drawn
+    assert weights == FedAvg(c=c, e=1).weights(ranks, rounds)
+
+
+def test_fedavg_draws_anew_each_time() -> None:
+    """In many rounds each rank takes part about as often as the others."""
+    weights = [FedAvg(c=0.5, e=1).weights(4, rounds) or () for rounds in range(400)]
+    for rank in range(4):
+        assert 160 <= sum(of_round[rank] > 0 for of_round in weights) <= 240
+
+
+def test_qsr_averages_less_often_the_smaller_the_learning_rate_is() -> None:
+    """H = max(h, floor((alpha / rate)^2)): (0.3 / 0.12)^2 is 6.25, and (0.3 / 0.2)^2 is less than twice 2."""
+    assert QSR(h=2, alpha=0.3).interval(1.0) == 2
+    assert QSR(h=2, alpha=0.3).interval(0.2) == 2
+    assert QSR(h=2, alpha=0.3).interval(0.12) == 6
+    assert QSR(h=2, alpha=0.5).interval(0.125) == 16
+    assert synced(QSR(h=2, alpha=0.5), 30, rates={0: 1.0, 6: 0.125}) == [1, 3, 5, 21]
+
+
+def test_qsr_s_learning_rate_may_be_any() -> None:
+    """A warm-up begins at 0: then `h` counts; a rate near 0 gives no endless number; an optimizer without one is a mistake."""
+    assert QSR(h=4, alpha=0.02).interval(0.0) == 4
+    assert QSR(h=4, alpha=0.02).interval(1e-300) == 2**32
+    with pytest.raises(ValueError, match="the optimizer has none"):
+        QSR(h=4, alpha=0.02).interval(None)
+
+
+def test_a_rank_waits_that_is_further_ahead_than_allowed() -> None:
+    """With s = 2 the third update ahead waits; without a bound none does."""
+    ahead = [SSP(s=2).decide(Seen(step=9, since=1, ranks=2, ahead=n)) for n in range(4)]
+    assert ahead == [Decision.SYNC] * 3 + [Decision.WAIT]
+    assert SSP(s=0).decide(Seen(step=9, since=1, ranks=2, ahead=1)) is Decision.WAIT
+    assert ASP().decide(Seen(step=9, since=1, ranks=2, ahead=99)) is Decision.SYNC
+
+
+def test_policies_say_what_they_combine() -> None:
+    """By it torch's side chooses what to do."""
+    said = [policy.combines for policy in (BSP(), Accumulate(2), LocalSGD(2), PostLocalSGD(1, 2), QSR(1, 1), SSP(1))]
+    assert said == [Combine.GRADIENTS, Combine.GATHERED, *[Combine.PARAMETERS] * 3, Combine.SERVER]
+
+
+def test_an_averaging_ends_before_the_next_one_begins() -> None:
+    """A delay of `h` steps or more is refused."""
+    assert LocalSGD(h=3, delay=2).delay == 2
+    with pytest.raises(ValueError, match="below h=3"):
+        LocalSGD(h=3, delay=3)

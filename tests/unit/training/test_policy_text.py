@@ -1,0 +1,152 @@
+"""Policies as text: what is written comes back, and what is not understood is said in one line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesyncd.training.policy.auto import Auto
+from timesyncd.training.policy.compression import Fp16, Int8, PowerSGD, TopK
+from timesyncd.training.policy.policies import BSP, QSR, Accumulate, FedAvg, LocalSGD, PostLocalSGD
+from timesyncd.training.policy.selsync import SelSync
+from timesyncd.training.policy.stale import ASP, SSP
+from timesyncd.training.policy.text import COMPRESSIONS, MAX_TEXT, POLICIES, Strategy, parse
+
+COUNT = st.integers(1, 10**6)
+SHARE = st.floats(0, 1, exclude_min=True)
+INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
+POSITIVE = st.floats(0, exclude_min=True, allow_nan=False)
+LOCAL = COUNT.flatmap(lambda h: st.builds(LocalSGD, st.just(h), st.integers(0, h - 1)))
+SMOOTHED = {"late": st.integers(0, 99), "aggregate": st.sampled_from(["parameters", "gradients"])}
+SELSYNC = st.one_of(
+    st.builds(SelSync, delta=st.floats(0, allow_nan=False), smoothing=st.none() | SHARE, **SMOOTHED),
+    st.builds(SelSync, quantile=INSIDE, smoothing=st.none() | SHARE, **SMOOTHED),
+)
+POLICY = st.one_of(
+    *[st.just(policy) for policy in (Auto(), BSP(), ASP())],
+    *[LOCAL, SELSYNC, st.builds(Accumulate, COUNT), st.builds(PostLocalSGD, st.integers(0, 10**6), COUNT)],
+    *[st.builds(FedAvg, SHARE, POSITIVE), st.builds(QSR, COUNT, POSITIVE), st.builds(SSP, st.integers(0, 10**6))],
+)
+COMPRESSION = st.one_of(
+    st.none(), st.just(Fp16()), st.just(Int8()), st.builds(PowerSGD, COUNT), st.builds(TopK, st.none() | SHARE)
+)
+
+
+@given(POLICY, COMPRESSION)
+def test_what_is_written_comes_back(policy: Any, compression: Any) -> None:
+    """Every policy with every compression, if it has room in a plan; else it is refused whole."""
+    strategy = Strategy(policy, compression)
+    if len(str(strategy)) <= MAX_TEXT:
+        assert parse(str(strategy)) == strategy
+    else:
+        with pytest.raises(ValueError, match="more than 96 octets"):
+            parse(str(strategy))
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("bsp", Strategy(BSP())),
+        (" bsp ( ) ", Strategy(BSP())),
+        ("accumulate(k=4)", Strategy(Accumulate(4))),
+        ("local_sgd( h = 8 ,delay=2 )+fp16", Strategy(LocalSGD(8, 2), Fp16())),
+        ("post_local_sgd(start=100, h=8)", Strategy(PostLocalSGD(100, 8))),
+        ("fedavg(e=.25, c=1)", Strategy(FedAvg(1.0, 0.25))),
+        ("qsr(h=4, alpha=2e-2) + int8", Strategy(QSR(4, 0.02), Int8())),
+        ("ssp(s=2)", Strategy(SSP(2))),
+        ("selsync(delta=0.3)", Strategy(SelSync(delta=0.3))),
+        ("selsync(quantile=0.94, late=2, aggregate=gradients)", Strategy(SelSync(None, 0.94, 2, "gradients"))),
+        ("selsync(quantile=0.9) + topk(ratio=0.01)", Strategy(SelSync(quantile=0.9), TopK(0.01))),
+        ("auto + powersgd(rank=2)", Strategy(Auto(), PowerSGD(2))),
+        ("bsp + topk", Strategy(BSP(), TopK())),
+    ],
+)
+def test_people_write_as_they_like(text: str, strategy: Strategy) -> None:
+    """Blanks and the order of arguments do not matter, and what is by default may be left out."""
+    assert parse(text) == strategy
+    assert parse(str(strategy)) == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "'' is none of auto, bsp, accumulate"),
+        ("bsb", "'bsb' is none of"),
+        ("BSP", "'BSP' is none of"),
+        ("bsp(", "is none of"),
+        ("bsp +", "'' is none of fp16, powersgd, topk, int8"),
+        ("bsp + zip", "'zip' is none of fp16"),
+        ("bsp + topk + int8", r"'topk \+ int8' is none of"),
+        ("fp16 + bsp", "'fp16' is none of auto, bsp"),
+        ("bsp(k=1)", "bsp, which takes nothing: 'k=1' is not understood"),
+        ("accumulate", r"accumulate\(k\): .*missing"),
+        ("accumulate(4)", "'4' is not understood"),
+        ("accumulate(k=)", "accumulate.*invalid literal"),
+        ("accumulate(k=4, k=5)", "'k=5' is not understood"),
+        ("accumulate(k=0)", "k=0: at least 1"),
+        ("local_sgd(h=2.5)", "invalid literal"),
+        ("local_sgd(h=3, delay=3)", "below h=3"),
+        ("local_sgd(h=3, delay=-1)", "delay=-1: at least 0"),
+        ("post_local_sgd(start=-1, h=3)", "start=-1: at least 0"),
+        ("fedavg(c=0, e=1)", "0 < c <= 1"),
+        ("fedavg(c=nan, e=1)", "0 < c <= 1"),
+        ("fedavg(c=1, e=nan)", "0 < c <= 1"),
+        ("qsr(h=1, alpha=nan)", "alpha=nan"),
+        ("ssp(s=-1)", "s=-1: at least 0"),
+        ("selsync", "one of delta and quantile"),
+        ("selsync(delta=1, quantile=.5)", "one of delta and quantile"),
+        ("selsync(delta=nan)", "delta=nan"),
+        ("selsync(delta=-0.1)", "delta=-0.1"),
+        ("selsync(quantile=1)", "quantile=1.0: within 0 and 1"),
+        ("selsync(quantile=0)", "quantile=0.0: within 0 and 1"),
+        ("selsync(delta=1, late=-1)", "late=-1: at least 0"),
+        ("selsync(delta=1, smoothing=0)", "smoothing=0.0"),
+        ("selsync(delta=1, aggregate=both)", "parameters or gradients"),
+        ("selsync(delta=1, aggregate=a\nb)", "parameters or gradients"),
+        ("bsp + topk(ratio=2)", "ratio is 2.0"),
+        ("bsp + powersgd(rank=0)", "rank is 0"),
+        ("bsp" + " " * 94, "more than 96 octets"),
+        ("é" * 49, "more than 96 octets"),
+    ],
+)
+def test_what_is_not_understood_is_said_in_one_line(text: str, said: str) -> None:
+    """It names the part that is wrong, and what there is."""
+    with pytest.raises(ValueError, match=said) as raised:
+        parse(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_policy_has_room_in_a_plan_as_it_is_written_back() -> None:
+    """What is short only by its missing blanks and zeros is refused before it is told to anybody."""
+    text = "selsync(quantile=.12345678901,late=100000,aggregate=gradients,smoothing=.123456789)+topk(ratio=.012)"
+    short = text.replace("01,late", ",late").replace("6789)", ")")
+    assert len(short) <= MAX_TEXT
+    with pytest.raises(ValueError, match="more than 96 octets"):
+        parse(short)
+
+
+@given(
+    st.text(max_size=60)
+    | st.from_regex(r"[a-z_]{2,9}\([a-z]{1,8}=[0-9.e+\-a-z]{0,9}(, ?[a-z]{1,9}=.{0,6})?\)( \+ .*)?")
+)
+def test_any_text_is_a_policy_or_a_value_error(text: str) -> None:
+    """Nothing else comes out of it, whatever stands in a plan."""
+    try:
+        strategy = parse(text)
+    except ValueError as error:
+        assert re.search("policy|octets|utf-8", str(error))
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert parse(str(strategy)) == strategy
+
+
+def test_every_name_is_a_policy_or_a_compression() -> None:
+    """A name stands for one thing."""
+    assert not POLICIES.keys() & COMPRESSIONS.keys()
+    assert {kind.__name__ for kind in POLICIES.values()} == {
+        *("Auto", "BSP", "Accumulate", "LocalSGD", "PostLocalSGD", "FedAvg", "QSR", "SSP", "ASP", "SelSync")
+    }

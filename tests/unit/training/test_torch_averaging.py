@@ -1,0 +1,200 @@
+"""Averages of parameters without another process: chunks, differences, delays, and what is made one between replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from timesyncd.training.torch.averaging import Averaging, chunked, gradient
+from timesyncd.training.torch.exchange import replica_hash, state_tensors
+
+
+class Sender:
+    """Stands for a group: the mean with another rank, whose buckets are `other` everywhere. Nothing arrives before it is waited for."""
+
+    def __init__(self, other: float = 0) -> None:
+        self.other = other
+        self.sent_bytes = 0
+        self.sent: list[torch.Tensor] = []
+
+    def hook(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        self.sent.append(bucket.buffer().clone())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer().add_(self.other).div_(2))
+        return future
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def of(*values: float) -> list[torch.Tensor]:
+    return [torch.tensor([value, value], dtype=torch.float32) for value in values]
+
+
+def numbers(tensors: Sequence[torch.Tensor]) -> list[float]:
+    return [float(tensor[0]) for tensor in tensors]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=20), st.integers(1, 300))
+def test_chunks_hold_every_tensor_once(sizes: list[tuple[int, bool]], chunk_bytes: int) -> None:
+    """In their order within a type, none larger than allowed but a tensor that is larger itself, and the last one says so."""
+    tensors = [torch.zeros(size, dtype=torch.float64 if wide else torch.float32) for size, wide in sizes]
+    chunks = chunked(tensors, chunk_bytes=chunk_bytes)
+
+    assert sorted(id(t) for chunk in chunks for t in chunk.parameters()) == sorted(map(id, tensors))
+    for dtype in (torch.float32, torch.float64):
+        held = [id(t) for chunk in chunks for t in chunk.parameters() if t.dtype is dtype]
+        assert held == [id(t) for t in tensors if t.dtype is dtype]
+    assert [chunk.index() for chunk in chunks] == list(range(len(chunks)))
+    assert [chunk.is_last() for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert all(chunk.buffer().nbytes <= chunk_bytes or len(chunk.parameters()) == 1 for chunk in chunks)
+
+
+def test_a_chunk_is_as_a_bucket_to_a_hook() -> None:
+    """What is in its buffer is in its gradients too, each in its parameter's shape; a parameter of many strides as well."""
+    tensors = [torch.arange(6.0).view(2, 3).t(), torch.ones(4)]
+    (chunk,) = chunked(tensors)
+    chunk.fill()
+    assert [g.shape for g in chunk.gradients()] == [(3, 2), (4,)]
+    assert torch.equal(chunk.gradients()[0], tensors[0])
+    chunk.set_buffer(chunk.buffer() * 2)
+    assert torch.equal(chunk.gradients()[1], torch.full((4,), 2.0))
+    chunk.give_back(chunk.buffer())
+    assert torch.equal(tensors[0], torch.arange(6.0).view(2, 3).t() * 2)
+
+
+def test_the_mean_takes_the_tensors_place() -> None:
+    """2 and 4 with a rank that has 6 are 4 and 5; of a scaled rank three times as much is sent."""
+    tensors, sender = of(2, 4), Sender(6)
+    averaging = Averaging(tensors, sender)
+    averaging.average()
+    assert numbers(tensors) == [4, 5]
+    averaging.average(scale=3)
+    assert numbers(tensors) == [9, 10.5]
+
+
+def test_a_mean_that_comes_late_is_added_to_what_was_done_meanwhile() -> None:
+    """2 with 6 is 4: it comes when 2 has become 12, which is 14 then."""
+    tensors = of(2)
+    averaging = Averaging(tensors, Sender(6))
+    averaging.begin()
+    tensors[0] += 10
+    assert averaging.pending and numbers(tensors) == [12]
+    averaging.finish()
+    assert not averaging.pending and numbers(tensors) == [14]
+    averaging.finish()
+    assert numbers(tensors) == [14]
+
+
+def test_one_averaging_ends_before_the_next_begins() -> None:
+    """Else the buffer of the first would be filled anew on its way."""
+    averaging = Averaging(of(2), Sender())
+    averaging.begin()
+    with pytest.raises(RuntimeError, match="not finished"):
+        averaging.begin()
+
+
+def test_differences_are_counted_from_the_last_mean() -> None:
+    """From 10 to 14 is 4, and the other rank's 2: 13; then 3 more, and 2, are 2.5."""
+    tensors, sender = of(10), Sender(2)
+    averaging = Averaging(tensors, sender, differences=True)
+    for moved in (4, 3):
+        tensors[0] += moved
+        averaging.average()
+    assert numbers(sender.sent) == [4, 3]
+    assert numbers(tensors) == [15.5]
+
+
+def test_differences_may_come_late_as_well() -> None:
+    """10 becomes 14: the mean of 4 and 2 is 3, so the common place is 13, and 100 made meanwhile stay."""
+    tensors, sender = of(10), Sender(2)
+    averaging = Averaging(tensors, sender, differences=True)
+    tensors[0] += 4
+    averaging.begin()
+    tensors[0] += 100
+    averaging.finish()
+    assert numbers(tensors) == [113]
+    averaging.average()
+    assert numbers(sender.sent) == [4, 100]
+
+
+@pytest.mark.parametrize("differences", [False, True])
+def test_an_averaging_resumes_with_what_is_on_its_way(differences: bool) -> None:
+    """Saved between its begin and its end, and loaded by another one on tensors that were restored."""
+    ends = []
+    for restarted in (False, True):
+        tensors = of(10, 20)
+        averaging = Averaging(tensors, Sender(2), differences)
+        tensors[0] += 4
+        averaging.begin()
+        tensors[1] += 7
+        if restarted:
+            state = averaging.state_dict()
+            averaging = Averaging(tensors, Sender(2), differences)
+            averaging.load_state_dict(state)
+            assert averaging.pending
+        averaging.finish()
+        averaging.average()
+        ends.append(numbers(tensors))
+    assert ends[0] == ends[1]
+
+
+def test_a_state_of_another_kind_is_refused() -> None:
+    """One with differences is no use to one without."""
+    with pytest.raises(ValueError, match="another compression"):
+        Averaging(of(1), Sender()).load_state_dict(Averaging(of(1), Sender(), differences=True).state_dict())
+
+
+def test_gradients_are_averaged_where_they_are_wanted() -> None:
+    """A parameter without one takes part with zeros; the parameters stay as they are."""
+    parameters = [nn.Parameter(value) for value in of(1, 1)]
+    parameters[0].grad = torch.full((2,), 8.0)
+    Averaging(parameters, Sender(2), select=gradient).average()
+    assert [p.grad.tolist() for p in parameters if p.grad is not None] == [[5, 5], [1, 1]]
+    assert numbers([p.detach() for p in parameters]) == [1, 1]
+
+
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40), st.data())
+def test_a_hash_sees_every_bit(values: list[float], data: st.DataObject) -> None:
+    """Whichever bit of whichever number differs; the same bits have the same hash, wherever they lie."""
+    tensor, other = torch.tensor(values), torch.tensor(values)
+    assert 0 <= replica_hash([tensor]) == replica_hash([other.clone()]) < 2**61
+    place, bit = data.draw(st.integers(0, len(values) - 1)), data.draw(st.integers(0, 31))
+    other.view(torch.int32)[place] ^= torch.tensor(1 << bit, dtype=torch.int64).to(torch.int32)
+    assert replica_hash([tensor]) != replica_hash([other])
+
+
+def test_a_hash_sees_the_order() -> None:
+    """Of numbers and of tensors; halves of odd length and tensors of other strides have one too."""
+    assert replica_hash(of(1, 2)) != replica_hash(of(2, 1))
+    assert replica_hash([torch.tensor([1.0, 2.0])]) != replica_hash([torch.tensor([2.0, 1.0])])
+    assert replica_hash([torch.ones(3, dtype=torch.half)]) != replica_hash([torch.zeros(3, dtype=torch.half)])
+    square = torch.arange(4.0).view(2, 2)
+    assert replica_hash([square.t()]) == replica_hash([square.t().contiguous()]) != replica_hash([square])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "shapes"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), []),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), [(1, 3), (1,), ()]),
+        (lambda p: torch.optim.AdamW(p, lr=0.1), [(1, 3)] * 2 + [(1,)] * 2 + [()] * 2),
+    ],
+)
+def test_what_an_optimizer_remembers_of_each_parameter(optimizer: Any, shapes: list[tuple[int, ...]]) -> None:
+    """Of one number too, as of a bias of one output; not the count of steps, which is the same on all ranks."""
+    module = nn.Linear(3, 1)
+    module.scale = nn.Parameter(torch.tensor(2.0))
+    its = optimizer(module.parameters())
+    (module(torch.ones(2, 3)) * module.scale).sum().backward()
+    its.step()
+    assert sorted(tuple(t.shape) for t in state_tensors(its)) == sorted(shapes)

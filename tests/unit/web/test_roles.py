@@ -1,0 +1,250 @@
+"""Who may ask for what: tokens, sessions, certificates, and what happens to those who guess."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.errors import ConfigError
+from timesyncd.sections import Role, Secret, Token, Web
+from timesyncd.web import auth as module
+from timesyncd.web.auth import MINUTE_NS, Access, Denial, Failures, Grant, Sessions, Shown, network_of, notes
+
+SECRETS = {
+    "slurm": "of-the-prolog-0123456789",
+    "prometheus": "of-the-scraper-0123456789",
+    "ops": "of-an-operator-0123456789",
+}
+ROLES: dict[str, Role] = {"slurm": "job", "prometheus": "reader", "ops": "admin"}
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Web:
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(f"TOKEN_{name}", secret)
+    tokens = [Token(name=name, role=role, secret=Secret(env=f"TOKEN_{name}")) for name, role in ROLES.items()]
+    return Web(host="192.0.2.1", token=tokens)
+
+
+@pytest.fixture
+def access(settings: Web) -> Access:
+    return Access(settings)
+
+
+def bearer(secret: str, address: str = "192.0.2.9") -> Shown:
+    return Shown(address, f"Bearer {secret}")
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_token_gives_its_role(access: Access, name: str) -> None:
+    """Each secret is its own token's."""
+    assert access.judge(bearer(SECRETS[name]), 0) == Grant(name, ROLES[name])
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", "Basic b2Y6YW4=", "Bearer of-the-prolog-012345678", "Bearer of-the-prolog-0123456789x",
+     "Bearer OF-THE-PROLOG-0123456789", "Bearer \udcff"],
+)  # fmt: skip
+def test_whatever_else_is_shown_is_refused_and_counted(access: Access, authorization: str) -> None:
+    """401, and a failure of that address; the answer does not say what was shown."""
+    judged = access.judge(Shown("192.0.2.9", authorization), 0)
+
+    assert judged == Denial(401, "these credentials are not known")
+    assert access.failures.total == 1
+
+
+def test_nothing_shown_is_no_guess(access: Access) -> None:
+    """Who asks without credentials is told how to show them, and not counted."""
+    judged = access.judge(Shown("192.0.2.9"), 0)
+
+    assert isinstance(judged, Denial) and judged.status == 401
+    assert access.failures.total == 0
+
+
+def test_roles_reach_downwards() -> None:
+    """job < reader < admin."""
+    order: list[Role] = ["job", "reader", "admin"]
+    reached = {has: [needed for needed in order if Grant("x", has).covers(needed)] for has in order}
+
+    assert reached == {"job": ["job"], "reader": ["job", "reader"], "admin": ["job", "reader", "admin"]}
+
+
+def test_on_loopback_without_tokens_everybody_reads() -> None:
+    """This machine's own users; with a token, or with a certificate authority, they too must show something."""
+    certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
+    guarded = Access(Web.model_validate(certificates))
+
+    assert Access(Web()).judge(Shown("127.0.0.1"), 0) == Grant("whoever is on this machine", "reader")
+    assert isinstance(guarded.judge(Shown("127.0.0.1"), 0), Denial)
+
+
+def test_loopback_with_tokens_is_guarded(settings: Web) -> None:
+    """A proxy before it may let in the whole world."""
+    access = Access(settings.model_copy(update={"host": "127.0.0.1"}))
+
+    assert isinstance(access.judge(Shown("127.0.0.1"), 0), Denial)
+
+
+def test_a_certificate_gives_the_configured_role(settings: Web) -> None:
+    """It was verified before; a token that is shown with it goes first, be it wrong."""
+    access = Access(settings.model_copy(update={"client_role": "job"}))
+    with_both = Shown("192.0.2.9", "Bearer wrong", certificate="node-a")
+
+    assert access.judge(Shown("192.0.2.9", certificate="node-a"), 0) == Grant("node-a", "job")
+    assert isinstance(access.judge(with_both, 0), Denial)
+
+
+def test_a_short_secret_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty file would let everybody in; the error shows no secret."""
+    monkeypatch.setenv("TOKEN_short", "hunter2")
+
+    with pytest.raises(ConfigError, match=r"web.token\[0\].secret: of x: shorter than 16 characters") as caught:
+        Access(Web(token=[Token(name="x", secret=Secret(env="TOKEN_short"))]))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_spaces_around_a_secret_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of Windows, or with a space at its end, holds the token that a request shows without them."""
+    monkeypatch.setenv("TOKEN_x", " of-the-prolog-0123456789 \r\n")
+    access = Access(Web(token=[Token(name="x", secret=Secret(env="TOKEN_x"))]))
+
+    assert access.judge(bearer("of-the-prolog-0123456789"), 0) == Grant("x", "reader")
+
+
+def test_a_secret_of_spaces_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many."""
+    monkeypatch.setenv("TOKEN_x", " " * 40)
+
+    with pytest.raises(ConfigError, match="shorter than 16 characters"):
+        Access(Web(token=[Token(name="x", secret=Secret(env="TOKEN_x"))]))
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "error"),
+    [
+        ("y", "slurm", r"web.token\[1\].secret: of y: it is that of slurm too"),
+        ("slurm", "ops", r"web.token\[1\].name = 'slurm': another token is called so"),
+    ],
+)
+def test_no_two_tokens_share(settings: Web, name: str, of: str, error: str) -> None:
+    """A secret that two have would give one of their roles, whichever; of one name nobody could tell who was refused."""
+    first = settings.token[0]
+    second = Token(name=name, role="admin", secret=Secret(env=f"TOKEN_{of}"))
+
+    with pytest.raises(ConfigError, match=error) as caught:
+        Access(Web(token=[first, second]))
+    assert not any(secret in str(caught.value) for secret in SECRETS.values())
+
+
+def test_no_secret_is_kept(access: Access) -> None:
+    """What the daemon holds in memory, and would show in a trace, is digests."""
+    held = repr(vars(access)) + repr(vars(access._keys))
+
+    assert not any(secret in held for secret in SECRETS.values())
+
+
+def test_who_guesses_ten_times_waits(access: Access) -> None:
+    """Then even the right one is refused, with when to come again; another address goes on, and a minute later so does this one."""
+    for n in range(10):
+        access.judge(bearer(f"guess-{n}"), n * NS_PER_S)
+    right = SECRETS["ops"]
+    refused, elsewhere = (
+        access.judge(bearer(right), 10 * NS_PER_S),
+        access.judge(bearer(right, "192.0.2.10"), 10 * NS_PER_S),
+    )
+    later = access.judge(bearer(right), MINUTE_NS)
+
+    assert refused == Denial(429, "too many wrong credentials from this address: again in 50 s", 50)
+    assert (elsewhere, later) == (Grant("ops", "admin"), Grant("ops", "admin"))
+    assert access.failures.total == 10
+
+
+def test_success_does_not_undo_guesses(access: Access) -> None:
+    """Who has a token of his own could else guess for ever."""
+    for n in range(10):
+        access.judge(bearer(f"guess-{n}"), n)
+        access.judge(bearer(SECRETS["slurm"]), n)
+
+    assert access.judge(bearer(SECRETS["slurm"]), 10) == Denial(
+        429, "too many wrong credentials from this address: again in 60 s", 60
+    )
+
+
+def test_guesses_need_bounded_memory() -> None:
+    """Beyond a thousand addresses all others share one count, which is limited too."""
+    failures = Failures()
+    for n in range(module.MOST_ADDRESSES + 20):
+        failures.note(f"10.0.{n // 256}.{n % 256}", n)
+
+    assert len(failures._counts) == module.MOST_ADDRESSES + 1
+    assert failures.wait_s("198.51.100.1", 5_000) == 60
+    assert failures.wait_s("10.0.0.1", 5_000) is None
+    assert failures.wait_s("198.51.100.1", 2 * MINUTE_NS) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", "unknown"),
+    ],
+)
+def test_of_ipv6_a_network_counts_as_one(address: str, network: str) -> None:
+    """Whoever has one address of it has all 2^64."""
+    assert network_of(address) == network
+
+
+def test_a_session_ends() -> None:
+    """After twelve hours, or when it is closed; an id that was never given is none."""
+    sessions, grant = Sessions(), Grant("ops", "admin")
+    one, other = sessions.open(grant, 0), sessions.open(grant, 0)
+    sessions.close(other)
+
+    assert sessions.find(one, module.SESSION_NS - 1) == grant
+    assert sessions.find(one, module.SESSION_NS) is None
+    assert (sessions.find(other, 1), sessions.find("", 1)) == (None, None)
+
+
+def test_sessions_are_bounded() -> None:
+    """The oldest of the same token goes, and of no other one."""
+    sessions, ops, screen = Sessions(), Grant("ops", "admin"), Grant("screen", "reader")
+    other = sessions.open(ops, 0)
+    ids = [sessions.open(screen, 0) for _ in range(module.MOST_SESSIONS + 1)]
+
+    assert [sessions.find(id, 1) for id in (ids[0], ids[1], ids[-1])] == [None, screen, screen]
+    assert sessions.find(other, 1) == ops
+
+
+def test_where_nothing_guards_nothing_is_judged() -> None:
+    """A token or a session that is meant for another daemon takes nobody out of this machine's own, and is no guess."""
+    access = Access(Web())
+    shown = Shown("127.0.0.1", authorization="Bearer of-another-daemon-0123", session="of another")
+    judged = [access.judge(shown, n) for n in range(20)]
+
+    assert judged == [Grant("whoever is on this machine", "reader")] * 20
+    assert access.failures.total == 0
+
+
+def test_a_page_that_nobody_can_see_is_noted(settings: Web) -> None:
+    """Where every token, and every certificate, has the role job; a reader among them is enough."""
+    prolog = settings.model_copy(update={"host": "127.0.0.1", "token": settings.token[:1]})
+    certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
+
+    assert [note.split(":")[0] for note in notes(prolog)] == [
+        "nobody can see the page, the metrics or timesyncd status"
+    ]
+    assert len(notes(prolog.model_copy(update=certificates | {"client_role": "job"}))) == 1
+    assert notes(prolog.model_copy(update=certificates)) == []
+    assert notes(settings.model_copy(update={"host": "127.0.0.1"})) == []
+
+
+def test_tokens_in_clear_are_noted(settings: Web) -> None:
+    """On the network without TLS; not on loopback."""
+    assert len(notes(settings)) == 1
+    assert notes(settings.model_copy(update={"host": "::1"})) == notes(Web()) == []

@@ -1,0 +1,361 @@
+"""What a viewer of the events is sent: the state, the changes, what it lost, and what it missed while it was away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from fake_view import FakeView, as_json
+
+from timesyncd import sections
+from timesyncd.messages.node import AlarmEventMessage
+from timesyncd.web import stream as module
+from timesyncd.web.app import Server, serve
+from timesyncd.web.events import Event
+from timesyncd.web.routes import BadQuery, StreamQuery
+from timesyncd.web.stream import Chosen, Stream, frames
+
+
+@pytest.fixture
+def view() -> FakeView:
+    return FakeView()
+
+
+@pytest.fixture
+async def stream(view: FakeView) -> AsyncIterator[Stream]:
+    stream = Stream(view)
+    yield stream
+    stream.close()
+
+
+def parse(frame: bytes) -> list[tuple[str, Any]]:
+    """The events of a piece of a stream: kind and data; comments and fields of the stream itself left out."""
+    found = []
+    for block in frame.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
+        if "event" in fields:
+            found.append((fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def last_id(frame: bytes) -> str:
+    return [line for line in frame.decode().splitlines() if line.startswith("id: ")][-1].removeprefix("id: ")
+
+
+def node_event(view: FakeView, sequence: int, node: str = "trainer-01") -> Event:
+    return Event("node", view.node().model_copy(update={"sequence": sequence, "node": node}))
+
+
+EVERYTHING = Chosen()
+
+
+class Heard:
+    """One viewer's connection."""
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+
+    async def next(self) -> bytes:
+        frame = await anext(self._told)
+        assert isinstance(frame, bytes)
+        return frame
+
+
+@asynccontextmanager
+async def viewer(
+    stream: Stream, chosen: Chosen = EVERYTHING, last: str | None = None, heartbeat_s: float = 15.0
+) -> AsyncIterator[Heard]:
+    entered = stream.enter(chosen, last)
+    async with asyncio.timeout(60), aclosing(frames(stream, entered, heartbeat_s)) as told:
+        yield Heard(told)
+    stream.leave(entered)
+
+
+def sequences(frame: bytes) -> list[int]:
+    return [data["sequence"] for kind, data in parse(frame) if kind == "node"]
+
+
+async def test_a_viewer_first_gets_everything_as_it_stands(stream: Stream, view: FakeView) -> None:
+    """The first events are to forget all, the own node, the other nodes, grandmasters, jobs, findings and hubs."""
+    async with viewer(stream) as heard:
+        first = parse(await heard.next())
+
+    messages = [*view.states, *view.grandmasters(), *view.jobs(), *view.findings(), *view.hubs()]
+    assert [kind for kind, _ in first] == ["reset", "node", "node", "grandmaster", "job", "finding", "hub"]
+    assert [data for _, data in first[1:]] == [as_json(message) for message in messages]
+
+
+async def test_then_what_changes(stream: Stream, view: FakeView) -> None:
+    """A published event reaches the viewer under the next id, without a wait between the state and the changes."""
+    async with viewer(stream) as heard:
+        opening = await heard.next()
+        view.events.publish(node_event(view, 1))
+        view.events.publish(node_event(view, 2))
+        later = [await heard.next() for _ in range(2)]
+
+    [before, first, second] = [int(last_id(frame).partition("-")[2]) for frame in (opening, *later)]
+    assert [sequences(frame) for frame in later] == [[1], [2]]
+    assert (first, second) == (before + 1, before + 2)
+
+
+async def test_the_state_has_no_id_before_its_end(stream: Stream) -> None:
+    """A viewer that is cut off amid the state must not be taken for one that has it all."""
+    async with viewer(stream) as heard:
+        opening = await heard.next()
+
+    assert opening.count(b"id: ") == 1
+    assert opening.rstrip().rsplit(b"\n", 1)[-1].startswith(b"id: ")
+
+
+async def test_who_comes_back_gets_what_it_missed(stream: Stream, view: FakeView) -> None:
+    """With the id of the last event heard, what came since, and nothing before; no reset."""
+    async with viewer(stream) as heard:
+        await heard.next()
+        view.events.publish(node_event(view, 1))
+        last = last_id(await heard.next())
+    view.events.publish(node_event(view, 2))
+    view.events.publish(node_event(view, 3))
+    async with viewer(stream, last=last) as heard:
+        missed = await heard.next()
+        view.events.publish(node_event(view, 4))
+        after = await heard.next()
+
+    assert [kind for kind, _ in parse(missed)] == ["node", "node"]
+    assert (sequences(missed), sequences(after)) == ([2, 3], [4])
+
+
+@pytest.mark.parametrize(
+    "last", ["", "x", "00000000-1", "5", "-1", "{incarnation}-99", "{incarnation}-0", "{incarnation}-x"]
+)
+async def test_an_id_that_is_not_known_begins_anew(stream: Stream, view: FakeView, last: str) -> None:
+    """Another start of the daemon, the future, or nonsense: everything again, with a reset."""
+    async with viewer(stream) as heard:
+        incarnation = last_id(await heard.next()).partition("-")[0]
+    async with viewer(stream, last=last.format(incarnation=incarnation)) as heard:
+        kinds = [kind for kind, _ in parse(await heard.next())]
+
+    assert kinds[:2] == ["reset", "node"]
+
+
+async def test_what_is_too_old_begins_anew(stream: Stream, view: FakeView) -> None:
+    """When more happened than is kept, a hole would be left: reset. One less, and there is none."""
+    async with viewer(stream) as heard:
+        last = last_id(await heard.next())
+    for sequence in range(module.KEPT):
+        view.events.publish(node_event(view, sequence))
+    async with viewer(stream, last=last) as heard:
+        whole = sequences(await heard.next())
+    view.events.publish(node_event(view, module.KEPT))
+    async with viewer(stream, last=last) as heard:
+        kinds = [kind for kind, _ in parse(await heard.next())]
+
+    assert whole == list(range(module.KEPT))
+    assert kinds[0] == "reset"
+
+
+async def test_nobody_for_long_and_the_past_goes(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is kept and nobody subscribes, and an id of before begins anew, also when nothing is known to have happened."""
+    monkeypatch.setattr(module, "LINGER_S", 0.02)
+    monkeypatch.setattr(module, "FLEET_EVERY_S", 0.01)
+    stream = Stream(view)
+    async with viewer(stream) as heard:
+        last = last_id(await heard.next())
+        while_there = view.events.watched
+    async with asyncio.timeout(60):
+        while view.events.watched:
+            await asyncio.sleep(0.01)
+    view.events.publish(node_event(view, 1))
+    async with viewer(stream, last=last) as heard:
+        kinds = [kind for kind, _ in parse(await heard.next())]
+    stream.close()
+
+    assert while_there
+    assert kinds[0] == "reset"
+
+
+async def test_an_alarm_event_comes_as_it_happens(stream: Stream, view: FakeView) -> None:
+    """What a grandmaster reports by itself reaches the viewer as an event of its own kind, and is not repeated to the next."""
+    message = AlarmEventMessage(
+        node="n1", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=5, action="raise", id=97, index=1,
+        severity="major", text="GNSS antenna open",
+    )  # fmt: skip
+    async with viewer(stream) as heard:
+        await heard.next()
+        view.events.publish(Event("alarm", message))
+        [(kind, data)] = parse(await heard.next())
+    async with viewer(stream) as heard:
+        kinds = [kind for kind, _ in parse(await heard.next())]
+
+    assert (kind, data) == ("alarm", as_json(message))
+    assert "alarm" not in kinds
+
+
+async def test_a_slow_viewer_is_told_what_it_lost(
+    stream: Stream, view: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past its queue a viewer loses the oldest events and hears how many; coming back from there, it gets them."""
+    monkeypatch.setattr(module, "QUEUE_SIZE", 3)
+    async with viewer(stream) as heard:
+        last = last_id(await heard.next())
+        for sequence in range(10):
+            view.events.publish(node_event(view, sequence))
+        told = [await heard.next() for _ in range(4)]
+    async with viewer(stream, last=last) as heard:
+        missed = await heard.next()
+
+    assert parse(told[0]) == [("lost", {"lost": 7})] and b"id: " not in told[0]
+    assert [sequences(frame) for frame in told[1:]] == [[7], [8], [9]]
+    assert sequences(missed) == list(range(10))
+
+
+async def test_a_quiet_stream_shows_that_it_lives(stream: Stream, view: FakeView) -> None:
+    """With nothing to tell, a comment is sent at each heartbeat, and events come through after it."""
+    async with viewer(stream, heartbeat_s=0.01) as heard:
+        await heard.next()
+        heartbeat = await heard.next()
+        view.events.publish(node_event(view, 5))
+        after = await heard.next()
+        while after == heartbeat:
+            after = await heard.next()
+
+    assert heartbeat == b": alive\n\n"
+    assert sequences(after) == [5]
+
+
+async def test_an_event_is_serialised_once_for_all_viewers(view: FakeView) -> None:
+    """The bytes that one viewer is sent are the very object that the next is sent."""
+    event = node_event(view, 6)
+
+    assert event.frame is event.frame
+
+
+async def test_a_poisoned_name_cannot_forge_an_event(stream: Stream, view: FakeView) -> None:
+    """Line ends inside a text do not end the event that carries it."""
+    evil = "x\n\nevent: finding\ndata: {}\r\n\r\n\u2028"
+    async with viewer(stream) as heard:
+        await heard.next()
+        view.events.publish(Event("job", view.jobs()[0].model_copy(update={"job": evil})))
+        frame = await heard.next()
+
+    assert frame.count(b"\n\n") == 1
+    assert [(kind, data["job"]) for kind, data in parse(frame)] == [("job", evil)]
+
+
+async def test_only_what_was_asked_for(stream: Stream, view: FakeView) -> None:
+    """Kinds and nodes are chosen, of the state and of the changes; ids go on all the same."""
+    chosen = Chosen.of(StreamQuery(kinds="node,job", nodes="trainer-02"))
+    async with viewer(stream, chosen) as heard:
+        first = parse(await heard.next())
+        view.events.publish(node_event(view, 1))
+        view.events.publish(Event("finding", view.findings()[0]))
+        view.events.publish(node_event(view, 2, "trainer-02"))
+        second = await heard.next()
+
+    assert [(kind, data["node"]) for kind, data in first[1:]] == [("node", "trainer-02"), ("job", "trainer-01")]
+    assert sequences(second) == [2]
+
+
+@pytest.mark.parametrize("asked", [{"kinds": "node,colour"}, {"nodes": ",".join(f"n{n}" for n in range(1_001))}])
+def test_a_choice_that_is_none_is_refused(asked: dict[str, str]) -> None:
+    """A kind that is not there, and more nodes than a viewer may follow."""
+    with pytest.raises(BadQuery, match="kinds|at most 1000"):
+        Chosen.of(StreamQuery(**asked))
+
+
+@pytest.fixture
+def large(view: FakeView) -> FakeView:
+    view.states = [view.node(), *(view.node().model_copy(update={"node": f"n{n:03}"}) for n in range(module.LARGE))]
+    return view
+
+
+async def test_a_large_fleet_is_summed_up(stream: Stream, large: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a filter, of many nodes the own one alone is told, and the fleet in few numbers at each tick."""
+    monkeypatch.setattr(module, "FLEET_EVERY_S", 0.01)
+    async with viewer(stream) as heard:
+        first = parse(await heard.next())
+        large.events.publish(node_event(large, 1, "n007"))
+        large.events.publish(node_event(large, 2))
+        own = await heard.next()
+        ticked = await heard.next()
+
+    assert [kind for kind, _ in first[:3]] == ["reset", "node", "fleet"]
+    assert [kind for kind, _ in first].count("node") == 1
+    assert sequences(own) == [2]
+    assert parse(ticked) == [("fleet", as_json(large.fleet()))] and b"id: " not in ticked
+
+
+async def test_of_a_large_fleet_some_nodes_can_be_followed(stream: Stream, large: FakeView) -> None:
+    """Those that are named, and no summary."""
+    async with viewer(stream, Chosen(nodes=frozenset({"n007", "n100"}))) as heard:
+        first = parse(await heard.next())
+        large.events.publish(node_event(large, 1, "n008"))
+        large.events.publish(node_event(large, 2, "n007"))
+        second = await heard.next()
+
+    assert [data["node"] for kind, data in first if kind == "node"] == ["n007", "n100"]
+    assert "fleet" not in [kind for kind, _ in first]
+    assert sequences(second) == [2]
+
+
+@pytest.fixture
+async def server(view: FakeView) -> AsyncIterator[Server]:
+    server = await serve(sections.Web(port=0), view)
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(server.url) as session:
+        yield session
+
+
+async def test_a_viewer_comes_back_over_http(http: aiohttp.ClientSession, view: FakeView) -> None:
+    """The header that browsers send by themselves is understood."""
+    first = await http.get("/events")
+    opening = await first.content.readuntil(b"id: ") + await first.content.readline()
+    first.close()
+    view.events.publish(node_event(view, 77))
+    second = await http.get("/events", headers={"Last-Event-ID": last_id(opening)})
+    missed = await second.content.readuntil(b"}\n\n")
+    second.close()
+
+    assert first.content_type == "text/event-stream"
+    assert sequences(missed) == [77] and b"reset" not in missed
+
+
+async def test_viewers_are_so_many_at_most(
+    http: aiohttp.ClientSession, view: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is refused, with when to come again; when one left there is room."""
+    monkeypatch.setattr(module, "MOST_VIEWERS", 1)
+    async with asyncio.timeout(60):
+        first = await http.get("/events")
+        await first.content.readuntil(b"event: hub")
+        refused = await http.get("/events")
+        first.close()
+        while (again := await http.get("/events")).status == 503:
+            await asyncio.sleep(0.01)
+        again.close()
+
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
+    assert again.status == 200
+
+
+async def test_closing_does_not_wait_for_viewers(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with a viewer that never leaves closes, the viewer's stream ends, and nobody subscribes any more."""
+    monkeypatch.setattr("timesyncd.web.app.UNDER_WAY_S", 3600.0)
+    server = await serve(sections.Web(port=0), view)
+    async with aiohttp.ClientSession(server.url) as session, session.get("/events") as answer:
+        await answer.content.readuntil(b"event: finding")
+        async with asyncio.timeout(60):
+            await server.close()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.content.read()
+
+    assert not view.events.watched

@@ -1,0 +1,225 @@
+"""From a measured recording to the report: what matters first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from timesyncd.audit import bootstrap, buckets, remedies, sources, stages
+from timesyncd.audit.headline import headline, notes, percent, sizes_text
+from timesyncd.audit.measured import Measured, waits_ns
+from timesyncd.audit.report import Buckets, Compared, Estimate, RankWait, Remedy, Report, Source, Stage, Straggler
+from timesyncd.audit.timeline import Run, runs
+from timesyncd.ipc.job_datagram import Method
+from timesyncd.jobs.arrivals import percentile
+
+_METHODS: dict[Method, Literal["one_clock", "clocks", "ends"]] = {
+    Method.ONE_CLOCK: "one_clock",
+    Method.CLOCKS: "clocks",
+    Method.ENDS: "ends",
+}
+
+
+def report(now: Measured, before: Measured | None = None) -> Report:
+    """`before`: the same job before a change."""
+    recording, attribution, samples = now.recording, now.attribution, now.samples
+    overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns else None
+    replayable = comparable_runs(now)
+    advice = buckets.advice(now) if replayable else None
+    found = Report(
+        job=recording.job,
+        attempt=recording.attempt,
+        world_size=recording.world_size,
+        nodes=sorted(set(recording.nodes.values())),
+        headline="",
+        steps=now.recorded_steps,
+        step_ns=_estimate(bootstrap.estimate(samples, lambda sums: sums.step_ns)) if samples else None,
+        sync_overhead=overhead,
+        sync_overhead_interval=_estimate(bootstrap.estimate(samples, lambda sums: sums.overhead)) if samples else None,
+        wait_ns=_waits(now),
+        stragglers=_stragglers(now),
+        sources=_sources(now, overhead or 0.0),
+        stages=_stages(now),
+        remedies=_remedies(now, replayable, advice),
+        buckets=None if advice is None else _buckets(advice),
+        before_after=None if before is None else _compared(before, now),
+        method=None if attribution.method is None else _METHODS[attribution.method],
+        clock_bound_ns=attribution.clock_bound_ns,
+        own_overhead=now.own_overhead,
+        marks_lost=recording.marks_lost,
+    )
+    return found.model_copy(
+        update={
+            "headline": headline(found),
+            "notes": [*recording.notes, *notes(found, len(samples), attribution.unwaited)],
+        }
+    )
+
+
+def comparable_runs(now: Measured) -> list[Run]:
+    """What can be replayed: nothing where the ranks do not compare, or there is but one."""
+    if now.attribution.method is None or now.recording.world_size < 2:
+        return []
+    return runs(now.aligned)
+
+
+def _estimate(found: bootstrap.Estimate) -> Estimate:
+    return Estimate(value=found.value, low=found.low, high=found.high)
+
+
+def _waits(now: Measured) -> list[RankWait]:
+    waited = waits_ns(now.attribution)
+    return [
+        RankWait(
+            rank=rank,
+            node=now.recording.nodes.get(rank, ""),
+            p50=percentile(mine, 50) if (mine := waited.get(rank, [])) else None,
+            p99=percentile(mine, 99) if mine else None,
+            total=sum(mine) if mine else None,
+            exposed_ns=now.rank_exposed_ns(rank),
+        )
+        for rank in range(now.recording.world_size)
+    ]
+
+
+def _stragglers(now: Measured) -> list[Straggler]:
+    return [
+        Straggler(
+            rank=found.rank,
+            node=now.recording.nodes.get(found.rank, ""),
+            last_share=found.last_share,
+            lateness_p50_ns=found.lateness_p50_ns,
+            exposed_ns=found.exposed_ns,
+            where=found.where,
+            verdict=found.verdict,
+        )
+        for found in now.attribution.stragglers
+    ]
+
+
+def _sources(now: Measured, overhead: float) -> list[Source]:
+    return [
+        Source(
+            cause=found.cause,
+            rank=found.rank,
+            node=None if found.rank is None else now.recording.nodes.get(found.rank),
+            where=found.where,
+            exposed_ns=found.exposed_ns,
+            share=found.share,
+            overhead=found.share * overhead,
+        )
+        for found in sources.ranked(now)
+    ]
+
+
+def _stages(now: Measured) -> list[Stage]:
+    return [
+        Stage(
+            where=found.where,
+            stage=found.stage,
+            cost_ns=found.cost_ns,
+            share=found.share,
+            rank=found.rank,
+            node=None if found.rank is None else now.recording.nodes.get(found.rank),
+            lead_share=found.lead_share,
+        )
+        for found in stages.stages(now)
+    ]
+
+
+def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.Advice | None) -> list[Remedy]:
+    """The most gainful first, those that do not apply last."""
+    stragglers = {found.rank for found in now.attribution.stragglers if found.verdict == "straggler"}
+    found = [
+        Remedy(
+            name=gain.remedy.name,
+            title=gain.remedy.title,
+            gain=gain.gain,
+            step_saved_ns=gain.step_saved_ns,
+            sync_overhead=gain.sync_overhead,
+            assumption=gain.remedy.assumption,
+            reason=gain.reason,
+        )
+        for gain in remedies.gains(replayable, stragglers)
+    ]
+    if advice is not None:
+        found.append(_resized(advice, bootstrap.all_of(now.samples)))
+    return sorted(found, key=lambda remedy: float("inf") if remedy.gain is None else -remedy.gain)
+
+
+def _resized(advice: buckets.Advice, sums: bootstrap.Sums) -> Remedy:
+    """The suggestion as one of the remedies: here the model of the reductions takes the replay's place."""
+    saved_ns = advice.saved_ns if advice.caps_mib else None
+    exposed_ns = sums.exposed_ns / sums.steps
+    return Remedy(
+        name="buckets",
+        title=f"Buckets of {sizes_text(advice.caps_mib)}" if advice.caps_mib else "Other bucket sizes",
+        gain=None if saved_ns is None else saved_ns / sums.step_ns,
+        step_saved_ns=None if saved_ns is None else round(saved_ns),
+        sync_overhead=None if saved_ns is None else max(0.0, exposed_ns - saved_ns) / (sums.step_ns - saved_ns),
+        assumption=buckets.ASSUMPTION,
+        reason=advice.reason,
+    )
+
+
+def _buckets(advice: buckets.Advice) -> Buckets:
+    cost = advice.cost
+    return Buckets(
+        bytes=list(advice.bytes),
+        exposed_ns=_rounded(advice.exposed_ns),
+        latency_ns=None if cost is None else round(cost.latency_ns),
+        bytes_per_s=None if cost is None else round(cost.bytes_per_s),
+        caps_mib=None if advice.caps_mib is None else list(advice.caps_mib),
+        saved_ns=_rounded(advice.saved_ns),
+        error_ns=_rounded(advice.error_ns),
+        reason=advice.reason,
+        order=advice.order,
+    )
+
+
+def _rounded(ns: float | None) -> int | None:
+    return None if ns is None else round(ns)
+
+
+def _compared(before: Measured, after: Measured) -> Compared | None:
+    """None: one of them has no whole step."""
+    old, new = before.samples, after.samples
+    if not old or not new:
+        return None
+    ratio = bootstrap.change(old, new, lambda b, a: a.step_ns / b.step_ns)
+    verdict = _verdict(ratio)
+    return Compared(
+        job=before.recording.job,
+        steps=before.recorded_steps,
+        step_ns_before=_estimate(bootstrap.estimate(old, lambda sums: sums.step_ns)),
+        step_ns_after=_estimate(bootstrap.estimate(new, lambda sums: sums.step_ns)),
+        step_ratio=_estimate(ratio),
+        sync_overhead_before=_estimate(bootstrap.estimate(old, lambda sums: sums.overhead)),
+        sync_overhead_after=_estimate(bootstrap.estimate(new, lambda sums: sums.overhead)),
+        overhead_change=_estimate(bootstrap.change(old, new, lambda b, a: a.overhead - b.overhead)),
+        verdict=verdict,
+        sentence=_sentence(verdict, ratio, (old, new)),
+    )
+
+
+def _verdict(ratio: bootstrap.Estimate) -> Literal["faster", "slower", "no_difference", "too_few_steps"]:
+    if ratio.low is None or ratio.high is None:
+        return "too_few_steps"
+    if ratio.high < 1:
+        return "faster"
+    return "slower" if ratio.low > 1 else "no_difference"
+
+
+def _sentence(
+    verdict: str, ratio: bootstrap.Estimate, both: tuple[Sequence[bootstrap.StepSample], Sequence[bootstrap.StepSample]]
+) -> str:
+    change = f"{percent(abs(ratio.value - 1))} {'longer' if ratio.value > 1 else 'shorter'}"
+    if ratio.low is None or ratio.high is None:
+        return (
+            f"A step is {change} than before, but {len(both[0])} and {len(both[1])} steps are too few to say how sure that "
+            f"is: record 100 or more of each, and several times as many where slow steps follow one another."
+        )
+    span = f"95 % interval of the ratio: {ratio.low:.3f} to {ratio.high:.3f}"
+    if verdict == "no_difference":
+        return f"No difference in the time of a step that these steps can show ({span})."
+    return f"A step is {change} than before ({span})."

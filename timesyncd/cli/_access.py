@@ -1,0 +1,116 @@
+"""What the commands that ask a unit share: how it is reached, and where the secrets are. None stands on the command line."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from timesyncd.probe.access import Access, SnmpAccess, WebAccess
+
+AUTH = ("sha1", "sha224", "sha256", "sha384", "sha512")
+PRIV = ("aes128", "aes192", "aes256", "aes192-c", "aes256-c")
+
+
+def add_access_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", help="the unit's address or name")
+    parser.add_argument("--timeout", type=_timeout, default=2.0, metavar="S", help="for one answer (%(default)s s)")
+    snmp = parser.add_argument_group("SNMP", "a community (v2c) or a user (v3, authPriv)")
+    snmp.add_argument("--port", type=_port, default=161, metavar="N", help="UDP port (%(default)s)")
+    _add_secret(snmp, "--community", "community")
+    snmp.add_argument("--user", metavar="NAME", help="user of SNMP v3")
+    snmp.add_argument("--auth", choices=AUTH, default="sha256", help="%(default)s")
+    _add_secret(snmp, "--auth-pass", "authentication pass phrase")
+    snmp.add_argument("--priv", choices=PRIV, default="aes128", help="%(default)s")
+    _add_secret(snmp, "--priv-pass", "privacy pass phrase")
+    web = parser.add_argument_group(
+        "HTTPS", "the certificate is looked at in any case; a log-in needs a way to trust it"
+    )
+    web.add_argument("--https-port", type=_port, default=443, metavar="N", help="TCP port (%(default)s)")
+    web.add_argument(
+        "--https-username", metavar="NAME", help="read-only account; without any SNMP option, HTTPS alone is asked"
+    )
+    _add_secret(web, "--https-password", "password")
+    web.add_argument("--fingerprint", metavar="HEX", help="SHA-256 of the unit's certificate")
+    web.add_argument("--ca", type=Path, metavar="FILE", help="certificates that signed the unit's")
+    web.add_argument(
+        "--insecure", action="store_true", help="trust whatever certificate is shown, and send the password"
+    )
+
+
+def _add_secret(group: object, option: str, what: str) -> None:
+    either = group.add_mutually_exclusive_group()  # type: ignore[attr-defined]
+    either.add_argument(f"{option}-env", metavar="VAR", help=f"environment variable that holds the {what}")
+    either.add_argument(
+        f"{option}-file", type=Path, metavar="FILE", help=f"file that holds the {what}; neither: asked for"
+    )
+
+
+def access_of(args: Namespace) -> Access:
+    """Reads the secrets, from the terminal where they are nowhere else. Raises ConfigError."""
+    from timesyncd.probe.access import Access
+
+    return Access(args.host, args.port, args.https_port, args.timeout, _snmp(args), _web(args))
+
+
+def _snmp(args: Namespace) -> SnmpAccess | None:
+    from timesyncd.errors import ConfigError
+    from timesyncd.probe.access import SnmpAccess, given_secret, pass_phrase, revealed
+    from timesyncd.snmp import Community, User
+
+    community = given_secret(args.community_env, args.community_file)
+    if args.user is None:
+        if community is None and args.https_username is not None:
+            return None
+        name = revealed(community, f"community of {args.host}", "--community-env or --community-file")
+        return SnmpAccess(Community(name), {} if community is None else {"community": community})
+    if community is not None:
+        raise ConfigError("--user and --community: give one of them, SNMP v3 or v2c")
+    secrets = {
+        "auth_pass": given_secret(args.auth_pass_env, args.auth_pass_file),
+        "priv_pass": given_secret(args.priv_pass_env, args.priv_pass_file),
+    }
+    auth = pass_phrase(secrets["auth_pass"], f"authentication pass phrase of {args.user}", "--auth-pass-env or -file")
+    priv = pass_phrase(secrets["priv_pass"], f"privacy pass phrase of {args.user}", "--priv-pass-env or -file")
+    given = {key: secret for key, secret in secrets.items() if secret is not None}
+    return SnmpAccess(User(args.user, args.auth, auth, args.priv, priv), given)
+
+
+def _web(args: Namespace) -> WebAccess | None:
+    from pydantic import SecretStr
+
+    from timesyncd.probe.access import WebAccess, given_secret, revealed, web_options
+
+    if args.https_username is None:
+        return None
+    proof = {"fingerprint": args.fingerprint, "ca": args.ca, "insecure": args.insecure}
+    options = web_options({"username": args.https_username, "port": args.https_port, **proof})
+    for warning in options.warnings:
+        progress(f"warning: {warning}")
+    secret = given_secret(args.https_password_env, args.https_password_file)
+    options_named = "--https-password-env or --https-password-file"
+    password = revealed(secret, f"password of {args.https_username} at {args.host}", options_named)
+    return WebAccess(options, SecretStr(password), secret)
+
+
+def progress(line: str) -> None:
+    """What is being done, beside the answer."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise ArgumentTypeError(f"{text!r} is no port")
+    return int(text)
+
+
+def _timeout(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 60:
+        raise ArgumentTypeError(f"{text!r} is not within 0.1 and 60 seconds")
+    return seconds

@@ -1,0 +1,67 @@
+"""What synchronization costs a job, who causes it, and what each remedy would gain: report.html and report.json."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timesyncd.cli._audit import lacks_extra
+from timesyncd.cli._common import add_config_argument, page_url
+from timesyncd.client.preflight_check import DEFAULT_URL
+from timesyncd.errors import Refused, TraceError
+
+if TYPE_CHECKING:
+    from timesyncd.jobs.recorded import Recording
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--job", metavar="JOB", help="a running job, by its name or its id, as the daemon's hub knows it"
+    )
+    which.add_argument(
+        "--record", type=Path, metavar="PATH", help="a folder that ranks recorded to, or a recording.json of an audit"
+    )
+    parser.add_argument("--before", type=Path, metavar="PATH", help="a recording of before a change: compare with it")
+    parser.add_argument(
+        "--out", type=Path, default=Path("timesyncd-audit"), metavar="DIR", help="folder of the report (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print report.json instead of what matters in it")
+    parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
+    add_config_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """0; 2 without the audit extra, and for a job or a recording that is not there; TimesyncdError for what fails else."""
+    if lacks_extra("audit"):
+        return 2
+    from timesyncd.audit.output import put, summary, write
+    from timesyncd.jobs.recording import RecordingMessage
+
+    try:
+        recording, before = _recordings(args)
+    except (TraceError, Refused) as error:
+        print(f"timesyncd: {error}", file=sys.stderr)
+        return 2
+    if args.job is not None:
+        put(args.out / "recording.json", RecordingMessage.of(recording).model_dump_json())
+    found = write(recording, args.out, before)
+    print(found.model_dump_json(indent=2) if args.json else "\n".join(summary(found, args.out)))
+    return 0
+
+
+def _recordings(args: Namespace) -> tuple[Recording, Recording | None]:
+    from timesyncd.audit.live import recording_of
+    from timesyncd.jobs.recording_files import load
+
+    before = None if args.before is None else load(args.before)
+    return load(args.record) if args.job is None else recording_of(_url(args), args.job), before
+
+
+def _url(args: Namespace) -> str:
+    """This machine's daemon where none is named; its usual address where there is no configuration. Raises ConfigError."""
+    if args.url is None and not args.config.exists():
+        return DEFAULT_URL
+    return str(args.url or page_url(args))

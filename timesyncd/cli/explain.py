@@ -1,0 +1,64 @@
+"""Why the bound is what it is, term by term, and how long it would last without a further sample."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timesyncd.cli._common import add_config_argument, page_url
+from timesyncd.errors import ConfigError, Unreachable
+
+if TYPE_CHECKING:
+    from timesyncd.messages.node import NodeState
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_config_argument(parser)
+    parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
+    parser.add_argument(
+        "--runtime-dir", type=Path, metavar="DIR", help="read the clock segment there, and ask no daemon"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object; integer nanoseconds")
+
+
+def run(args: Namespace) -> int:
+    """0 when a bound holds now, against UTC where no grandmaster is known, else 1. Unreachable when `--url` does not answer."""
+    from timesyncd.cli.budget import as_json, now_ns
+
+    node, note = _asked(args)
+    if args.json:
+        print(json.dumps(as_json(node)))
+    else:
+        _print(node)
+    if note:
+        print(f"timesyncd: {note}", file=sys.stderr)
+    return 0 if now_ns(node.main_bound, node.main_status, node.age_ns) is not None else 1
+
+
+def _asked(args: Namespace) -> tuple[NodeState, str]:
+    """What the daemon says; where none answers what the clock segment holds, and a note that says so."""
+    from timesyncd.cli._segment_node import segment_node
+    from timesyncd.cli.render import fetch_part
+    from timesyncd.messages.node import NodeState
+
+    if args.runtime_dir is not None:
+        return segment_node(args.runtime_dir), ""
+    try:
+        return NodeState.model_validate(fetch_part(args.url or page_url(args), "node")), ""
+    except (ConfigError, Unreachable) as error:
+        if args.url is not None:
+            raise
+        return segment_node(
+            None
+        ), f"{error}; this is the clock segment's, which has no statistical terms, rates and sources"
+
+
+def _print(node: NodeState) -> None:
+    from rich.console import Console, Group
+
+    from timesyncd.cli._explain_tables import budget_tables
+
+    Console(highlight=False).print(Group(*budget_tables(node)))

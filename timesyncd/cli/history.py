@@ -1,0 +1,122 @@
+"""What the store holds of a clock source or a grandmaster."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from timesyncd.cli._common import add_config_argument
+from timesyncd.cli._history_table import Record, table_of
+from timesyncd.cli._place import store_place
+from timesyncd.units import span_ns
+
+if TYPE_CHECKING:
+    from timesyncd.store.place import Place
+
+TABLE_LIMIT = 100
+
+_SIGNS = {
+    "clock": "offset is local minus reference",
+    "phc": "the system clock minus the hardware clock, as both stand",
+    "utc": "offset is local minus UTC",
+    "kernel": "what the kernel says of its clock",
+    "event": "it never gave a sample",
+    "grandmaster": "phase is the unit minus its reference",
+    "time_error": "positive = the channel is ahead of its reference",
+}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="a [[source]] or [[grandmaster]] by its name")
+    parser.add_argument("--since", type=span_ns, default="1h", metavar="SPAN", help="how far back, as 90s, 15m, 1h, 2d")
+    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="up to how long ago (default: now)")
+    parser.add_argument(
+        "--limit", type=_count, metavar="N", help=f"only the newest N samples (a table: {TABLE_LIMIT}; JSON: all)"
+    )
+    parser.add_argument(
+        "--time-errors", action="store_true", help="the time errors of a grandmaster's channels instead of its samples"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--store", metavar="PATH", help="the store's file or URL, instead of the configuration's")
+    add_config_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    from timesyncd.store.history import sources
+
+    place = store_place(args, "so no history")
+    known = sources(place)
+    if args.source not in known:
+        print(
+            f"timesyncd: {place} has no {args.source!r}; it has: {', '.join(known) or 'nothing yet'}", file=sys.stderr
+        )
+        return 2
+    limit = args.limit or (None if args.json else TABLE_LIMIT)
+    now_ns = time.time_ns()
+    span = (now_ns - args.since, now_ns - args.until)
+    kind = "time_error" if args.time_errors else known[args.source]
+    records = (_time_errors if args.time_errors else _records)(place, args.source, span, limit)
+    if args.json:
+        _print_json(records)
+    else:
+        _print_table(args.source, kind, list(records), limit)
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentTypeError(f"{text!r} is not a count of 1 or more")
+    return int(text)
+
+
+def _time_errors(place: Place, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
+    from timesyncd.store.history import time_errors
+
+    return time_errors(place, source, *span, limit)
+
+
+def _records(place: Place, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
+    """Samples with the events between them in order of time; with a limit no event before the first sample shown."""
+    from timesyncd.store.history import events, samples
+
+    found: Iterable[Record] = samples(place, source, *span, limit)
+    first_ns = span[0]
+    if limit is not None:
+        found = list(found)
+        if len(found) == limit:
+            first_ns = found[0]["realtime_ns"]
+    yield from heapq.merge(events(place, source, first_ns, span[1]), found, key=lambda record: record["realtime_ns"])
+
+
+def _print_json(records: Iterable[Record]) -> None:
+    for record in records:
+        print(json.dumps(record))
+
+
+def _print_table(source: str, kind: str, records: list[Record], limit: int | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from timesyncd.cli.render import plain
+
+    headings, rows = table_of(kind, records)
+    if not rows:
+        print(f"{source}: nothing in this span")
+        return
+    table = Table(title=f"{source}: {_SIGNS[kind]}", title_justify="left", box=None, pad_edge=False)
+    for heading, justify in headings:
+        table.add_column(heading, justify=justify, no_wrap=heading != "note", overflow="fold")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, 140)
+    console.print(table)
+    shown = sum(record["kind"] in _SIGNS and record["kind"] != "event" for record in records)
+    if shown == limit:
+        what = "time errors" if kind == "time_error" else "samples"
+        console.print(f"the newest {shown} {what} of the span; --limit shows more")

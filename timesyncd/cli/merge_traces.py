@@ -1,0 +1,198 @@
+"""PyTorch profiler traces of several ranks on one axis, the common clock, for Perfetto."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import zlib
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from timesyncd.errors import TraceError
+
+if TYPE_CHECKING:
+    from timesyncd.traces.anchors import Anchored
+    from timesyncd.traces.merge import Merge
+    from timesyncd.traces.outline import Outline
+
+_CHUNK = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="a rank's trace: .json or .json.gz")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the merged trace; .gz: packed"
+    )
+    parser.add_argument("--json", action="store_true", help="what is known of each file's place, as one JSON object")
+
+
+def run(args: Namespace) -> int:
+    """0: all are aligned; 1: some are not, which is said file by file; 2: a file cannot be read or written, and nothing is."""
+    from timesyncd.traces.alignment import align
+    from timesyncd.traces.merge import Member, Merge
+    from timesyncd.traces.outline import outline
+
+    try:
+        _check_names(args.traces, args.output)
+        outlines = [outline(_entries(path), str(path)) for path in args.traces]
+        anchored = [_anchors(path, each) for path, each in zip(args.traces, outlines, strict=True)]
+        axis = align(list(zip(outlines, anchored, strict=True)))
+        members = [
+            Member(each, found, alignment, position)
+            for position, (each, found, alignment) in enumerate(zip(outlines, anchored, axis.alignments, strict=True))
+        ]
+        merge = Merge(members, axis)
+        with _written(args.output) as file:
+            _write(file, merge, args.traces)
+    except TraceError as error:
+        print(f"timesyncd: {error}", file=sys.stderr)
+        return 2
+    _tell(merge, args)
+    return 0 if all(alignment.bound_ns is not None for alignment in axis.alignments) else 1
+
+
+def _check_names(traces: Sequence[Path], output: Path) -> None:
+    """Raises TraceError."""
+    seen: set[Path] = set()
+    for path in traces:
+        if path.resolve() in seen:
+            raise TraceError(f"{path}: given twice")
+        seen.add(path.resolve())
+    if output.resolve() in seen:
+        raise TraceError(f"{output}: is one of the traces; write the merged one elsewhere")
+
+
+def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+    from timesyncd.traces.reader import read_trace
+
+    return read_trace(_chunks(path), str(path))
+
+
+def _chunks(path: Path) -> Iterator[str]:
+    """Raises TraceError."""
+    from codecs import getincrementaldecoder
+
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    try:
+        with open(path, "rb") as raw:
+            is_packed = raw.read(2) == _GZIP_MAGIC
+            raw.seek(0)
+            stream = gzip.GzipFile(fileobj=raw) if is_packed else raw
+            while block := stream.read(_CHUNK):
+                if text := decoder.decode(block):
+                    yield text
+    except EOFError as error:
+        raise TraceError(f"{path}: it ends too early: was it cut off?") from error
+    except (OSError, zlib.error) as error:
+        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _anchors(path: Path, outline: Outline) -> Anchored | None:
+    """
+    The trace's own side file, else the one of the same process, host and rank (as far as the trace names them) among those in its folder, of
+    several the one with the most anchors; none where a trace without a host's name has them of several machines. Raises TraceError.
+    """
+    from timesyncd.client.anchors import SUFFIX
+
+    own = [Path(f"{path}{SUFFIX}"), Path(f"{str(path).removesuffix('.gz')}{SUFFIX}")]
+    for side in own:
+        if side.exists():
+            return _read_anchors(side)
+    others = [_read_anchors(side) for side in sorted(path.parent.glob(f"rank-*{SUFFIX}"))]
+    of_it = [
+        each
+        for each in others
+        if each.owner.pid in outline.pids()
+        and outline.host_name in (None, each.owner.host_name)
+        and outline.rank in (None, each.owner.rank)
+    ]
+    if outline.host_name is None and len({(each.owner.boot_id, each.owner.host_name) for each in of_it}) > 1:
+        return None
+    return max(of_it, key=lambda each: len(each.anchors), default=None)
+
+
+def _read_anchors(side: Path) -> Anchored:
+    """With those of the full file before it, where there is one."""
+    from dataclasses import replace
+
+    from timesyncd.client.anchors import OLD_SUFFIX
+    from timesyncd.traces.anchors import read_anchors
+
+    def read(path: Path) -> Anchored:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as lines:
+                return read_anchors(lines, str(path))
+        except OSError as error:
+            raise TraceError(f"{path}: {error.strerror}") from error
+
+    found, old = read(side), Path(f"{side}{OLD_SUFFIX}")
+    if not old.exists():
+        return found
+    before = read(old)
+    return replace(found, anchors=before.anchors + found.anchors) if before.owner == found.owner else found
+
+
+@contextmanager
+def _written(output: Path) -> Iterator[IO[str]]:
+    """The whole file or none. Raises TraceError."""
+    part = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        try:
+            with (
+                gzip.open(part, "wt", encoding="utf-8")
+                if output.suffix == ".gz"
+                else open(part, "w", encoding="utf-8") as file
+            ):
+                yield file
+            os.replace(part, output)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise TraceError(f"{output}: {error.strerror or error}") from error
+
+
+def _write(file: IO[str], merge: Merge, traces: Sequence[Path]) -> None:
+    from timesyncd.traces.reader import EVENTS
+
+    head = {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": merge.base_ns,
+        "timesyncd": _report(merge),
+    }
+    file.write(json.dumps(head)[:-1] + f', "{EVENTS}": [\n')
+    separator = ""
+    for member, path in zip(merge.members, traces, strict=True):
+        own = (event for key, event in _entries(path) if key == EVENTS)
+        for events in (merge.about(member), merge.events(member, own)):
+            for event in events:
+                file.write(separator + json.dumps(event, separators=(",", ":")))
+                separator = ",\n"
+    file.write("\n]}\n")
+
+
+def _report(merge: Merge) -> dict[str, Any]:
+    return {
+        "reference": merge.axis.reference,
+        "pair_bound_ns": merge.axis.pair_bound_ns(),
+        "files": [merge.told(member) for member in merge.members],
+    }
+
+
+def _tell(merge: Merge, args: Namespace) -> None:
+    from timesyncd.units import duration_text
+
+    if args.json:
+        print(json.dumps({"output": str(args.output)} | _report(merge)))
+        return
+    for member in merge.members:
+        print(f"{member.outline.name}: {member.who}, {member.aligned_text(merge.axis.reference)}")
+    pair_ns = merge.axis.pair_bound_ns()
+    if pair_ns is not None:
+        print(f"{args.output}: two ranks' events lie where they are shown within {duration_text(pair_ns)}")

@@ -1,0 +1,42 @@
+"""Ask a unit what it serves, and print the configuration to paste."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import ArgumentParser, Namespace
+
+from timesyncd.cli._access import access_of, add_access_arguments, progress
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_access_arguments(parser)
+    parser.add_argument(
+        "--profile", action="append", default=[], metavar="PATH", help="a profile of your own, beside the shipped ones"
+    )
+    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+
+
+def run(args: Namespace) -> int:
+    """0; 1 when a part that was asked did not answer. ConfigError when it cannot be asked so."""
+    import json
+
+    from rich.console import Console, Group
+
+    from timesyncd.cli.render_probe import as_json, tables
+    from timesyncd.drivers.timeprovider._profiles import DEFAULT, load_all
+    from timesyncd.probe.probe import probe
+    from timesyncd.probe.suggestion import suggestion
+
+    profiles = load_all([*args.profile, *DEFAULT])
+    found = asyncio.run(probe(access_of(args), profiles, progress))
+    if args.json:
+        print(json.dumps(as_json(found, args.profile)))
+    elif found.snmp is not None or found.web is not None:
+        Console(highlight=False).print(Group(*tables(found)))
+        print(
+            f"\nTo be pasted into the configuration of the daemons that poll it:\n\n{suggestion(found, args.profile)}"
+        )
+    for error in found.errors:
+        print(f"timesyncd: {error}", file=sys.stderr)
+    return 1 if found.errors else 0

@@ -1,0 +1,49 @@
+"""Record all that a unit serves, as a test that the simulator can play."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from timesyncd.cli._access import access_of, add_access_arguments, progress
+
+MASKS = ("serials", "positions", "names", "addresses")
+MOST_OBJECTS = 100_000
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_access_arguments(parser)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty one")
+    parser.add_argument(
+        "--mask", type=_masks, default=(), metavar="WHAT", help=f"replaced by invented ones: {','.join(MASKS)}, or all"
+    )
+    parser.add_argument(
+        "--rows", type=_count, default=MOST_OBJECTS, metavar="N", help="so many SNMP objects at most (%(default)s)"
+    )
+
+
+def run(args: Namespace) -> int:
+    """0. ConfigError when the folder is not empty; SourceError when the unit does not answer: nothing is written then."""
+    from timesyncd.probe.record import record, refuse_unless_empty, write
+
+    refuse_unless_empty(args.folder)
+    access = access_of(args)
+    recording = asyncio.run(record(access, args.mask, args.rows, progress))
+    write(args.folder, recording)
+    for line in recording.told(args.folder):
+        print(line)
+    return 0
+
+
+def _masks(text: str) -> tuple[str, ...]:
+    kinds = MASKS if text == "all" else tuple(dict.fromkeys(text.split(",")))
+    if unknown := set(kinds) - set(MASKS):
+        raise ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose of {', '.join(MASKS)}, or all")
+    return kinds
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentTypeError(f"{text!r} is not a count of 1 or more")
+    return int(text)

@@ -1,0 +1,227 @@
+"""A probe for people, at 80 columns, and for programs. What came over a wire is shown as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from timesyncd.cli.render import headed, plain
+from timesyncd.drivers.timeprovider._decoders import Unknown, Value
+from timesyncd.drivers.timeprovider._profiles import Profile, shown
+from timesyncd.probe.objects import Cell, Said
+from timesyncd.probe.probe import DEVICE_NAMES, DEVICES, ROOTS, Probe, ProfileSaid, SnmpSaid
+from timesyncd.probe.suggestion import suggestion
+from timesyncd.probe.web import WebSaid
+from timesyncd.sample import Position, TimeError
+from timesyncd.snmp import Community, Raw, format_oid
+from timesyncd.units import duration_text, span_text
+
+#: So many different values of a column are shown.
+MOST_VALUES = 6
+MOST_TEXT = 60
+
+
+def tables(probe: Probe) -> list[RenderableType]:
+    """All but the configuration, which is printed as it is."""
+    parts: list[RenderableType] = []
+    if probe.snmp is not None:
+        how = "v2c" if probe.access.snmp and isinstance(probe.access.snmp.credentials, Community) else "v3"
+        parts += [Text(f"{probe.access.device} answers SNMP {how}", "bold"), _facts(probe.snmp), Text()]
+        parts += [_roots(probe.snmp), Text(), _summary(probe.snmp)]
+        for told in probe.snmp.served:
+            parts += [Text(), *_profile(told)]
+        parts += [Text(), *_uncovered(probe.snmp)]
+    if probe.web is not None or probe.web_note is not None:
+        parts += [Text(), *_web(probe)]
+    return parts
+
+
+def _facts(snmp: SnmpSaid) -> RenderableType:
+    sample = snmp.sample
+    known = [
+        ("model", sample.model),
+        ("firmware", sample.firmware),
+        ("serial", sample.serial),
+        ("clock", sample.clock_state),
+        ("sysObjectID", sample.sys_object_id),
+        ("sysDescr", sample.sys_descr),
+        ("up for", None if sample.uptime_s is None else span_text(sample.uptime_s * 1_000_000_000)),
+        ("engine boots", None if sample.engine_boots is None else str(sample.engine_boots)),
+    ]
+    table = Table.grid(padding=(0, 2))
+    for name, value in known:
+        if value is not None:
+            table.add_row(Text(f"  {name}", "dim"), plain(value))
+    table.add_row(Text("  not provided", "dim"), Text(", ".join(snmp.not_provided) or "nothing is missing", "dim"))
+    return table
+
+
+def _roots(snmp: SnmpSaid) -> RenderableType:
+    rows = []
+    for root, name in ROOTS.items():
+        first = snmp.below[root]
+        answer = "nothing" if first is None else "yes"
+        if root == DEVICES and snmp.device_branch is not None:
+            answer = f"branch {snmp.device_branch}: {DEVICE_NAMES.get(snmp.device_branch, 'a device not known here')}"
+        rows.append([plain(name), plain(format_oid(root), "dim"), plain(answer, "" if first else "dim")])
+    return headed(["subtree", "OID", "served"], rows)
+
+
+def _summary(snmp: SnmpSaid) -> RenderableType:
+    rows = [[Text(told.profile.name, "bold"), Text("yes", "green"), Text(_share(told))] for told in snmp.served]
+    rows += [[Text(profile.name), Text("no", "dim"), Text()] for profile in snmp.silent]
+    return headed(["profile", "answered", "objects provided"], rows)
+
+
+def _share(told: ProfileSaid) -> str:
+    return f"{sum(bool(each.cells) for each in told.objects)} of {len(told.objects)}"
+
+
+def _profile(told: ProfileSaid) -> list[RenderableType]:
+    provided = [each for each in told.objects if each.cells]
+    rows = [[plain(each.entry.field), _values(each), Text(each.entry.confidence, "dim")] for each in provided]
+    parts: list[RenderableType] = [
+        Text(f"{told.profile.name} says", "bold"),
+        headed(["field", "value", "confidence"], rows),
+    ]
+    if told.absent:
+        parts.append(plain(f"not provided: {', '.join(told.absent)}", "dim"))
+    return parts
+
+
+def _values(each: Said) -> Text:
+    different = dict.fromkeys(map(_text, each.cells))
+    listed = ", ".join(list(different)[:MOST_VALUES]) + (", ..." if len(different) > MOST_VALUES else "")
+    rows = f"  ({len(each.cells)}{' or more' if each.cut else ''} rows)" if len(each.cells) > 1 else ""
+    return plain(listed + rows, "" if all(cell.understood for cell in each.cells) else "yellow")
+
+
+def _text(cell: Cell) -> str:
+    if cell.problem is not None:
+        return f"wrong type: {raw_text(cell.raw)}"
+    match cell.value:
+        case Unknown(text):
+            return text
+        case Position(latitude, longitude, height):
+            return f"{latitude:.5f} {longitude:.5f}" + ("" if height is None else f", {height:.1f} m")
+        case bool():
+            return "yes" if cell.value else "no"
+        case float() as number:
+            return f"{number:.6g}"
+    return (shown(cell.value).splitlines() or ['""'])[0][:MOST_TEXT] or '""'
+
+
+def raw_text(raw: Raw) -> str:
+    return raw.hex(" ")[:MOST_TEXT] if isinstance(raw, bytes) else str(raw)[:MOST_TEXT]
+
+
+def _uncovered(snmp: SnmpSaid) -> list[RenderableType]:
+    if not snmp.uncovered:
+        return [Text("nothing below 1.3.6.1.4.1.9070 that no profile knows", "dim")]
+    rows = [[plain(format_oid(branch.oid)), Text(str(branch.objects))] for branch in snmp.uncovered]
+    more = " (there is more: counting stopped)" if snmp.vendor_cut else ""
+    return [
+        Text(f"answers, and no profile explains it{more}", "bold"),
+        headed(["branch", "objects"], rows),
+        Text("a recording of it helps everybody with such a unit: timesyncd record", "dim"),
+    ]
+
+
+def _web(probe: Probe) -> list[RenderableType]:
+    place = f"{probe.access.host}:{probe.access.https_port}"
+    web = probe.web
+    if web is None:
+        return [plain(probe.web_note or "", "dim")]
+    parts: list[RenderableType] = [Text(f"{place} answers HTTPS", "bold"), Text("  certificate (SHA-256)", "dim")]
+    parts.append(Text(f"  {web.fingerprint}", no_wrap=True))
+    if probe.web_note is not None:
+        return [*parts, plain(f"  {probe.web_note}", "yellow")]
+    if web.channels is None:
+        return [*parts, Text("  look at it on the unit, then log in with --https-username and --fingerprint", "dim")]
+    states = [[plain(each.name), Text("monitored" if each.monitored else "not monitored")] for each in web.channels]
+    errors = [[plain(each.channel), Text(each.metric), *_error(each)] for each in web.time_errors]
+    parts += [headed(["channel", "state"], states), headed(["channel", "metric", "value", "against"], errors)]
+    parts.append(plain(f"TAI - UTC: {'not told' if web.utc_offset_s is None else f'{web.utc_offset_s} s'}"))
+    return parts + [plain(note, "yellow") for note in web.notes]
+
+
+def _error(each: TimeError) -> list[Text]:
+    return [Text(duration_text(each.value_ns)), plain(each.reference or "not told")]
+
+
+def as_json(probe: Probe, own_profiles: Sequence[str] = ()) -> dict[str, Any]:
+    """Raw octets are hexadecimal."""
+    return {
+        "host": probe.access.host,
+        "snmp": None if probe.snmp is None else _snmp_json(probe.snmp),
+        "https": None if probe.web is None else _web_json(probe.web),
+        "errors": [str(error) for error in probe.errors],
+        "config": suggestion(probe, own_profiles),
+    }
+
+
+def _snmp_json(snmp: SnmpSaid) -> dict[str, Any]:
+    return {
+        "roots": {format_oid(root): None if oid is None else format_oid(oid) for root, oid in snmp.below.items()},
+        "device_branch": snmp.device_branch,
+        "profiles": [_profile_json(told) for told in snmp.served] + [_silent_json(profile) for profile in snmp.silent],
+        "not_provided": snmp.not_provided,
+        "uncovered": [{"branch": format_oid(branch.oid), "objects": branch.objects} for branch in snmp.uncovered],
+        "uncovered_cut": snmp.vendor_cut,
+        "sample": asdict(snmp.sample),
+    }
+
+
+def _silent_json(profile: Profile) -> dict[str, Any]:
+    return {"name": profile.name, "answered": False, "objects": [], "not_provided": []}
+
+
+def _profile_json(told: ProfileSaid) -> dict[str, Any]:
+    objects = [_object_json(each) for each in told.objects if each.cells]
+    return {"name": told.profile.name, "answered": True, "objects": objects, "not_provided": told.absent}
+
+
+def _object_json(each: Said) -> dict[str, Any]:
+    entry = each.entry
+    return {
+        "field": entry.field,
+        "oid": format_oid(entry.oid),
+        "confidence": entry.confidence,
+        "source": entry.source,
+        "cut": each.cut,
+        "values": list(map(_cell_json, each.cells)),
+    }
+
+
+def _cell_json(cell: Cell) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "index": format_oid(cell.index),
+        "value": _value_json(cell.value) if cell.understood else None,
+    }
+    if not cell.understood:
+        told["raw"] = {"hex": cell.raw.hex()} if isinstance(cell.raw, bytes) else cell.raw
+        told["problem"] = cell.problem or shown(cell.value)
+    return told
+
+
+def _value_json(value: Value) -> Any:
+    return asdict(value) if is_dataclass(value) else value
+
+
+def _web_json(web: WebSaid) -> dict[str, Any]:
+    return {
+        "fingerprint": web.fingerprint,
+        "channels": None if web.channels is None else _asdicts(web.channels),
+        "time_errors": _asdicts(web.time_errors),
+        "utc_offset_s": web.utc_offset_s,
+        "notes": list(web.notes),
+    }
+
+
+def _asdicts(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    return [asdict(row) for row in rows]

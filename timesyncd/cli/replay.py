@@ -1,0 +1,169 @@
+"""The bound at each row of a recorded trace, or at each stored sample of a clock source, as CSV."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from typing import TYPE_CHECKING
+
+from timesyncd.cli._common import add_config_argument, load_config
+from timesyncd.errors import ConfigError, TraceError
+from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.replay import Replay, StoredReplay
+from timesyncd.model.trace import REPLAYED_HEADER, read_trace, replayed_line, seconds_text
+from timesyncd.sample import ClockSample
+from timesyncd.units import span_ns
+
+if TYPE_CHECKING:
+    from timesyncd.store.place import Place
+
+_STDIN = 0
+
+#: Bytes at once, and of the store rows, between two looks at the progress.
+_CHUNK, _BATCH = 1 << 16, 1_000
+
+#: A longer line is none of a trace. It is cut, so that not all of a binary file is taken for one, and what is wrong is told.
+_LONGEST_LINE = 1 << 16
+
+#: Takes how much is done.
+Tell = Callable[[int], None]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="a CSV file; absent or -: standard input")
+    parser.add_argument("--source", metavar="NAME", help="instead of a trace: what the store holds of this [[source]]")
+    parser.add_argument(
+        "--since", type=span_ns, metavar="SPAN", help="of the store: how far back, as 90s, 15m, 1h, 2d (default: all)"
+    )
+    parser.add_argument("--store", metavar="PATH", help="the store's file or URL, instead of the configuration's")
+    add_config_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """2 when the trace cannot be read further; the rows before that are written."""
+    if args.source is not None and args.trace is not None:
+        raise ConfigError("replay takes TRACE or --source, not both")
+    if args.source is None and (args.since is not None or args.store is not None):
+        raise ConfigError("replay: --since and --store need --source, which names what to take from the store")
+    return _replay_trace(args.trace) if args.source is None else _replay_stored(args)
+
+
+def _replay_trace(trace: str | None) -> int:
+    name = "standard input" if trace in (None, "-") else str(trace)
+    output = _Output()
+    try:
+        with _opened(trace, name) as stream, _progress(_size(stream)) as tell:
+            rows = read_trace(_lines(stream, name, output, tell), name)
+            put, take = output.lines.append, Replay().take
+            put(REPLAYED_HEADER)
+            for t_s, row in rows:
+                put(replayed_line(t_s, take(row)))
+        output.flush()
+    except TraceError as error:
+        output.flush()
+        print(f"timesyncd: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+class _Output:
+    """What is to be written at once: a call of the kernel for each row would cost as much as reading it, where Python is told not to buffer."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def flush(self) -> None:
+        sys.stdout.write("".join(self.lines))
+        self.lines.clear()
+        sys.stdout.flush()
+
+
+def _opened(trace: str | None, name: str) -> BufferedReader:
+    """Raises TraceError."""
+    try:
+        return open(_STDIN, "rb", closefd=False) if trace in (None, "-") else open(name, "rb")
+    except OSError as error:
+        raise TraceError(f"{name}: {error.strerror}") from error
+
+
+def _size(stream: BufferedReader) -> int | None:
+    """None: a pipe or a terminal, which ends when it ends."""
+    status = os.fstat(stream.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _lines(stream: BufferedReader, name: str, output: _Output, tell: Tell) -> Iterator[str]:
+    """
+    Without their ends. What came of all lines before is written before it waits for more: so a row that comes by itself is
+    answered by itself, and of a file a thousand are at once. Raises TraceError.
+    """
+    rest, done = b"", 0
+    while True:
+        output.flush()
+        tell(done)
+        try:
+            chunk = stream.read1(_CHUNK)
+        except OSError as error:
+            raise TraceError(f"{name}: {error.strerror}") from error
+        done += len(chunk)
+        whole, end, rest = (rest + chunk).rpartition(b"\n")
+        if end:
+            yield from whole.decode(errors="replace").split("\n")
+        if rest and (not chunk or len(rest) > _LONGEST_LINE):
+            yield rest.decode(errors="replace")
+            rest = b""
+        if not chunk:
+            return
+
+
+def _replay_stored(args: Namespace) -> int:
+    from timesyncd.store.readings import clock_readings
+
+    place, settings = _store(args)
+    readings = clock_readings(place, args.source, args.since)
+    replay, output, hardware = StoredReplay(args.source, settings), _Output(), set()
+    output.lines.append(REPLAYED_HEADER)
+    with _progress(None) as tell:
+        for done, (unix_ns, reading) in enumerate(readings, start=1):
+            output.lines.append(replayed_line(seconds_text(unix_ns), replay.take(reading)))
+            if isinstance(reading, ClockSample) and reading.clock != "realtime":
+                hardware.add(reading.clock)
+            if done % _BATCH == 0:
+                output.flush()
+                tell(done)
+    output.flush()
+    if hardware:
+        clocks = ", ".join(sorted(hardware))
+        print(f"{args.source} measured {clocks}: the bounds are that clock's, not the system clock's", file=sys.stderr)
+    return 0
+
+
+def _store(args: Namespace) -> tuple[Place, EnsembleSettings]:
+    """Where it is, and what is assumed of the source; the defaults where no configuration is asked. Raises ConfigError."""
+    from timesyncd.cli._place import store_place
+
+    place = store_place(args, "so nothing to replay")
+    if args.store is not None:
+        return place, EnsembleSettings()
+    bounds = [source.bounds.settings() for source in load_config(args).source if source.name == args.source]
+    return place, bounds[0] if bounds else EnsembleSettings()
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Tell]:
+    """Drawn where somebody looks at the errors and not at the rows."""
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, transient=True) as progress:
+        task = progress.add_task("replay", total=total)
+        yield lambda done: progress.update(task, completed=done)

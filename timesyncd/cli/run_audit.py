@@ -1,0 +1,90 @@
+"""Run a training script as it is, with its ranks metered, and say what synchronization cost it: report.html and report.json."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from timesyncd.cli._audit import lacks_extra
+from timesyncd.errors import TimesyncdError
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, default=Path("timesyncd-audit"), metavar="DIR", help="folder of the report (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        metavar="N",
+        help="write a first report after N seconds; the script runs on to its end",
+    )
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="as torchrun train.py, python train.py"
+    )
+
+
+def run(args: Namespace) -> int:
+    """The script's own status (128 + n: signal n ended it), whatever becomes of the report; 2: it was not asked so; 126, 127."""
+    command = args.script[1:] if args.script[:1] == ["--"] else args.script
+    if not command:
+        print("timesyncd run-audit: no command; as in: timesyncd run-audit -- torchrun train.py", file=sys.stderr)
+        return 2
+    if lacks_extra("run-audit"):
+        return 2
+    from timesyncd.audit.script import NotStarted, environment, run_script
+
+    marks = args.out / f"marks-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+    environ = environment(os.environ, marks, _name(command))
+    try:
+        status = run_script(command, environ, args.seconds, lambda: _report(marks, args.out))
+    except NotStarted as error:
+        print(f"timesyncd: {error}", file=sys.stderr)
+        return error.status
+    _report(marks, args.out)
+    return status
+
+
+def _report(marks: Path, out: Path) -> None:
+    """The words go to stderr, behind the script's own."""
+    from timesyncd.audit.output import summary, write
+    from timesyncd.jobs.recording_files import load
+
+    try:
+        lines = summary(write(load(marks), out), out)
+    except TimesyncdError as error:
+        lines = [f"no report: {_why_not(marks, error)}"]
+    except Exception as error:  # noqa: BLE001  a fault of ours must not become the script's status
+        lines = [f"no report, by a fault of timesyncd: {type(error).__name__}: {error}"]
+    print("\n".join(f"timesyncd: {line}" for line in lines), file=sys.stderr, flush=True)
+
+
+def _why_not(marks: Path, error: TimesyncdError) -> str:
+    notes = sorted(marks.glob("*.note"))
+    if notes:
+        return f"{notes[0].name}: {notes[0].read_text(errors='replace').splitlines()[0]}"
+    if not list(marks.glob("*.marks")):
+        return (
+            "no rank marked anything: no process of it made a process group of torch.distributed and updated parameters"
+        )
+    return str(error)
+
+
+def _name(command: list[str]) -> str:
+    """The job is called as its script."""
+    script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
+    return script or "script"
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds

@@ -1,0 +1,138 @@
+"""Run simulated grandmasters that answer SNMP and HTTPS."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from timesyncd.simulation.grandmaster.simulated import Address, Plan, Unit
+
+MODELS = ("tp4100", "tp4500", "tp5000e", "s650")
+SCENARIO_NAMES = (
+    "steady", "locked", "holdover", "antenna-cut", "jamming", "spoofing", "reboot", "alarm-storm", "leap",
+    "wrong-utc-offset", "slow-agent", "lossy", "liar", "2000-clients", "old-firmware",
+)  # fmt: skip
+
+NOTE = """\
+{model} "{name}" (simulated) answers SNMP on {snmp}.
+
+Look at it:
+  snmpwalk -v2c -c {community} {snmp} 1.3.6.1
+  snmpwalk -v3 -l authPriv -u {user} -a SHA-256 -A {auth_pass} -x AES -X {priv_pass} {snmp} 1.3.6.1
+{look}
+Watch it, with this in the daemon's environment and in its configuration:
+  export GM_AUTH={auth_pass} GM_PRIV={priv_pass}{export}
+
+  [[grandmaster]]
+  name = "{name}"
+  driver = "timeprovider"
+  identities = {identities}
+  host = "{host}"
+  port = {port}
+  user = {{ name = "{user}", auth_pass = {{ env = "GM_AUTH" }}, priv_pass = {{ env = "GM_PRIV" }} }}
+{watch}
+Ctrl-C ends it."""
+
+CURL = "curl -sk -c cookies -b cookies -H 'X-Requested-With: XMLHttpRequest'"
+LOOK = f"""\
+  {CURL} -d txtuname={{username}} -d txtpasswd={{password}} -d action=applylogin https://{{https}}/login
+  {CURL} -d tgrp=-1 https://{{https}}/channels_thresholdValue
+"""
+WATCH = """\
+  https = {{ port = {web_port}, username = "{username}", password = {{ env = "GM_WEB" }}, fingerprint = "{fingerprint}" }}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    scenarios = f"{', '.join(SCENARIO_NAMES)}; a TOML file of timed actions; or the folder of a recording (%(default)s)"
+    parser.add_argument("--model", choices=MODELS, default="tp4100", help="kind of unit (%(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to answer on (%(default)s)")
+    parser.add_argument("--snmp-port", type=_port, default=0, metavar="N", help="UDP port (a free one)")
+    parser.add_argument("--https-port", type=_port, default=0, metavar="N", help="TCP port (a free one)")
+    parser.add_argument("--count", type=_count, default=1, metavar="N", help="so many units, on consecutive ports")
+    parser.add_argument("--scenario", default="steady", metavar="NAME|FILE", help=scenarios)
+    parser.add_argument("--seed", type=int, metavar="N", help="the same one gives the same units (drawn)")
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="how fast things happen (%(default)s)")
+    parser.add_argument("--trap-to", type=_address, metavar="HOST:PORT", help="send SNMP v2c traps there")
+    parser.add_argument("--syslog-to", type=_address, metavar="HOST:PORT", help="send syslog lines there, over UDP")
+    parser.add_argument(
+        "--json", action="store_true", help="print one line when ready, with all that is needed to read"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from timesyncd.simulation.grandmaster.simulated import Plan
+
+    names = ("model", "host", "snmp_port", "https_port", "count", "scenario", "speed", "trap_to", "syslog_to")
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
+    if args.seed is not None:
+        given["seed"] = args.seed
+    asyncio.run(_serve(Plan(**given), args.json))
+    return 0
+
+
+async def _serve(plan: Plan, as_json: bool) -> None:
+    """Raises TimesyncdError."""
+    from timesyncd.simulation.grandmaster.simulated import running
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with running(plan) as units:
+        print(_line(units) if as_json else _note(units), flush=True)
+        await stop.wait()
+
+
+def _line(units: list[Unit]) -> str:
+    facts = [unit.facts() for unit in units]
+    return json.dumps(facts[0] if len(facts) == 1 else {"units": facts})
+
+
+def _note(units: list[Unit]) -> str:
+    """How to read the first one, after the addresses of all where there are several."""
+    facts = units[0].facts()
+    told = {**facts, **facts["v3"], "look": "", "export": "", "watch": ""}
+    told |= {"host": units[0].plan.host, "port": facts["snmp"].rpartition(":")[2]}
+    told |= {"model": units[0].device.model, "identities": json.dumps(facts["identities"])}
+    if "https" in facts:
+        told |= {"web_port": facts["https"].rpartition(":")[2], "export": f" GM_WEB={facts['password']}"}
+        told |= {"look": LOOK.format_map(told), "watch": WATCH.format_map(told)}
+    listed = [_row(unit.facts()) for unit in units] if len(units) > 1 else []
+    return "\n".join([*listed, NOTE.format_map(told)])
+
+
+def _row(facts: dict[str, Any]) -> str:
+    web = f"  https {facts['https']} {facts['username']} {facts['password']}" if "https" in facts else ""
+    return f"{facts['name']}  snmp {facts['snmp']} {facts['community']}{web}"
+
+
+def _port(text: str) -> int:
+    return _within(int(text), 0, 65_535)
+
+
+def _count(text: str) -> int:
+    return _within(int(text), 1, 999)
+
+
+def _within(number: int, lowest: int, highest: int) -> int:
+    if not lowest <= number <= highest:
+        raise argparse.ArgumentTypeError(f"{number} is not within {lowest} to {highest}")
+    return number
+
+
+def _speed(text: str) -> float:
+    speed = float(text)
+    if not 0 < speed <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 100000")
+    return speed
+
+
+def _address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), _port(port)

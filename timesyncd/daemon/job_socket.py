@@ -1,0 +1,353 @@
+"""The daemon's end of the job link: marks come in by datagram, signals go out by a segment a job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
+from timesyncd.errors import ConfigError, Malformed
+from timesyncd.ipc.clock_segment import Epoch
+from timesyncd.ipc.job_datagram import (
+    JOBS_NAME,
+    MAX_RANKS,
+    SOCKET_NAME,
+    Datagram,
+    Header,
+    JobWriter,
+    Method,
+    Phase,
+    Plan,
+    Signals,
+    decode,
+    decode_request,
+    is_request,
+    job_id,
+    segment_path,
+)
+from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
+
+log = logging.getLogger(__name__)
+
+#: A job's segment goes this long after its last process.
+KEEP_NS = 60 * NS_PER_S
+
+#: Anybody on the node may send, so what is kept of senders has an end.
+MAX_JOBS = 256
+MAX_JOBS_OF_A_USER = 64
+MAX_PIDS_OF_A_JOB = 1024
+
+#: Of requests each user has one between two ticks, and all together so many: each is a message to all hubs.
+MAX_REQUESTS = 64
+
+#: A request takes as long to read as so many marks.
+_MARKS_A_REQUEST = 20
+
+_WARN_EVERY_NS = 10 * NS_PER_S
+_LARGEST_DATAGRAM = 32 * 1024
+
+#: What one call of the event loop reads, about: some 10 us a mark.
+_DATAGRAMS_AT_ONCE = 64
+_MARKS_AT_ONCE = 2_000
+
+#: struct ucred: pid, uid, gid.
+_CREDENTIALS = struct.Struct("iII")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who sent, as the kernel says. pid 0: a process that our process namespace does not show."""
+
+    pid: int
+    uid: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of user {self.uid}"
+
+
+@dataclass(slots=True)
+class LocalJob:
+    """
+    A job with ranks on this node. `alive_ns` is CLOCK_BOOTTIME when one of them was last known to live; `uid` None: a
+    former daemon's, of which nothing was heard yet.
+    """
+
+    alive_ns: int
+    uid: int | None = None
+    pids: set[int] = field(default_factory=set)
+    writer: JobWriter | None = None
+
+
+class JobSocket:
+    """
+    `deliver` is called with every batch and request, in the event loop; `sequence` counts each of them within this `incarnation`.
+    `malformed` counts what was no datagram of the job link, `refused` what came from more jobs than are kept, or too often.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        node: str,
+        incarnation: int,
+        deliver: Callable[[MarkBatch | PolicyRequest], None],
+        clocks: Clocks | None = None,
+    ) -> None:
+        self.malformed = 0
+        self.refused = 0
+        self._folder = runtime_dir
+        self._node = node
+        self._incarnation = incarnation
+        self._deliver = deliver
+        self._clocks = clocks or SystemClocks()
+        self._epoch = Epoch(boot_id(), time_namespace())
+        self._sequence = 0
+        self._requests = 0
+        self._asked: set[int] = set()
+        self._jobs: dict[str, LocalJob] = {}
+        self._warned_ns: int | None = None
+
+    @property
+    def taken(self) -> int:
+        """How many datagrams of ranks were understood and delivered."""
+        return self._sequence
+
+    def open(self) -> None:
+        """Listen, in the running event loop. Raises ConfigError when the runtime folder does not allow it."""
+        path = self._folder / SOCKET_NAME
+        try:
+            self._adopt(self._folder / JOBS_NAME)
+            self._socket = _listening(path)
+        except OSError as error:
+            raise ConfigError(f"node.runtime_dir = '{self._folder}': {path}: {error.strerror or error}") from error
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def close(self) -> None:
+        """The segments stay for the ranks, ageing; the next daemon takes them over."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        for job in self._jobs.values():
+            if job.writer is not None:
+                job.writer.close()
+
+    def publish(self, state: JobState) -> None:
+        """Show a job's state to its ranks; nothing when it has none on this node."""
+        job = self._jobs.get(state.job_id)
+        if job is None:
+            return
+        try:
+            if job.writer is None:
+                job.writer = JobWriter(segment_path(self._folder, state.job_id), self._epoch)
+            job.writer.write(self._as_of_ns(state), signals_of(state, self._node), plan_of(state))
+        except (OSError, struct.error) as error:
+            self._warn("job %s: its segment is not written: %s", state.job_id, error)
+
+    def tick(self, now_boottime_ns: int) -> None:
+        """To be called every second or so: a job whose processes all ended loses its segment after KEEP_NS."""
+        self._asked.clear()
+        for identifier, job in list(self._jobs.items()):
+            job.pids = {pid for pid in job.pids if _lives(pid)}
+            if job.pids:
+                job.alive_ns = now_boottime_ns
+            elif now_boottime_ns - job.alive_ns >= KEEP_NS:
+                self._forget(identifier)
+
+    def _adopt(self, folder: Path) -> None:
+        """A former daemon's segments keep their inode, so that ranks which have them open go on reading."""
+        folder.mkdir(mode=0o755, exist_ok=True)
+        folder.chmod(0o755)
+        self._jobs = {path.name: LocalJob(self._clocks.boottime_ns()) for path in folder.iterdir()}
+
+    def _forget(self, identifier: str) -> None:
+        job = self._jobs.pop(identifier)
+        if job.writer is not None:
+            job.writer.close()
+        segment_path(self._folder, identifier).unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        """A few at once, so that a flood of datagrams, or of marks, leaves the event loop time for the clocks."""
+        marks = 0
+        for _ in range(_DATAGRAMS_AT_ONCE):
+            if marks >= _MARKS_AT_ONCE:
+                return
+            try:
+                # Room for credentials and nothing else: the kernel drops file descriptors that somebody passes.
+                data, ancillary, flags, _ = self._socket.recvmsg(
+                    _LARGEST_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
+            except BlockingIOError:
+                return
+            marks += self._take(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
+
+    def _take(self, data: bytes, peer: Peer | None, truncated: bool) -> int:
+        """How many marks it brought, or what is as much work."""
+        try:
+            if peer is None or truncated:
+                raise Malformed("job datagram too long, or without credentials")
+            if is_request(data):
+                self._ask(*decode_request(data), peer)
+                return _MARKS_A_REQUEST
+            datagram = decode(data)
+        except Malformed as error:
+            self.malformed += 1
+            self._warn("job link: from %s: %s (%d so far)", peer, error, self.malformed)
+            return 0
+        if self._joined(datagram.header, peer):
+            self._sequence += 1
+            self._deliver(self._batch(datagram, peer))
+        return len(datagram.marks)
+
+    def _ask(self, job: str, policy: str, peer: Peer) -> None:
+        """Pass on what a user wants of a job. Whose the job is, a hub knows. Raises Malformed."""
+        try:
+            request = PolicyRequest(
+                node=self._node,
+                incarnation=self._incarnation,
+                sequence=self._requests + 1,
+                uid=peer.uid,
+                job_id=job,
+                policy=policy,
+            )
+        except ValidationError as error:
+            raise Malformed(f"request: {error.errors(include_url=False, include_context=False)[0]['msg']}") from error
+        if peer.uid in self._asked or len(self._asked) >= MAX_REQUESTS:
+            self.refused += 1
+            return
+        self._asked.add(peer.uid)
+        self._requests += 1
+        self._deliver(request)
+
+    def _joined(self, header: Header, peer: Peer) -> bool:
+        """Note that this process is a rank of the job; False: there are too many jobs already."""
+        identifier = job_id(peer.uid, header.job, header.attempt)
+        job = self._jobs.get(identifier)
+        if job is None or job.uid is None:
+            if self._is_full(peer.uid):
+                self.refused += 1
+                self._warn("job link: %s has too many jobs here: %r is refused", peer, header.job)
+                return False
+            job = self._jobs[identifier] = LocalJob(0, peer.uid, writer=job.writer if job else None)
+        job.alive_ns = self._clocks.boottime_ns()
+        if peer.pid and peer.pid not in job.pids and len(job.pids) < MAX_PIDS_OF_A_JOB:
+            job.pids.add(peer.pid)
+            log.info(
+                "job %r, attempt %d: rank %d on %r is %s", header.job, header.attempt, header.rank, header.node, peer
+            )
+        return True
+
+    def _is_full(self, uid: int) -> bool:
+        known = [job.uid for job in self._jobs.values() if job.uid is not None]
+        return len(known) >= MAX_JOBS or known.count(uid) >= MAX_JOBS_OF_A_USER
+
+    def _batch(self, datagram: Datagram, peer: Peer) -> MarkBatch:
+        return MarkBatch.of(
+            datagram.header,
+            datagram.marks,
+            node=self._node,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            uid=peer.uid,
+            pid=peer.pid,
+        )
+
+    def _as_of_ns(self, state: JobState) -> int:
+        """A retained copy may be old when it comes: its age by CLOCK_REALTIME counts, and can only make it older."""
+        age_ns = self._clocks.realtime_ns() - state.published_realtime_ns
+        return self._clocks.boottime_ns() - max(0, age_ns)
+
+    def _warn(self, text: str, *arguments: object) -> None:
+        """Anybody may send anything, so at most one line in ten seconds."""
+        now_ns = self._clocks.boottime_ns()
+        if self._warned_ns is None or now_ns - self._warned_ns >= _WARN_EVERY_NS:
+            self._warned_ns = now_ns
+            log.warning(text, *arguments)
+
+
+def signals_of(state: JobState, node: str) -> Signals:
+    """What a rank on this node is told of its job's state."""
+    waits = {rank.rank: rank.wait_p50_ns for rank in state.ranks}
+    return Signals(
+        world_size=state.world_size,
+        steps_complete=state.steps_complete,
+        steps_incomplete=state.steps_incomplete,
+        run=state.run,
+        step=state.step,
+        sync_overhead=state.sync_overhead,
+        sync_overhead_step=state.sync_overhead_step,
+        sync_overhead_epoch=state.sync_overhead_epoch,
+        arrival_skew_ns=state.arrival_skew_ns,
+        arrival_skew_p50_ns=state.arrival_skew_p50_ns,
+        arrival_skew_p99_ns=state.arrival_skew_p99_ns,
+        arrival_skew_error_ns=state.arrival_skew_error_ns,
+        last_rank=state.last_rank,
+        slow_rank=state.slow_rank,
+        comm_compute=state.comm_compute,
+        staleness_p50=state.staleness_p50,
+        staleness_max=state.staleness_max,
+        update_latency_p50_ns=state.update_latency_p50_ns,
+        alignment_ns=state.alignment_ns,
+        alignment_growth_ppb=state.alignment_growth_ppb,
+        alignment_reason=state.alignment_reason,
+        trusted=state.trusted,
+        method=None if state.method is None else Method[state.method],
+        wait_p50_ns=tuple(waits.get(rank) for rank in range(min(state.world_size, MAX_RANKS))),
+        joined_ns=tuple(rank.joined_ns for rank in state.ranks if rank.node == node and rank.joined_ns is not None),
+    )
+
+
+def plan_of(state: JobState) -> Plan:
+    plan = state.plan
+    phase = plan.phase
+    held = None if phase is None else Phase(phase.period_ns, phase.shift_ns, phase.hold_share_ppm)
+    return Plan(
+        version=plan.version,
+        from_step=plan.from_step,
+        mode=plan.mode,
+        slack_ns=plan.slack_ns,
+        guard_ns=plan.guard_ns,
+        phase=held,
+        policy=plan.policy,
+        policy_version=plan.policy_version,
+        groups=tuple(map(tuple, plan.groups)),
+    )
+
+
+def _listening(path: Path) -> socket.socket:
+    """A socket bound anew at this path, open to everybody, that tells who sends."""
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        listening.bind(str(path))
+        path.chmod(0o666)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _peer(ancillary: Iterable[tuple[int, int, bytes]]) -> Peer | None:
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack_from(data)
+            return Peer(pid, uid)
+    return None
+
+
+def _lives(pid: int) -> bool:
+    """Asked by signal 0, which also works where /proc hides other users' processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,166 @@
+"""What the web room shows of this daemon: the answers to its questions, and what a scrape for Prometheus gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from timesyncd.clocks import Clocks
+from timesyncd.config import Config
+from timesyncd.daemon.hub_service import FleetDesk
+from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.publisher import Announcer, Parts
+from timesyncd.daemon.remote_state import heard_state
+from timesyncd.feed import Feed
+from timesyncd.fleet.node_clock import Now
+from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
+from timesyncd.metrics.exposition import Counters, Metrics, Snapshot
+from timesyncd.metrics.fleet import FleetSnapshot, Lag
+from timesyncd.web.events import Event
+from timesyncd.web.view import EVERY, Wanted
+
+
+class WebView:
+    """Implements the web room's View."""
+
+    def __init__(
+        self, config: Config, view: NodeView, desk: FleetDesk, announcer: Announcer, parts: Parts, clocks: Clocks
+    ) -> None:
+        self.lag = Lag()
+        self.wrong_credentials: Callable[[], int] | None = None
+        self._config = config
+        self._view = view
+        self._desk = desk
+        self._announcer = announcer
+        self._parts = parts
+        self._clocks = clocks
+        self._metrics = Metrics(self._snapshot, clocks)
+
+    @property
+    def events(self) -> Feed[Event]:
+        return self._announcer.events
+
+    def _now(self) -> Moment:
+        return Moment.read(self._clocks)
+
+    def node(self) -> NodeState:
+        return self._announcer.known(self._now()).node
+
+    def node_count(self) -> int:
+        return len(self._others) + 1
+
+    @property
+    def _others(self) -> list[str]:
+        own = self._config.node.name
+        return [name for name in self._desk.hub.fleet.names() if name != own]
+
+    def node_names(self, wanted: Wanted = EVERY) -> list[str]:
+        own = self.node()
+        called = own.grandmaster, own.grandmaster_identity
+        own_status = own.main_status if own.sources else None
+        names = [own.node] if wanted.takes(own.node, own_status, own.topology, called) else []
+        for status, _, clock in self._desk.standings(self._now()):
+            called = clock.grandmaster, clock.grandmaster_identity
+            told = status_name(status) if clock.is_watched else None
+            if clock.node != own.node and wanted.takes(clock.node, told, clock.topology, called):
+                names.append(clock.node)
+        return sorted(names)
+
+    def nodes(self, names: Sequence[str]) -> list[NodeState]:
+        now, fleet = self._now(), self._desk.hub.fleet
+        found = []
+        for name in names:
+            if name == self._config.node.name:
+                found.append(self.node())
+            elif (state := fleet.state(name)) is not None and (clock := fleet.clock(name)) is not None:
+                unheard = clock.why_unheard(Now(now.boottime_ns, now.realtime_ns))
+                found.append(heard_state(state, clock.received_boottime_ns, now, unheard))
+        return found
+
+    def fleet(self) -> FleetSummary:
+        return self._desk.summary(self._now())
+
+    def map(self) -> FleetMap:
+        return self._desk.map(self._now())
+
+    def alignment(self, names: Sequence[str] | None, job: str | None) -> AlignmentState | None:
+        return self._desk.alignment(names, job, self._now())
+
+    def hubs(self) -> list[HubState]:
+        return self._desk.hubs(self._now())
+
+    def grandmasters(self) -> list[GrandmasterState]:
+        return self._announcer.known(self._now()).all_units
+
+    def jobs(self) -> list[JobState]:
+        return self._announcer.jobs(self._now())
+
+    def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
+        return self._desk.window(job_id, from_step, most_steps)
+
+    def findings(self) -> list[FindingMessage]:
+        return self._announcer.findings()
+
+    def config(self) -> str:
+        return self._config.model_dump_json(serialize_as_any=True)
+
+    def health(self) -> str | None:
+        failing = self._parts.store_problem is not None
+        return "the store is in trouble: the finding store-failing says why" if failing else None
+
+    def metrics(self) -> bytes:
+        return self._metrics.render()
+
+    def _snapshot(self) -> Snapshot:
+        mqtt, store, history = self._parts.mqtt, self._parts.store, self._parts.history
+        known = self._announcer.known(self._now())
+        return Snapshot(
+            node=known.node,
+            polls=self._view.polls,
+            grandmasters=known.units,
+            jobs=self._announcer.own_jobs,
+            findings=self.findings(),
+            mqtt_connected=mqtt.connected if mqtt else None,
+            counters=self._counters(),
+            fleet=self._fleet_snapshot(),
+            lag=self.lag if self._is_fleets_hub else None,
+            outbox_waiting=history.window.waiting if history else None,
+            store_waiting=store.waiting if store else None,
+        )
+
+    @property
+    def _is_fleets_hub(self) -> bool:
+        return self._config.hub is not None and self._config.mqtt is not None
+
+    def _fleet_snapshot(self) -> FleetSnapshot | None:
+        if not self._is_fleets_hub:
+            return None
+        now = self._now()
+        own = next(hub for hub in self._desk.hubs(now) if hub.node == self._config.node.name)
+        return FleetSnapshot(own, self._desk.summary(now), self._desk.alignment(None, None, now))
+
+    def _counters(self) -> Counters:
+        mqtt, store, history = self._parts.mqtt, self._parts.store, self._parts.history
+        job_socket, alarms = self._parts.job_socket, self._parts.alarms
+        window = history.window if history else None
+        return Counters(
+            samples_total=self._view.samples,
+            store_rows_total=store.stored if store else None,
+            store_dropped_total=store.dropped if store else None,
+            store_rollups_total=store.counts.rolled_up if store else None,
+            outbox_sent_total=window.sent if window else None,
+            outbox_resent_total=window.resent if window else None,
+            outbox_lost_total=store.outbox_lost if store and history else None,
+            history_stored_total=store.counts.history_stored if store and self._is_fleets_hub else None,
+            history_lost_total=store.counts.history_lost if store and self._is_fleets_hub else None,
+            mqtt_published_total=mqtt.published if mqtt else None,
+            mqtt_dropped_total=mqtt.dropped if mqtt else None,
+            mqtt_outdated_total=mqtt.outdated if mqtt else None,
+            mqtt_rejected_total=mqtt.rejected if mqtt else None,
+            joblink_datagrams_total=job_socket.taken if job_socket else None,
+            alarms_refused_total=alarms.all_refused.total() if alarms else None,
+            joblink_rejected_total=job_socket.malformed + job_socket.refused if job_socket else None,
+            web_refused_total=self.wrong_credentials() if self.wrong_credentials else None,
+        )

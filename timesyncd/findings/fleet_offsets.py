@@ -1,0 +1,111 @@
+"""A node whose offset jumps alone: its siblings' offsets tell what is the grandmaster's doing, and what is its own. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.fleet_delay_history import SIGMA_PER_MAD
+from timesyncd.findings.fleet_nodes import NodeRecord
+from timesyncd.units import duration_text
+
+ID = "node-offset-alone"
+Key = tuple[str, str]
+Group = tuple[str, str]
+"""What siblings have in common, in words, and its name."""
+
+#: With fewer siblings there is no telling who moved.
+MIN_NODES = 5
+
+SIGMAS = 8
+
+#: More than so many at once, and more than a tenth, is a common cause.
+MOST_AT_ONCE = 3
+AT_ONCE_NS = 60 * NS_PER_S
+
+#: After a common cause each node's servo settles at its own pace.
+SETTLES_WITHIN_NS = 120 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """Of a group: the median offset, the half of the offsets that is within `spread_ns` of it, and the median error."""
+
+    offset_ns: int
+    spread_ns: int
+    error_ns: int
+    nodes: int
+
+    def allowed_ns(self, node: NodeRecord) -> int:
+        """What noise and the bounds of both sides explain."""
+        return max(int(SIGMAS * SIGMA_PER_MAD * self.spread_ns), node.error_ns + self.error_ns)
+
+
+class LoneOffsets:
+    """Goes through the nodes that are heard once a round; the newest reading of each counts once."""
+
+    def __init__(self) -> None:
+        self._unsettled: dict[Group, int] = {}
+
+    def judge(self, nodes: Iterable[NodeRecord], now_ns: int) -> dict[Key, Judged]:
+        self._unsettled = {group: until_ns for group, until_ns in self._unsettled.items() if now_ns < until_ns}
+        judged: dict[Key, Judged] = {}
+        for group, members in _groups(nodes).items():
+            usual = _usual(members)
+            suspects = list(self._suspects(group, members, usual, now_ns))
+            recent = [node for node in suspects if now_ns - node.offsets.since_ns < AT_ONCE_NS]
+            if sum(node.offsets.is_beyond_chance for node in recent) > max(1, min(MOST_AT_ONCE, len(members) // 10)):
+                self._unsettled[group] = now_ns + SETTLES_WITHIN_NS
+                for node in recent:
+                    node.offsets.clear()
+            judged |= {(ID, node.node): _told(node, usual, group) for node in suspects if node.offsets.is_alone(now_ns)}
+        return judged
+
+    def _suspects(
+        self, group: Group, members: Sequence[NodeRecord], usual: _Usual, now_ns: int
+    ) -> Iterator[NodeRecord]:
+        is_settled = group not in self._unsettled
+        for node in members:
+            if node.is_new and node.offset_ns is not None and is_settled:
+                node.offsets.note(node.offset_ns - usual.offset_ns, usual.allowed_ns(node), now_ns)
+            node.is_new = False
+            if node.offsets.suspect:
+                yield node
+
+
+def _groups(nodes: Iterable[NodeRecord]) -> dict[Group, list[NodeRecord]]:
+    """By the parent clock where enough follow it, else by the grandmaster, else by the rack; each node is in one at most."""
+    measured = [node for node in nodes if node.offset_ns is not None]
+    parents = Counter(node.parent for node in measured)
+    grandmasters = Counter(node.grandmaster for node in measured)
+    found: dict[Group, list[NodeRecord]] = {}
+    for node in measured:
+        if node.parent and parents[node.parent] >= MIN_NODES:
+            group = ("behind", node.parent)
+        elif node.grandmaster and grandmasters[node.grandmaster] >= MIN_NODES:
+            group = ("under", node.grandmaster)
+        else:
+            group = ("in", node.topology)
+        found.setdefault(group, []).append(node)
+    return {group: members for group, members in found.items() if len(members) >= MIN_NODES and group[1]}
+
+
+def _usual(members: Sequence[NodeRecord]) -> _Usual:
+    offsets = [node.offset_ns for node in members if node.offset_ns is not None]
+    offset_ns = int(median(offsets))
+    spread_ns = int(median([abs(each - offset_ns) for each in offsets]))
+    return _Usual(offset_ns, spread_ns, int(median([node.error_ns for node in members])), len(members))
+
+
+def _told(node: NodeRecord, usual: _Usual, group: Group) -> Judged:
+    history, (where, name) = node.offsets, group
+    way = "ahead of" if history.least_ns > 0 else "behind"
+    return Judged(
+        f"at least {duration_text(abs(history.least_ns))} {way} the median of {usual.nodes} nodes {where} {name} in each of "
+        f"{history.suspect} readings; half of them are within {duration_text(usual.spread_ns)} of it, "
+        f"it was within {duration_text(history.usual_ns)}, and the bounds explain {duration_text(usual.allowed_ns(node))}"
+    )

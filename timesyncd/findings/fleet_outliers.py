@@ -1,0 +1,118 @@
+"""A grandmaster that all its followers contradict by what else they know: UTC from NTP, other grandmasters. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.fleet_nodes import UTC, NodeRecord
+from timesyncd.findings.text import names_text
+from timesyncd.units import duration_text
+
+ID = "grandmaster-outvoted"
+Key = tuple[str, str]
+
+#: Two nodes may share a fault; of many a few may have one of their own.
+MIN_WITNESSES = 3
+NEARLY_ALL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Vote:
+    """What `witnesses` nodes say of a grandmaster against one other reference: the medians; `beyond` of them are beyond their error."""
+
+    other: str
+    offset_ns: int
+    error_ns: int
+    witnesses: int
+    beyond: int
+
+    @property
+    def contradicts(self) -> bool:
+        return self.beyond >= NEARLY_ALL * self.witnesses
+
+    def agrees(self, error_ns: int) -> bool:
+        """It would have seen this error, and sees none."""
+        return self.beyond == 0 and abs(self.offset_ns) + self.error_ns < error_ns
+
+
+Votes = Mapping[str, Sequence[_Vote]]
+"""By a grandmaster's identity."""
+
+
+def judge(nodes: Sequence[NodeRecord], name_of: Callable[[str], str]) -> dict[Key, Judged]:
+    """`name_of` gives a unit's name for an identity that it has, else the identity."""
+    if sum(node.contradicts for node in nodes) < MIN_WITNESSES:
+        return {}
+    votes = _votes(nodes)
+    outvoted = {identity: against for identity in votes if (against := _against(identity, votes))}
+    followers: dict[str, list[str]] = {identity: [] for identity in outvoted}
+    for node in nodes if outvoted else []:
+        if node.grandmaster in followers:
+            followers[node.grandmaster].append(node.node)
+    return {
+        (ID, name_of(identity)): _judged(against, followers[identity], name_of)
+        for identity, against in outvoted.items()
+    }
+
+
+def _votes(nodes: Iterable[NodeRecord]) -> Votes:
+    said: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for node in nodes:
+        for grandmaster, other, offset_ns, error_ns in node.witnesses:
+            said.setdefault((grandmaster, other), []).append((offset_ns, error_ns))
+    votes: dict[str, list[_Vote]] = {}
+    for (grandmaster, other), each in said.items():
+        if len(each) >= MIN_WITNESSES:
+            votes.setdefault(grandmaster, []).append(_vote(other, each))
+    return votes
+
+
+def _vote(other: str, said: Sequence[tuple[int, int]]) -> _Vote:
+    ahead = sum(offset_ns > error_ns for offset_ns, error_ns in said)
+    behind = sum(offset_ns < -error_ns for offset_ns, error_ns in said)
+    offset_ns = median_low([offset_ns for offset_ns, _ in said])
+    return _Vote(other, offset_ns, median_low([error_ns for _, error_ns in said]), len(said), max(ahead, behind))
+
+
+def _against(identity: str, votes: Votes) -> list[_Vote]:
+    """
+    The votes against a grandmaster; none where they prove nothing: one other grandmaster against it is a disagreement of two, and UTC
+    against all grandmasters is NTP's error as well as theirs.
+    """
+    against = [vote for vote in votes[identity] if vote.contradicts]
+    if not against:
+        return []
+    error_ns = min(abs(vote.offset_ns) for vote in against)
+    if any(vote.agrees(error_ns) for vote in votes[identity]):
+        return []
+    others = [vote for vote in against if vote.other != UTC]
+    if len(others) >= 2 or (others and len(against) > len(others)):
+        return against
+    return against if not others and not _is_ntp_alone(identity, votes) else []
+
+
+def _is_ntp_alone(identity: str, votes: Votes) -> bool:
+    """Every other grandmaster of which is told is contradicted by UTC as well, and in the same way."""
+    own = next(vote for vote in votes[identity] if vote.other == UTC)
+    by_utc = [vote for other, each in votes.items() if other != identity for vote in each if vote.other == UTC]
+    return bool(by_utc) and all(vote.contradicts and vote.offset_ns * own.offset_ns > 0 for vote in by_utc)
+
+
+def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callable[[str], str]) -> Judged:
+    told = []
+    for vote in against:
+        way = "ahead of" if vote.offset_ns > 0 else "behind"
+        other = UTC if vote.other == UTC else name_of(vote.other)
+        told.append(
+            f"{duration_text(abs(vote.offset_ns))} {way} {other} by {vote.beyond} of {vote.witnesses} nodes, whose bounds explain "
+            f"{duration_text(vote.error_ns)}"
+        )
+    evidence = "; ".join(told)
+    if not followers:
+        return Judged(evidence)
+    return Judged(
+        evidence, (evidence, f"{names_text(followers)}: their clocks follow it, and their UTC bound does not hold")
+    )

@@ -1,0 +1,180 @@
+"""What a grandmaster said lately, as far as a rule compares it with now; bounded. Pure: the states carry the times."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.findings.text import utc_text
+from timesyncd.messages.node import GrandmasterState
+from timesyncd.model.grandmaster import UnitEvent
+from timesyncd.model.grandmaster_events import UnitEventKind
+from timesyncd.sample import Position, Satellite
+
+#: A fall of C/N0 by so much, of three satellites in four, is no weather; half of it is still a fall that lasts.
+FALL_DB = 6
+RECOVERED_DB = 3
+MIN_COMMON_SATELLITES = 4
+
+#: The first readings are taken as they come, later ones not more often than this: an hour of them is kept.
+READING_EVERY_NS = 60 * NS_PER_S
+MIN_READINGS = 5
+MAX_READINGS = 60
+
+#: What differs for so long from what it was is how it is now: another antenna, another place.
+NORMAL_AFTER_NS = 86_400 * NS_PER_S
+
+#: A held position does not move; the receivers' own rounding is a metre or less.
+MOVED_M = 100
+
+#: For so long a jump stays a suspicion, a restart the reason for what follows, an announced leap second one for a new offset.
+RECENT_NS = 3_600 * NS_PER_S
+
+_METRES_A_DEGREE = 111_320
+
+
+class UnitHistory:
+    """
+    One unit's past. `selected` is the reference that it followed when it last followed one that is not disqualified now.
+    """
+
+    def __init__(self) -> None:
+        self.signal = SignalHistory()
+        self.held = HeldPosition()
+        self.selected: str | None = None
+        self._was_locked = False
+        self._leap_ns: int | None = None
+        self._restarted_ns: int | None = None
+        self._jump: tuple[str, int] | None = None
+
+    def note(self, unit: GrandmasterState, now_ns: int) -> None:
+        """Take the unit's state; the same again changes nothing."""
+        self.signal.note(unit.satellites or [], now_ns)
+        self.held.note(unit, now_ns)
+        now, said = selected_reference(unit), qualifications(unit)
+        if now is not None and said.get(self.selected or "") != "disqualified":
+            self.selected = now
+        self._was_locked = unit.clock_state == "locked"
+        if unit.leap in ("insert", "delete"):
+            self._leap_ns = now_ns
+
+    def happened(self, event: UnitEvent) -> None:
+        """Take what happened between two polls, before the state of the later one is noted."""
+        if event.kind is UnitEventKind.RESTARTED:
+            self._restarted_ns, self.selected = event.realtime_ns, None
+        is_leap = event.kind is UnitEventKind.UTC_OFFSET_CHANGED and _is_recent(self._leap_ns, event.realtime_ns)
+        if event.kind in _SUSPICIOUS and self._was_locked and not is_leap:
+            told = f"{event.evidence} while it was locked, at {utc_text(event.realtime_ns, event.realtime_ns)}"
+            self._jump = (told, event.realtime_ns)
+
+    def suspicion(self, now_ns: int) -> str | None:
+        """A jump of its time within the last hour."""
+        return self._jump[0] if self._jump is not None and _is_recent(self._jump[1], now_ns) else None
+
+    def restarted_ns(self, now_ns: int) -> int | None:
+        """When it started anew, within the last hour."""
+        return self._restarted_ns if _is_recent(self._restarted_ns, now_ns) else None
+
+
+_SUSPICIOUS = (UnitEventKind.PHASE_JUMPED, UnitEventKind.UTC_OFFSET_CHANGED)
+
+
+def _is_recent(then_ns: int | None, now_ns: int) -> bool:
+    return then_ns is not None and now_ns - then_ns < RECENT_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """C/N0 of nearly all satellites fell together by at least `db` below the median of before."""
+
+    db: int
+    since_ns: int
+
+
+class SignalHistory:
+    """The satellites' C/N0 of the last hour; what is measured while it is fallen does not count as normal."""
+
+    def __init__(self) -> None:
+        self.fall: Fall | None = None
+        self._readings: deque[tuple[int, dict[int, int]]] = deque(maxlen=MAX_READINGS)
+        self._newest: tuple[dict[int, int], int | None] = ({}, None)
+
+    def note(self, satellites: list[Satellite], now_ns: int) -> None:
+        levels = {each.number: each.cn0_db_hz for each in satellites if each.cn0_db_hz}
+        if levels != self._newest[0]:  # medians are dear, and levels change once a minute
+            self._newest = (levels, self._fallen_db(levels))
+        fallen_db = self._newest[1]
+        if self.fall is not None and now_ns - self.fall.since_ns >= NORMAL_AFTER_NS:
+            self.fall, self._newest = None, ({}, None)
+            self._readings.clear()
+        elif fallen_db is not None and fallen_db >= (RECOVERED_DB if self.fall else FALL_DB):
+            self.fall = Fall(fallen_db, self.fall.since_ns if self.fall else now_ns)
+        elif fallen_db is not None:
+            self.fall = None
+        if self.fall is None and levels:
+            self._keep(levels, now_ns)
+
+    def _keep(self, levels: dict[int, int], now_ns: int) -> None:
+        newest = self._readings[-1] if self._readings else (-READING_EVERY_NS, {})
+        is_new = len(self._readings) < MIN_READINGS and levels != newest[1]
+        if is_new or now_ns - newest[0] >= READING_EVERY_NS:
+            self._readings.append((now_ns, levels))
+
+    def _fallen_db(self, levels: dict[int, int]) -> int | None:
+        """By how much three satellites in four fell at least; None with too few to tell."""
+        if len(self._readings) < MIN_READINGS:
+            return None
+        falls = []
+        for number, level in levels.items():
+            before = [reading[number] for _, reading in self._readings if number in reading]
+            if len(before) >= MIN_READINGS:
+                falls.append(median(before) - level)
+        return int(sorted(falls)[len(falls) // 4]) if len(falls) >= MIN_COMMON_SATELLITES else None
+
+
+class HeldPosition:
+    """The position at which the receiver began to hold. `moved_m` is how far it is from there now, None while it is there."""
+
+    def __init__(self) -> None:
+        self.moved_m: int | None = None
+        self._held: Position | None = None
+        self._moved_ns = 0
+
+    def note(self, unit: GrandmasterState, now_ns: int) -> None:
+        mode, position = unit.gnss_position_mode, unit.position
+        if mode is None or position is None:
+            return
+        if "hold" not in mode.lower():
+            self._begin(None)
+            return
+        if self._held is None:
+            self._begin(position)
+        moved_m = distance_m(self._held or position, position)
+        if moved_m <= MOVED_M:
+            self.moved_m = None
+        elif self.moved_m is None:
+            self.moved_m, self._moved_ns = round(moved_m), now_ns
+        elif now_ns - self._moved_ns >= NORMAL_AFTER_NS:
+            self._begin(position)
+
+    def _begin(self, position: Position | None) -> None:
+        self._held, self.moved_m = position, None
+
+
+def distance_m(one: Position, other: Position) -> float:
+    """Along the ground; for short distances."""
+    north = other.latitude_deg - one.latitude_deg
+    east = (other.longitude_deg - one.longitude_deg + 180) % 360 - 180
+    return math.hypot(north, east * math.cos(math.radians(one.latitude_deg))) * _METRES_A_DEGREE
+
+
+def qualifications(unit: GrandmasterState) -> dict[str, str]:
+    return {reference.name: reference.qualification for reference in unit.references or []}
+
+
+def selected_reference(unit: GrandmasterState) -> str | None:
+    chosen = (name for name, said in qualifications(unit).items() if said == "selected")
+    return unit.selected_reference or next(chosen, None)

@@ -1,0 +1,56 @@
+"""What the kernel's word on CLOCK_REALTIME, and the sources' on each other, call for: findings of one node. Pure."""
+
+from __future__ import annotations
+
+from timesyncd.model.selection import Agreement
+from timesyncd.sample import ClockSample, KernelSample
+from timesyncd.units import duration_text
+
+Conditions = dict[str, str | None]
+
+
+def kernel_conditions(sample: KernelSample, utc_offset_s: int | None) -> Conditions:
+    """By id: the evidence, or None where the finding does not hold. `utc_offset_s` is TAI - UTC as this node's sources are configured."""
+    return {
+        "two-disciplines": _two(sample.disciplines),
+        "tai-offset": _tai_offset(sample.tai_offset_s, utc_offset_s),
+        "kernel-leap": _leap(sample.leap),
+    }
+
+
+def agreement_conditions(agreement: Agreement | None, sources: list[str]) -> dict[tuple[str, str], str | None]:
+    """The same by (id, source)."""
+    false = agreement.falsetickers if agreement else ()
+    contradiction = agreement is not None and agreement.contradiction
+    interval = f"{duration_text(agreement.low_ns)} to {duration_text(agreement.high_ns)}" if agreement else ""
+    found: dict[tuple[str, str], str | None] = {}
+    for name in sources:
+        evidence = f"the others agree that the clock's error is {interval}" if name in false else None
+        found["source-falseticker", name] = evidence
+        contradicts = contradiction and agreement is not None and name in agreement.sources
+        evidence = f"no majority; the bound holds for any of them: {interval}" if contradicts else None
+        found["sources-contradict", name] = evidence
+    return found
+
+
+def path_conditions(sample: ClockSample, path_minimum_ns: int) -> Conditions:
+    """The same of one PTP sample."""
+    below = 0 <= sample.path_delay_ns < path_minimum_ns
+    evidence = f"the path delay is {sample.path_delay_ns} ns, path_minimum_ns is {path_minimum_ns}" if below else None
+    return {"path-below-minimum": evidence}
+
+
+def _two(disciplines: tuple[str, ...]) -> str | None:
+    return f"running: {', '.join(disciplines)}" if len(disciplines) > 1 else None
+
+
+def _tai_offset(told_s: int, wanted_s: int | None) -> str | None:
+    if wanted_s is None or told_s == wanted_s:
+        return None
+    return f"TAI - UTC in the kernel is {told_s} s, configured are {wanted_s} s"
+
+
+def _leap(leap: str) -> str | None:
+    if leap == "none":
+        return None
+    return f"the kernel will {leap} a second at the end of the UTC day: CLOCK_REALTIME steps by it"

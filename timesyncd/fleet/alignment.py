@@ -1,0 +1,216 @@
+"""How far the clocks of a set of nodes can be apart, from what each node says of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from operator import attrgetter
+from typing import NamedTuple
+
+from timesyncd.bound import Bound
+from timesyncd.clocks import NS_PER_S
+from timesyncd.fleet.node_clock import GRANDMASTER, LARGEST, PARENT, UNBOUNDED, UTC, NodeClock, Now, whole_ns
+
+#: By the reference that decides.
+_BY = ("UTC", "their grandmaster", "their parent clock")
+_SHARED = ("one grandmaster", "one parent clock")
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """
+    No two of the nodes' clocks differ by more than `alignment_ns` at `now`, nor later by more than that grown by
+    `growth_ppb`, for `holds_for_ns` if nothing more is heard (None: unknown, or without end). `pair` are the two that may be the
+    furthest apart. None = unknown, for `reason`.
+    """
+
+    alignment_ns: int | None
+    growth_ppb: int | None
+    pair: tuple[str, str] | None
+    reason: str
+    holds_for_ns: int | None = None
+
+    def at(self, later_ns: int) -> int | None:
+        """So much later, if nothing more is heard; None: nothing will be known then."""
+        if self.holds_for_ns is not None and later_ns >= self.holds_for_ns:
+            return None
+        return Bound(self.alignment_ns, self.growth_ppb or 0).at(later_ns)
+
+    def leaves_in_ns(self, limit_ns: int) -> int | None:
+        """
+        It stays within `limit_ns` for so long, if nothing more is heard: then it is wider, or unknown. 0 = it is not within now, None =
+        for ever.
+        """
+        if self.alignment_ns is None or self.alignment_ns > limit_ns:
+            return 0
+        if not self.growth_ppb:
+            return self.holds_for_ns
+        within_ns = (limit_ns - self.alignment_ns) * NS_PER_S // self.growth_ppb
+        return within_ns if self.holds_for_ns is None else min(within_ns, self.holds_for_ns)
+
+    def figures(self) -> dict[str, object]:
+        """By their names in an AlignmentState."""
+        pair = None if self.pair is None else list(self.pair)
+        return {name: getattr(self, name) for name in _FIGURES} | {"pair": pair}
+
+
+_FIGURES = ("alignment_ns", "growth_ppb", "holds_for_ns", "reason")
+
+ONE_CLOCK = Alignment(0, 0, None, "one clock")
+
+
+def unknown(reason: str) -> Alignment:
+    return Alignment(None, None, None, reason)
+
+
+def alignment(clocks: Sequence[NodeClock], now: Now) -> Alignment:
+    """
+    The largest possible disagreement between any two of the nodes, each given once; a node by itself is one clock, while it is known.
+
+    Two clocks behind one parent clock are apart by at most the sum of their parent bounds; under one grandmaster, of their gm bounds; else of
+    their utc bounds. A pair is judged in the innermost group that holds both, where the widest of each of two subgroups decide: no
+    pair is visited.
+    """
+    return judged(clocks, now)[0]
+
+
+def judged(clocks: Sequence[NodeClock], now: Now) -> tuple[Alignment, int]:
+    """The alignment, and the reference that decides."""
+    if not clocks:
+        return unknown("no node is heard"), GRANDMASTER
+    groups, lost, holds_for_ns = _grown(clocks, now)
+    if lost:
+        return unknown(f"{lost[0].node}: {lost[0].why(now)}"), GRANDMASTER
+    if len(clocks) == 1:
+        return ONE_CLOCK, clocks[0].main_reference
+    found = list(_widest(groups))
+    widest = max(found, key=attrgetter("sum_ns"))
+    if widest.sum_ns >= UNBOUNDED:
+        return unknown(_why(widest, now)), widest.by
+    pair = (min(widest.one, widest.other), max(widest.one, widest.other))
+    growth_ppb = max(each.growth_ppb for each in found)
+    if max(widest.sum_ns // NS_PER_S, growth_ppb) > LARGEST:
+        return unknown(f"{pair[0]} and {pair[1]}: more than eleven days apart"), widest.by
+    reason = f"{pair[0]} and {pair[1]}, by {_BY[widest.by]}"
+    return Alignment(whole_ns(widest.sum_ns), growth_ppb, pair, reason, holds_for_ns), widest.by
+
+
+class _Widest(NamedTuple):
+    """The two clocks of a group that may be the furthest apart, the first at least as far off; the sum is in 1e-9 ns."""
+
+    by: int
+    sum_ns: int
+    growth_ppb: int
+    first: NodeClock
+    one: str
+    other: str
+
+
+class _Group:
+    """
+    The clocks of one parent clock: the widest two against it, the widest one against the grandmaster and against UTC, and the
+    fastest growths of the same.
+    """
+
+    __slots__ = (
+        "gm", "gm_growth", "gm_ns", "growth", "growth_2", "parent", "parent_2", "parent_2_ns", "parent_ns", "utc",
+        "utc_growth", "utc_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self, clock: NodeClock, parent: int, growth: int, gm: int, gm_growth: int, utc: int, utc_growth: int
+    ) -> None:
+        self.parent = self.gm = self.utc = clock
+        self.parent_2: NodeClock | None = None
+        self.parent_ns, self.parent_2_ns, self.growth, self.growth_2 = parent, -1, growth, -1
+        self.gm_ns, self.gm_growth, self.utc_ns, self.utc_growth = gm, gm_growth, utc, utc_growth
+
+    def add(
+        self, clock: NodeClock, parent: int, growth: int, gm: int, gm_growth: int, utc: int, utc_growth: int
+    ) -> None:
+        """Most clocks change nothing."""
+        if parent > self.parent_2_ns:
+            if parent > self.parent_ns:
+                self.parent_2, self.parent_2_ns = self.parent, self.parent_ns
+                self.parent, self.parent_ns = clock, parent
+            else:
+                self.parent_2, self.parent_2_ns = clock, parent
+        if growth > self.growth_2:
+            self.growth, self.growth_2 = max(growth, self.growth), min(growth, self.growth)
+        if gm > self.gm_ns:
+            self.gm, self.gm_ns = clock, gm
+        if gm_growth > self.gm_growth:  # noqa: PLR1730  a call of max() takes longer than all of this
+            self.gm_growth = gm_growth
+        if utc > self.utc_ns:
+            self.utc, self.utc_ns = clock, utc
+        if utc_growth > self.utc_growth:  # noqa: PLR1730
+            self.utc_growth = utc_growth
+
+
+def _grown(clocks: Sequence[NodeClock], now: Now) -> tuple[list[_Group], list[NodeClock], int]:
+    """The clocks in their groups, with bounds as of now; those of which nothing is known; and how long all others will be known."""
+    groups: dict[str, _Group] = {}
+    lost: list[NodeClock] = []
+    boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns
+    left_ns = LARGEST
+    for clock in clocks:
+        origin, published, lasts, void_before, group, parent, growth, gm, gm_growth, utc, utc_growth, mute = clock.reach
+        if published - offset_ns < origin:  # noqa: PLR1730  a call of min() takes longer than what stands here
+            origin = published - offset_ns
+        age = boottime_ns - origin if boottime_ns > origin else 0  # asked as of before its receipt
+        left = lasts - age
+        if mute - boottime_ns < left:  # noqa: PLR1730
+            left = mute - boottime_ns
+        if left <= 0 or origin < void_before:
+            lost.append(clock)
+            continue
+        if left < left_ns:  # noqa: PLR1730
+            left_ns = left
+        parent += growth * age
+        gm += gm_growth * age
+        utc += utc_growth * age
+        if group in groups:
+            groups[group].add(clock, parent, growth, gm, gm_growth, utc, utc_growth)
+        else:
+            groups[group] = _Group(clock, parent, growth, gm, gm_growth, utc, utc_growth)
+    return list(groups.values()), lost, left_ns
+
+
+def _widest(groups: Sequence[_Group]) -> Iterator[_Widest]:
+    """The widest pair of each group: all nodes against UTC, then each grandmaster's, then each parent clock's."""
+    by_gm: dict[str, list[_Group]] = {}
+    for group in groups:
+        by_gm.setdefault(group.gm.gm_group, []).append(group)
+    if len(by_gm) > 1:
+        yield _against_utc(by_gm.values())
+    for siblings in by_gm.values():
+        if len(siblings) > 1:
+            yield _against_grandmaster(siblings)
+    for group in groups:
+        if group.parent_2 is not None:
+            sum_ns, growth_ppb = group.parent_ns + group.parent_2_ns, group.growth + group.growth_2
+            yield _Widest(PARENT, sum_ns, growth_ppb, group.parent, group.parent.node, group.parent_2.node)
+
+
+def _against_utc(by_gm: Iterable[list[_Group]]) -> _Widest:
+    """The widest of one grandmaster's nodes, and the widest of another's."""
+    each_widest = (max(siblings, key=attrgetter("utc_ns")) for siblings in by_gm)
+    one, other = nlargest(2, each_widest, key=attrgetter("utc_ns"))
+    growths = nlargest(2, (max(group.utc_growth for group in siblings) for siblings in by_gm))
+    return _Widest(UTC, one.utc_ns + other.utc_ns, sum(growths), one.utc, one.utc.node, other.utc.node)
+
+
+def _against_grandmaster(siblings: Sequence[_Group]) -> _Widest:
+    """The widest behind one parent clock, and the widest behind another."""
+    one, other = nlargest(2, siblings, key=attrgetter("gm_ns"))
+    growths = nlargest(2, (group.gm_growth for group in siblings))
+    return _Widest(GRANDMASTER, one.gm_ns + other.gm_ns, sum(growths), one.gm, one.gm.node, other.gm.node)
+
+
+def _why(widest: _Widest, now: Now) -> str:
+    """Names a node that is unbounded, and that it is known well enough, but not against what all share."""
+    clock, by = widest.first, widest.by
+    is_nearer = by < PARENT and not clock.why(now, by + 1)
+    shared = f"not all under {_SHARED[by]}; " if is_nearer else ""
+    return f"{shared}{clock.node}: {clock.why(now, by)}"

@@ -1,0 +1,314 @@
+"""
+What crosses between a training job's rank and its node's daemon: the datagram, and the job segment's words.
+
+schemas/joblink.md draws both, byte by byte; a change there is a new version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from timesyncd.bound import ClockStatus
+from timesyncd.errors import Malformed
+from timesyncd.ipc.job_segment import (
+    JOBS_NAME,
+    MAX_POLICY,
+    MAX_RANKS,
+    SIGNALS_VOID_AFTER_NS,
+    JobReader,
+    JobWriter,
+    Method,
+    Phase,
+    Plan,
+    Signals,
+    decode_segment,
+    encode_segment,
+    segment_path,
+)
+from timesyncd.sample import identity_number, identity_text
+
+__all__ = [
+    "COLLECTIVE",
+    "JOBS_NAME",
+    "JOINT",
+    "MARK_SIZE",
+    "MAX_MARKS",
+    "MAX_NAME",
+    "MAX_POLICY",
+    "MAX_RANKS",
+    "ROOT",
+    "SIGNALS_VOID_AFTER_NS",
+    "SOCKET_NAME",
+    "Datagram",
+    "Header",
+    "JobReader",
+    "JobWriter",
+    "Kind",
+    "Mark",
+    "Method",
+    "Phase",
+    "Plan",
+    "Signals",
+    "decode",
+    "decode_request",
+    "decode_segment",
+    "encode_header",
+    "encode_request",
+    "encode_segment",
+    "is_request",
+    "job_id",
+    "pack_mark",
+    "segment_path",
+    "split_step",
+    "step_key",
+    "step_text",
+    "unpack_marks",
+]
+
+SOCKET_NAME = "job.sock"
+
+#: A datagram holds at most this many marks, and a name at most this many octets of UTF-8.
+MAX_MARKS = 512
+MAX_NAME = 255
+
+_MAGIC = b"TSJL"
+_VERSION = 2
+_HEAD = struct.Struct("<4sBBBBBxHIIIqqqq8s16sqqqq")
+_MARK = struct.Struct("<qIIqqqq")
+MARK_SIZE = _MARK.size
+pack_mark = _MARK.pack_into
+unpack_marks = _MARK.iter_unpack
+
+_REQUEST_MAGIC = b"TSJP"
+_REQUEST_VERSION = 1
+_REQUEST_HEAD = struct.Struct("<4sBBxx8s")
+
+_STEPS_OF_AN_EPOCH = 2**32
+_EPOCHS = 2**31
+
+
+class Kind(IntEnum):
+    """What a mark is of. Numbers are part of the datagram: append, never renumber."""
+
+    CUSTOM = 0
+    ALL_REDUCE = 1
+    BROADCAST = 2
+    BARRIER = 3
+    PUSH = 4
+    PULL = 5
+    BUCKET = 6
+    ALL_GATHER = 7
+    REDUCE_SCATTER = 8
+    ALL_TO_ALL = 9
+    REDUCE = 10
+    GATHER = 11
+    SCATTER = 12
+    STEP = 13
+    STALENESS = 14
+    SEND = 15
+    RECEIVE = 16
+    HOOK = 17
+    REPLICA = 18
+
+    @property
+    def label(self) -> str:
+        """For people: `all_reduce`, `bucket`; a bucket is one whatever hook reduces it."""
+        return "bucket" if self is Kind.HOOK else self.name.lower()
+
+
+#: The kinds of which every rank has a mark, so that they are joined over all of them.
+COLLECTIVE = frozenset((*range(Kind.CUSTOM, Kind.BARRIER + 1), *range(Kind.BUCKET, Kind.SCATTER + 1), Kind.HOOK))
+
+#: Of these, the ones with a root: a rank may leave before another arrives.
+ROOT = frozenset((Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER))
+
+#: And those of which nobody has all of the result before the last rank has given its part. What a hook of the user's own does with a bucket is not known.
+JOINT = COLLECTIVE - ROOT - {Kind.CUSTOM, Kind.HOOK}
+
+
+def step_key(epoch: int, step: int) -> int:
+    """A step's number on the wire, in the hub and in a plan. Raises ValueError: either is out of range."""
+    if not (0 <= step < _STEPS_OF_AN_EPOCH and 0 <= epoch < _EPOCHS):
+        raise ValueError(f"epoch {epoch}, step {step}: a step lies in 0 to 2^32 - 1, an epoch in 0 to 2^31 - 1")
+    return epoch << 32 | step
+
+
+def split_step(key: int) -> tuple[int, int]:
+    """Epoch and step of a key."""
+    return key >> 32, key & (_STEPS_OF_AN_EPOCH - 1)
+
+
+def step_text(key: int) -> str:
+    """For people: the step, and before it the epoch unless that is 0: `2:1203`."""
+    epoch, step = split_step(key)
+    return f"{epoch}:{step}" if epoch else str(step)
+
+
+class Mark(NamedTuple):
+    """
+    What a rank timed, in CLOCK_REALTIME nanoseconds, of the step with the key `step`.
+
+    A synchronization: this rank was ready for it, did nothing but wait for it from `begin_ns` on, and it was complete here.
+    A STEP: it began, its last own gradient was ready (= arrival_ns: not told), the parameters were updated. PUSH, PULL: asked,
+    asked, answered. SEND, RECEIVE: given to the transport; all there; `sync` is the message's number. STALENESS: `bytes` is the
+    number of updates that the parameters used were behind.
+    """
+
+    step: int
+    sync: int
+    kind: int
+    arrival_ns: int
+    begin_ns: int
+    end_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """
+    Who sends, and how well its clock was known then. `node` is what the rank calls its host; `boot_id` and `time_namespace`
+    tell which ranks read one clock. Since the rank's start: `lost` counts the marks that it had to drop, `own_overhead_ns` is
+    what metering cost it. `joined_ns` (CLOCK_BOOTTIME when it joined) tells this process from a former one with this rank.
+    """
+
+    job: str
+    attempt: int
+    rank: int
+    world_size: int
+    node: str
+    boot_id: int
+    time_namespace: int
+    real_minus_boot_ns: int
+    status: ClockStatus
+    gm_bound_ns: int | None
+    utc_bound_ns: int | None
+    utc_seconds_removed: int | None
+    grandmaster_identity: str | None
+    lost: int
+    own_overhead_ns: int = 0
+    joined_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    header: Header
+    marks: tuple[Mark, ...]
+
+
+def job_id(uid: int, job: str, attempt: int) -> str:
+    """The name of a job's segment and topics: 16 hexadecimal digits."""
+    return hashlib.sha256(f"{uid}/{job}/{attempt}".encode()).hexdigest()[:16]
+
+
+def encode_header(header: Header, mark_count: int) -> bytes:
+    """All of a datagram but its marks, which follow as `pack_mark` wrote them. Raises struct.error: a number out of range."""
+    job, node = header.job.encode(), header.node.encode()
+    identity = header.grandmaster_identity
+    optional = (header.gm_bound_ns, header.utc_bound_ns, header.utc_seconds_removed, identity)
+    return (
+        _HEAD.pack(
+            _MAGIC,
+            _VERSION,
+            header.status,
+            sum(1 << bit for bit, value in enumerate(optional) if value is not None),
+            len(job),
+            len(node),
+            mark_count,
+            header.attempt,
+            header.rank,
+            header.world_size,
+            header.gm_bound_ns or 0,
+            header.utc_bound_ns or 0,
+            header.utc_seconds_removed or 0,
+            header.real_minus_boot_ns,
+            (identity_number(identity) if identity else 0).to_bytes(8, "big"),
+            header.boot_id.to_bytes(16, "big"),
+            header.time_namespace,
+            header.lost,
+            header.own_overhead_ns,
+            header.joined_ns,
+        )
+        + job
+        + node
+    )
+
+
+def decode(data: bytes) -> Datagram:
+    """Raises Malformed for anything that `encode_header` and `pack_mark` cannot have written."""
+    try:
+        return _decode(data)
+    except (struct.error, ValueError) as error:
+        raise Malformed(f"job datagram of {len(data)} bytes: {error}") from error
+
+
+def _decode(data: bytes) -> Datagram:
+    (
+        magic, version, status, present, job_length, node_length, mark_count, attempt, rank, world_size,
+        gm_bound_ns, utc_bound_ns, utc_seconds_removed, real_minus_boot_ns, identity, boot, namespace, lost,
+        own_overhead_ns, joined_ns,
+    ) = _HEAD.unpack_from(data)  # fmt: skip
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise ValueError(f"{magic!r} version {version}, wanted {_MAGIC!r} version {_VERSION}")
+    names = _HEAD.size + job_length
+    body = names + node_length
+    if mark_count > MAX_MARKS or len(data) != body + mark_count * MARK_SIZE:
+        raise ValueError(f"another length than its {mark_count} marks need")
+    if not job_length or rank >= world_size:
+        raise ValueError(f"rank {rank} of {world_size} in a job with a name of {job_length} bytes")
+    if min(gm_bound_ns, utc_bound_ns, namespace, lost, own_overhead_ns, joined_ns) < 0:
+        raise ValueError("a number below 0 that cannot be")
+    header = Header(
+        job=data[_HEAD.size : names].decode(),
+        attempt=attempt,
+        rank=rank,
+        world_size=world_size,
+        node=data[names:body].decode(),
+        boot_id=int.from_bytes(boot, "big"),
+        time_namespace=namespace,
+        real_minus_boot_ns=real_minus_boot_ns,
+        status=ClockStatus(status),
+        gm_bound_ns=gm_bound_ns if present & 1 else None,
+        utc_bound_ns=utc_bound_ns if present & 2 else None,
+        utc_seconds_removed=utc_seconds_removed if present & 4 else None,
+        grandmaster_identity=identity_text(int.from_bytes(identity, "big")) if present & 8 else None,
+        lost=lost,
+        own_overhead_ns=own_overhead_ns,
+        joined_ns=joined_ns,
+    )
+    return Datagram(header, tuple(Mark(*fields) for fields in unpack_marks(data[body:])))
+
+
+def encode_request(job: str, policy: str) -> bytes:
+    """That the ranks of the job with this id shall synchronize so. Raises ValueError: no id, no text, a text that is too long."""
+    text = policy.encode("ascii")
+    if not 0 < len(text) <= MAX_POLICY or not policy.isprintable():
+        raise ValueError(f"a policy has 1 to {MAX_POLICY} printable characters of ASCII, this one {len(text)} octets")
+    return _REQUEST_HEAD.pack(_REQUEST_MAGIC, _REQUEST_VERSION, len(text), _octets_of(job)) + text
+
+
+def is_request(data: bytes) -> bool:
+    """Whether it means to be a request; else it is marks, or nothing of ours."""
+    return data.startswith(_REQUEST_MAGIC)
+
+
+def decode_request(data: bytes) -> tuple[str, str]:
+    """The id of a job, and the policy that somebody wants for it. Raises Malformed for anything that `encode_request` cannot have written."""
+    try:
+        _, _, length, job = _REQUEST_HEAD.unpack_from(data)
+        policy = data[_REQUEST_HEAD.size :].decode("ascii")
+        if encode_request(job.hex(), policy) != data:
+            raise ValueError(f"version {data[4]}, wanted {_REQUEST_VERSION}, or another length than {length}")
+    except (struct.error, ValueError) as error:
+        raise Malformed(f"request of {len(data)} bytes: {error}") from error
+    return job.hex(), policy
+
+
+def _octets_of(job: str) -> bytes:
+    octets = bytes.fromhex(job)
+    if len(octets) != 8:
+        raise ValueError(f"{job!r} is no job's id: 16 hexadecimal digits are wanted")
+    return octets

@@ -1,0 +1,160 @@
+"""
+Exposed time: what of a job's synchronization was not hidden behind compute. Each rank's part is measured on its own clock, so that no clock
+error enters, and it needs no PTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from timesyncd.jobs.arrivals import Arrival, Comparison, StepMark, Sync, stepped
+
+Interval = tuple[int, int]
+"""(begin_ns, end_ns) on one clock."""
+
+
+class RankCost(NamedTuple):
+    """One rank's step: how long it took, and for how long of that the rank did nothing but wait for synchronizations."""
+
+    exposed_ns: int
+    elapsed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One step of a job, summed over the ranks that were measured in it, which are in `ranks`. `step` is a key."""
+
+    step: int
+    ranks: Mapping[int, RankCost]
+    exposed_ns: int
+    elapsed_ns: int
+
+    @property
+    def overhead(self) -> float | None:
+        return ratio(self.exposed_ns, self.elapsed_ns)
+
+
+class StageCost(NamedTuple):
+    """
+    One stage of a step: all ranks come to synchronization `sync` ("reach"), or leave it. `cost_ns` is by how much it moved the frontier, `rank` the
+    first one that leads there.
+    """
+
+    sync: int
+    stage: Literal["reach", "leave"]
+    cost_ns: int
+    rank: int
+
+
+def ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def union_ns(intervals: Iterable[Interval], within: Interval) -> int:
+    """How much of `within` the intervals cover; a moment inside several of them (the buckets of a step) is one moment."""
+    covered_until_ns, until_ns = within
+    covered_ns = 0
+    for begin_ns, end_ns in sorted(intervals):
+        begin_ns, end_ns = max(begin_ns, covered_until_ns), min(end_ns, until_ns)
+        if end_ns > begin_ns:
+            covered_ns += end_ns - begin_ns
+            covered_until_ns = end_ns
+    return covered_ns
+
+
+def step_cost(
+    step: int,
+    syncs: Sequence[Sync],
+    following: Sequence[Sync],
+    marks: Mapping[int, StepMark],
+    requests: Mapping[int, Sequence[Interval]],
+) -> StepCost:
+    """
+    What a step cost. `syncs` are its synchronizations, `following` those of the next step, in order; `marks` are the step marks and
+    `requests` the pushes and pulls, by rank.
+
+    A rank's step lasts as its step mark says, else from its first arrival to its first arrival in the next step. A rank that lacks a mark
+    of one of the synchronizations, or whose clock was stepped meanwhile, is left out.
+    """
+    ranks = {}
+    for rank in {rank for sync in syncs for rank in sync.arrivals} | marks.keys():
+        arrivals = [sync.arrivals.get(rank) for sync in syncs]
+        after = following[0].arrivals.get(rank) if following else None
+        cost = _rank_cost(arrivals, after, marks.get(rank), requests.get(rank, ()))
+        if cost is not None:
+            ranks[rank] = cost
+    return StepCost(
+        step, ranks, sum(cost.exposed_ns for cost in ranks.values()), sum(cost.elapsed_ns for cost in ranks.values())
+    )
+
+
+def _rank_cost(
+    arrivals: Sequence[Arrival | None], after: Arrival | None, mark: StepMark | None, requests: Sequence[Interval]
+) -> RankCost | None:
+    whole = [arrival for arrival in arrivals if arrival is not None]
+    if len(whole) < len(arrivals) or not _is_unbroken(whole):
+        return None
+    if mark is not None:
+        lasts = mark.arrival_ns, mark.end_ns
+    elif whole and after is not None and _is_unbroken([whole[0], after]):
+        lasts = whole[0].arrival_ns, after.arrival_ns
+    else:
+        return None
+    if lasts[1] <= lasts[0]:
+        return None
+    waits = [(arrival.begin_ns, arrival.end_ns) for arrival in whole]
+    return RankCost(union_ns([*waits, *requests], lasts), lasts[1] - lasts[0])
+
+
+def _is_unbroken(arrivals: Sequence[Arrival]) -> bool:
+    """Whether all are of one clock that was not set in between."""
+    if not arrivals:
+        return True
+    first = arrivals[0].clock
+    return first is not None and all(arrival.clock == first for arrival in arrivals) and not stepped(arrivals)
+
+
+def frontier(step: Mapping[int, Sequence[Interval]]) -> list[StageCost]:
+    """
+    The stages of one step, after StageFrontier (arXiv 2606.06751): at each boundary the largest of the ranks' cumulative times; what a
+    stage adds to it is the stage's exposed cost. The costs add up to the last boundary, and none is negative.
+
+    `step`: by rank, for each synchronization in order, when the rank reached and when it left it, in nanoseconds *since that rank's own step
+    began*: no clock is compared. Raises ValueError: the ranks tell of different numbers of synchronizations.
+    """
+    if len({len(boundaries) for boundaries in step.values()}) > 1:
+        raise ValueError("the ranks of a step have different numbers of synchronizations")
+    costs = []
+    reached_ns = 0
+    for sync in range(len(next(iter(step.values()), ()))):
+        stages: tuple[tuple[int, Literal["reach", "leave"]], ...] = ((0, "reach"), (1, "leave"))
+        for side, stage in stages:
+            leader = min(step, key=lambda rank: (-step[rank][sync][side], rank))
+            cost_ns = max(0, step[leader][sync][side] - reached_ns)
+            reached_ns += cost_ns
+            costs.append(StageCost(sync, stage, cost_ns, leader))
+    return costs
+
+
+def waited_ns(sync: Sync, comparison: Comparison, late: int, free_ns: Mapping[int, int]) -> int:
+    """
+    For how long half of the ranks did nothing here but wait for rank `late`, which came after the (lower) median arrival. While they compute, or are inside an
+    earlier synchronization, it costs nothing: `free_ns` tells by rank when it left the one before (ranks not in it: at no time). Nor does it
+    where they have left before it comes, as a broadcast.
+
+    Of arrivals on one time axis.
+    """
+    arrival_ns = sync.arrivals[late].arrival_ns
+    median_ns = arrival_ns - comparison.lateness_ns[late]
+    idle_ns = _lower_median(max(each.begin_ns, free_ns.get(rank, 0)) for rank, each in sync.arrivals.items())
+    left_ns = _lower_median(each.end_ns for each in sync.arrivals.values())
+    if left_ns + comparison.error_ns < arrival_ns:
+        return 0
+    return max(0, min(arrival_ns, left_ns) - max(median_ns, idle_ns))
+
+
+def _lower_median(times_ns: Iterable[int]) -> int:
+    times = sorted(times_ns)
+    return times[(len(times) - 1) // 2]

@@ -1,0 +1,398 @@
+"""Joins the marks of a job's ranks by (uid, job, attempt, step, sync). Pure: time is an argument."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, field
+from itertools import islice
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.ipc.job_datagram import COLLECTIVE, Kind, job_id
+from timesyncd.jobs.arrivals import StepMark, Sync, compare, spokesman
+from timesyncd.jobs.job_joins import Flows, OpenMessage, OpenSync, one_way
+from timesyncd.jobs.job_replicas import Replicas
+from timesyncd.jobs.ranks import (
+    SLEW_LIMIT_PPB,
+    Marked,
+    Rank,
+    is_plausible,
+    joined_realtime_ns,
+    process_of,
+    share_grandmaster,
+)
+from timesyncd.jobs.window import JobWindow
+from timesyncd.messages.jobs import Mark, MarkBatch
+
+__all__ = ["SLEW_LIMIT_PPB", "Job", "Jobs"]
+
+STEP_CLOSED_AFTER_NS = 10 * NS_PER_S
+JOB_ENDS_AFTER_NS = 60 * NS_PER_S
+
+#: Memory: any local user can name jobs. What does not fit is refused and counted, never swapped for what is known.
+MAX_JOBS = 256
+MAX_JOBS_OF_A_USER = 64
+MAX_RANKS_OF_A_USER = 10_000
+MAX_OPEN_SYNCS = 1_000
+MAX_OPEN_MESSAGES = 10_000
+
+#: Marks that are held of all jobs together (some 400 bytes each): users share it, and so do a user's jobs. What is too much shortens the window.
+MOST_MARKS = 500_000
+
+#: Of these, so many may wait for other ranks' marks; a rank that is late with its own still finds room, what is begun anew has half.
+MOST_OPEN_MARKS = 100_000
+
+#: Marks that a round joins, and that it drops, of all jobs together: some microseconds each, in the daemon's event loop. The rest is for the next round.
+MOST_MARKS_A_ROUND = 15_000
+
+JobKey = tuple[int, str, int]
+SyncKey = tuple[int, int]
+
+#: The kinds of marks that are kept by step.
+OF_STEP = COLLECTIVE | {Kind.STEP, Kind.PUSH, Kind.PULL}
+
+
+@dataclass
+class Job:
+    """
+    One run of one attempt of a job: its ranks, what is open, and the window of closed steps in order. `run` counts the times that the same
+    (uid, job, attempt) began anew. `repeated` counts marks that a rank gave twice, and differently, `refused` those that there was no room for.
+    `batches` counts what was accepted; `closable` is how many marks it may join early, before the next round.
+    """
+
+    uid: int
+    name: str
+    attempt: int
+    world_size: int
+    heard_boottime_ns: int
+    window_steps: int
+    run: int = 0
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    pending: dict[SyncKey, OpenSync] = field(default_factory=dict)
+    messages: dict[SyncKey, OpenMessage] = field(default_factory=dict)
+    steps: JobWindow = field(default_factory=JobWindow)
+    newest_step: int = 0
+    complete: int = 0
+    incomplete: int = 0
+    repeated: int = 0
+    refused: int = 0
+    open_marks: int = 0
+    most_marks: int = MOST_MARKS
+    most_open: int = 2 * MOST_OPEN_MARKS
+    closable: int = MOST_MARKS_A_ROUND
+    batches: int = 0
+    flows: Flows = field(init=False)
+    replicas: Replicas = field(default_factory=Replicas)
+
+    def __post_init__(self) -> None:
+        self.flows = Flows(self.window_steps)
+
+    @property
+    def id(self) -> str:
+        return job_id(self.uid, self.name, self.attempt)
+
+    @property
+    def window(self) -> list[Sync]:
+        """The closed synchronizations, in the order of (step, sync)."""
+        return self.steps.syncs
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """Another one whenever there is something new to see."""
+        return self.batches, self.steps.changes, self.flows.changes, len(self.pending)
+
+    @property
+    def size(self) -> int:
+        """How many marks it holds, and delays."""
+        return self.steps.size + self.open_marks + len(self.messages) + self.flows.size
+
+    @property
+    def nodes(self) -> dict[int, str]:
+        return {number: rank.newest.node for number, rank in self.ranks.items()}
+
+    @property
+    def has_all_ranks(self) -> bool:
+        return self._is_complete(self.ranks)
+
+    def newest_complete(self) -> Sync | None:
+        """What speaks for the newest step of which a synchronization has all ranks."""
+        return newest_of(self.window, self.world_size)
+
+    def on_one_clock(self) -> bool:
+        """Whether all ranks are known, and read the same clock."""
+        return self.has_all_ranks and len({rank.clock for rank in self.ranks.values()}) == 1
+
+    def accept(self, batch: MarkBatch, now_boottime_ns: int) -> None:
+        self.heard_boottime_ns = max(self.heard_boottime_ns, now_boottime_ns)
+        self.batches += 1
+        newest_end_ns = max((mark.end_ns for mark in batch.marks), default=0)
+        head = batch.model_copy(update={"marks": []})
+        rank = self.ranks.setdefault(batch.rank, Rank(head))
+        is_newest = rank.accept(head, newest_end_ns)
+        numbered, news = 0, 0
+        if self.size >= 2 * self.most_marks or self.open_marks >= self.most_open:
+            self.refused += len(batch.marks)
+            return
+        for mark in batch.marks:
+            is_news = self._take(Marked(mark, head, newest_end_ns), now_boottime_ns)
+            numbered += is_news is not None
+            news += bool(is_news)
+        if is_newest and numbered:
+            rank.behind = not news
+
+    def share(self, part: float) -> None:
+        """This part of what all jobs together may hold, and of what a round closes, is this job's."""
+        self.most_marks = int(MOST_MARKS * part)
+        self.most_open = max(20 * self.world_size, int(MOST_OPEN_MARKS * part))
+        self.closable = max(1, int(MOST_MARKS_A_ROUND * part))
+
+    def is_over_for(self, batch: MarkBatch) -> bool:
+        """Whether this batch begins another run: it is of another process, or of another world whose rank joined after all of these."""
+        rank = self.ranks.get(batch.rank)
+        if rank is not None and rank.process != process_of(batch):
+            return not rank.is_newer_than(batch)
+        joined_ns = joined_realtime_ns(batch)
+        return batch.world_size != self.world_size and all(
+            joined_ns > joined_realtime_ns(each.newest) for each in self.ranks.values()
+        )
+
+    def is_of_this_run(self, batch: MarkBatch) -> bool:
+        rank = self.ranks.get(batch.rank)
+        return batch.world_size == self.world_size and (rank is None or rank.process == process_of(batch))
+
+    def has_begun_anew(self) -> bool:
+        """Whether the newest of every rank is of steps that are over: the numbers began again, in the same processes."""
+        return self.has_all_ranks and all(rank.behind for rank in self.ranks.values())
+
+    def _take(self, marked: Marked, now_ns: int) -> bool | None:
+        """Whether it is news, for marks that a rank has one of by step and number; None for the others."""
+        mark, rank = marked.mark, marked.head.rank
+        if mark.kind in OF_STEP and self.steps.is_full(mark.step):
+            self.refused += 1
+            return None
+        if mark.kind in COLLECTIVE:
+            return self._add_collective(marked, now_ns)
+        match mark.kind:
+            case Kind.STEP:
+                return self._add_step(mark, rank)
+            case Kind.PUSH | Kind.PULL:
+                self._add_request(mark, rank)
+            case Kind.SEND | Kind.RECEIVE:
+                self._add_message(marked, now_ns)
+            case Kind.STALENESS:
+                self.flows.put_staleness(rank, mark.bytes)
+            case Kind.REPLICA:
+                self.replicas.put(rank, mark.step, mark.bytes)
+        return None
+
+    def _add_collective(self, marked: Marked, now_ns: int) -> bool | None:
+        mark = marked.mark
+        key = (mark.step, mark.sync)
+        if mark.step <= self.steps.forgotten:
+            return False
+        closed = self.steps.sync(*key)
+        if closed is not None:
+            known = closed.arrivals.get(marked.head.rank)
+            if known is not None and (known.arrival_ns, known.end_ns) != (mark.arrival_ns, mark.end_ns):
+                self.repeated += 1
+            return known is None
+        self.newest_step = max(self.newest_step, mark.step)
+        sync = self.pending.get(key)
+        if sync is None:
+            if not self._has_room():
+                self.refused += 1
+                return None
+            sync = self.pending[key] = OpenSync(now_ns)
+        before = len(sync.marks)
+        self.repeated += not sync.add(marked)
+        self.open_marks += len(sync.marks) - before
+        return True
+
+    def _has_room(self) -> bool:
+        """Whether another synchronization may be opened; the oldest one is closed for it, if that is little work."""
+        if self.open_marks >= self.most_open // 2:
+            return False
+        if len(self.pending) < MAX_OPEN_SYNCS:
+            return True
+        oldest = next(iter(self.pending))
+        count = len(self.pending[oldest].marks)
+        if count > self.closable:
+            return False
+        self.closable -= count
+        self._close(oldest)
+        return True
+
+    def _add_step(self, mark: Mark, rank: int) -> bool:
+        if mark.step <= self.steps.forgotten:
+            return False
+        known = self.steps.step_mark(rank, mark.step)
+        if known is not None and (known.arrival_ns, known.end_ns) != (mark.arrival_ns, mark.end_ns):
+            self.repeated += 1
+            return False
+        self.newest_step = max(self.newest_step, mark.step)
+        ready_ns = mark.begin_ns if mark.begin_ns != mark.arrival_ns else None
+        self.steps.put_mark(rank, StepMark(mark.step, mark.arrival_ns, ready_ns, mark.end_ns))
+        return True
+
+    def _add_request(self, mark: Mark, rank: int) -> None:
+        if mark.step > self.steps.forgotten and mark.end_ns >= mark.begin_ns:
+            if self.steps.put_request(rank, mark.step, (mark.begin_ns, mark.end_ns)):
+                self.flows.responses.append(mark.end_ns - mark.begin_ns)
+            else:
+                self.refused += 1
+
+    def _add_message(self, marked: Marked, now_ns: int) -> None:
+        key = (marked.mark.step, marked.mark.sync)
+        if key not in self.messages and len(self.messages) >= MAX_OPEN_MESSAGES:
+            self.refused += 1
+            return
+        message = self.messages.setdefault(key, OpenMessage(now_ns))
+        side = "send" if marked.mark.kind == Kind.SEND else "receive"
+        if getattr(message, side) is not None:
+            self.repeated += getattr(message, side).mark != marked.mark
+            return
+        setattr(message, side, marked)
+        send, receive = message.send, message.receive
+        if send is not None and receive is not None:
+            del self.messages[key]
+            self._measure(send, receive)
+
+    def _measure(self, send: Marked, receive: Marked) -> None:
+        by_grandmaster = share_grandmaster([send, receive])
+        ends = [self.ranks[each.head.rank].arrival(each, by_grandmaster) for each in (send, receive)]
+        delay = one_way(*ends)
+        if delay is not None and not self.flows.put_delay((send.head.rank, receive.head.rank), delay):
+            self.refused += 1
+
+    def advance(self, now_boottime_ns: int, most_closed: int) -> int:
+        """
+        Close what is complete or overdue, and let the window hold its newest steps: until so many marks are closed, and as many dropped. Returns how many
+        were, the larger number; the rest is for the next time.
+        """
+        closed = self._close_due(now_boottime_ns, most_closed)
+        closed += self._drop_messages(now_boottime_ns, most_closed - closed)
+        room = self.most_marks - self.open_marks - len(self.messages)
+        self.flows.trim(room // 2)
+        still_open = {step for step, _ in self.pending}
+        return max(closed, self.steps.trim(self.window_steps, room - self.flows.size, still_open, most_closed))
+
+    def _close_due(self, now_ns: int, most_closed: int) -> int:
+        closed = 0
+        for key, sync in list(self.pending.items()):
+            overdue = now_ns - sync.since_boottime_ns >= STEP_CLOSED_AFTER_NS
+            if closed < most_closed and (overdue or self._is_complete(sync.marks)):
+                closed += len(sync.marks)
+                self._close(key)
+        while self.open_marks > self.most_marks and closed < most_closed:
+            oldest = next(iter(self.pending))
+            closed += len(self.pending[oldest].marks)
+            self._close(oldest)
+        return closed
+
+    def _drop_messages(self, now_ns: int, most_dropped: int) -> int:
+        """The oldest first, which come first."""
+        dropped: list[SyncKey] = []
+        for key, message in islice(self.messages.items(), max(0, most_dropped)):
+            overdue = now_ns - message.since_boottime_ns >= STEP_CLOSED_AFTER_NS
+            if not overdue and self.open_marks + len(self.messages) - len(dropped) <= self.most_marks:
+                break
+            dropped.append(key)
+        for key in dropped:
+            del self.messages[key]
+        return len(dropped)
+
+    def _close(self, key: SyncKey) -> None:
+        """What a rank marked twice is neither of the two: it is left out, and the synchronization compared with nothing."""
+        sync = self.pending.pop(key)
+        self.open_marks -= len(sync.marks)
+        marks = {rank: marked for rank, marked in sorted(sync.marks.items()) if rank not in sync.repeated}
+        complete = self._is_complete(marks)
+        self.complete += complete
+        self.incomplete += not complete
+        if self.steps.is_full(key[0]):
+            self.refused += len(marks)
+        elif marks and key[0] > self.steps.forgotten:
+            by_grandmaster = share_grandmaster(list(marks.values()))
+            arrivals = {rank: self.ranks[rank].arrival(marked, by_grandmaster) for rank, marked in marks.items()}
+            kind = marks[min(marks)].mark.kind
+            self.steps.put_sync(Sync(*key, kind, arrivals, compare(arrivals) if complete else None))
+
+    def _is_complete(self, by_rank: Sized) -> bool:
+        return len(by_rank) >= self.world_size
+
+
+class Jobs:
+    """All jobs that send marks. `refused` counts the batches that were not taken."""
+
+    def __init__(self, window_steps: int) -> None:
+        self.refused = 0
+        self._next = 0
+        self._window_steps = window_steps
+        self._jobs: dict[JobKey, Job] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs.values())
+
+    def accept(self, batch: MarkBatch, now_boottime_ns: int) -> None:
+        """Taken in any order and any number of times to the same end, as long as its steps are open."""
+        key = (batch.uid, batch.job, batch.attempt)
+        job = self._jobs.get(key)
+        if not is_plausible(batch) or self._is_full(batch, job):
+            self.refused += 1
+            return
+        if job is not None and job.is_over_for(batch):
+            job = self._new(key, batch, now_boottime_ns, job.run + 1)
+        if job is not None and not job.is_of_this_run(batch):
+            self.refused += 1
+            return
+        job = self._jobs[key] = job or self._new(key, batch, now_boottime_ns, 0)
+        job.accept(batch, now_boottime_ns)
+        if job.has_begun_anew():
+            self._jobs[key] = self._new(key, batch, now_boottime_ns, job.run + 1)
+            self._jobs[key].accept(batch, now_boottime_ns)
+
+    def advance(self, now_boottime_ns: int) -> list[Job]:
+        """Close what is due, as far as a round goes; returns the jobs that ended, which are forgotten."""
+        of_a_user = Counter(job.uid for job in self)
+        for job in self:
+            job.share(1 / len(of_a_user) / of_a_user[job.uid])
+        jobs = list(self)
+        self._next %= max(1, len(jobs))
+        left, behind = MOST_MARKS_A_ROUND, []
+        for job in jobs[self._next :] + jobs[: self._next]:
+            if left <= 0:
+                break
+            share = min(left, job.closable)
+            done = job.advance(now_boottime_ns, share)
+            left -= done
+            self._next += 1
+            if done >= share:
+                behind.append(job)
+        for job in behind:
+            if left > 0:
+                left -= job.advance(now_boottime_ns, left)
+        ended = [job for job in self if now_boottime_ns - job.heard_boottime_ns >= JOB_ENDS_AFTER_NS]
+        for job in ended:
+            del self._jobs[job.uid, job.name, job.attempt]
+        return ended
+
+    def _new(self, key: JobKey, batch: MarkBatch, now_ns: int, run: int) -> Job:
+        return Job(*key, batch.world_size, now_ns, self._window_steps, run=run)
+
+    def _is_full(self, batch: MarkBatch, job: Job | None) -> bool:
+        """Whether it would bring a job, or a rank, that there is no room for."""
+        if job is not None and batch.rank in job.ranks:
+            return False
+        of_this_user = [each for each in self if each.uid == batch.uid]
+        if job is None and (len(self._jobs) >= MAX_JOBS or len(of_this_user) >= MAX_JOBS_OF_A_USER):
+            return True
+        return sum(len(each.ranks) for each in of_this_user) >= MAX_RANKS_OF_A_USER
+
+
+def newest_of(syncs: list[Sync], world_size: int) -> Sync | None:
+    """What speaks for the newest step of which a synchronization has all ranks."""
+    complete = [sync for sync in syncs if len(sync.arrivals) >= world_size]
+    return spokesman(sync for sync in complete if sync.step == complete[-1].step) if complete else None

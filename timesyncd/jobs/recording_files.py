@@ -1,0 +1,290 @@
+"""Reads recordings: the files that a job's ranks wrote (TIMESYNCD_RECORD), or the JSON of a daemon."""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from timesyncd.bound import Bound
+from timesyncd.errors import Malformed, TraceError
+from timesyncd.ipc.job_datagram import COLLECTIVE, Datagram, Header, Kind, Mark, decode, step_text
+from timesyncd.jobs.arrivals import StepMark, Sync
+from timesyncd.jobs.joining import SLEW_LIMIT_PPB, STEP_CLOSED_AFTER_NS, Jobs
+from timesyncd.jobs.recorded import RankRecord, Recording, Request
+from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.messages.jobs import MarkBatch
+
+_LENGTH = struct.Struct("<I")
+
+#: What is read of a job at most, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of eight ranks.
+MOST_MARKS = 500_000
+
+#: Synchronizations that are joined at a time: of each rank fewer batches, with the one before each, than a hub looks back on.
+_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """What one process of a job wrote: where in the file datagrams are, in its order; `size` of them in bytes. `newest` says whose they are."""
+
+    path: Path
+    places: Sequence[slice]
+    size: int
+    newest: Header
+    first_ns: int
+    newest_ns: int
+
+    @property
+    def pid(self) -> int:
+        """0: the file's name does not tell."""
+        number = self.path.stem.split("-")[2:3]
+        return int(number[0]) if number and number[0].isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is read of a file: its newest datagrams. `after`: only the steps behind this key are whole; None: all are."""
+
+    file: RankFile
+    datagrams: Sequence[Datagram]
+    after: int | None
+
+    def marks(self, kinds: Iterable[int], after: int) -> list[Mark]:
+        """Of the steps behind that key."""
+        return [mark for each in self.datagrams for mark in each.marks if mark.kind in kinds and mark.step > after]
+
+
+def _owner(header: Header) -> tuple[str, int, int]:
+    """Whose a datagram is: what another wrote to the same file is left out."""
+    return header.job, header.attempt, header.rank
+
+
+def load(path: Path) -> Recording:
+    """
+    A folder of *.marks files (or one that holds `marks-*` folders of them: the newest counts), or one JSON file.
+
+    Of several jobs in a folder the one with the largest files; of several runs of it the newest; of several processes with one
+    rank the newest. Raises TraceError.
+    """
+    if path.is_file():
+        return read_document(path)
+    files = [file for file in map(_read, _paths(path)) if file is not None]
+    if not files:
+        raise TraceError(f"{path}: no marks of any rank: no *.marks file that holds any")
+    jobs: dict[tuple[str, int], list[RankFile]] = {}
+    for file in files:
+        jobs.setdefault((file.newest.job, file.newest.attempt), []).append(file)
+    return join(max(jobs.values(), key=lambda group: sum(file.size for file in group)))
+
+
+def read_document(path: Path) -> Recording:
+    """What `RecordingMessage` wrote as JSON. Raises TraceError."""
+    try:
+        return RecordingMessage.model_validate_json(path.read_bytes()).recording()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise TraceError(f"{path}: not a recording of timesyncd: {where}: {first['msg']}") from error
+    except ValueError as error:
+        raise TraceError(f"{path}: not a recording that can be read here: {error}") from error
+
+
+def _paths(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise TraceError(f"{folder}: no such file or folder")
+    found = sorted(folder.glob("*.marks"))
+    runs = sorted(run for run in folder.glob("marks-*") if run.is_dir())
+    return found or (sorted(runs[-1].glob("*.marks")) if runs else [])
+
+
+def _read(path: Path) -> RankFile | None:
+    """A rank that was killed leaves a last datagram that is not whole: it is left out. None: there is no other. Raises TraceError."""
+    data = _bytes(path)
+    places = _places(data)
+    if not places:
+        return None
+    newest = _decoded(path, data[places[-1]]).header
+    datagrams = (_decoded(path, data[place]) for place in reversed(places))
+    marked = next((each for each in datagrams if each.marks and _owner(each.header) == _owner(newest)), None)
+    first_ns = newest.joined_ns + newest.real_minus_boot_ns
+    if not newest.joined_ns:
+        first_ns = min((mark.arrival_ns for mark in _decoded(path, data[places[0]]).marks), default=0)
+    newest_ns = max((mark.end_ns for mark in marked.marks), default=0) if marked else first_ns
+    return RankFile(path, places, places[-1].stop, newest, first_ns, newest_ns)
+
+
+def _bytes(path: Path) -> bytes:
+    """Raises TraceError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+
+
+def _places(data: bytes) -> list[slice]:
+    """Where the datagrams are; one that is not whole is the last."""
+    found: list[slice] = []
+    at = 0
+    while at + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if at + length > len(data):
+            break
+        found.append(slice(at, at + length))
+        at += length
+    return found
+
+
+def _decoded(path: Path, datagram: bytes) -> Datagram:
+    """Raises TraceError."""
+    try:
+        return decode(datagram)
+    except Malformed as error:
+        raise TraceError(f"{path}: {error}") from error
+
+
+def join(files: Sequence[RankFile]) -> Recording:
+    """The newest run of one job's files, joined as a hub does it. A rank that is in several files is the one that marked last."""
+    run = _newest_run(files)
+    ranks = {file.newest.rank: file for file in run}
+    newest = run[-1].newest
+    kept = {rank: _newest(file, MOST_MARKS // len(ranks)) for rank, file in sorted(ranks.items())}
+    after = max((each.after for each in kept.values() if each.after is not None), default=-1)
+    return Recording(
+        job=newest.job,
+        attempt=newest.attempt,
+        world_size=newest.world_size,
+        ranks={rank: _rank_record(each.file) for rank, each in kept.items()},
+        syncs=_joined(kept, after),
+        steps={rank: steps for rank, each in kept.items() if (steps := _steps(each, after))},
+        requests={rank: requests for rank, each in kept.items() if (requests := _requests(each, after))},
+        notes=tuple(_notes(len(files) - len(run), after)),
+    )
+
+
+def _newest_run(files: Iterable[RankFile]) -> list[RankFile]:
+    """In the order of their newest marks: those of a world as large as the newest's that marked while it did."""
+    in_order = sorted(files, key=lambda file: file.newest_ns)
+    newest = in_order[-1]
+    # A clock that was set back, or a caller's own times, can put all of its marks before its start.
+    since_ns = min(newest.first_ns, newest.newest_ns)
+    return [
+        file for file in in_order if file.newest.world_size == newest.newest.world_size and file.newest_ns >= since_ns
+    ]
+
+
+def _notes(others: int, after: int) -> list[str]:
+    found = []
+    if others:
+        found.append(
+            f"{others} *.marks files of this folder are of another run of the job, or of a clock that is far off, and are left out: "
+            "record each run to a folder of its own."
+        )
+    if after >= 0:
+        found.append(
+            f"Steps up to {step_text(after)} are left out: of a job the newest {MOST_MARKS} marks are read, each rank's alike."
+        )
+    return found
+
+
+def _rank_record(file: RankFile) -> RankRecord:
+    header = file.newest
+    metered_ns = file.newest_ns - file.first_ns if header.joined_ns else 0
+    return RankRecord(header.node, header.lost, header.own_overhead_ns, metered_ns if metered_ns > 0 else None)
+
+
+def _steps(kept: _Kept, after: int) -> list[StepMark]:
+    return sorted(
+        (
+            StepMark(m.step, m.arrival_ns, None if m.begin_ns == m.arrival_ns else m.begin_ns, m.end_ns)
+            for m in kept.marks((Kind.STEP,), after)
+        ),
+        key=lambda mark: mark.step,
+    )
+
+
+def _requests(kept: _Kept, after: int) -> list[Request]:
+    marks = kept.marks((Kind.PUSH, Kind.PULL), after)
+    return sorted((Request(m.step, m.arrival_ns, m.end_ns) for m in marks), key=lambda request: request.begin_ns)
+
+
+def _newest(file: RankFile, most: int) -> _Kept:
+    """The newest datagrams, read from the end, that hold at most so many marks together."""
+    data = _bytes(file.path)
+    datagrams: list[Datagram] = []
+    for place in reversed(file.places):
+        datagram = _decoded(file.path, data[place])
+        if _owner(datagram.header) != _owner(file.newest):
+            continue
+        most -= len(datagram.marks)
+        if most < 0 and datagrams and datagram.marks:
+            after = max(mark.step for mark in datagram.marks)
+            return _Kept(file, datagrams[::-1], after)
+        datagrams.append(datagram)
+    return _Kept(file, datagrams[::-1], None)
+
+
+def _joined(kept: Mapping[int, _Kept], after: int) -> list[Sync]:
+    """All synchronizations of the steps behind that key, a block at a time: a hub keeps fewer of them open than a recording has."""
+    keys = sorted({(mark.step, mark.sync) for each in kept.values() for mark in each.marks(COLLECTIVE, after)})
+    blocks = _blocks(kept.values(), keys)
+    joined: list[Sync] = []
+    for block in blocks:
+        jobs = Jobs(window_steps=_AT_ONCE)
+        for each, parts in zip(kept.values(), block, strict=True):
+            _feed(jobs, each, parts)
+        while any(job.pending for job in jobs):
+            jobs.advance(STEP_CLOSED_AFTER_NS)
+        joined += [sync for job in jobs for sync in job.window]
+    return joined
+
+
+#: Of a block and a rank: its marks, by the datagram that they came in.
+_Parts = dict[int, list[Mark]]
+
+
+def _blocks(kept: Iterable[_Kept], keys: Sequence[tuple[int, int]]) -> list[list[_Parts]]:
+    """The marks of `_AT_ONCE` synchronizations after the other, by rank: in whichever datagram each came."""
+    firsts = keys[::_AT_ONCE]
+    blocks: list[list[_Parts]] = [[] for _ in firsts]
+    for each in kept:
+        for block in blocks:
+            block.append({})
+        for number, datagram in enumerate(each.datagrams):
+            for mark in datagram.marks:
+                at = bisect_right(firsts, (mark.step, mark.sync)) - 1
+                if at >= 0 and mark.kind in COLLECTIVE:
+                    blocks[at][-1].setdefault(number, []).append(mark)
+    return blocks
+
+
+def _feed(jobs: Jobs, kept: _Kept, parts: _Parts) -> None:
+    """Hand over a rank's part of a block. With each datagram goes the one before it, so that a step of the clock is seen."""
+    for number, marks in parts.items():
+        if number > 0 and number - 1 not in parts:
+            jobs.accept(_batch(kept, number - 1, []), 0)
+        jobs.accept(_batch(kept, number, marks), 0)
+
+
+def _batch(kept: _Kept, number: int, marks: Sequence[Mark]) -> MarkBatch:
+    """
+    As the node's daemon would have handed it on, with these marks alone. Its bounds are of when its newest mark was sent: what a slew may have
+    taken off since is added, so that they hold for the newest of these.
+    """
+    datagram, header = kept.datagrams[number], kept.datagrams[number].header
+    batch = MarkBatch.of(
+        header, marks, node=header.node, incarnation=1, sequence=number, uid=os.getuid(), pid=kept.file.pid
+    )
+    if len(marks) == len(datagram.marks) or not marks:
+        return batch
+    since_ns = max(mark.end_ns for mark in datagram.marks) - max(mark.end_ns for mark in marks)
+    grown = {name: Bound(getattr(batch, name), SLEW_LIMIT_PPB).at(since_ns) for name in ("gm_bound_ns", "utc_bound_ns")}
+    return batch.model_copy(update=grown)

@@ -1,0 +1,161 @@
+"""What a fleet says beyond the present: roll-ups, events, what a hub has stored, and what it makes of a set of nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from timesyncd.messages.node import Age, Int64, Message, Ordered, Sequence64, Status
+
+#: What stands before a node's name in an event's source, and in O-RAN's addresses of what the node has.
+NODE_PATH = "/cluster/node/"
+
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+
+
+class Summary(Message):
+    """Of `count` values: extremes, mean (rounded), median and the value that 99 of 100 do not exceed."""
+
+    count: Count
+    minimum: Int64
+    maximum: Int64
+    mean: Int64
+    p50: Int64
+    p99: Int64
+
+
+class Rollup(Message):
+    """
+    One source's samples of a whole minute or hour of CLOCK_REALTIME, by quantity: offset_ns, path_delay_ns, frequency_ppb, and
+    the worst bounds as the `maximum` of gm_bound_ns and utc_bound_ns. A quantity that no sample had is left out.
+    """
+
+    source: str
+    span_s: Literal[60, 3600]
+    begins_realtime_ns: Int64
+    quantities: dict[str, Summary]
+
+
+class CloudEvent(Message):
+    """
+    Something that happened, as CloudEvents 1.0 in JSON. `source` is the node as a path, `id` unique within it; `time` RFC 3339
+    in UTC. State changes have O-RAN's types and data; the others are timesyncd.*, with one of our messages as data.
+    """
+
+    specversion: Literal["1.0"] = "1.0"
+    id: str
+    source: str
+    type: str
+    subject: str | None = None
+    time: str
+    datacontenttype: Literal["application/json"] = "application/json"
+    data: dict[str, Any]
+
+    @property
+    def node(self) -> str:
+        """The node of `source`; "" when that is no node's path."""
+        return self.source.removeprefix(NODE_PATH) if self.source.startswith(NODE_PATH) else ""
+
+
+class HistoryRow(Message):
+    """Something that a hub is to keep: a roll-up or an event. `sequence` counts them on their node, from 1 and without a hole."""
+
+    sequence: Annotated[int, Field(ge=1, lt=2**63)]
+    realtime_ns: Int64
+    rollup: Rollup | None = None
+    event: CloudEvent | None = None
+
+    @model_validator(mode="after")
+    def _either(self) -> HistoryRow:
+        if (self.rollup is None) == (self.event is None):
+            raise ValueError("either rollup or event must be given")
+        return self
+
+
+class HistoryBatch(Ordered):
+    """
+    Rows of a node's history in their order, without a hole. `stream` tells sequences apart when a node's store began anew: it is the
+    Unix time in seconds at which it did. Of rows below `floor` those that no hub has are lost.
+    """
+
+    stream: int = Sequence64
+    floor: Annotated[int, Field(ge=1, lt=2**63)]
+    rows: Annotated[list[HistoryRow], Field(min_length=1, max_length=500)]
+
+
+class Stored(Ordered):
+    """
+    The hub `node` has stored the rows of `of` up to `stored_up_to`, all but `lost` of them, which the node no longer had. Only what
+    every hub has stored may be forgotten.
+    """
+
+    of: str
+    stream: int = Sequence64
+    stored_up_to: int = Sequence64
+    lost: int = Sequence64
+
+
+class HubState(Ordered):
+    """
+    A hub. The `primary` one publishes what is said once: jobs, plans and the fleet's findings; the others compute the same and
+    keep silent. `url` is its page, None where it has none that others may ask. `missing` are the expected nodes not heard of.
+    """
+
+    published_realtime_ns: Int64
+    started_realtime_ns: Int64
+    primary: bool
+    url: str | None = None
+    nodes_live: Int64
+    nodes_known: Int64
+    nodes_expected: Int64
+    missing: list[str] = []
+    jobs: Int64 = 0
+
+
+class NodeAlignment(Message):
+    """One node's part in an alignment: how far it may be from the reference that decides, and why that is unknown (None)."""
+
+    node: str
+    status: Status
+    bound_ns: Int64 | None
+    reason: str
+
+
+class AlignmentState(Message):
+    """
+    How far apart the clocks of a set of nodes may be, as of `published_realtime_ns`: no two by more than `alignment_ns`, nor later by more
+    than that grown by `growth_ppb`, for as long as `holds_for_ns` if nothing more is heard. `pair` are the two that may be the furthest
+    apart; None = unknown, for `reason`. `nodes` holds the worst first.
+    """
+
+    published_realtime_ns: Int64
+    alignment_ns: Age | None
+    growth_ppb: Age | None
+    holds_for_ns: Age | None
+    pair: list[str] | None
+    reason: str
+    nodes: list[NodeAlignment]
+
+
+class FleetSummary(Message):
+    """
+    A fleet in few numbers, as of `published_realtime_ns`: how many nodes, by the status that is told first and by the grandmaster
+    that they follow ("" = none), and of the `worst` a few: first those without a bound, then the widest.
+    """
+
+    published_realtime_ns: Int64
+    nodes: Int64
+    statuses: dict[Status, Int64]
+    grandmasters: dict[str, Int64]
+    worst: list[NodeAlignment]
+
+
+class FleetMap(Message):
+    """
+    The whole fleet in one small document. By place (a node's `topology`, "" = it says none) its nodes as [name, status as told first,
+    main bound in ns], all aged to `published_realtime_ns`; null: no bound to rely on. Some 45 bytes a node.
+    """
+
+    published_realtime_ns: Int64
+    places: dict[str, list[tuple[str, Status, Age | None]]]

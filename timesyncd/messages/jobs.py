@@ -1,0 +1,242 @@
+"""What crosses a wire about training jobs: the ranks' marks, and what a hub makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from timesyncd.ipc import job_datagram
+from timesyncd.messages.node import Int64, Message, Ordered, Status, status_name
+from timesyncd.sections import checked_policy
+
+MethodName = Literal["ONE_CLOCK", "CLOCKS", "ENDS"]
+
+
+class Mark(Message):
+    """One synchronization of one rank, CLOCK_REALTIME nanoseconds: arrived, began, ended."""
+
+    step: Int64
+    sync: Int64
+    kind: Int64
+    arrival_ns: Int64
+    begin_ns: Int64
+    end_ns: Int64
+    bytes: Int64
+
+
+class MarkBatch(Ordered):
+    """A datagram of the job link as the node's daemon received it; the daemon adds uid and pid."""
+
+    uid: Int64
+    pid: Int64
+    job: str
+    attempt: Int64
+    rank: Int64
+    world_size: Int64
+    boot_id: str
+    time_namespace: Int64
+    real_minus_boot_ns: Int64
+    gm_bound_ns: Int64 | None
+    utc_bound_ns: Int64 | None
+    status: Status
+    grandmaster_identity: str | None
+    utc_seconds_removed: Int64 | None
+    lost: Int64
+    own_overhead_ns: Int64 = 0
+    joined_ns: Int64 = 0
+    marks: list[Mark]
+
+    @classmethod
+    def of(
+        cls,
+        header: job_datagram.Header,
+        marks: Iterable[job_datagram.Mark],
+        *,
+        node: str,
+        incarnation: int,
+        sequence: int,
+        uid: int,
+        pid: int,
+    ) -> MarkBatch:
+        """Who received it, in which order, and who sent it, is not in the datagram."""
+        return cls(
+            node=node,
+            incarnation=incarnation,
+            sequence=sequence,
+            uid=uid,
+            pid=pid,
+            job=header.job,
+            attempt=header.attempt,
+            rank=header.rank,
+            world_size=header.world_size,
+            boot_id=f"{header.boot_id:032x}",
+            time_namespace=header.time_namespace,
+            real_minus_boot_ns=header.real_minus_boot_ns,
+            gm_bound_ns=header.gm_bound_ns,
+            utc_bound_ns=header.utc_bound_ns,
+            status=status_name(header.status),
+            grandmaster_identity=header.grandmaster_identity,
+            utc_seconds_removed=header.utc_seconds_removed,
+            lost=header.lost,
+            own_overhead_ns=header.own_overhead_ns,
+            joined_ns=header.joined_ns,
+            marks=[Mark(**mark._asdict()) for mark in marks],
+        )
+
+
+class RankState(Message):
+    """
+    One rank over the job's window: `last_share` is the share of conclusive steps in which it arrived last; null = none. `idle_share` of its time it did
+    nothing but wait for synchronizations, `exposed_p50_ns` a step. `joined_ns` is the process that the hub knows as this rank.
+    """
+
+    rank: Int64
+    node: str
+    wait_p50_ns: Int64 | None
+    wait_total_ns: Int64 | None
+    last_share: float | None
+    lateness_p50_ns: Int64 | None
+    marks_lost: Int64
+    clock_status: Status
+    joined_ns: Int64 | None = None
+    wait_p99_ns: Int64 | None = None
+    idle_share: float | None = None
+    exposed_p50_ns: Int64 | None = None
+    staleness_p50: Int64 | None = None
+
+
+class Straggler(Message):
+    """
+    A rank that is late persistently, `lateness_p50_ns` after the median rank, at `where` of the step ("bucket 2"). Lateness and cost are two numbers:
+    `exposed_ns` is, over the window, how much of it the others spent waiting for nothing else. "inconclusive": it is less than the clocks tell apart.
+    """
+
+    rank: Int64
+    node: str
+    last_share: float
+    lateness_p50_ns: Int64
+    exposed_ns: Int64
+    where: str
+    verdict: Literal["straggler", "inconclusive"]
+
+
+class DelayState(Message):
+    """How long messages from one rank to another took, one way, right within +-`error_ns`: the two clocks' bounds."""
+
+    from_rank: Int64
+    to_rank: Int64
+    p50_ns: Int64
+    error_ns: Int64
+
+
+class Phase(Message):
+    """
+    Steps begin where `period_ns` on the common clock has `shift_ns` behind it; a rank delays a step towards that by at most `hold_share_ppm` of the
+    period.
+    """
+
+    period_ns: Int64
+    shift_ns: Int64
+    hold_share_ppm: Int64
+
+
+#: Printable ASCII, so that characters are octets. What it means a reader of another version may not know.
+PolicyText = Annotated[str, Field(max_length=job_datagram.MAX_POLICY, pattern=r"^[ -~]*$")]
+
+GroupNumber = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Plan(Message):
+    """
+    How the barrier is to be run, for steps from the key `from_step` on, when steps begin, and how ranks synchronize; immutable for (attempt, version).
+
+    `policy` is text, "" where the hub has no wish; it is another wish when (`policy_version`, `policy`) is another pair. `groups`: by level,
+    innermost first, each rank's group, by its number from 0; the one group of all ranks is left out.
+    """
+
+    version: Int64 = 0
+    from_step: Int64 = 0
+    mode: Literal["timed", "plain"] = "plain"
+    slack_ns: Int64 = 0
+    guard_ns: Int64 = 0
+    phase: Phase | None = None
+    reason: str = ""
+    policy: PolicyText = ""
+    policy_version: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    groups: list[list[GroupNumber]] = []
+
+
+class PolicyRequest(Ordered):
+    """A user on this node wants the ranks of a job to synchronize so; the daemon adds uid. Only the job's own user may, and root."""
+
+    uid: Int64
+    job_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    policy: Annotated[PolicyText, AfterValidator(checked_policy)]
+
+
+class JobState(Ordered):
+    """
+    A job's two signals: how well the clocks of its nodes agree, and what synchronization costs it. docs/signals.md defines each number; steps are keys,
+    epoch x 2^32 + step.
+
+    `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over the window, in the newest step and in this epoch; `comm_compute` that of
+    exposed communication to the rest. `last_rank` is the last to arrive in the newest complete step, null while *inconclusive*; `slow_rank` the worst of
+    the `stragglers`, null where none is sure. `method` is what arrivals were compared by: one clock, the clocks' bounds, or (without trusted clocks)
+    the ends of the job's own collectives; differences are right within +-`clock_bound_ns`, and `trusted` tells whether the skew is larger than that.
+    `alignment_pair` are the nodes whose clocks may be the furthest apart; `alignment_holds_for_ns` is how long there will be an alignment
+    if nothing more is heard. `arrival_skew_error_ns` is the error bar of the newest skew (null: clocks not comparable). `run` counts how often the
+    attempt began anew.
+    """
+
+    job_id: str
+    job: str
+    attempt: Int64
+    uid: Int64
+    world_size: Int64
+    run: Int64 = 0
+    published_realtime_ns: Int64
+    step: Int64 | None
+    steps_complete: Int64
+    steps_incomplete: Int64
+    marks_repeated: Int64 = 0
+    marks_refused: Int64 = 0
+    sync_overhead: float | None
+    sync_overhead_step: float | None = None
+    sync_overhead_epoch: float | None = None
+    comm_compute: float | None = None
+    own_overhead: float | None = None
+    arrival_skew_ns: Int64 | None
+    arrival_skew_p50_ns: Int64 | None
+    arrival_skew_p99_ns: Int64 | None = None
+    arrival_skew_error_ns: Int64 | None
+    arrival_variance_ns2: float | None = None
+    end_variance_ns2: float | None = None
+    transfer_p50_ns: Int64 | None = None
+    transfer_p99_ns: Int64 | None = None
+    barrier_wait_p50_ns: Int64 | None = None
+    barrier_wait_p99_ns: Int64 | None = None
+    update_latency_p50_ns: Int64 | None = None
+    response_p50_ns: Int64 | None = None
+    response_p99_ns: Int64 | None = None
+    staleness_p50: Int64 | None = None
+    staleness_max: Int64 | None = None
+    last_rank: Int64 | None
+    slow_rank: Int64 | None
+    stragglers: list[Straggler] = []
+    method: MethodName | None = None
+    clock_bound_ns: Int64 | None = None
+    trusted: bool = False
+    verdict: str
+    alignment_ns: Int64 | None
+    alignment_growth_ppb: Int64 | None
+    alignment_reason: str
+    alignment_pair: list[str] | None = None
+    alignment_holds_for_ns: Int64 | None = None
+    delays: list[DelayState] = []
+    link: str | None = None
+    phase_reason: str = ""
+    groups_reason: str = ""
+    ranks: list[RankState]
+    plan: Plan

@@ -1,0 +1,108 @@
+"""The metrics of training jobs, as a hub tells of them. Never a series for every rank: of ranks only the worst stragglers have one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
+
+from prometheus_client.core import Metric
+
+from timesyncd.messages.jobs import JobState, MethodName, Straggler
+from timesyncd.metrics.metrics_parts import gauge, grown, one_of, seconds
+
+#: Of a job's stragglers so many have a series.
+WORST_STRAGGLERS = 10
+
+LABELS = ("job_id", "job", "attempt")
+
+Read = Callable[[JobState], float | None]
+
+_RATIOS: tuple[tuple[str, str, Read], ...] = (
+    ("sync_overhead_ratio", "Exposed synchronization time to elapsed time, over the window.", lambda j: j.sync_overhead),
+    ("sync_overhead_step_ratio", "The same in the newest measured step.", lambda j: j.sync_overhead_step),
+    ("sync_overhead_epoch_ratio", "The same in this epoch.", lambda j: j.sync_overhead_epoch),
+    ("comm_compute_ratio", "Exposed communication to the rest of the time.", lambda j: j.comm_compute),
+    ("own_overhead_ratio", "What metering cost the ranks of their time.", lambda j: j.own_overhead),
+)  # fmt: skip
+_SPANS: tuple[tuple[str, str, Callable[[JobState], int | None]], ...] = (
+    ("arrival_skew_seconds", "First to last arrival in the newest complete step.", lambda j: j.arrival_skew_ns),
+    ("arrival_skew_p50_seconds", "The same, median over the window.", lambda j: j.arrival_skew_p50_ns),
+    ("arrival_skew_p99_seconds", "The same, 99th percentile.", lambda j: j.arrival_skew_p99_ns),
+    ("arrival_skew_error_seconds", "The newest skew's error bar.", lambda j: j.arrival_skew_error_ns),
+    ("clock_bound_seconds", "How well two arrivals compare by the method in use, median.", lambda j: j.clock_bound_ns),
+    ("transfer_p50_seconds", "From the last arrival to the last end, median.", lambda j: j.transfer_p50_ns),
+    ("transfer_p99_seconds", "The same, 99th percentile.", lambda j: j.transfer_p99_ns),
+    ("barrier_wait_p50_seconds", "How long ranks wait in barriers for the last one, median.", lambda j: j.barrier_wait_p50_ns),
+    ("barrier_wait_p99_seconds", "The same, 99th percentile.", lambda j: j.barrier_wait_p99_ns),
+    ("update_latency_p50_seconds", "From the last own gradient to the updated parameters, median.",
+     lambda j: j.update_latency_p50_ns),
+    ("response_p50_seconds", "The parameter server's response time, median.", lambda j: j.response_p50_ns),
+    ("response_p99_seconds", "The same, 99th percentile.", lambda j: j.response_p99_ns),
+)  # fmt: skip
+_NUMBERS: tuple[tuple[str, str, Read], ...] = (
+    ("arrival_variance_seconds2", "Variance of the ranks' arrivals, mean over the steps.",
+     lambda j: _squared(j.arrival_variance_ns2)),
+    ("end_variance_seconds2", "Variance of the ranks' ends.", lambda j: _squared(j.end_variance_ns2)),
+    ("staleness_p50", "Updates that the used parameters were behind, median.", lambda j: j.staleness_p50),
+    ("staleness_max", "The same, most.", lambda j: j.staleness_max),
+    ("trusted", "1 when the skew is larger than what the method in use can be wrong by.", lambda j: float(j.trusted)),
+    ("slow_rank", "The worst straggler; absent when none is sure.", lambda j: j.slow_rank),
+    ("stragglers", "Ranks that are late persistently, and surely.",
+     lambda j: sum(each.verdict == "straggler" for each in j.stragglers)),
+    ("steps_complete", "Synchronizations of which every rank's marks came.", lambda j: j.steps_complete),
+    ("steps_incomplete", "Synchronizations closed without all marks.", lambda j: j.steps_incomplete),
+    ("marks_repeated", "Marks that a rank gave twice, and differently.", lambda j: j.marks_repeated),
+    ("marks_refused", "Marks that the hub had no room for.", lambda j: j.marks_refused),
+)  # fmt: skip
+
+
+def jobs(states: Sequence[JobState], realtime_ns: int) -> Iterator[Metric]:
+    spans: list[tuple[str, str, Read]] = [(name, text, _in_seconds(read)) for name, text, read in _SPANS]
+    aligned: tuple[tuple[str, str, Read], ...] = (
+        ("alignment_seconds", "Bound on how far the clocks of its nodes are apart, now.",
+         lambda j: _alignment_now(j, realtime_ns)),
+        ("alignment_holds_seconds", "For how long there will be an alignment if nothing more is heard.",
+         lambda j: _holds_now(j, realtime_ns)),
+    )  # fmt: skip
+    for name, text, read in (*_RATIOS, *aligned, *spans, *_NUMBERS):
+        yield gauge(f"job_{name}", text, LABELS, [(_labels(j), read(j)) for j in states])
+    yield gauge("job_method", "1 for what arrivals are compared by.", (*LABELS, "method"),
+                [((*_labels(j), name), value) for j in states for name, value in one_of(get_args(MethodName), j.method)])  # fmt: skip
+    yield from _stragglers(states)
+
+
+def _stragglers(states: Sequence[JobState]) -> Iterator[Metric]:
+    sure = [(j, each) for j in states for each in j.stragglers if each.verdict == "straggler"]
+    worst = [(j, each) for j, each in sure if each in j.stragglers[:WORST_STRAGGLERS]]
+    figures: tuple[tuple[str, str, Callable[[Straggler], int]], ...] = (
+        ("lateness", "How late a straggler is, median: after the median rank.", lambda s: s.lateness_p50_ns),
+        ("exposed", "How much of that the others waited for, over the window.", lambda s: s.exposed_ns),
+    )
+    for name, text, read in figures:
+        rows = [((*_labels(j), str(s.rank), s.node, s.where), seconds(read(s))) for j, s in worst]
+        yield gauge(f"job_straggler_{name}_seconds", text, (*LABELS, "rank", "node", "where"), rows)
+
+
+def _labels(job: JobState) -> tuple[str, ...]:
+    return job.job_id, job.job, str(job.attempt)
+
+
+def _in_seconds(read: Callable[[JobState], int | None]) -> Read:
+    return lambda job: seconds(read(job))
+
+
+def _squared(ns2: float | None) -> float | None:
+    return None if ns2 is None else ns2 / 1e18
+
+
+def _age_ns(job: JobState, realtime_ns: int) -> int:
+    return max(0, realtime_ns - job.published_realtime_ns)
+
+
+def _alignment_now(job: JobState, realtime_ns: int) -> float | None:
+    return grown(job.alignment_ns, job.alignment_growth_ppb, job.alignment_holds_for_ns, _age_ns(job, realtime_ns))
+
+
+def _holds_now(job: JobState, realtime_ns: int) -> float | None:
+    holds_ns = job.alignment_holds_for_ns
+    return None if holds_ns is None else max(0, holds_ns - _age_ns(job, realtime_ns)) / 1e9

@@ -1,0 +1,240 @@
+"""From the bounds at one sample to the ErrorBound of the system clock that is published. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from timesyncd.bound import (
+    DEFAULT_HOLDOVER_AFTER_NS,
+    DEFAULT_VOID_AFTER_NS,
+    Bound,
+    ClockStatus,
+    ErrorBound,
+    Reason,
+    unbounded,
+)
+from timesyncd.clocks import NS_PER_S
+from timesyncd.model.phc import PhcLink
+from timesyncd.model.references import added, grandmaster_bound, utc_error, utc_seconds_removed
+from timesyncd.model.selection import Agreement
+from timesyncd.model.source import Held, ParentBound
+from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.verdict import GrandmasterVerdict
+from timesyncd.sample import ClockSample, UtcSample
+
+#: Eleven days. What is off by more is not a clock's error.
+LARGEST_NS = 10**15
+
+#: A bound is used until the next sample: of two that hold, the one that is narrower then is the better one.
+_SOON_NS = NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleSettings:
+    """One source's assumptions, and when its bound counts as held over and as void."""
+
+    source: SourceSettings = field(default_factory=SourceSettings)
+    holdover_after_ns: int = DEFAULT_HOLDOVER_AFTER_NS
+    void_after_ns: int = DEFAULT_VOID_AFTER_NS
+
+
+def against_system(
+    parent: ParentBound, sample: ClockSample, settings: SourceSettings, link: PhcLink | None
+) -> ParentBound:
+    """
+    The parent bound of the system clock: the sample's own with software stamps, else that of the PHC and what is known of the system
+    clock against it. Without a reading of both nothing follows.
+    """
+    if sample.clock == "realtime":
+        return parent
+    if link is None or parent.as_of_ns - link.as_of_ns >= DEFAULT_VOID_AFTER_NS:
+        nothing = unbounded(Reason.PHC_NOT_MEASURED)
+        return parent._replace(bound=nothing, statistical=nothing)
+    at_ns = max(parent.as_of_ns, link.as_of_ns)
+    later_ns = at_ns - parent.as_of_ns
+    hard, stat = _grown(parent.bound, later_ns), _grown(parent.statistical, later_ns)
+    grown_ns = (hard.bound_ns or 0) - (parent.bound.bound_ns or 0)
+    offset_ns, error_ns = link.offset_ns + utc_seconds_removed(sample, settings) * NS_PER_S, link.error_at(at_ns)
+    terms = {"phc_reading": error_ns, "phc_to_system": abs(offset_ns)}
+    return parent._replace(
+        as_of_ns=at_ns,
+        bound=hard.plus(abs(offset_ns) + error_ns, link.growth_ppb),
+        statistical=stat.plus(abs(offset_ns) + error_ns, link.growth_ppb),
+        terms=_with_more(parent.terms, parent.bound, later_ns) | terms,
+        stat_terms=_with_more(parent.stat_terms, parent.statistical, later_ns) | terms,
+        rates=parent.rates | {"phc_to_system": link.growth_ppb},
+        low_ns=parent.low_ns - grown_ns + offset_ns - error_ns,
+        high_ns=parent.high_ns + grown_ns + offset_ns + error_ns,
+        past_span_ns=0,
+        since_sample_ns=parent.since_sample_ns + later_ns,
+    )
+
+
+def error_bound(
+    sample: ClockSample, parent: ParentBound, settings: EnsembleSettings, verdict: GrandmasterVerdict | None = None
+) -> ErrorBound:
+    """The three references at one sample; `parent` is the system clock's."""
+    gm = grandmaster_bound(parent.bound, sample, settings.source)
+    gm_stat = grandmaster_bound(parent.statistical, sample, settings.source)
+    measured = replace(sample, read_ns=parent.as_of_ns) if parent.since_sample_ns else sample
+    own = utc_error(measured, settings.source, verdict)
+    utc = added(gm, own)
+    return ErrorBound(
+        as_of_ns=parent.as_of_ns,
+        real_minus_boot_ns=sample.real_minus_boot_ns,
+        parent_hard=parent.bound,
+        gm_hard=gm,
+        utc_hard=utc,
+        parent_stat=parent.statistical,
+        gm_stat=gm_stat,
+        utc_stat=added(gm_stat, own),
+        gm_status=fed(gm),
+        utc_status=fed(utc),
+        grandmaster_identity=sample.grandmaster_identity,
+        parent_identity=sample.parent_identity,
+        utc_seconds_removed=utc_seconds_removed(sample, settings.source),
+        clock=sample.clock,
+        holdover_after_ns=max(0, settings.holdover_after_ns - parent.since_sample_ns),
+        void_after_ns=max(0, settings.void_after_ns - parent.since_sample_ns),
+        past_growth_ppb=parent.past_growth_ppb,
+        past_span_ns=parent.past_span_ns,
+        since_sample_ns=parent.since_sample_ns,
+        terms=parent.terms,
+        stat_terms=parent.stat_terms,
+        rates=parent.rates,
+    )
+
+
+def utc_alone(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
+    """Of a source that knows UTC and no grandmaster."""
+    nothing = unbounded(Reason.NO_GRANDMASTER)
+    utc = Bound(abs(sample.offset_ns) + sample.error_ns, sample.growth_ppb)
+    return ErrorBound(
+        as_of_ns=sample.as_of_ns,
+        real_minus_boot_ns=sample.real_minus_boot_ns,
+        parent_hard=nothing,
+        gm_hard=nothing,
+        utc_hard=utc,
+        utc_stat=utc,
+        gm_status=ClockStatus.UNKNOWN,
+        utc_status=fed(utc),
+        clock="realtime",
+        holdover_after_ns=settings.holdover_after_ns,
+        void_after_ns=settings.void_after_ns,
+    )
+
+
+def held_over(parent: ParentBound, held: Held) -> ParentBound:
+    """What the last sample says some time later. A hard bound that became the narrower one is the statistical one, too."""
+    later_ns = held.time_ns - parent.as_of_ns
+    grown_ns, hard_ns = parent.bound.bound_ns, held.bound.bound_ns
+    assert grown_ns is not None and hard_ns is not None
+    terms = parent.terms | {"since_sample": parent.terms.get("since_sample", 0) + hard_ns - grown_ns}
+    grown = _grown(parent.statistical, later_ns)
+    stat = no_wider(grown, held.bound)
+    return parent._replace(
+        as_of_ns=held.time_ns,
+        bound=held.bound,
+        statistical=stat,
+        terms=terms,
+        stat_terms=_with_more(parent.stat_terms, parent.statistical, later_ns) if stat is grown else terms,
+        rates=held.rates,
+        low_ns=held.low_ns,
+        high_ns=held.high_ns,
+        past_span_ns=0,
+        phase_jump_ns=None,
+        since_sample_ns=parent.since_sample_ns + later_ns,
+    )
+
+
+def rebased(bound: ErrorBound, boottime_ns: int) -> ErrorBound:
+    """The same as of a later moment: all that was grown, and the time that is left until holdover and the end."""
+    age_ns = boottime_ns - bound.as_of_ns
+    if age_ns <= 0:
+        return bound
+    return replace(
+        bound,
+        as_of_ns=boottime_ns,
+        parent_hard=_grown(bound.parent_hard, age_ns),
+        gm_hard=_grown(bound.gm_hard, age_ns),
+        utc_hard=_grown(bound.utc_hard, age_ns),
+        parent_stat=_grown(bound.parent_stat, age_ns),
+        gm_stat=_grown(bound.gm_stat, age_ns),
+        utc_stat=_grown(bound.utc_stat, age_ns),
+        holdover_after_ns=max(0, bound.holdover_after_ns - age_ns),
+        void_after_ns=max(0, bound.void_after_ns - age_ns),
+        past_span_ns=0,
+        since_sample_ns=bound.since_sample_ns + age_ns,
+        terms=_with_more(bound.terms, bound.parent_hard, age_ns),
+        stat_terms=_with_more(bound.stat_terms, bound.parent_stat, age_ns),
+    )
+
+
+def _with_more(terms: dict[str, int], parent: Bound, age_ns: int) -> dict[str, int]:
+    grown_ns = parent.at(age_ns)
+    if parent.bound_ns is None or grown_ns is None or not terms:
+        return terms
+    return terms | {"since_sample": terms.get("since_sample", 0) + grown_ns - parent.bound_ns}
+
+
+def _grown(bound: Bound, age_ns: int) -> Bound:
+    return bound._replace(bound_ns=bound.at(age_ns))
+
+
+def with_agreement(bound: ErrorBound, agreement: Agreement, boottime_ns: int, doubted: bool) -> ErrorBound:
+    """`doubted`: the source that this bound is of cannot be true with the others, and nothing that it says of UTC counts."""
+    now = rebased(bound, boottime_ns)
+    utc = Bound(max(abs(agreement.low_ns), abs(agreement.high_ns)), agreement.growth_ppb)
+    if not doubted and _is_within(utc, now.utc_hard) and _is_narrower(now.utc_hard, utc):
+        return bound
+    utc_stat = utc if doubted else no_wider(now.utc_stat, utc)
+    return replace(now, utc_hard=utc, utc_status=ClockStatus.SYNCHRONIZED, utc_stat=utc_stat)
+
+
+def _is_within(agreed: Bound, own: Bound) -> bool:
+    """Else others could be right together without this source, though it could be with one of them, too."""
+    return agreed.bound_ns is not None and own.bound_ns is not None and agreed.bound_ns <= own.bound_ns
+
+
+def _is_narrower(one: Bound, other: Bound) -> bool:
+    """Soon, since it is used until the next sample."""
+    one_ns, other_ns = one.at(_SOON_NS), other.at(_SOON_NS)
+    return one_ns is not None and other_ns is not None and one_ns <= other_ns
+
+
+def no_wider(statistical: Bound, hard: Bound) -> Bound:
+    """A hard bound holds at any probability: the narrower one."""
+    if hard.bound_ns is None or (statistical.bound_ns is not None and statistical.bound_ns <= hard.bound_ns):
+        return statistical
+    return hard
+
+
+def plausible(bound: ErrorBound) -> ErrorBound:
+    """A bound that is larger than this bounds nothing, is a lie of some device, and would not fit where bounds are written."""
+    parts = (bound.parent_hard, bound.gm_hard, bound.utc_hard)
+    if all((part.bound_ns or 0) <= LARGEST_NS and part.growth_ppb <= LARGEST_NS for part in parts):
+        return bound
+    return withdrawn(bound, Reason.IMPLAUSIBLE, ClockStatus.UNKNOWN)
+
+
+def withdrawn(bound: ErrorBound, reason: Reason, status: ClockStatus) -> ErrorBound:
+    """Whose it was stays told; nothing of what it said holds."""
+    nothing = unbounded(reason)
+    return replace(
+        bound,
+        parent_hard=nothing,
+        gm_hard=nothing,
+        utc_hard=nothing,
+        parent_stat=nothing,
+        gm_stat=nothing,
+        utc_stat=nothing,
+        gm_status=status,
+        utc_status=status,
+        terms={},
+        stat_terms={},
+        rates={},
+    )
+
+
+def fed(bound: Bound) -> ClockStatus:
+    return ClockStatus.UNKNOWN if bound.bound_ns is None else ClockStatus.SYNCHRONIZED

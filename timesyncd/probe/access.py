@@ -1,0 +1,98 @@
+"""How a unit is reached by a command: its addresses, and the secrets by where they come from."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr, ValidationError
+
+from timesyncd.drivers.timeprovider._web_options import WebOptions
+from timesyncd.errors import ConfigError
+from timesyncd.sections import Secret
+from timesyncd.snmp import Community, Credentials, User
+from timesyncd.snmp.values import SHORTEST_PASS_PHRASE
+
+Progress = Callable[[str], None]
+"""Told what is being done, while it takes long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnmpAccess:
+    """`secrets` says where each came from, by its key in the configuration; one that was typed is not in it."""
+
+    credentials: Credentials
+    secrets: Mapping[str, Secret]
+
+
+@dataclass(frozen=True, slots=True)
+class WebAccess:
+    """An account of the web interface. `secret` None: the password was typed."""
+
+    options: WebOptions
+    password: SecretStr
+    secret: Secret | None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`snmp` None: only HTTPS is asked. `web` None: nobody logs in, the certificate alone is looked at."""
+
+    host: str
+    port: int
+    https_port: int
+    timeout_s: float
+    snmp: SnmpAccess | None
+    web: WebAccess | None
+
+    @property
+    def device(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def known_secrets(self) -> frozenset[str]:
+        """What must stand in nothing that is written."""
+        secrets = set() if self.web is None else {self.web.password.get_secret_value()}
+        match self.snmp and self.snmp.credentials:
+            case Community(name):
+                secrets.add(name)
+            case User() as user:
+                secrets |= {user.auth_pass, user.priv_pass}
+        return frozenset(secrets)
+
+
+def given_secret(env: str | None, file: Path | None) -> Secret | None:
+    return None if env is None and file is None else Secret(env=env, file=file)
+
+
+def revealed(secret: Secret | None, what: str, options: str) -> str:
+    """The secret, asked for on the terminal where it was not given. Raises ConfigError, which names `options`."""
+    if secret is not None:
+        return secret.reveal().get_secret_value()
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{what}: not given, and no terminal to ask for it: give {options}")
+    typed = getpass.getpass(f"{what}: ")
+    if not typed:
+        raise ConfigError(f"{what}: nothing was typed")
+    return typed
+
+
+def pass_phrase(secret: Secret | None, what: str, options: str) -> str:
+    """Raises ConfigError, also where it is too short to make a key."""
+    phrase = revealed(secret, what, options)
+    if len(phrase) < SHORTEST_PASS_PHRASE:
+        raise ConfigError(f"{what}: a pass phrase of at least {SHORTEST_PASS_PHRASE} characters is wanted")
+    return phrase
+
+
+def web_options(given: Mapping[str, object]) -> WebOptions:
+    """The keys of the `https` table but the password's. Raises ConfigError with one line."""
+    try:
+        # The session is given the password itself: what stands here is never looked up.
+        return WebOptions.model_validate({**given, "password": {"env": "GM_PASSWORD"}})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"https{'.' if key else ''}{key}: {first['msg'].removeprefix('Value error, ')}") from error

@@ -1,0 +1,225 @@
+"""A MIB's text -> its objects and notifications, types resolved. Nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pysmi.codegen.jsondoc import JsonCodeGen
+from pysmi.compiler import MibCompiler
+from pysmi.error import PySmiError
+from pysmi.parser.dialect import smi_v1_relaxed
+from pysmi.parser.smi import parserFactory
+from pysmi.reader.callback import CallbackReader
+from pysmi.reader.localfile import FileReader
+from pysmi.writer.callback import CallbackWriter
+
+from timesyncd.errors import ConfigError, Malformed
+from timesyncd.probe.base_mibs import BASE_MIBS
+from timesyncd.snmp import Oid, format_oid, parse_oid
+
+Document = dict[str, dict[str, Any]]
+
+_HEAD = re.compile(r"^\s*([A-Z][A-Za-z0-9-]*)\s*(?:\{[^}]*\}\s*)?DEFINITIONS\s*::=\s*BEGIN", re.MULTILINE)
+_READABLE = ("read-only", "read-write", "read-create")
+#: Larger than any MIB there is.
+LARGEST_FILE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """`names` are the type's, from what the object says to what it is at last; `values` an enumeration's, `size` when fixed."""
+
+    names: tuple[str, ...]
+    values: dict[int, str]
+    size: int | None
+
+    @property
+    def base(self) -> str:
+        return self.names[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class MibObject:
+    """A scalar or a column that can be read. `index` names what a column's rows are indexed by."""
+
+    name: str
+    oid: Oid
+    index: tuple[str, ...]
+    syntax: Syntax
+    unit: str | None
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class MibNotification:
+    name: str
+    oid: Oid
+    variables: tuple[MibObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mib:
+    """`not_found`: modules that it imports and that nobody has; what only they say is not known."""
+
+    module: str
+    objects: tuple[MibObject, ...]
+    notifications: tuple[MibNotification, ...]
+    not_found: tuple[str, ...]
+
+
+def compiled(path: Path, source: Path | None) -> Mib:
+    """
+    `source`: a folder of MIBs that this one imports. Raises ConfigError when one that it stands on is nowhere, Malformed when
+    the file is no MIB.
+    """
+    text = _read(path)
+    found = _HEAD.search(text)
+    if found is None:
+        raise Malformed(f"{path}: no MIB: a line as ACME-MIB DEFINITIONS ::= BEGIN is wanted")
+    if source is not None and not source.is_dir():
+        raise ConfigError(f"--source {source}: no such folder")
+    documents, not_found = _compile(found[1], text, source, path)
+    return _Reader(documents).mib(found[1], not_found)
+
+
+def _read(path: Path) -> str:
+    try:
+        octets = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(octets) > LARGEST_FILE:
+        raise Malformed(f"{path}: {len(octets)} octets are no MIB")
+    return octets.decode(errors="replace")
+
+
+def _compile(module: str, text: str, source: Path | None, path: Path) -> tuple[dict[str, Document], tuple[str, ...]]:
+    documents: dict[str, Document] = {}
+    not_found: list[str] = []
+
+    def known(name: str, _: object) -> str:
+        """A module that nobody has is taken for empty: where only its types are missed, the rest can still be told."""
+        if name not in BASE_MIBS:
+            not_found.append(name)
+        return BASE_MIBS.get(name, f"{name} DEFINITIONS ::= BEGIN\nEND\n")
+
+    writer = CallbackWriter(lambda name, data, _: documents.__setitem__(name, json.loads(data)))
+    compiler = MibCompiler(_parser(), JsonCodeGen(), writer)
+    compiler.add_sources(CallbackReader(lambda name, _: text if name == module else None))
+    if source is not None:
+        compiler.add_sources(FileReader(str(source), recursive=False))
+    compiler.add_sources(CallbackReader(known))
+    try:
+        done = compiler.compile(module, genTexts=True)
+    except (PySmiError, RecursionError) as error:
+        raise Malformed(f"{path}: {_one_line(error)}") from error
+    for name, status in done.items():
+        if status == "failed":
+            raise _failure(path, name, status.error, not_found)
+    return documents, tuple(sorted(not_found))
+
+
+@cache
+def _parser() -> Any:
+    """Its tables take most of a second to make."""
+    return parserFactory(**smi_v1_relaxed)()
+
+
+def _failure(path: Path, module: str, error: Exception, not_found: list[str]) -> ConfigError | Malformed:
+    needed = re.search(r'in module "([^"]+)"', str(error))
+    if needed is not None and (needed[1] in not_found or needed[1] in BASE_MIBS):
+        return ConfigError(f"{path}: stands on {needed[1]}, which is not here: --source names a folder that holds it")
+    return Malformed(f"{path}: {module} is not understood: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+class _Reader:
+    def __init__(self, documents: dict[str, Document]) -> None:
+        self._documents = documents
+
+    def mib(self, module: str, not_found: tuple[str, ...]) -> Mib:
+        document = self._documents[module]
+        objects = sorted(self._objects(module), key=lambda each: each.oid)
+        notifications = [
+            self._notification(node) for node in document.values() if node.get("class") == "notificationtype"
+        ]
+        return Mib(module, tuple(objects), tuple(sorted(notifications, key=lambda each: each.oid)), not_found)
+
+    def _objects(self, module: str) -> Iterator[MibObject]:
+        for node in self._documents[module].values():
+            is_value = node.get("class") == "objecttype" and node.get("nodetype") in ("scalar", "column")
+            if is_value and node.get("maxaccess") in _READABLE:
+                yield self._object(module, node)
+
+    def _object(self, module: str, node: dict[str, Any]) -> MibObject:
+        oid = _oid(node)
+        index = self._index(module, oid[:-1]) if node["nodetype"] == "column" else ()
+        syntax = self._syntax(module, node["syntax"])
+        return MibObject(node["name"], oid, index, syntax, node.get("units"), node.get("description", ""))
+
+    def _index(self, module: str, row: Oid) -> tuple[str, ...]:
+        """Of the table whose rows have this OID; a table that augments another is indexed as that one is."""
+        node = next(
+            (
+                each
+                for each in self._documents[module].values()
+                if each.get("nodetype") == "row" and each["oid"] == format_oid(row)
+            ),
+            None,
+        )
+        while node is not None and "augmention" in node:
+            module = self._home(module, node["augmention"]["object"])
+            node = self._documents.get(module, {}).get(node["augmention"]["object"])
+        indices = [] if node is None else node.get("indices", [])
+        return tuple(index["object"] for index in indices) or ("index",)
+
+    def _home(self, module: str, symbol: str) -> str:
+        """The module that a symbol comes from."""
+        imports = self._documents[module].get("imports", {})
+        return next((name for name, symbols in imports.items() if name != "class" and symbol in symbols), module)
+
+    def _syntax(self, module: str, syntax: dict[str, Any]) -> Syntax:
+        names: list[str] = []
+        values: dict[int, str] = {}
+        size = None
+        while True:
+            name, limits = str(syntax["type"]), syntax.get("constraints", {})
+            values = values or {number: label for label, number in limits.get("enumeration", {}).items()}
+            size = size if size is not None else _fixed(limits)
+            if name in names:
+                break
+            names.append(name)
+            module = self._home(module, name)
+            declared = self._documents.get(module, {}).get(name, {})
+            if "bits" in syntax or not isinstance(declared.get("type"), dict):
+                break
+            syntax = declared["type"]
+        return Syntax(tuple(names), dict(sorted(values.items())), size)
+
+    def _notification(self, node: dict[str, Any]) -> MibNotification:
+        variables = []
+        for each in node.get("objects", []):
+            told = self._documents.get(each["module"], {}).get(each["object"], {})
+            if told.get("class") == "objecttype" and "syntax" in told:
+                variables.append(self._object(each["module"], told))
+        return MibNotification(node["name"], _oid(node), tuple(variables))
+
+
+def _fixed(limits: dict[str, Any]) -> int | None:
+    sizes = limits.get("size", [])
+    return int(sizes[0]["min"]) if len(sizes) == 1 and sizes[0]["min"] == sizes[0]["max"] else None
+
+
+def _oid(node: dict[str, Any]) -> Oid:
+    try:
+        return parse_oid(node["oid"])
+    except ValueError as error:
+        raise Malformed(f"{node['name']}: {node['oid']} is no place for an object") from error

@@ -1,0 +1,156 @@
+"""What a unit serves: the subtrees that tell families apart, then every object of every profile, then what no profile explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from timesyncd.clocks import SystemClocks
+from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._evidence_part import Rows
+from timesyncd.drivers.timeprovider._grandmaster_reader import ROW_CAP
+from timesyncd.drivers.timeprovider._profiles import Profile
+from timesyncd.errors import SourceError
+from timesyncd.probe.access import Access, Progress
+from timesyncd.probe.objects import Branch, Said, readable, said, served, uncovered
+from timesyncd.probe.web import WebSaid, fingerprint, look
+from timesyncd.sample import GrandmasterSample
+from timesyncd.snmp import Oid, Session, parse_oid
+
+VENDOR = parse_oid("1.3.6.1.4.1.9070")
+#: Below it the next arc names the device whose own MIB is served.
+DEVICES = (*VENDOR, 1, 2, 5, 7)
+DEVICE_NAMES = {1: "TP5000E", 4: "S650 alarms", 8: "S650"}
+
+#: Subtrees that tell which MIBs an agent has. sysObjectID decides nothing: the same model changes it between firmware versions.
+ROOTS = {
+    parse_oid("1.3.6.1.2.1.241.1.2"): "PTPBASE-MIB (RFC 8173)",
+    parse_oid("1.3.6.1.2.1.197.1.2"): "NTPv4-MIB (RFC 5907)",
+    parse_oid("1.3.6.1.2.1.47"): "ENTITY-MIB",
+    (*VENDOR, 1, 2, 5, 1, 1, 1, 1): "vendor's shared PTP table",
+    (*VENDOR, 1, 2, 5, 2, 1, 1): "vendor's shared GNSS tables",
+    DEVICES: "vendor's devices",
+    (*VENDOR, 1, 2, 5, 7, 8): "S650",
+    (*VENDOR, 1, 2, 4, 6): "TP5000",
+}
+
+SYS_DESCR, SYS_OBJECT_ID, UPTIME = (parse_oid(f"1.3.6.1.2.1.1.{arc}") for arc in (1, 2, 3))
+ENGINE_BOOTS = parse_oid("1.3.6.1.6.3.10.2.1.2")
+
+#: More of the vendor's objects than any unit's lists of clients hold; a larger tree is counted so far.
+VENDOR_CAP = 20_000
+_TOLD_EVERY = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSaid:
+    profile: Profile
+    objects: tuple[Said, ...]
+
+    @property
+    def absent(self) -> list[str]:
+        """Fields that the unit does not provide by this profile, each once, though another of its objects may fill it."""
+        provided = {each.entry.field for each in self.objects if each.cells}
+        return [f for f in dict.fromkeys(each.entry.field for each in self.objects) if f not in provided]
+
+
+@dataclass(frozen=True, slots=True)
+class SnmpSaid:
+    """
+    `system` holds the four scalars that every agent should have; `below` the first object below each subtree, None: none.
+    `sample` is what the driver would make of it. `vendor_cut`: there is more of the vendor's than was counted.
+    """
+
+    system: Rows
+    below: dict[Oid, Oid | None]
+    served: tuple[ProfileSaid, ...]
+    silent: tuple[Profile, ...]
+    sample: GrandmasterSample
+    uncovered: tuple[Branch, ...]
+    vendor_cut: bool
+
+    @property
+    def not_provided(self) -> list[str]:
+        """Of what a sample may hold over SNMP, what none of the profiles served brought."""
+        return [
+            each.name
+            for each in fields(self.sample)
+            if each.name != "time_errors" and getattr(self.sample, each.name) is None
+        ]
+
+    @property
+    def device_branch(self) -> int | None:
+        first = self.below.get(DEVICES)
+        return None if first is None else first[len(DEVICES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A part that was asked and did not answer is None, and its error is in `errors`; `web_note` tells why nothing is known of HTTPS."""
+
+    access: Access
+    snmp: SnmpSaid | None
+    web: WebSaid | None
+    web_note: str | None
+    errors: tuple[SourceError, ...]
+
+
+async def probe(access: Access, profiles: Sequence[Profile], progress: Progress) -> Probe:
+    """Everything at once. Raises nothing that a unit causes: see `errors`."""
+    errors: list[SourceError] = []
+    snmp = None
+    if access.snmp is not None:
+        try:
+            snmp = await ask(access, profiles, progress)
+        except SourceError as error:
+            errors.append(error)
+    progress(f"{access.host}:{access.https_port}: looking at its web interface")
+    web, note = None, None
+    try:
+        shown = await fingerprint(access)
+        web = WebSaid(shown)
+        web = await look(access, shown)
+    except SourceError as error:
+        note = str(error)
+        if access.web is not None:
+            errors.append(error)
+    return Probe(access, snmp, web, note, tuple(errors))
+
+
+async def ask(access: Access, profiles: Sequence[Profile], progress: Progress) -> SnmpSaid:
+    """The part over SNMP. Raises SourceError."""
+    assert access.snmp is not None
+    session = await Session.open(access.host, access.port, access.snmp.credentials, access.timeout_s)
+    try:
+        progress(f"{access.device}: asking what it serves")
+        system = await session.get([SYS_OBJECT_ID, SYS_DESCR, UPTIME, ENGINE_BOOTS])
+        proofs = [proof for profile in profiles for proof in profile.proved_by]
+        below = await session.next_below(list(dict.fromkeys([*ROOTS, *proofs])))
+        found = served(profiles, below)
+        told = [await _read(session, profile, access.device, progress) for profile in found]
+        vendors, cut = await _vendors(session, access.device, progress)
+    finally:
+        session.close()
+    rows = readable(each for part in told for each in part.objects)
+    sample = assemble(access.host, SystemClocks().boottime_ns(), found, rows)
+    silent = tuple(profile for profile in profiles if profile.proved_by and profile not in found)
+    return SnmpSaid(system, below, tuple(told), silent, sample, tuple(uncovered(vendors, profiles)), cut)
+
+
+async def _read(session: Session, profile: Profile, device: str, progress: Progress) -> ProfileSaid:
+    progress(f"{device}: reading {profile.name}")
+    scalars = dict.fromkeys(entry.oid for entry in profile.object if not entry.index)
+    columns = dict.fromkeys(entry.oid for entry in profile.object if entry.index)
+    rows = await session.get(list(scalars))
+    walked, cut = await session.walk(list(columns), ROW_CAP)
+    return ProfileSaid(profile, tuple(said(profile, rows | walked, cut)))
+
+
+async def _vendors(session: Session, device: str, progress: Progress) -> tuple[list[Oid], bool]:
+    """All that is served below the vendor's own arc, and whether there is more."""
+    oids = []
+    async for oid, _, _ in session.walk_subtree(VENDOR, VENDOR_CAP):
+        oids.append(oid)
+        if len(oids) % _TOLD_EVERY == 0:
+            progress(f"{device}: {len(oids)} of the vendor's objects")
+    return oids, len(oids) == VENDOR_CAP

@@ -1,0 +1,142 @@
+"""A unit as a folder: its walk and the answers of its web interface, from which the simulator plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._profiles import DEFAULT, Profile, load_all
+from timesyncd.errors import ConfigError, Malformed, Refused, TimesyncdError
+from timesyncd.probe.access import Access, Progress
+from timesyncd.probe.mask import Kind, Masker
+from timesyncd.probe.objects import readable, rows_of, said
+from timesyncd.probe.toml import array, key, quoted
+from timesyncd.probe.web import WebBodies, bodies
+from timesyncd.sample import GrandmasterSample
+from timesyncd.snmp import Oid, Session, format_oid
+from timesyncd.snmp.snmprec import Recorded, format_snmprec
+
+#: What stands below internet(1): an agent that breaks off in one of them is walked in the others.
+ROOTS: tuple[Oid, ...] = tuple((1, 3, 6, 1, arc) for arc in range(1, 7))
+_TOLD_EVERY = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is written. `incomplete` says where the walk broke off, and `left_out` how many objects are not stored, of their kind."""
+
+    at: datetime
+    rows: list[Recorded]
+    web: WebBodies
+    sample: GrandmasterSample
+    masked: tuple[Kind, ...] = ()
+    left_out: int = 0
+    incomplete: tuple[str, ...] = field(default=())
+
+    def told(self, folder: Path) -> list[str]:
+        """For people, when it is written."""
+        lines = [f"{folder}: {len(self.rows)} objects, {len(self.web.answers)} answers over HTTPS"]
+        lines += [f"incomplete: {each}" for each in self.incomplete]
+        lines += [f"masked: {', '.join(self.masked)}"] if self.masked else ["nothing was masked: see --mask"]
+        return [
+            *lines,
+            "Read it before you give it away. What a device keeps in a place of its own is found by nobody else.",
+            f"Play it: timesyncd simulate --scenario {folder}",
+        ]
+
+
+async def record(access: Access, masks: Sequence[Kind], most: int, progress: Progress) -> Recording:
+    """Asks for `most` objects at most. Raises SourceError."""
+    web = WebBodies({}, {}) if access.web is None else await bodies(access, access.web, progress)
+    rows, incomplete = ([], []) if access.snmp is None else await _walk(access, most, progress)
+    profiles = load_all(DEFAULT)
+    models = {each for each in [_sample(profiles, rows).model] if each is not None}
+    masker = Masker(masks, access.known_secrets(), profiles)
+    masked = masker.walk(rows, models)
+    answers = {name: masker.body(body) for name, body in web.answers.items()}
+    return Recording(
+        at=datetime.now(UTC),
+        rows=masked.rows,
+        web=WebBodies(answers, {name: masker.told(why) for name, why in web.missing.items()}),
+        sample=_sample(profiles, masked.rows),
+        masked=tuple(masks),
+        left_out=masked.left_out,
+        incomplete=tuple(map(masker.told, incomplete)),
+    )
+
+
+async def _walk(access: Access, most: int, progress: Progress) -> tuple[list[Recorded], list[str]]:
+    """All there is, and where it broke off. Raises Unreachable."""
+    assert access.snmp is not None
+    session = await Session.open(access.host, access.port, access.snmp.credentials, access.timeout_s)
+    rows: list[Recorded] = []
+    incomplete = []
+    try:
+        for root in ROOTS:
+            try:
+                async for oid, tag, raw in session.walk_subtree(root, most - len(rows)):
+                    rows.append(Recorded(oid, tag, raw))
+                    if len(rows) % _TOLD_EVERY == 0:
+                        progress(f"{access.device}: {len(rows)} objects, at {format_oid(oid)}")
+            except (Malformed, Refused) as error:
+                if not rows:
+                    raise
+                incomplete.append(f"{format_oid(root)}: {str(error).removeprefix(f'{access.device}: ')}")
+    finally:
+        session.close()
+    if len(rows) == most:
+        incomplete.append(f"cut off after {most} objects")
+    return rows, incomplete
+
+
+def _sample(profiles: Sequence[Profile], rows: Sequence[Recorded]) -> GrandmasterSample:
+    found = rows_of(profiles, ((row.oid, row.value) for row in rows))
+    served = [profile for profile in profiles if _is_served(profile, rows)]
+    return assemble("", 0, served, readable(each for profile in served for each in said(profile, found)))
+
+
+def _is_served(profile: Profile, rows: Sequence[Recorded]) -> bool:
+    return any(row.oid[: len(proof)] == proof for proof in profile.proved_by for row in rows)
+
+
+def refuse_unless_empty(folder: Path) -> None:
+    """Raises ConfigError: what lies there is not written over."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: exists and is not an empty folder")
+
+
+def write(folder: Path, recording: Recording) -> None:
+    """Raises TimesyncdError."""
+    try:
+        (folder / "https").mkdir(parents=True, exist_ok=True)
+        (folder / "walk.snmprec").write_text(format_snmprec(recording.rows))
+        for name, body in recording.web.answers.items():
+            (folder / "https" / name).write_bytes(body)
+        (folder / "recording.toml").write_text(described(recording))
+    except OSError as error:
+        raise TimesyncdError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def described(recording: Recording) -> str:
+    """recording.toml: of what, and how it was taken. Neither an address nor a secret is in it."""
+    sample = recording.sample
+    by = f"timesyncd {version('timesyncd')}"
+    lines = [f"recorded = {recording.at:%Y-%m-%dT%H:%M:%SZ}", f"by = {quoted(by)}"]
+    for name, value in (("model", sample.model), ("firmware", sample.firmware)):
+        lines += [] if value is None else [f"{name} = {quoted(value)}"]
+    lines += [
+        f"profiles = {array(sample.profiles)}",
+        f"masked = {array(recording.masked)}",
+        f"objects = {len(recording.rows)}",
+        f"left_out = {recording.left_out}",
+        f"incomplete = {array(recording.incomplete)}",
+        f"https_answers = {len(recording.web.answers)}",
+    ]
+    if recording.web.missing:
+        lines += ["", "[https_missing]"]
+        lines += [f"{key(name)} = {quoted(why)}" for name, why in recording.web.missing.items()]
+    return "\n".join(lines) + "\n"

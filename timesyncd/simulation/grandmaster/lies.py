@@ -1,0 +1,167 @@
+"""
+How an agent can be wrong: each kind by name, for tests of whoever reads it. `agent.lie = LIES["truncated"]()` sets one.
+
+The last four are no lies but other readings of the MIB, which a reader must stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster.device import Device
+from timesyncd.simulation.grandmaster.hardware import GNSS_IF_INDEX
+from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Table, Tables, numbered
+from timesyncd.simulation.grandmaster.oids_ptpbase import CLOCKS
+from timesyncd.simulation.grandmaster.oids_symm import SATELLITES
+from timesyncd.simulation.grandmaster.smi import Object, Value
+from timesyncd.snmp import ber
+from timesyncd.snmp.messages import Kind, Pdu, Varbind
+from timesyncd.snmp.values import Oid
+
+ROWS = 1_000_000
+
+
+class Lie:
+    """Three places to lie at: what is served, the answer, the datagrams that leave. As it stands, it is the truth."""
+
+    def mib(self, mib: Mib) -> Mib:
+        return mib
+
+    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+        return answer
+
+    def datagrams(self, octets: bytes) -> Iterable[bytes]:
+        return [octets]
+
+
+class Truncated(Lie):
+    def datagrams(self, octets: bytes) -> Iterable[bytes]:
+        return [octets[: len(octets) // 2]]
+
+
+class LyingLength(Lie):
+    """The message says that it has two thousand million octets."""
+
+    def datagrams(self, octets: bytes) -> Iterable[bytes]:
+        return [b"\x30\x84\x7f\xff\xff\xff" + octets[2:]]
+
+
+class OtherRequest(Lie):
+    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+        return replace(answer, number=(request.number + 1) % 2**31)
+
+
+class NotAdvancing(Lie):
+    """A walk that never ends: what follows an object is that object."""
+
+    def answer(self, request: Pdu, answer: Pdu) -> Pdu:
+        if request.kind is Kind.GET:
+            return answer
+        return replace(answer, varbinds=[Varbind(asked.oid, *smi.integer(4)) for asked in request.varbinds])
+
+
+class MillionRows(Lie):
+    """As many satellites, none of which is made before it is asked for."""
+
+    def mib(self, mib: Mib) -> Mib:
+        columns = {column: lambda row: smi.integer(row % 50 + 1) for column in range(2, 7)}
+        return _Overlaid(mib, Table(SATELLITES, lambda _: numbered(range(ROWS), (GNSS_IF_INDEX,)), columns))
+
+
+class Rewriting(Lie):
+    """Objects below `where` as `rewrite` makes them of what they were."""
+
+    def __init__(self, where: Sequence[Oid], rewrite: Callable[[Value], Value]) -> None:
+        self._where = tuple(where)
+        self._rewrite = rewrite
+
+    def mib(self, mib: Mib) -> Mib:
+        return _Rewritten(mib, self.value)
+
+    def value(self, oid: Oid, value: Value) -> Value:
+        return self._rewrite(value) if any(oid[: len(parent)] == parent for parent in self._where) else value
+
+
+def wrong_types() -> Lie:
+    """Every INTEGER is a text."""
+    return Rewriting([()], lambda value: smi.text("locked") if value.tag == ber.INTEGER else value)
+
+
+def interval_as_text() -> Lie:
+    """TimeInterval as decimal nanoseconds."""
+    return Rewriting([(*CLOCKS, 1, 1, column) for column in (5, 6)], lambda _: smi.text("-17.25"))
+
+
+def truth_zero() -> Lie:
+    """TruthValue false as 0."""
+    columns = [(2, 5), (3, 4), (3, 8), *((5, column) for column in (4, 6, 7, 8, 9, 10))]
+    where = [(*CLOCKS, table, 1, column) for table, column in columns]
+    return Rewriting(where, lambda value: smi.integer(0) if value == smi.truth(False) else value)
+
+
+def class_as_text() -> Lie:
+    where = [(*CLOCKS, table, 1, column) for table, column in ((2, 11), (3, 9))]
+    return Rewriting(where, lambda value: smi.text(str(_number(value))))
+
+
+def negative_variance() -> Lie:
+    """offsetScaledLogVariance as a signed 32-bit number with the upper half set."""
+    where = [(*CLOCKS, table, 1, column) for table, column in ((2, 13), (3, 11))]
+    return Rewriting(where, lambda value: smi.integer(_number(value) - 2**16))
+
+
+def _number(value: Value) -> int:
+    assert isinstance(value.raw, int)
+    return value.raw
+
+
+LIES: dict[str, Callable[[], Lie]] = {
+    "none": Lie,
+    "truncated": Truncated,
+    "lying-length": LyingLength,
+    "other-request": OtherRequest,
+    "not-advancing": NotAdvancing,
+    "million-rows": MillionRows,
+    "wrong-types": wrong_types,
+    "interval-as-text": interval_as_text,
+    "truth-zero": truth_zero,
+    "class-as-text": class_as_text,
+    "negative-variance": negative_variance,
+}
+
+
+class _Rewritten:
+    def __init__(self, mib: Mib, value: Callable[[Oid, Value], Value]) -> None:
+        self._mib = mib
+        self._value = value
+
+    def get(self, oid: Oid) -> Value:
+        return self._value(oid, self._mib.get(oid))
+
+    def after(self, oid: Oid) -> Object:
+        found, value = self._mib.after(oid)
+        return found, self._value(found, value)
+
+
+class _Overlaid:
+    """`mib`, with one table in the place of what it has there."""
+
+    def __init__(self, mib: Mib, table: Table) -> None:
+        self._mib = mib
+        self._entry = table.entry
+        self._own = DeviceMib(Device(), Tables([table]))
+
+    def get(self, oid: Oid) -> Value:
+        return (self._own if self._is_own(oid) else self._mib).get(oid)
+
+    def after(self, oid: Oid) -> Object:
+        other = self._mib.after(oid)
+        if self._is_own(other[0]):
+            other = self._mib.after((*self._entry[:-1], self._entry[-1] + 1))
+        found = [pair for pair in (self._own.after(oid), other) if pair[1] != smi.END_OF_MIB_VIEW]
+        return min(found, default=(oid, smi.END_OF_MIB_VIEW))
+
+    def _is_own(self, oid: Oid) -> bool:
+        return oid[: len(self._entry)] == self._entry

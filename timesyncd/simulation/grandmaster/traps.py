@@ -1,0 +1,157 @@
+"""Sends what a unit reports by itself: as traps, or as informs, which are repeated until they are acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+from timesyncd.errors import Malformed, Refused
+from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster.agent import SnmpAgent
+from timesyncd.simulation.grandmaster.alarms import DeviceEvent
+from timesyncd.simulation.grandmaster.notifications import Notification, notifications_of
+from timesyncd.simulation.grandmaster.security import keys_at
+from timesyncd.snmp import security, v2c
+from timesyncd.snmp.messages import Kind, Pdu, Varbind, decode_pdu, encode_pdu, encode_request
+from timesyncd.snmp.values import Oid, User
+
+SYS_UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
+SNMP_TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
+#: An inform is repeated after this time, so often; a unit whose receiver is away forgets what it has no room for.
+RETRY_S, TRIES, WAITING = 1.0, 5, 200
+
+_NOBODY = security.Engine(b"", 0, 0)
+T = TypeVar("T")
+
+
+class TrapSender(asyncio.DatagramProtocol):
+    """
+    Reports for the unit of `agent` to one receiver: v2c with the agent's community, or v3 as `user`.
+
+    `async with` it, and hand it each event of the device.
+    """
+
+    def __init__(
+        self, agent: SnmpAgent, host: str, port: int, *, user: User | None = None, inform: bool = False
+    ) -> None:
+        self._agent = agent
+        self._target = (host, port)
+        self._user = user
+        self._inform = inform
+        self._sequence: Counter[Oid] = Counter()
+        self._numbers = itertools.count(1)
+        self._waiting: asyncio.Queue[Pdu] = asyncio.Queue(WAITING)
+        self._heard: asyncio.Queue[bytes] = asyncio.Queue()
+        self._peer: security.EngineClock | None = None
+
+    async def __aenter__(self) -> Self:
+        """Raises OSError when the receiver's name is none."""
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, remote_addr=self._target)
+        self._worker = asyncio.create_task(self._deliver())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._transport.close()
+        self._worker.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._worker
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        self._heard.put_nowait(data)
+
+    def report(self, event: DeviceEvent) -> None:
+        if event.alarm is None:
+            self._sequence.clear()
+        for notification in notifications_of(event, self._agent.device.made_of.alarm_family):
+            pdu = self._pdu(notification)
+            if self._inform and not self._waiting.full():
+                self._waiting.put_nowait(pdu)
+            elif not self._inform:
+                self._transport.sendto(self._trap(pdu))
+
+    def _pdu(self, notification: Notification) -> Pdu:
+        varbinds = [
+            (SYS_UPTIME, smi.ticks(int(self._agent.device.uptime_s * 100))),
+            (SNMP_TRAP_OID, smi.object_id(notification.oid)),
+            *notification.varbinds,
+        ]
+        if notification.sequence_at is not None:
+            self._sequence[notification.oid] += 1
+            varbinds.append((notification.sequence_at, smi.integer(self._sequence[notification.oid])))
+        kind = Kind.INFORM if self._inform else Kind.TRAP
+        return Pdu(kind, next(self._numbers), 0, 0, [Varbind(oid, *value) for oid, value in varbinds])
+
+    def _trap(self, pdu: Pdu) -> bytes:
+        """Of a trap the sender is the authoritative engine."""
+        if self._user is None:
+            return self._open(pdu)
+        return self._secured(self._user, self._agent.engine, False, pdu)
+
+    def _open(self, pdu: Pdu) -> bytes:
+        return v2c.message(self._agent.community.encode(), encode_pdu(pdu))
+
+    def _secured(self, user: User, engine: security.Engine, reportable: bool, pdu: Pdu) -> bytes:
+        scoped = security.scoped_pdu(self._agent.engine.engine_id, user.context.encode(), encode_pdu(pdu))
+        keys = keys_at(user, engine.engine_id)
+        return security.seal(pdu.number, reportable, engine, user.name.encode(), keys, scoped)
+
+    async def _deliver(self) -> None:
+        while True:
+            pdu = await self._waiting.get()
+            if self._user is None:
+                await self._inform_v2c(pdu)
+            else:
+                await self._inform_v3(self._user, pdu)
+
+    async def _inform_v2c(self, pdu: Pdu) -> None:
+        await self._ask(self._open(pdu), lambda data: _acknowledges(data, pdu))
+
+    async def _inform_v3(self, user: User, pdu: Pdu) -> None:
+        """Of an inform the receiver is the authoritative engine: ask who it is, take its time, and then inform."""
+        for _ in range(3):
+            answer = await self._ask(self._inform_datagram(user, pdu), lambda data: _message_for(data, pdu))
+            if answer is None or answer.flags & security.PRIV:
+                return
+            self._peer = security.EngineClock(answer.engine, time.monotonic_ns())
+
+    def _inform_datagram(self, user: User, pdu: Pdu) -> bytes:
+        if self._peer is None:
+            question = security.scoped_pdu(b"", b"", encode_request(Kind.GET, pdu.number, ()))
+            return security.plain(pdu.number, True, _NOBODY, b"", question)
+        return self._secured(user, self._peer.at(time.monotonic_ns()), True, pdu)
+
+    async def _ask(self, datagram: bytes, accept: Callable[[bytes], T | None]) -> T | None:
+        """What `accept` makes of the answer; None when none came to any of the tries."""
+        for _ in range(TRIES):
+            self._transport.sendto(datagram)
+            try:
+                async with asyncio.timeout(RETRY_S):
+                    while True:
+                        accepted = accept(await self._heard.get())
+                        if accepted is not None:
+                            return accepted
+            except TimeoutError:
+                continue
+        return None
+
+
+def _acknowledges(datagram: bytes, pdu: Pdu) -> bool | None:
+    try:
+        answer = decode_pdu(v2c.parse(datagram)[1])
+    except Malformed:
+        return None
+    return (answer.kind, answer.number) == (Kind.RESPONSE, pdu.number) or None
+
+
+def _message_for(datagram: bytes, pdu: Pdu) -> security.Message | None:
+    try:
+        message = security.parse(datagram)
+    except (Malformed, Refused):
+        return None
+    return message if message.number == pdu.number else None

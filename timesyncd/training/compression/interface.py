@@ -1,0 +1,64 @@
+"""What every compressor is, and the one hook that runs them."""
+
+# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
+
+from typing import Any, Protocol
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+
+from timesyncd.client.torch.peer_loss import arrived, reducing
+
+State = dict[str, Any]
+Future = torch.futures.Future[torch.Tensor]
+
+
+class Bucket(Protocol):
+    """
+    torch's GradBucket, or whatever else is averaged in its way: whole parameters, whose values lie in `buffer()` in their order.
+
+    Index 0 begins a step. Ranks give buckets of the same parameters, in the same order.
+    """
+
+    def index(self) -> int: ...
+
+    def is_last(self) -> bool: ...
+
+    def buffer(self) -> torch.Tensor: ...
+
+    def gradients(self) -> list[torch.Tensor]: ...
+
+    def parameters(self) -> list[torch.Tensor]: ...
+
+    def set_buffer(self, tensor: torch.Tensor) -> None: ...
+
+
+class Compressor(Protocol):
+    """
+    Averages buckets over a group. All ranks get the same bits.
+
+    `raw_bytes`: size of the buckets so far; `sent_bytes`: what this rank handed to collectives for them, which send it on their own ways.
+    """
+
+    name: str
+    raw_bytes: int
+    sent_bytes: int
+
+    def hook(self, bucket: Bucket) -> Future:
+        """The average, in the place of the bucket's buffer. Every rank calls it."""
+
+    def dense(self, bucket: Bucket) -> Future:
+        """The same uncompressed, with all that was not sent before. Every rank calls it."""
+
+    def state_dict(self) -> State:
+        """For a checkpoint of this rank, between two steps: what it has not sent is its own."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Every rank loads its own. Raises ValueError if it is of another compression or of other parameters."""
+
+
+def run(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """For `register_comm_hook(compressor, run)`, or `meter_ddp(job, ddp, hook=run, state=compressor)`."""
+    with reducing():
+        future = state.hook(bucket)
+    return future.then(arrived)

@@ -1,0 +1,139 @@
+"""torch's own compressions that work on gloo, as compressors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+from timesyncd.training.compression.feedback import Feedback, check_name
+from timesyncd.training.compression.interface import Bucket, Future, State
+from timesyncd.training.compression.plain import averaged, finite, size
+from timesyncd.training.compression.residuals import Residuals
+
+#: The least that torch takes; in the steps before it all is sent uncompressed.
+_FIRST_STEP = 2
+
+#: Added where a column is made one of length 1: without it, a layer without gradients comes out as not a number.
+_EPSILON = 1e-8
+
+
+class Half:
+    """fp16. There is no error feedback: what half precision does not hold is lost."""
+
+    def __init__(self, name: str, group: dist.ProcessGroup) -> None:
+        self.name = name
+        self.raw_bytes = 0
+        self.sent_bytes = 0
+        self._group = group
+
+    def hook(self, bucket: Bucket) -> Future:
+        if bucket.buffer().is_sparse:
+            return self.dense(bucket)
+        self.raw_bytes += bucket.buffer().nbytes
+        self.sent_bytes += bucket.buffer().numel() * torch.float16.itemsize
+        return fp16_compress_hook(self._group, bucket)
+
+    def dense(self, bucket: Bucket) -> Future:
+        self.raw_bytes += size(bucket.buffer())
+        self.sent_bytes += size(bucket.buffer())
+        return averaged(self._group, bucket)
+
+    def state_dict(self) -> State:
+        return {"name": self.name}
+
+    def load_state_dict(self, state: State) -> None:
+        check_name(self.name, state)
+
+
+class LowRank(Feedback):
+    """
+    PowerSGD. Each bucket is waited for in its hook: torch's chains collectives in the group's threads, where those of two buckets overtake each other
+    on gloo, on each rank in its own way.
+
+    torch keeps errors and factors by a bucket's number; here errors belong to parameters, and factors to sets of them: those of a bucket of others begin
+    anew.
+    """
+
+    def __init__(self, name: str, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor], rank: int) -> None:
+        super().__init__(name, group, parameters)
+        self._torch = PowerSGDState(group, rank, _FIRST_STEP, orthogonalization_epsilon=_EPSILON)
+        self._seeds = _Seeds()
+        self._torch.rng = self._seeds  # type: ignore[assignment]  # of which torch draws whole numbers alone
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def _compressed(self, bucket: Bucket) -> Future:
+        if self._torch.iter < _FIRST_STEP:
+            self._torch.iter += bucket.is_last()
+            return self._dense(bucket)
+        places = tuple(sorted(self._residuals.places(bucket)))
+        number = self._numbers.setdefault(places, len(self._numbers))
+        residual, before = self._residuals.flat(bucket), self._torch.total_numel_after_compression
+        self._torch.error_dict[number] = residual
+        future = powerSGD_hook(self._torch, _Numbered(bucket, number, self._residuals))
+        average = future.wait()
+        sent = self._torch.total_numel_after_compression - before
+        self.sent_bytes += sent * bucket.buffer().itemsize
+        error = self._torch.error_dict.pop(number)
+        if finite(average):
+            residual.copy_(error)
+        else:  # the factors are not finite either; all ranks see that
+            del self._torch.p_memory_dict[number], self._torch.q_memory_dict[number]
+        return future
+
+    def state_dict(self) -> State:
+        factors = [
+            (places, self._torch.p_memory_dict[number].clone(), self._torch.q_memory_dict[number].clone())
+            for places, number in self._numbers.items()
+            if number in self._torch.q_memory_dict
+        ]
+        return super().state_dict() | {"step": self._torch.iter, "seeds": self._seeds.drawn, "factors": factors}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._torch.iter, self._seeds.drawn = state["step"], state["seeds"]
+        self._numbers = {tuple(places): number for number, (places, _, _) in enumerate(state["factors"])}
+        self._torch.p_memory_dict = {number: p.clone() for number, (_, p, _) in enumerate(state["factors"])}
+        self._torch.q_memory_dict = {number: q.clone() for number, (_, _, q) in enumerate(state["factors"])}
+
+
+class _Seeds:
+    """Of first factors; all ranks draw alike. In the place of torch's generator, whose state is no plain number."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def randint(self, limit: int) -> int:
+        self.drawn += 1
+        return self.drawn % limit
+
+
+class _Numbered:
+    """
+    A bucket under another number. Its gradients are as torch's hook wants them, of one dimension at least and in one piece; and always in the order of
+    parameters, so that factors do not depend on how the bucket was filled.
+    """
+
+    def __init__(self, bucket: Bucket, number: int, residuals: Residuals) -> None:
+        self._bucket = bucket
+        self._number = number
+        self._places = residuals.places(bucket)
+
+    def index(self) -> int:
+        return self._number
+
+    def is_last(self) -> bool:
+        return self._bucket.is_last()
+
+    def buffer(self) -> torch.Tensor:
+        return self._bucket.buffer()
+
+    def gradients(self) -> list[torch.Tensor]:
+        parameters = self._bucket.parameters()
+        parts = torch.split(self.buffer(), [parameter.numel() for parameter in parameters])
+        shaped = [part.view(parameter.shape or (1,)) for part, parameter in zip(parts, parameters, strict=True)]
+        return [gradient for _, gradient in sorted(zip(self._places, shaped, strict=True), key=itemgetter(0))]

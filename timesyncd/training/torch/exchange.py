@@ -1,0 +1,109 @@
+"""Replicas of a model: made one, and checked to be one."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from timesyncd.client.job import Job
+from timesyncd.client.torch.steps import steps_of
+from timesyncd.errors import SyncError
+from timesyncd.ipc.job_datagram import Kind
+from timesyncd.training.policy.rows import Row
+from timesyncd.training.torch.averaging import Averaging, Dense, local
+
+#: Replicas are compared after every so many synchronizations.
+CHECK_EVERY = 100
+
+_PIECE = 1 << 20
+_PRIME = (1 << 61) - 1
+
+
+class Comparison:
+    """Of the replicas' hashes, which the ranks tell each other after every so many synchronizations that make them one."""
+
+    def __init__(self, job: Job, ranks: Sequence[int]) -> None:
+        self._job = job
+        self._ranks = ranks
+        self._mine: tuple[int, int] | None = None
+        self.checked = self.differed = 0
+
+    def take(self, rounds: int, united: Sequence[torch.Tensor]) -> None:
+        """Right after a synchronization."""
+        if united and rounds % CHECK_EVERY == 0:
+            replica = replica_hash(united)
+            self._mine = replica, rounds
+            if self._job.world_size == len(self._ranks):  # else others have other parts of the model
+                now_ns, steps = time.time_ns(), steps_of(self._job)
+                self._job.meter.mark(steps.step, 0, now_ns, now_ns, now_ns, Kind.REPLICA, replica)
+
+    def told(self) -> tuple[int | None, int]:
+        """The hash since the last call, and the round it is of."""
+        mine, self._mine = self._mine, None
+        return mine or (None, 0)
+
+    def look(self, rows: Sequence[Row]) -> None:
+        """Warns where the replicas are not one."""
+        said = {rank: rows[rank].replica for rank in self._ranks}
+        if None in said.values():
+            return
+        self.checked += 1
+        apart = [str(rank) for rank, replica in said.items() if replica != said[self._ranks[0]]]
+        if apart:
+            self.differed += 1
+            warnings.warn(
+                f"job {self._job.name}: after synchronization {rows[0].replica_round} the replicas of ranks {', '.join(apart)} are not that of "
+                f"rank {self._ranks[0]}: something changes parameters on some ranks alone",
+                stacklevel=2,
+            )
+
+
+@torch.no_grad()
+def replica_hash(tensors: Iterable[torch.Tensor]) -> int:
+    """Of every bit, in this order; below 2^61."""
+    found = 0
+    for tensor in tensors:
+        words = local(tensor).contiguous().view(-1).view(torch.uint8)
+        words = torch.nn.functional.pad(words, (0, -words.numel() % 4)).view(torch.int32)
+        for piece in torch.split(words, _PIECE):
+            weights = torch.arange(1, 2 * piece.numel(), 2, device=piece.device)  # odd: no change of a word is lost
+            found = (found * 1_000_003 + int((piece.long() * weights).sum())) % _PRIME
+    return found
+
+
+def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """What the optimizer remembers of each parameter, in the parameters' order: momentum and the like, not the steps' count."""
+    return [
+        value
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        for name, value in sorted(optimizer.state.get(parameter, {}).items())
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and name != "step"
+        if value.numel() > 1 or value.shape == parameter.shape
+    ]
+
+
+class Differ(SyncError):
+    """The optimizers of the ranks remember different things."""
+
+
+def unite(parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, group: dist.ProcessGroup) -> None:
+    """
+    All ranks get the mean of their parameters and of what their optimizers remember, so that the same gradients keep them equal from here.
+
+    Raises Differ where the optimizers remember different things; the parameters are one then too.
+    """
+    Averaging(parameters, Dense(group)).average()
+    remembered = state_tensors(optimizer)
+    size = torch.tensor([sum(tensor.numel() for tensor in remembered)] * 2) * torch.tensor([1, -1])
+    dist.all_reduce(size, op=dist.ReduceOp.MAX, group=group)
+    if int(size[0]) != -int(size[1]):
+        raise Differ(
+            f"the optimizers of the ranks remember different things ({-int(size[1])} to {int(size[0])} numbers): "
+            "a parameter had no gradient on some of them"
+        )
+    Averaging(remembered, Dense(group)).average()

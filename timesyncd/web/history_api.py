@@ -1,0 +1,150 @@
+"""What the store holds, as documents. Reading blocks, so it is done in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from aiohttp import web
+
+from timesyncd.clocks import NS_PER_S
+from timesyncd.errors import StoreError
+from timesyncd.messages.fleet import NODE_PATH, CloudEvent
+from timesyncd.messages.node import Int64, Message
+from timesyncd.store import history
+from timesyncd.store.place import Place
+from timesyncd.web.api import VIEW
+from timesyncd.web.refusals import refusal
+from timesyncd.web.responses import many
+from timesyncd.web.routes import (
+    LATEST_NS,
+    NAME,
+    EventsQuery,
+    HistoryQuery,
+    HistorySourcesQuery,
+    Spanned,
+    cursor_of,
+    key_of,
+)
+from timesyncd.web.routes_part import Many, Route
+
+STORE = web.AppKey("store", Place)
+
+DAY_NS = 86_400 * NS_PER_S
+COURSE_STEPS = 288
+
+
+class TimeErrorStep(Message):
+    """Of a unit's channel the lowest and the highest of a metric, from `realtime_ns` on for the length of a step."""
+
+    channel: str
+    metric: str
+    realtime_ns: Int64
+    lowest_ns: Int64
+    highest_ns: Int64
+
+
+class HistoryPoint(Message):
+    """What a quantity was from `realtime_ns` on for `span_s`, 0 for one sample, of `count` samples."""
+
+    realtime_ns: Int64
+    span_s: Int64
+    count: Int64
+    minimum: Int64
+    maximum: Int64
+    mean: Int64
+    p50: Int64
+    p99: Int64
+
+
+class HistorySource(Message):
+    """Of what there is a history."""
+
+    node: str
+    source: str
+    quantity: str
+
+
+Page = tuple[Sequence[Message], str | None]
+
+
+async def time_errors(request: web.Request, query: Spanned) -> web.Response:
+    """Also of a unit that is not polled any more, so every name is one that may have been."""
+    unit, span = request.match_info["name"], query.span_ns(DAY_NS, time.time_ns())
+    if not re.fullmatch(NAME, unit, re.ASCII):
+        return refusal(404, f"there is no grandmaster {unit!r}")
+
+    def read(place: Place) -> Page:
+        steps = history.time_error_course(place, unit, *span, COURSE_STEPS)
+        return [TimeErrorStep.model_validate(step) for step in steps], None
+
+    return await _listed(request, read)
+
+
+async def events(request: web.Request, query: EventsQuery) -> web.Response:
+    after = None if query.cursor is None else cast(tuple[int, int, str], key_of(query.cursor, (int, int, str)))
+    since_ns = query.since or 0
+    until_ns = LATEST_NS if query.until is None else query.until
+
+    def read(place: Place) -> Page:
+        rows = history.cloud_events(place, query.node, since_ns, until_ns, after, query.limit + 1, query.type)
+        shown = rows[: query.limit]
+        next = [shown[-1][name] for name in ("realtime_ns", "sequence", "node")] if len(rows) > len(shown) else None
+        return [_event(row) for row in shown], None if next is None else cursor_of(tuple(next))
+
+    return await _listed(request, read)
+
+
+def _event(row: history.Record) -> CloudEvent:
+    said = {name: row[name] for name in ("type", "subject", "time", "data")}
+    return CloudEvent.model_validate(said | {"id": row["event_id"], "source": NODE_PATH + row["node"]})
+
+
+async def course(request: web.Request, query: HistoryQuery) -> web.Response:
+    node, span = query.node or request.app[VIEW].node().node, query.span_ns(DAY_NS, time.time_ns())
+
+    def read(place: Place) -> Page:
+        points = history.course(place, node, query.source, query.quantity, *span)
+        return [HistoryPoint.model_validate(point) for point in points], None
+
+    return await _listed(request, read)
+
+
+async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Response:
+    node = query.node or request.app[VIEW].node().node
+
+    def read(place: Place) -> Page:
+        known = history.rollup_sources(place, node)
+        return [
+            HistorySource(node=node, source=source, quantity=quantity)
+            for source, quantities in known.items()
+            for quantity in quantities
+        ], None
+
+    return await _listed(request, read)
+
+
+async def _listed(request: web.Request, read: Callable[[Place], Page]) -> web.Response:
+    """Nothing without a store."""
+    place = request.app.get(STORE)
+    if place is None:
+        return many(request, [])
+    try:
+        return many(request, *await asyncio.to_thread(read, place))
+    except StoreError as error:
+        return refusal(503, str(error))
+
+
+ROUTES = (
+    Route("/api/v1/grandmasters/{name}/time-errors", "The course of a grandmaster's time errors.", "reader", time_errors,
+          Many(TimeErrorStep), Spanned, (404, 503)),
+    Route("/api/v1/events", "What happened, the newest first, as CloudEvents.", "reader", events, Many(CloudEvent),
+          EventsQuery, (503,)),
+    Route("/api/v1/history", "The course of a quantity, to be drawn.", "reader", course, Many(HistoryPoint), HistoryQuery,
+          (503,)),
+    Route("/api/v1/history/sources", "Of what there is a history.", "reader", sources, Many(HistorySource),
+          HistorySourcesQuery, (503,)),
+)  # fmt: skip

@@ -1,0 +1,55 @@
+"""How an answer is written: messages as they are, lists page by page, and a tag by which a copy is known to hold still."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from aiohttp import ETag, web
+
+from timesyncd.messages.node import Message
+from timesyncd.web.routes import Key, Paged, cursor_of, key_of
+
+T = TypeVar("T")
+
+#: What is another one in every answer while nothing changed. A quote within a text is escaped, so that no text looks like this.
+_AGES = re.compile(rb'"(?:age_ns|sequence|published_realtime_ns)":-?[0-9]+')
+
+
+def one(request: web.Request, message: Message) -> web.Response:
+    return document(request, message.model_dump_json().encode())
+
+
+def many(request: web.Request, messages: Sequence[Message], next: str | None = None) -> web.Response:
+    """A page; `next` is the cursor of the one after it."""
+    items = b",".join(message.model_dump_json().encode() for message in messages)
+    body = b'{"items":[%s],"next":%s}' % (items, json.dumps(next).encode())
+    headers = {} if next is None else {"Link": f'<{request.rel_url.update_query(cursor=next)}>; rel="next"'}
+    return document(request, body, headers)
+
+
+def document(request: web.Request, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
+    """JSON, or 304 where the copy that was named says the same."""
+    lasting = _AGES.sub(b"", body)
+    tag = ETag(hashlib.sha256(lasting).hexdigest()[:32], is_weak=lasting != body)
+    if any(known.value in (tag.value, "*") for known in request.if_none_match or ()):
+        response = web.Response(status=304)
+    else:
+        response = web.Response(body=body, content_type="application/json", headers=headers)
+    response.etag = tag
+    return response
+
+
+def page(items: Sequence[T], key: Callable[[T], Key], query: Paged) -> tuple[list[T], str | None]:
+    """
+    Of the items in their order by `key` those after the cursor, and the cursor of the next page. Raises BadQuery.
+    """
+    left = sorted(items, key=key)
+    if query.cursor is not None and left:
+        after = key_of(query.cursor, tuple(map(type, key(left[0]))))
+        left = [item for item in left if key(item) > after]
+    shown = left[: query.limit]
+    return shown, cursor_of(key(shown[-1])) if len(left) > len(shown) else None
