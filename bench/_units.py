@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host as bed_host
 
 Facts = dict[str, Any]
 """What `timesyncd simulate --json` tells of one unit."""
@@ -24,7 +24,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def simulated(*options: str) -> Iterator[list[Facts]]:
     """Units that run in a process of their own."""
     command = [sys.executable, "-m", "timesyncd", "simulate", "--json", *options]
-    with subprocess.Popen(tools.dying_with_parent(command), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(bed_host.dying_with_parent(command), stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
             line = process.stdout.readline()

@@ -25,11 +25,11 @@ from urllib.request import urlopen
 from _units import cpu_s, section, simulated
 
 from timesyncd.cli.render import fetch
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto, free_port
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import new_marker
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 SECONDS, ROUNDS = 12, 3
@@ -70,7 +70,7 @@ def exporter() -> Iterator[tuple[int, str]]:
     if path is None:
         raise SystemExit("prometheus-node-exporter is not installed: make bench-packages")
     address = f"127.0.0.1:{free_port()}"
-    command = tools.dying_with_parent([path, f"--web.listen-address={address}"])
+    command = host.dying_with_parent([path, f"--web.listen-address={address}"])
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
             yield process.pid, f"http://{address}/metrics"
@@ -82,7 +82,7 @@ def exporter() -> Iterator[tuple[int, str]]:
 def simulated_ptp4l(address: Path, syncs_per_s: int) -> Iterator[str]:
     """In a process of its own, with so many Syncs a second (a power of two); where it listens."""
     script = Path(__file__).with_name("_simulated_ptp4l.py")
-    command = tools.dying_with_parent([sys.executable, str(script), str(address), str(1 - syncs_per_s.bit_length())])
+    command = host.dying_with_parent([sys.executable, str(script), str(address), str(1 - syncs_per_s.bit_length())])
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout

@@ -27,10 +27,10 @@ from urllib.request import urlopen
 import paho.mqtt.client as paho
 from _units import cpu_s
 
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import new_marker
 
 NODES, SECONDS, BURSTS = 10_000, 90, 3
 #: The hub has this core to itself, but for what the machine does besides; broker and load have the others.
@@ -59,7 +59,7 @@ class Load:
             f"--nodes={nodes}",
         ]
         self._process = subprocess.Popen(
-            tools.dying_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            host.dying_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._line("ready")
 

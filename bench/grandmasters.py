@@ -31,7 +31,7 @@ from timesyncd.drivers.timeprovider._evidence import batches
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load_all
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import new_marker
 from timesyncd.snmp import Community, Oid, Session, format_oid
 
 UNITS, STATE_S, TABLES_S = 50, 10, 60

@@ -28,10 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.host import End, Namespace, join
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import End, Namespace, join, new_marker
 
 RATE = "100mbit"
 
@@ -118,7 +117,7 @@ def run(
                 *(["--phases"] if phases else []),
             ]
             processes.append(
-                subprocess.Popen(tools.dying_with_parent(space.enter(command)), stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(host.dying_with_parent(space.enter(command)), stdout=subprocess.PIPE, text=True)
             )
     try:
         told = [process.communicate(timeout=seconds + 60)[0] for process in processes]

@@ -20,7 +20,7 @@ from pathlib import Path
 from timesyncd.drivers.ptp4l._management import ALL_PORTS, ManagementId
 from timesyncd.drivers.ptp4l._socket import Questions, new_asker
 from timesyncd.errors import TimesyncdError
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 
@@ -58,7 +58,7 @@ async def native(server: Path, folder: Path, reads: int, pause_s: float) -> tupl
 
 def with_pmc(server: Path, folder: Path) -> tuple[float, float]:
     """The same through a subprocess, as one would without a native client."""
-    command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", str(server), "-i", str(folder / "pmc")]
+    command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", str(server), "-i", str(folder / "pmc")]
     walls: list[float] = []
     before = cpu_s()
     for _ in range(PMC_READS):

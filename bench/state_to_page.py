@@ -21,7 +21,7 @@ import aiohttp
 from _units import credentials, need, section
 
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import new_marker
 from timesyncd.simulation.grandmaster import Servo
 from timesyncd.simulation.grandmaster.simulated import Plan, Unit, running
 from timesyncd.snmp import format_oid

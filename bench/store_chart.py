@@ -20,8 +20,7 @@ from store_write import SAMPLE
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import history
-from timesyncd.store.engine import migrate
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, migrate
 from timesyncd.store.rows import CLOCK_COLUMNS, clock_values
 
 RATE_HZ, DAY_NS = 8, 86_400 * NS_PER_S

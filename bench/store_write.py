@@ -21,10 +21,9 @@ from pathlib import Path
 from timesyncd.bound import Bound, ClockStatus, ErrorBound
 from timesyncd.ipc.clock_segment import TERMS
 from timesyncd.sample import ClockSample, PortState
-from timesyncd.store import statements
+from timesyncd.store import session
 from timesyncd.store.backlog import Batch
-from timesyncd.store.engine import migrate, writer_engine
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, migrate, writer_engine
 from timesyncd.store.rows import CLOCK_COLUMNS, ClockEntry, Entry, clock_values
 from timesyncd.store.writer import BATCH_ROWS
 
@@ -63,7 +62,7 @@ def store_s(folder: Path, observed: list[Observed]) -> float:
     for start in range(0, len(observed), BATCH_ROWS):
         entries: list[Entry] = [ClockEntry(*each, queued_ns=0) for each in observed[start : start + BATCH_ROWS]]
         with engine.begin() as connection:
-            statements.insert_batch(connection, Batch(entries, []))
+            session.insert_batch(connection, Batch(entries, []))
     took_s = time.perf_counter() - began
     engine.dispose()
     return took_s

@@ -25,8 +25,7 @@ from typing import NamedTuple
 from _peer_bounds import PEERS, PeerBounds
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.replay import Replay, ReplayedRow, TraceRow
-from timesyncd.model.trace import read_trace
+from timesyncd.model.replay import Replay, ReplayedRow, TraceRow, read_trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "simulation"))
 from judging import LOCKED_AFTER_NS, replayed

@@ -24,10 +24,10 @@ from pathlib import Path
 import aiomqtt
 from _units import Facts, cpu_s, need, section, simulated
 
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import HOST, Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import new_marker
 from timesyncd.simulation.grandmaster import Device, SnmpAgent
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
 from timesyncd.simulation.grandmaster.traps import TrapSender
@@ -84,8 +84,8 @@ def piped_trapd(folder: Path, way: Way, community: str, broker: Mosquitto) -> It
     receive = ["snmptrapd", "-f", "-n", "-m", "", "-C", "-c", str(config), *form, f"udp:{HOST}:{way.port}"]
     publish = ["mosquitto_pub", "-h", HOST, "-p", str(broker.port), "--nodelay", "-t", way.topic, "-l"]
     with (
-        subprocess.Popen(tools.dying_with_parent(receive), stdout=subprocess.PIPE) as trapd,
-        subprocess.Popen(tools.dying_with_parent(publish), stdin=trapd.stdout) as publisher,
+        subprocess.Popen(host.dying_with_parent(receive), stdout=subprocess.PIPE) as trapd,
+        subprocess.Popen(host.dying_with_parent(publish), stdin=trapd.stdout) as publisher,
     ):
         try:
             yield

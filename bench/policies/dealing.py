@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from policies.plan import Method, Task
 from policies.tasks import Data
 
-from timesyncd.training.torch.sampling import DefDP, SelDP, by_label
+from timesyncd.training.torch.data import DefDP, SelDP, by_label
 
 
 def epochs(task: Task, method: Method, data: Data, rank: int, ranks: int, seed: int) -> Iterator[Iterable[int]]:

@@ -20,7 +20,7 @@ sys.path.append(str(ROOT / "tests" / "unit"))
 from policies.plan import Method
 from rank_lab import INTERFACE, PORT, RankLab
 
-from timesyncd.simulation.bed.tools import dying_with_parent
+from timesyncd.simulation.bed.host import dying_with_parent
 
 #: Above the run's own limit: evaluations, the beginning, an ending.
 PATIENCE_S = 180.0

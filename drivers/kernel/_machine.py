@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timesyncd.drivers.kernel._adjtimex import Timex, phc_timex, system_timex
-from timesyncd.drivers.phc._phc_ioctl import Request
+from timesyncd.drivers.phc._ioctl import Request
 
 _SIOCETHTOOL = 0x8946
 _GET_TS_INFO = 0x41

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.clocks import Clocks, SystemClocks
 from timesyncd.drivers.kernel._adjtimex import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Timex, to_ppb
-from timesyncd.drivers.kernel._disciplines import COMMS, disciplines
+from timesyncd.drivers.kernel._disciplines import COMMS, Lookout, disciplines
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.kernel._processes import Lookout
 from timesyncd.drivers.kernel._vmclock import disruption_marker
 from timesyncd.errors import Refused
 from timesyncd.sample import KernelSample, Reading

@@ -1,4 +1,8 @@
-"""A PTP hardware clock against the system clock, read through /dev/ptpN: docs/clock-sources.md."""
+"""
+A PTP hardware clock against the system clock, read through /dev/ptpN: docs/clock-sources.md.
+
+What linuxptp's phc2sys achieves, measured, since it tells nothing of itself: docs/clock-sources.md.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
 from timesyncd.drivers.kernel._adjtimex import to_ppb
+from timesyncd.drivers.kernel._disciplines import Lookout, Process, may_steer_between
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.phc._device import Device
-from timesyncd.drivers.phc._phc_interface import phc_index
-from timesyncd.drivers.phc._phc_ioctl import MAX_READINGS, shortest
-from timesyncd.errors import Unreachable
+from timesyncd.drivers.phc._device import Device, phc_index
+from timesyncd.drivers.phc._ioctl import MAX_READINGS, shortest
+from timesyncd.errors import SourceError, Unreachable
 from timesyncd.sample import NoSample, PhcSample, Reading
 
 #: The kernel answers whose clock an interface has under the lock of all its interfaces.
@@ -120,3 +124,40 @@ class Phc:
         except OSError:
             return None
         return to_ppb(timex.freq, timex.tick_us)
+
+
+class Phc2sys(Phc):
+    """Compares the two clocks, and looks for a phc2sys that could be steering one of them by the other."""
+
+    def __init__(
+        self,
+        name: str,
+        options: PhcOptions,
+        runtime_dir: Path,
+        clocks: Clocks | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        super().__init__(name, options, runtime_dir, clocks, machine)
+        self._lookout = Lookout(self._machine.proc, frozenset({"phc2sys"}))
+        self._judged: tuple[tuple[Process, ...], int] | None = None
+        self._judged_ns = 0
+        self._steered = False
+
+    async def _is_steered(self) -> bool | None:
+        now_ns = self._clocks.boottime_ns()
+        processes = await self._lookout.seen(now_ns)
+        if processes is None:
+            return None
+        if self._judged != (processes, self._index) or now_ns - self._judged_ns >= RESOLVE_EVERY_NS:
+            self._steered = await asyncio.to_thread(self._steers, processes, self._index)
+            self._judged, self._judged_ns = (processes, self._index), now_ns
+        return self._steered
+
+    def _steers(self, processes: tuple[Process, ...], index: int) -> bool:
+        return any(may_steer_between(process, index, self._index_of) for process in processes)
+
+    def _index_of(self, interface: str) -> int | None:
+        try:
+            return phc_index(interface, self._machine)
+        except SourceError:
+            return None

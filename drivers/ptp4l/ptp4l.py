@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, real_minus_boot_ns
 from timesyncd.drivers.kernel._adjtimex import frequency_ppb
 from timesyncd.drivers.phc._device import PhcFrequency
-from timesyncd.drivers.ptp4l._event_monitor import exchanges
+from timesyncd.drivers.ptp4l._event_monitor import Monitor, exchanges
 from timesyncd.drivers.ptp4l._history import FOLLOWING, History, Moment, Picture, interval_ns
 from timesyncd.drivers.ptp4l._management import (
     ALL_PORTS,
@@ -30,8 +30,7 @@ from timesyncd.drivers.ptp4l._management import (
     TimeProperties,
     TimeStatus,
 )
-from timesyncd.drivers.ptp4l._ptp4l_monitor import Monitor
-from timesyncd.drivers.ptp4l._ptp4l_pushes import Pushes
+from timesyncd.drivers.ptp4l._pushes import Pushes
 from timesyncd.drivers.ptp4l._socket import (
     MOST_QUESTIONS,
     NoAnswer,

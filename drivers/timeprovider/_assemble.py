@@ -1,13 +1,32 @@
-"""What a unit says of its parts: interfaces, PTP ports, sensors, fans and power supplies. Pure."""
+"""
+What a unit says of its parts: interfaces, PTP ports, sensors, fans and power supplies. Pure.
+
+What a unit says of its receiver: satellites, position, antenna, and the state that follows from them. Pure.
+
+What the objects of one unit say together: decoded cells -> one GrandmasterSample. Pure.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
-from timesyncd.drivers.timeprovider._evidence_part import Evidence, Row
-from timesyncd.sample import Alarm, Interface, PtpPort, Sensor
+from timesyncd.drivers.timeprovider._decoders import printable
+from timesyncd.drivers.timeprovider._evidence import Evidence, Row, Rows
+from timesyncd.drivers.timeprovider._profiles import SAMPLE, Profile
+from timesyncd.sample import (
+    Alarm,
+    ClockState,
+    GrandmasterSample,
+    InputReference,
+    Interface,
+    Position,
+    PtpPort,
+    Satellite,
+    Sensor,
+)
 
 _SENSORS = {
     "volts AC": ("voltage", "V"), "volts DC": ("voltage", "V"), "amperes": ("current", "A"), "watts": ("power", "W"),
@@ -144,3 +163,230 @@ def _alarmed(alarms: Sequence[tuple[Alarm, Row]]) -> Iterator[Sensor]:
         for kind, meant in (("fan", ids.fan), ("power", ids.power)) if ids is not None else ():
             if alarm.id in meant:
                 yield Sensor(alarm.text or kind, kind, None, None, ok=False)
+
+
+#: With fewer healthy satellites a receiver fixes no time.
+MIN_SATELLITES = 4
+#: timeSource (IEEE 1588-2019, table 6).
+GNSS_TIME_SOURCE = 0x20
+
+
+def satellites(evidence: Evidence) -> tuple[Satellite, ...] | None:
+    """An empty table is "no satellites" only where another table of the receiver shows that it is served."""
+    rows = evidence.rows("satellites")
+    if rows:
+        found = [_satellite(row) for row in rows]
+        if None in found:
+            evidence.note("satellites.number=missing")
+        return tuple(satellite for satellite in found if satellite is not None)
+    listed = evidence.first("satellite_list")
+    if listed is not None:
+        return _listed(listed, evidence)
+    return () if evidence.first("gnss_position_mode") is not None else None
+
+
+def _satellite(row: Row) -> Satellite | None:
+    number = row.integer("number")
+    healthy = {"healthy": True, "unhealthy": False}.get(row.text("health") or "")
+    return None if number is None else Satellite(number, row.integer("cn0_db_hz"), healthy)
+
+
+def _listed(text: str, evidence: Evidence) -> tuple[Satellite, ...] | None:
+    """A line as "2,X5,Y1,CGPS,X7,Y2,CGPS": the count says how many there are, also where the line was cut."""
+    count = re.match(r"\s*(\d{1,3})(?!\d)", text)
+    if count is None:
+        evidence.note(f"satellite_list=undecodable({text!r:.60})")
+        return None
+    found = tuple(Satellite(int(number), None, None) for number in re.findall(r"\bX(\d{1,3})\b", text))
+    if len(found) != int(count[1]):
+        evidence.note(f"satellites={count[1]} counted, {len(found)} listed")
+    return found
+
+
+def position(evidence: Evidence) -> Position | None:
+    for row in evidence.rows("antennas"):
+        latitude_deg, longitude_deg = row.number("latitude"), row.number("longitude")
+        if latitude_deg is not None and longitude_deg is not None and abs(latitude_deg) <= 90:
+            return Position(latitude_deg, longitude_deg, row.number("height"))
+    found: Position | None = evidence.first("position")
+    return found
+
+
+def antenna(alarms: Sequence[tuple[Alarm, Row]], status: dict[str, str]) -> str | None:
+    """ok, open, short or fault. An alarm says more than the hardware status; no alarm at all says nothing."""
+    for alarm, row in alarms:
+        ids = row.profile.alarms
+        if ids is not None and alarm.id in ids.antenna:
+            return ids.antenna[alarm.id]
+        if "antenna" in alarm.text.lower():
+            return _antenna_word(alarm.text, "fault")
+    told = next((value for key, value in status.items() if "antenna" in key.lower()), None)
+    return None if told is None else "ok" if told.lower() in ("ok", "normal") else _antenna_word(told, "fault")
+
+
+def _antenna_word(text: str, otherwise: str) -> str:
+    return next((word for word in ("open", "short") if word in text.lower()), otherwise)
+
+
+def gnss_state(antenna: str | None, told: str | None, seen: Sequence[Satellite] | None, is_usable: bool) -> str | None:
+    """
+    antenna_fault, none, tracking or locked. `told` is what the unit itself says, where it says anything. Else derived: locked
+    needs a usable GNSS input and enough healthy satellites.
+    """
+    if antenna in ("open", "short", "fault"):
+        return "antenna_fault"
+    if told is not None or seen is None:
+        return told
+    if not seen:
+        return "none"
+    healthy = sum(satellite.healthy is True for satellite in seen)
+    return "locked" if is_usable and healthy >= MIN_SATELLITES else "tracking"
+
+
+def is_usable(references: Sequence[InputReference] | None, is_locked: bool, time_source: int | None) -> bool:
+    """A GNSS input is selected or qualified; where no table says so, the clock is locked and names GNSS as its source of time."""
+    if references is None:
+        return is_locked and time_source == GNSS_TIME_SOURCE
+    return any(_is_usable_gnss(reference) for reference in references)
+
+
+def _is_usable_gnss(reference: InputReference) -> bool:
+    name = reference.name.upper()
+    return reference.qualification in ("qualified", "selected") and ("GNSS" in name or "GPS" in name)
+
+
+def references(evidence: Evidence) -> tuple[InputReference, ...] | None:
+    rows = evidence.rows("references")
+    found = tuple(InputReference(_reference_name(row), row.text("qualification") or "unknown") for row in rows)
+    return found if rows else None
+
+
+def _reference_name(row: Row) -> str:
+    """Its column, else the text in the table's index: length, then one arc a character."""
+    length_at = 1
+    return row.text("name") or printable(bytes(arc & 0xFF for arc in row.index[length_at + 1 :]))
+
+
+#: What a T-GM's class says where nothing else tells the state (IEEE 1588-2019 table 4, G.8275.1 table 3).
+_STATE_OF_CLASS = {
+    6: ClockState.LOCKED, 13: ClockState.LOCKED,
+    7: ClockState.HOLDOVER, 14: ClockState.HOLDOVER, 135: ClockState.HOLDOVER,
+    52: ClockState.HOLDOVER_OUT_OF_SPEC, 187: ClockState.HOLDOVER_OUT_OF_SPEC,
+    **dict.fromkeys(range(140, 166), ClockState.HOLDOVER_OUT_OF_SPEC),
+    248: ClockState.FREERUN,
+}  # fmt: skip
+
+#: What a clock that follows no other knows of its parent, it knows of itself.
+_OWN_PARENT = (
+    "clock_identity", "clock_class", "clock_accuracy", "offset_scaled_log_variance", "priority1", "priority2",
+)  # fmt: skip
+
+
+def assemble(
+    source: str, boottime_ns: int, profiles: Sequence[Profile], rows: Rows, notes: Sequence[str] = ()
+) -> GrandmasterSample:
+    """`profiles` in order of precedence; `notes` join the sample's `unknown`. Raises Malformed for a wrong type."""
+    evidence = Evidence(profiles, rows)
+    fields = _direct(evidence)
+    inputs, seen, status = references(evidence), satellites(evidence), status_lines(evidence)
+    alarms = _alarms(evidence)
+    fields["antenna"] = antenna(alarms or (), status)
+    usable = is_usable(inputs, fields["clock_state"] is ClockState.LOCKED, fields["time_source"])
+    fields["gnss_state"] = gnss_state(fields["antenna"], fields["gnss_state"], seen, usable)
+    selected = next((reference.name for reference in inputs or () if reference.qualification == "selected"), None)
+    fields["selected_reference"] = selected or fields["selected_reference"] or _followed_clock(evidence)
+    fields["position"] = position(evidence)
+    fields["ports"] = ports(evidence)
+    fields["sensors"] = sensors(evidence, alarms or (), status)
+    fields["interfaces"] = interfaces(evidence)
+    return GrandmasterSample(
+        source=source,
+        boottime_ns=boottime_ns,
+        profiles=tuple(profile.name for profile in profiles),
+        references=inputs,
+        satellites=seen,
+        alarms=None if alarms is None else tuple(alarm for alarm, _ in alarms),
+        unknown=(*evidence.unknown, *notes),
+        **fields,
+    )
+
+
+def _direct(evidence: Evidence) -> dict[str, Any]:
+    """The fields that single objects fill, and what they fill in for one another."""
+    fields: dict[str, Any] = {field: evidence.first(field) for field in SAMPLE}
+    if fields["steps_removed"] == 0:
+        for field in _OWN_PARENT:
+            if fields[field] is None:
+                fields[field] = evidence.first(f"parent_{field}")
+    fields["clock_state"] = _clock_state(evidence, fields["clock_class"])
+    fields["phase_offset_ns"] = _phase_offset_ns(evidence)
+    fields["leap"] = _leap(evidence)
+    if fields["domain"] is None:
+        fields["domain"] = evidence.arc("clock_class", "domain")
+    if evidence.first("utc_offset_valid") is False:
+        fields["utc_offset_s"] = None
+    return fields
+
+
+def _clock_state(evidence: Evidence, clock_class: int | None) -> ClockState | None:
+    state = evidence.first("clock_state")
+    if state is not None:
+        return ClockState(state)
+    if any(note.startswith("clock_state=") for note in evidence.unknown):
+        return ClockState.UNKNOWN
+    return None if clock_class is None else _STATE_OF_CLASS.get(clock_class)
+
+
+def _phase_offset_ns(evidence: Evidence) -> int | None:
+    """A clock that follows no other (stepsRemoved 0) measures no offset from a parent, whatever the data set holds."""
+    phase_offset_ns: int | None = evidence.first("phase_offset_ns")
+    if phase_offset_ns is None and evidence.first("steps_removed"):
+        phase_offset_ns = evidence.first("offset_from_parent_ns")
+    return phase_offset_ns
+
+
+def _followed_clock(evidence: Evidence) -> str | None:
+    parent = evidence.first("parent_clock_identity")
+    return f"PTP {parent}" if parent is not None and evidence.first("steps_removed") else None
+
+
+def _leap(evidence: Evidence) -> str | None:
+    leap59, leap61 = evidence.first("leap59"), evidence.first("leap61")
+    if leap59 and leap61:
+        evidence.note("leap=insert and delete at once")
+        return None
+    if leap59 is None and leap61 is None:
+        told: str | None = evidence.first("leap")
+        return told
+    return "insert" if leap61 else "delete" if leap59 else "none"
+
+
+def _alarms(evidence: Evidence) -> list[tuple[Alarm, Row]] | None:
+    """The standing alarms; an event or a cleared alarm is none. A count without rows is told, not taken for silence."""
+    count, rows = evidence.first("alarm_count"), evidence.rows("alarms")
+    if not rows and count != 0:
+        if count is not None:
+            evidence.note(f"alarms={count} counted, none listed")
+        return None
+    found = []
+    for row in rows:
+        alarm = _alarm(row)
+        if alarm is None:
+            evidence.note(f"alarms.id=missing ({row.text('text')})")
+        elif _stands(alarm, row.profile):
+            found.append((alarm, row))
+    return found
+
+
+def _alarm(row: Row) -> Alarm | None:
+    alarm_id = row.integer("id")
+    if alarm_id is None:
+        return None
+    ids = row.profile.alarms
+    text = row.text("text") or (ids.names.get(alarm_id, "") if ids is not None else "")
+    return Alarm(alarm_id, row.integer("index") or 0, row.text("severity") or "unknown", text, row.text("since"))
+
+
+def _stands(alarm: Alarm, profile: Profile) -> bool:
+    is_event = profile.alarms is not None and alarm.id in profile.alarms.events
+    return not is_event and alarm.severity not in ("event", "clear")

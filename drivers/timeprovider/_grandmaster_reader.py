@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from timesyncd.drivers.timeprovider._evidence import Batch, Memory, Rows, batches
-from timesyncd.drivers.timeprovider._evidence_part import Evidence
+from timesyncd.drivers.timeprovider._evidence import Batch, BatchRows, Evidence, Memory, batches
 from timesyncd.drivers.timeprovider._profiles import Group, Profile
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Credentials, Session
@@ -31,7 +30,7 @@ class Answers:
     """Of the profiles served: all that still counts, and what could not be read."""
 
     profiles: Sequence[Profile]
-    rows: Rows
+    rows: BatchRows
     notes: Sequence[str]
 
 

@@ -1,14 +1,26 @@
 """
 All that may be sent to a TimeProvider's web interface. Its reads are POSTs like its writes, so the verb proves nothing: what may
 leave is a closed list of paths with their exact fields and values, and the log-in.
+
+The keys of a TimeProvider's web interface in the configuration.
+
+Whether a unit's web account still has the password of the factory. Nothing here is ever sent to a unit.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
+import ssl
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Final, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from timesyncd.config import Port, Secret, Section
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -129,3 +141,64 @@ def login(username: str, password: str, token: tuple[str, str] | None) -> Allowe
     """`token`: the hidden field of the log-in page, where it has one."""
     fields = (("txtuname", username), ("txtpasswd", password), ("action", "applylogin"))
     return AllowedRequest(LOGIN_PATH, fields + ((token,) if token else ()), LOGIN_PATH)
+
+
+def _sha256(written: str) -> str:
+    digits = written.replace(":", "").lower()
+    if not re.fullmatch("[0-9a-f]{64}", digits):
+        raise ValueError("the SHA-256 of the unit's certificate is wanted: 64 hexadecimal digits, colons allowed")
+    return digits
+
+
+def _certificates(path: Path) -> Path:
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise ValueError(f"no certificates in PEM can be read there: {error.strerror or error}") from error
+    return path
+
+
+class WebOptions(Section):
+    """
+    How the unit proves who it is is one of three: `ca`, a file of certificates that signed the unit's; `fingerprint`, the SHA-256
+    of the unit's own; `insecure = true`, it need not. `channels` None: every channel that the unit monitors and that has a time
+    error. `timeout_s` is for a whole poll.
+    """
+
+    port: Port = 443
+    username: Annotated[str, Field(min_length=1)]
+    password: Secret
+    ca: Annotated[Path, AfterValidator(_certificates)] | None = None
+    fingerprint: Annotated[str, AfterValidator(_sha256)] | None = None
+    insecure: bool = False
+    channels: Annotated[tuple[Channel, ...], Field(min_length=1)] | None = None
+    interval_s: Annotated[float, Field(ge=10, le=3600)] = 60.0
+    timeout_s: Annotated[float, Field(ge=2, le=60)] = 10.0
+    fill_history: bool = True
+
+    @model_validator(mode="after")
+    def _one_proof(self) -> WebOptions:
+        if (self.ca is not None) + (self.fingerprint is not None) + self.insecure != 1:
+            raise ValueError("give exactly one of ca, fingerprint, insecure = true")
+        return self
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed and yet unwise."""
+        told = "insecure = true: the certificate is not checked, so whoever stands between reads the password: pin a fingerprint"
+        return (told,) if self.insecure else ()
+
+
+#: The password that units leave the factory with, as salted scrypt: to be compared with, never to be tried.
+_SALT = bytes.fromhex("a4398e1e6388f55a17d39e5da2282148")
+_FACTORY_PASSWORD = bytes.fromhex("5d25d5faf92b8451eb81fc8b973ec48f7d47af5800fc0f0dcb9c393a2a5d061c")
+
+
+def hashed(password: str) -> bytes:
+    """Takes about 50 ms, by intent."""
+    return hashlib.scrypt(password.encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=32)
+
+
+def uses_factory_password(password: SecretStr) -> bool:
+    """Whether the configured password is the one that the unit left the factory with."""
+    return hmac.compare_digest(hashed(password.get_secret_value()), _FACTORY_PASSWORD)

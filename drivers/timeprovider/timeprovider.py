@@ -14,19 +14,17 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.config import Port, Secret, Section, SnmpUser
+from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._grandmaster_reader import UnitReader
 from timesyncd.drivers.timeprovider._notifications import Notifications
-from timesyncd.drivers.timeprovider._policy import uses_factory_password
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, Group, Profile, load_all
-from timesyncd.drivers.timeprovider._web import WebReader
-from timesyncd.drivers.timeprovider._web_options import WebOptions
-from timesyncd.drivers.timeprovider._web_part import WebPart, merged
+from timesyncd.drivers.timeprovider._web import WebPart, WebReader, merged
+from timesyncd.drivers.timeprovider._web_requests import WebOptions, uses_factory_password
 from timesyncd.errors import ConfigError, SourceError, Unreachable
 from timesyncd.sample import AlarmEvent, GrandmasterSample, Reading
-from timesyncd.sections import Port, Secret, Section, SnmpUser
 from timesyncd.snmp import Community, Credentials, Trap
-from timesyncd.snmp.credentials import user_of
+from timesyncd.snmp.security import user_of
 
 
 def _loadable(name: str) -> str:

@@ -16,8 +16,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from timesyncd.client.barrier import Verdict
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import Barrier, Verdict
 from timesyncd.client.job import Job
 
 RECORD_EVERY_S = 0.1

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import pytest
 
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 
 pytestmark = pytest.mark.integration
 
@@ -124,7 +124,7 @@ def until(stream: IO[str], *texts: str) -> str:
 
 def without(*programs: str) -> list[str]:
     """What to put before a command so that it runs, not as root, where these programs are not installed."""
-    hide = [f"mount --bind /dev/null {tools.find(program)}" for program in programs]
+    hide = [f"mount --bind /dev/null {host.find(program)}" for program in programs]
     inside = " && ".join([*hide, f'exec {shlex.join(NOT_ROOT)} "$@"'])
     return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside, "sh"]
 

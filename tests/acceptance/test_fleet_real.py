@@ -26,9 +26,9 @@ from timesyncd.client import preflight
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import new_marker
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 pytestmark = pytest.mark.integration
 

@@ -34,16 +34,15 @@ from timesyncd.sample import format_identity
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.simulated_ptp4l import GRANDMASTER_IDENTITY, SimulatedPtp4l
+from timesyncd.simulation.grandmaster.actions import SCENARIOS
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
 from timesyncd.simulation.grandmaster.channels import CHANNELS, day_file
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.scenarios import SCENARIOS
 from timesyncd.simulation.grandmaster.simulated import Unit
-from timesyncd.simulation.grandmaster.syslog import SyslogSender
-from timesyncd.simulation.grandmaster.traps import TrapSender
+from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
 from timesyncd.snmp.values import User
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 pytestmark = pytest.mark.integration
 

@@ -20,11 +20,11 @@ from lab import ask, eventually
 from timesyncd.messages.fleet import NODE_PATH
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.grandmaster.actions import SCENARIOS
 from timesyncd.simulation.grandmaster.lies import LIES
-from timesyncd.simulation.grandmaster.scenarios import SCENARIOS
 from timesyncd.simulation.grandmaster.simulated import Unit
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 pytestmark = pytest.mark.integration
 

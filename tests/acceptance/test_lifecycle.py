@@ -18,10 +18,10 @@ from lab import HUB, JOB, X_NS, Lab, Seen, Watch, ask, boottime_ns, eventually
 
 from timesyncd.bound import ClockStatus
 from timesyncd.ipc.clock_segment import NAME
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 pytestmark = pytest.mark.integration
 
@@ -200,7 +200,7 @@ def newest_sync_ns(lab: Lab, name: str) -> int:
     """When ptp4l's newest Sync came in, as linuxptp's own client is told."""
     server = lab.bed.nodes[name].uds_address
     with tempfile.TemporaryDirectory(prefix="ts-") as folder:
-        command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", f"{folder}/pmc"]
+        command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", f"{folder}/pmc"]
         told = subprocess.run([*command, "GET TIME_STATUS_NP"], check=True, capture_output=True, text=True).stdout
     found = re.search(r"ingress_time\s+(\d+)", told)
     assert found, told

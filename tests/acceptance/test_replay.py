@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.model.trace import COLUMNS, REPLAYED_HEADER
-from timesyncd.simulation.bed import tools
+from timesyncd.model.replay import COLUMNS, REPLAYED_HEADER
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 
@@ -46,7 +46,7 @@ class Answered:
 def told_row(bed: PtpBed, folder: Path) -> str:
     """What pmc shows now, as a row of a trace."""
     server = bed.nodes["b"].uds_address
-    command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc")]
+    command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc")]
     shown = subprocess.run(
         [*command, *(f"GET {question}" for question in QUESTIONS)], check=True, capture_output=True, text=True
     ).stdout

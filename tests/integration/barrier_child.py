@@ -15,7 +15,7 @@ import torch.distributed as dist
 from rank_views import MS, VIEWS, job_with
 
 from timesyncd.client import Fifo, Job
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import Barrier
 from timesyncd.client.torch import barrier
 
 #: Rank 0's and rank 1's, in turn.

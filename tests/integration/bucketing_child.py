@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
 from timesyncd.client.torch import metered
-from timesyncd.client.torch.bucketing import bucket_options
+from timesyncd.client.torch.ddp import bucket_options
 
 WIDTH, LAYERS = 256, 16
 

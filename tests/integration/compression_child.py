@@ -17,7 +17,7 @@ from torch_models import ONE_LAYER_A_BUCKET, Sparse, network, parameters, same
 from timesyncd.client import Job
 from timesyncd.client.torch import meter_ddp
 from timesyncd.training.compression import compressor, run
-from timesyncd.training.policy.compression import Compression, Fp16, Int8, PowerSGD, TopK
+from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK
 
 Facts = dict[str, Any]
 KINDS: tuple[Compression, ...] = (Fp16(), PowerSGD(), TopK(0.1), TopK(), Int8())

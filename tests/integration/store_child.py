@@ -18,9 +18,9 @@ from pathlib import Path
 from queue import Queue
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
+from timesyncd.config import Store as Settings
 from timesyncd.feed import Observation
 from timesyncd.sample import ClockSample, PortState, TimeErrorSeries
-from timesyncd.sections import Store as Settings
 from timesyncd.store.writer import Store
 
 CLOCKS = SystemClocks()

@@ -11,7 +11,7 @@ import pytest
 from rank_lab import RankLab, needs_namespaces
 
 from timesyncd.training.policy.policies import LocalSGD
-from timesyncd.training.policy.text import parse
+from timesyncd.training.policy.text import parse_policy
 
 pytestmark = [pytest.mark.integration, needs_namespaces]
 
@@ -32,7 +32,7 @@ def trained(rate: str, *words: str) -> list[dict[str, Any]]:
 
 
 def local(policy: str) -> LocalSGD:
-    found = parse(policy).policy
+    found = parse_policy(policy).policy
     assert isinstance(found, LocalSGD), policy
     return found
 

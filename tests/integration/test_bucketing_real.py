@@ -10,7 +10,7 @@ import pytest
 from rank_lab import RankLab, needs_namespaces
 from torch_ranks import run_ranks
 
-from timesyncd.audit.output import write
+from timesyncd.audit.html import write
 from timesyncd.jobs.recording_files import load
 
 pytestmark = pytest.mark.integration

@@ -23,7 +23,7 @@ from timesyncd.drivers.chrony._socket import Address, Conversation
 from timesyncd.drivers.chrony.chrony import Chrony, ChronyOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import NoSample, Reading, UtcSample
-from timesyncd.simulation.bed.tools import dying_with_parent
+from timesyncd.simulation.bed.host import dying_with_parent
 
 pytestmark = pytest.mark.integration
 

@@ -15,15 +15,14 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel._adjtimex import system_timex
-from timesyncd.drivers.kernel._disciplines import COMMS, disciplines
+from timesyncd.drivers.kernel._disciplines import COMMS, Process, disciplines, look
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.kernel._processes import Process, look
 from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions
-from timesyncd.drivers.phc._phc_interface import phc_index
+from timesyncd.drivers.phc._device import phc_index
 from timesyncd.drivers.phc.phc import Phc, PhcOptions
 from timesyncd.errors import Refused, Unreachable
 from timesyncd.sample import KernelSample
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +47,7 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def running(*command: str | Path) -> Iterator[int]:
     """A process with its standard input held open, seen in /proc under its own name; its pid."""
-    words = tools.dying_with_parent([str(word) for word in command])
+    words = host.dying_with_parent([str(word) for word in command])
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for_name(child, Path(command[0]).name)
@@ -70,13 +69,13 @@ def chronyd(folder: Path) -> list[str | Path]:
     """One that controls no clock, asks nobody and serves nobody."""
     config = folder / "chrony.conf"
     config.write_text(f"port 0\ncmdport 0\nbindcmdaddress {folder}/chronyd.sock\npidfile {folder}/chronyd.pid\n")
-    return [tools.find("chronyd"), "-x", "-d", "-u", "root", "-f", config]
+    return [host.find("chronyd"), "-x", "-d", "-u", "root", "-f", config]
 
 
 def stand_in(folder: Path, name: str) -> Path:
     """A shell that waits for input, under another program's name: what is looked for is a name and a command line."""
     path = folder / name
-    shutil.copy(tools.find("sh"), path)
+    shutil.copy(host.find("sh"), path)
     return path
 
 
@@ -140,7 +139,7 @@ def test_it_needs_no_privilege(folder: Path) -> None:
     who = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", *reading]
     with running(stand_in(folder, "phc2sys"), "-s", "eth0"):
         told = subprocess.run(
-            [tools.find("setpriv"), *who, sys.executable, "-c", AS_ANYBODY],
+            [host.find("setpriv"), *who, sys.executable, "-c", AS_ANYBODY],
             check=True,
             capture_output=True,
             text=True,

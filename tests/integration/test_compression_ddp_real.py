@@ -10,7 +10,7 @@ import pytest
 from torch_ranks import Marks, listening, run_ranks
 
 from timesyncd.client import Kind
-from timesyncd.training.policy.compression import Int8, PowerSGD, TopK
+from timesyncd.training.policy.text import Int8, PowerSGD, TopK
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import tensor
 
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.compression import Compression, Fp16, Int8, PowerSGD, TopK, chosen
 from timesyncd.training.policy.gain import WINDOW, Gain
+from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, chosen
 
 pytestmark = pytest.mark.integration
 

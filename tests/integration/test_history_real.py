@@ -16,21 +16,20 @@ from history_rows import event
 from samples import HEALTHY
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
+from timesyncd.config import Mqtt
+from timesyncd.config import Store as StoreSettings
 from timesyncd.feed import Observation
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.mqtt import client
 from timesyncd.mqtt import history as mqtt_history
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import Confirmer, HistorySender, Pace
-from timesyncd.mqtt.inbox_part import Received
+from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.topics import HISTORY, STORED
-from timesyncd.sections import Mqtt
-from timesyncd.sections import Store as StoreSettings
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.store import archive, backlog, history, tables, writer
 from timesyncd.store.archive import Progress
-from timesyncd.store.engine import reading
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, reading
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 

@@ -14,12 +14,13 @@ from mqtt_links import eventually, running
 from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.config import Mqtt, Secret
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch, Plan
 from timesyncd.messages.node import Availability, GrandmasterState, Message, NodeState
 from timesyncd.mqtt import client
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox_part import Received
+from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.outbox import MAX_WAITING
 from timesyncd.mqtt.topics import (
     AVAILABILITY,
@@ -35,7 +36,6 @@ from timesyncd.mqtt.topics import (
     Channel,
     encode,
 )
-from timesyncd.sections import Mqtt, Secret
 from timesyncd.simulation.bed.broker import Mosquitto
 
 pytestmark = pytest.mark.integration
@@ -107,7 +107,7 @@ async def test_a_killed_daemon_is_offline(mosquitto: Mosquitto) -> None:
     """The broker says offline for a daemon that was killed, to those that listen and to those that come later."""
     reader, late = Reader(mosquitto), Reader(mosquitto, node="late")
     program = (
-        "import asyncio; from timesyncd.sections import Mqtt; from timesyncd.mqtt.client import MqttLink;"
+        "import asyncio; from timesyncd.config import Mqtt; from timesyncd.mqtt.client import MqttLink;"
         f"asyncio.run(MqttLink(Mqtt(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print).run())"
     )
     async with running(reader.link):
@@ -354,7 +354,7 @@ async def test_what_is_retained_expires(mosquitto: Mosquitto) -> None:
 async def test_the_broker_s_word_on_a_killed_daemon_expires(mosquitto: Mosquitto) -> None:
     """The will, which nobody repeats, ends too."""
     program = (
-        "import asyncio, os; from timesyncd.sections import Mqtt; from timesyncd.mqtt.client import MqttLink;"
+        "import asyncio, os; from timesyncd.config import Mqtt; from timesyncd.mqtt.client import MqttLink;"
         f"link = MqttLink(Mqtt(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print);"
         "link._went_online = lambda: os._exit(0);"
         "asyncio.run(link.run())"

@@ -15,9 +15,10 @@ import pytest
 from mqtt_links import eventually, running
 from wire import grandmaster, history, hub_state, node_state, stored
 
+from timesyncd.config import Mqtt, Secret
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox_part import Received
+from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.topics import (
     FOR_HUB,
     FOR_NODE,
@@ -28,8 +29,7 @@ from timesyncd.mqtt.topics import (
     STORED,
     Channel,
 )
-from timesyncd.sections import Mqtt, Secret
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.authority import Authority, Identity
 from timesyncd.simulation.bed.broker import Mosquitto, free_port
 
@@ -326,9 +326,7 @@ async def test_the_broker_s_settings_of_the_page_work(tmp_path: Path, authority:
     config.write_text(f"{here}user {getpass.getuser()}\n")
     settings = Mqtt(host=Mosquitto.host, port=port, tls=True, ca=authority.ca, **shown(authority.identity("n1")))
     node = MqttLink(settings, "n1", 1, FOR_NODE, lambda _: None)
-    broker = await asyncio.create_subprocess_exec(
-        *tools.dying_with_parent([tools.find("mosquitto"), "-c", str(config)])
-    )
+    broker = await asyncio.create_subprocess_exec(*host.dying_with_parent([host.find("mosquitto"), "-c", str(config)]))
     try:
         async with running(node):
             await eventually(lambda: node.connected)

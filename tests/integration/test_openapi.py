@@ -19,10 +19,9 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from sqlalchemy import insert
 
-from timesyncd import sections
+from timesyncd import config
 from timesyncd.clocks import NS_PER_S
-from timesyncd.store.engine import migrate, writer_engine
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, migrate, writer_engine
 from timesyncd.store.tables import event, rollup, time_error
 from timesyncd.web import openapi
 from timesyncd.web.app import ROUTES, serve
@@ -42,7 +41,7 @@ def serving(view: FakeView, store: Place) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        server = asyncio.run_coroutine_threadsafe(serve(sections.Web(port=0), view, store), loop).result(60)
+        server = asyncio.run_coroutine_threadsafe(serve(config.Web(port=0), view, store), loop).result(60)
         yield server.url
         asyncio.run_coroutine_threadsafe(server.close(), loop).result(60)
     finally:

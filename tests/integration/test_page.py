@@ -11,16 +11,16 @@ import pytest
 from chromium import Page, opened
 from fake_view import FakeView
 
-from timesyncd import sections
+from timesyncd import config
 from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
 from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage, BoundMessage, GrandmasterState, SourceState
 from timesyncd.sample import TimeErrorSeries
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 from timesyncd.store.writer import Store
 from timesyncd.web.app import Server, serve
-from timesyncd.web.events import Event
+from timesyncd.web.view import Event
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +34,7 @@ def view() -> FakeView:
 def store(tmp_path: Path) -> Place:
     """A history with two time errors of gm-a, of now."""
     path = tmp_path / "history.sqlite"
-    store = Store(sections.Store(path=path), SystemClocks(), lambda problem: None)
+    store = Store(config.Store(path=path), SystemClocks(), lambda problem: None)
     store.start()
     now_ns = time.time_ns()
     points = ((now_ns - 3_000_000_000_000, -40), (now_ns - 1_000_000_000, 55))
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Place:
 
 @pytest.fixture
 async def server(view: FakeView, store: Place) -> AsyncIterator[Server]:
-    server = await serve(sections.Web(port=0), view, store)
+    server = await serve(config.Web(port=0), view, store)
     yield server
     await server.close()
 
@@ -331,7 +331,7 @@ async def test_a_lost_connection_is_said_and_healed(page: Page, server: Server, 
     await page.until("status", "SYNCHRONIZED")
     await server.close()
     await page.until("connection", "connection to the daemon lost")
-    again = await serve(sections.Web(port=int(server.url.rsplit(":", 1)[1].rstrip("/"))), view)
+    again = await serve(config.Web(port=int(server.url.rsplit(":", 1)[1].rstrip("/"))), view)
     try:
         await page.until("connection", "● live")
     finally:

@@ -17,7 +17,7 @@ from timesyncd.client import Job, Kind
 from timesyncd.client.phase import Phaser
 from timesyncd.simulation.bed.broker import free_port
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import new_marker
+from timesyncd.simulation.bed.host import new_marker
 
 pytestmark = pytest.mark.integration
 

@@ -12,14 +12,11 @@ import pytest
 from fake_hub import aligned
 from fake_view import FakeView
 
-from timesyncd.cli.doctor._doctor_facts import BrokerFacts, DaemonFacts
-from timesyncd.cli.doctor._doctor_services import broker_facts
-from timesyncd.cli.doctor.facts import daemon_facts
+from timesyncd.cli.doctor.facts import BrokerFacts, DaemonFacts, broker_facts, daemon_facts
 from timesyncd.client import Preflight, preflight
-from timesyncd.config import Config, parse
+from timesyncd.config import Config, Web, parse
 from timesyncd.driver import options_of
 from timesyncd.messages.fleet import AlignmentState
-from timesyncd.sections import Web
 from timesyncd.simulation.bed.authority import Authority
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.web.app import Server, serve

@@ -20,7 +20,7 @@ from timesyncd.driver import Runner
 from timesyncd.drivers.ptp4l._event_monitor import Record, RxSync, parse_event
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.sample import ClockSample, NoSample, Reading
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import BedProcess, PtpBed
 from timesyncd.simulation.bed.ptp4l import DOMAIN, configuration, major_version
 
@@ -65,7 +65,7 @@ class Pair:
         return Ptp4lOptions(uds_address=self.server, domain=self.domain, slave_event_monitor=events)
 
     def pmc(self, server: Path, question: str) -> str:
-        command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(self.domain), "-s", str(server)]
+        command = [host.find("pmc"), "-u", "-b", "0", "-d", str(self.domain), "-s", str(server)]
         own = ["-i", str(self._folder / f"pmc{self.domain}")]
         return subprocess.run([*command, *own, question], check=True, capture_output=True, text=True).stdout
 
@@ -74,7 +74,7 @@ class Pair:
         text = text.replace(f"domainNumber {DOMAIN}", f"domainNumber {self.domain}")
         file = address.with_suffix(".cfg")
         file.write_text(text if is_grandmaster else text.replace("[global]", f"[global]\n{self._extra}", 1))
-        command = tools.dying_with_parent([tools.find("ptp4l"), "-f", str(file)])
+        command = host.dying_with_parent([host.find("ptp4l"), "-f", str(file)])
         process = subprocess.Popen([*place.enter(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while not address.exists() and time.monotonic() < deadline:

@@ -16,7 +16,7 @@ import pytest
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import ClockSample, NoSample, PortState, Reading
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 
@@ -47,7 +47,7 @@ def is_good(reading: Reading) -> bool:
 def pmc(bed: PtpBed, folder: Path, question: str) -> str:
     """What linuxptp's own client prints."""
     server = bed.nodes["a"].uds_address
-    command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc"), question]
+    command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc"), question]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

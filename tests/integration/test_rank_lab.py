@@ -16,7 +16,7 @@ from rank_lab import PREFIX, RankLab, needs_namespaces, remove_abandoned
 
 from timesyncd.cli.render import fetch_part
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import leftovers, new_marker
+from timesyncd.simulation.bed.host import leftovers, new_marker
 
 pytestmark = [pytest.mark.integration, needs_namespaces]
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.simulation.grandmaster.agent import SnmpAgent
+from timesyncd.simulation.grandmaster.agent import TABLES, SnmpAgent, mib_of
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.lies import LIES
-from timesyncd.simulation.grandmaster.oids import TABLES, mib_of
-from timesyncd.simulation.grandmaster.recording import load_recording
-from timesyncd.simulation.grandmaster.smi import END_OF_MIB_VIEW
+from timesyncd.simulation.grandmaster.mib import END_OF_MIB_VIEW
+from timesyncd.simulation.grandmaster.simulated import load_recording
 from timesyncd.snmp.values import AuthProtocol, Oid, PrivProtocol, User
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]

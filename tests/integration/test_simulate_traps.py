@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from timesyncd.simulation.grandmaster import traps
+from timesyncd.simulation.grandmaster.actions import SCENARIOS
 from timesyncd.simulation.grandmaster.agent import SnmpAgent
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.scenarios import SCENARIOS
-from timesyncd.simulation.grandmaster.syslog import SyslogSender
-from timesyncd.simulation.grandmaster.traps import TrapSender
+from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
 from timesyncd.snmp.values import User
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
 
@@ -22,7 +22,7 @@ async def test_pmc_reads_the_simulated_ptp4l() -> None:
         address = Path(folder) / "ptp4l"
         async with SimulatedPtp4l(address, true_offset_ns=-300_000):
             await asyncio.sleep(2)  # two Syncs, with time to spare
-            command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", str(address), "-i", f"{folder}/pmc"]
+            command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", str(address), "-i", f"{folder}/pmc"]
             pmc = await asyncio.create_subprocess_exec(
                 *command, "GET TIME_STATUS_NP", "GET PORT_STATS_NP", stdout=asyncio.subprocess.PIPE
             )

@@ -19,10 +19,10 @@ from timesyncd.sample import (
     format_identity,
 )
 from timesyncd.simulation.grandmaster import SCENARIOS, Device, Servo, SimulatedAlarm, SimulatedSatellite, SnmpAgent
-from timesyncd.simulation.grandmaster.clients import SimulatedReference
+from timesyncd.simulation.grandmaster.agent import TABLES
 from timesyncd.simulation.grandmaster.gnss import SimulatedPosition
+from timesyncd.simulation.grandmaster.hardware import SimulatedReference
 from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Tables
-from timesyncd.simulation.grandmaster.oids import TABLES
 from timesyncd.simulation.grandmaster.oids_standard import MIB_2
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]

@@ -27,8 +27,7 @@ from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent
 from timesyncd.simulation.bed.host import End, Namespace, join
 from timesyncd.store import history, postgresql, writer
-from timesyncd.store.engine import migrate, reader_engine, writer_engine
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, migrate, reader_engine, writer_engine
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 
@@ -180,7 +179,7 @@ def test_without_psycopg_the_extra_is_named() -> None:
     """One line that says what to install."""
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from timesyncd.store import history; from timesyncd.store.place import Place\n"
+        "from timesyncd.store import history; from timesyncd.store.engine import Place\n"
         "try: history.sources(Place(url='postgresql://h/d'))\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

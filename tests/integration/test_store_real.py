@@ -13,7 +13,7 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 pytestmark = pytest.mark.integration
 

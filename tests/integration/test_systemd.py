@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.sections import Syslog, Traps
-from timesyncd.simulation.bed import tools
+from timesyncd.config import Syslog, Traps
+from timesyncd.simulation.bed import host
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +31,7 @@ GROUP = 54321
 
 
 def told(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tools.find(str(command[0])), *command[1:]], check=False, capture_output=True, text=True)
+    return subprocess.run([host.find(str(command[0])), *command[1:]], check=False, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> Path:
         shutil.copy(UNITS / unit, units)
     for program in ("opt/timesyncd/bin/timesyncd", "usr/sbin/ptp4l"):
         (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(tools.find("true"), tmp_path / program)
+        shutil.copy(host.find("true"), tmp_path / program)
     for kind in ("sysusers", "tmpfiles"):
         target = tmp_path / f"usr/lib/{kind}.d/timesyncd.conf"
         target.parent.mkdir(parents=True)
@@ -165,9 +165,9 @@ def ptp4l_socket() -> Iterator[Path]:
     os.chown(folder, 0, GROUP)
     folder.chmod(0o2750)
     options = [option.replace("/run", str(run), 1) for option in drop_in_options()]
-    command = [tools.find("ptp4l"), "-f", "/dev/null", "-i", "lo", "-S", "-m", "--free_running=1", *options]
-    in_own_network = [tools.find("unshare"), "-n", "sh", "-c", f"ip link set lo up && exec {shlex.join(command)}"]
-    ptp4l = subprocess.Popen(tools.dying_with_parent(in_own_network), stdout=subprocess.DEVNULL)
+    command = [host.find("ptp4l"), "-f", "/dev/null", "-i", "lo", "-S", "-m", "--free_running=1", *options]
+    in_own_network = [host.find("unshare"), "-n", "sh", "-c", f"ip link set lo up && exec {shlex.join(command)}"]
+    ptp4l = subprocess.Popen(host.dying_with_parent(in_own_network), stdout=subprocess.DEVNULL)
     try:
         yield folder / "ptp4l"
     finally:
@@ -190,7 +190,7 @@ def asked_as(group: int, address: Path) -> str:
     os.chown(own, NOBODY, group)
     who = [f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
     pmc: list[str | Path] = [
-        tools.find("pmc"),
+        host.find("pmc"),
         "-u",
         "-b",
         "0",

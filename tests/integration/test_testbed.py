@@ -14,10 +14,10 @@ import pytest
 from aiomqtt import Client, MqttCodeError, MqttError
 
 from timesyncd.errors import TimesyncdError
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import GRANDMASTER, PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto
-from timesyncd.simulation.bed.leftovers import leftovers, marked_environment, new_marker
+from timesyncd.simulation.bed.host import leftovers, marked_environment, new_marker
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 pytestmark = pytest.mark.integration
@@ -27,7 +27,7 @@ def master_offset_ns(uds_address: str) -> int | None:
     """What linuxptp's own client reads; None while ptp4l knows of no grandmaster."""
     own = f"{uds_address}.pmc"
     told = subprocess.run(
-        [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", uds_address, "-i", own, "GET TIME_STATUS_NP"],
+        [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", uds_address, "-i", own, "GET TIME_STATUS_NP"],
         check=False,
         capture_output=True,
         text=True,
@@ -99,7 +99,7 @@ def test_direct_and_relayed_nodes_follow_one_grandmaster() -> None:
 def test_a_command_can_be_run_beside_a_ptp4l() -> None:
     """Each ptp4l has interfaces of its own, and the two ends of a direct path reach each other."""
     with PtpBed(direct=("a",)) as bed:
-        shown = subprocess.check_output([*bed.nodes["a"].enter(), tools.find("ip"), "address"], text=True)
+        shown = subprocess.check_output([*bed.nodes["a"].enter(), host.find("ip"), "address"], text=True)
 
         assert "10.199.0.2/24" in shown
         assert os.readlink(f"/proc/{bed.nodes['a'].pid}/ns/net") != os.readlink("/proc/self/ns/net")
@@ -160,7 +160,7 @@ def test_what_is_not_installed_is_named_with_its_package(monkeypatch: pytest.Mon
 
     with pytest.raises(TimesyncdError, match="unshare is not installed: Debian package util-linux"):
         PtpBed(direct=("a",)).__enter__()
-    assert "linuxptp" in tools.missing_packages()
+    assert "linuxptp" in host.missing_packages()
 
 
 async def test_a_broker_keeps_its_port_over_stop_and_start(mosquitto: Mosquitto) -> None:

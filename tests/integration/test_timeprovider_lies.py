@@ -16,7 +16,7 @@ from timesyncd.driver import Runner
 from timesyncd.drivers.timeprovider._grandmaster_reader import ROW_CAP
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.sample import ClockState, NoSample
-from timesyncd.simulation.grandmaster import Device, Servo, SimulatedAlarm, SnmpAgent, smi
+from timesyncd.simulation.grandmaster import Device, Servo, SimulatedAlarm, SnmpAgent, mib
 from timesyncd.simulation.grandmaster.lies import (
     LIES,
     Lie,
@@ -69,7 +69,7 @@ class Silent(Lie):
 
 
 def wrong_state() -> Lie:
-    return Rewriting([PTPBASE_STATE], lambda _: smi.text("locked"))
+    return Rewriting([PTPBASE_STATE], lambda _: mib.text("locked"))
 
 
 def unit() -> Device:
@@ -189,7 +189,7 @@ async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
 async def test_a_unit_without_any_profile_is_refused() -> None:
     """An agent of something else answers, and the error says that no profile fits and which were tried."""
 
-    printer = RecordedMib([((1, 3, 6, 1, 2, 1, 43, 1, 0), smi.integer(1))])
+    printer = RecordedMib([((1, 3, 6, 1, 2, 1, 43, 1, 0), mib.integer(1))])
     async with SnmpAgent(unit(), community=COMMUNITY, mib=printer) as agent:
         with pytest.raises(Refused, match="serves none of the profiles .*system"):
             await read(agent)

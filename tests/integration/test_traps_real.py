@@ -28,7 +28,7 @@ from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Unreachable
 from timesyncd.findings.node import kernel_conditions
 from timesyncd.sample import KernelSample
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.ptp4l import DOMAIN, major_version
 
@@ -79,7 +79,7 @@ print(json.dumps([asleep_s, outside[0].status, outside[1], inside.status, inside
 
 def python(script: str, *arguments: str | Path, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*before, *tools.dying_with_parent([sys.executable, "-c", script, *map(str, arguments)])],
+        [*before, *host.dying_with_parent([sys.executable, "-c", script, *map(str, arguments)])],
         env={**os.environ, "PYTHONPATH": str(SUPPORT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -91,9 +91,9 @@ def python(script: str, *arguments: str | Path, before: tuple[str, ...] = ()) ->
 def stand_in(folder: Path, name: str, *words: str) -> Iterator[int]:
     """A shell that waits, under another program's name and with its command line; its pid."""
     path = folder / name
-    shutil.copy(tools.find("sh"), path)
+    shutil.copy(host.find("sh"), path)
     child = subprocess.Popen(
-        tools.dying_with_parent([str(path), *words]), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        host.dying_with_parent([str(path), *words]), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         eventually(lambda: Path(f"/proc/{child.pid}/comm").read_text().strip(), name[:15].__eq__)
@@ -112,7 +112,7 @@ def folder() -> Iterator[Path]:
 
 def pmc(bed: PtpBed, folder: Path, question: str) -> str:
     server = bed.nodes["a"].uds_address
-    command = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc"), question]
+    command = [host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", server, "-i", str(folder / "pmc"), question]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -211,7 +211,7 @@ def test_what_a_suspended_machine_slept_is_age(tmp_path: Path) -> None:
     time namespace is none.
     """
     publish(tmp_path)
-    before = (tools.find("unshare"), "--time", "--boottime", "600", "--fork")
+    before = (host.find("unshare"), "--time", "--boottime", "600", "--fork")
     child = python(AFTER_SUSPEND, tmp_path, before=before)
     asleep_s, outside, why, inside, width_ns = json.loads(child.communicate()[0])
     slept_s = round(time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC))

@@ -18,11 +18,11 @@ from timesyncd.bound import ClockStatus
 from timesyncd.cli.render import fetch
 from timesyncd.client import Clock
 from timesyncd.errors import Unreachable
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import free_port
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 pytestmark = pytest.mark.integration
 
@@ -62,7 +62,7 @@ def as_the_user(command: list[str]) -> list[str]:
         "--ambient-caps=+dac_read_search",
     ]
     who = [f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "--no-new-privs", *reading]
-    return [tools.find("setpriv"), "--pdeathsig", "KILL", *who, *command]
+    return [host.find("setpriv"), "--pdeathsig", "KILL", *who, *command]
 
 
 def status_within(page: str, seconds: float) -> str:

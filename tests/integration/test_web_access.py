@@ -15,14 +15,13 @@ from chromium import opened
 from fake_view import FakeView
 
 from timesyncd.cli.render import fetch
+from timesyncd.config import Role, Secret, Token, Web
 from timesyncd.errors import ConfigError, Unreachable
-from timesyncd.sections import Role, Secret, Token, Web
 from timesyncd.simulation.bed.authority import Authority
 from timesyncd.web import login, tls
 from timesyncd.web.app import PAGE_FILES, ROUTES, Server, serve
-from timesyncd.web.auth import RANKS
-from timesyncd.web.guard import COOKIE
-from timesyncd.web.routes_part import Route
+from timesyncd.web.auth import COOKIE, RANKS
+from timesyncd.web.routes import Route
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from fake_view import FakeView
 
-from timesyncd.sections import Web
+from timesyncd.config import Web
 from timesyncd.simulation.bed.authority import Authority
-from timesyncd.web import door
+from timesyncd.web import tls
 from timesyncd.web.app import Server, serve
 
 pytestmark = pytest.mark.integration
@@ -52,7 +52,7 @@ async def test_half_a_request_is_not_waited_for(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """The connection ends, whether it is the first request of it or a later one."""
-    monkeypatch.setattr(door, "IDLE_S", SOON_S)
+    monkeypatch.setattr(tls, "IDLE_S", SOON_S)
     reader, writer = await connected(stack, await started(stack, Web(port=0)))
     writer.write(sent)
     async with asyncio.timeout(60):
@@ -63,7 +63,7 @@ async def test_half_a_request_is_not_waited_for(
 
 async def test_a_stream_is_not_idle(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A viewer asks once and then listens, however long."""
-    monkeypatch.setattr(door, "IDLE_S", SOON_S)
+    monkeypatch.setattr(tls, "IDLE_S", SOON_S)
     reader, writer = await connected(stack, await started(stack, Web(port=0)))
     writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     with suppress(TimeoutError):
@@ -78,7 +78,7 @@ async def test_one_connection_too_many_is_refused(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With 503, while as many are open as may be; told once; when one goes the next comes in, and the others stay served."""
-    monkeypatch.setattr(door, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(tls, "MOST_CONNECTIONS", 3)
     server = await started(stack, Web(port=0))
     within = [await answer_of(stack, server) for _ in range(3)]
     with caplog.at_level(logging.WARNING):
@@ -109,7 +109,7 @@ async def test_a_handshake_is_not_waited_for(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Over TLS too, who says nothing is sent away."""
-    monkeypatch.setattr(door, "HANDSHAKE_WITHIN_S", SOON_S)
+    monkeypatch.setattr(tls, "HANDSHAKE_WITHIN_S", SOON_S)
     own = Authority(tmp_path).identity("server", "127.0.0.1")
     server = await started(stack, Web(port=0, certificate=own.certificate, key=own.key))
     reader, writer = await connected(stack, server)

@@ -11,7 +11,7 @@ from fleet_units import BOUNDARY_PPB, UNIT_PPB, Parent, nanoseconds
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import BoundMessage, NodeState, Status
-from timesyncd.model.verdict import GrandmasterVerdict
+from timesyncd.model.grandmaster import GrandmasterVerdict
 
 SAMPLE_EVERY_S = 1.0
 STATE_EVERY_S = 2.0

@@ -12,12 +12,12 @@ from random import Random
 from fleet_node import EPOCH_NS, Node
 from fleet_units import POLL_EVERY_S, VOID_REASON, Parent, Unit, nanoseconds
 
+from timesyncd.config import Hub as HubSettings
 from timesyncd.fleet.alignment import Alignment
 from timesyncd.fleet.node_clock import Now
 from timesyncd.hub.hub import Hub
 from timesyncd.messages.node import NodeState
-from timesyncd.model.verdict import GrandmasterVerdict, Received
-from timesyncd.sections import Hub as HubSettings
+from timesyncd.model.grandmaster import GrandmasterVerdict, Received
 
 STEP_S = 0.25
 HUB = "hub"

@@ -8,12 +8,12 @@ import pytest
 from simulated_job import BEGAN_NS, BOOTED_NS, MS, US, Late, SimulatedClock, SimulatedJob, clocks, untrusted
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Method
 from timesyncd.jobs.collective_ends import clock_offsets
 from timesyncd.jobs.stragglers import attribute
 from timesyncd.messages.jobs import JobState
-from timesyncd.sections import Hub as HubSettings
 
 #: Transfers of eight milliseconds a bucket hide a late rank behind the bucket before; short ones do not.
 HIDDEN, EXPOSED = 8 * MS, MS

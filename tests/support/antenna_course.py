@@ -37,7 +37,7 @@ from lab import Watch, ask, eventually
 from timesyncd.bound import ClockStatus, Interval, Reference
 from timesyncd.client.clock import Clock
 from timesyncd.sample import format_identity
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host as bed_host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
@@ -178,7 +178,7 @@ class World:
             "timeTraceable": 1, "frequencyTraceable": 1, "timeSource": "0x20",
         }  # fmt: skip
         command = "SET GRANDMASTER_SETTINGS_NP " + " ".join(f"{key} {value}" for key, value in told.items())
-        pmc = [tools.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", self.bed.grandmaster.uds_address]
+        pmc = [bed_host.find("pmc"), "-u", "-b", "0", "-d", str(DOMAIN), "-s", self.bed.grandmaster.uds_address]
         answer = subprocess.run(
             [*pmc, "-i", str(self.folder / "pmc"), command], check=True, capture_output=True, text=True
         ).stdout

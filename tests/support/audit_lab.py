@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
-from timesyncd.jobs.recorded import RankRecord, Recording
+from timesyncd.jobs.recording import RankRecord, Recording
 
 MS = 1_000_000
 START_NS = 1_700_000_000 * 10**9

@@ -7,12 +7,10 @@ import random
 from dataclasses import dataclass
 
 from timesyncd.training.policy.auto import Choice, Controller
-from timesyncd.training.policy.compression import TopK
 from timesyncd.training.policy.gain import cost
 from timesyncd.training.policy.policies import LocalSGD
-from timesyncd.training.policy.rows import Row
-from timesyncd.training.policy.schedule import ROWS_EVERY, ROWS_SELDOM
-from timesyncd.training.policy.text import parse
+from timesyncd.training.policy.schedule import ROWS_EVERY, ROWS_SELDOM, Row
+from timesyncd.training.policy.text import TopK, parse_policy
 
 MS = 1_000_000
 
@@ -47,7 +45,7 @@ class World:
         return value * math.exp(self.noise * self.random.gauss(0, 1))
 
     def rows(self) -> list[Row]:
-        strategy = parse(self.text)
+        strategy = parse_policy(self.text)
         policy = strategy.policy
         is_top = isinstance(strategy.compression, TopK)
         sent = cost(0.01, self.ranks) if is_top else 1 if strategy.compression is None else 0.5
@@ -84,6 +82,6 @@ class World:
 
     def to_next_rows(self) -> int:
         """They are exchanged in steps that synchronize, now and then."""
-        policy = parse(self.text).policy
+        policy = parse_policy(self.text).policy
         h = policy.h if isinstance(policy, LocalSGD) else 1
         return min(ROWS_SELDOM, h * math.ceil(ROWS_EVERY / h))

@@ -8,10 +8,10 @@ from itertools import chain, repeat
 
 from audit_lab import MS, START_NS
 
-from timesyncd.audit.bucket_model import MIB
+from timesyncd.audit.buckets import MIB
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
-from timesyncd.jobs.recorded import RankRecord, Recording
+from timesyncd.jobs.recording import RankRecord, Recording
 
 #: (MiB, ms): a parameter, and how long its gradient is computed, in the order of the backward pass.
 Parameters = Sequence[tuple[float, float]]

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from timesyncd.training.compression import Compressor, compressor
-from timesyncd.training.policy.compression import Compression
+from timesyncd.training.policy.text import Compression
 
 _Result = TypeVar("_Result")
 

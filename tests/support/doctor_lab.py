@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from timesyncd.cli.doctor._doctor_facts import (
+from timesyncd.cli.doctor.facts import (
     BrokerFacts,
     CertificateFacts,
     ConfigFacts,

@@ -25,13 +25,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from timesyncd.messages.events import ALARM
 from timesyncd.messages.fleet import NODE_PATH
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host as bed_host
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import leftovers, marked_environment, new_marker
+from timesyncd.simulation.bed.host import leftovers, marked_environment, new_marker
 from timesyncd.simulation.grandmaster.simulated import Plan, Unit, running
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 PREFIX = "timesyncd/v1/"
 #: As short as they may be.
@@ -66,7 +66,7 @@ def timesyncd(*arguments: str | Path) -> list[str]:
 def simulated(marker: str, *options: str | Path) -> Iterator[Facts]:
     """`timesyncd simulate` as a process: what its one line says."""
     process = subprocess.Popen(
-        tools.dying_with_parent(timesyncd("simulate", "--json", *options)),
+        bed_host.dying_with_parent(timesyncd("simulate", "--json", *options)),
         stdout=subprocess.PIPE,
         env=marked_environment(marker),
         start_new_session=True,

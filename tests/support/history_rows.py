@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, StaticPool, create_engine
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Rollup, Summary
 from timesyncd.store import tables
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 MINUTE_NS = 60 * NS_PER_S
 STREAM = 1_700_000_000

@@ -30,11 +30,11 @@ import aiomqtt
 from timesyncd.bound import ClockStatus, Interval
 from timesyncd.client.clock import Clock
 from timesyncd.ipc.job_datagram import job_id
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
-from timesyncd.simulation.bed.leftovers import leftovers, marked_environment, new_marker
+from timesyncd.simulation.bed.host import leftovers, marked_environment, new_marker
 
 X_NS = {"node-a": 0, "node-b": 300_000}
 HUB = "node-a"
@@ -186,7 +186,7 @@ class RankProcess:
 @contextmanager
 def rank_process(number: int, folder: Path, peer: Connection, marker: str, enter: list[str]) -> Iterator[RankProcess]:
     """A rank under the daemon of this folder; `peer` is its pipe's end, `enter` what is put before its command."""
-    command = [*enter, *tools.dying_with_parent([sys.executable, str(RANK), str(number), str(peer.fileno())])]
+    command = [*enter, *host.dying_with_parent([sys.executable, str(RANK), str(number), str(peer.fileno())])]
     path = folder / f"rank-{number}.json"
     with path.open("wb") as output, peer:
         process = subprocess.Popen(

@@ -12,7 +12,7 @@ from typing import Any
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.drivers.kernel._adjtimex import Timex, parse
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.phc._phc_ioctl import Request
+from timesyncd.drivers.phc._ioctl import Request
 from timesyncd.drivers.phc.phc import Phc, PhcOptions
 
 PRECISE, EXTENDED, BASIC = Request

@@ -22,9 +22,8 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
 
-from timesyncd.sections import Store as Settings
-from timesyncd.store.engine import reading, writer_engine
-from timesyncd.store.place import Place
+from timesyncd.config import Store as Settings
+from timesyncd.store.engine import Place, reading, writer_engine
 from timesyncd.store.tables import metadata
 
 USER = "postgres"

@@ -25,8 +25,7 @@ from typing import IO, Self
 
 import pytest
 
-from timesyncd.simulation.bed.host import run
-from timesyncd.simulation.bed.tools import find
+from timesyncd.simulation.bed.host import find, run
 
 PREFIX = "timesyncd-ranks"
 INTERFACE = "eth0"

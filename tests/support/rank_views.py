@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
-from timesyncd.client.barrier import Verdict
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import Barrier, Verdict
 from timesyncd.client.carried import CarriedBarrier
 from timesyncd.client.clock import Clock
 from timesyncd.client.job import Job

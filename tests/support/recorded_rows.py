@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load
 from timesyncd.sample import GrandmasterSample
 from timesyncd.snmp.values import Index, Oid, Raw, parse_oid

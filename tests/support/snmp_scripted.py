@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from timesyncd.snmp import Credentials, Oid, Session, User, ber, security
-from timesyncd.snmp.keys import MasterKeys
 from timesyncd.snmp.messages import Kind, Pdu, decode_pdu
+from timesyncd.snmp.security import MasterKeys
 
 SYSTEM: Oid = (1, 3, 6, 1, 2, 1, 1)
 DESCRIPTION: Oid = (*SYSTEM, 1)

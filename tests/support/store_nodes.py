@@ -17,7 +17,7 @@ from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow
 from timesyncd.store import postgresql, sqlite, writer
 from timesyncd.store.archive import Progress
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from chain import Chain, Instant
 from scenarios import Scenario
 
-from timesyncd.bound import ErrorBound, Interval, Reference
+from timesyncd.bound import ErrorBound, Interval, Reference, interval_now
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.drivers.ptp4l._history import History, Moment, Picture
 from timesyncd.drivers.ptp4l._management import (
@@ -20,7 +20,6 @@ from timesyncd.drivers.ptp4l._management import (
     TimeProperties,
     TimeStatus,
 )
-from timesyncd.interval import interval_now
 from timesyncd.model.ensemble import Ensemble, Outcome
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay, ReplayedRow

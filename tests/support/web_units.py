@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from timesyncd.drivers.timeprovider._web import WebReader
-from timesyncd.drivers.timeprovider._web_options import WebOptions
+from timesyncd.drivers.timeprovider._web_requests import WebOptions
 from timesyncd.errors import SourceError
 from timesyncd.sample import TimeError, TimeErrorSeries
 

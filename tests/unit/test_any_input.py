@@ -12,7 +12,7 @@ from wire import cloud_event, grandmaster, history, hub_state, marks, node_state
 
 from timesyncd import config
 from timesyncd.driver import options_of
-from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._decoders import DECODERS, KINDS, Unknown
 from timesyncd.drivers.timeprovider._notifications import Notifications
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd import config, sections
+from timesyncd import config
+from timesyncd import config as sections
 from timesyncd.cli.check_config import describe
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError

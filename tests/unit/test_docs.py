@@ -12,11 +12,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from timesyncd.__main__ import COMMANDS, main
-from timesyncd.config import Config, load
+from timesyncd.config import Config, Secret, SnmpUser, load
 from timesyncd.driver import installed, load_driver, options_of
 from timesyncd.drivers.timeprovider._profiles import load as load_profile
 from timesyncd.drivers.timeprovider._table import replaced
-from timesyncd.sections import Secret, SnmpUser
 from timesyncd.simulation.bed.authority import Authority
 
 ROOT = Path(__file__).parents[2]

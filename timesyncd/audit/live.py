@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from timesyncd.client.api import ask
 from timesyncd.errors import Malformed, Refused
-from timesyncd.jobs.recorded import Recording
-from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.jobs.recording import Recording, RecordingMessage
 
 _WITHIN_S = 30.0
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from timesyncd.audit.measured import Measured
 from timesyncd.jobs.arrivals import Arrival, Comparison
 from timesyncd.jobs.exposed import Interval
-from timesyncd.jobs.recorded import Recording, places, same_step
+from timesyncd.jobs.recording import Recording, places, same_step
 
 Cause = Literal["wait", "transfer", "undivided", "request"]
 

@@ -10,7 +10,7 @@ from typing import Literal
 from timesyncd.audit.measured import Measured
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Sync, independent, independent_part, is_persistent
 from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier
-from timesyncd.jobs.recorded import places, same_step
+from timesyncd.jobs.recording import places, same_step
 
 StageName = Literal["compute", "synchronize", "update"]
 

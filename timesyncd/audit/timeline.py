@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync
-from timesyncd.jobs.recorded import Recording, places
+from timesyncd.jobs.recording import Recording, places
 
 
 @dataclass(frozen=True, slots=True)

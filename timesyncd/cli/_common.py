@@ -1,15 +1,26 @@
-"""What several commands share: where the configuration is."""
+"""
+What several commands share: where the configuration is.
+
+Where the store is that a command reads.
+
+What the two audit commands share.
+"""
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from timesyncd.errors import ConfigError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from timesyncd.config import Config
+    from timesyncd.store.engine import Place
 
 DEFAULT_CONFIG = "/etc/timesyncd/timesyncd.toml"
 
@@ -58,3 +69,26 @@ def page_url(args: Namespace) -> str:
         )
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"{'https' if web.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{web.port}/"
+
+
+def store_place(args: Namespace, without: str) -> Place:
+    """As `--store` names it, else the configuration; `without` says what is not possible where there is none. Raises ConfigError."""
+    from timesyncd.store.engine import Place
+
+    if args.store is not None:
+        return Place.named(args.store)
+    settings = load_config(args).store
+    if settings is None:
+        raise ConfigError(f"{args.config}: no [store], {without}; --store names a file")
+    return Place.of(settings)
+
+
+_EXTRA = ("jinja2", "matplotlib", "pydantic")
+
+
+def lacks_extra(command: str) -> bool:
+    """Says which extra is missing, where one is; nothing is imported, so that a script need not wait for it."""
+    if all(find_spec(name) is not None for name in _EXTRA):
+        return False
+    print(f"timesyncd {command} needs the audit extra: pip install 'timesyncd[audit]'", file=sys.stderr)
+    return True

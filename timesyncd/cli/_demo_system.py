@@ -23,16 +23,16 @@ from rich.live import Live
 
 from timesyncd.cli.render import Answers, Seen, bound_now_ns, demo_screen, fetch, why_not
 from timesyncd.errors import TimesyncdError, Unreachable
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
+from timesyncd.simulation.bed.host import leftovers, new_marker
 from timesyncd.simulation.bed.job import rank_process
-from timesyncd.simulation.bed.leftovers import leftovers, new_marker
 from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
 from timesyncd.simulation.grandmaster import SCENARIOS, Device, SnmpAgent
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 FIRST_SAMPLE_WITHIN_S = 90.0
 
@@ -157,7 +157,7 @@ async def _start(stack: AsyncExitStack, marker: str) -> Scene:
 
 def _install_what_is_missing() -> None:
     """Only root may."""
-    missing = tools.missing_packages()
+    missing = host.missing_packages()
     if not missing or os.geteuid() != 0:
         return
     _say(f"installing Debian packages: {' '.join(missing)}")

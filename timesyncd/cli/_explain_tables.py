@@ -12,6 +12,7 @@ from timesyncd.bound import STAT_PROBABILITY
 from timesyncd.cli.budget import (
     REFERENCES,
     Line,
+    forecast_text,
     growth_lines,
     node_forecast,
     now_lines,
@@ -19,7 +20,6 @@ from timesyncd.cli.budget import (
     reference_lines,
     term_lines,
 )
-from timesyncd.cli.forecast import forecast_text
 from timesyncd.cli.render import headline, plain, source_text, to_whom
 from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.units import duration_text

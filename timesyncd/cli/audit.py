@@ -7,13 +7,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._audit import lacks_extra
-from timesyncd.cli._common import add_config_argument, page_url
+from timesyncd.cli._common import add_config_argument, lacks_extra, page_url
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import Refused, TraceError
 
 if TYPE_CHECKING:
-    from timesyncd.jobs.recorded import Recording
+    from timesyncd.jobs.recording import Recording
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -37,7 +36,7 @@ def run(args: Namespace) -> int:
     """0; 2 without the audit extra, and for a job or a recording that is not there; TimesyncdError for what fails else."""
     if lacks_extra("audit"):
         return 2
-    from timesyncd.audit.output import put, summary, write
+    from timesyncd.audit.html import put, summary, write
     from timesyncd.jobs.recording import RecordingMessage
 
     try:

@@ -11,8 +11,7 @@ from timesyncd.cli._common import add_config_argument, load_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from timesyncd.config import Config, Grandmaster, Source
-    from timesyncd.sections import Mqtt, Store, Web
+    from timesyncd.config import Config, Grandmaster, Mqtt, Source, Store, Web
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -62,7 +61,7 @@ def careless(config: Config) -> list[str]:
 
 def exposed(config: Config) -> list[tuple[str, Path]]:
     """Files that hold a secret or a private key and that everybody on this machine can read, each by its key."""
-    from timesyncd.sections import secrets_of
+    from timesyncd.config import secrets_of
 
     files = [(key, secret.file) for key, secret in secrets_of(config)]
     files += [("mqtt.key", config.mqtt.key)] if config.mqtt else []
@@ -165,8 +164,8 @@ def _value_said(value: object) -> str:
 
 def unusable(config: Config) -> list[str]:
     """What the file names and cannot be used, a line each: found now and not at the first connection."""
+    from timesyncd.config import secrets_of
     from timesyncd.errors import ConfigError
-    from timesyncd.sections import secrets_of
 
     found = []
     for place, secret in secrets_of(config):

@@ -15,7 +15,7 @@ from timesyncd.errors import ConfigError
 from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
-    from timesyncd.store.place import Place
+    from timesyncd.store.engine import Place
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """0, 2 for a source that the store does not know; StoreError when the store cannot be read or the file not be written."""
-    from timesyncd.cli._place import store_place
+    from timesyncd.cli._common import store_place
     from timesyncd.store.export import export
 
     _check(args)

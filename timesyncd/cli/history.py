@@ -10,13 +10,12 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument
+from timesyncd.cli._common import add_config_argument, store_place
 from timesyncd.cli._history_table import Record, table_of
-from timesyncd.cli._place import store_place
 from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
-    from timesyncd.store.place import Place
+    from timesyncd.store.engine import Place
 
 TABLE_LIMIT = 100
 

@@ -18,7 +18,7 @@ from timesyncd.errors import TraceError
 if TYPE_CHECKING:
     from timesyncd.traces.anchors import Anchored
     from timesyncd.traces.merge import Merge
-    from timesyncd.traces.outline import Outline
+    from timesyncd.traces.reader import Outline
 
 _CHUNK = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
     """0: all are aligned; 1: some are not, which is said file by file; 2: a file cannot be read or written, and nothing is."""
     from timesyncd.traces.alignment import align
     from timesyncd.traces.merge import Member, Merge
-    from timesyncd.traces.outline import outline
+    from timesyncd.traces.reader import outline
 
     try:
         _check_names(args.traces, args.output)

@@ -14,7 +14,7 @@ from timesyncd.cli._policy_jobs import Planned, RunningJob, find
 from timesyncd.client.places import runtime_dir
 from timesyncd.errors import ConfigError, Refused, Unreachable
 from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request
-from timesyncd.training.policy.text import parse
+from timesyncd.training.policy.text import parse_policy
 
 #: A request's way is the daemon, the broker and the hub's next round. One that is lost is sent again.
 GIVE_UP_AFTER_S = 10.0
@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
 def _checked(text: str) -> str:
     """As it is written. Raises ConfigError."""
     try:
-        return str(parse(text))
+        return str(parse_policy(text))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

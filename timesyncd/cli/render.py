@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timesyncd.bound import UNIT_HOLDS_NS, Reason
-from timesyncd.cli.budget import node_forecast
-from timesyncd.cli.forecast import forecast_text
+from timesyncd.cli.budget import forecast_text, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.client.api import ask
 from timesyncd.errors import Malformed, Unreachable

@@ -13,8 +13,7 @@ from rich.text import Text
 from timesyncd.cli.render import headed, plain
 from timesyncd.drivers.timeprovider._decoders import Unknown, Value
 from timesyncd.drivers.timeprovider._profiles import Profile, shown
-from timesyncd.probe.objects import Cell, Said
-from timesyncd.probe.probe import DEVICE_NAMES, DEVICES, ROOTS, Probe, ProfileSaid, SnmpSaid
+from timesyncd.probe.probe import DEVICE_NAMES, DEVICES, ROOTS, Cell, Probe, ProfileSaid, Said, SnmpSaid
 from timesyncd.probe.suggestion import suggestion
 from timesyncd.probe.web import WebSaid
 from timesyncd.sample import Position, TimeError

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from timesyncd.cli._common import add_config_argument, load_config
 from timesyncd.errors import ConfigError, TraceError
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.replay import Replay, StoredReplay
-from timesyncd.model.trace import REPLAYED_HEADER, read_trace, replayed_line, seconds_text
+from timesyncd.model.replay import REPLAYED_HEADER, Replay, StoredReplay, read_trace, replayed_line, seconds_text
 from timesyncd.sample import ClockSample
 from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
-    from timesyncd.store.place import Place
+    from timesyncd.store.engine import Place
 
 _STDIN = 0
 
@@ -122,7 +121,7 @@ def _lines(stream: BufferedReader, name: str, output: _Output, tell: Tell) -> It
 
 
 def _replay_stored(args: Namespace) -> int:
-    from timesyncd.store.readings import clock_readings
+    from timesyncd.store.history import clock_readings
 
     place, settings = _store(args)
     readings = clock_readings(place, args.source, args.since)
@@ -145,7 +144,7 @@ def _replay_stored(args: Namespace) -> int:
 
 def _store(args: Namespace) -> tuple[Place, EnsembleSettings]:
     """Where it is, and what is assumed of the source; the defaults where no configuration is asked. Raises ConfigError."""
-    from timesyncd.cli._place import store_place
+    from timesyncd.cli._common import store_place
 
     place = store_place(args, "so nothing to replay")
     if args.store is not None:

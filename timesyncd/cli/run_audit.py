@@ -9,7 +9,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from timesyncd.cli._audit import lacks_extra
+from timesyncd.cli._common import lacks_extra
 from timesyncd.errors import TimesyncdError
 
 
@@ -51,7 +51,7 @@ def run(args: Namespace) -> int:
 
 def _report(marks: Path, out: Path) -> None:
     """The words go to stderr, behind the script's own."""
-    from timesyncd.audit.output import summary, write
+    from timesyncd.audit.html import summary, write
     from timesyncd.jobs.recording_files import load
 
     try:

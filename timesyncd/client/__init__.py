@@ -2,8 +2,7 @@
 
 from timesyncd.bound import ClockStatus, Interval, Reference
 from timesyncd.client.anchors import Anchors, record_anchors
-from timesyncd.client.barrier import Verdict
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import Barrier, Verdict
 from timesyncd.client.carried import CarriedBarrier
 from timesyncd.client.clock import Clock
 from timesyncd.client.job import Job
@@ -12,8 +11,7 @@ from timesyncd.client.past import Translation
 from timesyncd.client.pauses import Pauses, held_garbage
 from timesyncd.client.preflight_check import Preflight, PreflightNode, preflight
 from timesyncd.client.scales import GmNs, Moment, TaiNs, UtcNs
-from timesyncd.client.scheduling import Fifo
-from timesyncd.client.slack import Slack, Work
+from timesyncd.client.slack import Fifo, Slack, Work
 from timesyncd.client.waiting import Change, Waited
 from timesyncd.errors import AlignmentError
 from timesyncd.ipc.job_datagram import Kind, Method, Phase, Plan, Signals, split_step, step_key, step_text

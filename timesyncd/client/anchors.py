@@ -15,10 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference
+from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, interval_now, part_of
 from timesyncd.client.job import Job
 from timesyncd.clocks import boot_id, time_namespace
-from timesyncd.interval import interval_now, part_of
 
 FORMAT = "timesyncd anchors"
 VERSION = 1

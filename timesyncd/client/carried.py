@@ -6,11 +6,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from timesyncd.client.barrier import GRANULARITY_NS, NO_SIGNALS, PLAIN, Offer, heard, offered, own_clock
-from timesyncd.client.barrier_part import Barrier, Met
+from timesyncd.client.barrier import GRANULARITY_NS, NO_SIGNALS, PLAIN, Barrier, Met, Offer, heard, offered, own_clock
 from timesyncd.client.job import Job
-from timesyncd.client.scheduling import Fifo
-from timesyncd.client.slack import Slack, adapted_ns
+from timesyncd.client.slack import Fifo, Slack, adapted_ns
 from timesyncd.clocks import boot_id, time_namespace
 
 #: Where the slack starts, and what it is kept within, while there is no hub that plans.

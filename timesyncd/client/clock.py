@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import overload
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, interval_now
 from timesyncd.client import past, waiting
 from timesyncd.client.past import Pair, Timer, Translation
 from timesyncd.client.places import runtime_dir as find_runtime_dir
 from timesyncd.client.scales import GmNs, Instant, Moment, TaiNs, UtcNs
 from timesyncd.client.waiting import Aim, Change, Wait, Waited
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, boot_id, time_namespace
-from timesyncd.interval import interval_now
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.seqlock import GENERATION, SegmentReader
 

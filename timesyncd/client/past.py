@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, ClockStatus, ErrorBound, Interval, Reference, status_at
+from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, ClockStatus, ErrorBound, Interval, Reference, part_of, status_at
 from timesyncd.clocks import STEP_TOLERANCE_NS
-from timesyncd.interval import part_of
 
 #: The clocks whose readings are translated; perf_counter is monotonic on Linux.
 Timer = Literal["boottime", "monotonic", "perf_counter", "realtime"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from timesyncd.client import barrier as client_barrier
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import Barrier
 from timesyncd.client.job import Job
 from timesyncd.clocks import NS_PER_S
 

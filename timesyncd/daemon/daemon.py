@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
 from timesyncd.config import Config, Grandmaster, Source
+from timesyncd.config import Store as StoreSettings
 from timesyncd.daemon.hub_service import FleetDesk
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import Moment, NodeView
@@ -33,14 +34,13 @@ from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.grandmaster import StoredLock, UnitMemory
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import Confirmer, HistorySender
-from timesyncd.mqtt.inbox_part import Received
+from timesyncd.mqtt.inbox import Received
 from timesyncd.mqtt.tls import tls_context
 from timesyncd.mqtt.topics import FOR_HUB, FOR_NODE, HISTORY
 from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, KernelSample, Reading, TimeErrorSeries
-from timesyncd.sections import Store as StoreSettings
 from timesyncd.store import history
 from timesyncd.store.archive import Progress
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.daemon.node_state import Moment
 from timesyncd.findings.catalogue import Judged
 from timesyncd.findings.fleet import FleetFindings, Key
@@ -19,8 +20,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, NodeState, status_name
-from timesyncd.model.verdict import Void
-from timesyncd.sections import Hub as HubSettings
+from timesyncd.model.grandmaster import Void
 
 log = logging.getLogger(__name__)
 

@@ -1,17 +1,21 @@
-"""What one daemon knows at a moment, as messages: its node, and the grandmasters that it polls."""
+"""
+What one daemon knows at a moment, as messages: its node, and the grandmasters that it polls.
+
+The alarms that stand on a unit by what it sent itself, where it serves no table of them. Pure.
+
+The clock identities that one grandmaster may announce. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference
 from timesyncd.client.clock import interval_now
 from timesyncd.clocks import Clocks
 from timesyncd.config import Config
-from timesyncd.daemon.heard_alarms import HeardAlarms
 from timesyncd.daemon.source_states import ClockReading, measured
-from timesyncd.daemon.told_identities import ToldIdentities
 from timesyncd.driver import PollReport
 from timesyncd.feed import Observation
 from timesyncd.findings.catalogue import Finding, Judged
@@ -21,7 +25,61 @@ from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterSta
 from timesyncd.model.grandmaster import UnitVerdict
 from timesyncd.model.grandmaster_events import UnitEventKind
 from timesyncd.model.selection import Agreement
-from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, NoSample, TimeErrorSeries
+from timesyncd.sample import Alarm, AlarmEvent, ClockSample, GrandmasterSample, NoSample, TimeErrorSeries
+
+#: No unit has so many; the ids come off the wire.
+MOST = 200
+
+
+class HeardAlarms:
+    """What was raised and not cleared since. What was sent while nobody listened, or was lost on the way, is not in it."""
+
+    def __init__(self) -> None:
+        self._standing: dict[tuple[int | None, int], tuple[Alarm, int]] = {}
+        self._heard = False
+
+    def note(self, event: AlarmEvent) -> None:
+        key = (event.id, event.index)
+        self._heard = self._heard or event.action in ("raise", "clear")
+        if event.action == "clear":
+            self._standing.pop(key, None)
+        elif event.action == "raise" and event.id is not None and (len(self._standing) < MOST or key in self._standing):
+            alarm = Alarm(event.id, event.index, event.severity, event.text, event.at)
+            self._standing[key] = alarm, event.boottime_ns
+
+    def forget(self, until_ns: int) -> None:
+        """
+        The unit restarted after `until_ns` (CLOCK_BOOTTIME): what still stands it says again, and often before a poll tells of
+        the restart.
+        """
+        self._standing = {key: heard for key, heard in self._standing.items() if heard[1] > until_ns}
+
+    @property
+    def standing(self) -> tuple[Alarm, ...] | None:
+        """None: it never said anything of an alarm."""
+        return tuple(alarm for alarm, _ in self._standing.values()) if self._heard else None
+
+
+class ToldIdentities:
+    """
+    Those of a unit: as configured, and as it told them last. One that is not told any more, since only a part of the unit
+    answers, is its own still: what is known of the unit must go on to count for those who follow it.
+    """
+
+    def __init__(self, configured: Sequence[str]) -> None:
+        self._configured = configured
+        self._own: str | None = None
+        self._ports: list[str] = []
+
+    def note(self, sample: GrandmasterSample) -> None:
+        self._own = sample.clock_identity or self._own
+        if sample.ports is not None:
+            self._ports = [port.clock_identity for port in sample.ports if port.clock_identity is not None]
+
+    @property
+    def all(self) -> list[str]:
+        return list(dict.fromkeys([*self._configured, *([self._own] if self._own else []), *self._ports]))
+
 
 NO_SOURCE = "no clock of this node is watched: no [[source]] is configured"
 

@@ -35,7 +35,7 @@ from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistorySender
 from timesyncd.sample import AlarmEvent
 from timesyncd.store.writer import Store
-from timesyncd.web.events import Event, Kind
+from timesyncd.web.view import Event, Kind
 
 if TYPE_CHECKING:  # SNMP is not loaded where nothing speaks it
     from timesyncd.daemon.trap_receiver import AlarmDesk

@@ -9,7 +9,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.daemon.node_state import Moment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, status_name
-from timesyncd.model.verdict import GrandmasterVerdict, Received
+from timesyncd.model.grandmaster import GrandmasterVerdict, Received
 
 JOB_FORGOTTEN_NS = 60 * NS_PER_S
 

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from timesyncd.clocks import Clocks
-from timesyncd.config import Config
+from timesyncd.config import Config, Syslog
 from timesyncd.driver import Reporter
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.sample import AlarmEvent
-from timesyncd.sections import Syslog
 from timesyncd.snmp import Community, Listener, Trap
-from timesyncd.snmp.credentials import revealed, user_of
 from timesyncd.snmp.rate_limit import StormLimit
+from timesyncd.snmp.security import revealed, user_of
 
 STRANGER = "its sender is no unit of this configuration"
 AMBIGUOUS = "several units have its sender's address"

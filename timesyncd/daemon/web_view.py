@@ -18,8 +18,7 @@ from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
 from timesyncd.metrics.exposition import Counters, Metrics, Snapshot
 from timesyncd.metrics.fleet import FleetSnapshot, Lag
-from timesyncd.web.events import Event
-from timesyncd.web.view import EVERY, Wanted
+from timesyncd.web.view import EVERY, Event, Wanted
 
 
 class WebView:

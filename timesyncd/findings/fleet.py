@@ -9,9 +9,9 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.findings import fleet_delays, fleet_outliers
 from timesyncd.findings.catalogue import Judged
 from timesyncd.findings.fleet_nodes import NodeRecord
-from timesyncd.findings.fleet_odd import DOMAIN, GRANDMASTER, OtherGrandmasters, other_domains
 from timesyncd.findings.fleet_offsets import ID as ALONE
 from timesyncd.findings.fleet_offsets import LoneOffsets
+from timesyncd.findings.fleet_outliers import DOMAIN, GRANDMASTER, OtherGrandmasters, other_domains
 from timesyncd.findings.text import identities, names_text, utc_text
 from timesyncd.fleet.node_clock import SILENT_AFTER_NS, silent_after_ns
 from timesyncd.messages.node import GrandmasterState, NodeState

@@ -1,16 +1,160 @@
-"""What the fleet's findings keep of each node: the newest state in short, since ten thousand whole ones are dear. Pure."""
+"""
+What the fleet's findings keep of each node: the newest state in short, since ten thousand whole ones are dear. Pure.
+
+One node's path delay against its own past. Pure.
+
+One node's offset against that of its siblings: how far it usually is, and since when it is further. Pure.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
+from statistics import median
 from sys import intern
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.fleet_delay_history import DelayHistory
-from timesyncd.findings.fleet_offset_history import OffsetHistory
 from timesyncd.fleet.node_clock import silent_after_ns
 from timesyncd.messages.node import NodeState, SourceState
+
+#: Readings are taken as they come at first, then one a minute: the median is that of an hour.
+MIN_DELAY_READINGS = 24
+MAX_READINGS = 60
+_FIRST_EVERY_NS = 4 * NS_PER_S
+_EVERY_NS = 60 * NS_PER_S
+
+#: A path moved when the delay is so many standard deviations from its median, and so much, and such a share of it. Of a group
+#: nearly all must, so that for a single node the limit may be low.
+SIGMAS = 5
+LEAST_NS = 100
+LEAST_SHARE = 20
+
+#: What has stood for so long is how it is now.
+NORMAL_AFTER_NS = 3_600 * NS_PER_S
+
+#: The standard deviation of a normal distribution is so many times its median deviation from the median.
+SIGMA_PER_MAD = 1.4826
+
+
+class DelayHistory:
+    """
+    Of one path: whoever follows another parent begins anew. `way` is 1 while the delay is longer than before, -1 while it is
+    shorter, since `since_ns` and by `moved_ns`, and meanwhile the median stays what it was.
+    """
+
+    __slots__ = ("_limit_ns", "_next_ns", "_oldest", "_readings", "median_ns", "moved_ns", "since_ns", "way")
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.way = 0
+        self.since_ns = self.moved_ns = self.median_ns = 0
+        self._limit_ns = 0
+        self._next_ns = 0
+        self._oldest = 0
+        self._readings = array("q")
+
+    @property
+    def is_known(self) -> bool:
+        return len(self._readings) >= MIN_DELAY_READINGS
+
+    def note(self, delay_ns: int, now_ns: int) -> None:
+        self.moved_ns = delay_ns - self.median_ns
+        is_moved = self.is_known and abs(self.moved_ns) > self._limit_ns
+        way = (1 if self.moved_ns > 0 else -1) if is_moved else 0
+        if way != self.way:
+            self.way, self.since_ns = way, now_ns
+        elif way and now_ns - self.since_ns >= NORMAL_AFTER_NS:
+            self._begin()
+        if not self.way and now_ns >= self._next_ns:
+            self._keep(delay_ns, now_ns)
+
+    def _keep(self, delay_ns: int, now_ns: int) -> None:
+        readings = self._readings
+        if len(readings) < MAX_READINGS:
+            readings.append(delay_ns)
+        else:
+            readings[self._oldest] = delay_ns
+            self._oldest = (self._oldest + 1) % MAX_READINGS
+        if len(readings) < MIN_DELAY_READINGS:
+            self._next_ns = now_ns + _FIRST_EVERY_NS
+            return
+        self._next_ns = now_ns + _EVERY_NS
+        self.median_ns = int(median(readings))
+        spread_ns = SIGMAS * SIGMA_PER_MAD * median(abs(each - self.median_ns) for each in readings)
+        self._limit_ns = max(LEAST_NS, self.median_ns // LEAST_SHARE, int(spread_ns))
+
+
+#: So many readings tell how far a node usually is from its siblings.
+MIN_OFFSET_READINGS = 12
+
+#: Of a single reading one late packet may be the reason; of so many in a row over so long it is not.
+ALONE_READINGS = 4
+ALONE_FOR_NS = 12 * NS_PER_S
+
+#: What has stood for so long is how it is now.
+
+#: A node's usual distance is forgotten to a half in 177 readings: a quarter of an hour of one each 5 s.
+_FORGOTTEN_PER_READING = 256
+
+#: One wild reading blinds for a while, not for a day.
+_MOST_OF_LIMIT = 4
+
+
+class OffsetHistory:
+    """
+    `usual_ns` is the largest distance of late. Beyond twice that, and beyond what noise and bounds allow, a node is suspect:
+    `since_ns` tells from when on, `least_ns` by how much at least.
+    """
+
+    __slots__ = ("_peak_ns", "_readings", "least_ns", "since_ns", "suspect", "usual_ns")
+
+    def __init__(self) -> None:
+        self.usual_ns = 0
+        self.suspect = 0
+        self.since_ns = 0
+        self.least_ns = 0
+        self._peak_ns = 0
+        self._readings = 0
+
+    def note(self, distance_ns: int, allowed_ns: int, now_ns: int) -> None:
+        """The next reading: signed, from the siblings' median; `allowed_ns` is what noise and bounds explain."""
+        far_ns, limit_ns = abs(distance_ns), max(allowed_ns, 2 * self.usual_ns)
+        if self.is_alone(now_ns):
+            limit_ns //= 2
+        is_over = self._readings >= MIN_OFFSET_READINGS and far_ns > limit_ns
+        if is_over and not (self.suspect and now_ns - self.since_ns >= NORMAL_AFTER_NS):
+            self._suspect(distance_ns, now_ns)
+            return
+        self._readings += 1
+        outlier_ns = min(self._peak_ns, _MOST_OF_LIMIT * limit_ns)
+        kept_ns = self.usual_ns - self.usual_ns // _FORGOTTEN_PER_READING
+        self.usual_ns = max(far_ns, kept_ns, outlier_ns)
+        self.clear()
+
+    def clear(self) -> None:
+        """It is suspect no longer."""
+        self.suspect = self._peak_ns = 0
+
+    @property
+    def is_beyond_chance(self) -> bool:
+        """More than one late packet."""
+        return self.suspect > 1
+
+    def is_alone(self, now_ns: int) -> bool:
+        return self.suspect >= ALONE_READINGS and now_ns - self.since_ns >= ALONE_FOR_NS
+
+    def _suspect(self, distance_ns: int, now_ns: int) -> None:
+        if self.suspect and (distance_ns > 0) != (self.least_ns > 0):
+            self.suspect = 0  # once ahead and once behind is noise
+        if self.suspect == 0:
+            self.since_ns, self.least_ns = now_ns, distance_ns
+        self.suspect += 1
+        self.least_ns = min(self.least_ns, distance_ns, key=abs)
+        self._peak_ns = max(self._peak_ns, abs(distance_ns))
+
 
 #: A reading is a new one when it is so much younger: two states date the same one by some microseconds differently.
 _NEWER_NS = 1_000_000

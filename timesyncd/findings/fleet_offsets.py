@@ -9,8 +9,7 @@ from statistics import median
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.catalogue import Judged
-from timesyncd.findings.fleet_delay_history import SIGMA_PER_MAD
-from timesyncd.findings.fleet_nodes import NodeRecord
+from timesyncd.findings.fleet_nodes import SIGMA_PER_MAD, NodeRecord
 from timesyncd.units import duration_text
 
 ID = "node-offset-alone"

@@ -10,7 +10,7 @@ from sys import intern
 from timesyncd.bound import ClockStatus, Reason, status_at
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import BoundMessage, NodeState
-from timesyncd.model.verdict import Void
+from timesyncd.model.grandmaster import Void
 from timesyncd.units import span_text
 
 USABLE = (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)

@@ -13,7 +13,7 @@ from timesyncd.fleet.alignment import Alignment, alignment, judged, unknown
 from timesyncd.fleet.node_clock import NodeClock, Now, Standing, bounded_ns, standings
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import NodeState, Status, status_name
-from timesyncd.model.verdict import Void
+from timesyncd.model.grandmaster import Void
 
 #: So many nodes are told of with their part in an alignment, and so many in a summary.
 MOST_TOLD = 100

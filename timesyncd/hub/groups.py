@@ -11,8 +11,8 @@ from timesyncd.fleet.node_clock import Now
 from timesyncd.fleet.registry import Fleet
 from timesyncd.ipc.job_datagram import MAX_RANKS
 from timesyncd.jobs.arrivals import percentile
-from timesyncd.jobs.job_joins import Pair
 from timesyncd.jobs.joining import Job
+from timesyncd.jobs.ranks import Pair
 from timesyncd.messages.jobs import Plan
 from timesyncd.training.policy.groups import Levels, groups_by_delay, groups_by_label
 

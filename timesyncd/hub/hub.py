@@ -1,4 +1,8 @@
-"""The fleet's view that the daemon keeps: takes node states and marks, gives each job its signals and its plan."""
+"""
+The fleet's view that the daemon keeps: takes node states and marks, gives each job its signals and its plan.
+
+Which policy the ranks of each job are to follow: what a user asked for last, else what the configuration says. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from timesyncd.config import Hub as HubSettings
 from timesyncd.findings.catalogue import Judged
 from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown
 from timesyncd.fleet.node_clock import Now
@@ -13,20 +18,45 @@ from timesyncd.fleet.registry import Fleet
 from timesyncd.hub.barrier_plan import Planned, View, amended, decide, taken_over
 from timesyncd.hub.groups import JobGroups
 from timesyncd.hub.phase_jobs import JobPhases
-from timesyncd.hub.policies import Policies
 from timesyncd.ipc.job_datagram import Kind, step_text
 from timesyncd.jobs.arrivals import Sync
 from timesyncd.jobs.causality import Suspicion
-from timesyncd.jobs.job_page import window_page
-from timesyncd.jobs.job_replicas import Apart
-from timesyncd.jobs.joining import MAX_JOBS, Job, Jobs
+from timesyncd.jobs.joining import MAX_JOBS, Apart, Job, Jobs
 from timesyncd.jobs.recording import RecordingMessage
-from timesyncd.jobs.state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns
+from timesyncd.jobs.state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns, window_page
 from timesyncd.messages.fleet import AlignmentState, HubState
 from timesyncd.messages.jobs import JobState, MarkBatch, Plan, PolicyRequest
 from timesyncd.messages.node import NodeState
-from timesyncd.sections import Hub as HubSettings
 from timesyncd.units import duration_text
+
+
+class Policies:
+    """
+    What is in force stands in the job's plan, so whoever takes the plan over has it. `configured` is by the jobs' names, and counts for a
+    job of which nothing was ever said: a job that runs keeps what it has, whatever a hub's configuration says later.
+    """
+
+    def __init__(self, configured: Mapping[str, str]) -> None:
+        self._configured = configured
+        self._asked: dict[str, str] = {}
+
+    def ask(self, job_id: str, policy: str) -> None:
+        """For the next round alone: who asked does so again until it is in the plan."""
+        self._asked[job_id] = policy
+
+    def end_round(self) -> None:
+        """What was not taken up is forgotten: a hub that does not plan must not find it when it does."""
+        self._asked.clear()
+
+    def fields(self, job: Job, last: Plan) -> dict[str, object]:
+        """Of the plan after `last`."""
+        wanted = self._asked.get(job.id)
+        if wanted is None and last.policy_version == 0:
+            wanted = self._configured.get(job.name)
+        if wanted is None or wanted == last.policy:
+            return {"policy": last.policy, "policy_version": last.policy_version}
+        return {"policy": wanted, "policy_version": last.policy_version + 1}
+
 
 CLOCK_CAUSALITY = "clock-causality"
 REPLICAS_APART = "replicas-apart"

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.hub.phase_circle import Load, Place, places
-from timesyncd.hub.phase_fit import FEWEST_STEPS, Fit, StepTimes, drift_ns, fit, sending_share
+from timesyncd.hub.phase_fit import FEWEST_STEPS, Fit, Load, Place, StepTimes, drift_ns, fit, places, sending_share
 from timesyncd.ipc.job_datagram import Phase
 
 #: Jobs on a link that are looked at together at most.

@@ -1,4 +1,8 @@
-"""Joins the marks of a job's ranks by (uid, job, attempt, step, sync). Pure: time is an argument."""
+"""
+Joins the marks of a job's ranks by (uid, job, attempt, step, sync). Pure: time is an argument.
+
+Whether the replicas of a job's ranks are one: hashes that the ranks tell after a synchronization that makes them so. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,57 @@ from itertools import islice
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import COLLECTIVE, Kind, job_id
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, spokesman
-from timesyncd.jobs.job_joins import Flows, OpenMessage, OpenSync, one_way
-from timesyncd.jobs.job_replicas import Replicas
 from timesyncd.jobs.ranks import (
     SLEW_LIMIT_PPB,
+    Flows,
     Marked,
+    OpenMessage,
+    OpenSync,
     Rank,
     is_plausible,
     joined_realtime_ns,
+    one_way,
     process_of,
     share_grandmaster,
 )
 from timesyncd.jobs.window import JobWindow
 from timesyncd.messages.jobs import Mark, MarkBatch
+
+#: Steps that are kept, the newest ones, and ranks of each.
+MAX_STEPS, MAX_RANKS = 4, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """In the step with this key these ranks had another replica than most."""
+
+    step: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Replicas:
+    _said: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def put(self, rank: int, step: int, replica: int) -> None:
+        """What a rank said first of a step counts; an older step than all that are kept does not."""
+        said = self._said.setdefault(step, {})
+        if len(said) < MAX_RANKS:
+            said.setdefault(rank, replica)
+        if len(self._said) > MAX_STEPS:
+            del self._said[min(self._said)]
+
+    def apart(self) -> Apart | None:
+        """By the newest step of which two ranks told; None: they are one, or nothing is known."""
+        step = max((step for step, said in self._said.items() if len(said) > 1), default=None)
+        if step is None:
+            return None
+        said = self._said[step]
+        counts, first = Counter(said.values()), said[min(said)]
+        usual = min(counts, key=lambda replica: (-counts[replica], replica != first))
+        others = tuple(sorted(rank for rank, replica in said.items() if replica != usual))
+        return Apart(step, others) if others else None
+
 
 __all__ = ["SLEW_LIMIT_PPB", "Job", "Jobs"]
 

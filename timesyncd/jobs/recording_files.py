@@ -16,8 +16,7 @@ from timesyncd.errors import Malformed, TraceError
 from timesyncd.ipc.job_datagram import COLLECTIVE, Datagram, Header, Kind, Mark, decode, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.joining import SLEW_LIMIT_PPB, STEP_CLOSED_AFTER_NS, Jobs
-from timesyncd.jobs.recorded import RankRecord, Recording, Request
-from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, Request
 from timesyncd.messages.jobs import MarkBatch
 
 _LENGTH = struct.Struct("<I")

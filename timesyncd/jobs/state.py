@@ -1,4 +1,8 @@
-"""What a job's marks say, in one round of the hub, and as the message that tells of it. Pure."""
+"""
+What a job's marks say, in one round of the hub, and as the message that tells of it. Pure.
+
+A job's window as a hub tells it: what was joined of each step, page by page. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, Method, step_text
-from timesyncd.jobs.arrivals import Sync, Window, compare, median, percentile, summarize
+from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, median, percentile, summarize
 from timesyncd.jobs.exposed import RankCost, StepCost, ratio
-from timesyncd.jobs.job_joins import Flows
 from timesyncd.jobs.joining import Job, newest_of
+from timesyncd.jobs.ranks import Flows
+from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, Request
 from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
 from timesyncd.jobs.window import MOST_MARKS_A_STEP, StepRecord
 from timesyncd.messages.jobs import DelayState, MethodName, RankState
@@ -292,3 +297,51 @@ def _why_not_compared(sync: Sync, job: Job) -> str:
         if arrival.error_ns is None:
             return f"the clock error of rank {number} ({node}) is unknown"
     return "the clock of a node was stepped"
+
+
+#: About so many marks are on a page, so that making it does not hold up the clocks; a step with more stands alone.
+MARKS_A_PAGE = 5_000
+
+
+def window_page(job: Job, from_step: int, most_steps: int) -> RecordingMessage:
+    """The closed steps from this key on, at most so many; a step that is still open, or full, is on no page."""
+    still_open = {step for step, _ in job.pending}
+    records: list[tuple[int, StepRecord]] = []
+    size, next_step = 0, None
+    for step, record in _closed(job, from_step, still_open):
+        if records and (len(records) >= most_steps or size + record.size > MARKS_A_PAGE):
+            next_step = step
+            break
+        records.append((step, record))
+        size += record.size
+    page = RecordingMessage.of(_recording(job, records))
+    return page.model_copy(update={"next_step": next_step})
+
+
+def _closed(job: Job, from_step: int, still_open: set[int]) -> Iterator[tuple[int, StepRecord]]:
+    for step, record in job.steps.records_from(from_step):
+        if step not in still_open and not record.is_full:
+            yield step, record
+
+
+def _recording(job: Job, records: list[tuple[int, StepRecord]]) -> Recording:
+    steps: dict[int, list[StepMark]] = {}
+    requests: dict[int, list[Request]] = {}
+    for step, record in records:
+        for rank, mark in record.marks.items():
+            steps.setdefault(rank, []).append(mark)
+        for rank, spans in record.requests.items():
+            requests.setdefault(rank, []).extend(Request(step, *span) for span in spans)
+    ranks = {
+        number: RankRecord(rank.newest.node, rank.lost, rank.own_overhead_ns, rank.metered_ns)
+        for number, rank in job.ranks.items()
+    }
+    return Recording(
+        job=job.name,
+        attempt=job.attempt,
+        world_size=job.world_size,
+        ranks=ranks,
+        syncs=[sync for _, record in records for sync in record.in_order()],
+        steps=steps,
+        requests=requests,
+    )

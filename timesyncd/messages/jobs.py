@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from timesyncd.config import checked_policy
 from timesyncd.ipc import job_datagram
 from timesyncd.messages.node import Int64, Message, Ordered, Status, status_name
-from timesyncd.sections import checked_policy
 
 MethodName = Literal["ONE_CLOCK", "CLOCKS", "ENDS"]
 

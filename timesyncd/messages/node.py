@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS, Bound, ClockStatus, ErrorBound, Reason
+from timesyncd.config import Name
 from timesyncd.sample import (
     Alarm,
     GrandmasterSample,
@@ -19,7 +20,6 @@ from timesyncd.sample import (
     Sensor,
     TimeError,
 )
-from timesyncd.sections import Name
 
 Status = Literal["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
 Severity = Literal["info", "warning", "critical"]

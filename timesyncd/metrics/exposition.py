@@ -28,7 +28,7 @@ from timesyncd.metrics import fleet as metrics_fleet
 from timesyncd.metrics import jobs as metrics_jobs
 from timesyncd.metrics.fleet import FleetSnapshot, Lag
 from timesyncd.metrics.grandmasters import grandmasters
-from timesyncd.metrics.metrics_parts import gauge, one_of, seconds
+from timesyncd.metrics.parts import gauge, one_of, seconds
 from timesyncd.sample import PortState
 
 

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState
 from timesyncd.messages.node import FindingMessage, Severity, Status
-from timesyncd.metrics.metrics_parts import gauge, grown, seconds
+from timesyncd.metrics.parts import gauge, grown, seconds
 
 #: Of the fleet's nodes so many have a series on the hub, the worst; each node exports its own.
 WORST_NODES = 10

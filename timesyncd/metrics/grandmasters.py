@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from timesyncd.bound import UNIT_HOLDS_NS, Bound
 from timesyncd.messages.node import GrandmasterState
-from timesyncd.metrics.metrics_parts import gauge, one_of, seconds
+from timesyncd.metrics.parts import gauge, one_of, seconds
 from timesyncd.sample import ACCURACY_NS, ClockState, PtpPort
 
 #: Of each kind of part (a port, a sensor, a channel) so many series a unit at most, whatever it says that it has.

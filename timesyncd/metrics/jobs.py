@@ -8,7 +8,7 @@ from typing import get_args
 from prometheus_client.core import Metric
 
 from timesyncd.messages.jobs import JobState, MethodName, Straggler
-from timesyncd.metrics.metrics_parts import gauge, grown, one_of, seconds
+from timesyncd.metrics.parts import gauge, grown, one_of, seconds
 
 #: Of a job's stragglers so many have a series.
 WORST_STRAGGLERS = 10

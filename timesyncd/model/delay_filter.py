@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.oscillator import Drift
-from timesyncd.model.statistics import Spread
-from timesyncd.model.window import SlidingMaximum, Usual
+from timesyncd.model.statistics import SlidingMaximum, Spread, Usual
 from timesyncd.sample import ClockSample
 
 #: A standstill of the path delay that is so many times the usual one is no chance.

@@ -15,15 +15,16 @@ from timesyncd.model.error_bound import (
     held_over,
     plausible,
     utc_alone,
+    utc_bound,
     with_agreement,
     withdrawn,
+    worse,
 )
+from timesyncd.model.grandmaster import GrandmasterVerdict, Void
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.phc import PhcLink, PhcMemory
-from timesyncd.model.references import utc_bound, worse
 from timesyncd.model.selection import Agreement, Claim, agree
 from timesyncd.model.source import Held, ParentBound, SourceMemory
-from timesyncd.model.verdict import GrandmasterVerdict, Void
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
 #: As the kernel's source names them.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.oscillator import Oscillator
 from timesyncd.model.servo import Steering, steering_ppb
-from timesyncd.model.source_settings import SourceSettings
-from timesyncd.model.window import SlidingMaximum
+from timesyncd.model.source import SourceSettings
+from timesyncd.model.statistics import SlidingMaximum
 from timesyncd.sample import PhcSample
 
 #: Readings over which the largest change of frequency counts.

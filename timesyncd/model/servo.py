@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.window import UNUSUAL, Usual
+from timesyncd.model.statistics import UNUSUAL, Usual
 
 #: What a servo or an operator may do to the clock's rate when nobody looks: the kernel's limit.
 SLEW_LIMIT_PPB = 500_000

@@ -6,6 +6,8 @@ true offset x and the forward delay f >= 0, so x is at most that. From below, ha
 the reported delay d, so x was at least the forward difference of *some* Sync in the filter's memory - 2d. What x did since then is
 known from the frequency that the servo applied, less the oscillator's own: so what a servo does to a clock whose path has just
 changed is in the bound, though the offset that it chases is soon 0.
+
+What is assumed of a clock source.
 """
 
 from __future__ import annotations
@@ -19,10 +21,25 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.delay_filter import Levels, Renewal, Seen
 from timesyncd.model.oscillator import Drift, Oscillator
 from timesyncd.model.servo import Steering, steering_ppb
-from timesyncd.model.source_settings import SourceSettings
-from timesyncd.model.statistics import statistical_terms
-from timesyncd.model.window import UNUSUAL, SlidingMaximum, Usual
+from timesyncd.model.statistics import UNUSUAL, SlidingMaximum, Usual, statistical_terms
 from timesyncd.sample import ClockSample, DelayExchange
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """What is assumed of a source, see `[source.bounds]`; every assumption is listed in docs/error-bound.md."""
+
+    local_drift_ppb: int = 50_000
+    drift_floor_ppb: int = 1_000
+    grandmaster_rate_ppb: int = 100
+    delay_filter_length: int = 10
+    boundary_clock_error_ns: int | None = None
+    asymmetry_uncertainty_ns: int = 0
+    path_minimum_ns: int = 0
+    step_tolerance_ns: int = STEP_TOLERANCE_NS
+    grandmaster_holdover_budget_ns: int = 1_500
+    utc_offset_s: int = 37
+
 
 #: What lies between the measurement and its reading is known; beyond so long, it counts as age.
 _LONGEST_READING_NS = 2 * NS_PER_S

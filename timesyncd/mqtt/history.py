@@ -16,10 +16,10 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.config import Mqtt
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Stored
 from timesyncd.messages.node import Message
-from timesyncd.sections import Mqtt
 from timesyncd.store.archive import Progress
 from timesyncd.store.outbox import Page
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from timesyncd.config import Mqtt
 from timesyncd.errors import ConfigError
-from timesyncd.sections import Mqtt
 
 
 class _ClosingSocket(ssl.SSLSocket):

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from timesyncd.config import Name
 from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HubState, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
@@ -21,7 +22,6 @@ from timesyncd.messages.node import (
     NodeState,
     Ordered,
 )
-from timesyncd.sections import Name
 
 #: A longer message is not ours. The largest of ours is the state of a job with some 5 000 ranks.
 MAX_MESSAGE_BYTES = 1_048_576

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import SecretStr, ValidationError
 
-from timesyncd.drivers.timeprovider._web_options import WebOptions
+from timesyncd.config import Secret
+from timesyncd.drivers.timeprovider._web_requests import WebOptions
 from timesyncd.errors import ConfigError
-from timesyncd.sections import Secret
 from timesyncd.snmp import Community, Credentials, User
 from timesyncd.snmp.values import SHORTEST_PASS_PHRASE
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from os.path import commonprefix
 
 from timesyncd.drivers.timeprovider._decoders import KINDS
-from timesyncd.drivers.timeprovider._fields import FIELDS, WORDS, takes
+from timesyncd.drivers.timeprovider._profiles import FIELDS, WORDS, takes
 from timesyncd.probe.mib import Mib, MibNotification, MibObject, Syntax
-from timesyncd.probe.toml import array, inline, key, quoted
+from timesyncd.probe.suggestion import array, inline, key, quoted
 from timesyncd.snmp import Oid, format_oid
 
 #: Names that end so leave no doubt: lower case, without anything between the words.

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, Profile, load_all
 from timesyncd.errors import ConfigError, Malformed, Refused, TimesyncdError
 from timesyncd.probe.access import Access, Progress
 from timesyncd.probe.mask import Kind, Masker
-from timesyncd.probe.objects import readable, rows_of, said
-from timesyncd.probe.toml import array, key, quoted
+from timesyncd.probe.probe import readable, rows_of, said
+from timesyncd.probe.suggestion import array, key, quoted
 from timesyncd.probe.web import WebBodies, bodies
 from timesyncd.sample import GrandmasterSample
 from timesyncd.snmp import Oid, Session, format_oid

@@ -1,17 +1,40 @@
-"""The `[[grandmaster]]` to paste: what a probe found out, and no secret, only where each is. Pure."""
+"""
+The `[[grandmaster]]` to paste: what a probe found out, and no secret, only where each is. Pure.
+
+Text and keys as TOML writes them.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from timesyncd.config import Secret
 from timesyncd.drivers.timeprovider._profiles import DEFAULT
 from timesyncd.probe.access import SnmpAccess
 from timesyncd.probe.probe import Probe
-from timesyncd.probe.toml import array, inline, quoted
 from timesyncd.sample import GrandmasterSample
-from timesyncd.sections import Secret
 from timesyncd.snmp import User
+
+
+def quoted(text: str) -> str:
+    """A basic string of one line. JSON writes it alike, but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
+
+
+def array(texts: Sequence[str]) -> str:
+    return f"[{', '.join(map(quoted, texts))}]"
+
+
+def inline(table: Mapping[str, str]) -> str:
+    """A table of texts, on one line."""
+    return f"{{ {', '.join(f'{key(name)} = {quoted(text)}' for name, text in table.items())} }}"
+
 
 #: A name is taken from the unit where it gives one that a configuration takes.
 FALLBACK_NAME = "gm-a"

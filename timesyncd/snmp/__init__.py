@@ -1,6 +1,6 @@
 """SNMP at the wire, for whoever asks an agent or listens to one."""
 
-from timesyncd.snmp.listener_part import Listener
+from timesyncd.snmp.listener import Listener
 from timesyncd.snmp.session import Rows, Session
 from timesyncd.snmp.values import (
     AuthProtocol,

@@ -1,4 +1,8 @@
-"""What SNMP messages carry (RFC 3416), encoded and decoded. Whatever breaks the rules is Malformed."""
+"""
+What SNMP messages carry (RFC 3416), encoded and decoded. Whatever breaks the rules is Malformed.
+
+SNMPv2c messages: a community and a PDU (RFC 1901 section 3).
+"""
 
 from __future__ import annotations
 
@@ -183,3 +187,20 @@ _VALUES: dict[int, Callable[[bytes], Raw | None]] = {
     NO_SUCH_INSTANCE: _nothing,
     END_OF_MIB_VIEW: _nothing,
 }
+
+
+VERSION_2C = 1
+_VERSION_ENCODED = ber.encode_integer(VERSION_2C)
+
+
+def message(community: bytes, pdu: bytes) -> bytes:
+    return ber.encode(ber.SEQUENCE, _VERSION_ENCODED + ber.encode(ber.OCTETS, community) + pdu)
+
+
+def parse(datagram: bytes) -> tuple[bytes, ber.Reader]:
+    """The community, and a reader that stands at the PDU. Raises Malformed."""
+    outer = ber.Reader(datagram)
+    inside = outer.enter(ber.SEQUENCE, "a message")
+    outer.close("the message")
+    inside.integer("the version", VERSION_2C, VERSION_2C)
+    return inside.octets("the community"), inside

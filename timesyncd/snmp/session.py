@@ -11,9 +11,8 @@ from typing import Self
 from timesyncd.clocks import SystemClocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import ber
-from timesyncd.snmp.endpoint import Address, Endpoint
 from timesyncd.snmp.messages import STATUS_NAMES, TOO_BIG, Kind, Pdu, Varbind
-from timesyncd.snmp.transport import Agent, CommunityAgent, Line, UserAgent
+from timesyncd.snmp.transport import Address, Agent, CommunityAgent, Endpoint, Line, UserAgent
 from timesyncd.snmp.values import Community, Credentials, Index, Oid, Raw, format_oid
 
 Rows = dict[Oid, dict[Index, Raw]]

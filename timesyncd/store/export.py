@@ -13,9 +13,8 @@ from typing import Any, Literal, Protocol
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Select, Table, func, select
 
 from timesyncd.errors import ConfigError, StoreError
-from timesyncd.store.engine import reading
+from timesyncd.store.engine import Place, reading
 from timesyncd.store.names import own_node
-from timesyncd.store.place import Place
 from timesyncd.store.rollups import HOUR_S, MINUTE_S
 from timesyncd.store.rows import stored_columns
 from timesyncd.store.tables import (

@@ -12,8 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.errors import StoreError
 from timesyncd.store import sqlite
-from timesyncd.store.engine import store_error, writer_engine
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, store_error, writer_engine
 
 
 def upgrade(place: Place) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, String, cast, delete, insert, select, update
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import CloudEvent, HistoryRow, Rollup
-from timesyncd.store.storable import storable
+from timesyncd.store.archive import storable
 from timesyncd.store.tables import outbox, outbox_counter
 
 _READ_AT_ONCE = 100

@@ -1,18 +1,24 @@
-"""Raw samples -> a row for each minute and each hour: what a chart of months, and a hub, live on."""
+"""
+Raw samples -> a row for each minute and each hour: what a chart of months, and a hub, live on.
+
+Old rows go in small steps between two batches, so that no batch waits long.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, tuple_
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Store as Settings
 from timesyncd.messages.fleet import Rollup, Summary
 from timesyncd.store.names import source_names
 from timesyncd.store.rows import Values
-from timesyncd.store.tables import clock_sample, kernel_sample, phc_sample, rollup, utc_sample
+from timesyncd.store.tables import TIMED, clock_sample, event, finding, kernel_sample, phc_sample, rollup, utc_sample
 
 #: What is rolled up of each kind of source, as far as a sample has it; the first is in every sample.
 QUANTITIES = {
@@ -148,3 +154,50 @@ def _rolled_up(connection: Connection, series: _Series, begins_ns: int) -> Rollu
             of.extend(value for value in column if value is not None)
     quantities = {name: summary(of) for name, of in zip(names, values, strict=True) if of}
     return Rollup(source=source, span_s=span_s, begins_realtime_ns=begins_ns, quantities=quantities)
+
+
+STEP_ROWS = 500
+_NS_PER_DAY = 86_400 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """For how long: raw samples; minutes; hours, and events with them."""
+
+    raw_ns: int
+    minutes_ns: int
+    hours_ns: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Keeps:
+        days = (settings.keep_days, settings.keep_minutes_days, settings.keep_hours_days)
+        return cls(*(int(each * _NS_PER_DAY) for each in days))
+
+
+def delete_step(connection: Connection, now_realtime_ns: int, keeps: Keeps) -> int:
+    """Delete at most STEP_ROWS rows that are older; returns how many. Fewer than STEP_ROWS: none is left."""
+    left = STEP_ROWS
+    for table, old in _old(connection, now_realtime_ns, keeps):
+        left -= _delete_oldest(connection, table, old, left)
+        if left == 0:
+            return STEP_ROWS
+    raw_before_ns = now_realtime_ns - keeps.raw_ns
+    connection.execute(delete(finding).where(finding.c.until_realtime_ns < raw_before_ns))
+    return STEP_ROWS - left
+
+
+def _old(connection: Connection, now_ns: int, keeps: Keeps) -> Iterator[tuple[Table, ColumnElement[bool]]]:
+    """Each a range of an index."""
+    for table in TIMED:
+        for source in source_names(connection, table):
+            yield table, (table.c.source == source) & (table.c.realtime_ns < now_ns - keeps.raw_ns)
+    for span_s, keep_ns in ((MINUTE_S, keeps.minutes_ns), (HOUR_S, keeps.hours_ns)):
+        yield rollup, (rollup.c.span_s == span_s) & (rollup.c.realtime_ns < now_ns - keep_ns)
+    yield event, event.c.realtime_ns < now_ns - keeps.hours_ns
+
+
+def _delete_oldest(connection: Connection, table: Table, old: ColumnElement[bool], limit: int) -> int:
+    key = list(table.primary_key)
+    oldest = select(*key).where(old).order_by(table.c.realtime_ns).limit(limit)
+    is_one = key[0].in_(oldest) if len(key) == 1 else tuple_(*key).in_(oldest)
+    return connection.execute(delete(table).where(is_one)).rowcount

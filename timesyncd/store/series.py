@@ -8,9 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Float, RowMapping, Select, Table, and_, cast, func, select
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.store.engine import reading
+from timesyncd.store.engine import Place, reading
 from timesyncd.store.names import distinct_keys, own_node
-from timesyncd.store.place import Place
 from timesyncd.store.rollups import HOUR_S, MINUTE_S, QUANTITIES, Span, summary
 from timesyncd.store.tables import incarnation, rollup
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
 
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
+from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch
@@ -26,20 +27,19 @@ from timesyncd.sample import (
     TimeErrorSeries,
     UtcSample,
 )
-from timesyncd.sections import Store as Settings
-from timesyncd.store import outbox, statements
+from timesyncd.store import outbox
+from timesyncd.store import session as store_session
 from timesyncd.store.archive import Progress
-from timesyncd.store.backlog import Backlog, Batch
-from timesyncd.store.engine import migrate, reading, store_error
-from timesyncd.store.inbox import Inbox
+from timesyncd.store.backlog import Backlog, Batch, Inbox
+from timesyncd.store.engine import Place, migrate, reading, store_error
 from timesyncd.store.outbox import Page
-from timesyncd.store.place import Place
-from timesyncd.store.retention import Keeps
+from timesyncd.store.rollups import Keeps
 from timesyncd.store.rows import (
     ClockEntry,
     Entry,
     EventEntry,
     SourceState,
+    WholeRows,
     alarm_event_entry,
     event_entry,
     finding_entry,
@@ -51,7 +51,6 @@ from timesyncd.store.rows import (
     utc_entry,
 )
 from timesyncd.store.session import WORK_S, Counts, OutboxLimits, Session
-from timesyncd.store.whole import WholeRows
 
 T = TypeVar("T")
 
@@ -288,7 +287,7 @@ class Store:
     def _answer(self) -> None:
         for node, answer in _drained(self._questions):
             try:
-                answer.set_result(statements.next_incarnation(self.place, node, self._clocks.realtime_ns()))
+                answer.set_result(store_session.next_incarnation(self.place, node, self._clocks.realtime_ns()))
             except SQLAlchemyError as error:
                 answer.set_exception(store_error(self.place, error))
                 raise

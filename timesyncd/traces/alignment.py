@@ -11,7 +11,7 @@ from itertools import pairwise
 from timesyncd.client.anchors import Anchor, Part
 from timesyncd.clocks import NS_PER_S
 from timesyncd.traces.anchors import Anchored, is_continuous, slept
-from timesyncd.traces.outline import Outline
+from timesyncd.traces.reader import Outline
 from timesyncd.units import duration_text
 
 #: How far a profiler's CLOCK_REALTIME is taken to be off where no annotated anchor measures it; docs/traces.md has the figures.

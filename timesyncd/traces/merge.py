@@ -8,7 +8,7 @@ from typing import Any
 from timesyncd.clocks import NS_PER_S
 from timesyncd.traces.alignment import TEXTS, Alignment, Axis
 from timesyncd.traces.anchors import Anchored
-from timesyncd.traces.outline import Id, Outline, id_of, is_of_all, span_of
+from timesyncd.traces.reader import Id, Outline, id_of, is_of_all, span_of
 from timesyncd.units import duration_text
 
 Event = dict[str, Any]

@@ -1,4 +1,8 @@
-"""What is known at this moment, as documents."""
+"""
+What is known at this moment, as documents.
+
+The whole fleet in one small document: what a picture of it needs.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,13 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from timesyncd.jobs.recording import RecordingMessage
-from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState
+from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState
-from timesyncd.web.guard import GRANT
-from timesyncd.web.refusals import refusal, unknown
-from timesyncd.web.responses import document, many, one, page
-from timesyncd.web.routes import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, Paged, Query, WindowQuery
-from timesyncd.web.routes_part import Many, One, Route, Text
+from timesyncd.web.auth import GRANT
+from timesyncd.web.query import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, Paged, Query, WindowQuery
+from timesyncd.web.responses import document, many, one, page, refusal, unknown
+from timesyncd.web.routes import Many, One, Route, Text
 from timesyncd.web.view import View, Wanted
 
 VIEW = web.AppKey("view", View)
@@ -151,3 +154,10 @@ ROUTES = (
     Route("/metrics", "What Prometheus scrapes.", "reader", metrics, Text("text/plain")),
     Route("/healthz", "ok, or what is wrong.", None, health, Text("text/plain"), fails=(503,)),
 )  # fmt: skip
+
+
+async def fleet_map(request: web.Request, _query: Query) -> web.Response:
+    return one(request, request.app[VIEW].map())
+
+
+ROUTE = Route("/api/v1/fleet/map", "Every node in few words, by place.", "reader", fleet_map, One(FleetMap))

@@ -1,4 +1,12 @@
-"""The daemon's HTTP side, read-only: documents, server-sent events, metrics, health, and the status page."""
+"""
+The daemon's HTTP side, read-only: documents, server-sent events, metrics, health, and the status page.
+
+Which Host headers are answered. Pure.
+
+A web site may give its own name the address 127.0.0.1, and then its scripts read, in a browser on this machine, whatever
+listens there (DNS rebinding). The browser tells by which name it came, so a page on loopback answers to its own names alone.
+Where the page listens on the network whoever asks must show who he is, by whatever name he asks.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +17,46 @@ import ssl
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from timesyncd import sections
+from timesyncd import config
+from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
-from timesyncd.store.place import Place
-from timesyncd.web import api, door, fleet_map, history_api, login, openapi, tls, viewers
-from timesyncd.web.auth import Access, notes
-from timesyncd.web.guard import ACCESS, ROLES, Guard, Handler
-from timesyncd.web.hosts import is_answered
-from timesyncd.web.refusals import refusal
+from timesyncd.store.engine import Place
+from timesyncd.web import api, history_api, login, openapi, stream, tls
+from timesyncd.web import api as web_api
+from timesyncd.web import tls as web_tls
+from timesyncd.web.auth import ACCESS, ROLES, Access, Guard, Handler, notes
+from timesyncd.web.responses import refusal
 from timesyncd.web.stream import Stream
 from timesyncd.web.view import View
 
+
+def is_answered(listening: str, host_header: str | None) -> bool:
+    """`listening` is the configured address. Without a header it is no browser."""
+    if host_header is None or not is_loopback(listening):
+        return True
+    try:
+        name = urlsplit(f"//{host_header}").hostname
+    except ValueError:
+        return False
+    return name is not None and (_is_address(name) or name in ("localhost", listening.lower()))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, fleet_map.ROUTE, *history_api.ROUTES, viewers.ROUTE, openapi.route())
+ROUTES = (*api.ROUTES, web_api.ROUTE, *history_api.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
     "app", "ask", "chart", "dom", "drawer", "fleet", "jobs", "list", "map", "model", "news", "node", "past", "units",
@@ -88,7 +119,7 @@ class Server:
         await self._runner.cleanup()
 
 
-async def serve(settings: sections.Web, view: View, store: Place | None = None) -> Server:
+async def serve(settings: config.Web, view: View, store: Place | None = None) -> Server:
     """
     Listen; port 0 takes a free one. `store` is the history's place, where one is kept. Raises ConfigError when the address
     cannot be had, or a certificate or a secret cannot be used.
@@ -102,12 +133,12 @@ async def serve(settings: sections.Web, view: View, store: Place | None = None) 
         access_log=None,
         shutdown_timeout=UNDER_WAY_S,
         max_line_size=LONGEST_LINE,
-        keepalive_timeout=door.IDLE_S,
+        keepalive_timeout=web_tls.IDLE_S,
     )
     await runner.setup()
     assert runner.server is not None
     try:
-        listener = await door.Door(runner.server).open(settings.host, settings.port, context)
+        listener = await web_tls.Door(runner.server).open(settings.host, settings.port, context)
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"web: cannot listen on {settings.host} port {settings.port}: {error.strerror}") from error
@@ -116,7 +147,7 @@ async def serve(settings: sections.Web, view: View, store: Place | None = None) 
     return Server(runner, listener, url, access, _following(context, settings))
 
 
-def _following(context: ssl.SSLContext | None, settings: sections.Web) -> asyncio.Task[None] | None:
+def _following(context: ssl.SSLContext | None, settings: config.Web) -> asyncio.Task[None] | None:
     return None if context is None else asyncio.create_task(tls.follow(context, settings), name="certificate")
 
 
@@ -129,11 +160,11 @@ def application(view: View, listening: str, access: Access, store: Place | None)
         app[history_api.STORE] = store
     app[LISTENING] = listening
     app[ACCESS] = access
-    app[viewers.STREAM] = Stream(view)
-    app[viewers.VIEWERS] = set()
+    app[stream.STREAM] = Stream(view)
+    app[stream.VIEWERS] = set()
     app[openapi.DOCUMENT] = _published()
     app.on_response_prepare.append(_add_safety_headers)
-    app.on_shutdown.append(viewers.cut_off)
+    app.on_shutdown.append(stream.cut_off)
     for route in ROUTES:
         app.router.add_get(route.path, route.serve)
     for path, (name, content_type) in PAGE_FILES.items():

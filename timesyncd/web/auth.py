@@ -3,21 +3,30 @@ Who may ask for what. Pure: time is an argument, and secrets are kept as their S
 
 Wrong credentials are counted by address, so that nobody can go on guessing; from an address that guessed too often the right
 ones are refused as well, since else the answer would tell them.
+
+The middleware that asks who asks, before any answer is made.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
 
+from aiohttp import web
+
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Role, Token, Web
 from timesyncd.errors import ConfigError
-from timesyncd.sections import Role, Token, Web
+from timesyncd.web.responses import refusal
+from timesyncd.web.tls import certificate_name
 
 RANKS: dict[Role, int] = {"job": 0, "reader": 1, "admin": 2}
 
@@ -209,3 +218,70 @@ def notes(settings: Web) -> list[str]:
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+ACCESS = web.AppKey("access", Access)
+#: What each path needs; None: nothing. A path that is not there needs a reader.
+ROLES = web.AppKey("roles", Mapping[str, Role | None])
+#: Of the request that is being answered.
+GRANT: ContextVar[Grant] = ContextVar("grant")
+COOKIE = "timesyncd-session"
+
+
+class Guard:
+    def __init__(self) -> None:
+        self._told_ns = -MINUTE_NS
+        self._told = 0
+
+    @web.middleware
+    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        needed = request.app[ROLES].get(resource.canonical, "reader") if resource is not None else "reader"
+        access, now_ns = request.app[ACCESS], time.monotonic_ns()
+        if needed is None:
+            response = await handler(request)
+            self._tell(request, now_ns)
+            return response
+        judged = access.judge(_shown(request), now_ns)
+        self._tell(request, now_ns)
+        if isinstance(judged, Denial):
+            return _denied(request, access, judged)
+        if not judged.covers(needed):
+            said = f"{request.path} needs the role {needed}; {judged.name} has {judged.role}"
+            return _denied(request, access, Denial(403, said))
+        GRANT.set(judged)
+        return await handler(request)
+
+    def _tell(self, request: web.Request, now_ns: int) -> None:
+        """Of wrong credentials, at most once a minute."""
+        total = request.app[ACCESS].failures.total
+        if total > self._told and now_ns - self._told_ns >= MINUTE_NS:
+            log.warning("web: wrong credentials: %d times, the last from %s", total - self._told, request.remote)
+            self._told, self._told_ns = total, now_ns
+
+
+def retry_after(denial: Denial) -> dict[str, str]:
+    return {"Retry-After": str(denial.retry_after_s)} if denial.status == 429 else {}
+
+
+def _shown(request: web.Request) -> Shown:
+    transport = request.transport
+    certificate = transport.get_extra_info("peercert") if transport is not None else None
+    return Shown(
+        address=request.remote or "",
+        authorization=request.headers.get("Authorization"),
+        session=request.cookies.get(COOKIE),
+        certificate=certificate_name(certificate) if certificate else None,
+    )
+
+
+def _denied(request: web.Request, access: Access, denial: Denial) -> web.Response:
+    """A browser that comes for the page is led to the log-in."""
+    if access.has_tokens and request.path == "/" and "text/html" in request.headers.get("Accept", ""):
+        return web.Response(status=303, headers={"Location": "login"})
+    asks = {"WWW-Authenticate": "Bearer"} if denial.status == 401 else {}
+    return refusal(denial.status, denial.text, asks | retry_after(denial))

@@ -15,11 +15,9 @@ from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import NODE_PATH, CloudEvent
 from timesyncd.messages.node import Int64, Message
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 from timesyncd.web.api import VIEW
-from timesyncd.web.refusals import refusal
-from timesyncd.web.responses import many
-from timesyncd.web.routes import (
+from timesyncd.web.query import (
     LATEST_NS,
     NAME,
     EventsQuery,
@@ -29,7 +27,8 @@ from timesyncd.web.routes import (
     cursor_of,
     key_of,
 )
-from timesyncd.web.routes_part import Many, Route
+from timesyncd.web.responses import many, refusal
+from timesyncd.web.routes import Many, Route
 
 STORE = web.AppKey("store", Place)
 

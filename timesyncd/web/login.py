@@ -10,9 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from timesyncd.web.auth import SESSION_NS, Denial
-from timesyncd.web.guard import ACCESS, COOKIE, retry_after
-from timesyncd.web.refusals import refusal
+from timesyncd.web.auth import ACCESS, COOKIE, SESSION_NS, Denial, retry_after
+from timesyncd.web.responses import refusal
 
 LONGEST_FORM = 4_096
 FORM_WITHIN_S = 10.0

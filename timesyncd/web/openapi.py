@@ -11,10 +11,10 @@ from typing import Any
 from aiohttp import web
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from timesyncd.web.guard import COOKIE
+from timesyncd.web.auth import COOKIE
+from timesyncd.web.query import Query
 from timesyncd.web.responses import document as answered
-from timesyncd.web.routes import Query
-from timesyncd.web.routes_part import IN_PATH, Many, One, Route, Text
+from timesyncd.web.routes import IN_PATH, Many, One, Route, Text
 
 Json = dict[str, Any]
 

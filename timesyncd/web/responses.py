@@ -1,17 +1,22 @@
-"""How an answer is written: messages as they are, lists page by page, and a tag by which a copy is known to hold still."""
+"""
+How an answer is written: messages as they are, lists page by page, and a tag by which a copy is known to hold still.
+
+A request that is not answered is told why, in JSON, on one line that helps.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from aiohttp import ETag, web
 
 from timesyncd.messages.node import Message
-from timesyncd.web.routes import Key, Paged, cursor_of, key_of
+from timesyncd.web.query import Key, Paged, cursor_of, key_of
 
 T = TypeVar("T")
 
@@ -53,3 +58,18 @@ def page(items: Sequence[T], key: Callable[[T], Key], query: Paged) -> tuple[lis
         left = [item for item in left if key(item) > after]
     shown = left[: query.limit]
     return shown, cursor_of(key(shown[-1])) if len(left) > len(shown) else None
+
+
+NAMED = 10
+
+
+def refusal(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    body = json.dumps({"error": text}).encode()
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
+
+def unknown(what: str, wanted: str, known: Iterable[str], count: int) -> web.Response:
+    """404, with the first few of those that there are."""
+    names = list(islice(known, NAMED))
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    return refusal(404, f"there is no {what} {wanted!r}; {what}s known here: {', '.join(names) or 'none'}{more}")

@@ -1,227 +1,58 @@
-"""What may stand behind the question mark. Each model is read from a request, and told in the OpenAPI document."""
+"""What a route is: the server is built from these, and the OpenAPI document too, so that the two cannot differ."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import re
-from collections import Counter
-from datetime import UTC, datetime, timedelta, timezone
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from aiohttp import web
+from pydantic import BaseModel
 
-from timesyncd.messages.node import Status
+from timesyncd.config import Role
+from timesyncd.web.query import JOB_ID, NAME, BadQuery, Query, read
+from timesyncd.web.responses import refusal
 
-MOST = 1_000
-DEFAULT_LIMIT = 100
-
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-JOB_ID = "[0-9a-f]{16}"
-_UNIX_NS = r"[0-9]{1,18}|[1-8][0-9]{18}"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: What stands in a path, by the name that it has there.
+IN_PATH = {"name": NAME, "id": JOB_ID}
 
 
-#: In the year 2255: what is added to it still has 64 bits.
-LATEST_NS = 9 * 10**18
+@dataclass(frozen=True, slots=True)
+class One:
+    """A document: a message; None: an object of no model."""
+
+    model: type[BaseModel] | None
 
 
-class BadQuery(Exception):
-    """What a request asks is not understood; the text says what is allowed."""
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A list, with items of this model."""
+
+    model: type[BaseModel]
 
 
-def _whole(text: Any) -> Any:
-    if isinstance(text, str) and not re.fullmatch("[0-9]{1,18}", text, re.ASCII):
-        raise ValueError("a whole number is wanted")
-    return text
+@dataclass(frozen=True, slots=True)
+class Text:
+    content_type: str
 
 
-def _key(text: Any) -> Any:
-    """A step's key has 63 bits."""
-    if isinstance(text, str) and not re.fullmatch("[0-9]{1,19}", text, re.ASCII):
-        raise ValueError("a step's key is wanted, a whole number")
-    return text
+@dataclass(frozen=True, slots=True)
+class Route:
+    """
+    `handler` gets what was asked as a `query`; `role` is the least that may, None: everybody. `fails` are the refusals of its own, by
+    status.
+    """
 
+    path: str
+    summary: str
+    role: Role | None
+    handler: Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
+    answer: One | Many | Text
+    query: type[Query] = Query
+    fails: tuple[int, ...] = ()
 
-def time_ns(text: Any) -> int:
-    """RFC 3339 or Unix nanoseconds, cut at 1970 and LATEST_NS; a leap second counts as the one that follows. Raises ValueError."""
-    if re.fullmatch(_UNIX_NS, text, re.ASCII):
-        return int(text)
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise ValueError("RFC 3339 is wanted, as 2026-03-01T12:00:00Z, or nanoseconds since 1970")
-    day, minutes, seconds, fraction, zone = found.groups()
-    if int(seconds) > 60:
-        raise ValueError("there are at most 60 seconds")
-    whole_s = (datetime.fromisoformat(f"{day}T{minutes}:00").replace(tzinfo=_zone(zone)) - _EPOCH) // timedelta(
-        seconds=1
-    )
-    ns = (whole_s + int(seconds)) * 1_000_000_000 + int(f"{fraction or ''}000000000"[:9])
-    return min(max(ns, 0), LATEST_NS)
-
-
-def _zone(text: str) -> timezone:
-    if text in "Zz":
-        return UTC
-    hours, minutes = int(text[1:3]), int(text[4:])
-    if minutes > 59:
-        raise ValueError("there are at most 59 minutes")
-    return timezone((1 if text[0] == "+" else -1) * timedelta(hours=hours, minutes=minutes))
-
-
-_TIMES = "RFC 3339, or nanoseconds since 1970"
-_TIME_SCHEMA = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": f"^({_UNIX_NS})$"}]}
-Time = Annotated[int, BeforeValidator(time_ns), WithJsonSchema(_TIME_SCHEMA)]
-Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-Names = Annotated[
-    str, Field(pattern=rf"^{NAME}(,{NAME})*$", max_length=250_000, description="Names with commas between.")
-]
-
-
-_AS_CURSOR: dict[str, JsonValue] = {"format": "cursor"}
-
-
-class Query(BaseModel):
-    """Nothing may be asked."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Paged(Query):
-    limit: Annotated[int, Field(ge=1, le=MOST, description="The most items."), BeforeValidator(_whole)] = DEFAULT_LIMIT
-    cursor: Annotated[str | None, Field(description="The `next` of the page before.", json_schema_extra=_AS_CURSOR)] = (
-        None
-    )
-
-
-class Spanned(Query):
-    since: Annotated[Time | None, Field(description=f"The first moment: {_TIMES}.")] = None
-    until: Annotated[Time | None, Field(description=f"The moment after the last: {_TIMES}.")] = None
-
-    def span_ns(self, default_ns: int, now_ns: int) -> tuple[int, int]:
-        """Until now and `default_ns` long, where nothing else is said."""
-        until_ns = now_ns if self.until is None else self.until
-        return (max(0, until_ns - default_ns) if self.since is None else self.since, until_ns)
-
-
-class NodesQuery(Paged):
-    status: Annotated[
-        Status | None, Field(description="As told first: against UTC on a node that knows no grandmaster.")
-    ] = None
-    grandmaster: Annotated[Name | None, Field(description="Name or clock identity of the unit that is followed.")] = (
-        None
-    )
-    topology: Annotated[
-        str | None,
-        Field(
-            pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$", max_length=255, description="A place, and all below it."
-        ),
-    ] = None
-    q: Annotated[str | None, Field(pattern="^[A-Za-z0-9._-]{1,64}$", description="A part of the name.")] = None
-
-
-class FindingsQuery(Paged, Spanned):
-    standing: Annotated[Literal["true", "false"], Field(description="true: only what holds now.")] = "false"
-
-
-class EventsQuery(Paged, Spanned):
-    type: Annotated[str | None, Field(pattern="^[A-Za-z0-9._-]{1,255}$", description="The CloudEvent's type.")] = None
-    node: Name | None = None
-
-
-class HistoryQuery(Spanned):
-    source: Name
-    quantity: Annotated[str, Field(pattern="^[a-z0-9_]{1,64}$", description="As /api/v1/history/sources names it.")]
-    node: Annotated[Name | None, Field(description="The own one unless given.")] = None
-
-
-class HistorySourcesQuery(Query):
-    node: Annotated[Name | None, Field(description="Whose; this node's own unless given.")] = None
-
-
-class AlignmentQuery(Query):
-    nodes: Names | None = None
-    job: Annotated[
-        str | None,
-        Field(min_length=1, max_length=1_024, description="Id of a job: its nodes; for a reader its name too."),
-    ] = None
-
-    @model_validator(mode="after")
-    def _one_set(self) -> AlignmentQuery:
-        if self.nodes is not None and self.job is not None:
-            raise ValueError("give either nodes or job")
-        return self
-
-
-class WindowQuery(Query):
-    limit: Annotated[int, Field(ge=1, le=MOST, description="The most steps."), BeforeValidator(_whole)] = DEFAULT_LIMIT
-    from_step: Annotated[
-        int,
-        Field(ge=0, le=2**63 - 1, description="The first step's key: `next_step` of the page before."),
-        BeforeValidator(_key),
-    ] = 0
-
-
-class StreamQuery(Query):
-    kinds: Annotated[
-        str | None,
-        Field(
-            pattern="^[a-z]+(,[a-z]+)*$", max_length=100, description="Only events of these kinds, with commas between."
-        ),
-    ] = None
-    nodes: Annotated[Names | None, Field(description="Of the kind node only these, with commas between.")] = None
-
-
-Q = TypeVar("Q", bound=Query)
-
-
-def read(model: type[Q], given: list[tuple[str, str]]) -> Q:
-    """Raises BadQuery."""
-    for name, times in Counter(name for name, _ in given).items():
-        if times > 1:
-            raise BadQuery(f"{name}: given more than once")
-    try:
-        return model.model_validate(dict(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][:1])
-        if first["type"] == "extra_forbidden":
-            raise BadQuery(
-                f"{where!r}: unknown parameter; there are: {', '.join(model.model_fields) or 'none'}"
-            ) from None
-        said = first["msg"].removeprefix("Value error, ")
-        raise BadQuery(f"{where} = {first['input']!r}: {said}" if where else said) from None
-
-
-Key = tuple[int | str, ...]
-
-
-def cursor_of(key: Key) -> str:
-    """What names an item by its place in the list's order."""
-    return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).rstrip(b"=").decode()
-
-
-def key_of(cursor: str, like: tuple[type, ...]) -> Key:
-    """The other way round. Raises BadQuery."""
-    try:
-        key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, RecursionError, binascii.Error):
-        key = None
-    if not isinstance(key, list) or tuple(map(type, key)) != like or not all(map(_storable, key)):
-        raise BadQuery("cursor: this is none; take it from `next` of the page before")
-    return tuple(key)
-
-
-def _storable(part: int | str) -> bool:
-    return -(2**63) <= part < 2**63 if isinstance(part, int) else part.isprintable()
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self.handler(request, read(self.query, list(request.query.items())))
+        except BadQuery as error:
+            return refusal(400, str(error))

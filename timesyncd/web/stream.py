@@ -1,4 +1,8 @@
-"""Server-sent events: each viewer gets the state of everything, then what changes; a slow viewer is told what it lost."""
+"""
+Server-sent events: each viewer gets the state of everything, then what changes; a slow viewer is told what it lost.
+
+`/events`: a viewer's connection.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,19 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
 from typing import get_args
 
+from aiohttp import web
+
 from timesyncd.feed import Subscription
 from timesyncd.messages.node import NodeState
-from timesyncd.web.events import Event, Kind
-from timesyncd.web.routes import BadQuery, StreamQuery
-from timesyncd.web.view import View
+from timesyncd.web.query import BadQuery, StreamQuery
+from timesyncd.web.responses import refusal
+from timesyncd.web.routes import Route, Text
+from timesyncd.web.view import Event, Kind, View
 
 #: A viewer's own queue, and what is kept of the past for those who come back.
 QUEUE_SIZE = 256
@@ -211,3 +219,45 @@ async def frames(stream: Stream, viewer: Viewer, heartbeat_s: float = HEARTBEAT_
             lost += newly_lost
             yield b'event: lost\ndata: {"lost": %d}\n\n' % newly_lost
         yield stream.frame(number, event)
+
+
+STREAM = web.AppKey("stream", Stream)
+VIEWERS = web.AppKey("viewers", set[asyncio.Task[None]])
+
+COME_BACK_S = "5"
+
+
+async def events(request: web.Request, query: StreamQuery) -> web.StreamResponse:
+    """HEAD has no stream to end."""
+    stream, chosen = request.app[STREAM], Chosen.of(query)
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    if request.method == "HEAD":
+        return web.Response(headers={"Content-Type": "text/event-stream"})
+    if stream.is_full:
+        return refusal(503, f"{MOST_VIEWERS} viewers are served already", {"Retry-After": COME_BACK_S})
+    task = asyncio.current_task()
+    assert task is not None
+    viewer = stream.enter(chosen, request.headers.get("Last-Event-ID"))
+    request.app[VIEWERS].add(task)
+    try:
+        await response.prepare(request)
+        async with aclosing(frames(stream, viewer)) as told:
+            async for frame in told:
+                await response.write(frame)
+    except ConnectionResetError:
+        pass  # the viewer went away: that is how a stream ends
+    finally:
+        request.app[VIEWERS].discard(task)
+        stream.leave(viewer)
+    return response
+
+
+async def cut_off(app: web.Application) -> None:
+    for task in app[VIEWERS]:
+        task.cancel()
+    app[STREAM].close()
+
+
+ROUTE = Route(
+    "/events", "What changes, as server-sent events.", "reader", events, Text("text/event-stream"), StreamQuery, (503,)
+)

@@ -1,17 +1,36 @@
-"""What the web room needs of a daemon, and how nodes are looked for among many."""
+"""
+What the web room needs of a daemon, and how nodes are looked for among many.
+
+What viewers are told of, as server-sent events.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Literal, Protocol
 
 from timesyncd.feed import Feed
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
-from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, Status
-from timesyncd.web.events import Event
+from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
+
+Kind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something changed. It is serialised when the first viewer wants it, once for all of them, and never without one."""
+
+    kind: Kind
+    data: Message
+
+    @cached_property
+    def frame(self) -> bytes:
+        """Without its id. One line of data: the serialiser escapes line ends, so a name cannot end the event early."""
+        return b"event: %s\ndata: %s\n\n" % (self.kind.encode(), self.data.model_dump_json().encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from bucket_lab import LATENCY_MS, one_by_one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.audit.bucket_model import MIB, Bucket, Cost, Profile, busy, exposed_ns, fit, resized
+from timesyncd.audit.buckets import MIB, Bucket, Cost, Profile, busy, exposed_ns, fit, resized
 
 BUCKETS = st.lists(st.tuples(st.floats(0, 1e7), st.integers(1, 1 << 26)), min_size=1, max_size=12).map(
     lambda found: [Bucket(at, size) for at, (_, size) in zip(sorted(at for at, _ in found), found, strict=True)]

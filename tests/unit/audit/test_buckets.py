@@ -16,17 +16,16 @@ from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
 from timesyncd.audit import export
-from timesyncd.audit.bucket_model import MIB
-from timesyncd.audit.buckets import MIN_STEPS, Advice, advice
+from timesyncd.audit.buckets import MIB, MIN_STEPS, Advice, advice
 from timesyncd.audit.build import report
 from timesyncd.audit.headline import bucket_lines, sizes_text
+from timesyncd.audit.html import write
 from timesyncd.audit.measured import measured
-from timesyncd.audit.output import write
 from timesyncd.audit.report import Report
-from timesyncd.client.torch.bucketing import bucket_options
+from timesyncd.client.torch.ddp import bucket_options
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import StepMark
-from timesyncd.jobs.recorded import Recording
+from timesyncd.jobs.recording import Recording
 
 
 def told(recording: Recording) -> Advice:

@@ -9,10 +9,9 @@ from audit_lab import MS, job, late, noisy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timesyncd.audit.remedies import Gain, gains
-from timesyncd.audit.replay import overhead, replay, total_ns
+from timesyncd.audit.remedies import Gain, gains, overhead, replay, total_ns
 from timesyncd.audit.timeline import runs
-from timesyncd.jobs.recorded import Recording
+from timesyncd.jobs.recording import Recording
 
 
 def by_name(recording: Recording, *stragglers: int) -> dict[str, Gain]:

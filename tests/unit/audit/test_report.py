@@ -16,14 +16,14 @@ from jsonschema_rs import Draft202012Validator
 from timesyncd.audit import charts, export
 from timesyncd.audit.build import report
 from timesyncd.audit.headline import percent, span
+from timesyncd.audit.html import summary, write
 from timesyncd.audit.measured import measured
-from timesyncd.audit.output import summary, write
 from timesyncd.audit.report import Report
 from timesyncd.audit.sources import ranked
 from timesyncd.audit.stages import stages
 from timesyncd.errors import TimesyncdError
 from timesyncd.jobs.arrivals import Arrival, compare
-from timesyncd.jobs.recorded import Recording, Request
+from timesyncd.jobs.recording import Recording, Request
 
 
 def of(recording: Recording, before: Recording | None = None) -> Report:

@@ -15,9 +15,8 @@ from audit_lab import MS, job, late, noisy
 from chromium import opened
 
 from timesyncd.__main__ import main
-from timesyncd.cli import _audit
-from timesyncd.jobs.recorded import Recording
-from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.cli import _common
+from timesyncd.jobs.recording import Recording, RecordingMessage
 
 
 def saved(path: Path, recording: Recording) -> Path:
@@ -111,7 +110,7 @@ def test_without_the_extra_it_is_named(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a charting library: which extra is missing, and 2; the script is not started."""
-    monkeypatch.setattr(_audit, "_EXTRA", ("no_such_library",))
+    monkeypatch.setattr(_common, "_EXTRA", ("no_such_library",))
 
     assert main(command) == 2
     assert "pip install 'timesyncd[audit]'" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from timesyncd.ipc import clock_segment
 from timesyncd.messages.node import BoundMessage, NodeState, bound_fields
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, PhcSample
 
 SAMPLES = 600

@@ -14,8 +14,8 @@ from rich.console import Console, Group
 
 from timesyncd.bound import Reason
 from timesyncd.cli.doctor import report
-from timesyncd.cli.doctor._doctor_checks import checks
-from timesyncd.cli.doctor._doctor_facts import (
+from timesyncd.cli.doctor.checks import Result, checks, exit_status
+from timesyncd.cli.doctor.facts import (
     BrokerFacts,
     CertificateFacts,
     ConfigFacts,
@@ -26,7 +26,6 @@ from timesyncd.cli.doctor._doctor_facts import (
     Unanswered,
     Unseen,
 )
-from timesyncd.cli.doctor._doctor_results import Result, exit_status
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH
 from timesyncd.findings.catalogue import CATALOGUE

@@ -20,8 +20,16 @@ from web_units import certificate
 
 from timesyncd import __main__ as program
 from timesyncd.cli.doctor import facts as gather
-from timesyncd.cli.doctor._doctor_facts import DaemonFacts, PlaceFacts, ServiceFacts, StoreFacts, Unanswered, Unseen
-from timesyncd.cli.doctor._doctor_services import certificate_facts, store_facts
+from timesyncd.cli.doctor.facts import (
+    DaemonFacts,
+    PlaceFacts,
+    ServiceFacts,
+    StoreFacts,
+    Unanswered,
+    Unseen,
+    certificate_facts,
+    store_facts,
+)
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
 from timesyncd.simulation.bed.authority import Authority

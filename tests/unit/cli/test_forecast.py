@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.bound import Bound, Reason, unbounded
-from timesyncd.cli.forecast import LIMITS_NS, Forecast, Leaving, forecast, forecast_text
+from timesyncd.cli.budget import LIMITS_NS, Forecast, Leaving, forecast, forecast_text
 from timesyncd.clocks import NS_PER_S
 
 VOID_NS = 1_000 * NS_PER_S

@@ -15,11 +15,11 @@ from samples import HEALTHY, nth
 from timesyncd.cli import history
 from timesyncd.cli._history_table import table_of
 from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.config import Store as Settings
 from timesyncd.errors import ConfigError
 from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage
 from timesyncd.sample import Alarm, ClockState, GrandmasterSample, NoSample, Satellite, TimeErrorSeries
-from timesyncd.sections import Store as Settings
 from timesyncd.store.writer import Store
 from timesyncd.units import duration_text, span_ns, span_text
 

@@ -16,12 +16,11 @@ from samples import HEALTHY, nth
 
 from timesyncd.__main__ import main
 from timesyncd.clocks import NS_PER_S, SystemClocks
+from timesyncd.config import Store as Settings
 from timesyncd.feed import Observation
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.replay import StoredReplay
-from timesyncd.model.trace import seconds_text
+from timesyncd.model.replay import StoredReplay, seconds_text
 from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState
-from timesyncd.sections import Store as Settings
 from timesyncd.store.writer import Store
 
 HEADER = "t_s,offset_ns,path_delay_ns,freq_ppb,port_state,gm_present,clock_class,clock_accuracy"

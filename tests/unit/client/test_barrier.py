@@ -14,8 +14,16 @@ from rank_views import APART, MS, ONE_CLOCK, PLAN, VIEWS, Ranks
 
 from timesyncd.bound import Reason
 from timesyncd.client import barrier as client_barrier
-from timesyncd.client.barrier import MAX_HOLD_NS, PLAIN, Verdict, after_hold, hold_until, why_plain, without_hold
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import (
+    MAX_HOLD_NS,
+    PLAIN,
+    Barrier,
+    Verdict,
+    after_hold,
+    hold_until,
+    why_plain,
+    without_hold,
+)
 from timesyncd.ipc.job_datagram import Plan, Signals
 
 #: Views with which a rank does not hold.

@@ -15,8 +15,7 @@ import pytest
 
 from timesyncd.bound import ClockStatus
 from timesyncd.client import AlignmentError, Job, Plan, Signals
-from timesyncd.client.job import Place, place_from
-from timesyncd.client.requirement import why_not
+from timesyncd.client.job import Place, place_from, why_not
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, JobWriter, decode, job_id, segment_path

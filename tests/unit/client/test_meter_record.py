@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from timesyncd.client import Job, Kind
-from timesyncd.client import recorder as recorder_module
-from timesyncd.client.recorder import LENGTH
+from timesyncd.client import meter as recorder_module
+from timesyncd.client.meter import LENGTH
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, decode, job_id
 
 

@@ -9,10 +9,9 @@ import pytest
 from published import good_bound, publish
 from samples import nth
 
-from timesyncd.bound import Bound, ClockStatus, Interval, Reason, Reference
+from timesyncd.bound import Bound, ClockStatus, Interval, Reason, Reference, interval_now
 from timesyncd.client import Clock, TaiNs, UtcNs
 from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.interval import interval_now
 from timesyncd.ipc import seqlock
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import Barrier
 from timesyncd.client.slack import MIN_WAITS, Slack, Waits, Work, Works, adapted_ns
 
 MS = 1_000_000

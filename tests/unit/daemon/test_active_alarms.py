@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timesyncd.daemon.heard_alarms import MOST, HeardAlarms
+from timesyncd.daemon.node_state import MOST, HeardAlarms
 from timesyncd.sample import Alarm, AlarmEvent
 
 OPEN = Alarm(97, 0, "major", "antenna open", "2026-11-21 02:14:00")

@@ -11,13 +11,13 @@ from wire import node_state
 
 from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.daemon.hub_service import FORGOTTEN_AFTER_NS, FleetDesk
 from timesyncd.daemon.node_state import Moment
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS
 from timesyncd.messages.jobs import JobState
-from timesyncd.model.verdict import Void
-from timesyncd.sections import Hub as HubSettings
+from timesyncd.model.grandmaster import Void
 
 START = Moment(1_000 * NS_PER_S, 1_700_001_000 * NS_PER_S)
 

@@ -29,7 +29,7 @@ from timesyncd.model.grandmaster_events import UnitEventKind
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.sample import ClockState, GrandmasterSample
 from timesyncd.store.writer import Store
-from timesyncd.web.events import Event
+from timesyncd.web.view import Event
 
 
 class Broker:

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from timesyncd.clocks import SystemClocks
-from timesyncd.config import Config
+from timesyncd.config import Config, Secret, Syslog, Traps
 from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, AlarmDesk
 from timesyncd.driver import Reporter
 from timesyncd.errors import ConfigError
 from timesyncd.sample import AlarmEvent
-from timesyncd.sections import Secret, Syslog, Traps
 from timesyncd.snmp import Trap
 from timesyncd.snmp.rate_limit import BURST
 

@@ -10,10 +10,15 @@ from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, unit
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.catalogue import Judged
 from timesyncd.findings.fleet import DEAF_FOR_NS, ENDS_AFTER_NS, FORGET_AFTER_NS, FleetFindings, told_once
-from timesyncd.findings.fleet_delay_history import MIN_READINGS, NORMAL_AFTER_NS, DelayHistory
-from timesyncd.findings.fleet_nodes import NodeRecord
-from timesyncd.findings.fleet_offset_history import ALONE_READINGS, OffsetHistory
-from timesyncd.findings.fleet_offset_history import MIN_READINGS as OFFSET_READINGS
+from timesyncd.findings.fleet_nodes import (
+    ALONE_READINGS,
+    MIN_DELAY_READINGS,
+    MIN_OFFSET_READINGS,
+    NORMAL_AFTER_NS,
+    DelayHistory,
+    NodeRecord,
+    OffsetHistory,
+)
 from timesyncd.fleet.node_clock import SILENT_AFTER_NS
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
@@ -141,9 +146,9 @@ def test_who_knows_nothing_now_is_no_witness(other: SourceState) -> None:
 def test_what_has_stood_for_an_hour_is_the_path_s_delay() -> None:
     """A path that was rerouted for good is learnt anew."""
     history = DelayHistory()
-    for number in range(MIN_READINGS):
+    for number in range(MIN_DELAY_READINGS):
         history.note(5_000, number * EVERY_NS)
-    moved_ns = MIN_READINGS * EVERY_NS
+    moved_ns = MIN_DELAY_READINGS * EVERY_NS
     history.note(9_000, moved_ns)
     first = (history.way, history.moved_ns, history.since_ns)
     history.note(9_000, moved_ns + NORMAL_AFTER_NS)
@@ -156,9 +161,9 @@ def test_what_has_stood_for_an_hour_is_the_path_s_delay() -> None:
 def test_a_twentieth_of_the_delay_is_no_move(delay_ns: int, way: int) -> None:
     """However steady it was."""
     history = DelayHistory()
-    for number in range(MIN_READINGS):
+    for number in range(MIN_DELAY_READINGS):
         history.note(5_000, number * EVERY_NS)
-    history.note(delay_ns, MIN_READINGS * EVERY_NS)
+    history.note(delay_ns, MIN_DELAY_READINGS * EVERY_NS)
 
     assert history.way == way
 
@@ -166,11 +171,11 @@ def test_a_twentieth_of_the_delay_is_no_move(delay_ns: int, way: int) -> None:
 def test_what_the_delay_does_all_the_time_is_no_move() -> None:
     """Five standard deviations of its own noise are."""
     history = DelayHistory()
-    for number in range(MIN_READINGS):
+    for number in range(MIN_DELAY_READINGS):
         history.note(4_000 + number % 2 * 2_000, number * EVERY_NS)
-    history.note(12_000, MIN_READINGS * EVERY_NS)
+    history.note(12_000, MIN_DELAY_READINGS * EVERY_NS)
     noise = history.way
-    history.note(13_000, MIN_READINGS * EVERY_NS)
+    history.note(13_000, MIN_DELAY_READINGS * EVERY_NS)
 
     assert (noise, history.way) == (0, 1)
 
@@ -178,7 +183,7 @@ def test_what_the_delay_does_all_the_time_is_no_move() -> None:
 def noted(distances: list[int], allowed_ns: int = 100) -> OffsetHistory:
     """After a quiet while."""
     history = OffsetHistory()
-    for number, distance_ns in enumerate([10] * OFFSET_READINGS + distances):
+    for number, distance_ns in enumerate([10] * MIN_OFFSET_READINGS + distances):
         history.note(distance_ns, allowed_ns, number * EVERY_NS)
     return history
 
@@ -198,7 +203,7 @@ def test_one_way_and_in_a_row_beyond_what_is_allowed(distances: list[int], is_al
     """Four readings; fewer may be late packets, and both ways is noise."""
     history = noted(distances)
 
-    assert history.is_alone((OFFSET_READINGS + len(distances) - 1) * EVERY_NS) == is_alone
+    assert history.is_alone((MIN_OFFSET_READINGS + len(distances) - 1) * EVERY_NS) == is_alone
 
 
 def test_few_readings_are_too_few_however_long_they_last() -> None:

@@ -10,7 +10,7 @@ from timesyncd.fleet.node_clock import SILENT_AFTER_NS, NodeClock, Now
 from timesyncd.fleet.registry import MOST_TOLD, MOST_WORST, Fleet
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
-from timesyncd.model.verdict import Void
+from timesyncd.model.grandmaster import Void
 
 NOW = Now(1_000 * NS_PER_S, 0)
 SILENT = SILENT_AFTER_NS

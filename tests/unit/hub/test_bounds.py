@@ -8,6 +8,7 @@ import pytest
 from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.hub import hub as hub_module
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind
@@ -15,12 +16,10 @@ from timesyncd.jobs import joining as jobs_module
 from timesyncd.jobs import state as jobs_state
 from timesyncd.jobs import window
 from timesyncd.jobs.arrivals import Arrival, Sync
-from timesyncd.jobs.job_page import window_page
 from timesyncd.jobs.joining import Job, Jobs
 from timesyncd.jobs.ranks import MAX_SETTINGS
-from timesyncd.jobs.state import look, looked_at
+from timesyncd.jobs.state import look, looked_at, window_page
 from timesyncd.messages.jobs import Mark, MarkBatch
-from timesyncd.sections import Hub as HubSettings
 
 
 def both(marks: Iterable[Mark], **changes: int | str) -> list[MarkBatch]:

@@ -9,6 +9,7 @@ from batches import NOW, batch, mark
 from grandmaster_states import follower
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.hub.groups import (
     ALIKE,
     BY_DELAY,
@@ -23,7 +24,6 @@ from timesyncd.hub.groups import (
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import MAX_RANKS, Kind
 from timesyncd.messages.jobs import JobState, Mark
-from timesyncd.sections import Hub as HubSettings
 
 US = 1_000
 

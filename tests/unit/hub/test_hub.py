@@ -11,6 +11,7 @@ from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
 from node_states import node_state
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.findings.catalogue import Judged
 from timesyncd.fleet.node_clock import Now
 from timesyncd.hub.barrier_plan import STEPS_AHEAD, VERSIONS_SKIPPED
@@ -18,7 +19,6 @@ from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, job_id
 from timesyncd.jobs.joining import MAX_JOBS
 from timesyncd.messages.jobs import Plan
-from timesyncd.sections import Hub as HubSettings
 
 
 def fed_hub(

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.messages.jobs import JobState, MarkBatch
-from timesyncd.sections import Hub as HubSettings
 
 numbers = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1, NOW, REAL_MINUS_BOOT, 2**62 - 1, 2**62, 2**63 - 1])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timesyncd.hub.phase_circle import LEAST_SLACK, MOST_STRETCH, Load, Place, places
+from timesyncd.hub.phase_fit import LEAST_SLACK, MOST_STRETCH, Load, Place, places
 
 MS = 1_000_000
 

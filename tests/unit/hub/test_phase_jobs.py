@@ -7,6 +7,7 @@ from batches import MS, NOW, batch
 from node_states import node_state
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.hub import Hub
 from timesyncd.hub.phase_jobs import step_times
@@ -15,7 +16,6 @@ from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import StepMark
 from timesyncd.jobs.window import StepRecord
 from timesyncd.messages.jobs import JobState, Mark
-from timesyncd.sections import Hub as HubSettings
 
 BEGIN_NS = 1_790_000_000 * NS_PER_S
 PERIOD_NS = 300 * MS

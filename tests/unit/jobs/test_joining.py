@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Hub as HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, job_id, step_key
 from timesyncd.jobs import joining as jobs_module
@@ -19,7 +20,6 @@ from timesyncd.jobs.ranks import MAX_RANKS
 from timesyncd.jobs.state import look
 from timesyncd.messages.jobs import JobState, Mark, MarkBatch
 from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES
-from timesyncd.sections import Hub as HubSettings
 
 
 def joined(*batches: MarkBatch, window_steps: int = 100, at_ns: int = NOW) -> Job:

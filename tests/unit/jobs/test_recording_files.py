@@ -14,14 +14,12 @@ from audit_lab import MS, START_NS, job
 from timesyncd.audit.build import report
 from timesyncd.audit.measured import measured
 from timesyncd.bound import ClockStatus
-from timesyncd.client.meter import Meter
-from timesyncd.client.recorder import Recorder
+from timesyncd.client.meter import Meter, Recorder
 from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import MARK_SIZE, Header, Kind, encode_header, job_id, pack_mark, split_step
 from timesyncd.jobs import recording_files
 from timesyncd.jobs.arrivals import StepMark
-from timesyncd.jobs.recorded import Recording, places
-from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.jobs.recording import Recording, RecordingMessage, places
 from timesyncd.jobs.recording_files import load
 
 

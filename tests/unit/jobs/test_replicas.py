@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from batches import NOW, batch, mark
 
+from timesyncd.config import Hub as HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind
-from timesyncd.jobs.job_replicas import Apart, Replicas
-from timesyncd.sections import Hub as HubSettings
+from timesyncd.jobs.joining import Apart, Replicas
 
 
 def told(*said: tuple[int, int, int]) -> Apart | None:

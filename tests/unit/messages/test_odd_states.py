@@ -30,8 +30,7 @@ from timesyncd.ipc.seqlock import SegmentWriter
 from timesyncd.messages.node import BoundMessage
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.grandmaster import UnitMemory
-from timesyncd.model.verdict import GrandmasterVerdict, Void
+from timesyncd.model.grandmaster import GrandmasterVerdict, UnitMemory, Void
 from timesyncd.sample import AlarmEvent, ClockState, GrandmasterSample, PtpPort
 from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES
 

@@ -19,7 +19,7 @@ from wire import finding, grandmaster, marks, node_state
 
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Bounds, parse
+from timesyncd.config import Bounds, Mqtt, parse
 from timesyncd.driver import PollReport, options_of
 from timesyncd.drivers.timeprovider._profiles import SHIPPED
 from timesyncd.drivers.timeprovider._web_session import LARGEST_ANSWER, _body
@@ -29,13 +29,12 @@ from timesyncd.ipc import clock_segment, clockbound
 from timesyncd.messages.node import BoundMessage, SourceState, status_name
 from timesyncd.metrics import exposition
 from timesyncd.metrics.exposition import Snapshot
-from timesyncd.model.trace import COLUMNS, read_trace
+from timesyncd.model.replay import COLUMNS, read_trace
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox_part import Inbox
+from timesyncd.mqtt.inbox import Inbox
 from timesyncd.mqtt.outbox import MAX_WAITING
 from timesyncd.mqtt.topics import NODE_STATE, encode
 from timesyncd.sample import ClockState
-from timesyncd.sections import Mqtt
 from timesyncd.units import span_ns
 
 Series = tuple[str, frozenset[tuple[str, str]]]

@@ -13,8 +13,7 @@ from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay
 from timesyncd.model.selection import Agreement, Claim, agree
-from timesyncd.model.source import SourceMemory
-from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.source import SourceMemory, SourceSettings
 
 SUDDENLY_LONGER = PathSpec(reroutes=(Reroute(300 * NS_PER_S, 300 * NS_PER_S, 310_000, 10_000),))
 

@@ -11,7 +11,7 @@ from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.verdict import GrandmasterVerdict, Void
+from timesyncd.model.grandmaster import GrandmasterVerdict, Void
 from timesyncd.sample import NoSample, PortState
 
 

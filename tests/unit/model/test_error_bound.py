@@ -26,8 +26,7 @@ from timesyncd.model.error_bound import (
 )
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Held, ParentBound, SourceMemory
-from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.source import Held, ParentBound, SourceMemory, SourceSettings
 from timesyncd.sample import UtcSample
 
 SETTINGS = SourceSettings()

@@ -13,9 +13,9 @@ from samples import HEALTHY, nth
 
 from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.references import grandmaster_bound, utc_bound, utc_seconds_removed, worse
-from timesyncd.model.source_settings import SourceSettings
-from timesyncd.model.verdict import GrandmasterVerdict, Received, Void
+from timesyncd.model.error_bound import grandmaster_bound, utc_bound, utc_seconds_removed, worse
+from timesyncd.model.grandmaster import GrandmasterVerdict, Received, Void
+from timesyncd.model.source import SourceSettings
 
 SETTINGS = SourceSettings()
 

@@ -12,7 +12,7 @@ from samples import HEALTHY
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.phc import PhcLink, PhcMemory
 from timesyncd.model.servo import SLEW_LIMIT_PPB
-from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.source import SourceSettings
 from timesyncd.sample import PhcSample
 
 SETTINGS = SourceSettings()

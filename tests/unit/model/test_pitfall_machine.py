@@ -17,7 +17,7 @@ from timesyncd.findings.node import kernel_conditions
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay, TraceRow
-from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.source import SourceSettings
 from timesyncd.sample import KernelSample, NoSample, PortState, UtcSample
 
 UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}

@@ -10,8 +10,7 @@ from clock_lab import DELAY_NS, UNTOLD, Lab, assert_adds_up, settled
 from samples import nth
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.source import ParentBound, SourceMemory
-from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.source import ParentBound, SourceMemory, SourceSettings
 
 SETTINGS = SourceSettings()
 

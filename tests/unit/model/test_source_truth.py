@@ -13,8 +13,7 @@ from samples import HEALTHY
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.servo import SLEW_LIMIT_PPB
-from timesyncd.model.source import SourceMemory
-from timesyncd.model.source_settings import SourceSettings
+from timesyncd.model.source import SourceMemory, SourceSettings
 from timesyncd.sample import ClockSample
 
 SETTINGS = SourceSettings()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.model.window import SlidingMaximum, Usual
+from timesyncd.model.statistics import SlidingMaximum, Usual
 
 VALUES = st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(0, 3)), min_size=1, max_size=100)
 

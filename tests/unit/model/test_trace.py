@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 
 from timesyncd.bound import ClockStatus
 from timesyncd.errors import TraceError
-from timesyncd.model.replay import Replay, ReplayedRow, TraceRow
-from timesyncd.model.trace import COLUMNS, REPLAYED_HEADER, read_trace, replayed_line, seconds_text
+from timesyncd.model.replay import (
+    COLUMNS,
+    REPLAYED_HEADER,
+    Replay,
+    ReplayedRow,
+    TraceRow,
+    read_trace,
+    replayed_line,
+    seconds_text,
+)
 from timesyncd.sample import PortState
 
 HEADER = ",".join(COLUMNS)

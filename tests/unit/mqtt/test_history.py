@@ -13,13 +13,13 @@ import pytest
 from history_rows import STREAM, event, row, rows_of
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Mqtt
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.node import Message
 from timesyncd.mqtt import history as mqtt_history
 from timesyncd.mqtt.history import Ask, Confirmer, HistorySender, HistoryWindow, Pace
 from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES, encode
-from timesyncd.sections import Mqtt
 from timesyncd.store.archive import Progress
 from timesyncd.store.outbox import Page
 

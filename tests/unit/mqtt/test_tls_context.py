@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from timesyncd.config import Mqtt
 from timesyncd.errors import ConfigError
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.sections import Mqtt
 from timesyncd.simulation.bed.authority import Authority
 
 

@@ -12,7 +12,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message
-from timesyncd.mqtt.inbox_part import MAX_COMPLAINTS, Inbox
+from timesyncd.mqtt.inbox import MAX_COMPLAINTS, Inbox
 from timesyncd.mqtt.topics import (
     CHANNELS,
     EVENT,

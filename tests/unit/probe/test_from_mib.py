@@ -11,9 +11,8 @@ import pytest
 
 from timesyncd.__main__ import main
 from timesyncd.drivers.timeprovider._profiles import load
-from timesyncd.probe.base_mibs import BASE_MIBS
 from timesyncd.probe.from_mib import skeleton
-from timesyncd.probe.mib import compiled
+from timesyncd.probe.mib import BASE_MIBS, compiled
 
 HEAD = """
 ACME-TIME-MIB DEFINITIONS ::= BEGIN

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from timesyncd.drivers.timeprovider._decoders import Unknown
-from timesyncd.drivers.timeprovider._evidence_part import Rows
+from timesyncd.drivers.timeprovider._evidence import Rows
 from timesyncd.drivers.timeprovider._profiles import Profile
-from timesyncd.probe.objects import Branch, Cell, readable, rows_of, said, served, uncovered
+from timesyncd.probe.probe import Branch, Cell, readable, rows_of, said, served, uncovered
 from timesyncd.snmp import Oid, Raw, parse_oid
 
 STATE, NAME = parse_oid("1.3.6.1.4.1.99999.1"), parse_oid("1.3.6.1.4.1.99999.2.1.1")

@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from timesyncd.config import parse
+from timesyncd.config import Secret, parse
 from timesyncd.driver import options_of
 from timesyncd.drivers.timeprovider._profiles import DEFAULT
 from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 from timesyncd.probe.access import Access, SnmpAccess, WebAccess, web_options
 from timesyncd.probe.probe import Probe, SnmpSaid
-from timesyncd.probe.suggestion import suggestion, unit_name
-from timesyncd.probe.toml import array, inline, key, quoted
+from timesyncd.probe.suggestion import array, inline, key, quoted, suggestion, unit_name
 from timesyncd.probe.web import WebSaid
 from timesyncd.sample import GrandmasterSample, PtpPort
-from timesyncd.sections import Secret
 from timesyncd.snmp import Community, User
 
 FINGERPRINT = "ab" * 32

@@ -13,7 +13,7 @@ from timesyncd.simulation.grandmaster.actions import Antenna
 from timesyncd.simulation.grandmaster.alarms import KINDS, DeviceEvent, SimulatedAlarm
 from timesyncd.simulation.grandmaster.channels import CHANNELS, day_file, metric_ns, points, time_error_ns
 from timesyncd.simulation.grandmaster.hardware import MODELS
-from timesyncd.simulation.grandmaster.servo_part import Dwell, next_servo
+from timesyncd.simulation.grandmaster.servo import Dwell, next_servo
 
 NOON_S = 1_772_600_400.0
 GNSS_1 = CHANNELS[0]

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from timesyncd.errors import ConfigError
-from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster import mib as grandmaster_mib
+from timesyncd.simulation.grandmaster.agent import TABLES, mib_of
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, SimulatedAlarm, alarm
 from timesyncd.simulation.grandmaster.device import Device, Servo
 from timesyncd.simulation.grandmaster.gnss import SimulatedPosition, SimulatedSatellite
 from timesyncd.simulation.grandmaster.lies import LIES
-from timesyncd.simulation.grandmaster.mib import Mib
+from timesyncd.simulation.grandmaster.mib import Mib, Value
 from timesyncd.simulation.grandmaster.notifications import notifications_of, syslog_line
-from timesyncd.simulation.grandmaster.oids import TABLES, mib_of
-from timesyncd.simulation.grandmaster.recording import load_recording
-from timesyncd.simulation.grandmaster.smi import Value
+from timesyncd.simulation.grandmaster.simulated import load_recording
 from timesyncd.snmp.values import Oid
 
 MIB_2 = "1.3.6.1.2.1"
@@ -34,7 +33,7 @@ def oid(dotted: str) -> Oid:
 def walked(mib: Mib, below: str = "1") -> dict[Oid, Value]:
     found: dict[Oid, Value] = {}
     at, value = mib.after(oid(below))
-    while value != smi.END_OF_MIB_VIEW and at[: len(oid(below))] == oid(below):
+    while value != grandmaster_mib.END_OF_MIB_VIEW and at[: len(oid(below))] == oid(below):
         assert at not in found
         found[at] = value
         at, value = mib.after(at)
@@ -56,43 +55,43 @@ def test_a_walk_is_in_order_and_agrees_with_get(kind: str, servo: Servo) -> None
 @pytest.mark.parametrize(
     ("kind", "dotted", "value"),
     [
-        ("tp4100", f"{MIB_2}.1.5.0", smi.text("gm-a")),
-        ("tp4100", f"{MIB_2}.2.2.1.8.102", smi.integer(1)),
-        ("tp4500", f"{MIB_2}.31.1.1.1.15.1", smi.gauge(25_000)),
-        ("tp4100", f"{MIB_2}.47.1.1.1.1.11.1", smi.text("SIM0001")),
-        ("tp4100", f"{MIB_2}.47.1.1.1.1.5.6", smi.integer(7)),
-        ("tp4100", f"{MIB_2}.99.1.1.1.1.103", smi.integer(10)),
-        ("tp4100", f"{MIB_2}.99.1.1.1.4.101", smi.integer(380)),
-        ("tp4100", f"{PTPBASE}.3.1.9.24.1.0", smi.integer(6)),
-        ("tp4100", f"{PTPBASE}.4.1.4.24.1.0", smi.integer(5)),
-        ("tp4100", f"{PTPBASE}.5.1.5.24.1.0", smi.integer(37)),
-        ("tp4100", f"{PTPBASE}.7.1.10.24.1.0.1", smi.gauge(2)),
-        ("tp4100", f"{PTPBASE}.9.1.6.24.1.0.8", smi.integer(6)),
-        ("tp4100", f"{MIB_2}.197.1.2.1.0", smi.integer(5)),
-        ("tp4100", f"{MIB_2}.197.1.2.2.0", smi.gauge(1)),
-        ("tp4100", "1.3.6.1.6.3.10.2.1.2.0", smi.integer(4)),
-        ("tp4100", f"{VENDOR}.1.1.1.1.1.5.1.1", smi.text("6")),
-        ("tp4100", f"{VENDOR}.1.1.1.1.1.6.1.1", smi.text("0x21")),
-        ("tp4100", f"{VENDOR}.1.1.2.1.1.6.1.1", smi.integer(24)),
-        ("tp4100", f"{VENDOR}.1.1.1.1.1.8.1.1", smi.integer(2)),
-        ("tp4100", f"{VENDOR}.2.1.1.1.1.4.101.1", smi.integer(2)),
-        ("tp4100", f"{VENDOR}.2.1.1.2.1.3.101.1", smi.integer(44)),
-        ("tp4100", f"{VENDOR}.2.1.1.3.1.2.101.1", smi.text("N52:31:00.00")),
-        ("tp4100", f"{VENDOR}.2.1.1.3.1.3.101.1", smi.text("E013:24:00.00")),
-        ("tp4100", f"{VENDOR}.2.1.1.3.1.4.101.1", smi.text("+0038.0")),
-        ("tp4100", f"{VENDOR}.3.1.1.2.0", smi.text("2026-03-04,05:06:07")),
-        ("tp4100", f"{TP5000E}.8.1.1.1.2.2.1", smi.NO_SUCH_OBJECT),
-        ("s650", f"{PTPBASE}.3.1.9.24.1.0", smi.NO_SUCH_OBJECT),
-        ("s650", f"{VENDOR}.1.1.1.1.1.5.1.1", smi.NO_SUCH_OBJECT),
-        ("tp5000e", f"{TP5000E}.8.1.1.1.2.2.1", smi.integer(4)),
-        ("tp5000e", f"{TP5000E}.8.1.1.1.3.2.1", smi.text("-3.2")),
-        ("tp5000e", f"{TP5000E}.6.1.1.3.101.6.71.78.83.83.45.49", smi.integer(3)),
-        ("tp5000e", f"{TP5000E}.2.4.0", smi.integer(0)),
-        ("tp5000e", f"{TP5000E}.1.1.1.2.1.5", smi.integer(5)),
-        ("s650", f"{S650}.2.3.0", smi.text("SyncServer S650")),
-        ("s650", f"{S650}.2.6.0", smi.text("Rb")),
-        ("s650", f"{S650}.3.1.0", smi.text("Locked")),
-        ("s650", f"{S650}.4.1.0", smi.text("+ 52 31 0.000 + 13 24 0.000 38.0")),
+        ("tp4100", f"{MIB_2}.1.5.0", grandmaster_mib.text("gm-a")),
+        ("tp4100", f"{MIB_2}.2.2.1.8.102", grandmaster_mib.integer(1)),
+        ("tp4500", f"{MIB_2}.31.1.1.1.15.1", grandmaster_mib.gauge(25_000)),
+        ("tp4100", f"{MIB_2}.47.1.1.1.1.11.1", grandmaster_mib.text("SIM0001")),
+        ("tp4100", f"{MIB_2}.47.1.1.1.1.5.6", grandmaster_mib.integer(7)),
+        ("tp4100", f"{MIB_2}.99.1.1.1.1.103", grandmaster_mib.integer(10)),
+        ("tp4100", f"{MIB_2}.99.1.1.1.4.101", grandmaster_mib.integer(380)),
+        ("tp4100", f"{PTPBASE}.3.1.9.24.1.0", grandmaster_mib.integer(6)),
+        ("tp4100", f"{PTPBASE}.4.1.4.24.1.0", grandmaster_mib.integer(5)),
+        ("tp4100", f"{PTPBASE}.5.1.5.24.1.0", grandmaster_mib.integer(37)),
+        ("tp4100", f"{PTPBASE}.7.1.10.24.1.0.1", grandmaster_mib.gauge(2)),
+        ("tp4100", f"{PTPBASE}.9.1.6.24.1.0.8", grandmaster_mib.integer(6)),
+        ("tp4100", f"{MIB_2}.197.1.2.1.0", grandmaster_mib.integer(5)),
+        ("tp4100", f"{MIB_2}.197.1.2.2.0", grandmaster_mib.gauge(1)),
+        ("tp4100", "1.3.6.1.6.3.10.2.1.2.0", grandmaster_mib.integer(4)),
+        ("tp4100", f"{VENDOR}.1.1.1.1.1.5.1.1", grandmaster_mib.text("6")),
+        ("tp4100", f"{VENDOR}.1.1.1.1.1.6.1.1", grandmaster_mib.text("0x21")),
+        ("tp4100", f"{VENDOR}.1.1.2.1.1.6.1.1", grandmaster_mib.integer(24)),
+        ("tp4100", f"{VENDOR}.1.1.1.1.1.8.1.1", grandmaster_mib.integer(2)),
+        ("tp4100", f"{VENDOR}.2.1.1.1.1.4.101.1", grandmaster_mib.integer(2)),
+        ("tp4100", f"{VENDOR}.2.1.1.2.1.3.101.1", grandmaster_mib.integer(44)),
+        ("tp4100", f"{VENDOR}.2.1.1.3.1.2.101.1", grandmaster_mib.text("N52:31:00.00")),
+        ("tp4100", f"{VENDOR}.2.1.1.3.1.3.101.1", grandmaster_mib.text("E013:24:00.00")),
+        ("tp4100", f"{VENDOR}.2.1.1.3.1.4.101.1", grandmaster_mib.text("+0038.0")),
+        ("tp4100", f"{VENDOR}.3.1.1.2.0", grandmaster_mib.text("2026-03-04,05:06:07")),
+        ("tp4100", f"{TP5000E}.8.1.1.1.2.2.1", grandmaster_mib.NO_SUCH_OBJECT),
+        ("s650", f"{PTPBASE}.3.1.9.24.1.0", grandmaster_mib.NO_SUCH_OBJECT),
+        ("s650", f"{VENDOR}.1.1.1.1.1.5.1.1", grandmaster_mib.NO_SUCH_OBJECT),
+        ("tp5000e", f"{TP5000E}.8.1.1.1.2.2.1", grandmaster_mib.integer(4)),
+        ("tp5000e", f"{TP5000E}.8.1.1.1.3.2.1", grandmaster_mib.text("-3.2")),
+        ("tp5000e", f"{TP5000E}.6.1.1.3.101.6.71.78.83.83.45.49", grandmaster_mib.integer(3)),
+        ("tp5000e", f"{TP5000E}.2.4.0", grandmaster_mib.integer(0)),
+        ("tp5000e", f"{TP5000E}.1.1.1.2.1.5", grandmaster_mib.integer(5)),
+        ("s650", f"{S650}.2.3.0", grandmaster_mib.text("SyncServer S650")),
+        ("s650", f"{S650}.2.6.0", grandmaster_mib.text("Rb")),
+        ("s650", f"{S650}.3.1.0", grandmaster_mib.text("Locked")),
+        ("s650", f"{S650}.4.1.0", grandmaster_mib.text("+ 52 31 0.000 + 13 24 0.000 38.0")),
     ],
 )
 def test_objects_of_a_steady_unit(kind: str, dotted: str, value: Value) -> None:
@@ -118,17 +117,17 @@ def test_the_alarm_table_is_that_of_what_stands() -> None:
     row = {at[-2]: value for at, value in walked(mib, f"{TP5000E}.2.1.1").items() if at[-1] == 1}
 
     assert row == {
-        1: smi.integer(1),
-        2: smi.integer(1),
-        3: smi.integer(9),
-        4: smi.integer(2),
-        5: smi.text("2026-03-04,05:06:07"),
-        6: smi.integer(2),
-        7: smi.text("Power B lost"),
+        1: grandmaster_mib.integer(1),
+        2: grandmaster_mib.integer(1),
+        3: grandmaster_mib.integer(9),
+        4: grandmaster_mib.integer(2),
+        5: grandmaster_mib.text("2026-03-04,05:06:07"),
+        6: grandmaster_mib.integer(2),
+        7: grandmaster_mib.text("Power B lost"),
     }
-    assert mib.get(oid(f"{TP5000E}.2.1.1.3.2")) == smi.integer(27)
-    assert mib.get(oid(f"{TP5000E}.2.1.1.3.3")) == smi.NO_SUCH_INSTANCE
-    assert mib.get(oid(f"{TP5000E}.2.4.0")) == smi.integer(1)
+    assert mib.get(oid(f"{TP5000E}.2.1.1.3.2")) == grandmaster_mib.integer(27)
+    assert mib.get(oid(f"{TP5000E}.2.1.1.3.3")) == grandmaster_mib.NO_SUCH_INSTANCE
+    assert mib.get(oid(f"{TP5000E}.2.4.0")) == grandmaster_mib.integer(1)
 
 
 def test_a_unit_without_a_reference_has_no_phase_offset() -> None:
@@ -136,8 +135,8 @@ def test_a_unit_without_a_reference_has_no_phase_offset() -> None:
     device = Device(kind="tp5000e")
     device.set_state(Servo.HOLDOVER)
 
-    assert mib_of(device).get(oid(f"{TP5000E}.8.1.1.1.2.2.1")) == smi.integer(5)
-    assert mib_of(device).get(oid(f"{TP5000E}.8.1.1.1.3.2.1")) == smi.NO_SUCH_INSTANCE
+    assert mib_of(device).get(oid(f"{TP5000E}.8.1.1.1.2.2.1")) == grandmaster_mib.integer(5)
+    assert mib_of(device).get(oid(f"{TP5000E}.8.1.1.1.3.2.1")) == grandmaster_mib.NO_SUCH_INSTANCE
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_time_and_frequency_traceable_follow_the_class(clock_class: int, traceab
     mib = mib_of(device)
 
     assert (mib.get(oid(f"{PTPBASE}.5.1.8.24.1.0")), mib.get(oid(f"{PTPBASE}.5.1.9.24.1.0"))) == tuple(
-        map(smi.integer, traceable)
+        map(grandmaster_mib.integer, traceable)
     )
 
 
@@ -161,9 +160,9 @@ def test_a_position_in_the_south_west_has_its_letters() -> None:
     device.receiver.position = SimulatedPosition(-33.99999999, -70.5, -12.5)
     mib = mib_of(device)
 
-    assert mib.get(oid(f"{VENDOR}.2.1.1.3.1.2.101.1")) == smi.text("S34:00:00.00")
-    assert mib.get(oid(f"{VENDOR}.2.1.1.3.1.3.101.1")) == smi.text("W070:30:00.00")
-    assert mib.get(oid(f"{VENDOR}.2.1.1.3.1.4.101.1")) == smi.text("-0012.5")
+    assert mib.get(oid(f"{VENDOR}.2.1.1.3.1.2.101.1")) == grandmaster_mib.text("S34:00:00.00")
+    assert mib.get(oid(f"{VENDOR}.2.1.1.3.1.3.101.1")) == grandmaster_mib.text("W070:30:00.00")
+    assert mib.get(oid(f"{VENDOR}.2.1.1.3.1.4.101.1")) == grandmaster_mib.text("-0012.5")
 
 
 def test_a_failed_fan_shows_in_sensor_and_state() -> None:
@@ -172,9 +171,12 @@ def test_a_failed_fan_shows_in_sensor_and_state() -> None:
     device.failures.add(("fan", 1))
     mib = mib_of(device)
 
-    assert [mib.get(oid(f"{MIB_2}.99.1.1.1.5.{index}")) for index in (103, 104)] == [smi.integer(3), smi.integer(1)]
-    assert mib.get(oid(f"{MIB_2}.131.1.1.1.3.6")) == smi.integer(2)
-    assert mib.get(oid(f"{MIB_2}.131.1.1.1.5.6")) == smi.octets(b"\x10")
+    assert [mib.get(oid(f"{MIB_2}.99.1.1.1.5.{index}")) for index in (103, 104)] == [
+        grandmaster_mib.integer(3),
+        grandmaster_mib.integer(1),
+    ]
+    assert mib.get(oid(f"{MIB_2}.131.1.1.1.3.6")) == grandmaster_mib.integer(2)
+    assert mib.get(oid(f"{MIB_2}.131.1.1.1.5.6")) == grandmaster_mib.octets(b"\x10")
 
 
 def test_a_million_rows_cost_what_is_asked() -> None:
@@ -203,7 +205,7 @@ def test_an_event_of_a_tp5000e_is_a_notification_of_its_own() -> None:
     (sent,) = notifications_of(DeviceEvent("event", AT_S, alarm("normal-track", 0, AT_S)), "tp5000")
 
     assert sent.oid == oid(f"{TP5000E}.11.3")
-    assert dict(sent.varbinds)[oid(f"{TP5000E}.11.1.5.0")] == smi.integer(1)
+    assert dict(sent.varbinds)[oid(f"{TP5000E}.11.1.5.0")] == grandmaster_mib.integer(1)
 
 
 @pytest.mark.parametrize(

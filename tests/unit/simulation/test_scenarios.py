@@ -8,7 +8,7 @@ import pytest
 
 from timesyncd.errors import ConfigError
 from timesyncd.simulation.grandmaster import Device
-from timesyncd.simulation.grandmaster.scenarios import load_scenario
+from timesyncd.simulation.grandmaster.actions import load_scenario
 
 
 def written(folder: Path, text: str) -> Path:

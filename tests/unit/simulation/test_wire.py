@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.simulation.grandmaster import smi
-from timesyncd.simulation.grandmaster.agent import SnmpAgent
+from timesyncd.simulation.grandmaster import mib as grandmaster_mib
+from timesyncd.simulation.grandmaster.agent import NOT_WRITABLE, SET, SnmpAgent, keys_at, respond
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.mib import RecordedMib
-from timesyncd.simulation.grandmaster.responses import NOT_WRITABLE, SET, respond
-from timesyncd.simulation.grandmaster.security import keys_at
-from timesyncd.snmp import ber, security, v2c
+from timesyncd.snmp import ber, messages, security
 from timesyncd.snmp.messages import Kind, Pdu, Varbind, decode_pdu, encode_request
 from timesyncd.snmp.values import Oid, User
 
@@ -36,7 +34,7 @@ def bulk(after: Sequence[Oid], non_repeaters: int = 0) -> Pdu:
 )
 def test_getbulk_fills_one_datagram(after: list[int], non_repeaters: int, found: list[int]) -> None:
     """Repetitions stop where a datagram is full, but one is always answered; non-repeaters come first and once."""
-    mib = RecordedMib(((1, 3, 6, n), smi.octets(bytes(500))) for n in range(1, 20))
+    mib = RecordedMib(((1, 3, 6, n), grandmaster_mib.octets(bytes(500))) for n in range(1, 20))
     answer = respond(bulk([(1, 3, 6, n) for n in after], non_repeaters), mib)
 
     assert answer is not None
@@ -45,7 +43,7 @@ def test_getbulk_fills_one_datagram(after: list[int], non_repeaters: int, found:
 
 def test_getbulk_answers_once_whatever_the_size() -> None:
     """One object that is larger than a datagram on Ethernet is sent all the same."""
-    mib = RecordedMib([((1, 3, 6, 1), smi.octets(bytes(2_000)))])
+    mib = RecordedMib([((1, 3, 6, 1), grandmaster_mib.octets(bytes(2_000)))])
     answer = respond(bulk([(1, 3, 6)]), mib)
 
     assert answer is not None
@@ -55,10 +53,14 @@ def test_getbulk_answers_once_whatever_the_size() -> None:
 @given(st.integers(0, 60), st.integers(0, 2**64 - 1))
 def test_getbulk_never_fills_more_than_a_datagram(length: int, number: int) -> None:
     """Whatever the values are, an answer of several fits into Ethernet's 1 500 octets."""
-    values = [smi.octets(bytes(length)), smi.counter64(number), smi.object_id((1, 3, *range(length)))]
+    values = [
+        grandmaster_mib.octets(bytes(length)),
+        grandmaster_mib.counter64(number),
+        grandmaster_mib.object_id((1, 3, *range(length))),
+    ]
     mib = RecordedMib(((1, 3, 6, *range(100), n), values[n % 3]) for n in range(50))
     agent = SnmpAgent(Device(clock=lambda: AT_S), mib=mib)
-    answer = agent.answer(v2c.message(b"public", encode_request(Kind.GET_BULK, 1, [(1, 3)], 50)))
+    answer = agent.answer(messages.message(b"public", encode_request(Kind.GET_BULK, 1, [(1, 3)], 50)))
 
     assert answer is not None
     assert len(answer) <= 1_472
@@ -113,11 +115,11 @@ def test_only_the_clock_is_told_under_signature() -> None:
 
 def test_a_set_is_refused_with_what_it_asked() -> None:
     """notWritable for the first variable, and the same variables back (RFC 3416 section 4.2.5)."""
-    request = v2c.message(b"public", bytes((SET,)) + QUESTION[1:])
+    request = messages.message(b"public", bytes((SET,)) + QUESTION[1:])
     answer = AGENT.answer(request)
 
     assert answer is not None
-    assert decode_pdu(v2c.parse(answer)[1]) == Pdu(
+    assert decode_pdu(messages.parse(answer)[1]) == Pdu(
         Kind.RESPONSE, 4711, NOT_WRITABLE, 1, [Varbind(SYS_NAME, ber.NULL, None)]
     )
 
@@ -125,11 +127,11 @@ def test_a_set_is_refused_with_what_it_asked() -> None:
 @pytest.mark.parametrize("kind", [Kind.RESPONSE, Kind.REPORT, Kind.TRAP, Kind.INFORM])
 def test_what_is_no_request_gets_silence(kind: Kind) -> None:
     """Else two agents could answer each other for ever."""
-    assert AGENT.answer(v2c.message(b"public", bytes((kind,)) + QUESTION[1:])) is None
+    assert AGENT.answer(messages.message(b"public", bytes((kind,)) + QUESTION[1:])) is None
 
 
 #: A good one of each version.
-QUESTIONS = [v2c.message(b"public", QUESTION), sealed(QUESTION)]
+QUESTIONS = [messages.message(b"public", QUESTION), sealed(QUESTION)]
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=["v2c", "v3"])

@@ -17,10 +17,10 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Unreachable
 from timesyncd.snmp import Community, Listener, Oid, Trap, User, ber, security
 from timesyncd.snmp import listener as snmp_listener
-from timesyncd.snmp.keys import MasterKeys
 from timesyncd.snmp.listener import Notification, Outcome, Receiver
 from timesyncd.snmp.messages import Kind, decode_pdu
 from timesyncd.snmp.rate_limit import BURST
+from timesyncd.snmp.security import MasterKeys
 
 S = NS_PER_S
 OURS = bytes.fromhex("80001f880305060708")

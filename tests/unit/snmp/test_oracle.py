@@ -14,10 +14,10 @@ from pysnmp.proto.api import v2c as other_v2c
 from pysnmp.proto.mpmod.rfc3412 import SNMPv3Message
 from pysnmp.proto.secmod.rfc3414 import localkey, service
 
-from timesyncd.snmp import AuthProtocol, PrivProtocol, User, v2c
+from timesyncd.snmp import AuthProtocol, PrivProtocol, User, messages
 from timesyncd.snmp import security as snmp_security
-from timesyncd.snmp.keys import MasterKeys
 from timesyncd.snmp.messages import Kind, decode_pdu, encode_request
+from timesyncd.snmp.security import MasterKeys
 
 #: What pysnmp calls the protocols.
 AUTH: dict[AuthProtocol, Any] = {
@@ -66,10 +66,10 @@ def test_v2c_messages(community: bytes, number: int) -> None:
     other_v2c.apiMessage.set_community(message, community)
     other_v2c.apiMessage.set_pdu(message, pdu)
     theirs = bytes(encoder.encode(message))
-    read, inside = v2c.parse(theirs)
+    read, inside = messages.parse(theirs)
 
     assert (read, decode_pdu(inside).number) == (community, number)
-    assert v2c.message(community, encode_request(Kind.GET, number, ())) == theirs
+    assert messages.message(community, encode_request(Kind.GET, number, ())) == theirs
 
 
 @given(counts, st.sampled_from([0, 1, 3, 4, 5, 7]), engines, names, st.binary(max_size=48))

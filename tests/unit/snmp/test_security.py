@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from timesyncd.errors import Malformed, Refused
 from timesyncd.snmp import User, security
-from timesyncd.snmp.keys import MasterKeys
+from timesyncd.snmp.security import MasterKeys
 
 ENGINE = security.Engine(bytes.fromhex("80001f880401020304"), 3, 1_000)
 USER = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")

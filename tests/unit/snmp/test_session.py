@@ -13,8 +13,8 @@ from snmp_scripted import DESCRIPTION, SYSTEM, TEXT, agent, pdu, session_with, t
 
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Community, Oid, Session, ber
-from timesyncd.snmp.endpoint import number_of
 from timesyncd.snmp.messages import Kind, Pdu
+from timesyncd.snmp.transport import number_of
 
 COMMUNITY = Community("fifth-floor")
 TABLE: Oid = (1, 3, 6, 1, 2, 1, 2, 2, 1)

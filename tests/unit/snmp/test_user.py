@@ -14,10 +14,9 @@ from snmp_scripted import DESCRIPTION, Unit, agent, pdu, session_with, texts
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Session, User, security
-from timesyncd.snmp.endpoint import Endpoint
-from timesyncd.snmp.keys import MasterKeys
 from timesyncd.snmp.messages import Kind
-from timesyncd.snmp.transport import Line, UserAgent, _Peer
+from timesyncd.snmp.security import MasterKeys
+from timesyncd.snmp.transport import Endpoint, Line, UserAgent, _Peer
 
 EVA = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
 MASTER = MasterKeys(EVA)

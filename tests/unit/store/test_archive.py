@@ -14,8 +14,7 @@ from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import HistoryBatch
 from timesyncd.mqtt.topics import HISTORY, decode, encode
 from timesyncd.store import archive, tables
-from timesyncd.store.archive import MOST_AHEAD_S, MOST_ROWS_PER_S, Progress
-from timesyncd.store.storable import MOST_DATA_BYTES
+from timesyncd.store.archive import MOST_AHEAD_S, MOST_DATA_BYTES, MOST_ROWS_PER_S, Progress
 
 __all__ = ["empty_store", "engine"]
 

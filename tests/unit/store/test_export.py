@@ -16,10 +16,10 @@ from sqlalchemy import insert
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.store import export as exports
 from timesyncd.store.backlog import Batch
+from timesyncd.store.engine import Place
 from timesyncd.store.export import export
-from timesyncd.store.place import Place
 from timesyncd.store.rows import ClockEntry
-from timesyncd.store.statements import insert_batch
+from timesyncd.store.session import insert_batch
 from timesyncd.store.tables import incarnation, rollup
 
 __all__ = ["place"]

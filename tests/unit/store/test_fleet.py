@@ -24,13 +24,12 @@ from store_nodes import (
 )
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.config import Store as Settings
 from timesyncd.feed import Observation
-from timesyncd.sections import Store as Settings
-from timesyncd.store import history, outbox, retention
+from timesyncd.store import history, outbox, rollups
 from timesyncd.store.backlog import Batch
-from timesyncd.store.engine import migrate, writer_engine
-from timesyncd.store.place import Place
-from timesyncd.store.retention import Keeps
+from timesyncd.store.engine import Place, migrate, writer_engine
+from timesyncd.store.rollups import Keeps
 from timesyncd.store.session import Counts, OutboxLimits, Session
 from timesyncd.store.tables import event, phc_sample, rollup
 
@@ -212,7 +211,7 @@ def test_each_class_of_rows_is_kept_for_its_own_time(place: Place) -> None:
                     row["span_s"] = span_s
                     connection.execute(insert(table).values({name: row[name] for name in row if name in table.c}))
         with engine.begin() as connection:
-            deleted = retention.delete_step(connection, 10_000, keeps)
+            deleted = rollups.delete_step(connection, 10_000, keeps)
     left = [
         rows_of(place, f"SELECT count(*) FROM {table}")
         for table in ("phc_sample", "rollup WHERE span_s = 60", "rollup WHERE span_s = 3600", "event")
@@ -223,7 +222,7 @@ def test_each_class_of_rows_is_kept_for_its_own_time(place: Place) -> None:
 
 def test_batches_are_committed_while_old_rows_go(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are old, what is put meanwhile does not wait for them."""
-    monkeypatch.setattr(retention, "STEP_ROWS", 5)
+    monkeypatch.setattr(rollups, "STEP_ROWS", 5)
     monkeypatch.setattr("timesyncd.store.session.WORK_S", 0.001)
     same = {
         "source": "nic",

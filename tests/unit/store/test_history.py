@@ -17,6 +17,7 @@ from unit_samples import EVERYTHING
 
 from timesyncd.bound import Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.config import Store as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage
@@ -30,9 +31,8 @@ from timesyncd.sample import (
     TimeErrorSeries,
     UtcSample,
 )
-from timesyncd.sections import Store as Settings
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 from timesyncd.store.writer import Store
 
 START_NS = HEALTHY.as_of_ns + HEALTHY.real_minus_boot_ns

@@ -21,10 +21,9 @@ from store_nodes import (
 )
 
 from timesyncd.clocks import FakeClocks
-from timesyncd.store import inbox
+from timesyncd.store import backlog
 from timesyncd.store.archive import Progress
-from timesyncd.store.engine import writer_engine
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, writer_engine
 from timesyncd.store.writer import Store
 
 __all__ = ["hurried", "place"]
@@ -106,7 +105,7 @@ def test_what_cannot_be_stored_of_one_node_hinders_no_other(place: Place) -> Non
 
 def test_too_much_of_others_is_refused_and_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is never confirmed, so it comes again; what no node would say is refused as well, and hinders nobody."""
-    monkeypatch.setattr(inbox, "LIMIT_ROWS", 3)
+    monkeypatch.setattr(backlog, "LIMIT_ROWS", 3)
     hub = Node(place, LIMITS)
     took = [hub.store.put_history(batch_of(*of), SIZE) for of in (("n2", 1, 2), ("n3", 1, 2), ("n1", 1, 1))]
     hub.store.start()
@@ -138,7 +137,7 @@ def test_what_a_hub_could_not_store_is_stored_when_it_comes_again(place: Place) 
 
 def test_what_waits_of_others_is_bounded_in_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows may be very large; what was stored makes room."""
-    monkeypatch.setattr(inbox, "LIMIT_BYTES", SIZE + 1)
+    monkeypatch.setattr(backlog, "LIMIT_BYTES", SIZE + 1)
     hub = Node(place, LIMITS)
     took = [hub.store.put_history(batch_of(node, 1, 1), SIZE) for node in ("n2", "n3")]
     hub.store.start()

@@ -12,8 +12,8 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import CloudEvent, HistoryRow
 from timesyncd.store import outbox
+from timesyncd.store.archive import MOST_DATA_BYTES, check, storable
 from timesyncd.store.outbox import Stream
-from timesyncd.store.storable import MOST_DATA_BYTES, check, storable
 from timesyncd.store.tables import outbox as table
 
 __all__ = ["empty_store", "engine"]

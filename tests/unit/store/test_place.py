@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd.errors import ConfigError
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import Rollup
 from timesyncd.sample import KernelSample
 from timesyncd.store.backlog import Batch
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 from timesyncd.store.rollups import GRACE_NS, Rollups, rollup_values, summary
 from timesyncd.store.rows import ClockEntry, kernel_entry
-from timesyncd.store.statements import insert_batch, insert_values
+from timesyncd.store.session import insert_batch, insert_values
 from timesyncd.store.tables import rollup
 
 __all__ = ["place"]

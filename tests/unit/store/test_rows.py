@@ -26,8 +26,10 @@ from timesyncd.sample import (
 from timesyncd.store import rows, tables
 from timesyncd.store.rows import (
     CLOCK_COLUMNS,
+    WHOLE_EVERY_NS,
     Row,
     SourceState,
+    WholeRows,
     alarm_event_entry,
     clock_values,
     grandmaster_entries,
@@ -38,7 +40,6 @@ from timesyncd.store.rows import (
     state_of,
     utc_entry,
 )
-from timesyncd.store.whole import WHOLE_EVERY_NS, WholeRows
 
 BOUND = ErrorBound(
     as_of_ns=HEALTHY.as_of_ns,

@@ -18,8 +18,7 @@ from samples import HEALTHY
 
 from timesyncd.errors import StoreError
 from timesyncd.store import history
-from timesyncd.store.engine import migrate, writer_engine
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place, migrate, writer_engine
 from timesyncd.store.rows import CLOCK_COLUMNS, clock_values
 from timesyncd.store.tables import TIMED, metadata
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import history
-from timesyncd.store.place import Place
+from timesyncd.store.engine import Place
 from timesyncd.store.tables import event, incarnation, phc_sample, rollup
 
 __all__ = ["place"]

@@ -22,10 +22,10 @@ from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage
 from timesyncd.sample import NoSample, PortState, TimeErrorSeries
 from timesyncd.store import engine as store_engine
-from timesyncd.store import history, postgresql, retention, sqlite, writer
+from timesyncd.store import history, postgresql, rollups, sqlite, writer
 from timesyncd.store.backlog import UNSTORABLE
-from timesyncd.store.place import Place
-from timesyncd.store.retention import Keeps
+from timesyncd.store.engine import Place
+from timesyncd.store.rollups import Keeps
 from timesyncd.store.session import Session
 from timesyncd.store.writer import Store
 
@@ -300,7 +300,7 @@ def test_retention_covers_every_table_with_a_time(bench: Bench) -> None:
         store.put_alarm_event(alarm_event())
     engine = store_engine.writer_engine(bench.place)
     with engine.begin() as connection:
-        deleted = retention.delete_step(connection, NOW_NS + 5, Keeps(0, 0, 0))
+        deleted = rollups.delete_step(connection, NOW_NS + 5, Keeps(0, 0, 0))
     engine.dispose()
 
     assert deleted == 2
@@ -322,7 +322,7 @@ def test_a_start_ends_what_stood(bench: Bench) -> None:
 
 def test_old_rows_go_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step deletes no more than its number of rows, the oldest first, over all sources, and none that is young enough."""
-    monkeypatch.setattr(retention, "STEP_ROWS", 4)
+    monkeypatch.setattr(rollups, "STEP_ROWS", 4)
     with bench.running() as store:
         for source in ("a", "b"):
             for index in range(5):
@@ -332,7 +332,7 @@ def test_old_rows_go_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     before_ns = nth(3).as_of_ns + HEALTHY.real_minus_boot_ns
     for _ in range(3):
         with engine.begin() as connection:
-            deleted.append(retention.delete_step(connection, before_ns, Keeps(0, 0, 0)))
+            deleted.append(rollups.delete_step(connection, before_ns, Keeps(0, 0, 0)))
         left.append(bench.rows("SELECT source, count(*) FROM clock_sample GROUP BY source ORDER BY source"))
     engine.dispose()
 

@@ -16,7 +16,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.traces import alignment
 from timesyncd.traces.alignment import align, between_ns, profiler_error
 from timesyncd.traces.anchors import Anchored
-from timesyncd.traces.outline import Outline
+from timesyncd.traces.reader import Outline
 
 LOST = Part(0, None, 0, 0)
 

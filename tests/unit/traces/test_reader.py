@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from trace_files import trace_text
 
 from timesyncd.errors import TraceError
-from timesyncd.traces.outline import span_of
-from timesyncd.traces.reader import EVENTS, read_trace
+from timesyncd.traces.reader import EVENTS, read_trace, span_of
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -32,7 +32,7 @@ from policies.plan import (
 from policies.run import Part, outcome
 from policies.table import line, page, scatter, summaries, verdicts
 
-from timesyncd.training.policy.text import parse
+from timesyncd.training.policy.text import parse_policy
 
 T1, T3 = TASKS["t1"], TASKS["t3"]
 FULL, SLOWS, OTHER = CELLS["t1-2-paper"], CELLS["t1-2-even"], CELLS["t1-4-even"]
@@ -93,7 +93,7 @@ def test_every_method_has_a_name_of_its_own_in_every_cell() -> None:
 @pytest.mark.parametrize("text", sorted({method.policy for method in BY_NAME.values() if method.policy}))
 def test_every_policy_is_one(text: str) -> None:
     """A text that the library does not understand would be found hours later."""
-    assert parse(text)
+    assert parse_policy(text)
 
 
 def test_a_target_is_half_a_point_below_what_ddp_reached() -> None:

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from timesyncd.training.compression.gathered import Elements, largest, norms_of
-from timesyncd.training.compression.gathered_part import packed, unpacked
-from timesyncd.training.compression.int8 import SHARING, Levels
-from timesyncd.training.compression.residuals import Residuals
-from timesyncd.training.policy.compression import PowerSGD, TopK, chosen
+from timesyncd.training.compression.feedback import Residuals
+from timesyncd.training.compression.gathered import SHARING, Elements, Levels, largest, norms_of, packed, unpacked
+from timesyncd.training.policy.text import PowerSGD, TopK, chosen
 
 NAN, INF = float("nan"), float("inf")
 

@@ -12,7 +12,7 @@ from auto_world import World
 
 from timesyncd.training.policy.auto import Controller
 from timesyncd.training.policy.policies import LocalSGD
-from timesyncd.training.policy.text import parse
+from timesyncd.training.policy.text import parse_policy
 
 
 def test_nothing_is_changed_where_bsp_costs_nothing() -> None:
@@ -37,7 +37,7 @@ def test_like_data_is_averaged_seldom_or_behind_the_scenes(ratio: float, text: s
     tried, told = World(ratio, ranks=2).run(320), World(ratio, ranks=2, apart=0.1).run(320)
 
     assert tried.text == told.text == text
-    assert [parse(choice.text).policy for _, choice in tried.changes[:1]] == [LocalSGD(16)]
+    assert [parse_policy(choice.text).policy for _, choice in tried.changes[:1]] == [LocalSGD(16)]
     assert "see alike data (gradients 0.1 apart)" in told.changes[0][1].why
     assert all(step == 0 or step >= 32 for step, _ in told.changes)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.drift import Drift
+from timesyncd.training.policy.auto import Drift
 
 DRIFTS = st.builds(Drift, ranks=st.integers(2, 512), dissimilarity=st.floats(0, 100))
 

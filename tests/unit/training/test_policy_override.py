@@ -8,8 +8,7 @@ import warnings
 import pytest
 
 from timesyncd.ipc.job_datagram import Plan
-from timesyncd.training.policy.text import parse
-from timesyncd.training.policy.wishes import Wishes, collective
+from timesyncd.training.policy.text import Wishes, collective, parse_policy
 
 NONE = Plan()
 
@@ -63,7 +62,7 @@ def test_a_parameter_server_is_no_collective_policy(text: str) -> None:
     """A job has it from its start."""
     with pytest.raises(ValueError, match="needs a parameter server"):
         collective(text)
-    assert collective("bsp") == parse("bsp")
+    assert collective("bsp") == parse_policy("bsp")
 
 
 def test_a_restart_remembers_what_it_was_told() -> None:

@@ -7,11 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.training.policy.auto import Auto
-from timesyncd.training.policy.decision import Combine, Decision, Policy, Seen
-from timesyncd.training.policy.policies import BSP, QSR, Accumulate, FedAvg, LocalSGD, PostLocalSGD
-from timesyncd.training.policy.rows import Row
-from timesyncd.training.policy.schedule import Course
-from timesyncd.training.policy.stale import ASP, SSP
+from timesyncd.training.policy.policies import (
+    ASP,
+    BSP,
+    QSR,
+    SSP,
+    Accumulate,
+    Combine,
+    Decision,
+    FedAvg,
+    LocalSGD,
+    Policy,
+    PostLocalSGD,
+    Seen,
+)
+from timesyncd.training.policy.schedule import Course, Row
 from timesyncd.training.policy.text import Strategy
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from timesyncd.training.policy.auto import Choice, Controller
-from timesyncd.training.policy.rows import Row
+from timesyncd.training.policy.schedule import Row
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "policies").glob("*.json"))
 

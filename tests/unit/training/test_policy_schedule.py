@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.decision import Decision
-from timesyncd.training.policy.rows import Row
+from timesyncd.training.policy.policies import Decision
 from timesyncd.training.policy.schedule import (
     FIRST_ROWS,
     ROWS_EVERY,
     ROWS_LATE,
     ROWS_SELDOM,
     Course,
+    Row,
     in_step,
     leaves_apart,
     must_unite,
 )
-from timesyncd.training.policy.text import parse
+from timesyncd.training.policy.text import parse_policy
 
 STEPS = 64
 
@@ -110,7 +110,7 @@ def job(ranks: int, seed: int, text: str, wishes: dict[int, str]) -> list[Rank]:
     for number in range(ranks):
         votes = [random.Random(f"{seed} {number} {step}").random() < 0.15 for step in range(STEPS)]
         others = {step: "local_sgd(h=2)" for step in range(number, STEPS, 11)}
-        made.append(Rank(number, Course(parse(text), ranks), votes.__getitem__, others if number else wishes))
+        made.append(Rank(number, Course(parse_policy(text), ranks), votes.__getitem__, others if number else wishes))
     return begun(made)
 
 
@@ -156,7 +156,7 @@ def told(
 ) -> list[Told]:
     """By a job of one rank; `wishes` by step as s12=..."""
     rank = Rank(
-        0, Course(parse(text), 1, steps_per_epoch), votes, {int(step[1:]): wish for step, wish in wishes.items()}
+        0, Course(parse_policy(text), 1, steps_per_epoch), votes, {int(step[1:]): wish for step, wish in wishes.items()}
     )
     run(begun([rank]), random.Random(0))
     return rank.told
@@ -207,11 +207,11 @@ def test_where_averagings_are_rare_rows_come_in_between() -> None:
 def test_every_policy_gives_way_to_every_other(text: str, wish: str) -> None:
     """Some steps after the wish, from one step to the next, and it stays."""
     said = [each[-1] for each in told(text, s20=wish)]
-    turned = said.index(str(parse(wish)))
+    turned = said.index(str(parse_policy(wish)))
 
-    assert said[:20] == [str(parse(text))] * 20
-    assert turned == 0 if parse(text) == parse(wish) else 20 < turned <= 20 + ROWS_SELDOM + ROWS_LATE + 1
-    assert set(said[turned:]) == {str(parse(wish))}
+    assert said[:20] == [str(parse_policy(text))] * 20
+    assert turned == 0 if parse_policy(text) == parse_policy(wish) else 20 < turned <= 20 + ROWS_SELDOM + ROWS_LATE + 1
+    assert set(said[turned:]) == {str(parse_policy(wish))}
 
 
 def test_what_was_gathered_makes_an_update_before_another_policy_begins() -> None:
@@ -242,7 +242,7 @@ def test_a_wish_for_what_is_in_force_changes_nothing() -> None:
 
 def test_ranks_out_of_step_are_told_which() -> None:
     """One resumed from an older checkpoint than the others: nobody decides by such rows."""
-    course = Course(parse("selsync(delta=0.3, late=0)"), 3)
+    course = Course(parse_policy("selsync(delta=0.3, late=0)"), 3)
     with pytest.raises(SyncError, match=r"rank 1 is in step 8 and rank 0 is in step 9; .* the same number") as raised:
         course.decide([[Row(9), Row(8), Row(9)]])
     assert "\n" not in str(raised.value)
@@ -250,7 +250,7 @@ def test_ranks_out_of_step_are_told_which() -> None:
 
 def test_a_rank_that_ended_earlier_is_out_of_step() -> None:
     """Its last row is that of no step, so that it is not taken for one: neither of the step that was next, nor of a later end."""
-    ended, other = Course(parse("bsp"), 2), Course(parse("bsp"), 2)
+    ended, other = Course(parse_policy("bsp"), 2), Course(parse_policy("bsp"), 2)
     for course in (ended, other):
         course.next_step(Decision.SYNC)
     in_step([ended.last_row(), other.last_row()])
@@ -261,10 +261,12 @@ def test_a_rank_that_ended_earlier_is_out_of_step() -> None:
         in_step([ended.last_row(), other.last_row()])
 
 
-@pytest.mark.parametrize("other", [Course(parse("local_sgd(h=3)"), 2, 10), Course(parse("local_sgd(h=4)"), 2, 11)])
+@pytest.mark.parametrize(
+    "other", [Course(parse_policy("local_sgd(h=3)"), 2, 10), Course(parse_policy("local_sgd(h=4)"), 2, 11)]
+)
 def test_ranks_begin_alike_or_not_at_all(other: Course) -> None:
     """Another policy, or another number of steps in an epoch, would part the ranks later."""
-    course = Course(parse("local_sgd(h=4)"), 2, 10)
+    course = Course(parse_policy("local_sgd(h=4)"), 2, 10)
     with pytest.raises(ValueError, match="rank 0 begins with 'local_sgd.h=4.' and 10 steps an epoch, rank 1 with"):
         course.agree([course.first_row(0.1), other.first_row(0.1)])
 
@@ -272,7 +274,7 @@ def test_ranks_begin_alike_or_not_at_all(other: Course) -> None:
 def test_a_state_of_another_number_of_ranks_is_refused() -> None:
     """Whose votes its rows have would not be known."""
     with pytest.raises(ValueError, match="the policy's state is of 3 ranks, these are 2"):
-        Course(parse("bsp"), 2).load_state_dict(Course(parse("bsp"), 3).state_dict())
+        Course(parse_policy("bsp"), 2).load_state_dict(Course(parse_policy("bsp"), 3).state_dict())
 
 
 @given(st.sampled_from(TEXTS), WISHES, st.integers(0, STEPS - 1))
@@ -283,7 +285,7 @@ def test_a_course_resumes_as_it_was(text: str, wishes: dict[int, str], stop: int
     saved.dies_in = stop
     run([saved], random.Random(0))
     state = saved.course.state_dict()
-    saved.course, saved.dies_in = Course(parse("bsp"), 1), None
+    saved.course, saved.dies_in = Course(parse_policy("bsp"), 1), None
     saved.course.load_state_dict(state)
     run([saved], random.Random(0))
 
@@ -292,10 +294,10 @@ def test_a_course_resumes_as_it_was(text: str, wishes: dict[int, str], stop: int
 
 def test_replicas_are_made_one_where_the_next_policy_needs_it() -> None:
     """After those that leave them apart: before one that keeps them one, or that sends differences to what all have in common."""
-    apart = {text: leaves_apart(parse(text).policy) for text in TEXTS}
+    apart = {text: leaves_apart(parse_policy(text).policy) for text in TEXTS}
     assert [text for text, is_apart in apart.items() if not is_apart] == ["bsp", "accumulate(k=3)"]
-    assert must_unite(parse("local_sgd(h=4)"), parse("bsp"))
-    assert must_unite(parse("selsync(delta=1, aggregate=gradients)"), parse("auto"))
-    assert must_unite(parse("local_sgd(h=4)"), parse("local_sgd(h=4) + fp16"))
-    assert not must_unite(parse("local_sgd(h=4)"), parse("local_sgd(h=8)"))
-    assert not must_unite(parse("bsp"), parse("local_sgd(h=4) + fp16"))
+    assert must_unite(parse_policy("local_sgd(h=4)"), parse_policy("bsp"))
+    assert must_unite(parse_policy("selsync(delta=1, aggregate=gradients)"), parse_policy("auto"))
+    assert must_unite(parse_policy("local_sgd(h=4)"), parse_policy("local_sgd(h=4) + fp16"))
+    assert not must_unite(parse_policy("local_sgd(h=4)"), parse_policy("local_sgd(h=8)"))
+    assert not must_unite(parse_policy("bsp"), parse_policy("local_sgd(h=4) + fp16"))

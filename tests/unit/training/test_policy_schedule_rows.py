@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.rows import ROW_WORDS, Row
+from timesyncd.training.policy.schedule import ROW_WORDS, Row
 from timesyncd.training.policy.text import MAX_TEXT
 
 WORD = st.integers(-(2**63) + 1, 2**63 - 1)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.decision import Combine, Decision, Seen
+from timesyncd.training.policy.policies import Combine, Decision, Seen
 from timesyncd.training.policy.selsync import LEAST_CHANGES, WINDOW, RelativeChange, SelSync, Voter
 
 NORM = st.floats(0, 1e300)

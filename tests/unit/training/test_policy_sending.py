@@ -7,9 +7,8 @@ import math
 import pytest
 from auto_world import World
 
-from timesyncd.training.policy.compression import TopK
 from timesyncd.training.policy.sending import HALF, LARGEST, TOP, WAYS, Sending
-from timesyncd.training.policy.text import parse
+from timesyncd.training.policy.text import TopK, parse_policy
 
 HALVED, LEAST = "bsp + fp16", "bsp + topk(ratio=0.01)"
 
@@ -19,7 +18,7 @@ def texts(world: World) -> list[str]:
 
 
 def test_what_is_written_is_what_is_reckoned_with() -> None:
-    assert parse(f"bsp{WAYS[TOP][1]}").compression == TopK(LARGEST)
+    assert parse_policy(f"bsp{WAYS[TOP][1]}").compression == TopK(LARGEST)
 
 
 def test_half_precision_that_makes_no_faster_step_is_given_up() -> None:

@@ -10,11 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.training.policy.auto import Auto
-from timesyncd.training.policy.compression import Fp16, Int8, PowerSGD, TopK
-from timesyncd.training.policy.policies import BSP, QSR, Accumulate, FedAvg, LocalSGD, PostLocalSGD
+from timesyncd.training.policy.policies import ASP, BSP, QSR, SSP, Accumulate, FedAvg, LocalSGD, PostLocalSGD
 from timesyncd.training.policy.selsync import SelSync
-from timesyncd.training.policy.stale import ASP, SSP
-from timesyncd.training.policy.text import COMPRESSIONS, MAX_TEXT, POLICIES, Strategy, parse
+from timesyncd.training.policy.text import (
+    COMPRESSIONS,
+    MAX_TEXT,
+    POLICIES,
+    Fp16,
+    Int8,
+    PowerSGD,
+    Strategy,
+    TopK,
+    parse_policy,
+)
 
 COUNT = st.integers(1, 10**6)
 SHARE = st.floats(0, 1, exclude_min=True)
@@ -41,10 +49,10 @@ def test_what_is_written_comes_back(policy: Any, compression: Any) -> None:
     """Every policy with every compression, if it has room in a plan; else it is refused whole."""
     strategy = Strategy(policy, compression)
     if len(str(strategy)) <= MAX_TEXT:
-        assert parse(str(strategy)) == strategy
+        assert parse_policy(str(strategy)) == strategy
     else:
         with pytest.raises(ValueError, match="more than 96 octets"):
-            parse(str(strategy))
+            parse_policy(str(strategy))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +75,8 @@ def test_what_is_written_comes_back(policy: Any, compression: Any) -> None:
 )
 def test_people_write_as_they_like(text: str, strategy: Strategy) -> None:
     """Blanks and the order of arguments do not matter, and what is by default may be left out."""
-    assert parse(text) == strategy
-    assert parse(str(strategy)) == strategy
+    assert parse_policy(text) == strategy
+    assert parse_policy(str(strategy)) == strategy
 
 
 @pytest.mark.parametrize(
@@ -116,7 +124,7 @@ def test_people_write_as_they_like(text: str, strategy: Strategy) -> None:
 def test_what_is_not_understood_is_said_in_one_line(text: str, said: str) -> None:
     """It names the part that is wrong, and what there is."""
     with pytest.raises(ValueError, match=said) as raised:
-        parse(text)
+        parse_policy(text)
     assert "\n" not in str(raised.value)
 
 
@@ -126,7 +134,7 @@ def test_a_policy_has_room_in_a_plan_as_it_is_written_back() -> None:
     short = text.replace("01,late", ",late").replace("6789)", ")")
     assert len(short) <= MAX_TEXT
     with pytest.raises(ValueError, match="more than 96 octets"):
-        parse(short)
+        parse_policy(short)
 
 
 @given(
@@ -136,12 +144,12 @@ def test_a_policy_has_room_in_a_plan_as_it_is_written_back() -> None:
 def test_any_text_is_a_policy_or_a_value_error(text: str) -> None:
     """Nothing else comes out of it, whatever stands in a plan."""
     try:
-        strategy = parse(text)
+        strategy = parse_policy(text)
     except ValueError as error:
         assert re.search("policy|octets|utf-8", str(error))
         assert len(str(error).splitlines()) == 1
     else:
-        assert parse(str(strategy)) == strategy
+        assert parse_policy(str(strategy)) == strategy
 
 
 def test_every_name_is_a_policy_or_a_compression() -> None:

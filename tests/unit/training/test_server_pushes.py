@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.compression import Compression, Fp16, Int8, TopK
-from timesyncd.training.torch.flat import Tensors, joined
-from timesyncd.training.torch.pushes import Pushes, nbytes, plus
+from timesyncd.training.policy.text import Compression, Fp16, Int8, TopK
+from timesyncd.training.torch.shard import Pushes, Tensors, joined, nbytes, plus
 
 COMPRESSIONS: list[Compression | None] = [None, Fp16(), Int8(), TopK(0.3), TopK()]
 

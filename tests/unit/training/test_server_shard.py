@@ -12,10 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.decision import Policy
-from timesyncd.training.policy.stale import ASP, SSP
-from timesyncd.training.torch.flat import Flat, cut, joined, sizes_of
-from timesyncd.training.torch.shard import Held, Identity, Refused, Shard
+from timesyncd.training.policy.policies import ASP, SSP, Policy
+from timesyncd.training.torch.shard import Flat, Held, Identity, Refused, Shard, cut, joined, sizes_of
 
 US = Identity(1, "job", 0, 2, (("torch.float32", 2),))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from timesyncd.training.torch.sampling import DefDP, SelDP, by_label
+from timesyncd.training.torch.data import DefDP, SelDP, by_label
 
 Kind = type[SelDP] | type[DefDP]
 

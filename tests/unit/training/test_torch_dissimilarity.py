@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
 from timesyncd.client.torch import synchronized
-from timesyncd.training.torch.dissimilarity import PAIRS, SAMPLED, Dissimilarity
+from timesyncd.training.torch.pace import PAIRS, SAMPLED, Dissimilarity
 
 RANKS, SIZE = 4, 50_000
 

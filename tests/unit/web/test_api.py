@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from fake_view import FakeView, as_json
 
-from timesyncd import sections
+from timesyncd import config
 from timesyncd.cli.render import fetch
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Message
@@ -27,7 +27,7 @@ def view() -> FakeView:
 
 @pytest.fixture
 async def server(view: FakeView) -> AsyncIterator[Server]:
-    server = await serve(sections.Web(port=0), view)
+    server = await serve(config.Web(port=0), view)
     yield server
     await server.close()
 
@@ -156,7 +156,7 @@ async def test_a_taken_port_is_one_line(server: Server, view: FakeView) -> None:
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
 
     with pytest.raises(ConfigError, match=f"web: cannot listen on 127.0.0.1 port {port}: "):
-        await serve(sections.Web(port=port), view)
+        await serve(config.Web(port=port), view)
 
 
 async def names(http: aiohttp.ClientSession, asked: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timesyncd.web.hosts import is_answered
+from timesyncd.web.app import is_answered
 
 
 @pytest.mark.parametrize(

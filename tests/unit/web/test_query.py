@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.web.routes import LATEST_NS, BadQuery, NodesQuery, Spanned, cursor_of, key_of, read, time_ns
+from timesyncd.web.query import LATEST_NS, BadQuery, NodesQuery, Spanned, cursor_of, key_of, read, time_ns
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from timesyncd.clocks import NS_PER_S
+from timesyncd.config import Role, Secret, Token, Web
 from timesyncd.errors import ConfigError
-from timesyncd.sections import Role, Secret, Token, Web
 from timesyncd.web import auth as module
 from timesyncd.web.auth import MINUTE_NS, Access, Denial, Failures, Grant, Sessions, Shown, network_of, notes
 

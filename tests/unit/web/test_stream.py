@@ -12,13 +12,13 @@ import aiohttp
 import pytest
 from fake_view import FakeView, as_json
 
-from timesyncd import sections
+from timesyncd import config
 from timesyncd.messages.node import AlarmEventMessage
 from timesyncd.web import stream as module
 from timesyncd.web.app import Server, serve
-from timesyncd.web.events import Event
-from timesyncd.web.routes import BadQuery, StreamQuery
+from timesyncd.web.query import BadQuery, StreamQuery
 from timesyncd.web.stream import Chosen, Stream, frames
+from timesyncd.web.view import Event
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ async def test_of_a_large_fleet_some_nodes_can_be_followed(stream: Stream, large
 
 @pytest.fixture
 async def server(view: FakeView) -> AsyncIterator[Server]:
-    server = await serve(sections.Web(port=0), view)
+    server = await serve(config.Web(port=0), view)
     yield server
     await server.close()
 
@@ -350,7 +350,7 @@ async def test_viewers_are_so_many_at_most(
 async def test_closing_does_not_wait_for_viewers(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server with a viewer that never leaves closes, the viewer's stream ends, and nobody subscribes any more."""
     monkeypatch.setattr("timesyncd.web.app.UNDER_WAY_S", 3600.0)
-    server = await serve(sections.Web(port=0), view)
+    server = await serve(config.Web(port=0), view)
     async with aiohttp.ClientSession(server.url) as session, session.get("/events") as answer:
         await answer.content.readuntil(b"event: finding")
         async with asyncio.timeout(60):

@@ -9,12 +9,12 @@ import aiohttp
 import pytest
 from fake_view import FakeView
 
-from timesyncd import sections
+from timesyncd import config
 from timesyncd.ipc.job_datagram import Kind
-from timesyncd.jobs import job_page, window
-from timesyncd.jobs.job_page import window_page
+from timesyncd.jobs import state, window
 from timesyncd.jobs.joining import Job, Jobs
 from timesyncd.jobs.recording import RecordingMessage
+from timesyncd.jobs.state import window_page
 from timesyncd.messages.jobs import Mark, MarkBatch
 from timesyncd.web.app import Server, serve
 
@@ -84,9 +84,9 @@ def test_a_page_is_a_recording(job: Job) -> None:
 def test_a_page_does_not_grow_with_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends where it has marks enough, a step of many stands alone, and a monstrous one is left out."""
     size = job.steps.size // 20
-    monkeypatch.setattr(job_page, "MARKS_A_PAGE", 3 * size + 1)
+    monkeypatch.setattr(state, "MARKS_A_PAGE", 3 * size + 1)
     assert len(window_page(job, 0, 100).syncs) == 3
-    monkeypatch.setattr(job_page, "MARKS_A_PAGE", 1)
+    monkeypatch.setattr(state, "MARKS_A_PAGE", 1)
     assert len(window_page(job, 0, 100).syncs) == 1
     monkeypatch.setattr(window, "MOST_MARKS_A_STEP", 1)
     assert (window_page(job, 0, 100).syncs, window_page(job, 0, 100).next_step) == ([], None)
@@ -94,7 +94,7 @@ def test_a_page_does_not_grow_with_the_job(job: Job, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    server = await serve(sections.Web(port=0), FakeView(), None)
+    server = await serve(config.Web(port=0), FakeView(), None)
     yield server
     await server.close()
 

@@ -10,7 +10,7 @@ from timesyncd.cli._common import add_config_argument
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from timesyncd.cli.doctor._doctor_results import Result
+    from timesyncd.cli.doctor.checks import Result
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -26,8 +26,7 @@ def run(args: Namespace) -> int:
 
     from rich.console import Console, Group
 
-    from timesyncd.cli.doctor._doctor_checks import checks
-    from timesyncd.cli.doctor._doctor_results import exit_status
+    from timesyncd.cli.doctor.checks import checks, exit_status
     from timesyncd.cli.doctor.facts import gather
 
     results = checks(gather(args))
@@ -43,7 +42,7 @@ def report(results: list[Result]) -> list[RenderableType]:
     """A line a check, the groups that need something and in them what is worst at the end; then how much is to be done."""
     from rich.text import Text
 
-    from timesyncd.cli.doctor._doctor_results import RANKS
+    from timesyncd.cli.doctor.checks import RANKS
 
     groups: dict[str, list[Result]] = {}
     for result in results:

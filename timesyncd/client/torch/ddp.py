@@ -1,12 +1,18 @@
-"""DistributedDataParallel: a communication hook around the user's own that stamps when each bucket is ready and reduced."""
+"""
+DistributedDataParallel: a communication hook around the user's own that stamps when each bucket is ready and reduced.
 
-# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
+The sizes of gradient buckets that an audit suggests, as what DistributedDataParallel is made with.
+"""
+
+from __future__ import annotations
 
 import functools
+import json
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +23,9 @@ from timesyncd.client.job import Job
 from timesyncd.client.torch.peer_loss import arrived
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
+
+# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
+
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -242,3 +251,26 @@ def _refusal(job: Job, ddp: DistributedDataParallel) -> str | None:
             "give it a Job of its own, with that group's rank and world_size"
         )
     return None
+
+
+def bucket_options(report: Path | str) -> dict[str, Any]:
+    """
+    `bucket_cap_mb`, or `bucket_cap_mb_list` where the sizes differ, of an audit's report.json; empty where it suggests none. Every rank has to
+    read the same report. Raises ValueError: there is none, or it tells nothing of buckets.
+    """
+    try:
+        told = json.loads(Path(report).read_text(encoding="utf-8"))
+        caps = None if told["buckets"] is None else told["buckets"]["caps_mib"]
+    except OSError as error:
+        raise ValueError(f"{report}: cannot be read: {error.strerror or error}; run the audit first") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{report}: this is no report.json of `timesyncd audit`") from error
+    return _options(report, caps)
+
+
+def _options(report: Path | str, caps: object) -> dict[str, Any]:
+    if caps is None:
+        return {}
+    if not isinstance(caps, list) or not caps or not all(isinstance(cap, int | float) and cap > 0 for cap in caps):
+        raise ValueError(f"{report}: buckets.caps_mib has to be a list of sizes above 0, not {caps!r}")
+    return {"bucket_cap_mb": caps[0]} if len(caps) == 1 else {"bucket_cap_mb_list": caps}

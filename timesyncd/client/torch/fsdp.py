@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from timesyncd.client.job import Job
+from timesyncd.client.torch.collectives import TimedWork
 from timesyncd.client.torch.ddp import running
 from timesyncd.client.torch.steps import Record, Steps, steps_of
-from timesyncd.client.torch.works import TimedWork
 from timesyncd.ipc.job_datagram import Kind
 
 _PLACES = (

@@ -1,20 +1,94 @@
-"""What a training script calls: meter a module or an optimizer for a job, until it is closed."""
+"""
+What a training script calls: meter a module or an optimizer for a job, until it is closed.
+
+The updates of parameters, as torch's optimizers tell them: they end a job's steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch import fsdp
 from timesyncd.client.torch.steps import Steps, steps_of
-from timesyncd.client.torch.updates import end_with
+
+_watching: list[Callable[[torch.optim.Optimizer], None]] = []
+
+
+def watch_updates(updated: Callable[[torch.optim.Optimizer], None]) -> Callable[[], None]:
+    """Call it after each update by any optimizer. Returns what ends that; both may be called in such a call."""
+    _watch()
+    _watching.append(updated)
+    return functools.partial(_watching.remove, updated)
+
+
+@functools.cache
+def _watch() -> None:
+    """Once, and for good: torch fails where one of its hooks is added or removed while it calls them."""
+    register_optimizer_step_post_hook(_updated)
+
+
+def _updated(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    for updated in tuple(_watching):
+        updated(updating)
+
+
+def end_with(
+    steps: Steps, optimizer: torch.optim.Optimizer | None, parameters: Iterable[torch.Tensor] = ()
+) -> Callable[[], None]:
+    """
+    End the step after each update by the optimizer; None: by the first optimizer seen to update any of the parameters, until
+    all of them are gone.
+
+    Returns what undoes it; once is enough.
+    """
+    watched = {id(parameter): weakref.ref(parameter) for parameter in parameters}
+    found: weakref.ref[torch.optim.Optimizer] | None = None
+
+    def updated(updating: torch.optim.Optimizer) -> None:
+        nonlocal found
+        if found is None or found() is None:
+            if all(parameter() is None for parameter in watched.values()):
+                undo()
+            if not any(_is_in(watched, parameter) for group in updating.param_groups for parameter in group["params"]):
+                return
+            found = weakref.ref(updating)
+        if found() is updating:
+            steps.end()
+
+    if optimizer is None:
+        stop = watch_updates(updated)
+    else:
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's, around the one that updates
+            optimizer = getattr(optimizer, "optimizer", optimizer)
+        stop = optimizer.register_step_post_hook(lambda updating, args, kwargs: steps.end()).remove
+    steps.endings += 1
+    undoing = [stop]
+
+    def undo() -> None:
+        while undoing:
+            undoing.pop()()
+            steps.endings -= 1
+
+    return undo
+
+
+def _is_in(watched: dict[int, weakref.ref[torch.Tensor]], parameter: torch.Tensor) -> bool:
+    """An id alone says nothing: it is used again when its owner is gone."""
+    found = watched.get(id(parameter))
+    return found is not None and found() is parameter
+
 
 #: What undoes the ending of steps, by module.
 _ending: WeakKeyDictionary[torch.nn.Module, Callable[[], None]] = WeakKeyDictionary()

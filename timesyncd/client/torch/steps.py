@@ -1,20 +1,41 @@
-"""The steps of a job and what was metered in them: one numbering for all modules, optimizers and collectives of a job."""
+"""
+The steps of a job and what was metered in them: one numbering for all modules, optimizers and collectives of a job.
+
+The end of a process whose collectives called Python back.
+"""
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections import deque
+from functools import cache
 from typing import Any
 
 import torch
 
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter
-from timesyncd.client.torch.ending import let_threads_finish
 from timesyncd.client.torch.peer_loss import arrived
 from timesyncd.client.torch.stamps import DeviceStamps, HostStamps, Stamps
 from timesyncd.ipc.job_datagram import Kind
+
+#: What gloo's threads take at most to give a callback back after its collective, with the machine busy.
+GRACE_S = 0.1
+
+
+@cache
+def let_threads_finish() -> None:
+    """
+    Call it before a callback is given to a collective; the process then ends `GRACE_S` later.
+
+    A thread of gloo's completes the future first and gives the callback back after that, for which it needs the GIL. Where Python
+    is ending by then, it unwinds that thread, and C++ answers with abort(): all work is done, and the job has failed. torch 2.13
+    does so by itself with any hook that is written in Python.
+    """
+    atexit.register(time.sleep, GRACE_S)
+
 
 #: Marks that wait for their step's end, or for a device; older ones are given up, and counted as lost.
 MAX_WAITING = 4096

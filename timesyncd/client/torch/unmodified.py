@@ -23,9 +23,8 @@ from timesyncd.client.job import Job
 from timesyncd.client.places import record_dir
 from timesyncd.client.torch.collectives import collectives
 from timesyncd.client.torch.ddp import attach, stamped
-from timesyncd.client.torch.metering import meter_ddp, meter_fsdp, metered
+from timesyncd.client.torch.metering import meter_ddp, meter_fsdp, metered, watch_updates
 from timesyncd.client.torch.steps import steps_of
-from timesyncd.client.torch.updates import watch_updates
 
 #: The name of the job, which all processes of the script share.
 NAME = "TIMESYNCD_AUDIT_JOB"

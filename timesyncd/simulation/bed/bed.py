@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from timesyncd.errors import TimesyncdError
-from timesyncd.simulation.bed import tools
-from timesyncd.simulation.bed.leftovers import marked_environment, new_marker
+from timesyncd.simulation.bed import host
+from timesyncd.simulation.bed.host import marked_environment, new_marker
 from timesyncd.simulation.bed.relay import Piece, Profile
 
 GRANDMASTER = "grandmaster"
@@ -47,7 +47,7 @@ class BedProcess:
 
     def enter(self) -> list[str]:
         """What to put before a command so that it runs in this ptp4l's network namespace; `lo` is up there."""
-        command = [tools.find("nsenter"), f"--target={self.namespace_pid}", "--net"]
+        command = [host.find("nsenter"), f"--target={self.namespace_pid}", "--net"]
         return command if os.geteuid() == 0 else [*command, "--user", "--preserve-credentials"]
 
 
@@ -157,5 +157,5 @@ class PtpBed:
 
 def _in_own_network() -> list[str]:
     """The helper's namespace is the relay's; who is not root becomes root of a user namespace for it."""
-    own = [tools.find("unshare"), "--net"]
+    own = [host.find("unshare"), "--net"]
     return own if os.geteuid() == 0 else [*own, "--user", "--map-root-user"]

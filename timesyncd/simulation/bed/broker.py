@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from timesyncd.errors import TimesyncdError
-from timesyncd.simulation.bed import tools
-from timesyncd.simulation.bed.host import run
-from timesyncd.simulation.bed.leftovers import marked_environment, new_marker
+from timesyncd.simulation.bed import host as bed_host
+from timesyncd.simulation.bed.host import marked_environment, new_marker, run
 
 if TYPE_CHECKING:  # whoever wants TLS has loaded it
     from timesyncd.simulation.bed.authority import Identity
@@ -74,10 +73,10 @@ class Mosquitto:
     def start(self) -> None:
         """Returns when it accepts connections; `users` may have changed meanwhile."""
         (self._folder / "mosquitto.conf").write_text(self._configuration())
-        command = [tools.find("mosquitto"), "-c", str(self._folder / "mosquitto.conf")]
+        command = [bed_host.find("mosquitto"), "-c", str(self._folder / "mosquitto.conf")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                tools.dying_with_parent(command),
+                bed_host.dying_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -138,7 +137,7 @@ class Mosquitto:
         path.unlink(missing_ok=True)
         path.touch(0o600)
         for name, password in users.items():
-            run([tools.find("mosquitto_passwd"), "-b", str(path), name, password])
+            run([bed_host.find("mosquitto_passwd"), "-b", str(path), name, password])
         return path
 
     def _wait_until_listening(self, within_s: float = 60.0) -> None:

@@ -13,9 +13,9 @@ from typing import Self
 
 from timesyncd.cli.render import fetch
 from timesyncd.errors import TimesyncdError, Unreachable
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import Mosquitto, free_port
-from timesyncd.simulation.bed.leftovers import marked_environment
+from timesyncd.simulation.bed.host import marked_environment
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 
 #: Where the configuration finds the simulated grandmasters' community.
@@ -114,7 +114,7 @@ class DaemonProcess:
         """Start it and wait for nothing."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                tools.dying_with_parent([sys.executable, "-m", "timesyncd", "run", "--config", str(self.config)]),
+                host.dying_with_parent([sys.executable, "-m", "timesyncd", "run", "--config", str(self.config)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

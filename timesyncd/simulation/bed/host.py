@@ -1,12 +1,53 @@
-"""Network namespaces without names, joined by veth pairs."""
+"""
+Network namespaces without names, joined by veth pairs.
+
+Where the programs of the test bed are, and which Debian package brings each.
+
+What a test bed left behind: its processes carry a marker in their environment.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from timesyncd.errors import TimesyncdError
-from timesyncd.simulation.bed import tools
+
+PACKAGES = {
+    "ptp4l": "linuxptp",
+    "mosquitto": "mosquitto",
+    "mosquitto_passwd": "mosquitto",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+}
+
+
+def find(tool: str) -> str:
+    """The tool's path, looked for in /usr/sbin too (not everybody's PATH has it). Raises TimesyncdError."""
+    path = _which(tool)
+    if path is None:
+        raise TimesyncdError(f"{tool} is not installed: Debian package {PACKAGES[tool]}")
+    return path
+
+
+def missing_packages() -> list[str]:
+    """The Debian packages without which the whole test bed cannot run."""
+    return sorted({package for tool, package in PACKAGES.items() if _which(tool) is None})
+
+
+def _which(tool: str) -> str | None:
+    return shutil.which(tool, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
+
+
+def dying_with_parent(command: list[str]) -> list[str]:
+    """The command, killed by the kernel when the thread that started it ends."""
+    return [find("setpriv"), "--pdeathsig", "KILL", *command]
 
 
 class Namespace:
@@ -17,7 +58,7 @@ class Namespace:
 
     def __init__(self) -> None:
         self._holder = subprocess.Popen(
-            [tools.find("unshare"), "--net", "cat"],
+            [find("unshare"), "--net", "cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -42,10 +83,10 @@ class Namespace:
 
     def enter(self, command: list[str]) -> list[str]:
         """The command, run inside."""
-        return [tools.find("nsenter"), f"--net=/proc/{self.pid}/ns/net", *command]
+        return [find("nsenter"), f"--net=/proc/{self.pid}/ns/net", *command]
 
     def run(self, command: list[str]) -> None:
-        run(self.enter([tools.find(command[0]), *command[1:]]))
+        run(self.enter([find(command[0]), *command[1:]]))
 
     def close(self) -> None:
         self._holder.kill()
@@ -64,13 +105,13 @@ class End:
 def join(one: End, other: End) -> None:
     """A veth pair between two namespaces, both ends up and with an address. Raises TimesyncdError."""
     run(
-        [tools.find("ip"), "link", "add", one.interface, *_netns(one)]
+        [find("ip"), "link", "add", one.interface, *_netns(one)]
         + ["type", "veth", "peer", "name", other.interface, *_netns(other)]
     )
     for end in (one, other):
         enter = end.namespace.enter if end.namespace else list[str]
-        run(enter([tools.find("ip"), "address", "add", end.address, "dev", end.interface]))
-        run(enter([tools.find("ip"), "link", "set", end.interface, "up"]))
+        run(enter([find("ip"), "address", "add", end.address, "dev", end.interface]))
+        run(enter([find("ip"), "link", "set", end.interface, "up"]))
 
 
 def _netns(end: End) -> list[str]:
@@ -82,3 +123,37 @@ def run(command: list[str]) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise TimesyncdError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+VARIABLE = "TIMESYNCD_TESTBED"
+
+
+def new_marker() -> str:
+    """A marker that no other test bed has."""
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def marked_environment(marker: str) -> dict[str, str]:
+    """Our environment for a child process that `leftovers` shall find, and its children too."""
+    return os.environ | {VARIABLE: marker}
+
+
+def leftovers(marker: str) -> list[str]:
+    """
+    The processes that carry the marker, and the network namespaces that they keep alive; empty is what it should be.
+
+    Namespaces of the test bed have no name, so none outlives its last process.
+    """
+    own_network = os.readlink("/proc/self/ns/net")
+    processes: list[str] = []
+    networks: set[str] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{VARIABLE}={marker}".encode() not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            networks.add(os.readlink(folder / "ns" / "net"))
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+        processes.append(f"process {folder.name}: {command}")
+    return sorted(processes) + [f"namespace {network}" for network in sorted(networks - {own_network})]

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from timesyncd.client.barrier_part import Barrier
+from timesyncd.client.barrier import Barrier
 from timesyncd.client.job import Job
-from timesyncd.simulation.bed import tools
-from timesyncd.simulation.bed.leftovers import marked_environment
+from timesyncd.simulation.bed import host
+from timesyncd.simulation.bed.host import marked_environment
 
 NAME = "demo"
 WORK_S = (0.010, 0.020)
@@ -28,7 +28,7 @@ WORK_S = (0.010, 0.020)
 def rank_process(rank: int, end: Connection, runtime_dir: Path, marker: str) -> Iterator[subprocess.Popen[bytes]]:
     """One rank as a process of its own, on the node whose daemon has this folder."""
     process = subprocess.Popen(
-        tools.dying_with_parent([sys.executable, "-m", __name__, str(rank), str(end.fileno())]),
+        host.dying_with_parent([sys.executable, "-m", __name__, str(rank), str(end.fileno())]),
         env=marked_environment(marker) | {"TIMESYNCD_RUNTIME_DIR": str(runtime_dir)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from timesyncd.errors import TimesyncdError
-from timesyncd.simulation.bed import tools
+from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.host import Namespace
 
 DOMAIN = 24
@@ -38,7 +38,7 @@ def configuration(uds_address: Path, interfaces: list[str], is_grandmaster: bool
 
 def major_version() -> int:
     """linuxptp's: 3 on Debian 12."""
-    told = subprocess.run([tools.find("ptp4l"), "-v"], check=False, capture_output=True, text=True).stdout
+    told = subprocess.run([host.find("ptp4l"), "-v"], check=False, capture_output=True, text=True).stdout
     found = re.match(r"\D*(\d+)", told)
     if found is None:
         raise TimesyncdError(f"ptp4l -v says {told!r}")
@@ -76,10 +76,10 @@ class Ptp4l:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self.uds_address.unlink(missing_ok=True)
-        command = [tools.find("ptp4l"), "-f", str(self._configuration), "-m", "-q"]
+        command = [host.find("ptp4l"), "-f", str(self._configuration), "-m", "-q"]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                self.namespace.enter(tools.dying_with_parent(command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.namespace.enter(host.dying_with_parent(command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self._wait_for_socket(process)
         return process

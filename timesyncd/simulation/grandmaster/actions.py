@@ -1,13 +1,28 @@
-"""What can be done to a unit at a time: each action as a scenario's file writes it."""
+"""
+What can be done to a unit at a time: each action as a scenario's file writes it.
+
+What happens to a unit, by name or from a TOML file.
+
+A file is a list of actions (actions.py), each at its time:
+
+    [[action]]
+    at_s = 30
+    do = "antenna"
+    value = "open"
+"""
 
 from __future__ import annotations
 
 import random
+import tomllib
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from timesyncd.errors import ConfigError
 from timesyncd.simulation.grandmaster.alarms import KINDS
 from timesyncd.simulation.grandmaster.device import Device
 
@@ -220,3 +235,81 @@ AnyAction = Annotated[
     | BadHttps,
     Field(discriminator="do"),
 ]
+
+
+#: How long a course that begins in steady state waits, in real seconds, so that whoever looks has seen that state.
+LEAD_IN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`course`: it begins in steady state, and what happens then is the point; else the unit is so from the start."""
+
+    text: str
+    actions: tuple[Action, ...] = ()
+    course: bool = False
+
+    def __call__(self, device: Device, after_s: float = 0.0) -> None:
+        """Have it happen to the device; what is due at once has happened on return."""
+        for action in self.actions:
+            device.schedule(after_s + action.at_s, action.apply)
+        device.advance(0.0)
+
+    def begin(self, device: Device) -> None:
+        """As the command does: a course after its lead-in."""
+        self(device, LEAD_IN_S * device.speed if self.course else 0.0)
+
+
+_STEADY = Scenario("locked to GNSS, no alarm")
+
+SCENARIOS: dict[str, Scenario] = {
+    "steady": _STEADY,
+    "locked": _STEADY,
+    "holdover": Scenario("in holdover: satellites are too weak to be used", (Bridging(value=0), Attenuate(value=22))),
+    "antenna-cut": Scenario(
+        "the antenna is cut, holdover follows at once", (Bridging(value=0), Antenna(value="open")), course=True
+    ),
+    "jamming": Scenario(
+        "all satellites weaken together within a minute and come back after 20 minutes",
+        (Attenuate(value=20, over_s=60), Attenuate(at_s=1_200, value=0, over_s=30)),
+        course=True,
+    ),
+    "spoofing": Scenario(
+        "the held position jumps, then the time; both come back after 20 minutes",
+        (
+            Position(value=250),
+            Time(at_s=30, value=450),
+            Time(at_s=1_200, value=-450),
+            Position(at_s=1_200, value=-250),
+        ),
+        course=True,
+    ),
+    "reboot": Scenario("it reboots: silence, warm-up, fast track", (Reboot(),), course=True),
+    "alarm-storm": Scenario("alarms come and go, twenty changes a second", (Storm(value=60),), course=True),
+    "leap": Scenario("a leap second is announced", (Leap(value="insert"),)),
+    "wrong-utc-offset": Scenario("its TAI-UTC offset becomes wrong", (UtcOffset(value=36),), course=True),
+    "slow-agent": Scenario("it answers SNMP after 3 seconds", (AnswerDelay(value=3),)),
+    "lossy": Scenario("it loses a third of the datagrams, each way", (Loss(value=0.33),)),
+    "liar": Scenario("class 6 without a satellite", (Lie(value=True),)),
+    "2000-clients": Scenario("2000 PTP clients", (Clients(value=2_000),)),
+    "old-firmware": Scenario("firmware 2.3.12, with its lax login", (Firmware(value="2.3.12"),)),
+}
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    action: list[AnyAction]
+
+
+def load_scenario(file: Path) -> Scenario:
+    """Raises ConfigError naming file, key path and what is allowed."""
+    try:
+        told = _File.model_validate(tomllib.loads(file.read_text()))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"scenario {file}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"scenario {file}: {place}: {first['msg']}") from error
+    return Scenario(str(file), tuple(told.action))

@@ -3,6 +3,15 @@ An SNMP agent for a simulated unit, v2c and v3: GET, GETNEXT and GETBULK are ans
 
 Its codec is the one that also asks units. What holds it to the standards is in the tests: net-snmp's programs at either
 end, and another implementation as an oracle.
+
+What an agent answers to a PDU (RFC 3416 section 4.2).
+
+SNMPv3 from the agent's side, which is the authoritative one and knows one user: RFC 3414 section 3.2.
+
+What each model serves.
+
+These tables are written from the MIBs and know no profile of the drivers, so that a wrong OID on either side shows. What a
+TimeProvider 4100 or 4500 serves beside the IETF's MIBs is not public: here it is what its sister models share.
 """
 
 from __future__ import annotations
@@ -10,20 +19,163 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Self
 
 from timesyncd.errors import Malformed, Refused
+from timesyncd.simulation.grandmaster import mib as grandmaster_mib
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.lies import Lie
-from timesyncd.simulation.grandmaster.mib import Mib
-from timesyncd.simulation.grandmaster.oids import mib_of
-from timesyncd.simulation.grandmaster.oids_standard import engine_id
-from timesyncd.simulation.grandmaster.responses import AUTHORIZATION_ERROR, NOT_WRITABLE, SET, refusal, respond
-from timesyncd.simulation.grandmaster.security import SecurityFault, keys_at, open_request, seal_response
-from timesyncd.snmp import ber, security, v2c
-from timesyncd.snmp.keys import Keys
-from timesyncd.snmp.messages import Pdu, decode_pdu, encode_pdu
+from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Tables
+from timesyncd.simulation.grandmaster.oids_ntpv4 import ntpv4_tables
+from timesyncd.simulation.grandmaster.oids_ptpbase import ptpbase_tables
+from timesyncd.simulation.grandmaster.oids_s650 import s650_tables
+from timesyncd.simulation.grandmaster.oids_standard import engine_id, standard_tables
+from timesyncd.simulation.grandmaster.oids_symm import date_and_time, symm_common_tables
+from timesyncd.simulation.grandmaster.oids_tp5000e import tp5000e_tables
+from timesyncd.snmp import ber, messages, security
+from timesyncd.snmp.messages import Kind, Pdu, Varbind, decode_as, decode_pdu, encode_pdu
+from timesyncd.snmp.security import Keys, MasterKeys
 from timesyncd.snmp.values import Oid, User
+
+#: The tag of what wants to change something.
+SET = 0xA3
+AUTHORIZATION_ERROR, NOT_WRITABLE = 16, 17
+#: GETBULK stops where a datagram on Ethernet is full, as real agents do.
+BULK_OCTETS = 1400
+
+
+def refusal(reader: ber.Reader, status: int) -> Pdu:
+    """The PDU that stands at the reader, sent back with this error for its first variable. Raises Malformed."""
+    same = decode_as(Kind.RESPONSE, reader, reader.next_tag())
+    return replace(same, status=status, position=min(1, len(same.varbinds)))
+
+
+def respond(request: Pdu, mib: Mib) -> Pdu | None:
+    """None to a kind of request that no agent answers."""
+    asked = [varbind.oid for varbind in request.varbinds]
+    if request.kind is Kind.GET:
+        found = [Varbind(oid, *mib.get(oid)) for oid in asked]
+    elif request.kind is Kind.GET_NEXT:
+        found = _row(asked, mib)
+    elif request.kind is Kind.GET_BULK:
+        found = _bulk(asked, request.status, request.position, mib)
+    else:
+        return None
+    return Pdu(Kind.RESPONSE, request.number, 0, 0, found)
+
+
+def _row(asked: Sequence[Oid], mib: Mib) -> list[Varbind]:
+    return [Varbind(oid, *value) for oid, value in map(mib.after, asked)]
+
+
+def _bulk(asked: Sequence[Oid], non_repeaters: int, repetitions: int, mib: Mib) -> list[Varbind]:
+    found = _row(asked[:non_repeaters], mib)
+    repeating = asked[non_repeaters:]
+    size = sum(map(_size, found))
+    for _ in range(repetitions):
+        row = _row(repeating, mib)
+        size += sum(map(_size, row))
+        if not row or (found and size > BULK_OCTETS):
+            break
+        found += row
+        if all(varbind.tag == grandmaster_mib.END_OF_MIB_VIEW.tag for varbind in row):
+            break
+        repeating = [varbind.oid for varbind in row]
+    return found
+
+
+def _size(varbind: Varbind) -> int:
+    """Octets that it takes, or a few more."""
+    raw = varbind.raw
+    octets = raw.bit_length() // 8 + 1 if isinstance(raw, int) else len(raw or "")
+    return len(ber.encode_oid(varbind.oid)) + octets + 8
+
+
+class SecurityFault(Exception):
+    """`counter` is the OID of what a report tells, `request` 0 where the number of the request could not be read."""
+
+    def __init__(self, counter: Oid, request: int = 0) -> None:
+        super().__init__(counter, request)
+        self.counter = counter
+        self.request = request
+
+
+_master_keys = lru_cache(maxsize=64)(MasterKeys)
+
+
+@lru_cache(maxsize=1024)
+def keys_at(user: User, engine_id: bytes) -> Keys:
+    return _master_keys(user).at(engine_id)
+
+
+def open_request(message: security.Message, user: User, keys: Keys, engine: security.Engine) -> ber.Reader:
+    """
+    A reader that stands at the PDU of a message to us, `engine`, which need not be signed or encrypted.
+
+    Raises SecurityFault; Malformed where what is not encrypted is no PDU.
+    """
+    if (counter := _distrusted(message, user, keys, engine)) is not None:
+        raise SecurityFault(
+            counter, 0 if message.flags & security.PRIV else _number(security.open_scoped(message.scoped(None)))
+        )
+    context, inside = _opened(message, keys)
+    if context != user.context.encode():
+        raise SecurityFault(security.UNKNOWN_CONTEXT, _number(inside))
+    return inside
+
+
+def _distrusted(message: security.Message, user: User, keys: Keys, engine: security.Engine) -> Oid | None:
+    """What is wrong with the sender."""
+    if message.engine.engine_id != engine.engine_id:
+        return security.UNKNOWN_ENGINE_ID
+    if message.user != user.name.encode():
+        return security.UNKNOWN_USER
+    if message.flags & security.AUTH and not message.verify(keys):
+        return security.WRONG_DIGEST
+    if message.flags & security.AUTH and not engine.agrees(message.engine):
+        return security.NOT_IN_TIME_WINDOW
+    return None
+
+
+def _number(reader: ber.Reader) -> int:
+    return decode_as(Kind.RESPONSE, reader, reader.next_tag()).number
+
+
+def _opened(message: security.Message, keys: Keys) -> tuple[bytes, ber.Reader]:
+    try:
+        return security.open_context(message.scoped(keys))
+    except Malformed:
+        if not message.flags & security.PRIV:
+            raise
+        raise SecurityFault(security.DECRYPTION_ERROR) from None
+
+
+def seal_response(message: security.Message, keys: Keys, engine: security.Engine, scoped: bytes) -> bytes:
+    """An answer as safe as its question."""
+    if message.flags & security.PRIV:
+        return security.seal(message.number, False, engine, message.user, keys, scoped)
+    if message.flags & security.AUTH:
+        return security.signed(message.number, engine, message.user, keys, scoped)
+    return security.plain(message.number, False, engine, message.user, scoped)
+
+
+_NEUTRAL = [*standard_tables(), *ptpbase_tables(), *ntpv4_tables()]
+_SHARED = [*_NEUTRAL, *symm_common_tables()]
+
+TABLES = {
+    "tp4100": Tables(_SHARED),
+    "tp4500": Tables(_SHARED),
+    "tp5000e": Tables([*_SHARED, *tp5000e_tables()]),
+    "s650": Tables([*standard_tables(), *ntpv4_tables(), date_and_time(), *s650_tables()]),
+}
+
+
+def mib_of(device: Device) -> DeviceMib:
+    """What the unit serves now."""
+    return DeviceMib(device, TABLES[device.kind])
 
 
 class SnmpAgent(asyncio.DatagramProtocol):
@@ -102,7 +254,7 @@ class SnmpAgent(asyncio.DatagramProtocol):
             version = (
                 ber.Reader(datagram).enter(ber.SEQUENCE, "a message").integer("the version", 0, security.VERSION_3)
             )
-            if version == v2c.VERSION_2C:
+            if version == messages.VERSION_2C:
                 return self._answer_v2c(datagram)
             if version == security.VERSION_3 and self.user is not None:
                 return self._answer_v3(security.parse(datagram), self.user)
@@ -111,11 +263,11 @@ class SnmpAgent(asyncio.DatagramProtocol):
         return None
 
     def _answer_v2c(self, datagram: bytes) -> bytes | None:
-        community, request = v2c.parse(datagram)
+        community, request = messages.parse(datagram)
         if community != self.community.encode():
             return None
         answer = self._respond(request)
-        return None if answer is None else v2c.message(community, encode_pdu(answer))
+        return None if answer is None else messages.message(community, encode_pdu(answer))
 
     def _answer_v3(self, message: security.Message, user: User) -> bytes | None:
         engine = self.engine

@@ -18,7 +18,7 @@ from operator import itemgetter
 from timesyncd.simulation.grandmaster import gnss
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, Listener, SimulatedAlarm
 from timesyncd.simulation.grandmaster.gnss import SimulatedSatellite
-from timesyncd.simulation.grandmaster.servo_part import Servo, next_servo, stays_s
+from timesyncd.simulation.grandmaster.servo import Servo, next_servo, stays_s
 from timesyncd.simulation.grandmaster.snapshot import QUALIFY_S, Shown
 
 __all__ = ["Device", "DeviceEvent", "Servo", "SimulatedAlarm", "SimulatedSatellite"]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster import mib as grandmaster_mib
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.hardware import GNSS_IF_INDEX
-from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Table, Tables, numbered
+from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Object, Table, Tables, Value, numbered
 from timesyncd.simulation.grandmaster.oids_ptpbase import CLOCKS
 from timesyncd.simulation.grandmaster.oids_symm import SATELLITES
-from timesyncd.simulation.grandmaster.smi import Object, Value
 from timesyncd.snmp import ber
 from timesyncd.snmp.messages import Kind, Pdu, Varbind
 from timesyncd.snmp.values import Oid
@@ -59,14 +58,14 @@ class NotAdvancing(Lie):
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
         if request.kind is Kind.GET:
             return answer
-        return replace(answer, varbinds=[Varbind(asked.oid, *smi.integer(4)) for asked in request.varbinds])
+        return replace(answer, varbinds=[Varbind(asked.oid, *grandmaster_mib.integer(4)) for asked in request.varbinds])
 
 
 class MillionRows(Lie):
     """As many satellites, none of which is made before it is asked for."""
 
     def mib(self, mib: Mib) -> Mib:
-        columns = {column: lambda row: smi.integer(row % 50 + 1) for column in range(2, 7)}
+        columns = {column: lambda row: grandmaster_mib.integer(row % 50 + 1) for column in range(2, 7)}
         return _Overlaid(mib, Table(SATELLITES, lambda _: numbered(range(ROWS), (GNSS_IF_INDEX,)), columns))
 
 
@@ -86,30 +85,32 @@ class Rewriting(Lie):
 
 def wrong_types() -> Lie:
     """Every INTEGER is a text."""
-    return Rewriting([()], lambda value: smi.text("locked") if value.tag == ber.INTEGER else value)
+    return Rewriting([()], lambda value: grandmaster_mib.text("locked") if value.tag == ber.INTEGER else value)
 
 
 def interval_as_text() -> Lie:
     """TimeInterval as decimal nanoseconds."""
-    return Rewriting([(*CLOCKS, 1, 1, column) for column in (5, 6)], lambda _: smi.text("-17.25"))
+    return Rewriting([(*CLOCKS, 1, 1, column) for column in (5, 6)], lambda _: grandmaster_mib.text("-17.25"))
 
 
 def truth_zero() -> Lie:
     """TruthValue false as 0."""
     columns = [(2, 5), (3, 4), (3, 8), *((5, column) for column in (4, 6, 7, 8, 9, 10))]
     where = [(*CLOCKS, table, 1, column) for table, column in columns]
-    return Rewriting(where, lambda value: smi.integer(0) if value == smi.truth(False) else value)
+    return Rewriting(
+        where, lambda value: grandmaster_mib.integer(0) if value == grandmaster_mib.truth(False) else value
+    )
 
 
 def class_as_text() -> Lie:
     where = [(*CLOCKS, table, 1, column) for table, column in ((2, 11), (3, 9))]
-    return Rewriting(where, lambda value: smi.text(str(_number(value))))
+    return Rewriting(where, lambda value: grandmaster_mib.text(str(_number(value))))
 
 
 def negative_variance() -> Lie:
     """offsetScaledLogVariance as a signed 32-bit number with the upper half set."""
     where = [(*CLOCKS, table, 1, column) for table, column in ((2, 13), (3, 11))]
-    return Rewriting(where, lambda value: smi.integer(_number(value) - 2**16))
+    return Rewriting(where, lambda value: grandmaster_mib.integer(_number(value) - 2**16))
 
 
 def _number(value: Value) -> int:
@@ -160,8 +161,8 @@ class _Overlaid:
         other = self._mib.after(oid)
         if self._is_own(other[0]):
             other = self._mib.after((*self._entry[:-1], self._entry[-1] + 1))
-        found = [pair for pair in (self._own.after(oid), other) if pair[1] != smi.END_OF_MIB_VIEW]
-        return min(found, default=(oid, smi.END_OF_MIB_VIEW))
+        found = [pair for pair in (self._own.after(oid), other) if pair[1] != grandmaster_mib.END_OF_MIB_VIEW]
+        return min(found, default=(oid, grandmaster_mib.END_OF_MIB_VIEW))
 
     def _is_own(self, oid: Oid) -> bool:
         return oid[: len(self._entry)] == self._entry

@@ -2,6 +2,8 @@
 What an agent serves: tables over a device, asked lazily, so that a poll costs what it asks for and no more.
 
 A scalar is a table with the one index (0,). Rows come in the order of their indexes.
+
+What an agent's objects hold: the types of SMIv2 (RFC 2578), and TruthValue (RFC 2579).
 """
 
 from __future__ import annotations
@@ -10,11 +12,63 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.smi import END_OF_MIB_VIEW, NO_SUCH_INSTANCE, NO_SUCH_OBJECT, Object, Value
-from timesyncd.snmp.values import Index, Oid
+from timesyncd.snmp import ber, messages
+from timesyncd.snmp.values import Index, Oid, Raw, format_oid
+
+
+class Value(NamedTuple):
+    """`tag` is BER's; `raw` is None where there is no such object."""
+
+    tag: int
+    raw: Raw | None
+
+
+Object = tuple[Oid, Value]
+
+NO_SUCH_OBJECT = Value(messages.NO_SUCH_OBJECT, None)
+NO_SUCH_INSTANCE = Value(messages.NO_SUCH_INSTANCE, None)
+END_OF_MIB_VIEW = Value(messages.END_OF_MIB_VIEW, None)
+
+
+def integer(value: int) -> Value:
+    return Value(ber.INTEGER, value)
+
+
+def octets(content: bytes) -> Value:
+    return Value(ber.OCTETS, content)
+
+
+def text(content: str) -> Value:
+    return Value(ber.OCTETS, content.encode())
+
+
+def object_id(oid: Oid) -> Value:
+    return Value(ber.OID, format_oid(oid))
+
+
+def truth(value: bool) -> Value:
+    return Value(ber.INTEGER, 1 if value else 2)
+
+
+def gauge(value: int) -> Value:
+    return Value(messages.GAUGE32, value)
+
+
+def counter(value: int) -> Value:
+    return Value(messages.COUNTER32, value % 2**32)
+
+
+def counter64(value: int) -> Value:
+    return Value(messages.COUNTER64, value % 2**64)
+
+
+def ticks(value: int) -> Value:
+    """TimeTicks: hundredths of a second."""
+    return Value(messages.TIME_TICKS, value % 2**32)
+
 
 Rows = Sequence[tuple[Index, Any]]
 """Each with its index; sorted by it. Need not be a list: a million rows are made as they are asked for."""

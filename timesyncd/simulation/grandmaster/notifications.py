@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, SimulatedAlarm
-from timesyncd.simulation.grandmaster.smi import Object
+from timesyncd.simulation.grandmaster.mib import Object
 from timesyncd.snmp.values import Oid
 
 SNMP_TRAPS: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 5)
@@ -57,20 +57,20 @@ def _link(event: DeviceEvent) -> Notification:
     index, down = event.alarm.index if event.alarm else 0, event.action == "raise"
     states = ((IF_INDEX, index), (IF_ADMIN_STATUS, 1), (IF_OPER_STATUS, 2 if down else 1))
     return Notification(
-        LINK_DOWN if down else LINK_UP, [((*column, index), smi.integer(value)) for column, value in states]
+        LINK_DOWN if down else LINK_UP, [((*column, index), mib.integer(value)) for column, value in states]
     )
 
 
 def _tp5000e(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> Notification:
     severity = CLEAR if event.action == "clear" else SEVERITIES[alarm.severity]
     values = {
-        1: smi.integer(SYS_MODULE),
-        2: smi.integer(number),
-        3: smi.integer(alarm.index),
-        4: smi.integer(severity),
-        5: smi.integer(1 if event.action == "event" else 0),
-        6: smi.text(f"{_date(event):%Y-%m-%d,%H:%M:%S}"),
-        7: smi.text(alarm.text),
+        1: mib.integer(SYS_MODULE),
+        2: mib.integer(number),
+        3: mib.integer(alarm.index),
+        4: mib.integer(severity),
+        5: mib.integer(1 if event.action == "event" else 0),
+        6: mib.text(f"{_date(event):%Y-%m-%d,%H:%M:%S}"),
+        7: mib.text(alarm.text),
     }
     kind = TP5000E_EVENT if event.action == "event" else TP5000E_ALARM
     return Notification(
@@ -80,12 +80,12 @@ def _tp5000e(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> Notifica
 
 def _s650(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> Notification:
     values = {
-        1: smi.integer(number),
-        10: smi.integer(_S650_ACTIONS[event.action]),
-        2: smi.integer(alarm.index),
-        3: smi.integer(SEVERITIES[alarm.severity]),
-        5: smi.text(f"{_date(event):%Y-%m-%d %H:%M:%S}"),
-        6: smi.text(alarm.text),
+        1: mib.integer(number),
+        10: mib.integer(_S650_ACTIONS[event.action]),
+        2: mib.integer(alarm.index),
+        3: mib.integer(SEVERITIES[alarm.severity]),
+        5: mib.text(f"{_date(event):%Y-%m-%d %H:%M:%S}"),
+        6: mib.text(alarm.text),
     }
     varbinds = [((*S650_OBJECTS, column, 0), value) for column, value in values.items()]
     return Notification((*S650_NOTIFICATIONS, number), varbinds, (*S650_OBJECTS, 8, 0))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.mib import Table, scalars
+from timesyncd.simulation.grandmaster.mib import Table, Value, scalars
 from timesyncd.simulation.grandmaster.oids_standard import MIB_2
-from timesyncd.simulation.grandmaster.smi import Value
 from timesyncd.snmp.values import Oid
 
 NTPV4: Oid = (*MIB_2, 197, 1)
@@ -28,33 +27,33 @@ def ntpv4_tables() -> list[Table]:
 
 def _info() -> Table:
     return scalars((*NTPV4, 1), {
-        1: lambda _: smi.text("ntpd"),
-        2: lambda _: smi.text("4.2.8"),
-        3: lambda _: smi.text("ntp.org"),
-        4: lambda _: smi.text("Linux"),
-        5: lambda _: smi.gauge(1_000_000),
-        6: lambda _: smi.integer(-20),
-        7: lambda _: smi.text("0.001 ms"),
+        1: lambda _: mib.text("ntpd"),
+        2: lambda _: mib.text("4.2.8"),
+        3: lambda _: mib.text("ntp.org"),
+        4: lambda _: mib.text("Linux"),
+        5: lambda _: mib.gauge(1_000_000),
+        6: lambda _: mib.integer(-20),
+        7: lambda _: mib.text("0.001 ms"),
     })  # fmt: skip
 
 
 def _status() -> Table:
     return scalars((*NTPV4, 2), {
-        1: lambda device: smi.integer(MODES[device.ntp.mode]),
-        2: lambda device: smi.gauge(device.ntp.stratum),
-        3: lambda device: smi.gauge(_ASSOCIATION if _synchronized(device) else 0),
-        4: lambda device: smi.text("GPS" if _synchronized(device) else ""),
-        5: lambda _: smi.text("0.000 ms"),
-        6: lambda _: smi.gauge(1),
-        7: lambda _: smi.text("0.001 ms"),
-        8: lambda device: smi.ticks(int(device.uptime_s * 100)),
-        9: lambda device: smi.octets(_date(device.unix_s) if _synchronized(device) else bytes(16)),
-        10: lambda device: smi.octets(bytes(16) if device.leap_at_s is None else _date(device.leap_at_s)),
-        11: lambda device: smi.integer(_LEAPS.get(device.leap, 0)),
+        1: lambda device: mib.integer(MODES[device.ntp.mode]),
+        2: lambda device: mib.gauge(device.ntp.stratum),
+        3: lambda device: mib.gauge(_ASSOCIATION if _synchronized(device) else 0),
+        4: lambda device: mib.text("GPS" if _synchronized(device) else ""),
+        5: lambda _: mib.text("0.000 ms"),
+        6: lambda _: mib.gauge(1),
+        7: lambda _: mib.text("0.001 ms"),
+        8: lambda device: mib.ticks(int(device.uptime_s * 100)),
+        9: lambda device: mib.octets(_date(device.unix_s) if _synchronized(device) else bytes(16)),
+        10: lambda device: mib.octets(bytes(16) if device.leap_at_s is None else _date(device.leap_at_s)),
+        11: lambda device: mib.integer(_LEAPS.get(device.leap, 0)),
         12: _requests,
         13: _requests,
-        14: lambda _: smi.counter(0),
-        15: lambda _: smi.counter(0),
+        14: lambda _: mib.counter(0),
+        15: lambda _: mib.counter(0),
     })  # fmt: skip
 
 
@@ -63,7 +62,7 @@ def _synchronized(device: Device) -> bool:
 
 
 def _requests(device: Device) -> Value:
-    return smi.counter(device.ntp.requests)
+    return mib.counter(device.ntp.requests)
 
 
 def _date(unix_s: float) -> bytes:
@@ -78,19 +77,19 @@ def _modes() -> Table:
 
 def _associations() -> list[Table]:
     status = Table((*NTPV4, 3, 1, 1), lambda device: [((_ASSOCIATION,), device)], {
-        2: lambda _: smi.text("GPS"),
-        3: lambda _: smi.text("GPS"),
-        4: lambda _: smi.integer(1),
-        5: lambda _: smi.octets(bytes((127, 127, 20, 0))),
-        6: lambda _: smi.text("0.000 ms"),
-        7: lambda _: smi.gauge(0),
-        8: lambda _: smi.text("0.001 ms"),
-        9: lambda _: smi.text("0.000 ms"),
-        10: lambda _: smi.text("0.001 ms"),
+        2: lambda _: mib.text("GPS"),
+        3: lambda _: mib.text("GPS"),
+        4: lambda _: mib.integer(1),
+        5: lambda _: mib.octets(bytes((127, 127, 20, 0))),
+        6: lambda _: mib.text("0.000 ms"),
+        7: lambda _: mib.gauge(0),
+        8: lambda _: mib.text("0.001 ms"),
+        9: lambda _: mib.text("0.000 ms"),
+        10: lambda _: mib.text("0.001 ms"),
     })  # fmt: skip
     statistics = Table((*NTPV4, 3, 2, 1), lambda device: [((_ASSOCIATION,), device)], {
-        1: lambda device: smi.counter(int(device.uptime_s)),
-        2: lambda device: smi.counter(int(device.uptime_s)),
-        3: lambda _: smi.counter(0),
+        1: lambda device: mib.counter(int(device.uptime_s)),
+        2: lambda device: mib.counter(int(device.uptime_s)),
+        3: lambda _: mib.counter(0),
     })  # fmt: skip
     return [status, statistics]

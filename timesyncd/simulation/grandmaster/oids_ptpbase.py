@@ -7,12 +7,11 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Any
 
-from timesyncd.simulation.grandmaster import smi
-from timesyncd.simulation.grandmaster.clients import SimulatedPort
+from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device, Servo
-from timesyncd.simulation.grandmaster.mib import LazyRows, Rows, Table, scalars
+from timesyncd.simulation.grandmaster.hardware import SimulatedPort
+from timesyncd.simulation.grandmaster.mib import LazyRows, Rows, Table, Value, scalars
 from timesyncd.simulation.grandmaster.oids_standard import MIB_2
-from timesyncd.simulation.grandmaster.smi import Value
 from timesyncd.snmp.values import Index, Oid
 
 PTPBASE: Oid = (*MIB_2, 241)
@@ -46,10 +45,10 @@ def clock_index(device: Device) -> Index:
 def _system() -> list[Table]:
     return [
         Table((*PTPBASE, 1, 1, 1, 1), lambda device: [((device.domain, INSTANCE), device)], {
-            3: lambda device: smi.gauge(device.made_of.ptp_ports),
+            3: lambda device: mib.gauge(device.made_of.ptp_ports),
         }),
-        Table((*PTPBASE, 1, 1, 2, 1), lambda _: [((ORDINARY_CLOCK,), None)], {2: lambda _: smi.gauge(1)}),
-        scalars((*PTPBASE, 1, 1), {3: lambda device: smi.integer(TELECOM if _telecom(device.profile) else VENDOR_SPECIFIC)}),
+        Table((*PTPBASE, 1, 1, 2, 1), lambda _: [((ORDINARY_CLOCK,), None)], {2: lambda _: mib.gauge(1)}),
+        scalars((*PTPBASE, 1, 1), {3: lambda device: mib.integer(TELECOM if _telecom(device.profile) else VENDOR_SPECIFIC)}),
     ]  # fmt: skip
 
 
@@ -64,34 +63,34 @@ def _clock_table(number: int, columns: dict[int, Any]) -> Table:
 def _data_sets() -> list[Table]:
     return [
         _clock_table(1, {
-            4: lambda _: smi.gauge(0), 5: lambda _: interval(0), 6: lambda _: interval(0),
+            4: lambda _: mib.gauge(0), 5: lambda _: interval(0), 6: lambda _: interval(0),
         }),
         _clock_table(2, {
-            4: lambda device: smi.octets(device.clock_identity + bytes(2)),
-            5: lambda _: smi.truth(False), 6: lambda _: smi.integer(0), 7: lambda _: smi.integer(0),
-            8: lambda device: smi.octets(device.clock_identity),
-            9: lambda device: smi.gauge(device.priority1), 10: lambda device: smi.gauge(device.priority2),
-            11: lambda device: smi.integer(device.clock_class), 12: lambda device: smi.integer(device.clock_accuracy),
-            13: lambda device: smi.gauge(device.offset_scaled_log_variance),
+            4: lambda device: mib.octets(device.clock_identity + bytes(2)),
+            5: lambda _: mib.truth(False), 6: lambda _: mib.integer(0), 7: lambda _: mib.integer(0),
+            8: lambda device: mib.octets(device.clock_identity),
+            9: lambda device: mib.gauge(device.priority1), 10: lambda device: mib.gauge(device.priority2),
+            11: lambda device: mib.integer(device.clock_class), 12: lambda device: mib.integer(device.clock_accuracy),
+            13: lambda device: mib.gauge(device.offset_scaled_log_variance),
         }),
         _clock_table(3, {
-            4: lambda _: smi.truth(True), 5: lambda device: smi.octets(device.clock_identity),
-            6: lambda device: smi.gauge(device.priority1), 7: lambda device: smi.gauge(device.priority2),
-            8: lambda _: smi.truth(False),
-            9: lambda device: smi.integer(device.clock_class), 10: lambda device: smi.integer(device.clock_accuracy),
-            11: lambda device: smi.integer(device.offset_scaled_log_variance),
+            4: lambda _: mib.truth(True), 5: lambda device: mib.octets(device.clock_identity),
+            6: lambda device: mib.gauge(device.priority1), 7: lambda device: mib.gauge(device.priority2),
+            8: lambda _: mib.truth(False),
+            9: lambda device: mib.integer(device.clock_class), 10: lambda device: mib.integer(device.clock_accuracy),
+            11: lambda device: mib.integer(device.offset_scaled_log_variance),
         }),
         _clock_table(4, {
-            4: lambda device: smi.integer(CLOCK_STATES[device.servo]),
-            5: lambda device: smi.counter64(_sent(device)), 6: lambda device: smi.counter64(_sent(device) // 2),
+            4: lambda device: mib.integer(CLOCK_STATES[device.servo]),
+            5: lambda device: mib.counter64(_sent(device)), 6: lambda device: mib.counter64(_sent(device) // 2),
         }),
         _clock_table(5, {
-            4: lambda _: smi.truth(True), 5: lambda device: smi.integer(device.utc_offset_s),
-            6: lambda device: smi.truth(device.leap == "delete"), 7: lambda device: smi.truth(device.leap == "insert"),
-            8: lambda device: smi.truth(device.clock_class in (6, 7)),
-            9: lambda device: smi.truth(device.clock_class in (6, 7, 140, 150, 160)),
-            10: lambda _: smi.truth(True),
-            11: lambda device: smi.integer(SOURCE_GPS if device.has_time_reference else SOURCE_INTERNAL),
+            4: lambda _: mib.truth(True), 5: lambda device: mib.integer(device.utc_offset_s),
+            6: lambda device: mib.truth(device.leap == "delete"), 7: lambda device: mib.truth(device.leap == "insert"),
+            8: lambda device: mib.truth(device.clock_class in (6, 7)),
+            9: lambda device: mib.truth(device.clock_class in (6, 7, 140, 150, 160)),
+            10: lambda _: mib.truth(True),
+            11: lambda device: mib.integer(SOURCE_GPS if device.has_time_reference else SOURCE_INTERNAL),
         }),
     ]  # fmt: skip
 
@@ -103,7 +102,7 @@ def _sent(device: Device) -> int:
 
 def interval(value_ns: int) -> Value:
     """TimeInterval as most agents send it: 2**-16 ns in eight octets."""
-    return smi.octets((value_ns << 16).to_bytes(8, "big", signed=True))
+    return mib.octets((value_ns << 16).to_bytes(8, "big", signed=True))
 
 
 def _port_rows(device: Device) -> Rows:
@@ -113,24 +112,24 @@ def _port_rows(device: Device) -> Rows:
 def _ports() -> list[Table]:
     return [
         Table((*CLOCKS, 7, 1), _port_rows, {
-            5: lambda port: smi.text(port.name), 6: lambda _: smi.integer(MASTER_ROLE),
-            7: lambda _: smi.truth(True), 10: lambda port: smi.gauge(port.clients),
+            5: lambda port: mib.text(port.name), 6: lambda _: mib.integer(MASTER_ROLE),
+            7: lambda _: mib.truth(True), 10: lambda port: mib.gauge(port.clients),
         }),
         Table((*CLOCKS, 8, 1), _port_rows, {
-            5: lambda port: smi.text(port.name),
-            6: lambda port: smi.octets(port.clock_identity + port.number.to_bytes(2, "big")),
-            7: lambda _: smi.integer(-3), 8: lambda _: smi.integer(3), 9: lambda _: smi.integer(-4),
-            10: lambda _: smi.integer(-4), 11: lambda _: smi.integer(0), 12: lambda _: smi.integer(END_TO_END),
-            13: lambda _: interval(0), 14: lambda _: smi.gauge(300), 15: lambda _: smi.integer(2),
+            5: lambda port: mib.text(port.name),
+            6: lambda port: mib.octets(port.clock_identity + port.number.to_bytes(2, "big")),
+            7: lambda _: mib.integer(-3), 8: lambda _: mib.integer(3), 9: lambda _: mib.integer(-4),
+            10: lambda _: mib.integer(-4), 11: lambda _: mib.integer(0), 12: lambda _: mib.integer(END_TO_END),
+            13: lambda _: interval(0), 14: lambda _: mib.gauge(300), 15: lambda _: mib.integer(2),
         }),
         Table((*CLOCKS, 9, 1), _port_rows, {
-            5: lambda port: smi.text(port.name), 6: lambda port: smi.integer(PORT_STATES[port.state]),
-            7: lambda _: smi.integer(MASTER_ROLE), 8: lambda port: smi.integer(port.number),
-            9: lambda port: smi.object_id(TRANSPORT_ETHERNET if _multicast(port) else TRANSPORT_IPV4),
-            10: lambda _: smi.object_id(ENCAPSULATION_ETHERNET),
-            11: lambda port: smi.integer(MULTICAST if _multicast(port) else UNICAST),
-            12: lambda port: smi.integer(MULTICAST if _multicast(port) else UNICAST),
-            13: lambda _: smi.counter64(0), 14: lambda _: smi.counter64(0),
+            5: lambda port: mib.text(port.name), 6: lambda port: mib.integer(PORT_STATES[port.state]),
+            7: lambda _: mib.integer(MASTER_ROLE), 8: lambda port: mib.integer(port.number),
+            9: lambda port: mib.object_id(TRANSPORT_ETHERNET if _multicast(port) else TRANSPORT_IPV4),
+            10: lambda _: mib.object_id(ENCAPSULATION_ETHERNET),
+            11: lambda port: mib.integer(MULTICAST if _multicast(port) else UNICAST),
+            12: lambda port: mib.integer(MULTICAST if _multicast(port) else UNICAST),
+            13: lambda _: mib.counter64(0), 14: lambda _: mib.counter64(0),
         }),
     ]  # fmt: skip
 
@@ -153,8 +152,8 @@ def _client_rows(device: Device) -> LazyRows:
 
 def _associates() -> Table:
     return Table((*CLOCKS, 11, 1), _client_rows, {
-        6: lambda _: smi.integer(IPV4),
-        7: lambda client: smi.octets(ipaddress.IPv4Address(client.address).packed),
-        8: lambda _: smi.counter64(1_000_000), 9: lambda _: smi.counter64(500_000),
-        10: lambda _: smi.counter64(0), 11: lambda _: smi.counter64(0),
+        6: lambda _: mib.integer(IPV4),
+        7: lambda client: mib.octets(ipaddress.IPv4Address(client.address).packed),
+        8: lambda _: mib.counter64(1_000_000), 9: lambda _: mib.counter64(500_000),
+        10: lambda _: mib.counter64(0), 11: lambda _: mib.counter64(0),
     })  # fmt: skip

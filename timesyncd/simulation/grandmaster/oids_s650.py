@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device, Servo
 from timesyncd.simulation.grandmaster.mib import Table, scalars
 from timesyncd.snmp.values import Oid
@@ -27,38 +27,38 @@ def s650_tables() -> list[Table]:
 
 def _ntp() -> Table:
     return scalars((*S650, 1), {
-        1: lambda device: smi.integer(_LEAPS[device.ntp.leap]),
-        2: lambda device: smi.integer(device.ntp.stratum),
-        3: lambda _: smi.integer(-20),
-        4: lambda _: smi.text("0.000000"),
-        5: lambda _: smi.text("0.000001"),
-        6: lambda device: smi.text("GPS" if device.ntp.stratum < 16 else "INIT"),
-        7: lambda device: smi.text(_now(device)),
-        8: lambda device: smi.text("GNSS" if device.ntp.stratum < 16 else ""),
-        9: lambda device: smi.integer(device.ntp.requests % 32_769),
-        10: lambda _: smi.integer(_SERVER_MODE),
-        11: lambda _: smi.integer(4),
+        1: lambda device: mib.integer(_LEAPS[device.ntp.leap]),
+        2: lambda device: mib.integer(device.ntp.stratum),
+        3: lambda _: mib.integer(-20),
+        4: lambda _: mib.text("0.000000"),
+        5: lambda _: mib.text("0.000001"),
+        6: lambda device: mib.text("GPS" if device.ntp.stratum < 16 else "INIT"),
+        7: lambda device: mib.text(_now(device)),
+        8: lambda device: mib.text("GNSS" if device.ntp.stratum < 16 else ""),
+        9: lambda device: mib.integer(device.ntp.requests % 32_769),
+        10: lambda _: mib.integer(_SERVER_MODE),
+        11: lambda _: mib.integer(4),
     })  # fmt: skip
 
 
 def _inventory() -> Table:
     return scalars((*S650, 2), {
-        1: lambda device: smi.text(device.firmware),
-        2: lambda device: smi.text(device.serial),
-        3: lambda device: smi.text(device.model),
-        4: lambda _: smi.text("Timing I/O"),
-        5: lambda _: smi.text("none"),
-        6: lambda device: smi.text(device.oscillator_name),
-        7: lambda _: smi.text("dual AC"),
-        8: lambda _: smi.text("4 x 1 GbE"),
+        1: lambda device: mib.text(device.firmware),
+        2: lambda device: mib.text(device.serial),
+        3: lambda device: mib.text(device.model),
+        4: lambda _: mib.text("Timing I/O"),
+        5: lambda _: mib.text("none"),
+        6: lambda device: mib.text(device.oscillator_name),
+        7: lambda _: mib.text("dual AC"),
+        8: lambda _: mib.text("4 x 1 GbE"),
     })  # fmt: skip
 
 
 def _clock() -> Table:
     return scalars((*S650, 3), {
-        1: lambda device: smi.text(STATUS_WORDS[device.servo]),
-        2: lambda device: smi.text("GNSS" if device.has_time_reference else "none"),
-        3: lambda device: smi.text(_now(device)),
+        1: lambda device: mib.text(STATUS_WORDS[device.servo]),
+        2: lambda device: mib.text("GNSS" if device.has_time_reference else "none"),
+        3: lambda device: mib.text(_now(device)),
     })  # fmt: skip
 
 
@@ -68,10 +68,10 @@ def _now(device: Device) -> str:
 
 def _gnss() -> Table:
     return scalars((*S650, 4), {
-        1: lambda device: smi.text(_position(device)),
-        2: lambda device: smi.text({"locked": "Tracking", "tracking": "Acquiring"}.get(device.gnss_state, "No satellites")),
-        3: lambda device: smi.text(_satellites(device)),
-        4: lambda device: smi.text("Survey" if device.receiver.position_mode == "surveying" else "Position hold"),
+        1: lambda device: mib.text(_position(device)),
+        2: lambda device: mib.text({"locked": "Tracking", "tracking": "Acquiring"}.get(device.gnss_state, "No satellites")),
+        3: lambda device: mib.text(_satellites(device)),
+        4: lambda device: mib.text("Survey" if device.receiver.position_mode == "surveying" else "Position hold"),
     })  # fmt: skip
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.hardware import MANUFACTURER, SimulatedInterface, SimulatedModule, SimulatedSensor
-from timesyncd.simulation.grandmaster.mib import Rows, Table, scalars
-from timesyncd.simulation.grandmaster.smi import Value
+from timesyncd.simulation.grandmaster.mib import Rows, Table, Value, scalars
 from timesyncd.snmp.values import Index, Oid
 
 MIB_2: Oid = (1, 3, 6, 1, 2, 1)
@@ -56,67 +55,67 @@ def standard_tables() -> list[Table]:
 
 def _system() -> Table:
     return scalars(SYSTEM, {
-        1: lambda device: smi.text(f"{device.model}, firmware {device.firmware} (simulated)"),
-        2: lambda device: smi.object_id(_OBJECT_IDS.get(device.kind, _NET_SNMP_LINUX)),
-        3: lambda device: smi.ticks(int(device.uptime_s * 100)),
-        4: lambda _: smi.text(""),
-        5: lambda device: smi.text(device.name),
-        6: lambda _: smi.text("simulated"),
-        7: lambda _: smi.integer(72),
+        1: lambda device: mib.text(f"{device.model}, firmware {device.firmware} (simulated)"),
+        2: lambda device: mib.object_id(_OBJECT_IDS.get(device.kind, _NET_SNMP_LINUX)),
+        3: lambda device: mib.ticks(int(device.uptime_s * 100)),
+        4: lambda _: mib.text(""),
+        5: lambda device: mib.text(device.name),
+        6: lambda _: mib.text("simulated"),
+        7: lambda _: mib.integer(72),
     })  # fmt: skip
 
 
 def _engine() -> Table:
     return scalars(SNMP_ENGINE, {
-        1: lambda device: smi.octets(engine_id(device)),
-        2: lambda device: smi.integer(device.engine_boots),
-        3: lambda device: smi.integer(int(device.uptime_s)),
-        4: lambda _: smi.integer(65_507),
+        1: lambda device: mib.octets(engine_id(device)),
+        2: lambda device: mib.integer(device.engine_boots),
+        3: lambda device: mib.integer(int(device.uptime_s)),
+        4: lambda _: mib.integer(65_507),
     })  # fmt: skip
 
 
 def _interfaces() -> list[Table]:
-    number = scalars(INTERFACES, {1: lambda device: smi.integer(len(device.interfaces))})
+    number = scalars(INTERFACES, {1: lambda device: mib.integer(len(device.interfaces))})
     interfaces = Table((*INTERFACES, 2, 1), lambda device: by_index(device.interfaces), {
-        1: lambda row: smi.integer(row.index),
-        2: lambda row: smi.text(row.name),
-        3: lambda _: smi.integer(_ETHERNET),
-        4: lambda _: smi.integer(1_500),
-        5: lambda row: smi.gauge(min(row.speed_mbps * 1_000_000, 2**32 - 1)),
-        7: lambda _: smi.integer(_UP),
-        8: lambda row: smi.integer(_UP if row.up else _DOWN),
-        10: lambda row: smi.counter(row.in_octets),
-        14: lambda _: smi.counter(0),
-        16: lambda row: smi.counter(row.out_octets),
-        20: lambda _: smi.counter(0),
+        1: lambda row: mib.integer(row.index),
+        2: lambda row: mib.text(row.name),
+        3: lambda _: mib.integer(_ETHERNET),
+        4: lambda _: mib.integer(1_500),
+        5: lambda row: mib.gauge(min(row.speed_mbps * 1_000_000, 2**32 - 1)),
+        7: lambda _: mib.integer(_UP),
+        8: lambda row: mib.integer(_UP if row.up else _DOWN),
+        10: lambda row: mib.counter(row.in_octets),
+        14: lambda _: mib.counter(0),
+        16: lambda row: mib.counter(row.out_octets),
+        20: lambda _: mib.counter(0),
     })  # fmt: skip
     high_capacity = Table(IF_X_ENTRY, lambda device: by_index(device.interfaces), {
-        1: lambda row: smi.text(row.name),
-        6: lambda row: smi.counter64(row.in_octets),
-        10: lambda row: smi.counter64(row.out_octets),
-        15: lambda row: smi.gauge(row.speed_mbps),
+        1: lambda row: mib.text(row.name),
+        6: lambda row: mib.counter64(row.in_octets),
+        10: lambda row: mib.counter64(row.out_octets),
+        15: lambda row: mib.gauge(row.speed_mbps),
         18: _alias,
-        19: lambda _: smi.ticks(0),
+        19: lambda _: mib.ticks(0),
     })  # fmt: skip
     return [number, interfaces, high_capacity]
 
 
 def _alias(row: SimulatedInterface) -> Value:
-    return smi.text("management" if row.name == "mgmt" else "")
+    return mib.text("management" if row.name == "mgmt" else "")
 
 
 def _entities() -> Table:
     """Modules, and the sensors in them, of which only name and place are told. What a module does not tell is empty."""
     return Table(ENT_PHYSICAL_ENTRY, _physical, {
-        2: lambda row: smi.text(row.name),
-        4: lambda row: smi.integer(_container(row)),
-        5: lambda row: smi.integer(_CLASSES["sensor" if isinstance(row, SimulatedSensor) else row.kind]),
-        7: lambda row: smi.text(row.name),
+        2: lambda row: mib.text(row.name),
+        4: lambda row: mib.integer(_container(row)),
+        5: lambda row: mib.integer(_CLASSES["sensor" if isinstance(row, SimulatedSensor) else row.kind]),
+        7: lambda row: mib.text(row.name),
         8: _of_module("hardware"),
         9: _of_module("firmware"),
         10: _of_module("software"),
         11: _of_module("serial"),
-        12: lambda row: smi.text(MANUFACTURER if isinstance(row, SimulatedModule) else ""),
+        12: lambda row: mib.text(MANUFACTURER if isinstance(row, SimulatedModule) else ""),
         13: _of_module("model"),
     })  # fmt: skip
 
@@ -132,17 +131,17 @@ def _container(row: SimulatedModule | SimulatedSensor) -> int:
 
 
 def _of_module(field: str) -> Any:
-    return lambda row: smi.text(getattr(row, field, ""))
+    return lambda row: mib.text(getattr(row, field, ""))
 
 
 def _sensors() -> Table:
     return Table(ENT_SENSOR_ENTRY, lambda device: by_index(device.sensors, SENSOR_0), {
-        1: lambda row: smi.integer(_SENSOR_TYPES[row.unit][0]),
-        2: lambda row: smi.integer(_SENSOR_TYPES[row.unit][1]),
-        3: lambda row: smi.integer(_SENSOR_TYPES[row.unit][2]),
-        4: lambda row: smi.integer(round(row.value * 10 ** _SENSOR_TYPES[row.unit][2])),
-        5: lambda row: smi.integer(_SENSOR_BROKEN if _broken(row) else _SENSOR_OK),
-        6: lambda row: smi.text(row.unit),
+        1: lambda row: mib.integer(_SENSOR_TYPES[row.unit][0]),
+        2: lambda row: mib.integer(_SENSOR_TYPES[row.unit][1]),
+        3: lambda row: mib.integer(_SENSOR_TYPES[row.unit][2]),
+        4: lambda row: mib.integer(round(row.value * 10 ** _SENSOR_TYPES[row.unit][2])),
+        5: lambda row: mib.integer(_SENSOR_BROKEN if _broken(row) else _SENSOR_OK),
+        6: lambda row: mib.text(row.unit),
     })  # fmt: skip
 
 
@@ -153,8 +152,8 @@ def _broken(row: SimulatedSensor) -> bool:
 
 def _states() -> Table:
     return Table(ENT_STATE_ENTRY, _rated_modules, {
-        3: lambda ok: smi.integer(_ENABLED if ok else _DISABLED),
-        5: lambda ok: smi.octets(bytes(1) if ok else bytes((0x80 >> _MAJOR_BIT,))),
+        3: lambda ok: mib.integer(_ENABLED if ok else _DISABLED),
+        5: lambda ok: mib.octets(bytes(1) if ok else bytes((0x80 >> _MAJOR_BIT,))),
     })  # fmt: skip
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from timesyncd.simulation.grandmaster import smi
-from timesyncd.simulation.grandmaster.clients import SimulatedClient
+from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.hardware import CHASSIS, CLOCK_MODULE, GNSS_IF_INDEX, MANUFACTURER
-from timesyncd.simulation.grandmaster.mib import Rows, Table, numbered, scalars
+from timesyncd.simulation.grandmaster.hardware import (
+    CHASSIS,
+    CLOCK_MODULE,
+    GNSS_IF_INDEX,
+    MANUFACTURER,
+    SimulatedClient,
+)
+from timesyncd.simulation.grandmaster.mib import Rows, Table, Value, numbered, scalars
 from timesyncd.simulation.grandmaster.oids_standard import by_index
-from timesyncd.simulation.grandmaster.smi import Value
 from timesyncd.snmp.values import Oid
 
 SYMM_COMMON: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5)
@@ -56,23 +60,23 @@ def _port_rows(device: Device) -> Rows:
 
 
 def _enabled(port: Any) -> Value:
-    return smi.integer(ENABLE if port.enabled else DISABLE)
+    return mib.integer(ENABLE if port.enabled else DISABLE)
 
 
 def _ptp_status() -> list[Table]:
     status = Table((*PTP, 1, 1, 1), lambda device: [(at, (device, port)) for at, port in _port_rows(device)], {
         2: lambda row: _enabled(row[1]),
-        3: lambda row: smi.text(row[1].clock_identity.hex(":").upper()),
-        4: lambda row: smi.integer(PROFILES[row[1].profile]),
-        5: lambda row: smi.text(str(row[0].clock_class)),
-        6: lambda row: smi.text(f"0x{row[0].clock_accuracy:02X}"),
-        7: lambda _: smi.integer(_PTP_TIMESCALE),
-        8: lambda row: smi.integer(row[1].clients),
-        9: lambda row: smi.text(str(row[1].load_percent)),
+        3: lambda row: mib.text(row[1].clock_identity.hex(":").upper()),
+        4: lambda row: mib.integer(PROFILES[row[1].profile]),
+        5: lambda row: mib.text(str(row[0].clock_class)),
+        6: lambda row: mib.text(f"0x{row[0].clock_accuracy:02X}"),
+        7: lambda _: mib.integer(_PTP_TIMESCALE),
+        8: lambda row: mib.integer(row[1].clients),
+        9: lambda row: mib.text(str(row[1].load_percent)),
     })  # fmt: skip
     clients = Table(CLIENT_LIST, lambda device: numbered(list(enumerate(device.clients, start=1))), {
-        1: lambda row: smi.integer(row[0]),
-        2: lambda row: smi.text(_client_line(row[1])),
+        1: lambda row: mib.integer(row[0]),
+        2: lambda row: mib.text(_client_line(row[1])),
     })  # fmt: skip
     return [status, clients]
 
@@ -86,52 +90,52 @@ def _client_line(client: SimulatedClient) -> str:
 
 def _ptp_configuration() -> list[Table]:
     configuration = Table((*PTP, 2, 1, 1), lambda device: [(at, (device, port)) for at, port in _port_rows(device)], {
-        2: lambda row: smi.integer(PROFILES[row[1].profile]),
-        4: lambda row: smi.integer(row[0].priority1),
-        5: lambda row: smi.integer(row[0].priority2),
-        6: lambda row: smi.integer(row[1].domain),
+        2: lambda row: mib.integer(PROFILES[row[1].profile]),
+        4: lambda row: mib.integer(row[0].priority1),
+        5: lambda row: mib.integer(row[0].priority2),
+        6: lambda row: mib.integer(row[1].domain),
         9: lambda row: _enabled(row[1]),
-        10: lambda row: smi.integer(row[1].max_clients),
-        14: lambda _: smi.integer(ENABLE),
-        17: lambda _: smi.integer(DISABLE),
-        18: lambda _: smi.integer(_PTP_TIMESCALE),
-        20: lambda _: smi.integer(90),
+        10: lambda row: mib.integer(row[1].max_clients),
+        14: lambda _: mib.integer(ENABLE),
+        17: lambda _: mib.integer(DISABLE),
+        18: lambda _: mib.integer(_PTP_TIMESCALE),
+        20: lambda _: mib.integer(90),
     })  # fmt: skip
     unicast = Table((*PTP, 2, 2, 1), _port_rows, {
-        2: lambda _: smi.integer(ENABLE),
-        3: lambda _: smi.integer(300),
+        2: lambda _: mib.integer(ENABLE),
+        3: lambda _: mib.integer(300),
     })  # fmt: skip
     multicast = Table((*PTP, 2, 3, 1), _port_rows, {
-        2: lambda _: smi.integer(_ANNOUNCE),
-        3: lambda _: smi.integer(_SYNC),
-        4: lambda _: smi.integer(_DELAY),
-        7: lambda _: smi.integer(60),
+        2: lambda _: mib.integer(_ANNOUNCE),
+        3: lambda _: mib.integer(_SYNC),
+        4: lambda _: mib.integer(_DELAY),
+        7: lambda _: mib.integer(60),
     })  # fmt: skip
     return [configuration, unicast, multicast]
 
 
 def _ntp() -> Table:
     return Table((*NTP, 1, 1, 1), lambda device: [((1, 1), device.ntp)], {
-        2: lambda _: smi.integer(ENABLE),
-        3: lambda _: smi.text("server"),
-        4: lambda ntp: smi.text(NTP_LEAPS[ntp.leap]),
-        5: lambda ntp: smi.text(str(ntp.stratum)),
-        6: lambda _: smi.text("0"),
-        7: lambda ntp: smi.text(str(ntp.load_percent)),
-        8: lambda _: smi.text("4"),
+        2: lambda _: mib.integer(ENABLE),
+        3: lambda _: mib.text("server"),
+        4: lambda ntp: mib.text(NTP_LEAPS[ntp.leap]),
+        5: lambda ntp: mib.text(str(ntp.stratum)),
+        6: lambda _: mib.text("0"),
+        7: lambda ntp: mib.text(str(ntp.load_percent)),
+        8: lambda _: mib.text("4"),
     })  # fmt: skip
 
 
 def _ntp_client() -> Table:
     """The unit itself asks no server."""
     return scalars(NTP_CLIENT, {
-        1: lambda _: smi.text("0"),
-        2: lambda _: smi.text(""),
-        3: lambda _: smi.text("disabled"),
-        4: lambda _: smi.text(""),
-        5: lambda _: smi.text("No warning"),
-        6: lambda _: smi.text("16"),
-        7: lambda _: smi.text(""),
+        1: lambda _: mib.text("0"),
+        2: lambda _: mib.text(""),
+        3: lambda _: mib.text("disabled"),
+        4: lambda _: mib.text(""),
+        5: lambda _: mib.text("No warning"),
+        6: lambda _: mib.text("16"),
+        7: lambda _: mib.text(""),
     })  # fmt: skip
 
 
@@ -145,22 +149,22 @@ def _satellite_rows(device: Device) -> Rows:
 
 def _gnss_status() -> list[Table]:
     port = Table((*GNSS, 1, 1, 1), _gnss_row, {
-        2: lambda _: smi.text("GNSS-1"),
-        3: lambda device: smi.integer(YES if device.has_time_reference else NO),
-        4: lambda device: smi.integer(POSITION_MODES[device.receiver.position_mode]),
+        2: lambda _: mib.text("GNSS-1"),
+        3: lambda device: mib.integer(YES if device.has_time_reference else NO),
+        4: lambda device: mib.integer(POSITION_MODES[device.receiver.position_mode]),
     })  # fmt: skip
     satellites = Table(SATELLITES, _satellite_rows, {
-        2: lambda satellite: smi.integer(satellite.number),
-        3: lambda satellite: smi.integer(satellite.cn0_db_hz),
-        4: lambda satellite: smi.integer(1 if satellite.healthy else 2),
-        5: lambda satellite: smi.integer(satellite.azimuth_deg),
-        6: lambda satellite: smi.integer(satellite.elevation_deg),
-        7: lambda _: smi.text("GNSS-1"),
+        2: lambda satellite: mib.integer(satellite.number),
+        3: lambda satellite: mib.integer(satellite.cn0_db_hz),
+        4: lambda satellite: mib.integer(1 if satellite.healthy else 2),
+        5: lambda satellite: mib.integer(satellite.azimuth_deg),
+        6: lambda satellite: mib.integer(satellite.elevation_deg),
+        7: lambda _: mib.text("GNSS-1"),
     })  # fmt: skip
     position = Table((*GNSS, 1, 3, 1), _gnss_row, {
-        2: lambda device: smi.text(_angle("NS", 2, device.receiver.position.latitude_deg)),
-        3: lambda device: smi.text(_angle("EW", 3, device.receiver.position.longitude_deg)),
-        4: lambda device: smi.text(f"{device.receiver.position.height_m:+07.1f}"),
+        2: lambda device: mib.text(_angle("NS", 2, device.receiver.position.latitude_deg)),
+        3: lambda device: mib.text(_angle("EW", 3, device.receiver.position.longitude_deg)),
+        4: lambda device: mib.text(f"{device.receiver.position.height_m:+07.1f}"),
     })  # fmt: skip
     return [port, satellites, position]
 
@@ -175,32 +179,32 @@ def _angle(sides: str, digits: int, degrees: float) -> str:
 
 def _gnss_configuration() -> Table:
     return Table((*GNSS, 2, 1, 1), _gnss_row, {
-        3: lambda _: smi.integer(_GPS_GLONASS_GALILEO),
-        5: lambda device: smi.integer(device.receiver.elevation_mask_deg),
-        6: lambda device: smi.integer(device.receiver.cable_delay_ns),
+        3: lambda _: mib.integer(_GPS_GLONASS_GALILEO),
+        5: lambda device: mib.integer(device.receiver.elevation_mask_deg),
+        6: lambda device: mib.integer(device.receiver.cable_delay_ns),
     })  # fmt: skip
 
 
 def _pps_tod() -> Table:
     """The input exists and is not used."""
     return Table((*PPS_TOD, 1, 1, 1), lambda device: [((GNSS_IF_INDEX + 10, 1), device)], {
-        2: lambda _: smi.integer(0),
-        4: lambda _: smi.text(""),
+        2: lambda _: mib.integer(0),
+        4: lambda _: mib.text(""),
     })  # fmt: skip
 
 
 def _synce() -> Table:
     return Table((*SYNCE, 1, 1, 1), _port_rows, {
         2: _enabled,
-        3: lambda _: smi.text("QL-DNU"),
-        4: lambda _: smi.text("QL-PRC"),
+        3: lambda _: mib.text("QL-DNU"),
+        4: lambda _: mib.text("QL-PRC"),
     })  # fmt: skip
 
 
 def date_and_time() -> Table:
     return scalars(DATE_AND_TIME + (1,), {
-        2: lambda device: smi.text(f"{datetime.fromtimestamp(device.unix_s, UTC):%Y-%m-%d,%H:%M:%S}"),
-        3: lambda device: smi.text(f"{_LEAP_PENDING[device.leap]}, {device.utc_offset_s}"),
+        2: lambda device: mib.text(f"{datetime.fromtimestamp(device.unix_s, UTC):%Y-%m-%d,%H:%M:%S}"),
+        3: lambda device: mib.text(f"{_LEAP_PENDING[device.leap]}, {device.utc_offset_s}"),
     })  # fmt: skip
 
 
@@ -209,24 +213,24 @@ _LEAP_PENDING = {"none": "no leap pending", "insert": "leap insertion pending", 
 
 def _network() -> Table:
     return Table((*NETWORK, 1, 1, 1), lambda device: by_index(device.interfaces), {
-        2: lambda row: smi.integer(row.speed_mbps),
-        3: lambda row: smi.integer(1 if row.up else 2),
+        2: lambda row: mib.integer(row.speed_mbps),
+        3: lambda row: mib.integer(1 if row.up else 2),
     })  # fmt: skip
 
 
 def _entities() -> Table:
     return Table((*ENTITY_EXTENSION, 1, 1), lambda device: by_index(device.modules), {
-        1: lambda _: smi.integer(1),
-        2: lambda _: smi.text(""),
-        3: lambda module: smi.text("1.0" if module.index == CLOCK_MODULE else ""),
-        4: lambda module: smi.integer(module.index - CHASSIS),
-        9: lambda _: smi.text(MANUFACTURER),
+        1: lambda _: mib.integer(1),
+        2: lambda _: mib.text(""),
+        3: lambda module: mib.text("1.0" if module.index == CLOCK_MODULE else ""),
+        4: lambda module: mib.integer(module.index - CHASSIS),
+        9: lambda _: mib.text(MANUFACTURER),
     })  # fmt: skip
 
 
 def _interfaces() -> Table:
     return Table((*INTERFACE_EXTENSION, 1, 1), lambda device: by_index(device.interfaces), {
-        1: lambda _: smi.text("ethernet"),
-        3: lambda _: smi.integer(CLOCK_MODULE),
-        5: lambda _: smi.integer(1),
+        1: lambda _: mib.text("ethernet"),
+        3: lambda _: mib.integer(CLOCK_MODULE),
+        5: lambda _: mib.integer(1),
     })  # fmt: skip

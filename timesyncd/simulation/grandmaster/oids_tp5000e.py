@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from timesyncd.simulation.grandmaster import smi
+from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.alarms import KINDS, AlarmKind, SimulatedAlarm
-from timesyncd.simulation.grandmaster.clients import SimulatedReference
 from timesyncd.simulation.grandmaster.device import Device, Servo
-from timesyncd.simulation.grandmaster.hardware import CHASSIS, CLOCK_MODULE
-from timesyncd.simulation.grandmaster.mib import Rows, Table, numbered, scalars
+from timesyncd.simulation.grandmaster.hardware import CHASSIS, CLOCK_MODULE, SimulatedReference
+from timesyncd.simulation.grandmaster.mib import Rows, Table, Value, numbered, scalars
 from timesyncd.simulation.grandmaster.notifications import SEVERITIES, SYS_MODULE
 from timesyncd.simulation.grandmaster.oids_standard import indexed
-from timesyncd.simulation.grandmaster.smi import Value
 from timesyncd.snmp.values import Index, Oid
 
 TP5000E: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5, 7, 1)
@@ -47,7 +45,7 @@ def _lights() -> Table:
         14: lambda device: _lamp_of_sensor(device, "power B"),
     }
     return Table((*TP5000E, 1, 1, 1), lambda device: [((CHASSIS, led), lamp(device)) for led, lamp in lamps.items()], {
-        2: smi.integer,
+        2: mib.integer,
     })  # fmt: skip
 
 
@@ -65,7 +63,7 @@ def _texts() -> list[Table]:
 
 
 def _as_text(told: Callable[[Device], str]) -> Callable[[Any], Value]:
-    return lambda device: smi.text(told(device))
+    return lambda device: mib.text(told(device))
 
 
 def _hardware_text(device: Device) -> str:
@@ -118,37 +116,37 @@ def _event_rows(device: Device) -> Rows:
 
 def _alarms() -> list[Table]:
     common: dict[int, Callable[[Any], Value]] = {
-        1: lambda row: smi.integer(row[0]),
-        2: lambda _: smi.integer(SYS_MODULE),
-        3: lambda row: smi.integer(row[1].id),
-        4: lambda row: smi.integer(row[1].index),
-        5: lambda row: smi.text(f"{datetime.fromtimestamp(row[1].raised_s, UTC):%Y-%m-%d,%H:%M:%S}"),
+        1: lambda row: mib.integer(row[0]),
+        2: lambda _: mib.integer(SYS_MODULE),
+        3: lambda row: mib.integer(row[1].id),
+        4: lambda row: mib.integer(row[1].index),
+        5: lambda row: mib.text(f"{datetime.fromtimestamp(row[1].raised_s, UTC):%Y-%m-%d,%H:%M:%S}"),
     }
-    severity = {6: lambda row: smi.integer(SEVERITIES[row[1].severity])}
+    severity = {6: lambda row: mib.integer(SEVERITIES[row[1].severity])}
     known: Mapping[Index, AlarmKind] = {(kind.id,): kind for kind in KINDS.values() if kind.id is not None}
     return [
-        Table(ALARMS, _alarm_rows, common | severity | {7: lambda row: smi.text(row[1].text)}),
-        Table(EVENTS, _event_rows, common | {6: lambda row: smi.text(row[1].text)}),
+        Table(ALARMS, _alarm_rows, common | severity | {7: lambda row: mib.text(row[1].text)}),
+        Table(EVENTS, _event_rows, common | {6: lambda row: mib.text(row[1].text)}),
         Table((*TP5000E, 2, 3, 1), lambda _: indexed(known), {
-            2: lambda kind: smi.integer(kind.id), 3: lambda kind: smi.integer(SEVERITIES[kind.severity]),
-            4: lambda _: smi.integer(0), 5: lambda _: smi.integer(1), 6: lambda kind: smi.text(kind.text),
+            2: lambda kind: mib.integer(kind.id), 3: lambda kind: mib.integer(SEVERITIES[kind.severity]),
+            4: lambda _: mib.integer(0), 5: lambda _: mib.integer(1), 6: lambda kind: mib.text(kind.text),
         }),
-        scalars((*TP5000E, 2), {4: lambda device: smi.integer(len(_standing(device)))}),
+        scalars((*TP5000E, 2), {4: lambda device: mib.integer(len(_standing(device)))}),
     ]  # fmt: skip
 
 
 def _services() -> Table:
     return Table((*TP5000E, 4, 1, 1), lambda device: [((port.number,), port) for port in device.ports], {
-        2: lambda _: smi.integer(_PTP_GM),
+        2: lambda _: mib.integer(_PTP_GM),
     })  # fmt: skip
 
 
 def _references() -> Table:
     """By ifIndex and name: its length, then its characters."""
     return Table((*TP5000E, 6, 1, 1), _reference_rows, {
-        1: lambda reference: smi.text(reference.name),
-        2: lambda _: smi.integer(2),
-        3: lambda reference: smi.integer(QUALIFICATIONS[reference.qualification]),
+        1: lambda reference: mib.text(reference.name),
+        2: lambda _: mib.integer(2),
+        3: lambda reference: mib.integer(QUALIFICATIONS[reference.qualification]),
     })  # fmt: skip
 
 
@@ -161,15 +159,15 @@ def _reference_rows(device: Device) -> Rows:
 
 def _clock() -> list[Table]:
     def phase_offset(device: Device) -> Value | None:
-        return smi.text(f"{device.phase_offset_ns:.1f}") if device.has_time_reference else None
+        return mib.text(f"{device.phase_offset_ns:.1f}") if device.has_time_reference else None
 
     return [
-        scalars((*TP5000E, 7), {1: lambda _: smi.integer(_TIME_MODE), 2: lambda _: smi.integer(_BY_PRIORITY)}),
+        scalars((*TP5000E, 7), {1: lambda _: mib.integer(_TIME_MODE), 2: lambda _: mib.integer(_BY_PRIORITY)}),
         Table((*TP5000E, 8, 1, 1, 1), lambda device: [((CLOCK_MODULE, 1), device)], {
-            2: lambda device: smi.integer(device.servo.number), 3: phase_offset,
+            2: lambda device: mib.integer(device.servo.number), 3: phase_offset,
         }),
         scalars((*TP5000E, 8, 2), {
-            1: lambda device: smi.gauge(int(device.dwell.bridging_s)),
-            4: lambda _: smi.gauge(_HOLDOVER_QUARTZ_S), 5: lambda _: smi.gauge(_HOLDOVER_RUBIDIUM_S),
+            1: lambda device: mib.gauge(int(device.dwell.bridging_s)),
+            4: lambda _: mib.gauge(_HOLDOVER_QUARTZ_S), 5: lambda _: mib.gauge(_HOLDOVER_RUBIDIUM_S),
         }),
     ]  # fmt: skip

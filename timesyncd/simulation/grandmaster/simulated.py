@@ -1,4 +1,9 @@
-"""Units that run: each a device with its SNMP agent, its web interface where it has one, and what it reports by itself."""
+"""
+Units that run: each a device with its SNMP agent, its web interface where it has one, and what it reports by itself.
+
+What was recorded of a real unit, to be played by the agent: a folder with `walk.snmprec`, and `https/` with one file an
+answer. Neither says anything of how the unit changes: a recording stands still.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from timesyncd.errors import ConfigError, TimesyncdError
+from timesyncd.errors import ConfigError, Malformed, TimesyncdError
 from timesyncd.sample import format_identity
+from timesyncd.simulation.grandmaster.actions import SCENARIOS, Scenario, load_scenario
 from timesyncd.simulation.grandmaster.agent import SnmpAgent
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.hardware import MODELS
 from timesyncd.simulation.grandmaster.https import WebInterface
-from timesyncd.simulation.grandmaster.recording import Recording, load_recording
-from timesyncd.simulation.grandmaster.scenarios import SCENARIOS, Scenario, load_scenario
-from timesyncd.simulation.grandmaster.syslog import SyslogSender
-from timesyncd.simulation.grandmaster.traps import TrapSender
+from timesyncd.simulation.grandmaster.mib import RecordedMib, Value
+from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
+from timesyncd.snmp.snmprec import parse_snmprec
 from timesyncd.snmp.values import User
+
+WALK = "walk.snmprec"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`https` holds the bodies by file name."""
+
+    mib: RecordedMib
+    https: dict[str, bytes]
+
+
+def load_recording(folder: Path) -> Recording:
+    """Raises ConfigError when there is no such folder or its walk cannot be read."""
+    try:
+        rows = parse_snmprec((folder / WALK).read_text())
+        bodies = {path.name: path.read_bytes() for path in sorted(folder.glob("https/*"))}
+    except (OSError, UnicodeDecodeError, Malformed) as error:
+        raise ConfigError(f"recording {folder}: {error}") from error
+    return Recording(RecordedMib((row.oid, Value(row.tag, row.value)) for row in rows), bodies)
+
 
 Address = tuple[str, int]
 

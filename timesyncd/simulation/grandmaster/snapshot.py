@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from timesyncd.simulation.grandmaster import clients as ptp
 from timesyncd.simulation.grandmaster import gnss, hardware
+from timesyncd.simulation.grandmaster import hardware as ptp
 from timesyncd.simulation.grandmaster.alarms import AlarmBoard, SimulatedAlarm
-from timesyncd.simulation.grandmaster.clients import SimulatedClient, SimulatedNtp, SimulatedPort, SimulatedReference
 from timesyncd.simulation.grandmaster.gnss import Receiver, SimulatedSatellite
-from timesyncd.simulation.grandmaster.servo import OSCILLATORS, Oscillator
-from timesyncd.simulation.grandmaster.servo_part import Dwell, Servo
+from timesyncd.simulation.grandmaster.hardware import SimulatedClient, SimulatedNtp, SimulatedPort, SimulatedReference
+from timesyncd.simulation.grandmaster.servo import OSCILLATORS, Dwell, Oscillator, Servo
 
 _DAY_S = 86_400
 #: How long satellites must be usable before the input is qualified.

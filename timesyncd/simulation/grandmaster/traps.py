@@ -1,4 +1,8 @@
-"""Sends what a unit reports by itself: as traps, or as informs, which are repeated until they are acknowledged."""
+"""
+Sends what a unit reports by itself: as traps, or as informs, which are repeated until they are acknowledged.
+
+Sends a unit's alarms as the lines that its alarm daemon writes, over UDP.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from timesyncd.errors import Malformed, Refused
-from timesyncd.simulation.grandmaster import smi
-from timesyncd.simulation.grandmaster.agent import SnmpAgent
+from timesyncd.simulation.grandmaster import mib
+from timesyncd.simulation.grandmaster.agent import SnmpAgent, keys_at
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent
-from timesyncd.simulation.grandmaster.notifications import Notification, notifications_of
-from timesyncd.simulation.grandmaster.security import keys_at
-from timesyncd.snmp import security, v2c
+from timesyncd.simulation.grandmaster.device import Device
+from timesyncd.simulation.grandmaster.notifications import Notification, notifications_of, syslog_line
+from timesyncd.snmp import messages, security
 from timesyncd.snmp.messages import Kind, Pdu, Varbind, decode_pdu, encode_pdu, encode_request
 from timesyncd.snmp.values import Oid, User
 
@@ -77,13 +81,13 @@ class TrapSender(asyncio.DatagramProtocol):
 
     def _pdu(self, notification: Notification) -> Pdu:
         varbinds = [
-            (SYS_UPTIME, smi.ticks(int(self._agent.device.uptime_s * 100))),
-            (SNMP_TRAP_OID, smi.object_id(notification.oid)),
+            (SYS_UPTIME, mib.ticks(int(self._agent.device.uptime_s * 100))),
+            (SNMP_TRAP_OID, mib.object_id(notification.oid)),
             *notification.varbinds,
         ]
         if notification.sequence_at is not None:
             self._sequence[notification.oid] += 1
-            varbinds.append((notification.sequence_at, smi.integer(self._sequence[notification.oid])))
+            varbinds.append((notification.sequence_at, mib.integer(self._sequence[notification.oid])))
         kind = Kind.INFORM if self._inform else Kind.TRAP
         return Pdu(kind, next(self._numbers), 0, 0, [Varbind(oid, *value) for oid, value in varbinds])
 
@@ -94,7 +98,7 @@ class TrapSender(asyncio.DatagramProtocol):
         return self._secured(self._user, self._agent.engine, False, pdu)
 
     def _open(self, pdu: Pdu) -> bytes:
-        return v2c.message(self._agent.community.encode(), encode_pdu(pdu))
+        return messages.message(self._agent.community.encode(), encode_pdu(pdu))
 
     def _secured(self, user: User, engine: security.Engine, reportable: bool, pdu: Pdu) -> bytes:
         scoped = security.scoped_pdu(self._agent.engine.engine_id, user.context.encode(), encode_pdu(pdu))
@@ -143,7 +147,7 @@ class TrapSender(asyncio.DatagramProtocol):
 
 def _acknowledges(datagram: bytes, pdu: Pdu) -> bool | None:
     try:
-        answer = decode_pdu(v2c.parse(datagram)[1])
+        answer = decode_pdu(messages.parse(datagram)[1])
     except Malformed:
         return None
     return (answer.kind, answer.number) == (Kind.RESPONSE, pdu.number) or None
@@ -155,3 +159,26 @@ def _message_for(datagram: bytes, pdu: Pdu) -> security.Message | None:
     except (Malformed, Refused):
         return None
     return message if message.number == pdu.number else None
+
+
+class SyslogSender(asyncio.DatagramProtocol):
+    """`async with` it, and hand it each event of the device."""
+
+    def __init__(self, device: Device, host: str, port: int) -> None:
+        self._device = device
+        self._target = (host, port)
+
+    async def __aenter__(self) -> Self:
+        """Raises OSError when the receiver's name is none."""
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, remote_addr=self._target)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._transport.close()
+        await asyncio.sleep(0)
+
+    def report(self, event: DeviceEvent) -> None:
+        line = syslog_line(event, self._device.made_of.alarm_family, self._device.name)
+        if line is not None:
+            self._transport.sendto(line)

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from timesyncd.training.compression.gathered import TopKFeedback
-from timesyncd.training.compression.int8 import Int8Feedback
+from timesyncd.training.compression.gathered import Int8Feedback, TopKFeedback
 from timesyncd.training.compression.interface import Compressor
 from timesyncd.training.compression.torch_hooks import Half, LowRank
-from timesyncd.training.policy.compression import Compression, Fp16, Int8, PowerSGD, TopK
+from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK
 
 
 def compressor(written: Compression, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor]) -> Compressor:

@@ -1,13 +1,22 @@
-"""What every compressor is, and the one hook that runs them."""
+"""
+What every compressor is, and the one hook that runs them.
 
-# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
+What compressors share: the uncompressed average, sizes, a look whether all is finite.
+"""
+
+from __future__ import annotations
 
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from timesyncd.client.torch.peer_loss import arrived, reducing
+
+# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
+
 
 State = dict[str, Any]
 Future = torch.futures.Future[torch.Tensor]
@@ -62,3 +71,20 @@ def run(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Ten
     with reducing():
         future = state.hook(bucket)
     return future.then(arrived)
+
+
+def averaged(group: dist.ProcessGroup, bucket: Bucket) -> Future:
+    """Of sparse gradients too."""
+    return allreduce_hook(group, bucket)
+
+
+def size(tensor: torch.Tensor) -> int:
+    """In octets."""
+    if tensor.is_sparse:
+        return tensor._values().nbytes + tensor._indices().nbytes
+    return tensor.nbytes
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    """By its norm, which is several times faster than a look at each element."""
+    return bool(torch.linalg.vector_norm(tensor, dtype=torch.float64).isfinite())

@@ -10,10 +10,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from timesyncd.training.compression.feedback import Feedback, check_name
-from timesyncd.training.compression.interface import Bucket, Future, State
-from timesyncd.training.compression.plain import averaged, finite, size
-from timesyncd.training.compression.residuals import Residuals
+from timesyncd.training.compression.feedback import Feedback, Residuals, check_name
+from timesyncd.training.compression.interface import Bucket, Future, State, averaged, finite, size
 
 #: The least that torch takes; in the steps before it all is sent uncompressed.
 _FIRST_STEP = 2

@@ -1,11 +1,21 @@
 """When to synchronize, as data and as pure functions; timesyncd.client.torch does what is decided here."""
 
-from timesyncd.training.policy.compression import Compression, Fp16, Int8, PowerSGD, TopK
-from timesyncd.training.policy.decision import Combine, Decision, Policy, Seen
-from timesyncd.training.policy.policies import BSP, QSR, Accumulate, FedAvg, LocalSGD, PostLocalSGD
+from timesyncd.training.policy.policies import (
+    ASP,
+    BSP,
+    QSR,
+    SSP,
+    Accumulate,
+    Combine,
+    Decision,
+    FedAvg,
+    LocalSGD,
+    Policy,
+    PostLocalSGD,
+    Seen,
+)
 from timesyncd.training.policy.selsync import SelSync
-from timesyncd.training.policy.stale import ASP, SSP
-from timesyncd.training.policy.text import Strategy, parse
+from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, Strategy, TopK, parse_policy
 
 __all__ = [
     "ASP",
@@ -27,5 +37,5 @@ __all__ = [
     "SelSync",
     "Strategy",
     "TopK",
-    "parse",
+    "parse_policy",
 ]

@@ -1,13 +1,87 @@
-"""Policies whose synchronizations are known beforehand: by step, epoch or learning rate."""
+"""
+Policies whose synchronizations are known beforehand: by step, epoch or learning rate.
+
+What a policy answers in each step, and what it sees to answer by. Pure: the same on every rank, because what is seen is.
+
+Policies of a parameter server: how far a rank may run ahead of the slowest one.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 from dataclasses import dataclass
-from typing import ClassVar
+from enum import Enum
+from typing import ClassVar, Protocol
 
-from timesyncd.training.policy.decision import Combine, Decision, Seen, at_least, synced
+
+class Decision(Enum):
+    """SYNC: the ranks synchronize in this step. LOCAL: this one goes on alone. WAIT: it must let the others catch up first."""
+
+    SYNC = "sync"
+    LOCAL = "local"
+    WAIT = "wait"
+
+
+class Combine(Enum):
+    """
+    What a synchronization combines.
+
+    GRADIENTS: their mean, before the update. PARAMETERS: their mean, after each rank's own update. SERVER: updates are added up by a
+    parameter server. GATHERED: gradients of several steps make one update, in the last of them.
+    """
+
+    GRADIENTS = "gradients"
+    PARAMETERS = "parameters"
+    SERVER = "server"
+    GATHERED = "gathered"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    What a policy decides by. Every number is the same on all ranks in the same step, but `ahead`.
+
+    `step` counts the steps before this one, `since` those since the last synchronization, this one included (so at least 1), `rounds` the
+    synchronizations so far. `votes` are the ranks' flags that are due in this step, None where none are. `ahead`: how many updates this rank is ahead of
+    the slowest.
+    """
+
+    step: int
+    since: int
+    ranks: int
+    rounds: int = 0
+    learning_rate: float | None = None
+    steps_per_epoch: int | None = None
+    votes: tuple[bool, ...] | None = None
+    ahead: int = 0
+
+
+class Policy(Protocol):
+    """
+    When to synchronize. A policy is data: frozen, written as text, the same on all ranks.
+
+    `late`: None, or after how many steps it decides by the flags of a step.
+    """
+
+    @property
+    def combines(self) -> Combine: ...
+
+    @property
+    def late(self) -> int | None: ...
+
+    def decide(self, seen: Seen) -> Decision: ...
+
+
+def synced(when: bool) -> Decision:
+    return Decision.SYNC if when else Decision.LOCAL
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Raises ValueError for a parameter that is too small, or no number."""
+    if not value >= least:
+        raise ValueError(f"{name}={value}: at least {least} is wanted")
+
 
 #: In steps: more than any job makes, and a number that can be counted with.
 _LONGEST = 2**32
@@ -146,3 +220,33 @@ class QSR(Scheduled):
         if learning_rate <= 0:
             return self.h
         return max(self.h, math.floor(min(self.alpha / learning_rate, math.sqrt(_LONGEST)) ** 2))
+
+
+@dataclass(frozen=True, slots=True)
+class SSP:
+    """
+    Stale-synchronous parallel (Ho et al., NIPS 2013): a rank waits while it is more than `s` updates ahead of the slowest one.
+
+    `s` = 0 is BSP by a parameter server.
+    """
+
+    s: int
+    combines: ClassVar[Combine] = Combine.SERVER
+    late: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        at_least("s", self.s, 0)
+
+    def decide(self, seen: Seen) -> Decision:
+        return Decision.WAIT if seen.ahead > self.s else Decision.SYNC
+
+
+@dataclass(frozen=True, slots=True)
+class ASP:
+    """Fully asynchronous: nobody waits for anybody."""
+
+    combines: ClassVar[Combine] = Combine.SERVER
+    late: ClassVar[int | None] = None
+
+    def decide(self, seen: Seen) -> Decision:
+        return Decision.SYNC

@@ -2,21 +2,98 @@
 How a job's ranks keep to one policy: the step they are in, the rows they exchange, and the policy in force.
 
 Every rank has a Course of its own and asks nobody: it is fed with the same rows in the same step as all others, so it says the same.
+
+What each rank says of itself to all others, now and then: one row of 64-bit words, of one size on all ranks.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.auto import Auto
-from timesyncd.training.policy.decision import Decision, Policy, Seen
-from timesyncd.training.policy.policies import BSP, Accumulate, FedAvg, LocalSGD
-from timesyncd.training.policy.rows import Row
-from timesyncd.training.policy.text import Strategy, parse
+from timesyncd.training.policy.policies import BSP, Accumulate, Decision, FedAvg, LocalSGD, Policy, Seen
+from timesyncd.training.policy.text import MAX_TEXT, Strategy, parse_policy
+
+_ABSENT = -(2**63)
+_NUMBERS = struct.Struct("<qqqqqqqqdddd")
+_TEXT_WORDS = MAX_TEXT // 8
+
+#: 64-bit words of a row.
+ROW_WORDS = _NUMBERS.size // 8 + _TEXT_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """
+    Said by one rank after its backward pass of `step`. Times are of this rank, means over the steps since its former row.
+
+    `vote`: it wants a synchronization. `wish`: the number of the newest policy that it was told, and its text; rank 0's counts. `replica`: the hash
+    of its parameters right after the newest checked synchronization, in round `replica_round`; None: none was checked since the last row.
+    `compute_ns`: own work of a step, median. `wait_ns`: of a step it waited for synchronizations, mean. `transfer_ns`: from the begin of a
+    synchronization to its end, the smallest; None: there was none. `loss`: mean in the steps that began with parameters common to all ranks; `jump`: by how much it rose
+    when they were averaged, relative; `rate`: the optimizer's learning rate; `dissimilarity`: the squared distance of its expected gradient from
+    the mean of all ranks', as a multiple of the mean's square, by the first steps under BSP. NaN: not known.
+    """
+
+    step: int
+    vote: bool = False
+    wish: int = 0
+    text: str = ""
+    replica: int | None = None
+    replica_round: int = 0
+    compute_ns: int = 0
+    wait_ns: int = 0
+    transfer_ns: int | None = None
+    loss: float = float("nan")
+    jump: float = float("nan")
+    rate: float = float("nan")
+    dissimilarity: float = float("nan")
+
+    def words(self) -> list[int]:
+        packed = _NUMBERS.pack(
+            self.step,
+            self.vote,
+            self.wish,
+            _ABSENT if self.replica is None else self.replica,
+            self.replica_round,
+            self.compute_ns,
+            self.wait_ns,
+            _ABSENT if self.transfer_ns is None else self.transfer_ns,
+            self.loss,
+            self.jump,
+            self.rate,
+            self.dissimilarity,
+        ) + self.text.encode().ljust(MAX_TEXT, b"\0")
+        return list(struct.unpack(f"<{ROW_WORDS}q", packed))
+
+    @classmethod
+    def of(cls, words: Sequence[int]) -> Row:
+        packed = struct.pack(f"<{ROW_WORDS}q", *words)
+        numbers = _NUMBERS.unpack_from(packed)
+        step, vote, wish, replica, replica_round, compute_ns, wait_ns, transfer_ns = numbers[:8]
+        loss, jump, rate, dissimilarity = numbers[8:]
+        return cls(
+            step=step,
+            vote=vote != 0,
+            wish=wish,
+            text=packed[_NUMBERS.size :].rstrip(b"\0").decode(errors="replace"),
+            replica=None if replica == _ABSENT else replica,
+            replica_round=replica_round,
+            compute_ns=compute_ns,
+            wait_ns=wait_ns,
+            transfer_ns=None if transfer_ns == _ABSENT else transfer_ns,
+            loss=loss,
+            jump=jump,
+            rate=rate,
+            dissimilarity=dissimilarity,
+        )
+
 
 #: Where no flags are needed rows are exchanged in steps that synchronize, not more often than every so many steps nor more seldom than the latter, and
 #: count so many steps later. So they travel while ranks wait anyway: the threads that send and receive take processors from computing else.
@@ -134,7 +211,7 @@ class Course:
         """By rank 0's newest row, if it has heard of another policy since the last turn."""
         if not rows or rows[-1][0].wish <= self.wish:
             return None
-        wanted = parse(rows[-1][0].text)
+        wanted = parse_policy(rows[-1][0].text)
         return None if wanted == self.strategy else wanted
 
     def next_step(self, decision: Decision) -> None:
@@ -168,7 +245,7 @@ class Course:
                 f"the policy's state is of {state['ranks']} ranks, these are {self._ranks}: begin without it"
             )
         self._rate = state["rate"]
-        self.strategy = parse(state["strategy"])
+        self.strategy = parse_policy(state["strategy"])
         self.step, self.since, self.rounds, self.wish = (state[name] for name in ("step", "since", "rounds", "wish"))
         self._told = state["told"]
         self._pending = deque((step, at) for step, at in state["pending"])

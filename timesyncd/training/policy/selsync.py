@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from timesyncd.training.policy.decision import Combine, Decision, Seen, at_least, synced
+from timesyncd.training.policy.policies import Combine, Decision, Seen, at_least, synced
 
 #: Squared norms that an average is made of (the paper's w).
 WINDOW = 25

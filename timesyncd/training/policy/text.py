@@ -1,19 +1,78 @@
-"""Policies and compressions as text, as they stand in a plan: `selsync(quantile=0.94, late=1) + topk(ratio=0.01)`."""
+"""
+Policies and compressions as text, as they stand in a plan: `selsync(quantile=0.94, late=1) + topk(ratio=0.01)`.
+
+What may be sent instead of whole gradients, as data.
+
+Which policy a rank was told last: by its own script, or by the plan.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeVar
 
+from timesyncd.ipc.job_datagram import Plan
 from timesyncd.training.policy.auto import Auto
-from timesyncd.training.policy.compression import Compression, Fp16, Int8, PowerSGD, TopK
-from timesyncd.training.policy.decision import Policy
-from timesyncd.training.policy.policies import BSP, QSR, Accumulate, FedAvg, LocalSGD, PostLocalSGD
+from timesyncd.training.policy.policies import (
+    ASP,
+    BSP,
+    QSR,
+    SSP,
+    Accumulate,
+    Combine,
+    FedAvg,
+    LocalSGD,
+    Policy,
+    PostLocalSGD,
+)
 from timesyncd.training.policy.selsync import SelSync
-from timesyncd.training.policy.stale import ASP, SSP
+
+
+@dataclass(frozen=True, slots=True)
+class Fp16:
+    """Half precision: 2 octets an element, and no error feedback."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSGD:
+    """Matrices as products of two of `rank` columns (Vogels et al., NeurIPS 2019), with error feedback."""
+
+    rank: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank is {self.rank}: 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The largest elements alone, with error feedback. `ratio`: sent of all; None: the gain test chooses it."""
+
+    ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio is {self.ratio}: more than 0, at most 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Int8:
+    """One octet an element and a scale for each 4,096 of them, with error feedback."""
+
+
+Compression = Fp16 | PowerSGD | TopK | Int8
+
+
+def chosen(elements: int, ratio: float) -> int:
+    """How many of so many elements are sent: rounded up from the ratio as it is written, and one at least."""
+    return max(1, math.ceil(Fraction(str(ratio)) * elements))
+
 
 #: In octets; a plan has this much room.
 MAX_TEXT = 96
@@ -57,7 +116,7 @@ class Strategy:
         return policy if self.compression is None else f"{policy} + {_text_of(COMPRESSIONS, self.compression)}"
 
 
-def parse(text: str) -> Strategy:
+def parse_policy(text: str) -> Strategy:
     """Raises ValueError: what is wrong, and what there is."""
     _has_room(text)
     first, *second = _PLUS.split(text, maxsplit=1)
@@ -104,3 +163,43 @@ def _text_of(known: Mapping[str, Callable[..., Any]], part: Any) -> str:
         if getattr(part, field.name) != field.default
     ]
     return f"{name}({', '.join(told)})" if told else name
+
+
+def collective(text: str) -> Strategy:
+    """Raises ValueError for no policy, and for one of a parameter server, which a job has from its start or not at all."""
+    strategy = parse_policy(text)
+    if strategy.policy.combines is Combine.SERVER:
+        raise ValueError(
+            f"policy {text!r} needs a parameter server: timesyncd.training.torch.stale.StaleSync begins with one"
+        )
+    return strategy
+
+
+class Wishes:
+    """`number` counts the policies that this rank was told; the newest one is in force once rank 0's rows have told it to all."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._text = ""
+        self._planned = 0, ""
+
+    def tell(self, text: str) -> None:
+        """What is written there is checked already."""
+        self.number, self._text = self.number + 1, text
+
+    def newest(self, plan: Plan) -> tuple[int, str]:
+        """The number and the text. A plan's text that is no policy is refused, with one warning."""
+        planned = plan.policy_version, plan.policy
+        if plan.policy and planned != self._planned:  # a plan without one: the hub has no wish, or is not heard
+            self._planned = planned
+            try:
+                self.tell(str(collective(plan.policy)))
+            except ValueError as error:
+                warnings.warn(f"the plan is not followed: {error}", stacklevel=2)
+        return self.number, self._text
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": self.number, "text": self._text, "planned": self._planned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.number, self._text, self._planned = state["number"], state["text"], tuple(state["planned"])

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from timesyncd.training.policy.decision import Combine, Decision
-from timesyncd.training.policy.policies import Accumulate, LocalSGD
+from timesyncd.training.policy.policies import Accumulate, Combine, Decision, LocalSGD
 from timesyncd.training.policy.selsync import SelSync
 from timesyncd.training.policy.text import Strategy
 from timesyncd.training.torch.averaging import Averaging, Sender, gradient, local

@@ -1,20 +1,180 @@
-"""One shard of a parameter server: its part of the parameters, each rank's clock, and who waits for whom. No network in it."""
+"""
+One shard of a parameter server: its part of the parameters, each rank's clock, and who waits for whom. No network in it.
+
+A model's parameters as flat buffers on the CPU, one a type, and these cut into shards.
+
+What a rank pushes to a parameter server: the difference that its update made, whole or compressed with error feedback.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from timesyncd.training.policy.decision import Decision, Policy, Seen
-from timesyncd.training.policy.stale import SSP
-from timesyncd.training.torch.flat import Tensors
-from timesyncd.training.torch.pushes import Part, plus
+from timesyncd.training.compression.gathered import Elements, Levels, Payload
+from timesyncd.training.compression.interface import finite
+from timesyncd.training.policy.gain import Gain
+from timesyncd.training.policy.policies import SSP, Decision, Policy, Seen
+from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, chosen
+
+Tensors: TypeAlias = list[torch.Tensor]
+
+
+class Flat:
+    """Raises ValueError for parameters that are no floats, and where there are none."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._of: dict[torch.dtype, Tensors] = {}
+        for parameter in parameters:
+            self._of.setdefault(parameter.dtype, []).append(parameter)
+        strange = [str(kind) for kind in self._of if not kind.is_floating_point]
+        if strange or not self._of:
+            raise ValueError(f"a model with parameters of floats is wanted, not of {', '.join(strange) or 'none'}")
+        self.sizes = tuple(
+            (str(kind), sum(part.numel() for part in parameters)) for kind, parameters in self._of.items()
+        )
+        self.nbytes = sum(part.nbytes for parameters in self._of.values() for part in parameters)
+
+    def read(self) -> Tensors:
+        """A copy."""
+        return [
+            torch.cat([parameter.detach().reshape(-1).cpu() for parameter in parameters])
+            for parameters in self._of.values()
+        ]
+
+    def write(self, flats: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameters, flat in zip(self._of.values(), flats, strict=True):
+                parts = torch.split(flat, [parameter.numel() for parameter in parameters])
+                for parameter, part in zip(parameters, parts, strict=True):
+                    parameter.copy_(part.view_as(parameter))
+
+
+def sizes_of(flats: Iterable[torch.Tensor]) -> tuple[tuple[str, int], ...]:
+    return tuple((str(flat.dtype), flat.numel()) for flat in flats)
+
+
+def cut(flats: Iterable[torch.Tensor], shards: int) -> list[Tensors]:
+    """Of each buffer one contiguous piece a shard; they differ by one element at most. Views."""
+    pieces = [flat.tensor_split(shards) for flat in flats]
+    return [[piece[shard] for piece in pieces] for shard in range(shards)]
+
+
+def joined(pieces: Sequence[Tensors]) -> Tensors:
+    """What `cut` has cut."""
+    return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
+
+
+#: Of one flat buffer: itself, in whatever type, or compressed.
+Part: TypeAlias = "torch.Tensor | Payload"
+
+#: A push has one receiver: for the gain test it costs what it costs between two ranks.
+_ENDS = 2
+
+_LARGEST_HALF = torch.finfo(torch.float16).max
+
+
+class Pushes:
+    """
+    Of one rank. What a push leaves out is added to the next one, also where that one goes another way.
+
+    `sent_bytes`: of the newest push. `kept`: what was not sent, a flat buffer a type; None: nothing was left out so far.
+    """
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.kept: Tensors | None = None
+        self._compression: Compression | None = None
+        self._gain: Gain | None = None
+
+    def use(self, compression: Compression | None) -> None:
+        """From the next push on. Raises ValueError for one that takes all ranks at once."""
+        if type(compression) is PowerSGD:
+            raise ValueError("powersgd reduces over all ranks at once: to a parameter server go fp16, int8 and topk")
+        if compression != self._compression:
+            self._gain = Gain(_ENDS) if compression == TopK() else None
+        self._compression = compression
+
+    def packed(self, differences: Tensors, shards: int) -> list[list[Part]]:
+        """By shard. What is not finite goes as it is, for whoever looks at the parameters to see; what was kept stays kept."""
+        if self._compression is None and self.kept is None:
+            pieces: Sequence[Sequence[Part]] = cut(differences, shards)
+        else:
+            pieces = self._compressed(differences, shards)
+        self.sent_bytes = sum(nbytes(part) for piece in pieces for part in piece)
+        return [list(piece) for piece in pieces]
+
+    def _compressed(self, differences: Tensors, shards: int) -> list[list[Part]]:
+        if not all(map(finite, differences)):
+            return [list[Part](piece) for piece in cut(differences, shards)]
+        kept = self.kept or [torch.zeros_like(flat) for flat in differences]
+        whole = [flat + residual for flat, residual in zip(differences, kept, strict=True)]
+        parts = [[self._part(flat) for flat in piece] for piece in cut(whole, shards)]
+        if self._compression is None:
+            self.kept = None
+            return parts
+        sent = joined([_decoded(piece, part) for piece, part in zip(cut(whole, shards), parts, strict=True)])
+        self.kept = [flat - decoded for flat, decoded in zip(whole, sent, strict=True)]
+        if self._gain is not None:
+            self._gain.saw(*_squares(sent, whole))
+        return parts
+
+    def _part(self, flat: torch.Tensor) -> Part:
+        """Where a shard has nothing of a type, nothing is sent of it."""
+        ratio = self._gain.ratio if self._gain is not None else getattr(self._compression, "ratio", None)
+        match self._compression:
+            case Fp16():
+                return flat.clamp(-_LARGEST_HALF, _LARGEST_HALF).half()
+            case Int8() if len(flat):
+                return Levels(flat)
+            case TopK() if len(flat) and ratio is not None:
+                return Elements(flat, chosen(len(flat), ratio), flat.dtype)
+        return flat
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": self.kept, "gain": self._gain and asdict(self._gain)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kept = state["kept"]
+        if self._gain is not None and state["gain"] is not None:
+            self._gain = Gain(**state["gain"])
+
+
+def plus(flats: Iterable[torch.Tensor], parts: Iterable[Part]) -> Tensors:
+    """New tensors, since the old ones may be on their way to a rank."""
+    return [_plus(flat, part) for flat, part in zip(flats, parts, strict=True)]
+
+
+def nbytes(part: Part) -> int:
+    return part.nbytes if isinstance(part, torch.Tensor) else part.octets.nbytes
+
+
+def _plus(flat: torch.Tensor, part: Part) -> torch.Tensor:
+    if isinstance(part, torch.Tensor):
+        return flat + part.to(flat.dtype)
+    total = flat.clone()
+    part.add(total, part.octets, 1)
+    return total
+
+
+def _decoded(flats: Tensors, parts: Sequence[Part]) -> Tensors:
+    return plus([torch.zeros_like(flat) for flat in flats], parts)
+
+
+def _squares(*sides: Tensors) -> tuple[float, ...]:
+    """The squared norm of each side; zeros where one has no number."""
+    norms = [
+        math.fsum(torch.linalg.vector_norm(flat, dtype=torch.float64).item() ** 2 for flat in side) for side in sides
+    ]
+    return tuple(norms) if all(map(math.isfinite, norms)) else (0.0,) * len(norms)
+
 
 _Value = TypeVar("_Value")
 

@@ -16,12 +16,22 @@ from torch.utils.hooks import RemovableHandle
 from timesyncd.client.job import Job
 from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.decision import Combine
-from timesyncd.training.policy.text import Strategy, parse
-from timesyncd.training.torch.flat import Flat, Tensors, cut, joined, sizes_of
-from timesyncd.training.torch.pushes import Pushes
+from timesyncd.training.policy.policies import Combine
+from timesyncd.training.policy.text import Strategy, parse_policy
 from timesyncd.training.torch.server import TIMEOUT_S, Connection, names_of, rank_name, server_name
-from timesyncd.training.torch.shard import Answer, Held, Identity, Refused, Shard
+from timesyncd.training.torch.shard import (
+    Answer,
+    Flat,
+    Held,
+    Identity,
+    Pushes,
+    Refused,
+    Shard,
+    Tensors,
+    cut,
+    joined,
+    sizes_of,
+)
 
 #: Ranks that do not speak the same are told so.
 PROTOCOL = 2
@@ -222,7 +232,7 @@ def _whole(held: Sequence[Held]) -> Tensors:
 
 
 def _with_server(policy: str) -> Strategy:
-    strategy = parse(policy)
+    strategy = parse_policy(policy)
     if strategy.policy.combines is not Combine.SERVER:
         raise ValueError(f"policy {policy!r} needs no parameter server: ssp(s=...) and asp do")
     return strategy

@@ -1,4 +1,8 @@
-"""A policy in a training loop: the hooks of an optimizer and of DistributedDataParallel do what it says."""
+"""
+A policy in a training loop: the hooks of an optimizer and of DistributedDataParallel do what it says.
+
+What a policy did so far.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -25,22 +30,49 @@ from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.compression import compressor, run
 from timesyncd.training.policy.auto import Auto, Controller
-from timesyncd.training.policy.decision import Decision
 from timesyncd.training.policy.groups import Levels
-from timesyncd.training.policy.policies import LocalSGD
-from timesyncd.training.policy.rows import Row
-from timesyncd.training.policy.schedule import Course, in_step, keeps_course, leaves_apart, must_unite
+from timesyncd.training.policy.policies import Decision, LocalSGD
+from timesyncd.training.policy.schedule import Course, Row, in_step, keeps_course, leaves_apart, must_unite
 from timesyncd.training.policy.selsync import SelSync, Voter
-from timesyncd.training.policy.text import Strategy, parse
-from timesyncd.training.policy.wishes import Wishes, collective
+from timesyncd.training.policy.text import Strategy, Wishes, collective, parse_policy
 from timesyncd.training.torch.actions import Action, Averaged, action_for, replica_of, square_norm
 from timesyncd.training.torch.averaging import Dense, Sender
-from timesyncd.training.torch.dissimilarity import Dissimilarity
-from timesyncd.training.torch.exchange import Comparison, Differ, unite
-from timesyncd.training.torch.exchange_part import Exchange
-from timesyncd.training.torch.pace import Pace
-from timesyncd.training.torch.reports import Change, Report
+from timesyncd.training.torch.exchange import Comparison, Differ, Exchange, unite
+from timesyncd.training.torch.pace import Dissimilarity, Pace
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From `step` on `policy` was in force."""
+
+    step: int
+    policy: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """
+    What a policy did so far on this rank.
+
+    `lssr`: the share of steps without a synchronization (SelSync's LSSR, Eq. 4); None: no step yet. `sent_bytes`: handed to collectives for gradients
+    or parameters, by this class (not by DDP's reducer). `sync_ns`: in them, waiting for the other ranks included. `rows_waited`: how often, and how long, the rows of
+    the other ranks were not there when they counted. `changes`: what was in force since when, and why.
+    """
+
+    policy: str
+    steps: int
+    rounds: int
+    lssr: float | None
+    sent_bytes: int
+    sync_ns: int
+    rows_waited: int
+    rows_waited_ns: int
+    replicas_checked: int
+    replicas_differed: int
+    changes: tuple[Change, ...]
+
 
 _log = logging.getLogger(__name__)
 
@@ -290,7 +322,7 @@ class Synchronizer:
         for rows in self._rows:
             choice = None if self._controller is None else self._controller.look(rows)
             if choice is not None:
-                chosen = parse(choice.text)
+                chosen = parse_policy(choice.text)
                 self._leave(chosen)
                 self._begin(chosen)
                 self._changed(choice.why)

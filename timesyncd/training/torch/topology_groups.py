@@ -1,6 +1,10 @@
-"""Means over groups of ranks: near ranks add up first, then one of each group with the other groups' over the slow links."""
+"""
+Means over groups of ranks: near ranks add up first, then one of each group with the other groups' over the slow links.
 
-# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
+Which ranks of a job are near each other: what its plan tells, else by their nodes.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +16,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
+from timesyncd.client.job import Job
 from timesyncd.client.torch.peer_loss import line
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.groups import Group, Levels, checked
+from timesyncd.training.policy.groups import Group, Levels, checked, groups_by_label, levels_of
 from timesyncd.training.torch.averaging import chunked
+
+# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
 
 
 class TwoLevel:
@@ -179,3 +186,20 @@ def _plans(levels: Levels, group: dist.ProcessGroup) -> dict[Group, Levels]:
                 f"ranks {members[0]} and {rank} of the world have different levels of groups: make them from the same labels or delays"
             )
     return plans
+
+
+def near_ranks(job: Job, group: dist.ProcessGroup | None = None) -> Levels:
+    """
+    For `synchronized(..., levels=)`. Every rank of the group (None: the default one) calls it, and all get the same: the groups of rank 0's plan, if the hub has
+    told it any and the group has all of the job's ranks; else ranks of one node are near.
+
+    Raises SyncError where a rank is gone.
+    """
+    ranks = dist.get_world_size(group)
+    told: list[Any] = [None] * ranks
+    with collective("asking where all ranks are", range(ranks)):
+        dist.all_gather_object(told, (job.node, job.plan().groups), group=group)
+    groups = told[0][1]
+    if groups and ranks == job.world_size:
+        return levels_of(groups, ranks)
+    return groups_by_label([node for node, _ in told])

@@ -15,10 +15,9 @@ from torch_ranks import listening
 
 from timesyncd.client import Job, Kind
 from timesyncd.client.torch import all_reduce, collectives
-from timesyncd.client.torch.collectives import KINDS
+from timesyncd.client.torch.collectives import KINDS, TimedWork
 from timesyncd.client.torch.stamps import DeviceStamps
 from timesyncd.client.torch.steps import Steps, steps_of
-from timesyncd.client.torch.works import TimedWork
 
 
 @pytest.fixture

@@ -7,9 +7,20 @@ from pathlib import Path
 import pytest
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.drivers.kernel import _processes
-from timesyncd.drivers.kernel._disciplines import COMMS, Disciplines, disciplines, maxerror_is_bound, may_steer_between
-from timesyncd.drivers.kernel._processes import LOOK_AT_MOST_EVERY_NS, LOOK_EVERY_NS, Lookout, Process, look, options
+from timesyncd.drivers.kernel import _disciplines
+from timesyncd.drivers.kernel._disciplines import (
+    COMMS,
+    LOOK_AT_MOST_EVERY_NS,
+    LOOK_EVERY_NS,
+    Disciplines,
+    Lookout,
+    Process,
+    disciplines,
+    look,
+    maxerror_is_bound,
+    may_steer_between,
+    options,
+)
 
 pytestmark = pytest.mark.disable_socket
 
@@ -196,7 +207,7 @@ async def test_it_looks_seldom_and_soon_after_a_change(proc: Path, monkeypatch: 
     def counting(folder: Path, comms: frozenset[str]) -> None:
         looks.append(folder)
 
-    monkeypatch.setattr(_processes, "look", counting)
+    monkeypatch.setattr(_disciplines, "look", counting)
     lookout = Lookout(proc, COMMS)
     for at_s, wanted in (
         (0, False),

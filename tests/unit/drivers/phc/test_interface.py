@@ -9,7 +9,7 @@ import pytest
 from phc_lab import ts_info
 
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.phc._phc_interface import parse_phc_index, phc_index
+from timesyncd.drivers.phc._device import parse_phc_index, phc_index
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
 pytestmark = pytest.mark.disable_socket

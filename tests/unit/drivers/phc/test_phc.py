@@ -20,9 +20,8 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel import _adjtimex
 from timesyncd.drivers.kernel._adjtimex import Timex, clock_id
 from timesyncd.drivers.phc._device import PhcFrequency
-from timesyncd.drivers.phc._phc_ioctl import PRECISE_GRANULARITY_NS, Request, Window, question, shortest, windows
-from timesyncd.drivers.phc.phc import RESOLVE_EVERY_NS, Phc, PhcOptions
-from timesyncd.drivers.phc.phc2sys import Phc2sys
+from timesyncd.drivers.phc._ioctl import PRECISE_GRANULARITY_NS, Request, Window, question, shortest, windows
+from timesyncd.drivers.phc.phc import RESOLVE_EVERY_NS, Phc, Phc2sys, PhcOptions
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.sample import NoSample, PhcSample, Reading
 

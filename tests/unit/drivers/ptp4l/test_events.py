@@ -15,10 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.drivers.ptp4l import _ptp4l_monitor
-from timesyncd.drivers.ptp4l._event_monitor import DelayTiming, Event, Record, RxSync, exchanges, parse_event
-from timesyncd.drivers.ptp4l._ptp4l_lease import Pace, lease_ms, queue_length
-from timesyncd.drivers.ptp4l._ptp4l_monitor import Monitor
+from timesyncd.drivers.ptp4l import _event_monitor
+from timesyncd.drivers.ptp4l._event_monitor import (
+    DelayTiming,
+    Event,
+    Monitor,
+    Pace,
+    Record,
+    RxSync,
+    exchanges,
+    lease_ms,
+    parse_event,
+    queue_length,
+)
 from timesyncd.errors import Malformed, Unreachable
 from timesyncd.sample import DelayExchange
 
@@ -300,7 +309,7 @@ async def test_others_are_not_kept(sender: Sender, tmp_path: Path) -> None:
 
 async def test_memory_is_bounded(sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go first, and are counted."""
-    monkeypatch.setattr(_ptp4l_monitor, "_MOST_KEPT", 3)
+    monkeypatch.setattr(_event_monitor, "_MOST_KEPT", 3)
     monitor = monitor_of(tmp_path)
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
     for number in range(5):

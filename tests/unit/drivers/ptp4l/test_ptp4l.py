@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from timesyncd.clocks import FakeClocks
-from timesyncd.drivers.ptp4l import _ptp4l_monitor, _ptp4l_pushes, _socket, ptp4l
-from timesyncd.drivers.ptp4l._ptp4l_pushes import subscription_s
+from timesyncd.drivers.ptp4l import _event_monitor, _pushes, _socket, ptp4l
+from timesyncd.drivers.ptp4l._pushes import subscription_s
 from timesyncd.drivers.ptp4l._socket import MOST_QUESTIONS, own_path
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Malformed, Refused, Unreachable
@@ -164,7 +164,7 @@ class ScriptedPtp4l:
 @pytest_asyncio.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedPtp4l]:
     monkeypatch.setattr(_socket, "ANSWER_WITHIN_S", 0.1)
-    monkeypatch.setattr(_ptp4l_pushes, "_WAIT_S", 0.05)
+    monkeypatch.setattr(_pushes, "_WAIT_S", 0.05)
     scripted = ScriptedPtp4l(tmp_path / "server")
     scripted.start()
     yield scripted
@@ -578,7 +578,7 @@ async def test_a_sample_has_the_exchanges_since_the_last_one(
     server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was heard since the last sample, each once; what was heard before a reading that gave none is void."""
-    monkeypatch.setattr(_ptp4l_monitor, "queue_length", lambda: 128)
+    monkeypatch.setattr(_event_monitor, "queue_length", lambda: 128)
     path, clocks = server.path.with_name("events"), FakeClocks()
     exchanges: list[int] = []
     driver = await primed(server, clocks, slave_event_monitor=path)
@@ -712,7 +712,7 @@ async def test_pushes_of_4_x_replace_the_pace(server: ScriptedPtp4l) -> None:
 
 async def test_a_subscription_is_renewed_and_ended(server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch) -> None:
     """Renewed when a third of it has passed, and ended at close."""
-    monkeypatch.setattr(_ptp4l_pushes, "queue_length", lambda: 10)
+    monkeypatch.setattr(_pushes, "queue_length", lambda: 10)
     clocks = FakeClocks()
     driver = await primed(server, clocks)
     for _ in range(6):

@@ -19,7 +19,7 @@ from snmp_fakes import (
     tp5000e,
 )
 
-from timesyncd.drivers.timeprovider._assemble_part import assemble
+from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._grandmaster_reader import ROW_CAP, UnitReader
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load_all
 from timesyncd.errors import Malformed, Refused, Unreachable

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from timesyncd.drivers.timeprovider._web import WebReader
-from timesyncd.drivers.timeprovider._web_options import WebOptions
+from timesyncd.drivers.timeprovider._web_requests import WebOptions
 from timesyncd.errors import ConfigError
 
 pytestmark = pytest.mark.disable_socket

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr
 
-from timesyncd.drivers.timeprovider import _policy
-from timesyncd.drivers.timeprovider._policy import uses_factory_password
+from timesyncd.drivers.timeprovider import _web_requests
+from timesyncd.drivers.timeprovider._web_requests import uses_factory_password
 
 pytestmark = pytest.mark.disable_socket
 
@@ -16,7 +16,7 @@ STAND_IN = "what a factory sets"
 @pytest.fixture
 def known_factory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The true one stands nowhere in clear text, so a stand-in is hashed in its place."""
-    monkeypatch.setattr(_policy, "_FACTORY_PASSWORD", _policy.hashed(STAND_IN))
+    monkeypatch.setattr(_web_requests, "_FACTORY_PASSWORD", _web_requests.hashed(STAND_IN))
 
 
 @pytest.mark.usefixtures("known_factory")
@@ -29,5 +29,5 @@ def test_factory_password() -> None:
 
 def test_the_factory_password_is_a_hash() -> None:
     """What is kept is 32 octets behind a salt of 16, and not the hash of nothing."""
-    assert (len(_policy._SALT), len(_policy._FACTORY_PASSWORD)) == (16, 32)
+    assert (len(_web_requests._SALT), len(_web_requests._FACTORY_PASSWORD)) == (16, 32)
     assert not uses_factory_password(SecretStr(""))

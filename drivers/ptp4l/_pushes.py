@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks
+from timesyncd.drivers.ptp4l._event_monitor import queue_length
 from timesyncd.drivers.ptp4l._management import Asker, TimeStatus, parse
-from timesyncd.drivers.ptp4l._ptp4l_lease import queue_length
 from timesyncd.drivers.ptp4l._socket import Channel
 from timesyncd.errors import Malformed, Refused, Unreachable
 
