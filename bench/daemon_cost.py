@@ -24,7 +24,7 @@ from urllib.request import urlopen
 
 from _units import cpu_s, section, simulated
 
-from timesyncd.cli.render import fetch
+from timesyncd.client.api import fetch_all
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto, free_port
@@ -113,7 +113,7 @@ def real_ptp4l(marker: str) -> Iterator[str]:
 
 def wait_until_synchronized(daemon: DaemonProcess) -> None:
     for _ in range(90):
-        if fetch(daemon.page)["node"]["status"] == "SYNCHRONIZED":
+        if fetch_all(daemon.page)["node"]["status"] == "SYNCHRONIZED":
             return
         time.sleep(1)
     raise SystemExit("the daemon got no valid sample within 90 s")

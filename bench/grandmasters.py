@@ -26,7 +26,7 @@ from urllib.request import urlopen
 
 from _units import Facts, cpu_s, credentials, need, section, simulated
 
-from timesyncd.cli.render import fetch
+from timesyncd.client.api import fetch_all
 from timesyncd.drivers.timeprovider._evidence import batches
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load_all
 from timesyncd.simulation.bed.broker import Mosquitto
@@ -147,7 +147,7 @@ def measure(watchers: list[Watcher], rounds: list[list[float]]) -> None:
 
 def check(watcher: Watcher) -> None:
     """Nothing was saved by not reading."""
-    units = fetch(watcher.daemon.page)["grandmasters"]
+    units = fetch_all(watcher.daemon.page)["grandmasters"]
     well = [unit for unit in units if unit["reachable"] and unit["clock_state"] == "locked" and not unit["unknown"]]
     oldest_s = max(unit["age_ns"] for unit in units) / 1e9
     if len(well) != UNITS or oldest_s > STATE_S + 2:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
-from timesyncd.client.torch import synchronized
+from timesyncd.training import synchronized
 
 
 def main(options: argparse.Namespace) -> None:

@@ -10,16 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
 from timesyncd.clocks import Clocks
 from timesyncd.errors import ConfigError, SourceError, Unreachable
-from timesyncd.sample import AlarmEvent, NoSample, Reading
-
-if TYPE_CHECKING:  # a node without grandmasters does not load SNMP
-    from timesyncd.snmp.values import Trap
+from timesyncd.sample import AlarmEvent, NoSample, Reading, Trap
 
 log = logging.getLogger(__name__)
 

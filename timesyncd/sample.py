@@ -394,3 +394,17 @@ ACCURACY_NS = {
     0x27: 100_000, 0x28: 250_000, 0x29: 1_000_000, 0x2A: 2_500_000, 0x2B: 10_000_000, 0x2C: 25_000_000,
     0x2D: 100_000_000, 0x2E: 250_000_000, 0x2F: 1_000_000_000, 0x30: 10_000_000_000,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """
+    A trap or an inform as it came: the sender's address, CLOCK_BOOTTIME on arrival, the notification's own OID
+    (snmpTrapOID), the sender's sysUpTime in hundredths of a second, and the other variables in their order.
+    """
+
+    address: str
+    boottime_ns: int
+    oid: tuple[int, ...]
+    uptime_ticks: int | None
+    variables: tuple[tuple[tuple[int, ...], int | bytes | str], ...]

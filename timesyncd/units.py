@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Sequence
 
 _SCALES = ((1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000} | {
@@ -61,3 +62,13 @@ def span_ns(text: str) -> int:
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not a span of time: write 90s, 15m, 1h or 2d, or 500ns, 1us, 20ms")
     return round(float(match[1]) * _UNITS_NS[match[2]])
+
+
+def percentile(values: Sequence[int], percent: int) -> int:
+    """The smallest of the values (one or more) that at least `percent` of a hundred do not exceed: the nearest rank."""
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
+
+
+def median(values: Sequence[int]) -> int | None:
+    """The lower median, so a value that was measured; None of nothing."""
+    return percentile(values, 50) if values else None

@@ -10,8 +10,8 @@ from dataclasses import replace
 from timesyncd.drivers.timeprovider._decoders import printable
 from timesyncd.drivers.timeprovider._profiles import AlarmIds, Notification, Profile, Told
 from timesyncd.errors import Malformed
-from timesyncd.sample import AlarmEvent
-from timesyncd.snmp.values import Oid, Raw, Trap, format_oid
+from timesyncd.sample import AlarmEvent, Trap
+from timesyncd.snmp.values import Oid, Raw, format_oid
 
 #: So many notifications are remembered to know one that comes twice, and so many missing numbers to know one that comes late.
 REMEMBERED = 256

@@ -22,8 +22,8 @@ from timesyncd.drivers.timeprovider._profiles import DEFAULT, Group, Profile, lo
 from timesyncd.drivers.timeprovider._web import WebPart, WebReader, merged
 from timesyncd.drivers.timeprovider._web_requests import WebOptions, uses_factory_password
 from timesyncd.errors import ConfigError, SourceError, Unreachable
-from timesyncd.sample import AlarmEvent, GrandmasterSample, Reading
-from timesyncd.snmp import Community, Credentials, Trap
+from timesyncd.sample import AlarmEvent, GrandmasterSample, Reading, Trap
+from timesyncd.snmp import Community, Credentials
 from timesyncd.snmp.security import user_of
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from timesyncd.client import Job
-from timesyncd.client.torch import synchronized
+from timesyncd.training import synchronized
 from timesyncd.training.torch.exchange import replica_hash
 
 CLASSES, FEATURES, BATCH = 8, 32, 16

@@ -14,7 +14,7 @@ import pytest
 from lab import eventually
 from rank_lab import PREFIX, RankLab, needs_namespaces, remove_abandoned
 
-from timesyncd.cli.render import fetch_part
+from timesyncd.client.api import fetch_part
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import leftovers, new_marker
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from timesyncd.errors import Refused, SourceError, Unreachable
-from timesyncd.snmp import AuthProtocol, Community, Credentials, Listener, Oid, PrivProtocol, Session, Trap, User
+from timesyncd.sample import Trap
+from timesyncd.snmp import AuthProtocol, Community, Credentials, Listener, Oid, PrivProtocol, Session, User
 from timesyncd.snmp import format_oid as text
 
 pytestmark = pytest.mark.integration

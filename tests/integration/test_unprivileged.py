@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from timesyncd.bound import ClockStatus
-from timesyncd.cli.render import fetch
 from timesyncd.client import Clock
+from timesyncd.client.api import fetch_all
 from timesyncd.errors import Unreachable
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
@@ -70,7 +70,7 @@ def status_within(page: str, seconds: float) -> str:
     deadline, status = time.monotonic() + seconds, "no answer"
     while status != "SYNCHRONIZED" and time.monotonic() < deadline:
         try:
-            status = fetch(page)["node"]["status"]
+            status = fetch_all(page)["node"]["status"]
         except Unreachable:
             status = "no answer"
         time.sleep(0.5)

@@ -14,7 +14,7 @@ import pytest
 from chromium import opened
 from fake_view import FakeView
 
-from timesyncd.cli.render import fetch
+from timesyncd.client.api import fetch_all
 from timesyncd.config import Role, Secret, Token, Web
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.simulation.bed.authority import Authority
@@ -158,9 +158,9 @@ async def test_the_commands_show_the_token_of_the_environment(server: Server, mo
     """Without it they say what is wanted, and never what was shown."""
     monkeypatch.setenv("TIMESYNCD_TOKEN", "a-token-of-somebody-else")
     with pytest.raises(Unreachable, match="these credentials are not known; TIMESYNCD_TOKEN") as caught:
-        await asyncio.to_thread(fetch, server.url)
+        await asyncio.to_thread(fetch_all, server.url)
     monkeypatch.setenv("TIMESYNCD_TOKEN", SECRETS["reader"])
-    answer = await asyncio.to_thread(fetch, server.url)
+    answer = await asyncio.to_thread(fetch_all, server.url)
 
     assert "somebody-else" not in str(caught.value)
     assert answer["node"]["node"] == "trainer-01"

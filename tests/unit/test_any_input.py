@@ -20,7 +20,8 @@ from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc import clock_segment
 from timesyncd.messages.node import AlarmEventMessage, GrandmasterState, Message, grandmaster_state
 from timesyncd.mqtt.topics import CHANNELS, Channel, channel_of, decode, encode, locate
-from timesyncd.snmp.values import Index, Oid, Raw, Trap
+from timesyncd.sample import Trap
+from timesyncd.snmp.values import Index, Oid, Raw
 
 PROFILES = [load(name) for name in SHIPPED]
 OIDS = sorted({entry.oid for profile in PROFILES for entry in profile.object})

@@ -11,7 +11,7 @@ from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.report import Buckets, Compared, Estimate, RankWait, Remedy, Report, Source, Stage, Straggler
 from timesyncd.audit.timeline import Run, runs
 from timesyncd.ipc.job_datagram import Method
-from timesyncd.jobs.arrivals import percentile
+from timesyncd.units import percentile
 
 _METHODS: dict[Method, Literal["one_clock", "clocks", "ends"]] = {
     Method.ONE_CLOCK: "one_clock",

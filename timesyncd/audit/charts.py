@@ -16,8 +16,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from timesyncd.audit.bootstrap import StepSample
 from timesyncd.audit.measured import Measured, typical
 from timesyncd.audit.report import Compared, Remedy
-from timesyncd.jobs.arrivals import Sync, percentile, spokesman
+from timesyncd.jobs.arrivals import Sync, spokesman
 from timesyncd.jobs.recording import places, same_step
+from timesyncd.units import percentile
 
 #: What is drawn in these colours is written as the page's variables, so that a dark page has a dark plot.
 _INK, _QUIET, _RULE = "#010101", "#020202", "#030303"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.audit.bootstrap import StepSample
-from timesyncd.jobs.arrivals import StepMark, Sync, percentile, spokesman
+from timesyncd.jobs.arrivals import StepMark, Sync, spokesman
 from timesyncd.jobs.exposed import Interval, StepCost, step_cost
 from timesyncd.jobs.recording import Recording, same_step
 from timesyncd.jobs.stragglers import Attribution, attribute
+from timesyncd.units import percentile
 
 #: From so many recorded steps on the first is left out: it holds what is done once, as to make the buckets.
 SETTLED = 20

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.audit.timeline import Part, Run, Step
-from timesyncd.jobs.arrivals import percentile
+from timesyncd.units import percentile
 
 #: A step's computing beyond the rank's median by this share of it, and by this many times the usual spread, is a pause.
 _SHARE_PERCENT = 25

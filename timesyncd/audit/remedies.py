@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from timesyncd.audit.pauses import Pause, pauses_of, with_pause, without_pause
 from timesyncd.audit.timeline import Part, RankStep, Run, Step
-from timesyncd.jobs.arrivals import percentile
+from timesyncd.units import percentile
 
 
 @dataclass(frozen=True, slots=True)

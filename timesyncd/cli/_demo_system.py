@@ -21,7 +21,8 @@ from types import FrameType
 from rich.console import Console
 from rich.live import Live
 
-from timesyncd.cli.render import Answers, Seen, bound_now_ns, demo_screen, fetch, why_not
+from timesyncd.cli.render import Answers, Seen, bound_now_ns, demo_screen, why_not
+from timesyncd.client.api import fetch_all
 from timesyncd.errors import TimesyncdError, Unreachable
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
@@ -263,13 +264,13 @@ def _has_bound(answers: Answers | None) -> bool:
 
 def _answers(daemon: DaemonProcess) -> Answers | None:
     try:
-        return Answers.of(fetch(daemon.page))
+        return Answers.of(fetch_all(daemon.page))
     except Unreachable:
         return None
 
 
 def _ask_hub(result: Result, page: str) -> None:
-    for job in Answers.of(fetch(page)).jobs:
+    for job in Answers.of(fetch_all(page)).jobs:
         result.alignment_ns = job.alignment_ns
         result.sync_overhead = job.sync_overhead
         result.slow_rank = job.slow_rank

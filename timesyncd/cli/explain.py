@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
 def _asked(args: Namespace) -> tuple[NodeState, str]:
     """What the daemon says; where none answers what the clock segment holds, and a note that says so."""
     from timesyncd.cli._segment_node import segment_node
-    from timesyncd.cli.render import fetch_part
+    from timesyncd.client.api import fetch_part
     from timesyncd.messages.node import NodeState
 
     if args.runtime_dir is not None:

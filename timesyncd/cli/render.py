@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,13 +14,9 @@ from rich.text import Text
 from timesyncd.bound import UNIT_HOLDS_NS, Reason
 from timesyncd.cli.budget import forecast_text, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
-from timesyncd.client.api import ask
-from timesyncd.errors import Malformed, Unreachable
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.units import duration_text, span_text
-
-ANSWER_WITHIN_S = 5.0
 
 #: So many rows of a kind leave room for the other kinds; what is wrong comes first.
 MOST_ROWS = 3
@@ -51,38 +46,6 @@ class Answers:
             [JobState.model_validate(each) for each in answer["jobs"]],
             [finding for finding in findings if finding.until_realtime_ns is None],
         )
-
-
-def fetch(url: str) -> dict[str, Any]:
-    """
-    Node, nodes, grandmasters, jobs and findings as JSON. Raises Unreachable when no daemon answers there, or it wants another
-    token than that of the environment.
-    """
-    lists = ("nodes", "grandmasters", "jobs", "findings")
-    return {"node": fetch_part(url, "node")} | {what: list(_items(url, what)) for what in lists}
-
-
-def _items(url: str, what: str) -> Iterator[Any]:
-    """Of a list all pages."""
-    page = fetch_part(url, f"{what}?limit=1000")
-    yield from page["items"]
-    while page["next"] is not None:
-        page = fetch_part(url, f"{what}?limit=1000&cursor={page['next']}")
-        yield from page["items"]
-
-
-def fetch_part(url: str, what: str) -> Any:
-    """The same of one of them, as it is answered."""
-    page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN")
-    try:
-        status, told = ask(f"{page}/api/v1/{what}", token, ANSWER_WITHIN_S)
-    except (Unreachable, Malformed) as error:
-        raise Unreachable(f"{error}; is it running? systemctl status timesyncd") from error
-    if status == 200:
-        return told
-    said = told.get("error") if isinstance(told, dict) else None
-    advice = "; TIMESYNCD_TOKEN of the environment is shown" if status == 401 else ""
-    raise Unreachable(f"{page}: {said or f'it answers with status {status}'}{advice}")
 
 
 def screen(answer: dict[str, Any]) -> list[RenderableType]:

@@ -24,10 +24,11 @@ def run(args: Namespace) -> int:
     0 when this node is SYNCHRONIZED, against UTC where it knows no grandmaster (of a NAME: that node, or the unit answers and is locked, or the job has no slow rank and
     its clocks are comparable), else 1; 2 for a name that is not known. ConfigError when the daemon cannot be asked.
     """
-    from timesyncd.cli.render import fetch, screen
+    from timesyncd.cli.render import screen
+    from timesyncd.client.api import fetch_all
     from timesyncd.messages.node import NodeState
 
-    answer = fetch(args.url or page_url(args))
+    answer = fetch_all(args.url or page_url(args))
     if args.name is not None:
         return _one(answer, args.name, args.json)
     _show(answer, args.json, screen(answer))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from collections.abc import Iterator
 from ipaddress import ip_address
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The answer for 100,000 nodes has a sixth of it.
 LARGEST_ANSWER = 64 * 1024 * 1024
+
+ANSWER_WITHIN_S = 5.0
 
 _TRUST = "ask (--url) by a name that the certificate has, and let SSL_CERT_FILE name the file of whoever signed it"
 
@@ -46,6 +50,38 @@ def fetch(url: str, token: str | None, within_s: float, trusted: SSLContext | No
     if isinstance(got, TimesyncdError):
         raise got
     return got
+
+
+def fetch_all(url: str) -> dict[str, Any]:
+    """
+    Node, nodes, grandmasters, jobs and findings as JSON. Raises Unreachable when no daemon answers there, or it wants another
+    token than that of the environment.
+    """
+    lists = ("nodes", "grandmasters", "jobs", "findings")
+    return {"node": fetch_part(url, "node")} | {what: list(_items(url, what)) for what in lists}
+
+
+def _items(url: str, what: str) -> Iterator[Any]:
+    """Of a list all pages."""
+    page = fetch_part(url, f"{what}?limit=1000")
+    yield from page["items"]
+    while page["next"] is not None:
+        page = fetch_part(url, f"{what}?limit=1000&cursor={page['next']}")
+        yield from page["items"]
+
+
+def fetch_part(url: str, what: str) -> Any:
+    """The same of one of them, as it is answered."""
+    page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN")
+    try:
+        status, told = ask(f"{page}/api/v1/{what}", token, ANSWER_WITHIN_S)
+    except (Unreachable, Malformed) as error:
+        raise Unreachable(f"{error}; is it running? systemctl status timesyncd") from error
+    if status == 200:
+        return told
+    said = told.get("error") if isinstance(told, dict) else None
+    advice = "; TIMESYNCD_TOKEN of the environment is shown" if status == 401 else ""
+    raise Unreachable(f"{page}: {said or f'it answers with status {status}'}{advice}")
 
 
 def is_address(url: str) -> bool:

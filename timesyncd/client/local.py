@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import COLLECTIVE, Kind
-from timesyncd.jobs.arrivals import percentile
+from timesyncd.units import percentile
 
 #: How many steps, updates, replies and ages of parameters the window holds, each.
 WINDOW = 1_000

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from timesyncd.jobs.arrivals import percentile
+from timesyncd.units import percentile
 
 #: So many waits are remembered, and so many are needed to say anything.
 WAITS = 64

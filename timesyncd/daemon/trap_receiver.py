@@ -13,8 +13,8 @@ from timesyncd.clocks import Clocks
 from timesyncd.config import Config, Syslog
 from timesyncd.driver import Reporter
 from timesyncd.errors import ConfigError, Unreachable
-from timesyncd.sample import AlarmEvent
-from timesyncd.snmp import Community, Listener, Trap
+from timesyncd.sample import AlarmEvent, Trap
+from timesyncd.snmp import Community, Listener
 from timesyncd.snmp.rate_limit import StormLimit
 from timesyncd.snmp.security import revealed, user_of
 

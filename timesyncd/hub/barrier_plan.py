@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from timesyncd.client.slack import adapted_ns
 from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.alignment import Alignment
-from timesyncd.jobs.arrivals import Sync, percentile
+from timesyncd.jobs.arrivals import Sync
 from timesyncd.messages.jobs import Plan
+from timesyncd.units import percentile
 
 #: Clocks further apart than this give no common instant worth waiting for.
 TIMED_UP_TO_NS = 1_000_000

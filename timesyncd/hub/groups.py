@@ -10,11 +10,11 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.node_clock import Now
 from timesyncd.fleet.registry import Fleet
 from timesyncd.ipc.job_datagram import MAX_RANKS
-from timesyncd.jobs.arrivals import percentile
 from timesyncd.jobs.joining import Job
 from timesyncd.jobs.ranks import Pair
 from timesyncd.messages.jobs import Plan
 from timesyncd.training.policy.groups import Levels, groups_by_delay, groups_by_label
+from timesyncd.units import percentile
 
 #: Both directions of every pair of ranks must have so many delays before they count.
 FEWEST_DELAYS = 20

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from timesyncd.client.phase import wait_ns
 from timesyncd.ipc.job_datagram import Phase
-from timesyncd.jobs.arrivals import percentile
+from timesyncd.units import percentile
 
 #: What a fit looks back on, and the least that it is made of.
 MOST_STEPS, FEWEST_STEPS = 50, 20

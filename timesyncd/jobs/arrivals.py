@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import chain, groupby, pairwise
 
 from timesyncd.clocks import STEP_TOLERANCE_NS
+from timesyncd.units import median, percentile
 
 #: How finely a rank reads its clock: the time from the event to the reading, and the clock's own granularity.
 READING_GRANULARITY_NS = 1_000
@@ -263,16 +264,6 @@ def _rank_windows(compared: Sequence[Comparison], last_counts: Counter[int]) -> 
             last_share=last_counts[rank] / conclusive if conclusive else None,
         )
     return windows
-
-
-def percentile(values: Sequence[int], percent: int) -> int:
-    """The smallest of the values (one or more) that at least `percent` of a hundred do not exceed: the nearest rank."""
-    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
-
-
-def median(values: Sequence[int]) -> int | None:
-    """The lower median, so a value that was measured; None of nothing."""
-    return percentile(values, 50) if values else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from timesyncd.ipc.job_datagram import JOINT, Kind
-from timesyncd.jobs.arrivals import DEVICE_ERROR_NS, READING_GRANULARITY_NS, Arrival, Sync, half_widths, median, step_ns
+from timesyncd.jobs.arrivals import DEVICE_ERROR_NS, READING_GRANULARITY_NS, Arrival, Sync, half_widths, step_ns
+from timesyncd.units import median
 
 #: Where everybody's result needs everybody's part.
 KINDS = frozenset((Kind.ALL_REDUCE, Kind.BARRIER, Kind.BUCKET))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from timesyncd.clocks import STEP_TOLERANCE_NS
 from timesyncd.ipc.job_datagram import JOINT
-from timesyncd.jobs.arrivals import MIN_CONCLUSIVE_STEPS, READING_GRANULARITY_NS, Arrival, Sync, compare, percentile
+from timesyncd.jobs.arrivals import MIN_CONCLUSIVE_STEPS, READING_GRANULARITY_NS, Arrival, Sync, compare
+from timesyncd.units import percentile
 
 #: Assumed, since it cannot be measured without clocks: in the median two ranks leave a collective within this part of its shortest transfer.
 ASYMMETRY_PART = 4

@@ -12,7 +12,7 @@ from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, Method, step_text
-from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, median, percentile, summarize
+from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, summarize
 from timesyncd.jobs.exposed import RankCost, StepCost, ratio
 from timesyncd.jobs.joining import Job, newest_of
 from timesyncd.jobs.ranks import Flows
@@ -21,7 +21,7 @@ from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
 from timesyncd.jobs.window import MOST_MARKS_A_STEP, StepRecord
 from timesyncd.messages.jobs import DelayState, MethodName, RankState
 from timesyncd.messages.jobs import Straggler as StragglerState
-from timesyncd.units import duration_text
+from timesyncd.units import duration_text, median, percentile
 
 #: What a message holds: marks may lie, and their sum be larger.
 MOST_NS = 2**63 - 1

@@ -18,13 +18,12 @@ from timesyncd.jobs.arrivals import (
     independent,
     independent_part,
     is_persistent,
-    median,
-    percentile,
     spokesman,
     step_ns,
 )
 from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
 from timesyncd.jobs.exposed import waited_ns
+from timesyncd.units import median, percentile
 
 #: A straggler's median lateness lies further from that of all ranks than so many of their spreads: Iglewicz and Hoaglin's modified z-score (1993).
 STANDS_OUT = 3.5

@@ -16,6 +16,7 @@ from typing import Any
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.errors import Malformed, Refused, Unreachable
+from timesyncd.sample import Trap
 from timesyncd.snmp import ber, security
 from timesyncd.snmp.messages import (
     INT32_MAX,
@@ -30,7 +31,7 @@ from timesyncd.snmp.messages import (
 from timesyncd.snmp.rate_limit import StormLimit
 from timesyncd.snmp.security import Keys, MasterKeys
 from timesyncd.snmp.transport import DATAGRAMS_A_TURN, MAX_DATAGRAM
-from timesyncd.snmp.values import Community, Oid, Raw, Trap, User
+from timesyncd.snmp.values import Community, Oid, Raw, User
 
 #: Senders whose keys and clock are kept: each has shown that it knows a user's key.
 MAX_SENDERS = 1024

@@ -57,20 +57,6 @@ class User:
 Credentials = Community | User
 
 
-@dataclass(frozen=True, slots=True)
-class Trap:
-    """
-    A trap or an inform as it came: the sender's address, CLOCK_BOOTTIME on arrival, the notification's own OID
-    (snmpTrapOID), the sender's sysUpTime in hundredths of a second, and the other variables in their order.
-    """
-
-    address: str
-    boottime_ns: int
-    oid: Oid
-    uptime_ticks: int | None
-    variables: tuple[tuple[Oid, Raw], ...]
-
-
 def parse_oid(text: object) -> Oid:
     """Raises ValueError when it is not dotted numbers below 1 (iso), where every MIB is."""
     if not isinstance(text, str) or re.fullmatch(r"1\.[0-3](\.\d{1,10}){1,126}", text, re.ASCII) is None:

@@ -13,8 +13,9 @@ from fake_view import RECORDED
 from rich.console import Console, Group
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
-from timesyncd.cli import explain, render
+from timesyncd.cli import explain
 from timesyncd.cli._explain_tables import budget_tables
+from timesyncd.client import api
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import Unreachable
 from timesyncd.ipc import clock_segment
@@ -44,7 +45,7 @@ def run(*words: str) -> int:
 @pytest.fixture
 def answering(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that answers with the recorded node."""
-    monkeypatch.setattr(render, "fetch_part", lambda url, what: {"node": RECORDED["nodes"][0]}[what])
+    monkeypatch.setattr(api, "fetch_part", lambda url, what: {"node": RECORDED["nodes"][0]}[what])
 
 
 def test_the_answer_comes_before_its_reasons() -> None:
@@ -137,7 +138,7 @@ def test_a_page_that_does_not_answer_is_not_replaced(monkeypatch: pytest.MonkeyP
     def fetch_part(url: str, what: str) -> Any:
         raise Unreachable("nobody")
 
-    monkeypatch.setattr(render, "fetch_part", fetch_part)
+    monkeypatch.setattr(api, "fetch_part", fetch_part)
 
     with pytest.raises(Unreachable):
         run(*URL)

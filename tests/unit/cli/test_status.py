@@ -12,8 +12,9 @@ from fake_view import RECORDED
 from rich.console import Console, Group, RenderableType
 from unit_samples import EVERYTHING
 
-from timesyncd.cli import render, status
+from timesyncd.cli import status
 from timesyncd.cli._status_tables import node_tables, unit_tables
+from timesyncd.client import api
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, NodeState, grandmaster_state
 
@@ -143,7 +144,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str, **changes: Any) -> int:
     state = unit(**changes).model_dump(mode="json")
     own = node().model_dump(mode="json")
     answer = {"node": own, "nodes": [own], "grandmasters": [state], "jobs": [], "findings": []}
-    monkeypatch.setattr(render, "fetch", lambda url: answer)
+    monkeypatch.setattr(api, "fetch_all", lambda url: answer)
     parser = ArgumentParser()
     status.add_arguments(parser)
     return status.run(parser.parse_args(["--url", "http://127.0.0.1:1/", *words]))
@@ -168,7 +169,7 @@ def test_a_node_that_ntp_keeps_is_well_by_utc(monkeypatch: pytest.MonkeyPatch, u
     nothing = {"bound_ns": None, "growth_ppb": 0, "reason": "this source knows UTC and no grandmaster"}
     own = node(status="UNKNOWN", utc_status=utc_status, gm=nothing).model_dump(mode="json")
     answer = {"node": own, "nodes": [own], "grandmasters": [], "jobs": [], "findings": []}
-    monkeypatch.setattr(render, "fetch", lambda url: answer)
+    monkeypatch.setattr(api, "fetch_all", lambda url: answer)
     parser = ArgumentParser()
     status.add_arguments(parser)
     url = ["--url", "http://127.0.0.1:1/"]
@@ -202,7 +203,7 @@ def told_of_job(monkeypatch: pytest.MonkeyPatch, name: str, *words: str, **chang
     own = node().model_dump(mode="json")
     jobs = [RECORDED["jobs"][0] | changes]
     answer = {"node": own, "nodes": [own], "grandmasters": [], "jobs": jobs, "findings": []}
-    monkeypatch.setattr(render, "fetch", lambda url: answer)
+    monkeypatch.setattr(api, "fetch_all", lambda url: answer)
     parser = ArgumentParser()
     status.add_arguments(parser)
     return status.run(parser.parse_args(["--url", "http://127.0.0.1:1/", name, *words]))

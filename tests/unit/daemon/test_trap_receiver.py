@@ -18,8 +18,7 @@ from timesyncd.config import Config, Secret, Syslog, Traps
 from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, AlarmDesk
 from timesyncd.driver import Reporter
 from timesyncd.errors import ConfigError
-from timesyncd.sample import AlarmEvent
-from timesyncd.snmp import Trap
+from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp.rate_limit import BURST
 
 HERE = "127.0.0.1"

@@ -21,9 +21,9 @@ from timesyncd.jobs.arrivals import (
     independent,
     independent_part,
     is_persistent,
-    percentile,
     summarize,
 )
+from timesyncd.units import percentile
 
 US = 1_000
 MS = 1_000_000

@@ -15,7 +15,8 @@ from snmp_scripted import pdu, v2c
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Unreachable
-from timesyncd.snmp import Community, Listener, Oid, Trap, User, ber, security
+from timesyncd.sample import Trap
+from timesyncd.snmp import Community, Listener, Oid, User, ber, security
 from timesyncd.snmp import listener as snmp_listener
 from timesyncd.snmp.listener import Notification, Outcome, Receiver
 from timesyncd.snmp.messages import Kind, decode_pdu

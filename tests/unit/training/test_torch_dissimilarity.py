@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
-from timesyncd.client.torch import synchronized
+from timesyncd.training import synchronized
 from timesyncd.training.torch.pace import PAIRS, SAMPLED, Dissimilarity
 
 RANKS, SIZE = 4, 50_000

@@ -13,7 +13,7 @@ import pytest
 from fake_view import FakeView, as_json
 
 from timesyncd import config
-from timesyncd.cli.render import fetch
+from timesyncd.client.api import fetch_all
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Message
 from timesyncd.web import openapi
@@ -215,7 +215,7 @@ async def test_a_list_goes_on_page_by_page(http: aiohttp.ClientSession, view: Fa
 async def test_the_commands_read_every_page(server: Server, view: FakeView) -> None:
     """What `status` asks for is whole, however large the fleet."""
     view.states = [view.node().model_copy(update={"node": f"n{n:04}"}) for n in range(1_001)]
-    answer = await asyncio.to_thread(fetch, server.url)
+    answer = await asyncio.to_thread(fetch_all, server.url)
 
     assert [node["node"] for node in answer["nodes"]] == [f"n{n:04}" for n in range(1_001)]
     assert [job["job"] for job in answer["jobs"]] == ["llama-pretrain"]

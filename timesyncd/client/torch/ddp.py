@@ -4,7 +4,7 @@ DistributedDataParallel: a communication hook around the user's own that stamps 
 The sizes of gradient buckets that an audit suggests, as what DistributedDataParallel is made with.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
 
 import functools
 import json

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from timesyncd.cli.render import fetch
+from timesyncd.client.api import fetch_all
 from timesyncd.errors import TimesyncdError, Unreachable
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.broker import Mosquitto, free_port
@@ -149,7 +149,7 @@ class DaemonProcess:
 
     def _answers(self) -> bool:
         try:
-            fetch(self.page)
+            fetch_all(self.page)
         except Unreachable:
             return False
         return True

@@ -8,8 +8,8 @@ import pytest
 
 from timesyncd.drivers.timeprovider._notifications import REMEMBERED, Notifications, Sequences
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load, load_all
-from timesyncd.sample import AlarmEvent
-from timesyncd.snmp.values import Raw, Trap, format_oid, parse_oid
+from timesyncd.sample import AlarmEvent, Trap
+from timesyncd.snmp.values import Raw, format_oid, parse_oid
 
 pytestmark = pytest.mark.disable_socket
 

@@ -17,8 +17,8 @@ from timesyncd.drivers.timeprovider import timeprovider
 from timesyncd.drivers.timeprovider._web import WebReading
 from timesyncd.drivers.timeprovider.timeprovider import TimeProvider, TimeProviderOptions
 from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, Unreachable
-from timesyncd.sample import ClockState, GrandmasterSample, TimeError, TimeErrorSeries
-from timesyncd.snmp import Trap, User, parse_oid
+from timesyncd.sample import ClockState, GrandmasterSample, TimeError, TimeErrorSeries, Trap
+from timesyncd.snmp import User, parse_oid
 
 pytestmark = pytest.mark.disable_socket
 
