@@ -141,7 +141,7 @@ def check_store_url(url: str) -> None:
         raise ValueError("url: it is no postgresql://user@host:5432/database")
 
 
-class Store(Section):
+class StoreSettings(Section):
     """
     A file of SQLite, or with `url` a database of PostgreSQL, as postgresql://user@host/name, whose password stands apart. Raw
     samples are kept for `keep_days`, what is rolled up to minutes and to hours for longer.
@@ -155,7 +155,7 @@ class Store(Section):
     keep_hours_days: Annotated[float, Field(gt=0)] = 1_095
 
     @model_validator(mode="after")
-    def _one_place(self) -> Store:
+    def _one_place(self) -> StoreSettings:
         if self.url is not None and "path" in self.model_fields_set:
             raise ValueError("give either path or url")
         if self.url is None and self.password is not None:
@@ -165,7 +165,7 @@ class Store(Section):
         return self
 
     @model_validator(mode="after")
-    def _coarser_is_kept_longer(self) -> Store:
+    def _coarser_is_kept_longer(self) -> StoreSettings:
         if not self.keep_days <= self.keep_minutes_days <= self.keep_hours_days:
             raise ValueError("keep_days <= keep_minutes_days <= keep_hours_days: what is coarser is kept no less long")
         return self
@@ -227,7 +227,7 @@ class Web(Section):
         return self
 
 
-class Hub(Section):
+class HubSettings(Section):
     """This daemon joins the jobs' marks. `nodes` are the nodes expected; `window_steps` the steps that a signal looks back on."""
 
     nodes: list[Name] = []
@@ -239,7 +239,7 @@ def checked_policy(text: str) -> str:
     return str(parse_policy(text))
 
 
-class Job(Section):
+class JobSettings(Section):
     """What a hub wants of the jobs of this name, whoever runs them."""
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
@@ -274,7 +274,7 @@ DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
 DEFAULT_STATE_EVERY_NS = 2 * NS_PER_S
 
 
-class Node(Section):
+class NodeSettings(Section):
     """
     `topology` says where the node stands, outermost part first, as "hall-1/rack-12": nodes of one rack share their network. `link` names
     the link that the jobs of this node send through and share with others, as "rack-7".
@@ -310,7 +310,7 @@ class Bounds(Section):
         return EnsembleSettings(SourceSettings(**assumed), self.holdover_after_ns, self.void_after_ns)
 
 
-class Source(Section):
+class ClockSource(Section):
     """A clock source of this node. `options` are the driver's own keys, which stand in the same table."""
 
     name: Name
@@ -335,7 +335,7 @@ class Grandmaster(Section):
     options: BaseModel
 
 
-class Oscillator(Section):
+class OscillatorSettings(Section):
     """How far an oscillator takes a grandmaster off UTC in holdover: points of (seconds since it began, ns)."""
 
     holdover: list[tuple[Annotated[int, Field(ge=0, le=10**9)], Nanoseconds]]
@@ -354,18 +354,18 @@ class Oscillator(Section):
 class Config(Section):
     """The whole file. A section that is there switches its part on, be it empty."""
 
-    node: Node = Node()
-    source: list[Source] = []
+    node: NodeSettings = NodeSettings()
+    source: list[ClockSource] = []
     grandmaster: list[Grandmaster] = []
-    oscillator: dict[Name, Oscillator] = {}
+    oscillator: dict[Name, OscillatorSettings] = {}
     traps: Traps | None = None
     syslog: Syslog | None = None
     mqtt: Mqtt | None = None
-    store: Store | None = None
+    store: StoreSettings | None = None
     web: Web | None = None
     clockbound: ClockBound | None = None
-    hub: Hub | None = None
-    job: list[Job] = []
+    hub: HubSettings | None = None
+    job: list[JobSettings] = []
 
     @property
     def policies(self) -> dict[str, str]:
@@ -414,7 +414,7 @@ def load(path: Path, options_of: OptionsOf) -> Config:
 def parse(data: dict[str, Any], options_of: OptionsOf, origin: str) -> Config:
     """The same from a parsed table; `origin` names it in errors."""
     data = dict(data)
-    for key, model in (("source", Source), ("grandmaster", Grandmaster)):
+    for key, model in (("source", ClockSource), ("grandmaster", Grandmaster)):
         tables = data.get(key, [])
         if not isinstance(tables, list):
             raise ConfigError(f"{origin}: {key} = {tables!r}: write it as [[{key}]]")

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Queue
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
-from timesyncd.config import Store as Settings
+from timesyncd.config import StoreSettings
 from timesyncd.feed import Observation
 from timesyncd.sample import ClockSample, PortState, TimeErrorSeries
 from timesyncd.store.writer import Store
@@ -61,7 +61,7 @@ def put(store: Store, number: int) -> None:
 
 def write_for_ever(path: Path) -> None:
     """A hundred samples a second, numbered, each told with its moment."""
-    store = Store(Settings(path=path), CLOCKS, print)
+    store = Store(StoreSettings(path=path), CLOCKS, print)
     store.start()
     store.next_incarnation("n1")
     for number in count():
@@ -72,7 +72,7 @@ def write_for_ever(path: Path) -> None:
 
 def put_a_day(path: Path) -> None:
     """A day of a channel, a point a second, ending at the third argument; told when a part of it is stored, and when all is."""
-    store = Store(Settings(path=path), CLOCKS, print)
+    store = Store(StoreSettings(path=path), CLOCKS, print)
     store.start()
     store.next_incarnation("n1")
     until_ns = int(sys.argv[3])
@@ -89,7 +89,7 @@ def fill_the_disk(path: Path) -> None:
     """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store says so, free it."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path.parent], check=True)
     told: Queue[str | None] = Queue()
-    store = Store(Settings(path=path), CLOCKS, told.put)
+    store = Store(StoreSettings(path=path), CLOCKS, told.put)
     store.start()
     store.next_incarnation("n1")
     fill(path.with_name("ballast"))

@@ -16,8 +16,7 @@ from history_rows import event
 from samples import HEALTHY
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
-from timesyncd.config import Mqtt
-from timesyncd.config import Store as StoreSettings
+from timesyncd.config import Mqtt, StoreSettings
 from timesyncd.feed import Observation
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.mqtt import client

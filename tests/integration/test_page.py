@@ -34,7 +34,7 @@ def view() -> FakeView:
 def store(tmp_path: Path) -> Place:
     """A history with two time errors of gm-a, of now."""
     path = tmp_path / "history.sqlite"
-    store = Store(config.Store(path=path), SystemClocks(), lambda problem: None)
+    store = Store(config.StoreSettings(path=path), SystemClocks(), lambda problem: None)
     store.start()
     now_ns = time.time_ns()
     points = ((now_ns - 3_000_000_000_000, -40), (now_ns - 1_000_000_000, 55))

@@ -208,7 +208,7 @@ async def test_a_node_alone_has_no_empty_box() -> None:
 def stored(folder: Path, node: str) -> Place:
     """A history of half an hour in roll-ups, with a hole, and forty events."""
     path = folder / "history.sqlite"
-    store = Store(config.Store(path=path), SystemClocks(), lambda problem: None)
+    store = Store(config.StoreSettings(path=path), SystemClocks(), lambda problem: None)
     store.start()
     store.stop()
     now_ns = time.time_ns() // MINUTE_NS * MINUTE_NS

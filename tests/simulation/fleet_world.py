@@ -12,7 +12,7 @@ from random import Random
 from fleet_node import EPOCH_NS, Node
 from fleet_units import POLL_EVERY_S, VOID_REASON, Parent, Unit, nanoseconds
 
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.fleet.alignment import Alignment
 from timesyncd.fleet.node_clock import Now
 from timesyncd.hub.hub import Hub

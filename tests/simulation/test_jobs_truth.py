@@ -8,7 +8,7 @@ import pytest
 from simulated_job import BEGAN_NS, BOOTED_NS, MS, US, Late, SimulatedClock, SimulatedJob, clocks, untrusted
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Method
 from timesyncd.jobs.collective_ends import clock_offsets

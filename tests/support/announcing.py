@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from timesyncd.clocks import FakeClocks
 from timesyncd.config import Config
-from timesyncd.daemon.hub_service import FleetDesk
+from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.node_state import Moment, NodeView
-from timesyncd.daemon.publisher import Announcer, Parts
+from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.web_view import WebView
 from timesyncd.messages.events import CloudEvents
 
@@ -14,6 +14,6 @@ from timesyncd.messages.events import CloudEvents
 class Announcing:
     def __init__(self, config: Config, view: NodeView, clocks: FakeClocks, parts: Parts | None = None) -> None:
         parts = parts or Parts()
-        self.desk = FleetDesk(config.hub, config.node.name, Moment.read(clocks), alone=config.mqtt is None)
-        self.announcer = Announcer(config, view, self.desk, parts, clocks, CloudEvents(config.node.name, 1))
+        self.desk = HubService(config.hub, config.node.name, Moment.read(clocks), alone=config.mqtt is None)
+        self.announcer = Publisher(config, view, self.desk, parts, clocks, CloudEvents(config.node.name, 1))
         self.web = WebView(config, view, self.desk, self.announcer, parts, clocks)

@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
 
-from timesyncd.config import Store as Settings
+from timesyncd.config import StoreSettings as Settings
 from timesyncd.store.engine import Place, reading, writer_engine
 from timesyncd.store.tables import metadata
 

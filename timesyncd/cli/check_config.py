@@ -11,7 +11,7 @@ from timesyncd.cli._common import add_config_argument, load_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from timesyncd.config import Config, Grandmaster, Mqtt, Source, Store, Web
+    from timesyncd.config import ClockSource, Config, Grandmaster, Mqtt, StoreSettings, Web
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def unwise(config: Config) -> list[tuple[str, str, str]]:
     """
     from timesyncd.driver import Reporter, build
 
-    entries: list[Source | Grandmaster] = [*config.source, *config.grandmaster]
+    entries: list[ClockSource | Grandmaster] = [*config.source, *config.grandmaster]
     drivers = {e.name: build(e.name, e.driver, e.options, config.node.runtime_dir) for e in entries}
     return [(name, *note) for name, driver in drivers.items() if isinstance(driver, Reporter) for note in driver.notes]
 
@@ -114,7 +114,7 @@ def describe(config: Config) -> list[str]:
     return lines + ([f"off          {', '.join(off)}"] if off else [])
 
 
-def _store_said(store: Store) -> str:
+def _store_said(store: StoreSettings) -> str:
     spans = (("samples", store.keep_days), ("minutes", store.keep_minutes_days), ("hours", store.keep_hours_days))
     kept = ", ".join(f"{what} for {days:g} days" for what, days in spans)
     password = f", password {_value_said(store.password)}" if store.password else ""

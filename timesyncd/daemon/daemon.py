@@ -9,12 +9,11 @@ from contextlib import AsyncExitStack, suppress
 
 from timesyncd.bound import ErrorBound
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
-from timesyncd.config import Config, Grandmaster, Source
-from timesyncd.config import Store as StoreSettings
-from timesyncd.daemon.hub_service import FleetDesk
+from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings
+from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import Moment, NodeView
-from timesyncd.daemon.publisher import Announcer, Parts
+from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import heard_verdict
 from timesyncd.daemon.systemd import notify, passed_socket
 from timesyncd.daemon.web_view import WebView
@@ -109,10 +108,10 @@ class Daemon:
         self._parts.job_socket.open()
         stack.callback(self._parts.job_socket.close)
         self._view = NodeView(config, self._epoch, incarnation)
-        self._desk = FleetDesk(config.hub, name, Moment.read(self._clocks), config.mqtt is None, config.policies)
+        self._desk = HubService(config.hub, name, Moment.read(self._clocks), config.mqtt is None, config.policies)
         await self._open_mqtt(incarnation)
         events = CloudEvents(name, incarnation)
-        self._announcer = Announcer(config, self._view, self._desk, self._parts, self._clocks, events)
+        self._announcer = Publisher(config, self._view, self._desk, self._parts, self._clocks, events)
         self._web_view = WebView(config, self._view, self._desk, self._announcer, self._parts, self._clocks)
         for unit in config.grandmaster:
             stored_lock = await asyncio.to_thread(self._stored_lock, unit.name)
@@ -155,9 +154,9 @@ class Daemon:
                 self._announcer.condition(id, name, evidence)
         if self._config.traps is None and self._config.syslog is None:
             return
-        from timesyncd.daemon.trap_receiver import AlarmDesk  # SNMP is not loaded where nothing speaks it
+        from timesyncd.daemon.trap_receiver import TrapReceiver  # SNMP is not loaded where nothing speaks it
 
-        desk = AlarmDesk(self._config, reporters, self._clocks, incarnation, self._alarm, self._hurry)
+        desk = TrapReceiver(self._config, reporters, self._clocks, incarnation, self._alarm, self._hurry)
         stack.push_async_callback(desk.close)
         await desk.open(passed_socket)
         self._parts.alarms = desk
@@ -297,7 +296,7 @@ class Daemon:
             runner.driver.hurry()
         runner.hurry()
 
-    def _runner(self, entry: Source | Grandmaster) -> Runner:
+    def _runner(self, entry: ClockSource | Grandmaster) -> Runner:
         driver = build(entry.name, entry.driver, entry.options, self._config.node.runtime_dir)
         return Runner(entry.name, driver, self._clocks, lambda report: self._view.note_poll(report))
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.daemon.node_state import Moment
 from timesyncd.findings.catalogue import Judged
 from timesyncd.findings.fleet import FleetFindings, Key
@@ -34,7 +34,7 @@ JUDGED_EVERY_NS = 2 * NS_PER_S
 FORGOTTEN_AFTER_NS = 3_600 * NS_PER_S
 
 
-class FleetDesk:
+class HubService:
     """
     `alone`: no broker brings word of others, so this one speaks. Else the hubs elect one of them, the primary, which speaks for
     all. A daemon that is no hub (`is_hub`) knows its own node here, and who the hubs are. `url` is this hub's page where others may

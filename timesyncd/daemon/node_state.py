@@ -31,7 +31,7 @@ from timesyncd.sample import Alarm, AlarmEvent, ClockSample, GrandmasterSample, 
 MOST = 200
 
 
-class HeardAlarms:
+class ActiveAlarms:
     """What was raised and not cleared since. What was sent while nobody listened, or was lost on the way, is not in it."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class HeardAlarms:
         return tuple(alarm for alarm, _ in self._standing.values()) if self._heard else None
 
 
-class ToldIdentities:
+class AdvertisedIdentities:
     """
     Those of a unit: as configured, and as it told them last. One that is not told any more, since only a part of the unit
     answers, is its own still: what is known of the unit must go on to count for those who follow it.
@@ -136,8 +136,8 @@ class NodeView:
         self._refusals: dict[str, str] = {}
         self._units: dict[str, GrandmasterSample] = {}
         self._verdicts: dict[str, UnitVerdict] = {}
-        self._alarms = {unit.name: HeardAlarms() for unit in config.grandmaster}
-        self._identities = {unit.name: ToldIdentities(unit.identities) for unit in config.grandmaster}
+        self._alarms = {unit.name: ActiveAlarms() for unit in config.grandmaster}
+        self._identities = {unit.name: AdvertisedIdentities(unit.identities) for unit in config.grandmaster}
         self._polls: dict[str, PollReport] = {}
         self._since: tuple[str, int] | None = None
         self._agreement: Agreement | None = None

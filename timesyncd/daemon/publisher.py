@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from timesyncd.clocks import NS_PER_S, Clocks
 from timesyncd.config import Config
-from timesyncd.daemon.hub_service import FleetDesk
+from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import Moment, NodeView, finding_message, standing
-from timesyncd.daemon.remote_state import Heard, last_known
+from timesyncd.daemon.remote_state import RemoteStates, last_known
 from timesyncd.feed import Feed
 from timesyncd.findings.catalogue import Findings, Judged
 from timesyncd.findings.fleet import Key, told_once
@@ -38,7 +38,7 @@ from timesyncd.store.writer import Store
 from timesyncd.web.view import Event, Kind
 
 if TYPE_CHECKING:  # SNMP is not loaded where nothing speaks it
-    from timesyncd.daemon.trap_receiver import AlarmDesk
+    from timesyncd.daemon.trap_receiver import TrapReceiver
 
 #: A broker that is away for less than this is a reconnect, not a finding.
 BROKER_GRACE_S = 5
@@ -58,7 +58,7 @@ class Parts:
     mqtt: MqttLink | None = None
     history: HistorySender | None = None
     store: Store | None = None
-    alarms: AlarmDesk | None = None
+    alarms: TrapReceiver | None = None
     store_said: str | None = None
 
     @property
@@ -70,7 +70,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RemoteSnapshot:
     """This node and the units that it polls, as they are published at a moment, and the units that others poll."""
 
     node: NodeState
@@ -88,14 +88,14 @@ def with_heard(units: list[GrandmasterState], heard: list[GrandmasterState]) -> 
     return [*units, *(unit for unit in heard if unit.name not in polled)]
 
 
-class Announcer:
+class Publisher:
     """Publishes to MQTT, viewers and the ranks what is due, and lets findings begin and end."""
 
     def __init__(
-        self, config: Config, view: NodeView, desk: FleetDesk, parts: Parts, clocks: Clocks, events: CloudEvents
+        self, config: Config, view: NodeView, desk: HubService, parts: Parts, clocks: Clocks, events: CloudEvents
     ) -> None:
         self.events: Feed[Event] = Feed(lambda event: event.kind)
-        self.heard = Heard()
+        self.heard = RemoteStates()
         self._config = config
         self._view = view
         self._desk = desk
@@ -146,15 +146,15 @@ class Announcer:
             self._happen(event, now.realtime_ns)
         self._desk.accept_node(known.node, now.boottime_ns, live=True)
 
-    def _state_changes(self, known: Known, now: Moment) -> list[CloudEvent]:
+    def _state_changes(self, known: RemoteSnapshot, now: Moment) -> list[CloudEvent]:
         """Of the node, and of the units whose findings are told here."""
         units = [unit for unit in known.units if not self._is_told_elsewhere(unit.name, known.heard_units, now)]
         return [*self._changes.of_node(known.node), *(event for unit in units for event in self._changes.of_unit(unit))]
 
-    def known(self, now: Moment) -> Known:
+    def known(self, now: Moment) -> RemoteSnapshot:
         units, heard = self._view.grandmaster_states(now), self.heard.grandmasters(now)
         node = joined(self._view.node_state(now), with_heard(units, heard), now.realtime_ns)
-        return Known(node, [self._measured(unit) for unit in units], heard)
+        return RemoteSnapshot(node, [self._measured(unit) for unit in units], heard)
 
     def _measured(self, unit: GrandmasterState) -> GrandmasterState:
         """With how far it is from the others, as last judged."""
@@ -229,11 +229,11 @@ class Announcer:
     def findings(self) -> list[FindingMessage]:
         return [finding_message(finding) for finding in self._findings.all(self._clocks.realtime_ns())]
 
-    def _judge_units(self, known: Known, now: Moment) -> Known:
+    def _judge_units(self, known: RemoteSnapshot, now: Moment) -> RemoteSnapshot:
         """The same with the units as measured against each other now."""
         nodes: list[Follower] = [known.node, *(self._desk.followers(now) if known.units else [])]
         self._offsets = offsets(known.all_units, nodes, self._inputs)
-        known = Known(known.node, [self._measured(unit) for unit in known.units], known.heard_units)
+        known = RemoteSnapshot(known.node, [self._measured(unit) for unit in known.units], known.heard_units)
         before, heard = self._of_units, known.heard_units
         self._of_units = self._unit_findings.judge(known.units, heard, nodes, now.realtime_ns)
         ended = before.keys() - self._of_units.keys()
@@ -243,7 +243,7 @@ class Announcer:
     def _is_told_elsewhere(self, unit: str, heard: Iterable[GrandmasterState], now: Moment) -> bool:
         return is_judged_elsewhere(unit, self._config.node.name, heard, now.realtime_ns)
 
-    def _judge(self, known: Known, now: Moment) -> None:
+    def _judge(self, known: RemoteSnapshot, now: Moment) -> None:
         """Let findings begin and end."""
         holds = standing(known.node, self._parts.store_problem, self._broker_lost(now)) | self._conditions
         of_fleet = self._desk.findings(known.all_units, now) if self._desk.is_hub else {}

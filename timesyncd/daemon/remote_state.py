@@ -38,7 +38,7 @@ def heard_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | 
     return GrandmasterVerdict(state.node, utc, came.poll_ns(state.age_ns), state.holdover_left_ns, void)
 
 
-class Heard:
+class RemoteStates:
     """What other daemons published of grandmasters and jobs, aged since it came."""
 
     def __init__(self) -> None:

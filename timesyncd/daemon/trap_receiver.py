@@ -34,7 +34,7 @@ PassedSocket = Callable[[str], socket.socket | None]
 """The socket that the service manager opened under a name."""
 
 
-class AlarmDesk:
+class TrapReceiver:
     """
     One socket for the traps and informs of all units, one for their lines of syslog. Each alarm event goes to `take`, and
     `hurry` gets the name of every unit that was heard, so that it is polled soon: also of one whose storm was cut off unread.

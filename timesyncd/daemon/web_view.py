@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from timesyncd.clocks import Clocks
 from timesyncd.config import Config
-from timesyncd.daemon.hub_service import FleetDesk
+from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.node_state import Moment, NodeView
-from timesyncd.daemon.publisher import Announcer, Parts
+from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import heard_state
 from timesyncd.feed import Feed
 from timesyncd.fleet.node_clock import Now
@@ -25,7 +25,7 @@ class WebView:
     """Implements the web room's View."""
 
     def __init__(
-        self, config: Config, view: NodeView, desk: FleetDesk, announcer: Announcer, parts: Parts, clocks: Clocks
+        self, config: Config, view: NodeView, desk: HubService, announcer: Publisher, parts: Parts, clocks: Clocks
     ) -> None:
         self.lag = Lag()
         self.wrong_credentials: Callable[[], int] | None = None

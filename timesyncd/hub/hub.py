@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judged
 from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown
 from timesyncd.fleet.node_clock import Now

@@ -58,7 +58,7 @@ class Renewal:
         return self._at_change_ns + passed_ns
 
 
-class Levels:
+class DelayFilterWindow:
     """
     What each sample says once the oscillator's rate is taken out, too. Another rate means all of it anew; without one nothing is kept but
     the samples.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
-from timesyncd.model.delay_filter import Levels, Renewal, Seen
+from timesyncd.model.delay_filter import DelayFilterWindow, Renewal, Seen
 from timesyncd.model.oscillator import Drift, Oscillator
 from timesyncd.model.servo import Steering, steering_ppb
 from timesyncd.model.statistics import UNUSUAL, SlidingMaximum, Usual, statistical_terms
@@ -121,7 +121,7 @@ class SourceMemory:
     def clear(self) -> None:
         """Forget what the filter may remember: the source restarted, the clock was stepped, or the parent is another one."""
         self._oscillator.interrupt()
-        self._levels = Levels()
+        self._levels = DelayFilterWindow()
         self._renewal = Renewal()
         self._first: Seen | None = None
         self._is_full = False

@@ -18,8 +18,7 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from timesyncd.config import Store as Settings
-from timesyncd.config import check_store_url
+from timesyncd.config import StoreSettings, check_store_url
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.store import postgresql, sqlite
 
@@ -33,7 +32,7 @@ class Place:
     password: SecretStr | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> Place:
+    def of(cls, settings: StoreSettings) -> Place:
         """Reads the password. Raises ConfigError."""
         if settings.url is None:
             return cls(path=settings.path)

@@ -14,7 +14,7 @@ from typing import Literal
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, tuple_
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Store as Settings
+from timesyncd.config import StoreSettings
 from timesyncd.messages.fleet import Rollup, Summary
 from timesyncd.store.names import source_names
 from timesyncd.store.rows import Values
@@ -169,7 +169,7 @@ class Keeps:
     hours_ns: int
 
     @classmethod
-    def of(cls, settings: Settings) -> Keeps:
+    def of(cls, settings: StoreSettings) -> Keeps:
         days = (settings.keep_days, settings.keep_minutes_days, settings.keep_hours_days)
         return cls(*(int(each * _NS_PER_DAY) for each in days))
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
 
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
-from timesyncd.config import Store as Settings
+from timesyncd.config import StoreSettings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch
@@ -81,7 +81,7 @@ class Store:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: StoreSettings,
         clocks: Clocks,
         on_problem: Callable[[str | None], None],
         *,

@@ -15,7 +15,7 @@ from samples import HEALTHY, nth
 from timesyncd.cli import history
 from timesyncd.cli._history_table import table_of
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import Store as Settings
+from timesyncd.config import StoreSettings as Settings
 from timesyncd.errors import ConfigError
 from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timesyncd.daemon.node_state import MOST, HeardAlarms
+from timesyncd.daemon.node_state import MOST, ActiveAlarms
 from timesyncd.sample import Alarm, AlarmEvent
 
 OPEN = Alarm(97, 0, "major", "antenna open", "2026-11-21 02:14:00")
@@ -12,8 +12,8 @@ def event(action: str, id: int | None = 97, index: int = 0) -> AlarmEvent:
     return AlarmEvent("gm-a", 1, action, id, index, "major", "antenna open", at="2026-11-21 02:14:00")
 
 
-def heard(*events: AlarmEvent) -> HeardAlarms:
-    book = HeardAlarms()
+def heard(*events: AlarmEvent) -> ActiveAlarms:
+    book = ActiveAlarms()
     for each in events:
         book.note(each)
     return book

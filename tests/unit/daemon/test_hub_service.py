@@ -11,8 +11,8 @@ from wire import node_state
 
 from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
-from timesyncd.daemon.hub_service import FORGOTTEN_AFTER_NS, FleetDesk
+from timesyncd.config import HubSettings
+from timesyncd.daemon.hub_service import FORGOTTEN_AFTER_NS, HubService
 from timesyncd.daemon.node_state import Moment
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS
@@ -35,7 +35,7 @@ class Pair:
 
     def __init__(self, dead_from_s: dict[str, int], nodes: tuple[str, ...] = (), marks_until_s: int = 10**9) -> None:
         settings = HubSettings(nodes=["node-0", "node-1"])
-        self.desks = {name: FleetDesk(settings, name, START, alone=False) for name in ("a", "b")}
+        self.desks = {name: HubService(settings, name, START, alone=False) for name in ("a", "b")}
         self.told: list[tuple[int, str, JobState]] = []
         self.findings: dict[str, list[str]] = {}
         self.cleared: list[tuple[int, str]] = []
@@ -49,7 +49,7 @@ class Pair:
                 if second < self._dead_from_s.get(name, seconds):
                     self._round(second, name, desk)
 
-    def _round(self, second: int, name: str, desk: FleetDesk) -> None:
+    def _round(self, second: int, name: str, desk: HubService) -> None:
         now = after(second)
         other = self.desks["b" if name == "a" else "a"]
         for node in self._nodes:
@@ -113,7 +113,7 @@ def test_a_job_that_ended_is_cleared_once(dead_from_s: dict[str, int], cleared: 
 def test_what_a_broker_kept_of_a_job_is_not_believed_and_in_time_cleared() -> None:
     """A hub alone was down while the job ended; of one that still runs its ranks' marks tell."""
     [job, *_] = _told_by_two()
-    desk = FleetDesk(HubSettings(), "a", START, alone=False)
+    desk = HubService(HubSettings(), "a", START, alone=False)
     heard = [desk.hear_job(job.model_copy(update={"job_id": id}), after(0), live=False) for id in (job.job_id, "over")]
     cleared: list[tuple[int, str]] = []
     for second in range(90):
@@ -128,11 +128,11 @@ def test_what_a_broker_kept_of_a_job_is_not_believed_and_in_time_cleared() -> No
 
 def test_a_job_is_believed_of_the_hub_that_speaks() -> None:
     """A node hears two hubs while they change over: the first that says that it is primary counts. Its own old word never does."""
-    node = FleetDesk(None, "n1", START, alone=False)
+    node = HubService(None, "n1", START, alone=False)
     [job, *_] = _told_by_two()
     first = node.hear_job(job.model_copy(update={"node": "b"}), after(0), live=True)
     for hub in ("b", "a"):
-        state = FleetDesk(HubSettings(), hub, START, alone=True)._state(after(0))
+        state = HubService(HubSettings(), hub, START, alone=True)._state(after(0))
         node.hear_hub(state, after(0).boottime_ns, live=True)
     heard = {
         name: node.hear_job(job.model_copy(update={"node": name}), after(1), live=True) for name in ("a", "b", "n1")
@@ -160,7 +160,7 @@ def test_only_the_primary_tells_findings_and_both_judge() -> None:
 
 def test_alone_it_speaks_from_the_first_moment_and_is_no_hub_to_tell_of() -> None:
     """A daemon without a broker."""
-    desk = FleetDesk(None, "n1", START, alone=True)
+    desk = HubService(None, "n1", START, alone=True)
     desk.advance(after(0), connected=True)
 
     assert (desk.is_hub, desk.is_primary, desk.state_if_due(after(0)), desk.hubs(after(0))) == (True, True, None, [])
@@ -168,8 +168,8 @@ def test_alone_it_speaks_from_the_first_moment_and_is_no_hub_to_tell_of() -> Non
 
 def test_a_daemon_that_is_no_hub_knows_who_is() -> None:
     """For whoever asks it where to ask."""
-    node = FleetDesk(None, "n1", START, alone=False)
-    state = FleetDesk(HubSettings(), "a", START, alone=True)._state(after(0))
+    node = HubService(None, "n1", START, alone=False)
+    state = HubService(HubSettings(), "a", START, alone=True)._state(after(0))
     node.hear_hub(state, after(0).boottime_ns, live=True)
 
     assert not node.is_hub
@@ -179,7 +179,7 @@ def test_a_daemon_that_is_no_hub_knows_who_is() -> None:
 
 def test_a_retained_state_is_no_follower() -> None:
     """What a broker kept is of any age: no rule looks at it."""
-    desk = FleetDesk(HubSettings(), "a", START, alone=False)
+    desk = HubService(HubSettings(), "a", START, alone=False)
     desk.accept_node(node_state("n1"), START.boottime_ns, live=False)
     before = desk.followers(after(1))
     desk.accept_node(node_state("n1"), START.boottime_ns, live=True)
@@ -190,7 +190,7 @@ def test_a_retained_state_is_no_follower() -> None:
 
 def test_a_node_that_left_is_forgotten_and_an_expected_one_is_not() -> None:
     """Else a machine that was taken away would leave the fleet's alignment unknown for ever."""
-    desk = FleetDesk(HubSettings(nodes=["n2"]), "a", START, alone=False)
+    desk = HubService(HubSettings(nodes=["n2"]), "a", START, alone=False)
     for name in ("n1", "n2"):
         desk.accept_node(node_state(name), START.boottime_ns, live=True)
     later = after(FORGOTTEN_AFTER_NS / NS_PER_S + 1)
@@ -202,7 +202,7 @@ def test_a_node_that_left_is_forgotten_and_an_expected_one_is_not() -> None:
 
 def test_a_broker_s_copy_tells_how_long_to_wait_for_a_node() -> None:
     """One that speaks each minute is not missing after half of one."""
-    desk = FleetDesk(HubSettings(nodes=["n1", "n2"]), "a", START, alone=True)
+    desk = HubService(HubSettings(nodes=["n1", "n2"]), "a", START, alone=True)
     seldom = follower("n1", published_realtime_ns=START.realtime_ns, every_ns=60 * NS_PER_S)
     desk.accept_node(seldom, START.boottime_ns, live=False)
     told: list[dict[Any, Any]] = []
@@ -215,7 +215,7 @@ def test_a_broker_s_copy_tells_how_long_to_wait_for_a_node() -> None:
 
 def test_who_has_no_clock_source_is_not_on_the_map() -> None:
     """A mere hub would stand there as UNKNOWN for ever."""
-    desk = FleetDesk(HubSettings(), "a", START, alone=False)
+    desk = HubService(HubSettings(), "a", START, alone=False)
     desk.accept_node(follower("n1"), START.boottime_ns, live=True)
     desk.accept_node(node_state("a").model_copy(update={"age_ns": None, "sources": []}), START.boottime_ns, live=True)
 
@@ -224,7 +224,7 @@ def test_who_has_no_clock_source_is_not_on_the_map() -> None:
 
 def test_a_grandmaster_s_event_voids_what_its_followers_said_before() -> None:
     """Their own daemons will say so too; until then the hub does not believe what is older."""
-    desk = FleetDesk(HubSettings(), "a", START, alone=True)
+    desk = HubService(HubSettings(), "a", START, alone=True)
     for name in ("n1", "n2"):
         desk.accept_node(follower(name, published_realtime_ns=START.realtime_ns), START.boottime_ns, live=True)
     before = desk.alignment(None, None, after(1))

@@ -14,7 +14,7 @@ from timesyncd import config
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.daemon.node_state import Moment, NodeView, finding_message, standing
-from timesyncd.daemon.remote_state import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, Heard, heard_state, last_known
+from timesyncd.daemon.remote_state import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, RemoteStates, heard_state, last_known
 from timesyncd.driver import PollReport, options_of
 from timesyncd.feed import Observation
 from timesyncd.findings.catalogue import CATALOGUE, Findings, Judged
@@ -341,7 +341,7 @@ def test_what_was_unknown_stays_so() -> None:
 
 def test_heard_keeps_the_last_word_of_each() -> None:
     """One state a grandmaster."""
-    heard = Heard()
+    heard = RemoteStates()
     for sequence in (1, 2):
         heard.note(grandmaster("node-b", 1, sequence), after(0).boottime_ns)
 
@@ -350,7 +350,7 @@ def test_heard_keeps_the_last_word_of_each() -> None:
 
 def test_a_unit_is_forgotten_an_hour_after_its_last_word() -> None:
     """It was taken away, or nobody polls it any more: it has told nothing that holds for long before."""
-    heard = Heard()
+    heard = RemoteStates()
     heard.note(grandmaster("node-b", 1, 1), after(0).boottime_ns)
     hour_s = UNIT_FORGOTTEN_NS // NS_PER_S
 
@@ -359,7 +359,7 @@ def test_a_unit_is_forgotten_an_hour_after_its_last_word() -> None:
 
 def test_a_job_is_forgotten_a_minute_after_its_last_word() -> None:
     """A hub that died took its jobs with it."""
-    heard = Heard()
+    heard = RemoteStates()
     heard.note(JobState.model_construct(job_id="0f3a9c51d2b4e687"), after(0).boottime_ns)
     still, gone = after((JOB_FORGOTTEN_NS - 1) / NS_PER_S), after(JOB_FORGOTTEN_NS / NS_PER_S)
 

@@ -15,7 +15,7 @@ import pytest
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.config import Config, Secret, Syslog, Traps
-from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, AlarmDesk
+from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, TrapReceiver
 from timesyncd.driver import Reporter
 from timesyncd.errors import ConfigError
 from timesyncd.sample import AlarmEvent, Trap
@@ -49,7 +49,7 @@ class Heard:
     hurried: list[str] = field(default_factory=list)
 
     @asynccontextmanager
-    async def listening(self, *units: Unit) -> AsyncIterator[tuple[AlarmDesk, socket.socket]]:
+    async def listening(self, *units: Unit) -> AsyncIterator[tuple[TrapReceiver, socket.socket]]:
         with socket.socket(type=socket.SOCK_DGRAM) as receiver, socket.socket(type=socket.SOCK_DGRAM) as sender:
             receiver.bind((HERE, 0))
             sender.connect(receiver.getsockname())
@@ -60,11 +60,11 @@ class Heard:
             await desk.close()
 
 
-def desk_of(config: Config, heard: Heard, reporters: Mapping[str, Reporter] | None = None) -> AlarmDesk:
-    return AlarmDesk(config, reporters or {}, SystemClocks(), 1, heard.events.append, heard.hurried.append)
+def desk_of(config: Config, heard: Heard, reporters: Mapping[str, Reporter] | None = None) -> TrapReceiver:
+    return TrapReceiver(config, reporters or {}, SystemClocks(), 1, heard.events.append, heard.hurried.append)
 
 
-async def until_taken(desk: AlarmDesk, heard: Heard, count: int) -> None:
+async def until_taken(desk: TrapReceiver, heard: Heard, count: int) -> None:
     async with asyncio.timeout(60):
         while len(heard.events) + desk.refused.total() < count:
             await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ import pytest
 from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.hub import hub as hub_module
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind

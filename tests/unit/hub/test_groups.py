@@ -9,7 +9,7 @@ from batches import NOW, batch, mark
 from grandmaster_states import follower
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.hub.groups import (
     ALIKE,
     BY_DELAY,

@@ -11,7 +11,7 @@ from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
 from node_states import node_state
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judged
 from timesyncd.fleet.node_clock import Now
 from timesyncd.hub.barrier_plan import STEPS_AHEAD, VERSIONS_SKIPPED

@@ -7,7 +7,7 @@ from batches import MS, NOW, batch
 from node_states import node_state
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.hub import Hub
 from timesyncd.hub.phase_jobs import step_times

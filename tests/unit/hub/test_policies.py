@@ -13,7 +13,7 @@ from wire import hub_state
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import parse
-from timesyncd.daemon.hub_service import REFUSAL_TOLD_EVERY_NS, FleetDesk
+from timesyncd.daemon.hub_service import REFUSAL_TOLD_EVERY_NS, HubService
 from timesyncd.daemon.node_state import Moment, NodeView
 from timesyncd.driver import options_of
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
@@ -34,7 +34,7 @@ class Course:
     """A hub, second by second, and the job `train` of user 1000 with a rank on each of two nodes, whose clocks are known."""
 
     def __init__(self, name: str = "a", alone: bool = True, **configured: str) -> None:
-        self.desk = FleetDesk(None if alone else _settings(), name, START, alone, configured)
+        self.desk = HubService(None if alone else _settings(), name, START, alone, configured)
         self.plans: list[Plan] = []
         self.second = 0
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, job_id, step_key
 from timesyncd.jobs import joining as jobs_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from batches import NOW, batch, mark
 
-from timesyncd.config import Hub as HubSettings
+from timesyncd.config import HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.joining import Apart, Replicas

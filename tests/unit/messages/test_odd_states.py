@@ -16,9 +16,9 @@ from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import Config, parse
 from timesyncd.daemon.daemon import STORM_OVER_NS, Daemon
 from timesyncd.daemon.node_state import Moment, NodeView
-from timesyncd.daemon.publisher import Announcer
+from timesyncd.daemon.publisher import Publisher
 from timesyncd.daemon.remote_state import heard_verdict
-from timesyncd.daemon.trap_receiver import AlarmDesk
+from timesyncd.daemon.trap_receiver import TrapReceiver
 from timesyncd.driver import options_of
 from timesyncd.errors import ConfigError
 from timesyncd.feed import Observation
@@ -243,8 +243,8 @@ def test_a_storm_is_one_finding_however_often_the_daemon_looks() -> None:
     daemon, clocks = Daemon(config()), FakeClocks()
     told: list[str | None] = []
     daemon._clocks = clocks
-    daemon._parts.alarms = cast(AlarmDesk, Stormy(3, 0, 2, 0, 0))
-    daemon._announcer = cast(Announcer, Conditions(told))
+    daemon._parts.alarms = cast(TrapReceiver, Stormy(3, 0, 2, 0, 0))
+    daemon._announcer = cast(Publisher, Conditions(told))
     for elapsed_ns in (0, 10, 10, STORM_OVER_NS - 1, 1):
         clocks.advance(elapsed_ns)
         daemon._tell_of_alarms()
@@ -264,7 +264,7 @@ class Conditions:
 
 def test_an_address_that_is_forgotten_is_forgotten_everywhere() -> None:
     """Senders can be forged: what is remembered of those that sent too much must not grow with their number."""
-    desk = AlarmDesk(config(), {}, FakeClocks(), 1, lambda event: None, lambda unit: None)
+    desk = TrapReceiver(config(), {}, FakeClocks(), 1, lambda event: None, lambda unit: None)
     for sender in range(2 * MAX_ADDRESSES):
         for _ in range(BURST + 1):
             desk._line(f"sender {sender}", "")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from samples import nth
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.delay_filter import Levels, Renewal, Seen
+from timesyncd.model.delay_filter import DelayFilterWindow, Renewal, Seen
 from timesyncd.model.oscillator import Drift
 
 SOME = st.floats(-1e6, 1e6)
@@ -39,7 +39,7 @@ def test_each_sample_of_the_memory_bounds_from_below(
     Brought to the newest one by the rate that is known now, less what may be wrong about it and about the steering since; however
     often the rate was learnt anew, and of what was forgotten nothing is left.
     """
-    levels, drift = Levels(), Drift(*drifts[0], 0.0)
+    levels, drift = DelayFilterWindow(), Drift(*drifts[0], 0.0)
     for number, value in enumerate(values):
         learnt = number % every == every - 1
         if learnt:
@@ -71,7 +71,7 @@ def test_of_what_bounds_from_below_the_highest_counts() -> None:
     A raw exchange is a bound by itself, at its own time; one that says less than the filter's memory is none.
     """
     drift = Drift(100.0, 10.0, 0.0)
-    near, far = Levels(), Levels()
+    near, far = DelayFilterWindow(), DelayFilterWindow()
     for levels, floor_ns in ((near, 990.0), (far, -9_000.0)):
         levels.push(seen(0, 1_000, 0.0, ((NS_PER_S // 2, floor_ns),)), drift, False)
         levels.push(seen(1, 1_100, 5.0), drift, False)

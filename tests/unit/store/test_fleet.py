@@ -24,7 +24,7 @@ from store_nodes import (
 )
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.config import Store as Settings
+from timesyncd.config import StoreSettings as Settings
 from timesyncd.feed import Observation
 from timesyncd.store import history, outbox, rollups
 from timesyncd.store.backlog import Batch

@@ -17,7 +17,7 @@ from unit_samples import EVERYTHING
 
 from timesyncd.bound import Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.config import Store as Settings
+from timesyncd.config import StoreSettings as Settings
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage

@@ -34,7 +34,7 @@ from timesyncd.cli.check_config import careless, exposed, unusable, unwise
 from timesyncd.client.api import ask, fetch
 from timesyncd.client.places import runtime_dir as default_runtime_dir
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Config, Grandmaster, Mqtt, Source
+from timesyncd.config import ClockSource, Config, Grandmaster, Mqtt
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, StoreError
 from timesyncd.ipc.clock_segment import NAME as SEGMENT_NAME
@@ -459,7 +459,7 @@ async def _source_facts(config: Config | None, folder: Path, runs: bool) -> Sour
         return Unseen("the configuration cannot be used")
     if runs:
         return Unseen("the daemon asks them; its findings tell")
-    entries: list[Source | Grandmaster] = [*config.source, *config.grandmaster]
+    entries: list[ClockSource | Grandmaster] = [*config.source, *config.grandmaster]
     with _writable(folder) as place:
         return tuple(await asyncio.gather(*(_polled(entry, place) for entry in entries)))
 
@@ -475,7 +475,7 @@ def _writable(folder: Path) -> Iterator[Path]:
         yield Path(other)
 
 
-async def _polled(entry: Source | Grandmaster, folder: Path) -> SourceFacts:
+async def _polled(entry: ClockSource | Grandmaster, folder: Path) -> SourceFacts:
     error = None
     try:
         driver = build(entry.name, entry.driver, entry.options, folder)
