@@ -63,6 +63,13 @@ VIEWS = {
     "all raises": View(40_000, APART, broken=("signals", "plan", "clock")),
 }
 
+#: Two ranks' views: each view of either rank beside each kind of the other's. Rank 0 decides, so its view is of two kinds (it releases at an
+#: instant or not), and so is rank 1's (it trusts its clock or not); a grid of all 16 x 16 repeats these pairs.
+PAIRS = sorted(
+    {(view, other) for view in VIEWS for other in ("timed", "clock unknown", "all raises")}
+    | {(other, view) for view in VIEWS for other in ("timed", "one clock", "plain", "no daemon")}
+)
+
 
 def show(view: View, folder: Path, job: Job) -> None:
     """Write what a daemon with this view writes for this process."""

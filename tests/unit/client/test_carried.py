@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rank_views import APART, MS, PLAN, VIEWS, BrokenClock, CarriedRanks, View, job_with
+from rank_views import APART, MS, PAIRS, PLAN, VIEWS, BrokenClock, CarriedRanks, View, job_with
 
 from timesyncd.client.barrier import PLAIN, UNKNOWN, offered
 from timesyncd.client.carried import LEAST_SLACK_NS, RESTS, START_SLACK_NS, CarriedBarrier, Words
@@ -22,7 +21,7 @@ PATIENT = replace(PLAN, slack_ns=600 * MS)
 NOWHERE = Words(PLAIN, 0, 0, 0, 5, -5, 0, UNKNOWN)
 
 
-@pytest.mark.parametrize("views", list(itertools.product(VIEWS, repeat=2)), ids=" | ".join)
+@pytest.mark.parametrize("views", PAIRS, ids=" | ".join)
 def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str, str]) -> None:
     """Whatever each rank sees, all run one exchange a wait, and nothing else, and are told the same instant."""
     ranks = CarriedRanks(tmp_path, [VIEWS[name] for name in views], clocks=[1, 2])
