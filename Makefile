@@ -62,12 +62,9 @@ soak: test-packages .venv/dev
 	done
 	@rm -r .soak
 
-# Write schemas/ anew from timesyncd/messages.py, and the tables of docs/grandmasters.md from the profiles; a test fails when they differ.
+# Regenerates schemas/ and the tables of docs/grandmasters.md from the code; a test fails when they differ.
 schemas: .venv/dev
-	$(BIN)/python -m timesyncd.mqtt.export
-	$(BIN)/python -m timesyncd.web.export
-	$(BIN)/python -m timesyncd.audit.export
-	$(BIN)/python -m timesyncd.drivers.timeprovider._table
+	$(BIN)/python -m timesyncd.cli.schemas
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .soak .unpacked

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from timesyncd.__main__ import COMMANDS, main
+from timesyncd.cli.schemas import with_profile_tables
 from timesyncd.config import Config, Secret, SnmpUser, load
 from timesyncd.driver import installed, load_driver, options_of
 from timesyncd.drivers.timeprovider._profiles import load as load_profile
-from timesyncd.drivers.timeprovider._table import replaced
 from timesyncd.simulation.bed.authority import Authority
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,7 @@ def test_the_tests_that_the_assumptions_name_exist() -> None:
 
 def test_what_the_profiles_rest_on_is_what_they_say() -> None:
     """The tables of docs/grandmasters.md are those that `make schemas` writes."""
-    assert replaced(GRANDMASTERS) == GRANDMASTERS
+    assert with_profile_tables(GRANDMASTERS) == GRANDMASTERS
 
 
 def of_grandmasters(first_key: str) -> str:

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
-from timesyncd.audit import export
 from timesyncd.audit.buckets import MIB, MIN_STEPS, Advice, advice
 from timesyncd.audit.build import report
 from timesyncd.audit.headline import bucket_lines, sizes_text
 from timesyncd.audit.html import write
 from timesyncd.audit.measured import measured
 from timesyncd.audit.report import Report
+from timesyncd.cli.schemas import documents
 from timesyncd.client.torch.ddp import bucket_options
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import StepMark
@@ -164,7 +164,7 @@ def test_the_report_has_it_as_a_remedy() -> None:
     assert remedy.sync_overhead == pytest.approx(4.5 / 105.5, rel=0.05)
     gains = [each.gain for each in found.remedies if each.gain is not None]
     assert gains == sorted(gains, reverse=True)
-    validator = Draft202012Validator(json.loads(export.document()))
+    validator = Draft202012Validator(json.loads(documents()["audit_report.json"]))
     for each in (found, of(job(120, 3)), of(trained(caps=(100.0,)))):
         assert [error.message for error in validator.iter_errors(json.loads(each.model_dump_json()))] == []
 

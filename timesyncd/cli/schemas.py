@@ -1,4 +1,9 @@
-"""`python -m timesyncd.mqtt.export`, from the tree's top, writes the published contract of MQTT into schemas/."""
+"""
+`python -m timesyncd.cli.schemas`, run by `make schemas` from the top of the tree, writes what timesyncd publishes about itself.
+
+It writes the JSON Schema of every message and the AsyncAPI document of MQTT, the OpenAPI document of HTTP and the JSON Schema of
+an audit's report.json into schemas/, and the tables of the firmware profiles into docs/grandmasters.md.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,18 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from timesyncd.audit.report import Report
+from timesyncd.drivers.timeprovider._profiles import SHIPPED, load, proven_table
 from timesyncd.messages.events import ALARM, BEGAN, CHANGED, ENDED, NODE_SYNC, UNIT_CLASS, UNIT_GNSS, UNIT_LOCK
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, Message
 from timesyncd.mqtt.topics import CHANNELS, FOR_HUB, FOR_NODE, MAX_MESSAGE_BYTES, Channel
+from timesyncd.web import openapi
+from timesyncd.web.app import ROUTES
 
 Json = dict[str, Any]
 
 DEFAULT_PREFIX = "timesyncd/v1"
+_DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 _PARAMETERS = {
     "node": "The node's name, as in its [node] section.",
     "grandmaster": "The grandmaster's name, as in the [[grandmaster]] section of the daemons that poll it.",
@@ -22,28 +32,52 @@ _PARAMETERS = {
     "hub": "The name of the hub's node.",
 }
 
-#: What an event of ours carries as `data`, by the file's name.
+#: The model of an event's `data`, by the name of its schema file.
 _EVENT_DATA: dict[str, type[Message]] = {"finding": FindingMessage, "alarm_event": AlarmEventMessage}
+
+_TABLES_START = "<!-- Written by `make schemas` from drivers/timeprovider/profiles/; a test fails when they differ. -->\n"
+_TABLES_END = "<!-- End of what `make schemas` writes. -->\n"
 
 
 class _Untitled(GenerateJsonSchema):
-    """A field's title would only repeat its name."""
+    """Omits the titles of fields, which only repeat the fields' names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
+class _AllRequired(_Untitled):
+    """Also requires every field: a report contains all of them."""
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        return True
+
+
 def documents() -> dict[str, str]:
-    """Every file of the contract, by name."""
+    """The content of each generated file of schemas/, by the file's name."""
+    generated = {name: _json_text(content) for name, content in _mqtt_documents().items()}
+    generated["audit_report.json"] = _json_text(_audit_report())
+    return generated | {"openapi.json": openapi.text(ROUTES)}
+
+
+def _json_text(content: Json) -> str:
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _audit_report() -> Json:
+    return _DRAFT | Report.model_json_schema(schema_generator=_AllRequired, mode="serialization")
+
+
+def _mqtt_documents() -> dict[str, Json]:
     files: dict[str, Json] = {f"{channel.name}.json": _schema(channel.message) for channel in CHANNELS}
     files |= {f"{name}.json": _schema(message) for name, message in _EVENT_DATA.items()}
     files["event.json"] |= _data_of_each_type()
     files["asyncapi.json"] = asyncapi()
-    return {name: json.dumps(content, indent=2) + "\n" for name, content in files.items()}
+    return files
 
 
 def asyncapi() -> Json:
-    """The AsyncAPI 3 document of the topics; JSON, which is YAML too."""
+    """The AsyncAPI 3 document of the topics, as JSON, which is also valid YAML."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -52,7 +86,7 @@ def asyncapi() -> Json:
             "description": "What timesyncd's daemons publish and receive, as seen by a daemon: send = it publishes. "
             f"`{DEFAULT_PREFIX}` is the default of `[mqtt] topic_prefix`. Integers are signed 64-bit, times are "
             "nanoseconds, null is absent; a reader ignores keys that it does not know. A message is at most "
-            f"{MAX_MESSAGE_BYTES} bytes; an empty one on a retained topic says that its subject is gone.",
+            f"{MAX_MESSAGE_BYTES} bytes; an empty message on a retained topic means that its subject no longer exists.",
         },
         "servers": _servers(),
         "defaultContentType": "application/json",
@@ -83,7 +117,7 @@ def _servers() -> Json:
 
 
 def _data_of_each_type() -> Json:
-    """What `data` is depends on the event's `type`."""
+    """The schema of an event's `data` depends on the event's `type`."""
     ours = {"finding": [BEGAN, CHANGED, ENDED], "alarm_event": [ALARM]}
     cases: list[Json] = [
         {
@@ -123,9 +157,7 @@ _ORAN_DATA: Json = {
 
 
 def _schema(message: type[Message]) -> Json:
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | message.model_json_schema(
-        schema_generator=_Untitled
-    )
+    return _DRAFT | message.model_json_schema(schema_generator=_Untitled)
 
 
 def _channel(channel: Channel) -> Json:
@@ -138,20 +170,20 @@ def _channel(channel: Channel) -> Json:
 
 
 def _message(channel: Channel) -> Json:
-    said = {"name": channel.name, "summary": channel.summary}
+    described = {"name": channel.name, "summary": channel.summary}
     if channel.content_type is not None:
-        said["contentType"] = channel.content_type
-    return said | {"payload": {"$ref": f"./{channel.name}.json"}}
+        described["contentType"] = channel.content_type
+    return described | {"payload": {"$ref": f"./{channel.name}.json"}}
 
 
 def _operations() -> Json:
     sends = {f"send_{channel.name}": _operation(channel, "send") for channel in CHANNELS}
-    wanted = [channel for channel in CHANNELS if channel in FOR_HUB or channel in FOR_NODE]
-    return sends | {f"receive_{channel.name}": _operation(channel, "receive") for channel in wanted}
+    subscribed = [channel for channel in CHANNELS if channel in FOR_HUB or channel in FOR_NODE]
+    return sends | {f"receive_{channel.name}": _operation(channel, "receive") for channel in subscribed}
 
 
 def _operation(channel: Channel, action: str) -> Json:
-    """`retain` and expiry are the publisher's to set, so they stand with `send` alone."""
+    """Only a publisher sets `retain` and the expiry, so only a `send` operation has them."""
     mqtt: Json = {"qos": channel.qos, "bindingVersion": "0.2.0"}
     if action == "send":
         mqtt["retain"] = channel.retained
@@ -165,10 +197,26 @@ def _operation(channel: Channel, action: str) -> Json:
     }
 
 
-def main(folder: Path) -> None:
+def with_profile_tables(page: str) -> str:
+    """docs/grandmasters.md with its tables of the firmware profiles regenerated."""
+    before, _, rest = page.partition(_TABLES_START)
+    tables = "\n".join(map(_profile_table, SHIPPED))
+    return f"{before}{_TABLES_START}\n{tables}\n{_TABLES_END}{rest.partition(_TABLES_END)[2]}"
+
+
+def _profile_table(name: str) -> str:
+    rows = [f"| `{row.what}` | {row.oid or '-'} | {row.confidence} | {row.source} |" for row in proven_table([name])]
+    table = ["", "| field | object | confidence | source |", "| --- | --- | --- | --- |", *rows] if rows else []
+    text = "\n".join([f"### Profile `{name}`", "", f"{load(name).title}.", *table, ""])
+    return text.replace("<", "&lt;")
+
+
+def main(root: Path) -> None:
     for name, text in documents().items():
-        (folder / name).write_text(text)
+        (root / "schemas" / name).write_text(text)
+    page = root / "docs" / "grandmasters.md"
+    page.write_text(with_profile_tables(page.read_text()))
 
 
 if __name__ == "__main__":
-    main(Path("schemas"))
+    main(Path())
