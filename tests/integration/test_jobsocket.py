@@ -24,8 +24,9 @@ from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.daemon.job_socket import KEEP_NS, MAX_JOBS_OF_A_USER, MAX_REQUESTS, JobSocket, Peer
 from timesyncd.errors import ConfigError
-from timesyncd.ipc import job_datagram
-from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request, job_id, segment_path
+from timesyncd.ipc import job_datagram, job_segment
+from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request, job_id
+from timesyncd.ipc.job_segment import segment_path
 from timesyncd.messages.jobs import JobState, MarkBatch, Phase, Plan, PolicyRequest, RankState
 
 pytestmark = pytest.mark.integration
@@ -207,8 +208,8 @@ async def test_every_signal_reaches_the_rank(node: Node) -> None:
     assert {name: getattr(signals, name) for name in told} == told | {"method": Method.CLOCKS}
     assert (signals.alignment_growth_ppb, signals.alignment_reason) == (0, "one clock")
     assert (signals.wait_p50_ns, signals.joined_ns) == ((4_000, 5), (job.joined_ns,))
-    phase = job_datagram.Phase(10, 4, 50_000)
-    assert read_plan == job_datagram.Plan(1, 0, "timed", 700_000, 10_000, phase, "bsp + fp16", 3, ((0, 1),))
+    phase = job_segment.Phase(10, 4, 50_000)
+    assert read_plan == job_segment.Plan(1, 0, "timed", 700_000, 10_000, phase, "bsp + fp16", 3, ((0, 1),))
     assert told.keys() | {
         "world_size",
         "alignment_growth_ppb",

@@ -10,7 +10,7 @@ from simulated_job import BEGAN_NS, BOOTED_NS, MS, US, Late, SimulatedClock, Sim
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import HubSettings
 from timesyncd.hub.hub import Hub
-from timesyncd.ipc.job_datagram import Method
+from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs.collective_ends import clock_offsets
 from timesyncd.jobs.stragglers import attribute
 from timesyncd.messages.jobs import JobState

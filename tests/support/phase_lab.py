@@ -17,7 +17,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_fit import StepTimes
 from timesyncd.hub.phase_jobs import LOOK_EVERY_NS
 from timesyncd.hub.phases import LinkPlan, Member, decide
-from timesyncd.ipc.job_datagram import Plan
+from timesyncd.ipc.job_segment import Plan
 
 MS = 1_000_000
 BEGIN_NS = 1_790_000_000 * NS_PER_S

@@ -19,7 +19,8 @@ from timesyncd.client.clock import Clock
 from timesyncd.client.job import Job
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.ipc import clock_segment
-from timesyncd.ipc.job_datagram import JobWriter, Plan, Signals, job_id, segment_path
+from timesyncd.ipc.job_datagram import job_id
+from timesyncd.ipc.job_segment import JobWriter, Plan, Signals, segment_path
 from timesyncd.ipc.seqlock import SegmentWriter
 
 EPOCH = clock_segment.Epoch(boot_id(), time_namespace())

@@ -10,7 +10,7 @@ from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
 from timesyncd.audit.report import Buckets, Compared, Estimate, RankWait, Remedy, Report, Source, Stage, Straggler
 from timesyncd.audit.timeline import Run, runs
-from timesyncd.ipc.job_datagram import Method
+from timesyncd.ipc.job_segment import Method
 from timesyncd.units import percentile
 
 _METHODS: dict[Method, Literal["one_clock", "clocks", "ends"]] = {

@@ -16,7 +16,8 @@ from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed, Unreachable
 from timesyncd.ipc.clock_segment import Epoch
-from timesyncd.ipc.job_datagram import JobReader, job_id, segment_path
+from timesyncd.ipc.job_datagram import job_id
+from timesyncd.ipc.job_segment import JobReader, segment_path
 
 ANSWER_WITHIN_S = 5.0
 

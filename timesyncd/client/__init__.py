@@ -14,7 +14,8 @@ from timesyncd.client.scales import GmNs, Moment, TaiNs, UtcNs
 from timesyncd.client.slack import Fifo, Slack, Work
 from timesyncd.client.waiting import Change, Waited
 from timesyncd.errors import AlignmentError
-from timesyncd.ipc.job_datagram import Kind, Method, Phase, Plan, Signals, split_step, step_key, step_text
+from timesyncd.ipc.job_datagram import Kind, split_step, step_key, step_text
+from timesyncd.ipc.job_segment import Method, Phase, Plan, Signals
 
 __all__ = [
     "AlignmentError",

@@ -18,7 +18,8 @@ from typing import Literal, TypeVar
 from timesyncd.bound import ClockStatus
 from timesyncd.client.job import Job, half_width_ns
 from timesyncd.client.slack import Fifo, Slack, Waits, Work, Works
-from timesyncd.ipc.job_datagram import Kind, Plan, Signals, step_text
+from timesyncd.ipc.job_datagram import Kind, step_text
+from timesyncd.ipc.job_segment import Plan, Signals
 
 #: The release instant that says: no instant, the collective alone.
 PLAIN = -1

@@ -23,7 +23,8 @@ from timesyncd.client.waiting import timeout_ns
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import AlignmentError
 from timesyncd.ipc.clock_segment import Epoch
-from timesyncd.ipc.job_datagram import MAX_NAME, SOCKET_NAME, Header, JobReader, Plan, Signals, job_id, segment_path
+from timesyncd.ipc.job_datagram import MAX_NAME, SOCKET_NAME, Header, job_id
+from timesyncd.ipc.job_segment import JobReader, Plan, Signals, segment_path
 from timesyncd.units import duration_text
 
 #: A rank that has not marked yet says this often that it is there: the daemon, or the hub, may have begun anew.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from timesyncd.client.barrier import own_clock
 from timesyncd.client.job import Job
-from timesyncd.ipc.job_datagram import Phase, Plan, step_text
+from timesyncd.ipc.job_datagram import step_text
+from timesyncd.ipc.job_segment import Phase, Plan
 
 #: A step that is late by at most this part of the period catches up.
 CATCHES_UP = 16

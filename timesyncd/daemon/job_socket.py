@@ -16,23 +16,8 @@ from pydantic import ValidationError
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc.clock_segment import Epoch
-from timesyncd.ipc.job_datagram import (
-    JOBS_NAME,
-    MAX_RANKS,
-    SOCKET_NAME,
-    Datagram,
-    Header,
-    JobWriter,
-    Method,
-    Phase,
-    Plan,
-    Signals,
-    decode,
-    decode_request,
-    is_request,
-    job_id,
-    segment_path,
-)
+from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, Header, decode, decode_request, is_request, job_id
+from timesyncd.ipc.job_segment import JOBS_NAME, MAX_RANKS, JobWriter, Method, Phase, Plan, Signals, segment_path
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from itertools import permutations
 from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.node_clock import Now
 from timesyncd.fleet.registry import Fleet
-from timesyncd.ipc.job_datagram import MAX_RANKS
+from timesyncd.ipc.job_segment import MAX_RANKS
 from timesyncd.jobs.joining import Job
 from timesyncd.jobs.ranks import Pair
 from timesyncd.messages.jobs import Plan

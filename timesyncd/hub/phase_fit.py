@@ -20,7 +20,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from timesyncd.client.phase import wait_ns
-from timesyncd.ipc.job_datagram import Phase
+from timesyncd.ipc.job_segment import Phase
 from timesyncd.units import percentile
 
 #: What a fit looks back on, and the least that it is made of.

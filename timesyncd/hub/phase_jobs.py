@@ -11,7 +11,8 @@ from timesyncd.fleet.registry import Fleet
 from timesyncd.hub.barrier_plan import Planned, amended
 from timesyncd.hub.phase_fit import FEWEST_STEPS, StepTimes
 from timesyncd.hub.phases import LinkPlan, Member, Slot, decide
-from timesyncd.ipc.job_datagram import Kind, Phase
+from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_segment import Phase
 from timesyncd.jobs.joining import Job
 from timesyncd.jobs.window import StepRecord
 from timesyncd.messages.jobs import Phase as PhaseMessage

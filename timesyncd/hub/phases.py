@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_fit import FEWEST_STEPS, Fit, Load, Place, StepTimes, drift_ns, fit, places, sending_share
-from timesyncd.ipc.job_datagram import Phase
+from timesyncd.ipc.job_segment import Phase
 
 #: Jobs on a link that are looked at together at most.
 MOST_JOBS = 8

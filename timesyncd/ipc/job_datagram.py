@@ -1,7 +1,7 @@
 """
-What crosses between a training job's rank and its node's daemon: the datagram, and the job segment's words.
+The datagrams that a training job's rank sends to its node's daemon: the marks of what it timed, and requests for a policy.
 
-schemas/joblink.md draws both, byte by byte; a change there is a new version.
+schemas/joblink.md specifies them byte by byte. Every change of a layout increments its version.
 """
 
 from __future__ import annotations
@@ -14,60 +14,8 @@ from typing import NamedTuple
 
 from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
-from timesyncd.ipc.job_segment import (
-    JOBS_NAME,
-    MAX_POLICY,
-    MAX_RANKS,
-    SIGNALS_VOID_AFTER_NS,
-    JobReader,
-    JobWriter,
-    Method,
-    Phase,
-    Plan,
-    Signals,
-    decode_segment,
-    encode_segment,
-    segment_path,
-)
+from timesyncd.ipc.job_segment import MAX_POLICY
 from timesyncd.sample import identity_number, identity_text
-
-__all__ = [
-    "COLLECTIVE",
-    "JOBS_NAME",
-    "JOINT",
-    "MARK_SIZE",
-    "MAX_MARKS",
-    "MAX_NAME",
-    "MAX_POLICY",
-    "MAX_RANKS",
-    "ROOT",
-    "SIGNALS_VOID_AFTER_NS",
-    "SOCKET_NAME",
-    "Datagram",
-    "Header",
-    "JobReader",
-    "JobWriter",
-    "Kind",
-    "Mark",
-    "Method",
-    "Phase",
-    "Plan",
-    "Signals",
-    "decode",
-    "decode_request",
-    "decode_segment",
-    "encode_header",
-    "encode_request",
-    "encode_segment",
-    "is_request",
-    "job_id",
-    "pack_mark",
-    "segment_path",
-    "split_step",
-    "step_key",
-    "step_text",
-    "unpack_marks",
-]
 
 SOCKET_NAME = "job.sock"
 

@@ -1,7 +1,7 @@
 """
-What comes back to a job's ranks, through shared memory: its signals and its plan, as 64-bit words.
+The job segment: the signals and the plan that a daemon publishes to a job's ranks through shared memory, as 64-bit words.
 
-schemas/joblink.md draws them, word by word; a change there is a new version. Ranks import all of it from timesyncd.ipc.job_datagram.
+schemas/joblink.md specifies the segment word by word. Every change of the layout increments its version.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import Kind, Method, step_text
+from timesyncd.ipc.job_datagram import Kind, step_text
+from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, summarize
 from timesyncd.jobs.exposed import RankCost, StepCost, ratio
 from timesyncd.jobs.joining import Job, newest_of

@@ -9,7 +9,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
-from timesyncd.ipc.job_datagram import Kind, Method
+from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import collective_ends
 from timesyncd.jobs.arrivals import (
     MIN_CONCLUSIVE_STEPS,

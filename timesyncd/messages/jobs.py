@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from timesyncd.config import checked_policy
 from timesyncd.ipc import job_datagram
+from timesyncd.ipc.job_segment import MAX_POLICY
 from timesyncd.messages.node import Int64, Message, Ordered, Status, status_name
 
 MethodName = Literal["ONE_CLOCK", "CLOCKS", "ENDS"]
@@ -143,7 +144,7 @@ class Phase(Message):
 
 
 #: Printable ASCII, so that characters are octets. What it means a reader of another version may not know.
-PolicyText = Annotated[str, Field(max_length=job_datagram.MAX_POLICY, pattern=r"^[ -~]*$")]
+PolicyText = Annotated[str, Field(max_length=MAX_POLICY, pattern=r"^[ -~]*$")]
 
 GroupNumber = Annotated[int, Field(ge=0, lt=2**31)]
 

@@ -18,7 +18,8 @@ from timesyncd import __main__ as program
 from timesyncd.cli import policy as command
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.ipc.clock_segment import Epoch
-from timesyncd.ipc.job_datagram import SOCKET_NAME, JobWriter, Plan, Signals, decode_request, job_id, segment_path
+from timesyncd.ipc.job_datagram import SOCKET_NAME, decode_request, job_id
+from timesyncd.ipc.job_segment import JobWriter, Plan, Signals, segment_path
 
 ME = 1000
 TRAIN = job_id(ME, "train", 0)

@@ -24,7 +24,7 @@ from timesyncd.client.barrier import (
     why_plain,
     without_hold,
 )
-from timesyncd.ipc.job_datagram import Plan, Signals
+from timesyncd.ipc.job_segment import Plan, Signals
 
 #: Views with which a rank does not hold.
 DISTRUST = ("no daemon", "clock unknown", "signals raise", "all raises")

@@ -18,7 +18,8 @@ from timesyncd.client import AlignmentError, Job, Plan, Signals
 from timesyncd.client.job import Place, place_from, why_not
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.ipc.clock_segment import Epoch
-from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, JobWriter, decode, job_id, segment_path
+from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, decode, job_id
+from timesyncd.ipc.job_segment import JobWriter, segment_path
 
 ALIGNED = Signals(
     world_size=2,

@@ -12,7 +12,7 @@ import pytest
 
 from timesyncd.client import Pauses, held_garbage, pauses
 from timesyncd.client import barrier as client_barrier
-from timesyncd.ipc.job_datagram import Plan, Signals
+from timesyncd.ipc.job_segment import Plan, Signals
 
 MS = 1_000_000
 S = 1_000 * MS

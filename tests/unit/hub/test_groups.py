@@ -22,7 +22,8 @@ from timesyncd.hub.groups import (
     numbers,
 )
 from timesyncd.hub.hub import Hub
-from timesyncd.ipc.job_datagram import MAX_RANKS, Kind
+from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_segment import MAX_RANKS
 from timesyncd.messages.jobs import JobState, Mark
 
 US = 1_000

@@ -15,7 +15,7 @@ from timesyncd.hub.phase_fit import (
     fit,
     sending_share,
 )
-from timesyncd.ipc.job_datagram import Phase
+from timesyncd.ipc.job_segment import Phase
 
 
 def transfer(sends_ms: int, sent_ms: int) -> StepTimes:

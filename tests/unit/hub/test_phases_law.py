@@ -9,7 +9,7 @@ import pytest
 
 from timesyncd.client.job import Job
 from timesyncd.client.phase import MOVES, STEPS_A_MOVE, Held, Pacer, Phaser, wait_ns
-from timesyncd.ipc.job_datagram import Phase, Plan, Signals
+from timesyncd.ipc.job_segment import Phase, Plan, Signals
 
 MS = 1_000_000
 BEGIN_NS = 1_790_000_000_000 * MS

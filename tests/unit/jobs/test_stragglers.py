@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from timesyncd.ipc.job_datagram import Kind, Method
+from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs.arrivals import Arrival, Sync, compare
 from timesyncd.jobs.stragglers import LEAST_LATENESS_NS, Straggler, attribute, position_text
 

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from timesyncd.ipc.job_datagram import Plan
+from timesyncd.ipc.job_segment import Plan
 from timesyncd.training.policy.text import Wishes, collective, parse_policy
 
 NONE = Plan()

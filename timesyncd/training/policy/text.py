@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from timesyncd.ipc.job_datagram import Plan
+from timesyncd.ipc.job_segment import Plan
 from timesyncd.training.policy.auto import Auto
 from timesyncd.training.policy.policies import (
     ASP,
