@@ -147,6 +147,11 @@ class Interval(NamedTuple):
     reference: Reference
 
 
+def growth_ns(growth_ppb: int, elapsed_ns: int) -> int:
+    """How far a bound with this growth widens in `elapsed_ns`, rounded up."""
+    return -(-growth_ppb * elapsed_ns // NS_PER_S)
+
+
 class Bound(NamedTuple):
     """|clock error| <= bound_ns at as_of, growing by growth_ppb; bound_ns None = unbounded, for `reason`."""
 
@@ -155,10 +160,18 @@ class Bound(NamedTuple):
     reason: Reason = Reason.OK
 
     def at(self, age_ns: int) -> int | None:
-        """The bound at this age, rounded up, so never understated."""
+        """
+        The bound at this age, rounded up to a whole nanosecond, so it is never understated; None = unbounded.
+
+        This is the only growth of a bound in Python; the page has its twin, and tests/recordings/bound_growth.json holds both.
+        """
+        return None if self.bound_ns is None else self.bound_ns + growth_ns(self.growth_ppb, age_ns)
+
+    def age_at(self, limit_ns: int) -> int | None:
+        """The greatest age at which the bound is at most `limit_ns`: negative if it exceeded that before; None = it never does."""
         if self.bound_ns is None:
-            return None
-        return self.bound_ns - (-self.growth_ppb * age_ns // 1_000_000_000)
+            raise ValueError("an unbounded error has no age at which it reaches a limit")
+        return None if self.growth_ppb == 0 else (limit_ns - self.bound_ns) * NS_PER_S // self.growth_ppb
 
     def plus(self, more_ns: int, growth_ppb: int = 0) -> Bound:
         """A bound against a clock that is at most `more_ns` further away, and drifts away; unbounded stays unbounded."""

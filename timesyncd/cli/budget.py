@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from timesyncd.bound import Bound
-from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState, Status
 from timesyncd.units import countdown_text, limit_text
 
@@ -38,9 +37,10 @@ def forecast(bound: Bound, age_ns: int, void_after_ns: int, limits_ns: Sequence[
         return None
     leaves = []
     for limit_ns in sorted(limits_ns):
-        if limit_ns < now_ns or bound.growth_ppb == 0:
+        reached_ns = bound.age_at(limit_ns)
+        if limit_ns < now_ns or reached_ns is None:
             continue
-        in_ns = (limit_ns - bound.bound_ns) * NS_PER_S // bound.growth_ppb - age_ns
+        in_ns = reached_ns - age_ns
         if in_ns < void_in_ns:
             leaves.append(Leaving(limit_ns, in_ns))
     return Forecast(tuple(leaves), void_in_ns)

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timesyncd.bound import UNIT_HOLDS_NS, Reason
+from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, growth_ns
 from timesyncd.cli.budget import forecast_text, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.jobs import JobState
@@ -115,7 +115,7 @@ def terms(node: NodeState) -> str:
     """The bound's parts, the largest first, and what it has grown by since the last reading."""
     parts = dict(node.terms)
     if node.parent and node.age_ns is not None:
-        parts["growth"] = node.parent.growth_ppb * node.age_ns // 1_000_000_000
+        parts["growth"] = growth_ns(node.parent.growth_ppb, node.age_ns)
     largest_first = sorted(parts.items(), key=lambda part: -part[1])
     return " + ".join(f"{name.replace('_', ' ')} {duration_text(ns)}" for name, ns in largest_first if ns)
 
@@ -147,9 +147,9 @@ def bound(message: BoundMessage | None, age_ns: int | None) -> Text:
 
 def bound_now_ns(message: BoundMessage | None, age_ns: int | None) -> int | None:
     """Grown since it was read; None: unbounded."""
-    if message is None or message.bound_ns is None or age_ns is None:
+    if message is None or age_ns is None:
         return None
-    return message.bound_ns + message.growth_ppb * age_ns // 1_000_000_000
+    return Bound(message.bound_ns, message.growth_ppb).at(age_ns)
 
 
 def node_row(node: NodeState) -> list[Text]:

@@ -44,9 +44,9 @@ class Alignment:
         """
         if self.alignment_ns is None or self.alignment_ns > limit_ns:
             return 0
-        if not self.growth_ppb:
+        within_ns = Bound(self.alignment_ns, self.growth_ppb or 0).age_at(limit_ns)
+        if within_ns is None:
             return self.holds_for_ns
-        within_ns = (limit_ns - self.alignment_ns) * NS_PER_S // self.growth_ppb
         return within_ns if self.holds_for_ns is None else min(within_ns, self.holds_for_ns)
 
     def figures(self) -> dict[str, object]:

@@ -58,15 +58,13 @@ def content(bound: ErrorBound, boottime_ns: int, suspended_ns: int) -> bytes:
     """
     status = _status(bound, boottime_ns)
     as_of_ns = min(bound.as_of_ns, boottime_ns) - suspended_ns
-    width_ns = bound.utc_hard.bound_ns
-    if width_ns is None or status not in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
+    if bound.utc_hard.bound_ns is None or status not in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
         return _packed(as_of_ns, as_of_ns, NO_BOUND_NS, 0, status)
     back_ns = GRACE_NS - min(bound.holdover_after_ns, bound.void_after_ns, GRACE_NS)
-    growth_ppb = bound.utc_hard.growth_ppb
     # One more, for their readers cut the growth off instead of rounding it up.
-    then_ns = max(width_ns - growth_ppb * back_ns // NS_PER_S, 0) + 1
+    then_ns = max(bound.utc_hard.at(-back_ns) or 0, 0) + 1
     void_ns = as_of_ns + min(bound.void_after_ns, VOID_NS)
-    return _packed(as_of_ns - back_ns, void_ns, then_ns, growth_ppb, status)
+    return _packed(as_of_ns - back_ns, void_ns, then_ns, bound.utc_hard.growth_ppb, status)
 
 
 def _status(bound: ErrorBound, boottime_ns: int) -> ClockStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from timesyncd.bound import growth_ns
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.oscillator import Oscillator
 from timesyncd.model.servo import Steering, steering_ppb
@@ -31,7 +32,7 @@ class PhcLink:
 
     def error_at(self, boottime_ns: int) -> int:
         """Rounded up."""
-        return self.error_ns - (-self.growth_ppb * max(0, boottime_ns - self.as_of_ns) // NS_PER_S)
+        return self.error_ns + growth_ns(self.growth_ppb, max(0, boottime_ns - self.as_of_ns))
 
 
 class PhcMemory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from timesyncd.clocks import NS_PER_S
+from timesyncd.bound import growth_ns
 
 
 class Claim(NamedTuple):
@@ -17,7 +17,7 @@ class Claim(NamedTuple):
     growth_ppb: int
 
     def at(self, boottime_ns: int) -> Claim:
-        wider_ns = -(-self.growth_ppb * max(0, boottime_ns - self.as_of_ns) // NS_PER_S)
+        wider_ns = growth_ns(self.growth_ppb, max(0, boottime_ns - self.as_of_ns))
         return self._replace(as_of_ns=boottime_ns, low_ns=self.low_ns - wider_ns, high_ns=self.high_ns + wider_ns)
 
 

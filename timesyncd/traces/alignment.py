@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from timesyncd.bound import growth_ns
 from timesyncd.client.anchors import Anchor, Part
 from timesyncd.clocks import NS_PER_S
 from timesyncd.traces.anchors import Anchored, is_continuous, slept
@@ -253,7 +254,7 @@ def between_ns(one: Anchor, other: Anchor, part: Callable[[Anchor], Part]) -> in
 def _grown(part: Part, growth_ppb: int, by_ns: int) -> int:
     """Rounded up."""
     assert part.bound_ns is not None
-    return part.bound_ns - (-growth_ppb * by_ns // NS_PER_S)
+    return part.bound_ns + growth_ns(growth_ppb, by_ns)
 
 
 def profiler_error(outline: Outline, around: Sequence[Anchor]) -> tuple[int, int, bool]:
