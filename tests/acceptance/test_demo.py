@@ -34,7 +34,7 @@ LONGEST_S = 120.0
 
 KEYS = [
     "page", "ptp", "nodes", "samples_stored", "gm_bound_ns", "contained", "contained_without_offset", "alignment_ns",
-    "sync_overhead", "slow_rank", "leftovers",
+    "sync_overhead", "straggler_rank", "leftovers",
 ]  # fmt: skip
 
 #: A user id that is not root, with no right that root would have; what belongs to us stays ours.
@@ -163,13 +163,13 @@ def test_every_bound_held_the_known_truth(whole: Ended) -> None:
     assert result["gm_bound_ns"] > 300_000
 
 
-def test_the_job_gets_both_signals_and_its_slow_rank(whole: Ended) -> None:
+def test_the_job_gets_both_signals_and_its_straggler_rank(whole: Ended) -> None:
     """The clocks agree no better than node-b's is known, and rank 1 works twice as long as rank 0."""
     result = whole.result
 
     assert result["alignment_ns"] > 300_000
     assert 0 < result["sync_overhead"] < 1
-    assert result["slow_rank"] == 1
+    assert result["straggler_rank"] == 1
 
 
 def test_the_whole_demo_leaves_nothing(whole: Ended) -> None:
@@ -194,7 +194,7 @@ def test_with_nothing_installed_one_node_is_left_and_said(place: Place) -> None:
     run = place.run(*without("ptp4l", "mosquitto"), *DEMO, "--seconds", "8", "--json")
 
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 1)
-    assert run.result["slow_rank"] == 1
+    assert run.result["straggler_rank"] == 1
     assert "one node alone, with both ranks on it: mosquitto is not installed: Debian package mosquitto" in run.stderr
     assert "ptp4l is not installed: Debian package linuxptp" in run.stderr
     assert run.left_behind == []

@@ -108,7 +108,7 @@ def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
 
 def is_beyond(job: dict[str, Any], step: int) -> bool:
     """The hub has both ranks' marks of a later step, and names the slow one."""
-    return bool(job["slow_rank"] == 1 and (job["step"] or 0) > step)
+    return bool(job["straggler_rank"] == 1 and (job["step"] or 0) > step)
 
 
 def segment_inode(lab: Lab, name: str) -> int:

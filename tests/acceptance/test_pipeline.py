@@ -68,11 +68,11 @@ def test_the_ranks_live_in_the_nodes_networks(lab: Lab) -> None:
     assert len(networks - {os.readlink("/proc/self/ns/net")}) == 2
 
 
-def test_the_hub_names_the_slow_rank_and_tells_what_it_costs(lab: Lab) -> None:
+def test_the_hub_names_the_straggler_rank_and_tells_what_it_costs(lab: Lab) -> None:
     """Who is slow, how far apart the clocks may be (no less than they are), and the share of time spent waiting."""
-    job = eventually(lambda: ask(lab.nodes[HUB], f"jobs/{JOB}"), lambda job: job["slow_rank"] is not None)
+    job = eventually(lambda: ask(lab.nodes[HUB], f"jobs/{JOB}"), lambda job: job["straggler_rank"] is not None)
 
-    assert (job["slow_rank"], job["world_size"]) == (1, 2)
+    assert (job["straggler_rank"], job["world_size"]) == (1, 2)
     assert job["verdict"].startswith("rank 1 (node-b) is late at ")
     assert job["alignment_reason"] == "node-a and node-b, by their parent clock"
     assert job["alignment_ns"] > X_NS["node-b"]
@@ -83,9 +83,9 @@ def test_the_hub_names_the_slow_rank_and_tells_what_it_costs(lab: Lab) -> None:
 @each_node
 def test_the_ranks_read_the_same_signals_from_shared_memory(lab: Lab, name: str) -> None:
     """The job segment of the hub's node and that of the other one."""
-    signals = eventually(lambda: lab.signals(name), lambda signals: signals["slow_rank"] is not None)
+    signals = eventually(lambda: lab.signals(name), lambda signals: signals["straggler_rank"] is not None)
 
-    assert (signals["slow_rank"], signals["world_size"]) == (1, 2)
+    assert (signals["straggler_rank"], signals["world_size"]) == (1, 2)
     assert signals["alignment_ns"] > X_NS["node-b"]
     assert 0 < signals["sync_overhead"] < 1
 
@@ -114,7 +114,7 @@ def test_the_barrier_becomes_timed(lab: Lab) -> None:
 def test_the_broker_keeps_every_state(lab: Lab, name: str) -> None:
     """Who subscribes later finds the node, its availability and the job."""
     node = eventually(lambda: lab.retained(f"node/{name}/state"), lambda state: state.get("status") == "SYNCHRONIZED")
-    job = eventually(lambda: lab.retained(f"job/{JOB}/state"), lambda state: state.get("slow_rank") == 1)
+    job = eventually(lambda: lab.retained(f"job/{JOB}/state"), lambda state: state.get("straggler_rank") == 1)
 
     assert (node["node"], node["gm"]["bound_ns"] > X_NS[name]) == (name, True)
     assert (job["node"], job["job"]) == (HUB, "lab")
@@ -123,7 +123,7 @@ def test_the_broker_keeps_every_state(lab: Lab, name: str) -> None:
 
 def test_the_other_node_shows_the_job_that_it_heard_of(lab: Lab) -> None:
     """node-b has no hub: what it shows of the job came over the broker."""
-    jobs = eventually(lambda: ask(lab.nodes["node-b"], "jobs"), lambda jobs: jobs and jobs[0]["slow_rank"] == 1)
+    jobs = eventually(lambda: ask(lab.nodes["node-b"], "jobs"), lambda jobs: jobs and jobs[0]["straggler_rank"] == 1)
 
     assert [(job["job_id"], job["node"]) for job in jobs] == [(JOB, HUB)]
 
@@ -209,7 +209,7 @@ def test_poisoned_datagrams_change_nothing(lab: Lab) -> None:
 
     assert counted == before + len(poison)
     assert [each["job_id"] for each in ask(node, "jobs")] == [JOB]
-    assert (later["slow_rank"], later["steps_incomplete"]) == (job["slow_rank"], job["steps_incomplete"])
+    assert (later["straggler_rank"], later["steps_incomplete"]) == (job["straggler_rank"], job["steps_incomplete"])
     assert ask(node, "node")["status"] == "SYNCHRONIZED"
 
 
@@ -222,9 +222,9 @@ def test_one_daemon_without_a_broker_serves_a_job(lab: Lab) -> None:
         rank_process(1, solo.folder, ends[1], lab.marker, []) as second,
     ):
         verdicts = [eventually(rank.latest, lambda record: record.get("mode") == "timed") for rank in (first, second)]
-        jobs = eventually(lambda: ask(solo, "jobs"), lambda jobs: jobs[0]["slow_rank"] is not None)
+        jobs = eventually(lambda: ask(solo, "jobs"), lambda jobs: jobs[0]["straggler_rank"] is not None)
         node = eventually(lambda: ask(solo, "node"), lambda node: node["status"] == "SYNCHRONIZED")
 
-    assert [(job["slow_rank"], job["alignment_ns"], job["node"]) for job in jobs] == [(1, 0, "solo")]
+    assert [(job["straggler_rank"], job["alignment_ns"], job["node"]) for job in jobs] == [(1, 0, "solo")]
     assert [verdict["signals"]["alignment_ns"] for verdict in verdicts] == [0, 0]
     assert node["reason"] == ""

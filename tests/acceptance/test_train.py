@@ -67,8 +67,8 @@ def test_a_job_without_a_daemon_runs_and_says_so(folder: Path, name: str) -> Non
 
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_job_is_told_its_slow_rank_and_releases_together(folder: Path, name: str) -> None:
+def test_a_job_is_told_its_straggler_rank_and_releases_together(folder: Path, name: str) -> None:
     """Two ranks of one node read one clock: without any PTP the slow one is named and the barrier is timed."""
     lines = run_example(name, folder, steps=1000)
 
-    assert any("% overhead, slow rank 1, aligned to 0 ns; barrier timed" in line for line in lines), lines
+    assert any("% overhead, straggler rank 1, aligned to 0 ns; barrier timed" in line for line in lines), lines

@@ -49,7 +49,7 @@ with job.meter.sync(7, Kind.ALL_REDUCE, 64):
 print("marked", flush=True)
 sys.stdin.readline()
 signals = job.signals()
-print(json.dumps([signals and [signals.slow_rank, signals.alignment_ns, signals.wait_p50_ns], job.plan().slack_ns]))
+print(json.dumps([signals and [signals.straggler_rank, signals.alignment_ns, signals.wait_p50_ns], job.plan().slack_ns]))
 """
 
 
@@ -132,7 +132,7 @@ def job_state(identifier: str, published_ns: int | None = None, joined_ns: int |
         arrival_skew_p50_ns=5_000,
         arrival_skew_error_ns=100,
         last_rank=1,
-        slow_rank=1,
+        straggler_rank=1,
         verdict="straggler",
         alignment_ns=0,
         alignment_growth_ppb=0,
@@ -326,7 +326,7 @@ async def test_a_restarted_daemon_takes_the_segments_over(node: Node, rank: subp
     """A rank that has its segment open reads what the next daemon writes into it; the sequence begins anew."""
     (batch,) = await node.delivered()
     path = segment_path(node.folder, job_id(SENDER, "job", 3))
-    node.socket.publish(job_state(path.name, joined_ns=batch.joined_ns).model_copy(update={"slow_rank": 0}))
+    node.socket.publish(job_state(path.name, joined_ns=batch.joined_ns).model_copy(update={"straggler_rank": 0}))
     inode = path.stat().st_ino
     again = Node(node.folder, incarnation=6)
     again.socket.publish(job_state(path.name, joined_ns=batch.joined_ns))

@@ -55,7 +55,7 @@ def unit(sequence: int) -> GrandmasterState:
 def job(sequence: int) -> JobState:
     absent = (
         "step", "sync_overhead", "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank",
-        "slow_rank", "alignment_ns", "alignment_growth_ppb",
+        "straggler_rank", "alignment_ns", "alignment_growth_ppb",
     )  # fmt: skip
     zero = ("attempt", "uid", "world_size", "published_realtime_ns", "steps_complete", "steps_incomplete")
     return JobState.model_validate(

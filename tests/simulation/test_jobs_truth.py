@@ -39,8 +39,8 @@ def test_the_hidden_straggler_is_named_with_its_bucket() -> None:
     assert (found.rank, found.node, found.where, found.verdict) == (1, "n1", "bucket 2", "straggler")
     assert found.lateness_p50_ns == pytest.approx(5 * MS, abs=2 * MS // 10)
     assert found.exposed_ns < 60 * 5 * MS // 20
-    assert (late.slow_rank, late.method, late.trusted) == (1, "CLOCKS", True)
-    assert (level.stragglers, level.slow_rank) == ([], None)
+    assert (late.straggler_rank, late.method, late.trusted) == (1, "CLOCKS", True)
+    assert (level.stragglers, level.straggler_rank) == ([], None)
 
 
 def test_lateness_and_cost_are_two_numbers() -> None:

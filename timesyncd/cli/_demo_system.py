@@ -62,7 +62,7 @@ class Result:
     contained_without_offset: float | None = None
     alignment_ns: int | None = None
     sync_overhead: float | None = None
-    slow_rank: int | None = None
+    straggler_rank: int | None = None
     leftovers: list[str] = field(default_factory=list)
 
 
@@ -273,7 +273,7 @@ def _ask_hub(result: Result, page: str) -> None:
     for job in Answers.of(fetch_all(page)).jobs:
         result.alignment_ns = job.alignment_ns
         result.sync_overhead = job.sync_overhead
-        result.slow_rank = job.slow_rank
+        result.straggler_rank = job.straggler_rank
 
 
 def _ask_stores(result: Result, nodes: Sequence[Node]) -> None:

@@ -346,7 +346,7 @@ def demo_job(job: JobState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_row()
     table.add_row(plain(f"job {job.job}", "bold"), plain(f"{job.world_size} ranks, {job.steps_complete} steps"))
-    table.add_row("slow rank", plain(job.verdict, "" if job.slow_rank is None else "yellow"))
+    table.add_row("slow rank", plain(job.verdict, "" if job.straggler_rank is None else "yellow"))
     table.add_row("sync overhead", f"{percent(job.sync_overhead)} of the time is spent in barriers")
     table.add_row("clocks", plain(f"{agreement(job)}: {job.alignment_reason}"))
     table.add_row("barrier", plain(timed if job.plan.mode == "timed" else f"plain: {job.plan.reason}"))

@@ -19,8 +19,8 @@ def percent(ratio: float | None) -> str:
 
 def job_line(job: JobState) -> str:
     """Both signals and who is slow."""
-    where = next((f" at {each.where}" for each in job.stragglers if each.rank == job.slow_rank), "")
-    slow = "no slow rank" if job.slow_rank is None else f"rank {job.slow_rank} is slow{where}"
+    where = next((f" at {each.where}" for each in job.stragglers if each.rank == job.straggler_rank), "")
+    slow = "no slow rank" if job.straggler_rank is None else f"rank {job.straggler_rank} is slow{where}"
     why = f": {job.alignment_reason}" if job.alignment_ns is None else ""
     return f"sync overhead {percent(job.sync_overhead)}, {slow}, clocks {agreement(job)}{why}"
 

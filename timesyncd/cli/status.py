@@ -57,7 +57,7 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
     if name in jobs:
         job = JobState.model_validate(jobs[name])
         _show(jobs[name], as_json, job_tables(job))
-        return 0 if job.slow_rank is None and job.alignment_ns is not None else 1
+        return 0 if job.straggler_rank is None and job.alignment_ns is not None else 1
     names = ", ".join([*units, *nodes, *dict.fromkeys(each["job"] for each in answer["jobs"])])
     print(f"timesyncd: there is no {name!r}; there are: {names}", file=sys.stderr)
     return 2

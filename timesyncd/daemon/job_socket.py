@@ -272,7 +272,7 @@ def signals_of(state: JobState, node: str) -> Signals:
         arrival_skew_p99_ns=state.arrival_skew_p99_ns,
         arrival_skew_error_ns=state.arrival_skew_error_ns,
         last_rank=state.last_rank,
-        slow_rank=state.slow_rank,
+        straggler_rank=state.straggler_rank,
         comm_compute=state.comm_compute,
         staleness_p50=state.staleness_p50,
         staleness_max=state.staleness_max,

@@ -85,7 +85,7 @@ class Signals:
 
     `alignment_ns` is grown to the moment of reading. `sync_overhead` is the ratio of exposed synchronization time to elapsed
     time over the hub's window, and over the newest step and this epoch; `comm_compute` that of exposed communication to the rest.
-    `last_rank` is the last to arrive in the newest complete step (None: inconclusive), `slow_rank` the one that is last
+    `last_rank` is the last to arrive in the newest complete step (None: inconclusive), `straggler_rank` the one that is last
     persistently. `trusted`: the skew is larger than what `method` can tell.
 
     `wait_p50_ns` is by rank, None where nothing is known. `joined_ns` tells which of this node's processes the hub knows as
@@ -105,7 +105,7 @@ class Signals:
     arrival_skew_p99_ns: int | None = None
     arrival_skew_error_ns: int | None = None
     last_rank: int | None = None
-    slow_rank: int | None = None
+    straggler_rank: int | None = None
     comm_compute: float | None = None
     staleness_p50: int | None = None
     staleness_max: int | None = None
@@ -145,7 +145,7 @@ _PLAN = (
 _SIGNALS = (
     "world_size", "run", "steps_complete", "steps_incomplete", "step",
     "sync_overhead", "sync_overhead_step", "sync_overhead_epoch",
-    "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_p99_ns", "arrival_skew_error_ns", "last_rank", "slow_rank",
+    "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_p99_ns", "arrival_skew_error_ns", "last_rank", "straggler_rank",
     "comm_compute", "staleness_p50", "staleness_max", "update_latency_p50_ns",
     "alignment_ns", "alignment_growth_ppb", "trusted", "method",
 )  # fmt: skip

@@ -161,7 +161,7 @@ def figures(job: Job, view: JobView) -> dict[str, object]:
         "barrier_wait_p99_ns": _percentile(view.barrier_waits_ns, 99),
         "update_latency_p50_ns": view.update_latency_p50_ns,
         "last_rank": comparison.last_rank if comparison is not None else None,
-        "slow_rank": sure[0] if sure else None,
+        "straggler_rank": sure[0] if sure else None,
         "stragglers": [_straggler_state(job, each) for each in seen.stragglers[:MOST_STRAGGLERS]],
         "method": method_name(seen.method),
         "clock_bound_ns": seen.clock_bound_ns,

@@ -183,7 +183,7 @@ class JobState(Ordered):
     epoch x 2^32 + step.
 
     `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over the window, in the newest step and in this epoch; `comm_compute` that of
-    exposed communication to the rest. `last_rank` is the last to arrive in the newest complete step, null while *inconclusive*; `slow_rank` the worst of
+    exposed communication to the rest. `last_rank` is the last to arrive in the newest complete step, null while *inconclusive*; `straggler_rank` the worst of
     the `stragglers`, null where none is sure. `method` is what arrivals were compared by: one clock, the clocks' bounds, or (without trusted clocks)
     the ends of the job's own collectives; differences are right within +-`clock_bound_ns`, and `trusted` tells whether the skew is larger than that.
     `alignment_pair` are the nodes whose clocks may be the furthest apart; `alignment_holds_for_ns` is how long there will be an alignment
@@ -224,7 +224,7 @@ class JobState(Ordered):
     staleness_p50: Int64 | None = None
     staleness_max: Int64 | None = None
     last_rank: Int64 | None
-    slow_rank: Int64 | None
+    straggler_rank: Int64 | None
     stragglers: list[Straggler] = []
     method: MethodName | None = None
     clock_bound_ns: Int64 | None = None

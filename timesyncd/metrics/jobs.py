@@ -46,7 +46,7 @@ _NUMBERS: tuple[tuple[str, str, Read], ...] = (
     ("staleness_p50", "Updates that the used parameters were behind, median.", lambda j: j.staleness_p50),
     ("staleness_max", "The same, most.", lambda j: j.staleness_max),
     ("trusted", "1 when the skew is larger than what the method in use can be wrong by.", lambda j: float(j.trusted)),
-    ("slow_rank", "The worst straggler; absent when none is sure.", lambda j: j.slow_rank),
+    ("straggler_rank", "The worst straggler; absent when none is sure.", lambda j: j.straggler_rank),
     ("stragglers", "Ranks that are late persistently, and surely.",
      lambda j: sum(each.verdict == "straggler" for each in j.stragglers)),
     ("steps_complete", "Synchronizations of which every rank's marks came.", lambda j: j.steps_complete),

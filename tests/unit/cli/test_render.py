@@ -87,7 +87,7 @@ def job(name: str = "train", **more: Any) -> dict[str, Any]:
         "arrival_skew_p50_ns": 1,
         "arrival_skew_error_ns": 1,
         "last_rank": 1,
-        "slow_rank": 1,
+        "straggler_rank": 1,
         "verdict": "rank 1 is slow: last in 98% of 100 conclusive steps",
         "alignment_ns": 612_000,
         "alignment_growth_ppb": 1,

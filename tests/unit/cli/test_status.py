@@ -236,7 +236,7 @@ def test_a_job_of_which_little_is_known(monkeypatch: pytest.MonkeyPatch, capsys:
     new = {field for field, told in JobState.model_fields.items() if not told.is_required()}
     changes = {field: JobState.model_fields[field].get_default(call_default_factory=True) for field in new}
 
-    assert told_of_job(monkeypatch, "llama-pretrain", slow_rank=None, **changes) == 0
+    assert told_of_job(monkeypatch, "llama-pretrain", straggler_rank=None, **changes) == 0
     told = capsys.readouterr().out
     assert "not provided" in told and "None" not in told and "late persistently" not in told
 

@@ -41,7 +41,7 @@ def test_a_job_gets_its_signals() -> None:
     assert state.sync_overhead == pytest.approx((10 + 4) / 200, rel=1e-3)
     assert (state.arrival_skew_ns, state.arrival_skew_p50_ns, state.transfer_p50_ns) == (6 * MS, 6 * MS, 4 * MS)
     assert state.arrival_skew_error_ns == 200_000 + 1_000 + (10 + 4) * MS // 2_000
-    assert (state.last_rank, state.slow_rank) == (1, 1)
+    assert (state.last_rank, state.straggler_rank) == (1, 1)
     assert [(rank.node, rank.wait_p50_ns) for rank in state.ranks] == [("node-0", 6 * MS), ("node-1", 0)]
     assert (state.alignment_ns, state.alignment_growth_ppb) == (200_000, 100_000)
     assert state.verdict == (
@@ -68,7 +68,7 @@ def test_without_one_rank_s_marks_nobody_is_slow() -> None:
     hub.advance(NOW, 7)
     (state,) = hub.advance(NOW + 10 * NS_PER_S, 7).jobs
 
-    assert (state.steps_complete, state.slow_rank, state.stragglers) == (0, None, [])
+    assert (state.steps_complete, state.straggler_rank, state.stragglers) == (0, None, [])
     assert state.verdict == "inconclusive: no step has the marks of all 3 ranks yet"
 
 
@@ -113,7 +113,7 @@ def test_a_skew_within_the_error_names_nobody() -> None:
     """What the clocks cannot tell apart is inconclusive, and the verdict says why."""
     (state,) = fed_hub(slow_ns=150_000).advance(NOW, 0).jobs
 
-    assert (state.last_rank, state.slow_rank) == (None, None)
+    assert (state.last_rank, state.straggler_rank) == (None, None)
     assert state.verdict.startswith("inconclusive: the skew of 150000 ns is within the clocks' error of ")
 
 

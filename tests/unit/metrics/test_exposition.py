@@ -255,7 +255,7 @@ def test_a_job_pays_and_agrees() -> None:
 
     assert scraped[key("job_sync_overhead_ratio", **labels)] == 0.183
     assert scraped[key("job_alignment_seconds", **labels)] == pytest.approx(55_518e-9 + 10 * 100_200e-9)
-    assert scraped[key("job_slow_rank", **labels)] == 1
+    assert scraped[key("job_straggler_rank", **labels)] == 1
 
 
 def status_of(scraped: dict[Key, float]) -> set[str]:

@@ -97,7 +97,7 @@ def test_every_alert_has_its_case(alert: str) -> None:
     [
         (" and on (hub) timesyncd_hub_primary == 1\n", "\n"),
         ("max by (job_id, exported_job) (timesyncd_job_steps_complete)", "timesyncd_job_steps_complete"),
-        ("timesyncd_job_slow_rank) >= 0", "timesyncd_job_slow_rank) > 0"),
+        ("timesyncd_job_straggler_rank) >= 0", "timesyncd_job_straggler_rank) > 0"),
         (
             "timesyncd_node_bound_seconds <= 10e-6\n          and timesyncd_node_bound_seconds +",
             "timesyncd_node_bound_seconds +",

@@ -203,7 +203,7 @@ def test_a_request_that_makes_no_sense_is_refused(change: dict[str, str | None])
 def test_a_plan_that_no_segment_holds_is_refused(plan: dict[str, object]) -> None:
     """It would be in nobody's segment, or be another one there. A text that only a newer version understands is not for us to judge."""
     fields = dict.fromkeys(("step", "sync_overhead", "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank",
-        "slow_rank", "alignment_ns", "alignment_growth_ppb"))  # fmt: skip
+        "straggler_rank", "alignment_ns", "alignment_growth_ppb"))  # fmt: skip
     zero = dict.fromkeys(
         ("attempt", "uid", "world_size", "published_realtime_ns", "steps_complete", "steps_incomplete"), 0
     )

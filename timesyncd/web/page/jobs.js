@@ -40,8 +40,8 @@ function renderJob(article, job, heardMsAgo) {
     if (field.tagName === "DD") field.parentElement.hidden = text === "—";
   }
   const look = (name, looks) => { article.querySelector(`[data-field="${name}"]`).className = looks; };
-  look("slow", job.slow_rank === null ? "big" : "big warn");
-  look("verdict", job.slow_rank === null ? "verdict" : "verdict warn");
+  look("slow", job.straggler_rank === null ? "big" : "big warn");
+  look("verdict", job.straggler_rank === null ? "verdict" : "verdict warn");
   look("method", job.trusted || job.arrival_skew_p50_ns === null ? "" : "warn");
   renderStragglers(article.querySelector('[data-rows="stragglers"]'), job.stragglers);
   renderRanks(article.querySelector('[data-rows="ranks"]'), job);
@@ -59,9 +59,9 @@ function overheads(job) {
 }
 
 function slow(job) {
-  if (job.slow_rank === null) return "none";
-  const rank = job.ranks.find((each) => each.rank === job.slow_rank);
-  return `rank ${job.slow_rank}${rank ? ` on ${rank.node}` : ""}`;
+  if (job.straggler_rank === null) return "none";
+  const rank = job.ranks.find((each) => each.rank === job.straggler_rank);
+  return `rank ${job.straggler_rank}${rank ? ` on ${rank.node}` : ""}`;
 }
 
 const ratio = (value) => (value === null ? "—" : `${value.toFixed(2)} : 1`);
@@ -146,7 +146,7 @@ function renderRanks(body, job) {
   const longest = Math.max(1, ...job.ranks.map((rank) => rank.wait_p50_ns ?? 0));
   fillTable(body, shown.map((rank) => [
     String(rank.rank),
-    rank.rank === job.slow_rank ? { text: `${rank.rank} ▲ slow`, look: "warn" } : String(rank.rank),
+    rank.rank === job.straggler_rank ? { text: `${rank.rank} ▲ slow`, look: "warn" } : String(rank.rank),
     rank.node, word(rank.clock_status),
     { text: duration(rank.wait_p50_ns), bar: (rank.wait_p50_ns ?? 0) / longest },
     number(duration(rank.wait_p99_ns)), number(duration(rank.lateness_p50_ns)), number(percent(rank.last_share)),
