@@ -14,14 +14,14 @@ from functools import partial
 from itertools import combinations
 
 from timesyncd.bound import Bound
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.alignment import alignment
-from timesyncd.fleet.node_clock import NodeClock, Now
+from timesyncd.fleet.node_clock import NodeClock
 from timesyncd.fleet.registry import Fleet
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
 NODES, ROUNDS, SAMPLE = 10_000, 31, 100
-NOW = Now(10_000 * NS_PER_S, 1_790_000_000 * NS_PER_S)
+NOW = Moment(realtime_ns=1_790_000_000 * NS_PER_S, boottime_ns=10_000 * NS_PER_S)
 
 #: Under how many grandmasters, and how many nodes a parent clock has.
 SHAPES = {

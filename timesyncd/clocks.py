@@ -57,13 +57,37 @@ class FakeClocks:
         self.real_ns += by_ns
 
 
-def real_minus_boot_ns(clocks: Clocks, readings: int = 3) -> int:
-    """
-    CLOCK_REALTIME minus CLOCK_BOOTTIME, which only a step changes: both are slewed alike.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """CLOCK_REALTIME and CLOCK_BOOTTIME, read together. Both are given by name: two integers alike are easily exchanged."""
 
-    REALTIME is read first, so a preempted reading errs downward only: the largest of a few is the best.
-    """
-    return max(clocks.realtime_ns() - clocks.boottime_ns() for _ in range(readings))
+    realtime_ns: int
+    boottime_ns: int
+
+    @classmethod
+    def read(cls, clocks: Clocks, readings: int = 3) -> Moment:
+        """
+        The best of a few readings.
+
+        REALTIME is read before BOOTTIME, so a preemption between the two errs in one direction: REALTIME looks stepped back.
+        The reading with the largest difference is therefore the best.
+        """
+        taken = [cls(realtime_ns=clocks.realtime_ns(), boottime_ns=clocks.boottime_ns()) for _ in range(readings)]
+        return max(taken, key=lambda moment: moment.real_minus_boot_ns)
+
+    @property
+    def real_minus_boot_ns(self) -> int:
+        """Only a step changes it: a slew changes both clocks alike."""
+        return self.realtime_ns - self.boottime_ns
+
+    def at_boottime(self, boottime_ns: int) -> Moment:
+        """The same clocks at another BOOTTIME, with REALTIME not stepped in between."""
+        return Moment(realtime_ns=boottime_ns + self.real_minus_boot_ns, boottime_ns=boottime_ns)
+
+
+def real_minus_boot_ns(clocks: Clocks, readings: int = 3) -> int:
+    """CLOCK_REALTIME minus CLOCK_BOOTTIME, the best of a few readings."""
+    return Moment.read(clocks, readings).real_minus_boot_ns
 
 
 def boot_id() -> int:

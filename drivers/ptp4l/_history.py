@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import lt
 
-from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Moment
 from timesyncd.drivers.ptp4l._management import (
     CurrentDataSet,
     ParentDataSet,
@@ -24,14 +24,6 @@ _SYNC = 0
 _P2P_MECHANISMS = (2, 3)
 _NO_MECHANISM = 0xFE
 _SYNCS_UNTIL_STALE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Our clocks before a question was sent: what the answer does not show had not been processed by ptp4l then."""
-
-    boottime_ns: int
-    real_minus_boot_ns: int
 
 
 @dataclass(frozen=True, slots=True)

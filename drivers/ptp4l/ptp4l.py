@@ -10,11 +10,11 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, real_minus_boot_ns
+from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, real_minus_boot_ns
 from timesyncd.drivers.kernel._adjtimex import frequency_ppb
 from timesyncd.drivers.phc._device import PhcFrequency
 from timesyncd.drivers.ptp4l._event_monitor import Monitor, exchanges
-from timesyncd.drivers.ptp4l._history import FOLLOWING, History, Moment, Picture, interval_ns
+from timesyncd.drivers.ptp4l._history import FOLLOWING, History, Picture, interval_ns
 from timesyncd.drivers.ptp4l._management import (
     ALL_PORTS,
     Asker,
@@ -157,7 +157,7 @@ class Ptp4l:
         return reading
 
     async def _picture(self) -> Picture:
-        asked = Moment(self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks))
+        asked = Moment.read(self._clocks)
         status, port, parent, current, properties, stats, again = await self._ask(
             (ManagementId.TIME_STATUS_NP, ALL_PORTS),
             (ManagementId.PORT_DATA_SET, self._port),

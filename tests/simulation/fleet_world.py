@@ -12,9 +12,9 @@ from random import Random
 from fleet_node import EPOCH_NS, Node
 from fleet_units import POLL_EVERY_S, VOID_REASON, Parent, Unit, nanoseconds
 
+from timesyncd.clocks import Moment
 from timesyncd.config import HubSettings
 from timesyncd.fleet.alignment import Alignment
-from timesyncd.fleet.node_clock import Now
 from timesyncd.hub.hub import Hub
 from timesyncd.messages.node import NodeState
 from timesyncd.model.grandmaster import GrandmasterVerdict, Received
@@ -45,7 +45,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class FleetSnapshot:
     """The hub was asked of these nodes at `now_s`. `blind`: something happened to them of which nothing was said to it yet."""
 
     now_s: float
@@ -86,7 +86,7 @@ class World:
         drift_ppb = self.chance.choice((20, 500, 5_000))
         return Node(f"node-{index}", self.chance.choice(self.parents), self.chance, drift_ppb, removed)
 
-    def moments(self, seconds: float) -> Iterator[Moment]:
+    def moments(self, seconds: float) -> Iterator[FleetSnapshot]:
         """Many random sets of nodes at many instants."""
         while self.now_s < seconds:
             self._step()
@@ -194,18 +194,18 @@ class World:
         return self.nodes[-1].error_ns if self.trouble.hub_is_a_node else self._ntp_error_ns
 
     @property
-    def _hub_now(self) -> Now:
+    def _hub_now(self) -> Moment:
         boottime_ns = nanoseconds(self.now_s)
-        return Now(boottime_ns, EPOCH_NS + boottime_ns + round(self._hub_error_ns))
+        return Moment(boottime_ns=boottime_ns, realtime_ns=EPOCH_NS + boottime_ns + round(self._hub_error_ns))
 
     # What is true.
 
-    def _ask(self, nodes: Sequence[Node]) -> Moment:
+    def _ask(self, nodes: Sequence[Node]) -> FleetSnapshot:
         names = [node.name for node in nodes]
         found = self.hub.fleet.alignment(names, self._hub_now)
         pairs = itertools.combinations(nodes, 2)
         apart_ns = max(abs(one.error_ns - other.error_ns) for one, other in pairs)
-        return Moment(self.now_s, tuple(nodes), found, apart_ns, any(self._is_blind(node) for node in nodes))
+        return FleetSnapshot(self.now_s, tuple(nodes), found, apart_ns, any(self._is_blind(node) for node in nodes))
 
     def _is_blind(self, node: Node) -> bool:
         """

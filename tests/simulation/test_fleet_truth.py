@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import pytest
-from fleet_world import Moment, Trouble, World, disturbed_s
+from fleet_world import FleetSnapshot, Trouble, World, disturbed_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,10 +33,10 @@ class Tally:
 
     asked: int = 0
     known: dict[str, int] = field(default_factory=dict)
-    misses: list[Moment] = field(default_factory=list)
+    misses: list[FleetSnapshot] = field(default_factory=list)
     tightest: float = 0.0
 
-    def judge(self, moment: Moment) -> None:
+    def judge(self, moment: FleetSnapshot) -> None:
         self.asked += 1
         found = moment.found
         if moment.blind or found.alignment_ns is None:
@@ -48,7 +48,7 @@ class Tally:
             self.misses.append(moment)
 
 
-def told(moment: Moment) -> str:
+def told(moment: FleetSnapshot) -> str:
     names = ", ".join(node.name for node in moment.nodes)
     return f"at {moment.now_s} s {names}: {moment.apart_ns:.0f} ns apart, told {moment.found.alignment_ns}: {moment.found.reason}"
 
@@ -109,7 +109,7 @@ def test_the_alignment_is_told_by_every_reference_and_no_wider_than_it_must() ->
 def test_what_is_foretold_holds_as_long_as_it_says(seed: int) -> None:
     """Grown by its growth an answer stays true until it ends, where nothing moves a clock at once."""
     world = World(f"foretold/{seed}", Trouble(every_s=10.0))
-    waiting: list[tuple[float, Moment]] = []
+    waiting: list[tuple[float, FleetSnapshot]] = []
     missed = []
     looked = 0
     for moment in world.moments(SECONDS):

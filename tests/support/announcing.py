@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from timesyncd.clocks import FakeClocks
+from timesyncd.clocks import FakeClocks, Moment
 from timesyncd.config import Config
 from timesyncd.daemon.hub_service import HubService
-from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.web_view import WebView
 from timesyncd.messages.events import CloudEvents

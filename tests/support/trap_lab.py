@@ -10,8 +10,8 @@ from chain import Chain, Instant
 from scenarios import Scenario
 
 from timesyncd.bound import ErrorBound, Interval, Reference, interval_now
-from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.drivers.ptp4l._history import History, Moment, Picture
+from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
+from timesyncd.drivers.ptp4l._history import History, Picture
 from timesyncd.drivers.ptp4l._management import (
     CurrentDataSet,
     ParentDataSet,
@@ -52,7 +52,7 @@ class Ptp4l:
         self.messages += 1
 
     def picture(self, clocks: FakeClocks) -> Picture:
-        now = Moment(clocks.boot_ns, clocks.real_ns - clocks.boot_ns)
+        now = Moment(realtime_ns=clocks.real_ns, boottime_ns=clocks.boot_ns)
         status = TimeStatus(self.offset_ns, self.ingress_ns, self.grandmaster)
         counters = (self.messages,) * 16
         return Picture(

@@ -10,7 +10,7 @@ from timesyncd.client.local import Local
 from timesyncd.client.past import Translation
 from timesyncd.client.pauses import Pauses, held_garbage
 from timesyncd.client.preflight_check import Preflight, PreflightNode, preflight
-from timesyncd.client.scales import GmNs, Moment, TaiNs, UtcNs
+from timesyncd.client.scales import GmNs, TaiNs, Timestamp, UtcNs
 from timesyncd.client.slack import Fifo, Slack, Work
 from timesyncd.client.waiting import Change, Waited
 from timesyncd.errors import AlignmentError
@@ -32,7 +32,6 @@ __all__ = [
     "Kind",
     "Local",
     "Method",
-    "Moment",
     "Pauses",
     "Phase",
     "Plan",
@@ -42,6 +41,7 @@ __all__ = [
     "Signals",
     "Slack",
     "TaiNs",
+    "Timestamp",
     "Translation",
     "UtcNs",
     "Verdict",

@@ -11,7 +11,7 @@ from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Re
 from timesyncd.client import past, waiting
 from timesyncd.client.past import Pair, Timer, Translation
 from timesyncd.client.places import runtime_dir as find_runtime_dir
-from timesyncd.client.scales import GmNs, Instant, Moment, TaiNs, UtcNs
+from timesyncd.client.scales import GmNs, Instant, TaiNs, Timestamp, UtcNs
 from timesyncd.client.waiting import Aim, Change, Wait, Waited
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, boot_id, time_namespace
 from timesyncd.ipc import clock_segment
@@ -118,7 +118,7 @@ class Clock:
         found = self._read()
         return found if isinstance(found, ErrorBound) else None
 
-    def after(self, t: Moment) -> bool | None:
+    def after(self, t: Timestamp) -> bool | None:
         """
         The moment has passed: True, surely; False, surely not; None, it cannot be told, since it lies within the interval or
         the clock is unknown. So `if clock.after(t)` is safe, and `if not clock.after(t)` says nothing: ask `before(t)`.
@@ -127,11 +127,11 @@ class Clock:
         """
         return waiting.is_after(self._asked(t)(), int(t))
 
-    def before(self, t: Moment) -> bool | None:
+    def before(self, t: Timestamp) -> bool | None:
         """The moment is yet to come: True, surely; False, surely not; None, it cannot be told. Raises as `after` does."""
         return waiting.is_before(self._asked(t)(), int(t))
 
-    def wait_until(self, t: Moment, *, timeout_s: float) -> Waited:
+    def wait_until(self, t: Timestamp, *, timeout_s: float) -> Waited:
         """
         Hold until this node's clock shows the moment; sleeps, then spins the last 0.3 ms of it, and never returns before the
         clock shows it, unless the time is out.
@@ -141,11 +141,11 @@ class Clock:
         """
         return waiting.sleep_and_spin(self._wait(t, waiting.until, timeout_s))
 
-    async def wait_until_async(self, t: Moment, *, timeout_s: float) -> Waited:
+    async def wait_until_async(self, t: Timestamp, *, timeout_s: float) -> Waited:
         """The same without spinning: up to some milliseconds late, and the event loop runs on."""
         return await waiting.sleep_async(self._wait(t, waiting.until, timeout_s))
 
-    def wait_after(self, t: Moment, *, timeout_s: float) -> Waited:
+    def wait_after(self, t: Timestamp, *, timeout_s: float) -> Waited:
         """
         Commit wait: hold until the moment has surely passed on its scale, however far this clock may be off (earliest > t).
 
@@ -154,7 +154,7 @@ class Clock:
         """
         return waiting.sleep_and_spin(self._wait(t, waiting.after, timeout_s))
 
-    async def wait_after_async(self, t: Moment, *, timeout_s: float) -> Waited:
+    async def wait_after_async(self, t: Timestamp, *, timeout_s: float) -> Waited:
         """The same without spinning: up to some milliseconds late, and the event loop runs on."""
         return await waiting.sleep_async(self._wait(t, waiting.after, timeout_s))
 
@@ -217,7 +217,7 @@ class Clock:
             return Translation(interval, reason.text)
         return self._past.translate(bound, reference, *readings[0])
 
-    def _asked(self, t: Moment) -> Callable[[], Interval]:
+    def _asked(self, t: Timestamp) -> Callable[[], Interval]:
         if isinstance(t, UtcNs):
             return self.now
         if isinstance(t, GmNs):
@@ -226,7 +226,7 @@ class Clock:
             return self.tai_now
         raise TypeError(f"{type(t).__name__} has no scale: say which it is on by UtcNs(t), TaiNs(t) or GmNs(t)")
 
-    def _wait(self, t: Moment, aim: Aim, timeout_s: float) -> Wait:
+    def _wait(self, t: Timestamp, aim: Aim, timeout_s: float) -> Wait:
         return Wait(self._asked(t), lambda: self.explained(t.reference), aim, int(t), timeout_s)
 
     def _state(self, reference: Reference) -> Change:

@@ -57,7 +57,7 @@ class Translation(NamedTuple):
     reason: str
 
 
-class Moment(NamedTuple):
+class PastMoment(NamedTuple):
     """A past moment: what CLOCK_REALTIME, as it is set now, would have shown, and CLOCK_BOOTTIME; each between two numbers."""
 
     realtime_ns: Pair
@@ -114,7 +114,7 @@ class Past:
         real_minus_boot = pair(time.time_ns, boottime_ns)
         boot_minus_mono, seen = self.notice(bound)
         if clock == "realtime":
-            moment = Moment(Pair(ns, ns), Pair(ns - real_minus_boot.high_ns, ns - real_minus_boot.low_ns))
+            moment = PastMoment(Pair(ns, ns), Pair(ns - real_minus_boot.high_ns, ns - real_minus_boot.low_ns))
             if moment.boottime_ns.low_ns < seen.unstepped_since_ns:
                 return unknown(reference, STEPPED)
         elif clock == "boottime":
@@ -128,8 +128,8 @@ class Past:
         return translate(bound, reference, moment, boottime_ns())
 
 
-def of_boottime(boot_ns: Pair, real_minus_boot: Pair) -> Moment:
-    return Moment(_sum(boot_ns, real_minus_boot), boot_ns)
+def of_boottime(boot_ns: Pair, real_minus_boot: Pair) -> PastMoment:
+    return PastMoment(_sum(boot_ns, real_minus_boot), boot_ns)
 
 
 def _agree(found: Pair, expected_ns: int) -> bool:
@@ -140,7 +140,7 @@ def _sum(one: Pair, other: Pair) -> Pair:
     return Pair(one.low_ns + other.low_ns, one.high_ns + other.high_ns)
 
 
-def translate(bound: ErrorBound, reference: Reference, moment: Moment, now_boottime_ns: int) -> Translation:
+def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_boottime_ns: int) -> Translation:
     """
     The interval at the moment. The bound widens with the distance, in either direction, and the one status table is applied
     to the distance to the newest sample.

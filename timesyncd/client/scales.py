@@ -111,5 +111,5 @@ class GmNs(Instant):
     reference = Reference.GRANDMASTER
 
 
-#: On which scales a clock can be asked for a moment.
-Moment = UtcNs | TaiNs | GmNs
+#: A timestamp on one of the three scales.
+Timestamp = UtcNs | TaiNs | GmNs

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from timesyncd.bound import ErrorBound
-from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
+from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, boot_id, time_namespace
 from timesyncd.config import ClockSource, Config, Grandmaster, StoreSettings
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
-from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import heard_verdict
 from timesyncd.daemon.systemd import notify, passed_socket
@@ -373,7 +373,7 @@ class Daemon:
             case _:
                 self._announcer.hear(message, came_ns, live)
         if isinstance(message, GrandmasterState) and message.node != self._config.node.name:
-            self._hear_unit(message, Moment.read(self._clocks).earlier(came_ns))
+            self._hear_unit(message, Moment.read(self._clocks).at_boottime(came_ns))
 
     def _store_problem(self, problem: str | None) -> None:
         log.info("store: %s", problem or "back")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
-from timesyncd.daemon.node_state import Moment
 from timesyncd.findings.catalogue import Judged
 from timesyncd.findings.fleet import FleetFindings, Key
 from timesyncd.findings.followers import Follower, Followers
-from timesyncd.fleet.node_clock import Now, Standing, bounded_ns, standings
+from timesyncd.fleet.node_clock import Standing, bounded_ns, standings
 from timesyncd.fleet.registry import Summary
 from timesyncd.hub.hub import Hub, HubOutput
 from timesyncd.hub.primary import STATE_EVERY_NS, Primary
@@ -149,7 +148,7 @@ class HubService:
         return self._state(now)
 
     def _state(self, now: Moment) -> HubState:
-        return self.hub.state(_at(now), self.is_primary, self._started.realtime_ns, self.url)
+        return self.hub.state(now, self.is_primary, self._started.realtime_ns, self.url)
 
     def hubs(self, now: Moment) -> list[HubState]:
         """Those that are alive, by name; a daemon that is alone is none worth telling of."""
@@ -183,15 +182,15 @@ class HubService:
         )
 
     def _summary(self, now: Moment) -> Summary:
-        return self.hub.fleet.summary(_at(now))
+        return self.hub.fleet.summary(now)
 
     def standings(self, now: Moment) -> list[Standing]:
         """Of every node, as told first, aged until now."""
-        return standings(self.hub.fleet, _at(now))
+        return standings(self.hub.fleet, now)
 
     def map(self, now: Moment) -> FleetMap:
         places: dict[str, list[tuple[str, str, int | None]]] = {}
-        for status, error, clock in standings(self.hub.fleet.watched(), _at(now)):
+        for status, error, clock in standings(self.hub.fleet.watched(), now):
             told = (clock.node, status_name(status), bounded_ns(error))
             places.setdefault(clock.topology, []).append(told)
         return FleetMap.model_validate({"published_realtime_ns": now.realtime_ns, "places": places})
@@ -199,13 +198,9 @@ class HubService:
     def alignment(self, names: Sequence[str] | None, job_id: str | None, now: Moment) -> AlignmentState | None:
         """None: no such job runs."""
         if job_id is not None:
-            return self.hub.alignment_state(job_id, _at(now))
-        return self.hub.fleet.alignment_state(names, _at(now))
+            return self.hub.alignment_state(job_id, now)
+        return self.hub.fleet.alignment_state(names, now)
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
         """Of a job that is joined here; None: no such job runs."""
         return self.hub.window(job_id, from_step, most_steps)
-
-
-def _at(now: Moment) -> Now:
-    return Now(now.boottime_ns, now.realtime_ns)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference
 from timesyncd.client.clock import interval_now
-from timesyncd.clocks import Clocks
+from timesyncd.clocks import Moment
 from timesyncd.config import Config
 from timesyncd.daemon.source_states import ClockReading, measured
 from timesyncd.driver import PollReport
@@ -84,24 +84,6 @@ class AdvertisedIdentities:
 NO_SOURCE = "no clock of this node is watched: no [[source]] is configured"
 
 _SILENCES_EXPLAIN = (Reason.STALE, Reason.VOID, Reason.NO_GRANDMASTER)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One reading of the clocks: CLOCK_BOOTTIME and CLOCK_REALTIME, taken together."""
-
-    boottime_ns: int
-    realtime_ns: int
-
-    @classmethod
-    def read(cls, clocks: Clocks) -> Moment:
-        """The best of three: a reading that was preempted between the clocks looks like a step back."""
-        readings = [cls(realtime_ns=clocks.realtime_ns(), boottime_ns=clocks.boottime_ns()) for _ in range(3)]
-        return max(readings, key=lambda moment: moment.realtime_ns - moment.boottime_ns)
-
-    def earlier(self, boottime_ns: int) -> Moment:
-        """What CLOCK_REALTIME would have been then, had nobody set it since."""
-        return Moment(boottime_ns, self.realtime_ns - (self.boottime_ns - boottime_ns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from timesyncd.clocks import NS_PER_S, Clocks
+from timesyncd.clocks import NS_PER_S, Clocks, Moment
 from timesyncd.config import Config
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
-from timesyncd.daemon.node_state import Moment, NodeView, finding_message, standing
+from timesyncd.daemon.node_state import NodeView, finding_message, standing
 from timesyncd.daemon.remote_state import RemoteStates, last_known
 from timesyncd.feed import Feed
 from timesyncd.findings.catalogue import Findings, Judged

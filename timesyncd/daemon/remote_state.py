@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from timesyncd.bound import Bound, ClockStatus, Reason, status_at, unbounded
-from timesyncd.clocks import NS_PER_S
-from timesyncd.daemon.node_state import Moment
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, status_name
 from timesyncd.model.grandmaster import GrandmasterVerdict, Received

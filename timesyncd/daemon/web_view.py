@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from timesyncd.clocks import Clocks
+from timesyncd.clocks import Clocks, Moment
 from timesyncd.config import Config
 from timesyncd.daemon.hub_service import HubService
-from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import heard_state
 from timesyncd.feed import Feed
-from timesyncd.fleet.node_clock import Now
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
@@ -74,7 +73,7 @@ class WebView:
             if name == self._config.node.name:
                 found.append(self.node())
             elif (state := fleet.state(name)) is not None and (clock := fleet.clock(name)) is not None:
-                unheard = clock.why_unheard(Now(now.boottime_ns, now.realtime_ns))
+                unheard = clock.why_unheard(now)
                 found.append(heard_state(state, clock.received_boottime_ns, now, unheard))
         return found
 

@@ -9,8 +9,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from timesyncd.bound import Bound
-from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet.node_clock import GRANDMASTER, LARGEST, PARENT, UNBOUNDED, UTC, NodeClock, Now, whole_ns
+from timesyncd.clocks import NS_PER_S, Moment
+from timesyncd.fleet.node_clock import GRANDMASTER, LARGEST, PARENT, UNBOUNDED, UTC, NodeClock, whole_ns
 
 #: By the reference that decides.
 _BY = ("UTC", "their grandmaster", "their parent clock")
@@ -64,7 +64,7 @@ def unknown(reason: str) -> Alignment:
     return Alignment(None, None, None, reason)
 
 
-def alignment(clocks: Sequence[NodeClock], now: Now) -> Alignment:
+def alignment(clocks: Sequence[NodeClock], now: Moment) -> Alignment:
     """
     The largest possible disagreement between any two of the nodes, each given once; a node by itself is one clock, while it is known.
 
@@ -75,7 +75,7 @@ def alignment(clocks: Sequence[NodeClock], now: Now) -> Alignment:
     return judged(clocks, now)[0]
 
 
-def judged(clocks: Sequence[NodeClock], now: Now) -> tuple[Alignment, int]:
+def judged(clocks: Sequence[NodeClock], now: Moment) -> tuple[Alignment, int]:
     """The alignment, and the reference that decides."""
     if not clocks:
         return unknown("no node is heard"), GRANDMASTER
@@ -148,7 +148,7 @@ class _Group:
             self.utc_growth = utc_growth
 
 
-def _grown(clocks: Sequence[NodeClock], now: Now) -> tuple[list[_Group], list[NodeClock], int]:
+def _grown(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[_Group], list[NodeClock], int]:
     """The clocks in their groups, with bounds as of now; those of which nothing is known; and how long all others will be known."""
     groups: dict[str, _Group] = {}
     lost: list[NodeClock] = []
@@ -208,7 +208,7 @@ def _against_grandmaster(siblings: Sequence[_Group]) -> _Widest:
     return _Widest(GRANDMASTER, one.gm_ns + other.gm_ns, sum(growths), one.gm, one.gm.node, other.gm.node)
 
 
-def _why(widest: _Widest, now: Now) -> str:
+def _why(widest: _Widest, now: Moment) -> str:
     """Names a node that is unbounded, and that it is known well enough, but not against what all share."""
     clock, by = widest.first, widest.by
     is_nearer = by < PARENT and not clock.why(now, by + 1)

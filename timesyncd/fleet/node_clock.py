@@ -8,7 +8,7 @@ from operator import itemgetter
 from sys import intern
 
 from timesyncd.bound import ClockStatus, Reason, status_at
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.messages.node import BoundMessage, NodeState
 from timesyncd.model.grandmaster import Void
 from timesyncd.units import span_text
@@ -36,18 +36,6 @@ SILENT_AFTER_NS = 25 * NS_PER_S
 
 #: So many states in a row that did not come are no accident.
 SILENT_STATES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """The hub's two clocks at one moment."""
-
-    boottime_ns: int
-    realtime_ns: int
-
-    @property
-    def real_minus_boot_ns(self) -> int:
-        return self.realtime_ns - self.boottime_ns
 
 
 Reach = tuple[int, int, int, int, str, int, int, int, int, int, int, int]
@@ -136,7 +124,7 @@ class NodeClock:
         reach = (*self.reach[:3], void.before_ns + self.since_sample_ns, *self.reach[4:])
         return replace(self, reach=reach, void=void)
 
-    def origin_ns(self, now: Now) -> int:
+    def origin_ns(self, now: Moment) -> int:
         """
         When its bounds were true, on the hub's BOOTTIME. Time on the way is seen on either clock, and the larger one counts: too old
         a bound is too wide, never wrong.
@@ -144,17 +132,17 @@ class NodeClock:
         received_ns, published_ns = self.reach[:2]
         return min(received_ns, published_ns - now.real_minus_boot_ns)
 
-    def age_ns(self, now: Now) -> int | None:
+    def age_ns(self, now: Moment) -> int | None:
         """The age of the node's bounds, None where it has none."""
         return None if self.told_age_ns is None else max(0, now.boottime_ns - self.origin_ns(now))
 
-    def standing(self, now: Now, reference: int) -> Standing:
+    def standing(self, now: Moment, reference: int) -> Standing:
         return standings((self,), now, reference)[0]
 
-    def status(self, now: Now, reference: int = GRANDMASTER) -> ClockStatus:
+    def status(self, now: Moment, reference: int = GRANDMASTER) -> ClockStatus:
         return self.standing(now, reference)[0]
 
-    def is_silent(self, now: Now) -> bool:
+    def is_silent(self, now: Moment) -> bool:
         """Nothing live came lately: then nothing is known of its clock, be its last bound still true."""
         return not self.live or now.boottime_ns >= self.reach[11]
 
@@ -162,13 +150,13 @@ class NodeClock:
     def silent_at_ns(self) -> int:
         return self.reach[11]
 
-    def why_unheard(self, now: Now) -> str:
+    def why_unheard(self, now: Moment) -> str:
         """Why it is not live; "" where it is."""
         if not self.live:
             return LAST_KNOWN
         return f"silent for {span_text(now.boottime_ns - self.received_boottime_ns)}" if self.is_silent(now) else ""
 
-    def why(self, now: Now, reference: int = GRANDMASTER) -> str:
+    def why(self, now: Moment, reference: int = GRANDMASTER) -> str:
         """Why it is not bounded, now and against this reference; "" where it is."""
         if unheard := self.why_unheard(now):
             return unheard
@@ -189,7 +177,7 @@ Standing = tuple[ClockStatus, int, NodeClock]
 """A clock's status against a reference, and how far it may be from that in 1e-9 ns."""
 
 
-def standings(clocks: Iterable[NodeClock], now: Now, reference: int | None = None) -> list[Standing]:
+def standings(clocks: Iterable[NodeClock], now: Moment, reference: int | None = None) -> list[Standing]:
     """
     Of each clock, aged by the one status table: UNKNOWN until a live message came, where it is void, and from when it is silent. Without a
     `reference` against what it is told of first.

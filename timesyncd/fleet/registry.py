@@ -9,8 +9,9 @@ from heapq import nlargest
 from operator import itemgetter
 
 from timesyncd.bound import ClockStatus
+from timesyncd.clocks import Moment
 from timesyncd.fleet.alignment import Alignment, alignment, judged, unknown
-from timesyncd.fleet.node_clock import NodeClock, Now, Standing, bounded_ns, standings
+from timesyncd.fleet.node_clock import NodeClock, Standing, bounded_ns, standings
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import NodeState, Status, status_name
 from timesyncd.model.grandmaster import Void
@@ -116,7 +117,7 @@ class Fleet:
     def _is_news(void: Void, known: Void | None) -> bool:
         return known is None or (known.event != void.event and known.before_ns < void.before_ns)
 
-    def alignment(self, names: Iterable[str] | None, now: Now) -> Alignment:
+    def alignment(self, names: Iterable[str] | None, now: Moment) -> Alignment:
         """
         Of these nodes; None: of all that are expected or were heard of, but those without a clock source. One that is silent, or was never
         heard of, leaves it unknown.
@@ -124,7 +125,7 @@ class Fleet:
         clocks, unheard = self._named(names)
         return unknown(self._why_unheard(unheard[0])) if unheard else alignment(clocks, now)
 
-    def alignment_state(self, names: Iterable[str] | None, now: Now) -> AlignmentState:
+    def alignment_state(self, names: Iterable[str] | None, now: Moment) -> AlignmentState:
         """The same as a message, with each node's part, the worst first."""
         clocks, unheard = self._named(names)
         found, reference = judged(clocks, now)
@@ -137,7 +138,7 @@ class Fleet:
             found.figures() | {"published_realtime_ns": now.realtime_ns, "nodes": parts[:MOST_TOLD]}
         )
 
-    def summary(self, now: Now) -> Summary:
+    def summary(self, now: Moment) -> Summary:
         watched = self.watched()
         told = standings(watched, now)
         statuses = [status for status, _, _ in told]
@@ -151,7 +152,7 @@ class Fleet:
             missing=tuple(node for node in self._expected if self._is_missing(node, now)),
         )
 
-    def _is_missing(self, node: str, now: Now) -> bool:
+    def _is_missing(self, node: str, now: Moment) -> bool:
         clock = self._clocks.get(node)
         return clock is None or clock.is_silent(now)
 
@@ -180,7 +181,7 @@ def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: No
 _HOW_BAD = itemgetter(1)
 
 
-def _part(standing: Standing, now: Now, reference: int) -> NodeAlignment:
+def _part(standing: Standing, now: Moment, reference: int) -> NodeAlignment:
     status, sum_ns, clock = standing
     bound_ns = bounded_ns(sum_ns)
     reason = "" if bound_ns is not None else clock.why(now, reference)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet.node_clock import Now
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.registry import Fleet
 from timesyncd.ipc.job_segment import MAX_RANKS
 from timesyncd.jobs.joining import Job
@@ -104,7 +103,7 @@ class JobGroups:
         grouped = self._grouped.get(job.id)
         return "" if grouped is None else grouped.reason
 
-    def fields(self, job: Job, last: Plan, now: Now) -> dict[str, object]:
+    def fields(self, job: Job, last: Plan, now: Moment) -> dict[str, object]:
         """Of the plan after `last`, which another hub may have made: its groups stay for this run."""
         known = self._grouped.get(job.id)
         if known is None and last.groups:
@@ -126,7 +125,7 @@ class JobGroups:
             return f"{unheard}: it never sent its state to this hub"
         return tuple(f"{clock.topology}/{node}" for node in nodes if (clock := clocks[node]) is not None)
 
-    def _delays(self, job: Job, known: Grouped | None, now: Now) -> Delays | None:
+    def _delays(self, job: Job, known: Grouped | None, now: Moment) -> Delays | None:
         """By (from, to) median and error, of every pair of ranks; None: they are not all known, or it is too early to look again."""
         is_final = known is not None and known.is_final and known.run == job.run
         count = job.world_size * (job.world_size - 1)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from timesyncd.clocks import Moment
 from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judged
 from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown
-from timesyncd.fleet.node_clock import Now
 from timesyncd.fleet.registry import Fleet
 from timesyncd.hub.barrier_plan import Planned, View, amended, decide, taken_over
 from timesyncd.hub.groups import JobGroups
@@ -162,7 +162,7 @@ class Hub:
             self._heard_plans.pop(job.id, None)
             self._looked.pop(job.id, None)
             self._groups.forget(job.id)
-        now = Now(now_boottime_ns, now_realtime_ns)
+        now = Moment(realtime_ns=now_realtime_ns, boottime_ns=now_boottime_ns)
         if primary:
             self._phases.advance(self._jobs, {job.id: self._last_plan(job) for job in self._jobs}, now)
         self._left_to_look = MOST_LOOKED_MARKS
@@ -192,7 +192,7 @@ class Hub:
                 found.setdefault((REPLICAS_APART, job.name), Judged(_apart_text(job, apart)))
         return found
 
-    def state(self, now: Now, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
+    def state(self, now: Moment, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
         """What this hub says of itself; numbered when it is sent."""
         fleet = self.fleet.summary(now)
         return HubState(
@@ -210,7 +210,7 @@ class Hub:
             jobs=sum(1 for _ in self._jobs),
         )
 
-    def alignment_state(self, job_id: str, now: Now) -> AlignmentState | None:
+    def alignment_state(self, job_id: str, now: Moment) -> AlignmentState | None:
         """Of the nodes of a job, as a message; None: no such job runs."""
         job = self.job(job_id)
         if job is None:
@@ -218,7 +218,7 @@ class Hub:
         state = self.fleet.alignment_state(_nodes(job), now)
         return state.model_copy(update=self._alignment(job, now).figures())
 
-    def _plan(self, job: Job, view: View, now: Now, primary: bool) -> Plan:
+    def _plan(self, job: Job, view: View, now: Moment, primary: bool) -> Plan:
         last, heard = self._planned.get(job.id, Planned()), self._heard_plans.get(job.id)
         if heard is not None and heard.version <= last.plan.version:
             heard = None
@@ -234,7 +234,7 @@ class Hub:
         last, heard = self._planned.get(job.id, Planned()).plan, self._heard_plans.get(job.id)
         return heard if heard is not None and heard.version > last.version else last
 
-    def _judge(self, job: Job, looked: Looked, now: Now, primary: bool) -> JobState:
+    def _judge(self, job: Job, looked: Looked, now: Moment, primary: bool) -> JobState:
         aligned = self._alignment(job, now)
         transfers_ns = _transfers_ns(looked.view.attribution.syncs)
         view = View(job.run, job.newest_step, aligned, transfers_ns, looked.view.barriers)
@@ -263,7 +263,7 @@ class Hub:
             }
         )
 
-    def _look(self, job: Job, now: Now) -> Looked | None:
+    def _look(self, job: Job, now: Moment) -> Looked | None:
         """
         Anew only when something was added, what takes long not in every round, and no more in one round than it may take. None: a job that is new, and
         whose turn comes in a later round.
@@ -281,7 +281,7 @@ class Hub:
         looked = self._looked[job.id] = Looked(view, told, job.run, job.changes, again_at_ns)
         return looked
 
-    def _verified_nodes(self, job: Job, now: Now) -> dict[int, str]:
+    def _verified_nodes(self, job: Job, now: Moment) -> dict[int, str]:
         """By rank, where the marks come from a node whose own live state tells of the same boot: a name alone anybody can give."""
         nodes = {}
         for number, rank in job.ranks.items():
@@ -290,7 +290,7 @@ class Hub:
                 nodes[number] = rank.newest.node
         return nodes
 
-    def _alignment(self, job: Job, now: Now) -> Alignment:
+    def _alignment(self, job: Job, now: Moment) -> Alignment:
         if job.on_one_clock():
             return ONE_CLOCK
         if len(job.ranks) < job.world_size:

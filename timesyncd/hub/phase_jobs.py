@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet.node_clock import Now
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.registry import Fleet
 from timesyncd.hub.barrier_plan import Planned, amended
 from timesyncd.hub.phase_fit import FEWEST_STEPS, StepTimes
@@ -30,7 +29,7 @@ class JobPhases:
         self._links: dict[str, LinkPlan] = {}
         self._looked_ns: int | None = None
 
-    def advance(self, jobs: Iterable[Job], told: Mapping[str, Plan], now: Now) -> None:
+    def advance(self, jobs: Iterable[Job], told: Mapping[str, Plan], now: Moment) -> None:
         """One round. `told`: by job the plan that its ranks were told last, whoever made it."""
         if self._looked_ns is not None and now.boottime_ns - self._looked_ns < LOOK_EVERY_NS:
             return
@@ -73,14 +72,14 @@ class JobPhases:
         plans = (plan.slots.get(job.id) for plan in self._links.values())
         return next((slot for slot in plans if slot is not None and slot.run == job.run), None)
 
-    def _decide(self, link: str, jobs: list[Job], told: Mapping[str, Plan], now: Now) -> LinkPlan:
+    def _decide(self, link: str, jobs: list[Job], told: Mapping[str, Plan], now: Moment) -> LinkPlan:
         last = self._links.get(link, LinkPlan())
         if len(jobs) < 2 and not last.slots:
             return replace(last, reason="no other job on this link")
         members = [_member(job, told.get(job.id)) for job in jobs]
         return decide(last, members, self._alignment_ns(jobs, now), now.boottime_ns)
 
-    def _alignment_ns(self, jobs: Iterable[Job], now: Now) -> int | None:
+    def _alignment_ns(self, jobs: Iterable[Job], now: Moment) -> int | None:
         """How far the clocks may be apart that all these jobs' ranks read."""
         ranks = [rank for job in jobs for rank in job.ranks.values()]
         if len({rank.clock for rank in ranks}) == 1:

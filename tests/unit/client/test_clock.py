@@ -13,7 +13,7 @@ import pytest
 from published import LOST, publish
 
 from timesyncd.bound import Bound, ClockStatus, Interval, Reason, Reference, unbounded
-from timesyncd.client import Clock, GmNs, Moment, TaiNs, UtcNs, past
+from timesyncd.client import Clock, GmNs, TaiNs, Timestamp, UtcNs, past
 from timesyncd.client import clock as clock_module
 from timesyncd.clocks import NS_PER_S
 
@@ -56,7 +56,7 @@ def test_a_moment_is_surely_past_surely_to_come_or_neither(
     publish(tmp_path, gm_hard=Bound(500 * MS), utc_hard=Bound(500 * MS))
     clock = Clock(tmp_path)
     t = scale(time.time_ns() + ahead_s * NS_PER_S)
-    moments: list[Moment] = [t - NS_PER_S, t, t + NS_PER_S]
+    moments: list[Timestamp] = [t - NS_PER_S, t, t + NS_PER_S]
 
     assert [(clock.before(t), clock.after(t)) for t in moments] == [(False, True), (None, None), (True, False)]
 

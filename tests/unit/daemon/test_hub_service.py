@@ -10,21 +10,20 @@ from grandmaster_states import GM_A, follower
 from wire import node_state
 
 from timesyncd.bound import Reason
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
 from timesyncd.daemon.hub_service import FORGOTTEN_AFTER_NS, HubService
-from timesyncd.daemon.node_state import Moment
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS
 from timesyncd.messages.jobs import JobState
 from timesyncd.model.grandmaster import Void
 
-START = Moment(1_000 * NS_PER_S, 1_700_001_000 * NS_PER_S)
+START = Moment(realtime_ns=1_700_001_000 * NS_PER_S, boottime_ns=1_000 * NS_PER_S)
 
 
 def after(seconds: float) -> Moment:
     since_ns = int(seconds * NS_PER_S)
-    return Moment(START.boottime_ns + since_ns, START.realtime_ns + since_ns)
+    return START.at_boottime(START.boottime_ns + since_ns)
 
 
 class Pair:

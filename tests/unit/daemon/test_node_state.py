@@ -12,8 +12,8 @@ from wire import grandmaster, node_state
 
 from timesyncd import config
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
-from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
-from timesyncd.daemon.node_state import Moment, NodeView, finding_message, standing
+from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Moment
+from timesyncd.daemon.node_state import NodeView, finding_message, standing
 from timesyncd.daemon.remote_state import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, RemoteStates, heard_state, last_known
 from timesyncd.driver import PollReport, options_of
 from timesyncd.feed import Observation
@@ -70,7 +70,7 @@ UNIT = GrandmasterSample(
 def after(seconds: float, step_ns: int = 0) -> Moment:
     """So long after the bound's as_of, with CLOCK_REALTIME set by `step_ns`."""
     boottime_ns = BOUND.as_of_ns + round(seconds * NS_PER_S)
-    return Moment(boottime_ns, boottime_ns + BOUND.real_minus_boot_ns + step_ns)
+    return Moment(realtime_ns=boottime_ns + BOUND.real_minus_boot_ns + step_ns, boottime_ns=boottime_ns)
 
 
 @dataclass
@@ -329,7 +329,7 @@ def test_who_is_not_heard_is_unknown_and_it_is_said_why() -> None:
 
 def test_a_message_that_waited_is_dated_when_it_came() -> None:
     """On both clocks, as far as they ran alike since."""
-    assert after(3).earlier(after(1).boottime_ns) == after(1)
+    assert after(3).at_boottime(after(1).boottime_ns) == after(1)
 
 
 def test_what_was_unknown_stays_so() -> None:

@@ -7,8 +7,7 @@ import sys
 import pytest
 from grandmaster_states import GM_A, NIGHT_NS, follower, source
 
-from timesyncd.clocks import NS_PER_S
-from timesyncd.daemon.node_state import Moment
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.daemon.remote_state import heard_state
 from timesyncd.findings.followers import Followers
 from timesyncd.messages.node import NodeState
@@ -28,7 +27,7 @@ def test_it_ages_as_the_whole_state_does(boot_s: int, real_s: int) -> None:
     """In status and sources, by the larger of the time since it came and since it was published."""
     followers = Followers()
     followers.note(state(), CAME_NS)
-    now = Moment(CAME_NS + boot_s * NS_PER_S, NIGHT_NS + real_s * NS_PER_S)
+    now = Moment(realtime_ns=NIGHT_NS + real_s * NS_PER_S, boottime_ns=CAME_NS + boot_s * NS_PER_S)
     [short] = followers.at(now.boottime_ns, now.realtime_ns)
     whole = heard_state(state(), CAME_NS, now)
 

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.bound import Bound, Reason
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, alignment, unknown
-from timesyncd.fleet.node_clock import GRANDMASTER, UTC, NodeClock, Now
+from timesyncd.fleet.node_clock import GRANDMASTER, UTC, NodeClock
 from timesyncd.messages.node import BoundMessage, NodeState, Status
 
-NOW = Now(1_000 * NS_PER_S, 0)
+NOW = Moment(realtime_ns=0, boottime_ns=1_000 * NS_PER_S)
 US = 1_000
 
 
-def later(later_ns: int) -> Now:
-    return Now(NOW.boottime_ns + later_ns, NOW.realtime_ns + later_ns)
+def later(later_ns: int) -> Moment:
+    return NOW.at_boottime(NOW.boottime_ns + later_ns)
 
 
 def bound(bound_ns: int | None, growth_ppb: int = 0) -> BoundMessage:
@@ -142,7 +142,7 @@ def test_the_age_is_the_larger_of_two_measures(realtime_ns: int, published_ns: i
     """Time since receipt, or our REALTIME since publication."""
     seen = node("a", age_ns=1_000, received_boottime_ns=NOW.boottime_ns - 3, published_realtime_ns=published_ns)
 
-    assert seen.age_ns(Now(NOW.boottime_ns, realtime_ns)) == 1_000 + age_ns
+    assert seen.age_ns(Moment(realtime_ns=realtime_ns, boottime_ns=NOW.boottime_ns)) == 1_000 + age_ns
 
 
 def test_the_bound_grows_with_age_and_the_alignment_with_time() -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from timesyncd.bound import Bound, Reason
-from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet.node_clock import SILENT_AFTER_NS, NodeClock, Now
+from timesyncd.clocks import NS_PER_S, Moment
+from timesyncd.fleet.node_clock import SILENT_AFTER_NS, NodeClock
 from timesyncd.fleet.registry import MOST_TOLD, MOST_WORST, Fleet
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 from timesyncd.model.grandmaster import Void
 
-NOW = Now(1_000 * NS_PER_S, 0)
+NOW = Moment(realtime_ns=0, boottime_ns=1_000 * NS_PER_S)
 SILENT = SILENT_AFTER_NS
 
 
-def later(later_ns: int) -> Now:
-    return Now(NOW.boottime_ns + later_ns, NOW.realtime_ns + later_ns)
+def later(later_ns: int) -> Moment:
+    return NOW.at_boottime(NOW.boottime_ns + later_ns)
 
 
 def state(name: str, bound_ns: int | None = 1_000, **changes: object) -> NodeState:

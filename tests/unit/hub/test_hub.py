@@ -10,10 +10,9 @@ import pytest
 from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
 from node_states import node_state
 
-from timesyncd.clocks import NS_PER_S
+from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judged
-from timesyncd.fleet.node_clock import Now
 from timesyncd.hub.barrier_plan import STEPS_AHEAD, VERSIONS_SKIPPED
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, job_id
@@ -220,17 +219,19 @@ def test_the_alignment_of_a_job_is_that_of_its_signals() -> None:
     """With each node's part; of a job that does not run there is none."""
     hub = fed_hub(0, steps=1)
     job = hub.advance(NOW, 7).jobs[0]
-    told = hub.alignment_state(job.job_id, Now(NOW, 7))
+    told = hub.alignment_state(job.job_id, Moment(realtime_ns=7, boottime_ns=NOW))
 
     assert told is not None
     assert (told.alignment_ns, told.pair, told.published_realtime_ns) == (job.alignment_ns, job.alignment_pair, 7)
     assert [each.node for each in told.nodes] == ["node-0", "node-1"]
-    assert hub.alignment_state("another", Now(NOW, 7)) is None
+    assert hub.alignment_state("another", Moment(realtime_ns=7, boottime_ns=NOW)) is None
 
 
 def test_a_hub_tells_of_itself() -> None:
     """Nodes heard lately, known and expected, and jobs."""
-    state = fed_hub(0, steps=1, nodes=["node-0", "stranger"]).state(Now(NOW, 7), True, 5, "http://hub/")
+    state = fed_hub(0, steps=1, nodes=["node-0", "stranger"]).state(
+        Moment(realtime_ns=7, boottime_ns=NOW), True, 5, "http://hub/"
+    )
 
     assert (state.node, state.primary, state.published_realtime_ns, state.started_realtime_ns) == ("node-0", True, 7, 5)
     assert (state.nodes_live, state.nodes_known, state.nodes_expected, state.missing) == (2, 2, 2, ["node-1"])

@@ -11,10 +11,10 @@ from batches import batch, mark
 from grandmaster_states import follower
 from wire import hub_state
 
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
 from timesyncd.config import parse
 from timesyncd.daemon.hub_service import REFUSAL_TOLD_EVERY_NS, HubService
-from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.node_state import NodeView
 from timesyncd.driver import options_of
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS
@@ -22,7 +22,7 @@ from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import job_id
 from timesyncd.messages.jobs import JobState, Plan, PolicyRequest
 
-START = Moment(1_000 * NS_PER_S, 1_700_001_000 * NS_PER_S)
+START = Moment(realtime_ns=1_700_001_000 * NS_PER_S, boottime_ns=1_000 * NS_PER_S)
 TRAIN = job_id(1000, "train", 0)
 
 
@@ -41,7 +41,7 @@ class Course:
     @property
     def now(self) -> Moment:
         since_ns = self.second * NS_PER_S
-        return Moment(START.boottime_ns + since_ns, START.realtime_ns + since_ns)
+        return START.at_boottime(START.boottime_ns + since_ns)
 
     def ask(self, policy: str, uid: int = 1000) -> None:
         self.desk.accept_request(request(policy, uid), self.now.boottime_ns)

@@ -12,10 +12,10 @@ from samples import HEALTHY, INTERVAL_NS, nth
 from wire import grandmaster
 
 from timesyncd.bound import Bound, ErrorBound, Reason
-from timesyncd.clocks import NS_PER_S, FakeClocks
+from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
 from timesyncd.config import Config, parse
 from timesyncd.daemon.daemon import STORM_OVER_NS, Daemon
-from timesyncd.daemon.node_state import Moment, NodeView
+from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Publisher
 from timesyncd.daemon.remote_state import heard_verdict
 from timesyncd.daemon.trap_receiver import TrapReceiver
@@ -99,7 +99,7 @@ def test_a_void_of_either_of_two_units_with_one_identity_counts() -> None:
 
 def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None:
     """With SNMP gone and HTTPS left a unit tells none: the bad word on it must reach its followers all the same."""
-    seen, now = view(), Moment(2 * NS_PER_S, NIGHT_NS)
+    seen, now = view(), Moment(realtime_ns=NIGHT_NS, boottime_ns=2 * NS_PER_S)
     told = GrandmasterSample("gm-a", NS_PER_S, clock_identity=GM_A, ports=(PtpPort("1", clock_identity=GM_B),))
     seen.note(Observation(told, None))
     seen.note(Observation(GrandmasterSample("gm-a", now.boottime_ns), None))
@@ -114,7 +114,7 @@ def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None
 def test_an_absurd_word_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_path: Any) -> None:
     """It fits into a message, and with the node's own error it would not into the segment."""
     state = unit(utc=BoundMessage(**told, reason=""), identities=GM)
-    verdict = heard_verdict(state, Moment(NOW_NS, NIGHT_NS))
+    verdict = heard_verdict(state, Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS))
     assert verdict is not None
     bound = node(gm=verdict).advance(NOW_NS)
     assert bound is not None
@@ -161,7 +161,10 @@ def test_the_longest_budget_fits_into_a_message() -> None:
         seen.note_verdict("gm-a", memory.accept(sample, NIGHT_NS))
         seen.note(Observation(sample, None))
 
-    assert seen.grandmaster_state("gm-a", Moment(9 * NS_PER_S, NIGHT_NS)).holdover_left_ns == (10**9 - 1) * NS_PER_S
+    assert (
+        seen.grandmaster_state("gm-a", Moment(realtime_ns=NIGHT_NS, boottime_ns=9 * NS_PER_S)).holdover_left_ns
+        == (10**9 - 1) * NS_PER_S
+    )
 
 
 def test_what_a_unit_says_after_its_restart_stands_though_the_poll_comes_later() -> None:
@@ -180,7 +183,7 @@ def test_what_a_unit_says_after_its_restart_stands_though_the_poll_comes_later()
     poll(10, boots=3)
     alarm(20, 2)
     poll(30, boots=4)
-    alarms = seen.grandmaster_state("gm-a", Moment(40, NIGHT_NS)).alarms
+    alarms = seen.grandmaster_state("gm-a", Moment(realtime_ns=NIGHT_NS, boottime_ns=40)).alarms
 
     assert [each.id for each in alarms or []] == [2]
 
@@ -192,7 +195,7 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
     for index in range(12):
         outcome = ensemble.accept(nth(index))
         seen.note(Observation(nth(index), outcome.bound, outcome.source_bound))
-    moment = Moment(NOW_NS, NIGHT_NS)
+    moment = Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS)
     before = seen.node_state(moment).sources[0].gm
     seen.note_bounded(ensemble.bounded)
     kept = seen.node_state(moment).sources[0].gm
