@@ -22,8 +22,8 @@ from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.mqtt import client
 from timesyncd.mqtt import history as mqtt_history
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.history import Confirmer, HistorySender, Pace
-from timesyncd.mqtt.inbox import Received
+from timesyncd.mqtt.history import HistoryConfirmer, HistoryPacing, HistorySender
+from timesyncd.mqtt.inbox import ReceivedMessage
 from timesyncd.mqtt.topics import HISTORY, STORED
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.store import archive, backlog, history, tables, writer
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.integration
 
 NODES = ("n1", "n2")
 HUBS = ("hub-a", "hub-b")
-PACE = Pace(spread_ns=NS_PER_S // 5, again_ns=2 * NS_PER_S)
+PACE = HistoryPacing(spread_ns=NS_PER_S // 5, again_ns=2 * NS_PER_S)
 LIMITS = OutboxLimits(rows=100_000, age_ns=10**18)
 ROWS_EVERY_S = 0.05
 AWAY_S = 2.5
@@ -63,7 +63,7 @@ class HastyClocks:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes seconds in a cluster takes less here, but for what would be lost."""
     monkeypatch.setattr(client, "RETRY_S", 0.1)
-    monkeypatch.setattr(mqtt_history, "CONFIRM_EVERY_NS", NS_PER_S // 5)
+    monkeypatch.setattr(mqtt_history, "CONFIRM_INTERVAL_NS", NS_PER_S // 5)
     monkeypatch.setattr(writer, "BATCH_S", 0.1)
     monkeypatch.setattr(backlog, "LIMIT_NS", HASTE * backlog.LIMIT_NS)
 
@@ -93,7 +93,7 @@ class Node:
     def _more_waits(self) -> None:
         self._loop.call_soon_threadsafe(self.sender.wake)
 
-    def _heard(self, received: Received) -> None:
+    def _heard(self, received: ReceivedMessage) -> None:
         if isinstance(received.message, Stored):
             self.sender.confirmed(received.message)
 
@@ -121,12 +121,12 @@ class Hub:
         path = StoreSettings(path=folder / f"{name}.sqlite")
         self.store = Store(path, clocks, self.problems.append, node=name, on_stored=self._has_stored)
         self.link = MqttLink(settings(broker), name, incarnation, (HISTORY,), self._heard)
-        self.confirmer = Confirmer(order_of(name, incarnation))
+        self.confirmer = HistoryConfirmer(order_of(name, incarnation))
 
     def _has_stored(self, progress: Progress) -> None:
         self._loop.call_soon_threadsafe(self.confirmer.note, progress)
 
-    def _heard(self, received: Received) -> None:
+    def _heard(self, received: ReceivedMessage) -> None:
         if isinstance(received.message, HistoryBatch):
             self.store.put_history(received.message, received.size)
 

@@ -20,20 +20,20 @@ from timesyncd.messages.jobs import JobState, MarkBatch, Plan
 from timesyncd.messages.node import Availability, GrandmasterState, Message, NodeState
 from timesyncd.mqtt import client
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox import Received
-from timesyncd.mqtt.outbox import MAX_WAITING
+from timesyncd.mqtt.inbox import ReceivedMessage
+from timesyncd.mqtt.outbox import MAX_QUEUED
 from timesyncd.mqtt.topics import (
     AVAILABILITY,
     DAY_S,
     EVENT,
-    FOR_HUB,
-    FOR_NODE,
     GRANDMASTER_STATE,
+    HUB_SUBSCRIPTIONS,
     JOB_STATE,
     MARKS,
     MAX_MESSAGE_BYTES,
     NODE_STATE,
-    Channel,
+    NODE_SUBSCRIPTIONS,
+    MqttChannel,
     encode,
 )
 from timesyncd.simulation.bed.broker import Mosquitto
@@ -70,9 +70,9 @@ class Reader:
     """A daemon that notes what it receives."""
 
     def __init__(
-        self, broker: Mosquitto, wanted: tuple[Channel, ...] = (*FOR_HUB, AVAILABILITY), node: str = "hub"
+        self, broker: Mosquitto, wanted: tuple[MqttChannel, ...] = (*HUB_SUBSCRIPTIONS, AVAILABILITY), node: str = "hub"
     ) -> None:
-        self.received: list[Received] = []
+        self.received: list[ReceivedMessage] = []
         self.link = MqttLink(settings(broker), node, 1, wanted, self.received.append)
 
     def messages(self, kind: type[Message] = NodeState) -> list[Message]:
@@ -184,19 +184,19 @@ async def test_a_hanging_broker_holds_nothing_up(mosquitto: Mosquitto) -> None:
         await eventually(lambda: link.connected and reader.link.connected)
         mosquitto.pause()
         try:
-            for number in range(3 * MAX_WAITING):
+            for number in range(3 * MAX_QUEUED):
                 link.publish(state(number))
                 link.publish(unit(number))
                 link.publish(cloud_event(number))
             await eventually(lambda: not link.connected)
         finally:
             mosquitto.resume()
-        await eventually(lambda: reader.messages(CloudEvent)[-1:] == [cloud_event(3 * MAX_WAITING - 1)])
-        await eventually(lambda: reader.messages(GrandmasterState)[-1:] == [unit(3 * MAX_WAITING - 1)])
+        await eventually(lambda: reader.messages(CloudEvent)[-1:] == [cloud_event(3 * MAX_QUEUED - 1)])
+        await eventually(lambda: reader.messages(GrandmasterState)[-1:] == [unit(3 * MAX_QUEUED - 1)])
 
-    assert link.dropped == 2 * MAX_WAITING
-    assert reader.messages()[-1] == state(3 * MAX_WAITING - 1)
-    assert cloud_event(2 * MAX_WAITING) in reader.messages(CloudEvent)
+    assert link.dropped == 2 * MAX_QUEUED
+    assert reader.messages()[-1] == state(3 * MAX_QUEUED - 1)
+    assert cloud_event(2 * MAX_QUEUED) in reader.messages(CloudEvent)
 
 
 async def test_marks_of_a_closed_step_are_not_sent(mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ async def test_our_own_messages_do_not_come_back(mosquitto: Mosquitto) -> None:
 async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:
     """A cleared job state reaches no late subscriber; subscribers that were there are not disturbed."""
     link = writer(mosquitto)
-    early, late = Reader(mosquitto, FOR_NODE, "n2"), Reader(mosquitto, FOR_NODE, "n3")
+    early, late = Reader(mosquitto, NODE_SUBSCRIPTIONS, "n2"), Reader(mosquitto, NODE_SUBSCRIPTIONS, "n3")
     async with running(link, early.link):
         await eventually(lambda: early.link.connected)
         link.publish(job(1))
@@ -324,7 +324,7 @@ async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:
     assert early.link.rejected == 0
 
 
-async def expiries(broker: Mosquitto, channel: Channel) -> dict[str, int]:
+async def expiries(broker: Mosquitto, channel: MqttChannel) -> dict[str, int]:
     """For how long the broker keeps what it has retained of a channel, by what it says."""
     found: dict[str, int] = {}
     async with aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5) as reader:
@@ -373,7 +373,7 @@ async def test_an_online_node_says_so_before_it_is_forgotten(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection of months has the broker know that the node is there, and nothing but a repetition does that."""
-    monkeypatch.setattr(client, "REAFFIRM_S", 0.05)
+    monkeypatch.setattr(client, "AVAILABILITY_INTERVAL_S", 0.05)
     link, reader = writer(mosquitto), Reader(mosquitto)
     async with running(reader.link, link):
         await eventually(lambda: len(reader.messages(Availability)) >= 3)
@@ -397,13 +397,13 @@ async def test_an_event_says_that_it_is_a_cloud_event(mosquitto: Mosquitto) -> N
 
 async def test_a_confirmation_reaches_its_node_alone(mosquitto: Mosquitto) -> None:
     """However many nodes there are, each hears what the hubs have stored of itself, and a burst is not cut short."""
-    hub = Reader(mosquitto, FOR_HUB, "hub")
-    node, other = Reader(mosquitto, FOR_NODE, "n1"), Reader(mosquitto, FOR_NODE, "n2")
+    hub = Reader(mosquitto, HUB_SUBSCRIPTIONS, "hub")
+    node, other = Reader(mosquitto, NODE_SUBSCRIPTIONS, "n1"), Reader(mosquitto, NODE_SUBSCRIPTIONS, "n2")
     async with running(hub.link, node.link, other.link):
         await eventually(lambda: all(each.link.connected for each in (hub, node, other)))
         node.link.publish(history())
         await eventually(lambda: hub.messages(HistoryBatch))
-        for number in range(2 * MAX_WAITING):
+        for number in range(2 * MAX_QUEUED):
             hub.link.publish(stored(1, of=f"m{number}"))
         hub.link.publish(stored(1, of="n1"))
         hub.link.publish(stored(1, of="n2"))

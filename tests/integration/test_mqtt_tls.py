@@ -18,16 +18,16 @@ from wire import grandmaster, history, hub_state, node_state, stored
 from timesyncd.config import Mqtt, Secret
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.inbox import Received
+from timesyncd.mqtt.inbox import ReceivedMessage
 from timesyncd.mqtt.topics import (
-    FOR_HUB,
-    FOR_NODE,
     GRANDMASTER_STATE,
     HUB_STATE,
+    HUB_SUBSCRIPTIONS,
     JOB_STATE,
     NODE_STATE,
+    NODE_SUBSCRIPTIONS,
     STORED,
-    Channel,
+    MqttChannel,
 )
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.authority import Authority, Identity
@@ -56,8 +56,8 @@ def server(authority: Authority) -> Identity:
 def link(
     broker: Mosquitto,
     node: str = "n1",
-    wanted: tuple[Channel, ...] = (),
-    on_message: Callable[[Received], None] = lambda _: None,
+    wanted: tuple[MqttChannel, ...] = (),
+    on_message: Callable[[ReceivedMessage], None] = lambda _: None,
     **more: object,
 ) -> MqttLink:
     settings = Mqtt.model_validate({"host": broker.host, "port": broker.port, "tls": True} | more)
@@ -85,7 +85,7 @@ async def reason_of_refusal(refused: MqttLink, caplog: pytest.LogCaptureFixture)
 
 async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, server: Identity) -> None:
     """Messages go over TLS with the configured CA, and nothing else is needed."""
-    heard: list[Received] = []
+    heard: list[ReceivedMessage] = []
     with Mosquitto(tls=server) as broker:
         hub = link(broker, "hub", (NODE_STATE,), heard.append, ca=authority.ca)
         node = link(broker, ca=authority.ca)
@@ -220,7 +220,7 @@ def block(title: str) -> str:
 ACL = block("/etc/mosquitto/timesyncd.acl")
 
 
-def noting(messages: list[Message]) -> Callable[[Received], None]:
+def noting(messages: list[Message]) -> Callable[[ReceivedMessage], None]:
     return lambda received: messages.append(received.message)
 
 
@@ -235,11 +235,11 @@ async def put(broker: Mosquitto, user: str, topic: str) -> None:
 async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
     """Nodes tell hubs, hubs tell nodes, and the reader hears all."""
     heard: dict[str, list[Message]] = {"hub-a": [], "n1": [], "n2": [], "grafana": []}
-    wanted = {"hub-a": FOR_HUB, "grafana": FOR_HUB}
+    wanted = {"hub-a": HUB_SUBSCRIPTIONS, "grafana": HUB_SUBSCRIPTIONS}
     with Mosquitto(users=dict.fromkeys(heard, "x"), acl=ACL) as broker:
         links = {
             user: link(
-                broker, user, wanted.get(user, FOR_NODE), noting(heard[user]),
+                broker, user, wanted.get(user, NODE_SUBSCRIPTIONS), noting(heard[user]),
                 tls=False, username=user, password=Secret(env="TIMESYNCD_TEST_PASSWORD"),
             )
             for user in heard
@@ -272,7 +272,7 @@ async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
         ("grafana", JOB_STATE, "0123456789abcdef"),
     ],
 )  # fmt: skip
-async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel: Channel, subject: str) -> None:
+async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel: MqttChannel, subject: str) -> None:
     """What somebody writes on another's topic reaches nobody."""
     topic = channel.topic("timesyncd/v1", subject)
     acl = f"{ACL}\nuser admin\ntopic readwrite #\n"
@@ -325,7 +325,7 @@ async def test_the_broker_s_settings_of_the_page_work(tmp_path: Path, authority:
     here = text.replace("/etc/mosquitto", str(tmp_path)).replace("listener 8883", f"listener {port} {Mosquitto.host}")
     config.write_text(f"{here}user {getpass.getuser()}\n")
     settings = Mqtt(host=Mosquitto.host, port=port, tls=True, ca=authority.ca, **shown(authority.identity("n1")))
-    node = MqttLink(settings, "n1", 1, FOR_NODE, lambda _: None)
+    node = MqttLink(settings, "n1", 1, NODE_SUBSCRIPTIONS, lambda _: None)
     broker = await asyncio.create_subprocess_exec(*host.dying_with_parent([host.find("mosquitto"), "-c", str(config)]))
     try:
         async with running(node):

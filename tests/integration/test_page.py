@@ -19,8 +19,8 @@ from timesyncd.messages.node import AlarmEventMessage, BoundMessage, Grandmaster
 from timesyncd.sample import TimeErrorSeries
 from timesyncd.store.engine import Place
 from timesyncd.store.writer import Store
-from timesyncd.web.app import Server, serve
-from timesyncd.web.view import Event
+from timesyncd.web.app import WebServer, serve
+from timesyncd.web.view import StreamEvent
 
 pytestmark = pytest.mark.integration
 
@@ -44,14 +44,14 @@ def store(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-async def server(view: FakeView, store: Place) -> AsyncIterator[Server]:
+async def server(view: FakeView, store: Place) -> AsyncIterator[WebServer]:
     server = await serve(config.Web(port=0), view, store)
     yield server
     await server.close()
 
 
 @pytest.fixture
-async def page(server: Server) -> AsyncIterator[Page]:
+async def page(server: WebServer) -> AsyncIterator[Page]:
     async with opened(server.url) as page:
         yield page
 
@@ -101,7 +101,9 @@ async def test_a_lost_source_says_why_and_what_it_gave_last(page: Page, view: Fa
     first, *_ = view.node().sources
     gave = first.model_copy(update={"reason": "no answer", "port_state": "SLAVE"})
     never = SourceState(name="nic", driver="phc", reachable=False, reason="no PHC behind it")
-    view.events.publish(Event("node", view.node().model_copy(update={"sources": [gave, never], "sequence": 4712})))
+    view.events.publish(
+        StreamEvent("node", view.node().model_copy(update={"sources": [gave, never], "sequence": 4712}))
+    )
     await page.until("sources", "nic ✕")
     shown = await page.text("sources")
 
@@ -119,7 +121,7 @@ async def test_a_node_that_ntp_keeps_is_told_by_utc(page: Page, view: FakeView) 
         "utc": utc, "utc_stat": nothing, "terms": {}, "stat_terms": {}, "rates": {}, "grandmaster_identity": None,
         "sources": view.node().sources[1:], "falsetickers": [], "sequence": 4712,
     }  # fmt: skip
-    view.events.publish(Event("node", view.node().model_copy(update=alone)))
+    view.events.publish(StreamEvent("node", view.node().model_copy(update=alone)))
     await page.until("status", "● UTC SYNCHRONIZED")
 
     assert await page.text("bound") == "±1.51 ms"
@@ -156,7 +158,7 @@ async def test_a_job_that_cannot_be_trusted_says_so(page: Page, view: FakeView) 
         "sync_overhead_step": None, "sync_overhead_epoch": None, "staleness_max": None, "delays": [], "marks_repeated": 3,
         "response_p50_ns": None, "response_p99_ns": None, "barrier_wait_p50_ns": None, "barrier_wait_p99_ns": None,
     }  # fmt: skip
-    view.events.publish(Event("job", view.jobs()[0].model_copy(update=doubtful)))
+    view.events.publish(StreamEvent("job", view.jobs()[0].model_copy(update=doubtful)))
     shown = await page.until("jobs", "does not suffice: most differences are smaller than that")
 
     assert "when collectives end (no clock is trusted), right within ±90.0 ms" in shown
@@ -183,7 +185,7 @@ async def test_the_page_follows(page: Page, view: FakeView) -> None:
     """A published event changes what is shown, without a reload."""
     await page.until("status", "SYNCHRONIZED")
     changes = {"status": "DISRUPTED", "reason": "the system clock was stepped", "sequence": 4712}
-    view.events.publish(Event("node", view.node().model_copy(update=changes)))
+    view.events.publish(StreamEvent("node", view.node().model_copy(update=changes)))
     status = await page.until("status", "DISRUPTED")
 
     assert status == "✕ DISRUPTED"
@@ -195,7 +197,7 @@ async def test_a_finding_that_is_over_goes(page: Page, view: FakeView) -> None:
     """A standing finding is shown until a message says that it is over."""
     await page.until("findings", "Check the antenna's connector.")
     over = view.findings()[0].model_copy(update={"until_realtime_ns": 1_700_000_400_000_000_000})
-    view.events.publish(Event("finding", over))
+    view.events.publish(StreamEvent("finding", over))
 
     await page.until("findings-section", "None stands.")
 
@@ -253,7 +255,7 @@ async def test_what_a_unit_does_not_provide_is_said_so(page: Page, view: FakeVie
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
     view.events.publish(
-        Event("grandmaster", GrandmasterState.model_validate(order | {"name": "bare", "reachable": True}))
+        StreamEvent("grandmaster", GrandmasterState.model_validate(order | {"name": "bare", "reachable": True}))
     )
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))
@@ -270,7 +272,7 @@ async def test_a_unit_whose_snmp_is_silent_is_said_so(page: Page, view: FakeView
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
     told = order | {"name": "bare", "reachable": True, "unknown": ["snmp=gm:161: no SNMP answer"]}
-    view.events.publish(Event("grandmaster", GrandmasterState.model_validate(told)))
+    view.events.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(told)))
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))
 
@@ -282,9 +284,11 @@ async def test_of_many_units_those_in_trouble_come_first_and_open(page: Page, vi
     await page.until("status", "SYNCHRONIZED")
     well = view.grandmasters()[0].model_copy(update={"clock_state": "locked", "alarms": []})
     for number in range(50):
-        view.events.publish(Event("grandmaster", well.model_copy(update={"name": f"well-{number:02}"})))
+        view.events.publish(StreamEvent("grandmaster", well.model_copy(update={"name": f"well-{number:02}"})))
     await page.until("grandmasters", "well-49")
-    view.events.publish(Event("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"})))
+    view.events.publish(
+        StreamEvent("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"}))
+    )
     await page.becomes(UNITS_OPEN, ["gm-a", "well-30"])
 
     assert (await page.evaluate(UNITS))[:2] == ["gm-a", "well-30"]
@@ -305,8 +309,8 @@ def alarm_event(**changes: Any) -> AlarmEventMessage:
 async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView) -> None:
     """What a unit reports by itself appears with what it lost before, the newest first."""
     await page.until("status", "SYNCHRONIZED")
-    view.events.publish(Event("alarm", alarm_event()))
-    view.events.publish(Event("alarm", alarm_event(sequence=2, action="clear", severity="clear", lost=0)))
+    view.events.publish(StreamEvent("alarm", alarm_event()))
+    view.events.publish(StreamEvent("alarm", alarm_event(sequence=2, action="clear", severity="clear", lost=0)))
     await page.until("alarm-events", "clear")
     rows = (await page.text("alarm-events")).splitlines()
 
@@ -326,7 +330,7 @@ async def test_a_silent_daemon_is_said_and_the_bound_grows(page: Page, view: Fak
     assert "no fresh sample" in await page.text("reason")
 
 
-async def test_a_lost_connection_is_said_and_healed(page: Page, server: Server, view: FakeView) -> None:
+async def test_a_lost_connection_is_said_and_healed(page: Page, server: WebServer, view: FakeView) -> None:
     """When the daemon goes the page says so, and when it is back on its port the page is live again."""
     await page.until("status", "SYNCHRONIZED")
     await server.close()
@@ -355,16 +359,22 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
     """Markup in a name, a reason, an alarm or a job is shown as it is and never becomes an element."""
     evil = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
     await page.until("status", "SYNCHRONIZED")
-    view.events.publish(Event("job", view.jobs()[0].model_copy(update={"job": evil, "verdict": evil, "job_id": evil})))
+    view.events.publish(
+        StreamEvent("job", view.jobs()[0].model_copy(update={"job": evil, "verdict": evil, "job_id": evil}))
+    )
     view.states.append(
         view.states[1].model_copy(update={"node": evil, "grandmaster_note": evil, "topology": "<img src=x>"})
     )
     unit = poisoned(view.grandmasters()[0], evil).model_copy(update={"name": "poisoned"})
     view.grandmasters = lambda: [unit]  # type: ignore[method-assign]
-    view.events.publish(Event("grandmaster", unit))
-    view.events.publish(Event("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"})))
-    view.events.publish(Event("finding", view.findings()[0].model_copy(update={"id": evil, "chain": [evil, evil]})))
-    view.events.publish(Event("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
+    view.events.publish(StreamEvent("grandmaster", unit))
+    view.events.publish(
+        StreamEvent("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"}))
+    )
+    view.events.publish(
+        StreamEvent("finding", view.findings()[0].model_copy(update={"id": evil, "chain": [evil, evil]}))
+    )
+    view.events.publish(StreamEvent("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
     for element in ("jobs", "nodes", "hubs", "grandmasters", "findings", "alarm-events"):
         await page.until(element, evil)
     await page.until("fleet-map", "<img src=x>")

@@ -19,7 +19,7 @@ from timesyncd.driver import options_of
 from timesyncd.messages.fleet import AlignmentState
 from timesyncd.simulation.bed.authority import Authority
 from timesyncd.simulation.bed.broker import Mosquitto
-from timesyncd.web.app import Server, serve
+from timesyncd.web.app import WebServer, serve
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +37,7 @@ class FreshView(FakeView):
 
 
 @pytest.fixture
-async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WebServer]:
     """A hub as others reach it: HTTPS, and a token that may ask about jobs alone."""
     authority = Authority(tmp_path)
     identity = authority.identity("hub", host="127.0.0.1")
@@ -54,14 +54,14 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     await server.close()
 
 
-async def asked(hub: Server, token: str | None = TOKEN, **about: object) -> Preflight:
+async def asked(hub: WebServer, token: str | None = TOKEN, **about: object) -> Preflight:
     wanted: dict[str, object] = {"nodes": ["trainer-01", "trainer-02"]} if not about else about
     return await asyncio.to_thread(
         lambda: preflight(max_alignment_ns=1_000, timeout_s=0, url=hub.url, token=token, **wanted)  # type: ignore[arg-type]
     )
 
 
-async def test_a_hub_is_asked_over_tls(hub: Server) -> None:
+async def test_a_hub_is_asked_over_tls(hub: WebServer) -> None:
     """With a token of the least role, about nodes and about a job by its id."""
     job_id = FakeView().jobs()[0].job_id
     answers = [await asked(hub), await asked(hub, job=job_id)]
@@ -69,7 +69,7 @@ async def test_a_hub_is_asked_over_tls(hub: Server) -> None:
     assert [(answer.ok, answer.alignment_ns, answer.url) for answer in answers] == [(True, 400, hub.url)] * 2
 
 
-async def test_ten_thousand_nodes_are_one_question(hub: Server) -> None:
+async def test_ten_thousand_nodes_are_one_question(hub: WebServer) -> None:
     """Their names fit the line that the server takes."""
     names = [f"rack-{n // 40:03}-node-{n:05}" for n in range(10_000)]
     answer = await asked(hub, nodes=names)
@@ -78,7 +78,7 @@ async def test_ten_thousand_nodes_are_one_question(hub: Server) -> None:
 
 
 async def test_a_hub_that_cannot_be_believed_is_not_told_the_token(
-    hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its certificate was signed by nobody that is trusted here."""
     monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path, "another").ca))
@@ -92,7 +92,7 @@ async def test_a_hub_that_cannot_be_believed_is_not_told_the_token(
 
 @pytest.mark.parametrize("is_own", [True, False])
 async def test_the_doctor_believes_the_certificate_that_it_is_told_of(
-    hub: Server, tmp_path: Path, is_own: bool
+    hub: WebServer, tmp_path: Path, is_own: bool
 ) -> None:
     """This machine's daemon shows one that is for another name and signed by nobody that is trusted: that very one, and no other."""
     own, another = Authority(tmp_path, "own").identity("hub.example"), Authority(tmp_path, "another").identity("hub")
@@ -111,7 +111,7 @@ async def test_the_doctor_believes_the_certificate_that_it_is_told_of(
     assert server.wrong_credentials == 0
 
 
-async def test_a_job_s_token_asks_by_no_job_s_name(hub: Server) -> None:
+async def test_a_job_s_token_asks_by_no_job_s_name(hub: WebServer) -> None:
     """It knows its own job's id: that is refused for good, and the line says what will do."""
     answer = await asked(hub, job="llama-pretrain")
 

@@ -19,8 +19,8 @@ from timesyncd.config import Role, Secret, Token, Web
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.simulation.bed.authority import Authority
 from timesyncd.web import login, tls
-from timesyncd.web.app import PAGE_FILES, ROUTES, Server, serve
-from timesyncd.web.auth import COOKIE, RANKS
+from timesyncd.web.app import PAGE_FILES, ROUTES, WebServer, serve
+from timesyncd.web.auth import ROLE_RANKS, SESSION_COOKIE
 from timesyncd.web.routes import Route
 
 pytestmark = pytest.mark.integration
@@ -39,14 +39,14 @@ def tokens(tmp_path: Path) -> list[Token]:
 
 
 @pytest.fixture
-async def server(tokens: list[Token]) -> AsyncIterator[Server]:
+async def server(tokens: list[Token]) -> AsyncIterator[WebServer]:
     server = await serve(Web(port=0, token=tokens), FakeView())
     yield server
     await server.close()
 
 
 @pytest.fixture
-async def http(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
+async def http(server: WebServer) -> AsyncIterator[aiohttp.ClientSession]:
     """With cookies of addresses too, as a browser has them."""
     async with aiohttp.ClientSession(server.url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         yield session
@@ -72,7 +72,7 @@ async def test_every_route_asks_for_its_role(http: aiohttp.ClientSession, route:
     """Nobody gets what needs a role, a lower one is refused, the least and those above it are answered."""
     path = asked(route.path)
     answers = {role: await status(http, path, bearer(secret)) for role, secret in SECRETS.items()}
-    enough = {role: 200 for role in SECRETS if route.role is None or RANKS[role] >= RANKS[route.role]}
+    enough = {role: 200 for role in SECRETS if route.role is None or ROLE_RANKS[role] >= ROLE_RANKS[route.role]}
 
     assert await status(http, path) == (200 if route.role is None else 401)
     assert answers == dict.fromkeys(SECRETS, 403) | enough
@@ -141,7 +141,7 @@ async def test_the_looks_are_nobody_s_secret(http: aiohttp.ClientSession, path: 
     assert await status(http, path) == 200
 
 
-async def test_guessing_ends(http: aiohttp.ClientSession, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_guessing_ends(http: aiohttp.ClientSession, server: WebServer, caplog: pytest.LogCaptureFixture) -> None:
     """After ten wrong tokens 429 with when to come again, also for the right one; one line of the log, without a token."""
     with caplog.at_level(logging.WARNING):
         wrong = [await status(http, "/api/v1/node", bearer(f"a-guess-of-a-token-{n}")) for n in range(10)]
@@ -154,7 +154,9 @@ async def test_guessing_ends(http: aiohttp.ClientSession, server: Server, caplog
     assert server.wrong_credentials == 10
 
 
-async def test_the_commands_show_the_token_of_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_commands_show_the_token_of_the_environment(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without it they say what is wanted, and never what was shown."""
     monkeypatch.setenv("TIMESYNCD_TOKEN", "a-token-of-somebody-else")
     with pytest.raises(Unreachable, match="these credentials are not known; TIMESYNCD_TOKEN") as caught:
@@ -202,7 +204,7 @@ async def test_who_may_not_see_the_page_is_led_to_the_log_in(http: aiohttp.Clien
 async def test_a_closed_session_stays_closed(http: aiohttp.ClientSession) -> None:
     """Whoever copied the cookie has nothing after the log-out."""
     right = await http.post("/login", data={"token": SECRETS["reader"]}, allow_redirects=False)
-    copied = {"Cookie": f"{COOKIE}={right.cookies[COOKIE].value}"}
+    copied = {"Cookie": f"{SESSION_COOKIE}={right.cookies[SESSION_COOKIE].value}"}
     before = await status(http, "/api/v1/nodes", copied)
     await http.post("/logout", allow_redirects=False)
 
@@ -233,9 +235,9 @@ async def test_a_form_without_end_is_cut(http: aiohttp.ClientSession) -> None:
     assert (answer.status, await answer.json()) == (413, {"error": "a form has at most 4096 octets"})
 
 
-async def test_a_form_that_does_not_come_is_not_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_form_that_does_not_come_is_not_waited_for(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it is answered 408 after a while."""
-    monkeypatch.setattr(login, "FORM_WITHIN_S", 0.1)
+    monkeypatch.setattr(login, "FORM_TIMEOUT_S", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1].rstrip("/")))
     writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\ntoken=")
     async with asyncio.timeout(60):
@@ -256,7 +258,7 @@ async def test_without_tokens_there_is_no_log_in() -> None:
     assert answers == [404, 405]
 
 
-async def test_a_real_browser_logs_in(server: Server) -> None:
+async def test_a_real_browser_logs_in(server: WebServer) -> None:
     """Chromium is led to the form, sends it, is let in, hears events, and no script of the page sees the cookie."""
     async with opened(server.url) as page:
         await page.becomes("location.pathname + document.readyState", "/logincomplete")
@@ -273,7 +275,7 @@ async def test_a_real_browser_logs_in(server: Server) -> None:
     assert cookie == ""
 
 
-async def test_a_real_browser_with_a_job_s_token_is_told(server: Server) -> None:
+async def test_a_real_browser_with_a_job_s_token_is_told(server: WebServer) -> None:
     """The form stays, and says which token it wants instead; with that one the page is there."""
     async with opened(f"{server.url}login") as page:
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['job']!r}")
@@ -304,7 +306,7 @@ def client(trusted: Authority, signer: Authority | None = None, name: str = "nod
     return context
 
 
-async def over_tls(server: Server, context: ssl.SSLContext, path: str, headers: dict[str, str] | None = None) -> int:
+async def over_tls(server: WebServer, context: ssl.SSLContext, path: str, headers: dict[str, str] | None = None) -> int:
     async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(ssl=context)) as http:
         return await status(http, path, headers)
 
@@ -332,7 +334,7 @@ async def test_a_stranger_s_certificate_is_no_certificate(authority: Authority, 
 
 async def test_old_tls_is_refused(authority: Authority) -> None:
     """At least 1.2."""
-    context = tls.context(guarded(authority))
+    context = tls.server_context(guarded(authority))
 
     assert context is not None and context.minimum_version is ssl.TLSVersion.TLSv1_2
 
@@ -350,7 +352,7 @@ async def test_over_tls_the_cookie_is_secure(authority: Authority, tokens: list[
 
 async def test_a_renewed_certificate_is_taken(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """New connections get it without a restart; a half-written pair in between replaces nothing."""
-    monkeypatch.setattr(tls, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(tls, "RELOAD_INTERVAL_S", 0.02)
     settings = guarded(authority)
     assert settings.certificate is not None and settings.key is not None
     server = await serve(settings, FakeView())
@@ -370,7 +372,7 @@ async def test_a_renewed_certificate_is_taken(authority: Authority, monkeypatch:
     assert now != first
 
 
-async def shown(server: Server, authority: Authority) -> bytes:
+async def shown(server: WebServer, authority: Authority) -> bytes:
     """The certificate that a new connection gets."""
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(authority))

@@ -13,7 +13,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
-from timesyncd.web.view import EVERY, Event, Wanted
+from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
 
@@ -28,7 +28,7 @@ class FakeView:
 
     states: list[NodeState] = field(default_factory=lambda: [NodeState.model_validate(n) for n in RECORDED["nodes"]])
     wrong: str | None = None
-    events: Feed[Event] = field(default_factory=lambda: Feed(key=lambda event: event.kind))
+    events: Feed[StreamEvent] = field(default_factory=lambda: Feed(key=lambda event: event.kind))
 
     def node(self) -> NodeState:
         return self.states[0]
@@ -36,7 +36,7 @@ class FakeView:
     def node_count(self) -> int:
         return len(self.states)
 
-    def node_names(self, wanted: Wanted = EVERY) -> list[str]:
+    def node_names(self, wanted: NodeFilter = ALL_NODES) -> list[str]:
         return sorted(
             state.node
             for state in self.states

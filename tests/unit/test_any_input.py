@@ -19,7 +19,7 @@ from timesyncd.drivers.timeprovider._profiles import SHIPPED, load
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc import clock_segment
 from timesyncd.messages.node import AlarmEventMessage, GrandmasterState, Message, grandmaster_state
-from timesyncd.mqtt.topics import CHANNELS, Channel, channel_of, decode, encode, locate
+from timesyncd.mqtt.topics import CHANNELS, MqttChannel, channel_of, decode, encode, parse_topic
 from timesyncd.sample import Trap
 from timesyncd.snmp.values import Index, Oid, Raw
 
@@ -117,7 +117,7 @@ def test_any_topic_is_located_or_malformed(subject: str, scope: str, leaf: str) 
     """A topic of ours leads to a channel, and any other is refused."""
     topic = f"timesyncd/v1/{scope}/{subject}/{leaf}"
     try:
-        channel, found = locate("timesyncd/v1", topic)
+        channel, found = parse_topic("timesyncd/v1", topic)
     except Malformed:
         return
 
@@ -143,7 +143,7 @@ MESSAGES: list[Message] = [
 
 
 @given(st.sampled_from(CHANNELS), st.binary(max_size=200))
-def test_any_payload_is_decoded_or_malformed(channel: Channel, payload: bytes) -> None:
+def test_any_payload_is_decoded_or_malformed(channel: MqttChannel, payload: bytes) -> None:
     """Octets that no timesyncd wrote raise nothing but Malformed."""
     try:
         decode(channel, "n1", payload)

@@ -14,7 +14,7 @@ from wire import alarm_event, finding, grandmaster, history, hub_state, marks, n
 from timesyncd.cli.schemas import documents
 from timesyncd.messages.events import CloudEvents, StateChanges
 from timesyncd.messages.node import Message, SourceState
-from timesyncd.mqtt.topics import CHANNELS, FOR_HUB, FOR_NODE, channel_of, encode
+from timesyncd.mqtt.topics import CHANNELS, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS, channel_of, encode
 
 COMMITTED = files("timesyncd.schemas")
 ASYNCAPI = json.loads(COMMITTED.joinpath("asyncapi.json").read_text())
@@ -116,7 +116,7 @@ def test_every_operation_says_how_it_is_sent() -> None:
     assert {n: (b["qos"], b["retain"], b.get("messageExpiryInterval")) for n, b in sent.items()} == {
         f"send_{c.name}": (c.qos, c.retained, c.expiry_s) for c in CHANNELS
     }
-    assert received == {f"receive_{c.name}" for c in (*FOR_HUB, *FOR_NODE)}
+    assert received == {f"receive_{c.name}" for c in (*HUB_SUBSCRIPTIONS, *NODE_SUBSCRIPTIONS)}
 
 
 def test_an_operation_names_messages_of_its_own_channel() -> None:

@@ -26,13 +26,13 @@ def run(args: Namespace) -> int:
     config = load_config(args)
     for wrong in unusable(config):
         raise ConfigError(wrong)
-    notes = unwise(config)
+    access_warnings = unwise(config)
     if args.json:
         print(config.model_dump_json(indent=2, serialize_as_any=True))
         return 0
     for line in describe(config):
         print(line)
-    warnings = [f"{name}: {note}" for name, _, note in notes] + config.notes + careless(config)
+    warnings = [f"{name}: {note}" for name, _, note in access_warnings] + config.notes + careless(config)
     warnings += [f"{key}: everybody on this machine can read {path}: chmod o-rwx" for key, path in exposed(config)]
     for line in warnings:
         print(f"warning      {line}")
@@ -54,9 +54,9 @@ def unwise(config: Config) -> list[tuple[str, str, str]]:
 
 def careless(config: Config) -> list[str]:
     """What is unwise in how the page is guarded."""
-    from timesyncd.web.auth import notes
+    from timesyncd.web.auth import access_warnings
 
-    return [] if config.web is None else [f"web: {note}" for note in notes(config.web)]
+    return [] if config.web is None else [f"web: {note}" for note in access_warnings(config.web)]
 
 
 def exposed(config: Config) -> list[tuple[str, Path]]:
@@ -185,11 +185,11 @@ def _readers(config: Config) -> list[Callable[[], object]]:
     """How the daemon will read certificates, keys and tokens at its start. Each raises ConfigError."""
     from timesyncd.mqtt.tls import tls_context
     from timesyncd.web import tls
-    from timesyncd.web.auth import Keys
+    from timesyncd.web.auth import TokenSecrets
 
     readers: list[Callable[[], object]] = []
     if (mqtt := config.mqtt) is not None:
         readers.append(lambda: tls_context(mqtt))
     if (web := config.web) is not None:
-        readers += [lambda: tls.context(web), lambda: Keys(web.token)]
+        readers += [lambda: tls.server_context(web), lambda: TokenSecrets(web.token)]
     return readers

@@ -17,7 +17,7 @@ from timesyncd.audit.report import Report
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load, proven_table
 from timesyncd.messages.events import ALARM, BEGAN, CHANGED, ENDED, NODE_SYNC, UNIT_CLASS, UNIT_GNSS, UNIT_LOCK
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, Message
-from timesyncd.mqtt.topics import CHANNELS, FOR_HUB, FOR_NODE, MAX_MESSAGE_BYTES, Channel
+from timesyncd.mqtt.topics import CHANNELS, HUB_SUBSCRIPTIONS, MAX_MESSAGE_BYTES, NODE_SUBSCRIPTIONS, MqttChannel
 from timesyncd.web import openapi
 from timesyncd.web.app import ROUTES
 
@@ -35,7 +35,9 @@ _PARAMETERS = {
 #: The model of an event's `data`, by the name of its schema file.
 _EVENT_DATA: dict[str, type[Message]] = {"finding": FindingMessage, "alarm_event": AlarmEventMessage}
 
-_TABLES_START = "<!-- Written by `make schemas` from drivers/timeprovider/profiles/; a test fails when they differ. -->\n"
+_TABLES_START = (
+    "<!-- Written by `make schemas` from drivers/timeprovider/profiles/; a test fails when they differ. -->\n"
+)
 _TABLES_END = "<!-- End of what `make schemas` writes. -->\n"
 
 
@@ -160,7 +162,7 @@ def _schema(message: type[Message]) -> Json:
     return _DRAFT | message.model_json_schema(schema_generator=_Untitled)
 
 
-def _channel(channel: Channel) -> Json:
+def _channel(channel: MqttChannel) -> Json:
     return {
         "address": f"{DEFAULT_PREFIX}/{channel.address}",
         "description": channel.summary,
@@ -169,7 +171,7 @@ def _channel(channel: Channel) -> Json:
     }
 
 
-def _message(channel: Channel) -> Json:
+def _message(channel: MqttChannel) -> Json:
     described = {"name": channel.name, "summary": channel.summary}
     if channel.content_type is not None:
         described["contentType"] = channel.content_type
@@ -178,11 +180,11 @@ def _message(channel: Channel) -> Json:
 
 def _operations() -> Json:
     sends = {f"send_{channel.name}": _operation(channel, "send") for channel in CHANNELS}
-    subscribed = [channel for channel in CHANNELS if channel in FOR_HUB or channel in FOR_NODE]
+    subscribed = [channel for channel in CHANNELS if channel in HUB_SUBSCRIPTIONS or channel in NODE_SUBSCRIPTIONS]
     return sends | {f"receive_{channel.name}": _operation(channel, "receive") for channel in subscribed}
 
 
-def _operation(channel: Channel, action: str) -> Json:
+def _operation(channel: MqttChannel, action: str) -> Json:
     """Only a publisher sets `retain` and the expiry, so only a `send` operation has them."""
     mqtt: Json = {"qos": channel.qos, "bindingVersion": "0.2.0"}
     if action == "send":

@@ -32,10 +32,10 @@ from timesyncd.messages.node import GrandmasterState, Ordered
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.grandmaster import StoredLock, UnitMemory
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.history import Confirmer, HistorySender
-from timesyncd.mqtt.inbox import Received
+from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
+from timesyncd.mqtt.inbox import ReceivedMessage
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.mqtt.topics import FOR_HUB, FOR_NODE, HISTORY
+from timesyncd.mqtt.topics import HISTORY, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS
 from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, KernelSample, Reading, TimeErrorSeries
 from timesyncd.store import history
 from timesyncd.store.archive import Progress
@@ -125,11 +125,11 @@ class Daemon:
         if config.mqtt is None:
             return
         await asyncio.to_thread(tls_context, config.mqtt)
-        wanted = dict.fromkeys([*FOR_NODE, *(FOR_HUB if config.hub else ())])
+        wanted = dict.fromkeys([*NODE_SUBSCRIPTIONS, *(HUB_SUBSCRIPTIONS if config.hub else ())])
         if config.store is None:
             wanted.pop(HISTORY, None)
         link = self._parts.mqtt = MqttLink(config.mqtt, node, incarnation, list(wanted), self._received)
-        self._confirmer = Confirmer(self._view.next_order)
+        self._confirmer = HistoryConfirmer(self._view.next_order)
         if self._parts.store is not None:
             self._parts.history = HistorySender(
                 link, self._parts.store, config.mqtt, node, self._view.next_order, is_hub=config.hub is not None
@@ -357,7 +357,7 @@ class Daemon:
         if self._parts.mqtt is not None:
             self._parts.mqtt.publish(said)
 
-    def _received(self, received: Received) -> None:
+    def _received(self, received: ReceivedMessage) -> None:
         message, came_ns, live = received.message, received.received_boottime_ns, not received.retained
         if live and isinstance(message, Ordered) and (published_ns := getattr(message, "published_realtime_ns", None)):
             self._web_view.lag.note(published_ns, self._clocks.realtime_ns())

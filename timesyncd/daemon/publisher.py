@@ -35,7 +35,7 @@ from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistorySender
 from timesyncd.sample import AlarmEvent
 from timesyncd.store.writer import Store
-from timesyncd.web.view import Event, Kind
+from timesyncd.web.view import StreamEvent, StreamEventKind
 
 if TYPE_CHECKING:  # SNMP is not loaded where nothing speaks it
     from timesyncd.daemon.trap_receiver import TrapReceiver
@@ -94,7 +94,7 @@ class Publisher:
     def __init__(
         self, config: Config, view: NodeView, desk: HubService, parts: Parts, clocks: Clocks, events: CloudEvents
     ) -> None:
-        self.events: Feed[Event] = Feed(lambda event: event.kind)
+        self.events: Feed[StreamEvent] = Feed(lambda event: event.kind)
         self.heard = RemoteStates()
         self._config = config
         self._view = view
@@ -182,7 +182,7 @@ class Publisher:
             | said
             | {"name": event.source, "alarm_sequence": event.sequence, "published_realtime_ns": now_ns}
         )
-        self.events.publish(Event("alarm", message))
+        self.events.publish(StreamEvent("alarm", message))
         if self._parts.store is not None:
             self._parts.store.put_alarm_event(message)
         self._happen(self._happened.alarm(message), now_ns)
@@ -201,21 +201,21 @@ class Publisher:
         match message:
             case NodeState():
                 self._desk.accept_node(message, boottime_ns, live)
-                self.events.publish(Event("node", message if live else last_known(message)))
+                self.events.publish(StreamEvent("node", message if live else last_known(message)))
             case GrandmasterState():
                 self.heard.note(message, boottime_ns)
                 if message.name not in self._inputs:  # of a unit that is polled here, viewers see our own poll alone
-                    self.events.publish(Event("grandmaster", message))
+                    self.events.publish(StreamEvent("grandmaster", message))
             case JobState() if self._desk.hear_job(message, Moment.read(self._clocks), live):
                 self.heard.note(message, boottime_ns)
                 self._to_ranks(message)
-                self.events.publish(Event("job", message))
+                self.events.publish(StreamEvent("job", message))
             case PolicyRequest() if live:
                 self._desk.accept_request(message, boottime_ns)
             case HubState():
                 self._desk.hear_hub(message, boottime_ns, live)
                 if live:
-                    self.events.publish(Event("hub", message))
+                    self.events.publish(StreamEvent("hub", message))
 
     def jobs(self, now: Moment) -> list[JobState]:
         """Those that this daemon joins, and of the others what their hub says."""
@@ -270,7 +270,7 @@ class Publisher:
         return f"no connection for {silent_s} s" if silent_s >= BROKER_GRACE_S else None
 
     def _tell(self, finding: FindingMessage, now_ns: int) -> None:
-        self.events.publish(Event("finding", finding))
+        self.events.publish(StreamEvent("finding", finding))
         if self._parts.store is not None:
             self._parts.store.put_finding(finding)
         self._happen(self._happened.finding(finding, now_ns), now_ns)
@@ -282,8 +282,8 @@ class Publisher:
         if self._parts.store is not None:
             self._parts.store.put_event(event, now_ns)
 
-    def _show(self, kind: Kind, message: Message, to_mqtt: bool = True) -> None:
-        self.events.publish(Event(kind, message))
+    def _show(self, kind: StreamEventKind, message: Message, to_mqtt: bool = True) -> None:
+        self.events.publish(StreamEvent(kind, message))
         if to_mqtt and self._parts.mqtt is not None:
             self._parts.mqtt.publish(message)
 
@@ -317,4 +317,4 @@ class Publisher:
             self._to_ranks(state)
             self._show("job", state)
         else:
-            self.events.publish(Event("job", state))
+            self.events.publish(StreamEvent("job", state))

@@ -17,7 +17,7 @@ from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
 from timesyncd.metrics.exposition import Counters, Metrics, Snapshot
 from timesyncd.metrics.fleet import FleetSnapshot, Lag
-from timesyncd.web.view import EVERY, Event, Wanted
+from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 
 class WebView:
@@ -37,7 +37,7 @@ class WebView:
         self._metrics = Metrics(self._snapshot, clocks)
 
     @property
-    def events(self) -> Feed[Event]:
+    def events(self) -> Feed[StreamEvent]:
         return self._announcer.events
 
     def _now(self) -> Moment:
@@ -54,7 +54,7 @@ class WebView:
         own = self._config.node.name
         return [name for name in self._desk.hub.fleet.names() if name != own]
 
-    def node_names(self, wanted: Wanted = EVERY) -> list[str]:
+    def node_names(self, wanted: NodeFilter = ALL_NODES) -> list[str]:
         own = self.node()
         called = own.grandmaster, own.grandmaster_identity
         own_status = own.main_status if own.sources else None

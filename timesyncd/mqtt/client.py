@@ -29,13 +29,13 @@ from timesyncd.config import Mqtt
 from timesyncd.driver import backoff_s
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Availability, Message
-from timesyncd.mqtt.inbox import Inbox, Received
-from timesyncd.mqtt.outbox import Outbox, Outgoing
+from timesyncd.mqtt.inbox import Inbox, ReceivedMessage
+from timesyncd.mqtt.outbox import Outbox, OutgoingMessage
 from timesyncd.mqtt.tls import tls_context
-from timesyncd.mqtt.topics import AVAILABILITY, DAY_S, MAX_MESSAGE_BYTES, Channel, channel_of, encode
+from timesyncd.mqtt.topics import AVAILABILITY, DAY_S, MAX_MESSAGE_BYTES, MqttChannel, channel_of, encode
 
 
-class Connection(aiomqtt.Client):
+class BrokerConnection(aiomqtt.Client):
     """Notes which message at QoS 1 the broker did not take; for aiomqtt a refusal is a confirmation like any other."""
 
     _refusal: ReasonCode | None = None
@@ -52,7 +52,7 @@ class Connection(aiomqtt.Client):
         super()._on_publish(client, userdata, mid, reason_code, properties)
 
 
-class Refusals(logging.Handler):
+class ConnectionErrors(logging.Handler):
     """`logger` is for one link's connections: paho logs at each try, and does not raise, that the broker's TLS said no."""
 
     def __init__(self) -> None:
@@ -84,16 +84,16 @@ log = logging.getLogger(__name__)
 
 KEEPALIVE_S = 15
 TIMEOUT_S = 5.0
-FAREWELL_TIMEOUT_S = 1.0
+OFFLINE_TIMEOUT_S = 1.0
 RETRY_S = 1.0
 #: What is published within this time goes out together, but for events: a wake-up costs four times what a message does.
-GATHER_S = 0.05
+SEND_DELAY_S = 0.05
 #: So many messages are taken in one go: some 10 ms.
-MOST_AT_ONCE = 64
+MAX_RECEIVED_AT_ONCE = 64
 #: A connection that did not last this long counts as a failed try: two daemons of one name throw each other out.
-STABLE_S = 30.0
+STABLE_CONNECTION_S = 30.0
 #: What the broker keeps of us ends a day after it was said last.
-REAFFIRM_S = DAY_S / 3
+AVAILABILITY_INTERVAL_S = DAY_S / 3
 
 
 class MqttLink:
@@ -108,8 +108,8 @@ class MqttLink:
         settings: Mqtt,
         node: str,
         incarnation: int,
-        wanted: Sequence[Channel],
-        on_message: Callable[[Received], None],
+        wanted: Sequence[MqttChannel],
+        on_message: Callable[[ReceivedMessage], None],
     ) -> None:
         self.connected = False
         self.published = 0
@@ -123,7 +123,7 @@ class MqttLink:
         self._outbox = Outbox(node)
         self._ready = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._refusals = Refusals()
+        self._refusals = ConnectionErrors()
         self._incoming: asyncio.Queue[aiomqtt.Message] = asyncio.Queue()
         self._failures = 0
         self._told: set[str] = set()
@@ -168,7 +168,7 @@ class MqttLink:
             try:
                 await asyncio.wait([session])
             finally:
-                await _ended(session)
+                await _cancel_and_wait(session)
             try:
                 session.result()
             except* (aiomqtt.MqttError, ConfigError, UnicodeError) as group:
@@ -191,15 +191,15 @@ class MqttLink:
                     group.create_task(self._receive(client))
                     group.create_task(self._reaffirm(client))
             except asyncio.CancelledError:
-                client.timeout = FAREWELL_TIMEOUT_S
+                client.timeout = OFFLINE_TIMEOUT_S
                 await self._say(client, online=False)
                 raise
             finally:
                 self.connected = False
 
-    def _client(self, tls: ssl.SSLContext | None) -> Connection:
+    def _client(self, tls: ssl.SSLContext | None) -> BrokerConnection:
         settings = self._settings
-        return Connection(
+        return BrokerConnection(
             settings.host,
             settings.broker_port,
             username=settings.username,
@@ -238,9 +238,9 @@ class MqttLink:
 
     async def _reaffirm(self, client: aiomqtt.Client) -> None:
         while True:
-            await asyncio.sleep(REAFFIRM_S)
+            await asyncio.sleep(AVAILABILITY_INTERVAL_S)
             await self._say(client, online=True)
-            _heed_cancellation()
+            _raise_if_cancelled()
 
     async def _subscribe(self, client: aiomqtt.Client) -> None:
         patterns = [channel.pattern(self._settings.topic_prefix, self._node) for channel in self._wanted]
@@ -253,7 +253,7 @@ class MqttLink:
             if isinstance(answer, ReasonCode) and answer.is_failure:
                 log.warning("mqtt: the broker refuses the subscription to %s: %s", pattern, answer)
 
-    async def _send(self, client: Connection) -> None:
+    async def _send(self, client: BrokerConnection) -> None:
         while True:
             self._ready.clear()
             self._urgent.clear()
@@ -265,13 +265,13 @@ class MqttLink:
                     raise
                 self._outbox.sent(outgoing)
                 self.published += 1
-                _heed_cancellation()
+                _raise_if_cancelled()
             await self._ready.wait()
             with suppress(TimeoutError):
-                async with asyncio.timeout(GATHER_S):
+                async with asyncio.timeout(SEND_DELAY_S):
                     await self._urgent.wait()
 
-    async def _send_one(self, client: Connection, outgoing: Outgoing) -> None:
+    async def _send_one(self, client: BrokerConnection, outgoing: OutgoingMessage) -> None:
         channel = outgoing.channel
         topic = channel.topic(self._settings.topic_prefix, outgoing.subject)
         if outgoing.message is None:
@@ -292,7 +292,7 @@ class MqttLink:
         async for message in client.messages:
             self._take(message)
             # Waiting costs as much as taking: not for each. But others want to go on as well.
-            for _ in range(min(self._incoming.qsize(), MOST_AT_ONCE)):
+            for _ in range(min(self._incoming.qsize(), MAX_RECEIVED_AT_ONCE)):
                 self._take(self._incoming.get_nowait())
             await asyncio.sleep(0)
 
@@ -311,7 +311,7 @@ class MqttLink:
         self._told.clear()
 
     def _went_offline(self, error: BaseException, began_ns: int) -> None:
-        lasted = self._clocks.boottime_ns() - began_ns > STABLE_S * 1e9
+        lasted = self._clocks.boottime_ns() - began_ns > STABLE_CONNECTION_S * 1e9
         self._failures = 1 if lasted else self._failures + 1
         # A broker that is away comes back by itself; what does not mend itself is told even if it shows only then.
         refusal = self._refusals.of(error)
@@ -324,16 +324,16 @@ class MqttLink:
         self._told.add(key)
 
 
-async def _ended(session: asyncio.Task[None]) -> None:
+async def _cancel_and_wait(session: asyncio.Task[None]) -> None:
     """Python 3.11 loses a cancellation that comes as a TaskGroup's child fails: then another one is needed."""
     while not session.done():
         session.cancel()
-        await asyncio.wait([session], timeout=2 * FAREWELL_TIMEOUT_S)
+        await asyncio.wait([session], timeout=2 * OFFLINE_TIMEOUT_S)
     if not session.cancelled():
         session.exception()  # looked at, else Python complains
 
 
-def _heed_cancellation() -> None:
+def _raise_if_cancelled() -> None:
     """Python 3.11's wait_for, which aiomqtt uses, loses a cancellation that comes as the wait ends."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -1,7 +1,7 @@
 """
 The history on its way: from a node's outbox to the hubs that are to store it, and their word that they did.
 
-`HistoryWindow` and `Confirmer` decide and are pure; `HistorySender` fetches and publishes.
+`HistoryWindow` and `HistoryConfirmer` decide and are pure; `HistorySender` fetches and publishes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from timesyncd.store.outbox import Page
 log = logging.getLogger(__name__)
 
 #: How often, at most, a hub confirms one node.
-CONFIRM_EVERY_NS = NS_PER_S
+CONFIRM_INTERVAL_NS = NS_PER_S
 #: How soon the outbox or the link is looked at again when it could not be used.
 RETRY_S = 1.0
-_ANY = ""
+_ANY_HUB = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class HistoryPacing:
     """
     What keeps nodes from flooding a broker and its hubs. `spread_ns`: whoever begins to send waits a random part of it, since
     all nodes have the same minute, and see the same broker come back. `again_ns`: how long rows wait for a confirmation.
@@ -48,7 +48,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RowRequest:
     """Which rows of the outbox to send next."""
 
     after: int
@@ -56,7 +56,7 @@ class Ask:
 
 
 @dataclass(slots=True)
-class _Way:
+class _HubProgress:
     """
     Rows on their way to one hub: those above `confirmed`, up to `sent`. `since_ns` is when the first of them went out, or, if
     later, the last confirmation. At most `allowed` of them: one until the hub shows that it is there, then twice as many with
@@ -116,7 +116,7 @@ class HistoryWindow:
     of each hub.
     """
 
-    def __init__(self, node: str, hubs: Sequence[str], is_hub: bool, pace: Pace) -> None:
+    def __init__(self, node: str, hubs: Sequence[str], is_hub: bool, pace: HistoryPacing) -> None:
         self.sent = self.resent = self.lost = self.disbelieved = 0
         self.confirmed_by: dict[str, int] = {}
         self._node = node
@@ -130,8 +130,8 @@ class HistoryWindow:
         self._must_look = True
         self._ways = self._new_ways()
 
-    def _new_ways(self) -> dict[str, _Way]:
-        return {hub: _Way() for hub in self._others or [_ANY]}
+    def _new_ways(self) -> dict[str, _HubProgress]:
+        return {hub: _HubProgress() for hub in self._others or [_ANY_HUB]}
 
     @property
     def waiting(self) -> int:
@@ -155,7 +155,7 @@ class HistoryWindow:
         self._must_look = True
         self._not_before_ns = max(self._not_before_ns, now_ns + int(draw * self._pace.spread_ns))
 
-    def ask(self, now_ns: int) -> Ask | None:
+    def ask(self, now_ns: int) -> RowRequest | None:
         """What the hub that is the furthest behind lacks, if there is anything and it is time."""
         for way in self._ways.values():
             if way.sent > way.confirmed and now_ns >= way.since_ns + self._pace.again_ns:
@@ -164,9 +164,9 @@ class HistoryWindow:
         if not ways or now_ns < self._not_before_ns:
             return None
         last = min(ways, key=lambda way: way.sent)
-        return Ask(last.sent, min(last.room, self._pace.batch_rows))
+        return RowRequest(last.sent, min(last.room, self._pace.batch_rows))
 
-    def _wanting(self) -> list[_Way]:
+    def _wanting(self) -> list[_HubProgress]:
         return [way for way in self._ways.values() if way.room > 0 and (self._must_look or way.sent + 1 < self._next)]
 
     def look_again_ns(self) -> int | None:
@@ -176,7 +176,7 @@ class HistoryWindow:
             times.append(self._not_before_ns)
         return min(times, default=None)
 
-    def take(self, ask: Ask, page: Page, now_ns: int) -> list[HistoryRow]:
+    def take(self, ask: RowRequest, page: Page, now_ns: int) -> list[HistoryRow]:
         """The rows of the page that was asked for which are to go out now, in one batch."""
         self._learn(page)
         rows = self._one_batch(page.rows)
@@ -221,7 +221,7 @@ class HistoryWindow:
             self.disbelieved += 1
             return
         self.confirmed_by[stored.node] = stored.stored_up_to
-        way = self._ways.get(stored.node if self._others else _ANY)
+        way = self._ways.get(stored.node if self._others else _ANY_HUB)
         if way is None:
             return
         up_to = min(stored.stored_up_to, self._highest_sent)
@@ -237,7 +237,7 @@ class HistoryWindow:
         return self._stream, up_to
 
 
-class Link(Protocol):
+class HistoryLink(Protocol):
     """What MqttLink is."""
 
     @property
@@ -246,7 +246,7 @@ class Link(Protocol):
     def publish(self, message: Message) -> None: ...
 
 
-class Source(Protocol):
+class OutboxSource(Protocol):
     """What the store is."""
 
     def outbox_page(self, after: int, limit: int) -> Page:
@@ -264,15 +264,15 @@ class HistorySender:
 
     def __init__(
         self,
-        link: Link,
-        source: Source,
+        link: HistoryLink,
+        source: OutboxSource,
         settings: Mqtt,
         node: str,
         order: Callable[[], dict[str, Any]],
         is_hub: bool = False,
-        pace: Pace | None = None,
+        pace: HistoryPacing | None = None,
     ) -> None:
-        self.window = HistoryWindow(node, settings.hubs, is_hub, pace or Pace())
+        self.window = HistoryWindow(node, settings.hubs, is_hub, pace or HistoryPacing())
         self._link = link
         self._source = source
         self._order = order
@@ -322,7 +322,7 @@ class HistorySender:
     def _has_way(self) -> bool:
         return self._link.connected or self.window.keeps_itself
 
-    def _send(self, ask: Ask, page: Page) -> None:
+    def _send(self, ask: RowRequest, page: Page) -> None:
         rows = self.window.take(ask, page, self._clocks.boottime_ns())
         if rows and self._link.connected:
             self._link.publish(HistoryBatch(**self._order(), stream=page.stream, floor=page.floor, rows=rows))
@@ -346,7 +346,7 @@ class HistorySender:
         return None if at_ns is None else max(0.0, (at_ns - self._clocks.boottime_ns()) / NS_PER_S)
 
 
-class Confirmer:
+class HistoryConfirmer:
     """What a hub says to the nodes of what it has stored. `order` gives a message's node, incarnation and sequence."""
 
     def __init__(self, order: Callable[[], dict[str, Any]]) -> None:
@@ -363,7 +363,7 @@ class Confirmer:
         ripe = [
             progress
             for node, progress in self._due.items()
-            if now_ns >= self._told_ns.get(node, -CONFIRM_EVERY_NS) + CONFIRM_EVERY_NS
+            if now_ns >= self._told_ns.get(node, -CONFIRM_INTERVAL_NS) + CONFIRM_INTERVAL_NS
         ]
         for progress in ripe:
             del self._due[progress.node]

@@ -15,7 +15,7 @@ from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message, Ordered
-from timesyncd.mqtt.topics import MOST_NAMED, Channel, decode, locate, publisher_of
+from timesyncd.mqtt.topics import MAX_QUOTED_CHARS, MqttChannel, decode, parse_topic, publisher_of
 
 #: An incarnation that was not heard of for so long may have ended. A lower one is then not its past, which no broker keeps for so
 #: long, but a daemon whose clock was ahead before, or whose store was put back.
@@ -23,14 +23,14 @@ SILENT_AFTER_NS = 60 * NS_PER_S
 #: A hub says less often what it has stored, and what is cut by an older word is gone.
 HUB_SILENT_AFTER_NS = 300 * NS_PER_S
 #: So the memory is bounded by who speaks.
-FORGOTTEN_AFTER_NS = 3_600 * NS_PER_S
+EXPIRE_AFTER_NS = 3_600 * NS_PER_S
 _SWEEP_EVERY_NS = 600 * NS_PER_S
 
 #: Incarnation first, then what orders messages within it.
-Stamp = tuple[int, ...]
+OrderKey = tuple[int, ...]
 
 
-class News(Enum):
+class Freshness(Enum):
     """ANEW: news of a lower incarnation, where the order begins anew."""
 
     OLD = auto()
@@ -39,19 +39,19 @@ class News(Enum):
 
 
 @dataclass(slots=True)
-class _Last:
-    stamp: Stamp
+class _LastMessage:
+    stamp: OrderKey
     heard_ns: int
 
 
-class Newest:
+class NewestMessages:
     """What was last accepted, by channel and subject and, within these, by the node that published it."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], dict[str, _Last]] = {}
+        self._last: dict[tuple[str, str], dict[str, _LastMessage]] = {}
         self._listening_since_ns = self._swept_ns = 0
 
-    def judge(self, channel: str, subject: str, message: Message, retained: bool, now_ns: int) -> News:
+    def judge(self, channel: str, subject: str, message: Message, retained: bool, now_ns: int) -> Freshness:
         """
         Whether this is news. An older message is not, nor is a second copy; but the live message is news after its own
         retained copy, which was only last known. A lower incarnation is old as long as the higher one is heard of.
@@ -64,15 +64,15 @@ class Newest:
         key = channel, subject
         match message:
             case HistoryBatch():
-                return News.NEWS
+                return Freshness.NEWS
             case Stored():
-                stamp: Stamp = (message.incarnation, message.sequence)
-                return self._advance(key, message.node, _Last(stamp, now_ns), HUB_SILENT_AFTER_NS, again=True)
+                stamp: OrderKey = (message.incarnation, message.sequence)
+                return self._advance(key, message.node, _LastMessage(stamp, now_ns), HUB_SILENT_AFTER_NS, again=True)
             case Ordered():
                 stamp = (message.incarnation, message.sequence, int(not retained))
-                return self._advance(key, message.node, _Last(stamp, now_ns), SILENT_AFTER_NS, again=False)
+                return self._advance(key, message.node, _LastMessage(stamp, now_ns), SILENT_AFTER_NS, again=False)
             case _:
-                return News.NEWS
+                return Freshness.NEWS
 
     def forget(self, channel: str, subject: str) -> None:
         """The subject is gone: what comes next of it begins anew."""
@@ -82,17 +82,19 @@ class Newest:
         """Before, nobody could be heard: that was no silence."""
         self._listening_since_ns = now_ns
 
-    def _advance(self, key: tuple[str, str], node: str, said: _Last, silent_after_ns: int, again: bool) -> News:
+    def _advance(
+        self, key: tuple[str, str], node: str, said: _LastMessage, silent_after_ns: int, again: bool
+    ) -> Freshness:
         by_node = self._last.setdefault(key, {})
         last = by_node.get(node)
-        news = News.NEWS
+        news = Freshness.NEWS
         if last is not None and said.stamp[0] < last.stamp[0]:
             silent_ns = said.heard_ns - max(last.heard_ns, self._listening_since_ns)
-            news = News.ANEW if silent_ns >= silent_after_ns else News.OLD
+            news = Freshness.ANEW if silent_ns >= silent_after_ns else Freshness.OLD
         elif last is not None and (said.stamp < last.stamp or (said.stamp == last.stamp and not again)):
-            news = News.OLD
+            news = Freshness.OLD
             last.heard_ns = said.heard_ns
-        if news is not News.OLD:
+        if news is not Freshness.OLD:
             by_node[node] = said
         return news
 
@@ -102,7 +104,7 @@ class Newest:
             return
         self._swept_ns = now_ns
         for key, by_node in list(self._last.items()):
-            for node in [node for node, last in by_node.items() if now_ns - last.heard_ns >= FORGOTTEN_AFTER_NS]:
+            for node in [node for node, last in by_node.items() if now_ns - last.heard_ns >= EXPIRE_AFTER_NS]:
                 del by_node[node]
             if not by_node:
                 del self._last[key]
@@ -110,18 +112,18 @@ class Newest:
 
 log = logging.getLogger(__name__)
 
-MAX_COMPLAINTS = 100
+MAX_WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessage:
     """
     A message from another daemon. `subject` is the node, grandmaster or job of its topic.
 
     `retained`: the broker's copy of what was last known, of any age; only a live message says how it is now. `size` is its bytes.
     """
 
-    channel: Channel
+    channel: MqttChannel
     subject: str
     message: Message
     retained: bool
@@ -142,13 +144,13 @@ class Inbox:
         self.outdated = 0
         self._prefix = prefix
         self._node = node
-        self._newest = Newest()
+        self._newest = NewestMessages()
         self._complained: set[str] = set()
 
-    def take(self, topic: str, payload: bytes, retained: bool, now_ns: int) -> Received | None:
+    def take(self, topic: str, payload: bytes, retained: bool, now_ns: int) -> ReceivedMessage | None:
         """None when there is nothing to pass on."""
         try:
-            channel, subject = locate(self._prefix, topic)
+            channel, subject = parse_topic(self._prefix, topic)
             if not payload:
                 self._newest.forget(channel.name, subject)
                 return None
@@ -160,12 +162,12 @@ class Inbox:
         if publisher == self._node and not isinstance(message, JobState):
             return None
         match self._newest.judge(channel.name, subject, message, retained, now_ns):
-            case News.OLD:
+            case Freshness.OLD:
                 self.outdated += 1
                 return None
-            case News.ANEW:
+            case Freshness.ANEW:
                 self._complain(publisher, f"{publisher} counts from below now: its clock or its store was put back")
-        return Received(channel, subject, message, retained, now_ns, len(payload))
+        return ReceivedMessage(channel, subject, message, retained, now_ns, len(payload))
 
     def reconnected(self, now_ns: int) -> None:
         """Let each topic be complained about once again. Who was not heard of while we were away was not silent."""
@@ -174,9 +176,9 @@ class Inbox:
 
     def _reject(self, topic: str, error: Malformed) -> None:
         self.rejected += 1
-        self._complain(topic, f"ignored a message on {ascii(topic)[1:-1][:MOST_NAMED]}: {error}")
+        self._complain(topic, f"ignored a message on {ascii(topic)[1:-1][:MAX_QUOTED_CHARS]}: {error}")
 
     def _complain(self, about: str, words: str) -> None:
-        if about not in self._complained and len(self._complained) < MAX_COMPLAINTS:
+        if about not in self._complained and len(self._complained) < MAX_WARNINGS:
             self._complained.add(about)
             log.warning("mqtt: %s", words)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import Message
-from timesyncd.mqtt.topics import CHANNELS, EVENT, HISTORY, Channel, channel_of, subject_of
+from timesyncd.mqtt.topics import CHANNELS, EVENT, HISTORY, MqttChannel, channel_of, subject_of
 
 #: Of each kind that queues.
-MAX_WAITING = 1_000
+MAX_QUEUED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """One message on its way, which came at `put_ns` (CLOCK_BOOTTIME); None clears the retained topic."""
 
-    channel: Channel
+    channel: MqttChannel
     subject: str
     message: Message | None
     put_ns: int
@@ -45,9 +45,9 @@ class Outbox:
     def __init__(self, node: str) -> None:
         self.dropped = 0
         self._node = node
-        self._latest: dict[tuple[str, str], Outgoing] = {}
+        self._latest: dict[tuple[str, str], OutgoingMessage] = {}
         self._unsent: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._queues = {channel.name: deque[Outgoing]() for channel in CHANNELS if not _says_all(channel)}
+        self._queues = {channel.name: deque[OutgoingMessage]() for channel in CHANNELS if not _newest_suffices(channel)}
 
     def __len__(self) -> int:
         """How many messages wait."""
@@ -60,48 +60,48 @@ class Outbox:
 
     def put(self, message: Message, now_ns: int) -> None:
         channel = channel_of(type(message))
-        outgoing = Outgoing(channel, subject_of(message, self._node), message, now_ns)
-        if _says_all(channel):
+        outgoing = OutgoingMessage(channel, subject_of(message, self._node), message, now_ns)
+        if _newest_suffices(channel):
             self._keep(outgoing)
             return
         queue = self._queues[channel.name]
         queue.append(outgoing)
-        if len(queue) > MAX_WAITING:
+        if len(queue) > MAX_QUEUED:
             queue.popleft()
             self.dropped += 1
 
-    def clear(self, channel: Channel, subject: str) -> None:
-        self._keep(Outgoing(channel, subject, None, put_ns=0))
+    def clear(self, channel: MqttChannel, subject: str) -> None:
+        self._keep(OutgoingMessage(channel, subject, None, put_ns=0))
 
-    def forget(self, channel: Channel, subject: str) -> None:
+    def forget(self, channel: MqttChannel, subject: str) -> None:
         """Another speaks of this from now on: what the broker has stays, and is not sent again."""
         self._latest.pop((channel.name, subject), None)
         self._unsent.pop((channel.name, subject), None)
 
-    def next(self, now_ns: int) -> Outgoing | None:
+    def next(self, now_ns: int) -> OutgoingMessage | None:
         """Take what is to be sent next: events, then what says all, then the other queues in the channels' order."""
         while outgoing := self._take():
             left_s = outgoing.left_s(now_ns)
             if left_s is None or left_s > 0:
                 return outgoing
-            if _says_all(outgoing.channel):
+            if _newest_suffices(outgoing.channel):
                 self.forget(outgoing.channel, outgoing.subject)
             # The rows of a batch of history still wait in the store.
             self.dropped += outgoing.channel is not HISTORY
         return None
 
-    def sent(self, outgoing: Outgoing) -> None:
+    def sent(self, outgoing: OutgoingMessage) -> None:
         """What is not repeated is forgotten, unless something newer came meanwhile."""
         is_over = outgoing.message is None or not outgoing.channel.retained
         if is_over and self._latest.get(outgoing.key) is outgoing:
             del self._latest[outgoing.key]
 
-    def failed(self, outgoing: Outgoing) -> None:
+    def failed(self, outgoing: OutgoingMessage) -> None:
         """It may not have arrived. What says all goes out again with all others, a queued message goes back to its place."""
-        if _says_all(outgoing.channel):
+        if _newest_suffices(outgoing.channel):
             return
         queue = self._queues[outgoing.channel.name]
-        if len(queue) < MAX_WAITING:
+        if len(queue) < MAX_QUEUED:
             queue.appendleft(outgoing)
         else:
             self.dropped += 1
@@ -110,11 +110,11 @@ class Outbox:
         """A new connection, perhaps to a broker that forgot everything: every retained topic goes out again."""
         self._unsent = OrderedDict.fromkeys(self._latest)
 
-    def _keep(self, outgoing: Outgoing) -> None:
+    def _keep(self, outgoing: OutgoingMessage) -> None:
         self._latest[outgoing.key] = outgoing
         self._unsent[outgoing.key] = None
 
-    def _take(self) -> Outgoing | None:
+    def _take(self) -> OutgoingMessage | None:
         if self.is_urgent:
             return self._queues[EVENT.name].popleft()
         if self._unsent:
@@ -126,6 +126,6 @@ class Outbox:
         return None
 
 
-def _says_all(channel: Channel) -> bool:
+def _newest_suffices(channel: MqttChannel) -> bool:
     """Whether its newest message about a subject makes those before it useless."""
     return channel.retained or channel.addressed

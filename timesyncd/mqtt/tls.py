@@ -27,28 +27,28 @@ def tls_context(settings: Mqtt) -> ssl.SSLContext | None:
     """
     if not settings.tls:
         return None
-    context = _trusting(settings.ca)
+    context = _verifying_context(settings.ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = _ClosingSocket
     if settings.certificate is not None and settings.key is not None:
-        _present(context, settings.certificate, settings.key)
+        _load_own_certificate(context, settings.certificate, settings.key)
     return context
 
 
-def _trusting(ca: Path | None) -> ssl.SSLContext:
+def _verifying_context(ca: Path | None) -> ssl.SSLContext:
     """Whom the system trusts, or `ca` alone."""
     if ca is None:
         return ssl.create_default_context()
-    _must_be_readable("ca", ca)
+    _require_readable("ca", ca)
     try:
         return ssl.create_default_context(cafile=ca)
     except ssl.SSLError as error:
         raise ConfigError(f"mqtt.ca = '{ca}': holds no certificate in PEM form ({error.reason})") from error
 
 
-def _present(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    _must_be_readable("certificate", certificate)
-    _must_be_readable("key", key)
+def _load_own_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    _require_readable("certificate", certificate)
+    _require_readable("key", key)
     try:
         # An empty pass phrase: else OpenSSL asks for that of an encrypted key on the terminal.
         context.load_cert_chain(certificate, key, password="")
@@ -58,7 +58,7 @@ def _present(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         ) from error
 
 
-def _must_be_readable(name: str, path: Path) -> None:
+def _require_readable(name: str, path: Path) -> None:
     try:
         path.read_bytes()
     except OSError as error:

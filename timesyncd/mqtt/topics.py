@@ -26,13 +26,13 @@ from timesyncd.messages.node import (
 #: A longer message is not ours. The largest of ours is the state of a job with some 5 000 ranks.
 MAX_MESSAGE_BYTES = 1_048_576
 #: So much of what a sender calls something is repeated.
-MOST_NAMED = 200
+MAX_QUOTED_CHARS = 200
 
 _NAME = TypeAdapter[str](Name)
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class MqttChannel:
     """
     One kind of topic. `key` is the message's own field that the topic's subject must equal; None = the topic alone tells.
     `expiry_s` is how long a message is of use, waiting here or kept by the broker (MQTT 5); None = for ever. What is `addressed`
@@ -67,51 +67,51 @@ class Channel:
 #: What is retained goes so long after its publisher's last word: nobody clears the topics of a node that was taken away.
 DAY_S = 86_400
 
-AVAILABILITY = Channel(
+AVAILABILITY = MqttChannel(
     "availability", "node", "availability", Availability,
     "Whether a node's daemon is connected; the broker says offline when the connection is lost.", None, qos=1,
     expiry_s=DAY_S,
 )  # fmt: skip
-NODE_STATE = Channel(
+NODE_STATE = MqttChannel(
     "node_state", "node", "state", NodeState,
     "How well a node's clock is known; at once when it changes, and repeated.", "node", expiry_s=DAY_S,
 )  # fmt: skip
-GRANDMASTER_STATE = Channel(
+GRANDMASTER_STATE = MqttChannel(
     "grandmaster_state", "grandmaster", "state", GrandmasterState,
     "What a grandmaster says of itself, from the daemons that poll it.", "name", expiry_s=DAY_S,
 )  # fmt: skip
-JOB_STATE = Channel(
+JOB_STATE = MqttChannel(
     "job_state", "job", "state", JobState,
     "A job's two signals, its ranks and its barrier plan; an empty message when the job has ended.", "job_id",
     expiry_s=3_600,
 )  # fmt: skip
-EVENT = Channel(
+EVENT = MqttChannel(
     "event", "node", "event", CloudEvent,
     "Something happened on a node, or a unit that it polls reported it: at once, to whoever listens now.",
     "node", qos=1, retained=False, content_type="application/cloudevents+json",
 )  # fmt: skip
 #: Expiry: it comes again after 30 s, and a hub that is slow shall not find all its copies at the broker.
-HISTORY = Channel(
+HISTORY = MqttChannel(
     "history", "node", "history", HistoryBatch,
     "Roll-ups and events for the hubs to keep, in order, again and again until they say that they have stored them.",
     "node", qos=1, retained=False, expiry_s=60,
 )  # fmt: skip
 #: QoS 0: a hub says it to 10,000 nodes a minute, and what is lost is said again when the node sends its rows again.
-STORED = Channel(
+STORED = MqttChannel(
     "stored", "node", "stored", Stored, "How much of a node's history a hub has stored, for that node.", "of",
     retained=False, expiry_s=60, addressed=True,
 )  # fmt: skip
-HUB_STATE = Channel(
+HUB_STATE = MqttChannel(
     "hub_state", "hub", "state", HubState, "A hub, and whether it is the one that speaks.", "node", expiry_s=DAY_S
 )
 #: Expiry: who asked gives up by then, and what comes later would surprise.
-POLICY_REQUEST = Channel(
+POLICY_REQUEST = MqttChannel(
     "policy_request", "node", "policy", PolicyRequest,
     "A user on a node wants the ranks of a job to synchronize otherwise; for the hub that speaks.", "node", qos=1,
     retained=False, expiry_s=10,
 )  # fmt: skip
 #: Expiry: a step of a job is closed after 10 s.
-MARKS = Channel(
+MARKS = MqttChannel(
     "mark_batch", "node", "marks", MarkBatch,
     "When the ranks on a node arrived at, began and ended each synchronization.", "node", retained=False, expiry_s=10,
 )  # fmt: skip
@@ -122,14 +122,14 @@ CHANNELS = (
 )  # fmt: skip
 
 #: Not availability: a daemon that is restarted is no clock that is lost, and who is silent is told by the states that do not come.
-FOR_HUB = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, HISTORY, MARKS)
-FOR_NODE = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
+HUB_SUBSCRIPTIONS = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, HISTORY, MARKS)
+NODE_SUBSCRIPTIONS = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
 
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
-_BY_PLACE: dict[tuple[str, str], Channel] = {(channel.scope, channel.leaf): channel for channel in CHANNELS}
+_BY_TOPIC: dict[tuple[str, str], MqttChannel] = {(channel.scope, channel.leaf): channel for channel in CHANNELS}
 
 
-def channel_of(message_type: type[Message]) -> Channel:
+def channel_of(message_type: type[Message]) -> MqttChannel:
     """The channel of a published message type; KeyError for any other."""
     return _BY_MESSAGE[message_type]
 
@@ -145,10 +145,10 @@ def publisher_of(message: Message, subject: str) -> str:
     return message.node if isinstance(message, Ordered) else subject
 
 
-def locate(prefix: str, topic: str) -> tuple[Channel, str]:
+def parse_topic(prefix: str, topic: str) -> tuple[MqttChannel, str]:
     """The channel and the subject of a topic. Raises Malformed when it is none of ours."""
     parts = topic.removeprefix(f"{prefix}/").split("/")
-    channel = _BY_PLACE.get((parts[0], parts[2])) if len(parts) == 3 else None
+    channel = _BY_TOPIC.get((parts[0], parts[2])) if len(parts) == 3 else None
     if channel is None or not topic.startswith(f"{prefix}/"):
         raise Malformed("no topic of ours")
     try:
@@ -161,7 +161,7 @@ def encode(message: Message) -> bytes:
     return message.model_dump_json().encode()
 
 
-def decode(channel: Channel, subject: str, payload: bytes) -> Message:
+def decode(channel: MqttChannel, subject: str, payload: bytes) -> Message:
     """Raises Malformed when the payload is not this channel's message about this subject."""
     if len(payload) > MAX_MESSAGE_BYTES:
         raise Malformed(f"{len(payload)} bytes; at most {MAX_MESSAGE_BYTES} are read")
@@ -170,7 +170,7 @@ def decode(channel: Channel, subject: str, payload: bytes) -> Message:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         # Names of keys are the sender's: they shall not write lines of their own into a log.
-        where = ascii(".".join(str(part) for part in first["loc"]))[1:-1][:MOST_NAMED]
+        where = ascii(".".join(str(part) for part in first["loc"]))[1:-1][:MAX_QUOTED_CHARS]
         raise Malformed(f"not a {channel.name} message: {where or 'payload'}: {first['msg']}") from error
     if channel.key is not None and getattr(message, channel.key) != subject:
         raise Malformed(f"its {channel.key} is not the topic's {subject!r}")

@@ -16,50 +16,59 @@ from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, Hub
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState
 from timesyncd.web.auth import GRANT
-from timesyncd.web.query import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, Paged, Query, WindowQuery
-from timesyncd.web.responses import document, many, one, page, refusal, unknown
-from timesyncd.web.routes import Many, One, Route, Text
-from timesyncd.web.view import View, Wanted
+from timesyncd.web.query import JOB_ID, AlignmentQuery, FindingsQuery, NodesQuery, PageQuery, Query, WindowQuery
+from timesyncd.web.responses import (
+    error_response,
+    json_response,
+    list_response,
+    message_response,
+    not_found_response,
+    paginate,
+)
+from timesyncd.web.routes import Document, DocumentList, PlainText, Route
+from timesyncd.web.view import NodeFilter, View
 
 VIEW = web.AppKey("view", View)
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def node(request: web.Request, _query: Query) -> web.Response:
-    return one(request, request.app[VIEW].node())
+    return message_response(request, request.app[VIEW].node())
 
 
 async def nodes(request: web.Request, query: NodesQuery) -> web.Response:
     view = request.app[VIEW]
-    wanted = Wanted(query.status, query.grandmaster, query.topology, query.q)
-    names, next = page(view.node_names(wanted), lambda name: (name,), query)
-    return many(request, view.nodes(names), next)
+    wanted = NodeFilter(query.status, query.grandmaster, query.topology, query.q)
+    names, next = paginate(view.node_names(wanted), lambda name: (name,), query)
+    return list_response(request, view.nodes(names), next)
 
 
 async def node_named(request: web.Request, _query: Query) -> web.Response:
     view, name = request.app[VIEW], request.match_info["name"]
     found = view.nodes([name])
-    return one(request, found[0]) if found else _unknown("node", name, view.node_names())
+    return message_response(request, found[0]) if found else _not_found("node", name, view.node_names())
 
 
 async def fleet(request: web.Request, _query: Query) -> web.Response:
-    return one(request, request.app[VIEW].fleet())
+    return message_response(request, request.app[VIEW].fleet())
 
 
 async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response:
     """Of all nodes, and of a job of which only the name is known, to those alone who may list them."""
     view, grant = request.app[VIEW], GRANT.get()
     if query.nodes is None and not re.fullmatch(JOB_ID, query.job or "") and not grant.covers("reader"):
-        return refusal(403, f"the role {grant.role} reads the alignment of nodes that it names, or of a job by its id")
+        return error_response(
+            403, f"the role {grant.role} reads the alignment of nodes that it names, or of a job by its id"
+        )
     names = None if query.nodes is None else list(dict.fromkeys(query.nodes.split(",")))
-    job_id = None if query.job is None else _job_id(view.jobs(), query.job)
+    job_id = None if query.job is None else _resolve_job_id(view.jobs(), query.job)
     found = None if query.job is not None and job_id is None else view.alignment(names, job_id)
     if found is None:
-        return _unknown("job", query.job or "", [job.job_id for job in view.jobs()])
-    return one(request, found)
+        return _not_found("job", query.job or "", [job.job_id for job in view.jobs()])
+    return message_response(request, found)
 
 
-def _job_id(jobs: Iterable[JobState], wanted: str) -> str | None:
+def _resolve_job_id(jobs: Iterable[JobState], wanted: str) -> str | None:
     """An id is itself; of several jobs of one name the one that was told of last."""
     named = [job for job in jobs if wanted in (job.job_id, job.job)]
     newest = max(named, key=lambda job: (job.job_id == wanted, job.published_realtime_ns), default=None)
@@ -67,41 +76,47 @@ def _job_id(jobs: Iterable[JobState], wanted: str) -> str | None:
 
 
 async def hubs(request: web.Request, _query: Query) -> web.Response:
-    return many(request, request.app[VIEW].hubs())
+    return list_response(request, request.app[VIEW].hubs())
 
 
-async def grandmasters(request: web.Request, query: Paged) -> web.Response:
-    return many(request, *page(request.app[VIEW].grandmasters(), lambda unit: (unit.name,), query))
+async def grandmasters(request: web.Request, query: PageQuery) -> web.Response:
+    return list_response(request, *paginate(request.app[VIEW].grandmasters(), lambda unit: (unit.name,), query))
 
 
 async def grandmaster(request: web.Request, _query: Query) -> web.Response:
     units = {unit.name: unit for unit in request.app[VIEW].grandmasters()}
     name = request.match_info["name"]
-    return one(request, units[name]) if name in units else _unknown("grandmaster", name, list(units))
+    return message_response(request, units[name]) if name in units else _not_found("grandmaster", name, list(units))
 
 
-async def jobs(request: web.Request, query: Paged) -> web.Response:
-    return many(request, *page(request.app[VIEW].jobs(), lambda job: (job.job_id,), query))
+async def jobs(request: web.Request, query: PageQuery) -> web.Response:
+    return list_response(request, *paginate(request.app[VIEW].jobs(), lambda job: (job.job_id,), query))
 
 
 async def job(request: web.Request, _query: Query) -> web.Response:
     known = {job.job_id: job for job in request.app[VIEW].jobs()}
     id = request.match_info["id"]
-    return one(request, known[id]) if id in known else _unknown("job", id, list(known))
+    return message_response(request, known[id]) if id in known else _not_found("job", id, list(known))
 
 
 async def window(request: web.Request, query: WindowQuery) -> web.Response:
     view, id = request.app[VIEW], request.match_info["id"]
     found = view.window(id, query.from_step, query.limit)
-    return one(request, found) if found is not None else _unknown("job", id, [job.job_id for job in view.jobs()])
+    return (
+        message_response(request, found)
+        if found is not None
+        else _not_found("job", id, [job.job_id for job in view.jobs()])
+    )
 
 
 async def findings(request: web.Request, query: FindingsQuery) -> web.Response:
-    found = [finding for finding in request.app[VIEW].findings() if _is_asked_for(finding, query)]
-    return many(request, *page(found, lambda each: (-each.since_realtime_ns, each.id, each.subject), query))
+    found = [finding for finding in request.app[VIEW].findings() if _matches(finding, query)]
+    return list_response(
+        request, *paginate(found, lambda each: (-each.since_realtime_ns, each.id, each.subject), query)
+    )
 
 
-def _is_asked_for(finding: FindingMessage, query: FindingsQuery) -> bool:
+def _matches(finding: FindingMessage, query: FindingsQuery) -> bool:
     """Of a span of time what held at some moment of it."""
     until_ns = finding.until_realtime_ns
     return (
@@ -112,7 +127,7 @@ def _is_asked_for(finding: FindingMessage, query: FindingsQuery) -> bool:
 
 
 async def config(request: web.Request, _query: Query) -> web.Response:
-    return document(request, request.app[VIEW].config().encode())
+    return json_response(request, request.app[VIEW].config().encode())
 
 
 async def metrics(request: web.Request, _query: Query) -> web.Response:
@@ -124,40 +139,42 @@ async def health(request: web.Request, _query: Query) -> web.Response:
     return web.Response(status=200 if wrong is None else 503, text=f"{wrong or 'ok'}\n")
 
 
-def _unknown(what: str, wanted: str, known: list[str]) -> web.Response:
+def _not_found(what: str, wanted: str, known: list[str]) -> web.Response:
     """Those that there are, to whom may list them."""
     if not GRANT.get().covers("reader"):
-        return refusal(404, f"there is no {what} {wanted!r}")
-    return unknown(what, wanted, known, len(known))
+        return error_response(404, f"there is no {what} {wanted!r}")
+    return not_found_response(what, wanted, known, len(known))
 
 
 ROUTES = (
-    Route("/api/v1/node", "This daemon's own node.", "job", node, One(NodeState)),
-    Route("/api/v1/nodes", "Every node known here, by name.", "reader", nodes, Many(NodeState), NodesQuery),
-    Route("/api/v1/nodes/{name}", "A node.", "job", node_named, One(NodeState), fails=(404,)),
-    Route("/api/v1/fleet", "The fleet in few numbers.", "reader", fleet, One(FleetSummary)),
+    Route("/api/v1/node", "This daemon's own node.", "job", node, Document(NodeState)),
+    Route("/api/v1/nodes", "Every node known here, by name.", "reader", nodes, DocumentList(NodeState), NodesQuery),
+    Route("/api/v1/nodes/{name}", "A node.", "job", node_named, Document(NodeState), fails=(404,)),
+    Route("/api/v1/fleet", "The fleet in few numbers.", "reader", fleet, Document(FleetSummary)),
     Route(
         "/api/v1/alignment", "How far apart the clocks of nodes may be: of some, of a job's, or of all.", "job",
-        alignment, One(AlignmentState), AlignmentQuery, (404,),
+        alignment, Document(AlignmentState), AlignmentQuery, (404,),
     ),
-    Route("/api/v1/hubs", "The hubs that are alive.", "job", hubs, Many(HubState)),
+    Route("/api/v1/hubs", "The hubs that are alive.", "job", hubs, DocumentList(HubState)),
     Route("/api/v1/grandmasters", "The grandmasters known here, by name.", "reader", grandmasters,
-          Many(GrandmasterState), Paged),
-    Route("/api/v1/grandmasters/{name}", "A grandmaster.", "reader", grandmaster, One(GrandmasterState), fails=(404,)),
-    Route("/api/v1/jobs", "The training jobs, by id.", "reader", jobs, Many(JobState), Paged),
-    Route("/api/v1/jobs/{id}", "A training job.", "job", job, One(JobState), fails=(404,)),
-    Route("/api/v1/jobs/{id}/window", "What a hub joined of a job's newest steps, page by page.", "job", window, One(RecordingMessage),
+          DocumentList(GrandmasterState), PageQuery),
+    Route("/api/v1/grandmasters/{name}", "A grandmaster.", "reader", grandmaster, Document(GrandmasterState), fails=(404,)),
+    Route("/api/v1/jobs", "The training jobs, by id.", "reader", jobs, DocumentList(JobState), PageQuery),
+    Route("/api/v1/jobs/{id}", "A training job.", "job", job, Document(JobState), fails=(404,)),
+    Route("/api/v1/jobs/{id}/window", "What a hub joined of a job's newest steps, page by page.", "job", window, Document(RecordingMessage),
           WindowQuery, (404,)),
-    Route("/api/v1/findings", "What is or was wrong, the newest first.", "reader", findings, Many(FindingMessage),
+    Route("/api/v1/findings", "What is or was wrong, the newest first.", "reader", findings, DocumentList(FindingMessage),
           FindingsQuery),
-    Route("/api/v1/config", "The configuration as it counts, secrets by where they stand.", "admin", config, One(None)),
-    Route("/metrics", "What Prometheus scrapes.", "reader", metrics, Text("text/plain")),
-    Route("/healthz", "ok, or what is wrong.", None, health, Text("text/plain"), fails=(503,)),
+    Route("/api/v1/config", "The configuration as it counts, secrets by where they stand.", "admin", config, Document(None)),
+    Route("/metrics", "What Prometheus scrapes.", "reader", metrics, PlainText("text/plain")),
+    Route("/healthz", "ok, or what is wrong.", None, health, PlainText("text/plain"), fails=(503,)),
 )  # fmt: skip
 
 
 async def fleet_map(request: web.Request, _query: Query) -> web.Response:
-    return one(request, request.app[VIEW].map())
+    return message_response(request, request.app[VIEW].map())
 
 
-ROUTE = Route("/api/v1/fleet/map", "Every node in few words, by place.", "reader", fleet_map, One(FleetMap))
+FLEET_MAP_ROUTE = Route(
+    "/api/v1/fleet/map", "Every node in few words, by place.", "reader", fleet_map, Document(FleetMap)
+)

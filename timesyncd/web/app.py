@@ -29,13 +29,13 @@ from timesyncd.store.engine import Place
 from timesyncd.web import api, history_api, login, openapi, stream, tls
 from timesyncd.web import api as web_api
 from timesyncd.web import tls as web_tls
-from timesyncd.web.auth import ACCESS, ROLES, Access, Guard, Handler, notes
-from timesyncd.web.responses import refusal
-from timesyncd.web.stream import Stream
+from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
+from timesyncd.web.responses import error_response
+from timesyncd.web.stream import EventStream
 from timesyncd.web.view import View
 
 
-def is_answered(listening: str, host_header: str | None) -> bool:
+def is_allowed_host(listening: str, host_header: str | None) -> bool:
     """`listening` is the configured address. Without a header it is no browser."""
     if host_header is None or not is_loopback(listening):
         return True
@@ -56,7 +56,7 @@ def _is_address(name: str) -> bool:
 
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, web_api.ROUTE, *history_api.ROUTES, stream.ROUTE, openapi.route())
+ROUTES = (*api.ROUTES, web_api.FLEET_MAP_ROUTE, *history_api.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
     "app", "ask", "chart", "dom", "drawer", "fleet", "jobs", "list", "map", "model", "news", "node", "past", "units",
@@ -79,15 +79,15 @@ SAFETY_HEADERS = {
 }
 
 #: Of a request's line: the names of 10,000 nodes.
-LONGEST_LINE = 262_144
+MAX_REQUEST_LINE_BYTES = 262_144
 
 #: So long are answers under way given when the server closes.
-UNDER_WAY_S = 2.0
+SHUTDOWN_TIMEOUT_S = 2.0
 
 LISTENING = web.AppKey("listening", str)
 
 
-class Server:
+class WebServer:
     """A listening server; `url` is where the page is."""
 
     def __init__(
@@ -119,91 +119,97 @@ class Server:
         await self._runner.cleanup()
 
 
-async def serve(settings: config.Web, view: View, store: Place | None = None) -> Server:
+async def serve(settings: config.Web, view: View, store: Place | None = None) -> WebServer:
     """
     Listen; port 0 takes a free one. `store` is the history's place, where one is kept. Raises ConfigError when the address
     cannot be had, or a certificate or a secret cannot be used.
     """
-    access, context = Access(settings), tls.context(settings)
-    for note in notes(settings):
+    access, context = Access(settings), tls.server_context(settings)
+    for note in access_warnings(settings):
         log.warning("web: %s", note)
     runner = web.AppRunner(
         application(view, settings.host, access, store),
         handler_cancellation=True,
         access_log=None,
-        shutdown_timeout=UNDER_WAY_S,
-        max_line_size=LONGEST_LINE,
-        keepalive_timeout=web_tls.IDLE_S,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        max_line_size=MAX_REQUEST_LINE_BYTES,
+        keepalive_timeout=web_tls.IDLE_TIMEOUT_S,
     )
     await runner.setup()
     assert runner.server is not None
     try:
-        listener = await web_tls.Door(runner.server).open(settings.host, settings.port, context)
+        listener = await web_tls.ConnectionLimiter(runner.server).open(settings.host, settings.port, context)
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"web: cannot listen on {settings.host} port {settings.port}: {error.strerror}") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if context else ''}://{host}:{listener.sockets[0].getsockname()[1]}/"
-    return Server(runner, listener, url, access, _following(context, settings))
+    return WebServer(runner, listener, url, access, _start_certificate_reload(context, settings))
 
 
-def _following(context: ssl.SSLContext | None, settings: config.Web) -> asyncio.Task[None] | None:
-    return None if context is None else asyncio.create_task(tls.follow(context, settings), name="certificate")
+def _start_certificate_reload(context: ssl.SSLContext | None, settings: config.Web) -> asyncio.Task[None] | None:
+    return (
+        None if context is None else asyncio.create_task(tls.reload_certificate(context, settings), name="certificate")
+    )
 
 
 def application(view: View, listening: str, access: Access, store: Place | None) -> web.Application:
     app = web.Application(
-        middlewares=[_only_own_names, _only_reading, Guard().admit], client_max_size=login.LONGEST_FORM
+        middlewares=[_check_host, _check_method, AccessGuard().admit], client_max_size=login.MAX_FORM_BYTES
     )
     app[api.VIEW] = view
     if store is not None:
         app[history_api.STORE] = store
     app[LISTENING] = listening
     app[ACCESS] = access
-    app[stream.STREAM] = Stream(view)
-    app[stream.VIEWERS] = set()
-    app[openapi.DOCUMENT] = _published()
+    app[stream.STREAM] = EventStream(view)
+    app[stream.VIEWER_TASKS] = set()
+    app[openapi.OPENAPI_JSON] = _openapi_json()
     app.on_response_prepare.append(_add_safety_headers)
-    app.on_shutdown.append(stream.cut_off)
+    app.on_shutdown.append(stream.close_viewers)
     for route in ROUTES:
         app.router.add_get(route.path, route.serve)
     for path, (name, content_type) in PAGE_FILES.items():
         app.router.add_get(path, _page_file(name, content_type))
     if access.has_tokens:
         login.add_login(app)
-    needs_nothing = [path for path in (*PAGE_FILES, *login.PATHS) if path != "/"]
-    app[ROLES] = {route.path: route.role for route in ROUTES} | dict.fromkeys(needs_nothing)
+    needs_nothing = [path for path in (*PAGE_FILES, *login.LOGIN_PATHS) if path != "/"]
+    app[REQUIRED_ROLES] = {route.path: route.role for route in ROUTES} | dict.fromkeys(needs_nothing)
     return app
 
 
 @cache
-def _published() -> bytes:
+def _openapi_json() -> bytes:
     return json.dumps(openapi.document(ROUTES)).encode()
 
 
 @web.middleware
-async def _only_own_names(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
     listening, named = request.app[LISTENING], request.headers.get("Host")
-    if is_answered(listening, named):
+    if is_allowed_host(listening, named):
         return await handler(request)
-    return refusal(421, f"{named!r} is not served here: ask {listening}, another IP address, or localhost")
+    return error_response(421, f"{named!r} is not served here: ask {listening}, another IP address, or localhost")
 
 
 @web.middleware
-async def _only_reading(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _check_method(request: web.Request, handler: Handler) -> web.StreamResponse:
     """What is refused is refused in JSON, with a line that helps."""
-    writable = login.PATHS if request.app[ACCESS].has_tokens else ()
+    writable = login.LOGIN_PATHS if request.app[ACCESS].has_tokens else ()
     if request.method not in ("GET", "HEAD") and request.path not in writable:
-        return refusal(405, f"{request.method} is not served: everything here is read with GET", {"Allow": "GET, HEAD"})
+        return error_response(
+            405, f"{request.method} is not served: everything here is read with GET", {"Allow": "GET, HEAD"}
+        )
     try:
         return await handler(request)
     except web.HTTPNotFound:
         paths = sorted({resource.canonical for resource in request.app.router.resources()})
-        return refusal(404, f"there is no {request.path}; there are: {', '.join(paths)}")
+        return error_response(404, f"there is no {request.path}; there are: {', '.join(paths)}")
     except web.HTTPMethodNotAllowed as error:
-        return refusal(405, f"{request.method} is not served here", {"Allow": ", ".join(sorted(error.allowed_methods))})
+        return error_response(
+            405, f"{request.method} is not served here", {"Allow": ", ".join(sorted(error.allowed_methods))}
+        )
     except web.HTTPRequestEntityTooLarge:
-        return refusal(413, f"a form has at most {login.LONGEST_FORM} octets")
+        return error_response(413, f"a form has at most {login.MAX_FORM_BYTES} octets")
 
 
 async def _add_safety_headers(_request: web.Request, response: web.StreamResponse) -> None:

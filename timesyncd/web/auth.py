@@ -25,19 +25,19 @@ from aiohttp import web
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import Role, Token, Web
 from timesyncd.errors import ConfigError
-from timesyncd.web.responses import refusal
+from timesyncd.web.responses import error_response
 from timesyncd.web.tls import certificate_name
 
-RANKS: dict[Role, int] = {"job": 0, "reader": 1, "admin": 2}
+ROLE_RANKS: dict[Role, int] = {"job": 0, "reader": 1, "admin": 2}
 
-SHORTEST_SECRET = 16
-FAILURES_A_MINUTE = 10
+MIN_SECRET_LENGTH = 16
+MAX_FAILURES_PER_MINUTE = 10
 #: So many addresses are counted apart; all others share one count.
-MOST_ADDRESSES = 1_000
+MAX_ADDRESSES = 1_000
 MINUTE_NS = 60 * NS_PER_S
 SESSION_NS = 12 * 3_600 * NS_PER_S
 #: Of one token: who has a job's cannot log out everybody else.
-MOST_SESSIONS = 20
+MAX_SESSIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Grant:
     role: Role
 
     def covers(self, role: Role) -> bool:
-        return RANKS[self.role] >= RANKS[role]
+        return ROLE_RANKS[self.role] >= ROLE_RANKS[role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Denial:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Credentials:
     """What a request brought. `certificate` is the name in one that the configured authority signed."""
 
     address: str
@@ -70,7 +70,7 @@ class Shown:
     certificate: str | None = None
 
 
-class Keys:
+class TokenSecrets:
     """
     The tokens' secrets, without spaces around, which no header can hold. Raises ConfigError for one that cannot be read, is too
     short to be one, or is another token's too, and for a name that two have.
@@ -80,9 +80,9 @@ class Keys:
         self._known: list[tuple[bytes, Grant]] = []
         for index, token in enumerate(tokens):
             secret = token.secret.reveal().get_secret_value().strip()
-            if len(secret) < SHORTEST_SECRET:
+            if len(secret) < MIN_SECRET_LENGTH:
                 raise ConfigError(
-                    f"web.token[{index}].secret: of {token.name}: shorter than {SHORTEST_SECRET} characters; "
+                    f"web.token[{index}].secret: of {token.name}: shorter than {MIN_SECRET_LENGTH} characters; "
                     "openssl rand -hex 24 makes a good one"
                 )
             for digest, grant in self._known:
@@ -101,7 +101,7 @@ class Keys:
         return found
 
 
-class Failures:
+class FailedAttempts:
     """Wrong credentials of the last minute, of each address, an IPv6 network of 64 bits counting as one."""
 
     def __init__(self) -> None:
@@ -119,11 +119,11 @@ class Failures:
         """How long until this address may try again; None: it may now."""
         self._forget(now_ns)
         began_ns, count = self._counts.get(self._who(address), (0, 0))
-        return None if count < FAILURES_A_MINUTE else -((now_ns - began_ns - MINUTE_NS) // NS_PER_S)
+        return None if count < MAX_FAILURES_PER_MINUTE else -((now_ns - began_ns - MINUTE_NS) // NS_PER_S)
 
     def _who(self, address: str) -> str:
-        network = network_of(address)
-        return network if network in self._counts or len(self._counts) < MOST_ADDRESSES else "all others"
+        network = network_key(address)
+        return network if network in self._counts or len(self._counts) < MAX_ADDRESSES else "all others"
 
     def _forget(self, now_ns: int) -> None:
         """Counts begin in the order that they are kept in."""
@@ -131,7 +131,7 @@ class Failures:
             self._counts.popitem(last=False)
 
 
-def network_of(address: str) -> str:
+def network_key(address: str) -> str:
     """An IPv4 address, or the 64 bits of an IPv6 network."""
     try:
         ip = ip_address(address.partition("%")[0])
@@ -142,7 +142,7 @@ def network_of(address: str) -> str:
     return str(ip.ipv4_mapped or ip_network((int(ip), 64), strict=False))
 
 
-class Sessions:
+class BrowserSessions:
     """Browsers that logged in: a random id stands for the token's grant. The token's oldest goes when it has too many."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Sessions:
         id = secrets.token_urlsafe(32)
         self._open[_digest(id)] = (grant, now_ns + SESSION_NS)
         own = [digest for digest, (opener, _) in self._open.items() if opener == grant]
-        if len(own) > MOST_SESSIONS:
+        if len(own) > MAX_SESSIONS:
             del self._open[own[0]]
         return id
 
@@ -168,14 +168,14 @@ class Access:
     """Raises ConfigError for tokens that cannot be used."""
 
     def __init__(self, settings: Web) -> None:
-        self.failures = Failures()
-        self.sessions = Sessions()
+        self.failures = FailedAttempts()
+        self.sessions = BrowserSessions()
         self.has_tokens = bool(settings.token)
         self.is_guarded = self.has_tokens or settings.client_ca is not None or not settings.is_local
-        self._keys = Keys(settings.token)
+        self._keys = TokenSecrets(settings.token)
         self._client_role = settings.client_role
 
-    def judge(self, shown: Shown, now_ns: int) -> Grant | Denial:
+    def judge(self, shown: Credentials, now_ns: int) -> Grant | Denial:
         """
         A token goes before a session, and that before a certificate. Where nothing guards, what is shown does not count: it may be
         meant for another daemon.
@@ -203,7 +203,7 @@ class Access:
         return grant
 
 
-def notes(settings: Web) -> list[str]:
+def access_warnings(settings: Web) -> list[str]:
     """What is unwise in how the page is guarded."""
     found = []
     if settings.token and settings.certificate is None and not settings.is_local:
@@ -226,13 +226,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ACCESS = web.AppKey("access", Access)
 #: What each path needs; None: nothing. A path that is not there needs a reader.
-ROLES = web.AppKey("roles", Mapping[str, Role | None])
+REQUIRED_ROLES = web.AppKey("roles", Mapping[str, Role | None])
 #: Of the request that is being answered.
 GRANT: ContextVar[Grant] = ContextVar("grant")
-COOKIE = "timesyncd-session"
+SESSION_COOKIE = "timesyncd-session"
 
 
-class Guard:
+class AccessGuard:
     def __init__(self) -> None:
         self._told_ns = -MINUTE_NS
         self._told = 0
@@ -240,19 +240,19 @@ class Guard:
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
-        needed = request.app[ROLES].get(resource.canonical, "reader") if resource is not None else "reader"
+        needed = request.app[REQUIRED_ROLES].get(resource.canonical, "reader") if resource is not None else "reader"
         access, now_ns = request.app[ACCESS], time.monotonic_ns()
         if needed is None:
             response = await handler(request)
             self._tell(request, now_ns)
             return response
-        judged = access.judge(_shown(request), now_ns)
+        judged = access.judge(_credentials(request), now_ns)
         self._tell(request, now_ns)
         if isinstance(judged, Denial):
-            return _denied(request, access, judged)
+            return _denial_response(request, access, judged)
         if not judged.covers(needed):
             said = f"{request.path} needs the role {needed}; {judged.name} has {judged.role}"
-            return _denied(request, access, Denial(403, said))
+            return _denial_response(request, access, Denial(403, said))
         GRANT.set(judged)
         return await handler(request)
 
@@ -264,24 +264,24 @@ class Guard:
             self._told, self._told_ns = total, now_ns
 
 
-def retry_after(denial: Denial) -> dict[str, str]:
+def retry_after_header(denial: Denial) -> dict[str, str]:
     return {"Retry-After": str(denial.retry_after_s)} if denial.status == 429 else {}
 
 
-def _shown(request: web.Request) -> Shown:
+def _credentials(request: web.Request) -> Credentials:
     transport = request.transport
     certificate = transport.get_extra_info("peercert") if transport is not None else None
-    return Shown(
+    return Credentials(
         address=request.remote or "",
         authorization=request.headers.get("Authorization"),
-        session=request.cookies.get(COOKIE),
+        session=request.cookies.get(SESSION_COOKIE),
         certificate=certificate_name(certificate) if certificate else None,
     )
 
 
-def _denied(request: web.Request, access: Access, denial: Denial) -> web.Response:
+def _denial_response(request: web.Request, access: Access, denial: Denial) -> web.Response:
     """A browser that comes for the page is led to the log-in."""
     if access.has_tokens and request.path == "/" and "text/html" in request.headers.get("Accept", ""):
         return web.Response(status=303, headers={"Location": "login"})
     asks = {"WWW-Authenticate": "Bearer"} if denial.status == 401 else {}
-    return refusal(denial.status, denial.text, asks | retry_after(denial))
+    return error_response(denial.status, denial.text, asks | retry_after_header(denial))

@@ -18,22 +18,22 @@ from timesyncd.store import history
 from timesyncd.store.engine import Place
 from timesyncd.web.api import VIEW
 from timesyncd.web.query import (
-    LATEST_NS,
+    MAX_TIME_NS,
     NAME,
     EventsQuery,
     HistoryQuery,
     HistorySourcesQuery,
-    Spanned,
-    cursor_of,
-    key_of,
+    TimeRangeQuery,
+    decode_cursor,
+    encode_cursor,
 )
-from timesyncd.web.responses import many, refusal
-from timesyncd.web.routes import Many, Route
+from timesyncd.web.responses import error_response, list_response
+from timesyncd.web.routes import DocumentList, Route
 
 STORE = web.AppKey("store", Place)
 
 DAY_NS = 86_400 * NS_PER_S
-COURSE_STEPS = 288
+TIME_ERROR_STEPS = 288
 
 
 class TimeErrorStep(Message):
@@ -70,46 +70,46 @@ class HistorySource(Message):
 Page = tuple[Sequence[Message], str | None]
 
 
-async def time_errors(request: web.Request, query: Spanned) -> web.Response:
+async def time_errors(request: web.Request, query: TimeRangeQuery) -> web.Response:
     """Also of a unit that is not polled any more, so every name is one that may have been."""
     unit, span = request.match_info["name"], query.span_ns(DAY_NS, time.time_ns())
     if not re.fullmatch(NAME, unit, re.ASCII):
-        return refusal(404, f"there is no grandmaster {unit!r}")
+        return error_response(404, f"there is no grandmaster {unit!r}")
 
     def read(place: Place) -> Page:
-        steps = history.time_error_course(place, unit, *span, COURSE_STEPS)
+        steps = history.time_error_course(place, unit, *span, TIME_ERROR_STEPS)
         return [TimeErrorStep.model_validate(step) for step in steps], None
 
-    return await _listed(request, read)
+    return await _read_list(request, read)
 
 
 async def events(request: web.Request, query: EventsQuery) -> web.Response:
-    after = None if query.cursor is None else cast(tuple[int, int, str], key_of(query.cursor, (int, int, str)))
+    after = None if query.cursor is None else cast(tuple[int, int, str], decode_cursor(query.cursor, (int, int, str)))
     since_ns = query.since or 0
-    until_ns = LATEST_NS if query.until is None else query.until
+    until_ns = MAX_TIME_NS if query.until is None else query.until
 
     def read(place: Place) -> Page:
         rows = history.cloud_events(place, query.node, since_ns, until_ns, after, query.limit + 1, query.type)
         shown = rows[: query.limit]
         next = [shown[-1][name] for name in ("realtime_ns", "sequence", "node")] if len(rows) > len(shown) else None
-        return [_event(row) for row in shown], None if next is None else cursor_of(tuple(next))
+        return [_cloud_event(row) for row in shown], None if next is None else encode_cursor(tuple(next))
 
-    return await _listed(request, read)
+    return await _read_list(request, read)
 
 
-def _event(row: history.Record) -> CloudEvent:
+def _cloud_event(row: history.Record) -> CloudEvent:
     said = {name: row[name] for name in ("type", "subject", "time", "data")}
     return CloudEvent.model_validate(said | {"id": row["event_id"], "source": NODE_PATH + row["node"]})
 
 
-async def course(request: web.Request, query: HistoryQuery) -> web.Response:
+async def series(request: web.Request, query: HistoryQuery) -> web.Response:
     node, span = query.node or request.app[VIEW].node().node, query.span_ns(DAY_NS, time.time_ns())
 
     def read(place: Place) -> Page:
         points = history.course(place, node, query.source, query.quantity, *span)
         return [HistoryPoint.model_validate(point) for point in points], None
 
-    return await _listed(request, read)
+    return await _read_list(request, read)
 
 
 async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Response:
@@ -123,27 +123,27 @@ async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Respo
             for quantity in quantities
         ], None
 
-    return await _listed(request, read)
+    return await _read_list(request, read)
 
 
-async def _listed(request: web.Request, read: Callable[[Place], Page]) -> web.Response:
+async def _read_list(request: web.Request, read: Callable[[Place], Page]) -> web.Response:
     """Nothing without a store."""
     place = request.app.get(STORE)
     if place is None:
-        return many(request, [])
+        return list_response(request, [])
     try:
-        return many(request, *await asyncio.to_thread(read, place))
+        return list_response(request, *await asyncio.to_thread(read, place))
     except StoreError as error:
-        return refusal(503, str(error))
+        return error_response(503, str(error))
 
 
 ROUTES = (
     Route("/api/v1/grandmasters/{name}/time-errors", "The course of a grandmaster's time errors.", "reader", time_errors,
-          Many(TimeErrorStep), Spanned, (404, 503)),
-    Route("/api/v1/events", "What happened, the newest first, as CloudEvents.", "reader", events, Many(CloudEvent),
+          DocumentList(TimeErrorStep), TimeRangeQuery, (404, 503)),
+    Route("/api/v1/events", "What happened, the newest first, as CloudEvents.", "reader", events, DocumentList(CloudEvent),
           EventsQuery, (503,)),
-    Route("/api/v1/history", "The course of a quantity, to be drawn.", "reader", course, Many(HistoryPoint), HistoryQuery,
+    Route("/api/v1/history", "The course of a quantity, to be drawn.", "reader", series, DocumentList(HistoryPoint), HistoryQuery,
           (503,)),
-    Route("/api/v1/history/sources", "Of what there is a history.", "reader", sources, Many(HistorySource),
+    Route("/api/v1/history/sources", "Of what there is a history.", "reader", sources, DocumentList(HistorySource),
           HistorySourcesQuery, (503,)),
 )  # fmt: skip

@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from timesyncd.web.auth import ACCESS, COOKIE, SESSION_NS, Denial, retry_after
-from timesyncd.web.responses import refusal
+from timesyncd.web.auth import ACCESS, SESSION_COOKIE, SESSION_NS, Denial, retry_after_header
+from timesyncd.web.responses import error_response
 
-LONGEST_FORM = 4_096
-FORM_WITHIN_S = 10.0
-PATHS = ("/login", "/logout")
+MAX_FORM_BYTES = 4_096
+FORM_TIMEOUT_S = 10.0
+LOGIN_PATHS = ("/login", "/logout")
 
 _PAGE = (files("timesyncd.web") / "page" / "login.html").read_text()
 
@@ -31,17 +31,17 @@ async def _form(_request: web.Request) -> web.Response:
 
 
 async def _log_in(request: web.Request) -> web.Response:
-    if (stranger := _stranger(request)) is not None:
+    if (stranger := _cross_site_refusal(request)) is not None:
         return stranger
     access = request.app[ACCESS]
     try:
-        async with asyncio.timeout(FORM_WITHIN_S):
-            secret = _token(await request.read())
+        async with asyncio.timeout(FORM_TIMEOUT_S):
+            secret = _parse_token(await request.read())
     except TimeoutError:
-        return refusal(408, f"the form did not come within {FORM_WITHIN_S:g} s")
+        return error_response(408, f"the form did not come within {FORM_TIMEOUT_S:g} s")
     judged = access.judge_secret(secret, request.remote or "", time.monotonic_ns())
     if isinstance(judged, Denial):
-        return _page(judged.status, judged.text, retry_after(judged))
+        return _page(judged.status, judged.text, retry_after_header(judged))
     if not judged.covers("reader"):
         return _page(
             403, f"the token {judged.name} has the role {judged.role}: the page is for a reader's or an admin's"
@@ -49,28 +49,34 @@ async def _log_in(request: web.Request) -> web.Response:
     session = access.sessions.open(judged, time.monotonic_ns())
     response = web.Response(status=303, headers={"Location": "./"})
     response.set_cookie(
-        COOKIE, session, max_age=SESSION_NS // 10**9, httponly=True, samesite="Strict", secure=request.secure, path="/"
+        SESSION_COOKIE,
+        session,
+        max_age=SESSION_NS // 10**9,
+        httponly=True,
+        samesite="Strict",
+        secure=request.secure,
+        path="/",
     )
     return response
 
 
 async def _log_out(request: web.Request) -> web.Response:
-    if (stranger := _stranger(request)) is not None:
+    if (stranger := _cross_site_refusal(request)) is not None:
         return stranger
-    request.app[ACCESS].sessions.close(request.cookies.get(COOKIE, ""))
+    request.app[ACCESS].sessions.close(request.cookies.get(SESSION_COOKIE, ""))
     response = web.Response(status=303, headers={"Location": "login"})
-    response.del_cookie(COOKIE, httponly=True, samesite="Strict", secure=request.secure, path="/")
+    response.del_cookie(SESSION_COOKIE, httponly=True, samesite="Strict", secure=request.secure, path="/")
     return response
 
 
-def _token(form: bytes) -> str:
+def _parse_token(form: bytes) -> str:
     try:
         return dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=2)).get("token", "").strip()
     except ValueError:
         return ""
 
 
-def _stranger(request: web.Request) -> web.Response | None:
+def _cross_site_refusal(request: web.Request) -> web.Response | None:
     """A form of another site. What is no browser tells no origin."""
     origin = request.headers.get("Origin")
     try:
@@ -78,7 +84,7 @@ def _stranger(request: web.Request) -> web.Response | None:
             return None
     except ValueError:  # no origin that a browser would tell
         pass
-    return refusal(403, "this form was sent by another site")
+    return error_response(403, "this form was sent by another site")
 
 
 def _page(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -11,10 +11,10 @@ from typing import Any
 from aiohttp import web
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from timesyncd.web.auth import COOKIE
+from timesyncd.web.auth import SESSION_COOKIE
 from timesyncd.web.query import Query
-from timesyncd.web.responses import document as answered
-from timesyncd.web.routes import IN_PATH, Many, One, Route, Text
+from timesyncd.web.responses import json_response as answered
+from timesyncd.web.routes import PATH_PATTERNS, Document, DocumentList, PlainText, Route
 
 Json = dict[str, Any]
 
@@ -34,7 +34,7 @@ _IN_PATH: dict[str, Json] = {
         "example": "0f3a9c51d2b4e687",
     },
 }
-_WHY = {
+_STATUS_DESCRIPTIONS = {
     200: "The answer.",
     304: "The copy that If-None-Match names says the same.",
     400: "The query is not understood; the error says what is allowed.",
@@ -54,7 +54,7 @@ _TAG: Json = {"description": "Weak where states age by themselves.", "schema": {
 _LINK: Json = {"description": "The next page, where there is one.", "schema": {"type": "string"}}
 
 
-class _Whole(GenerateJsonSchema):
+class _ResponseSchema(GenerateJsonSchema):
     """Every field is in every answer; a field's title would only repeat its name."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:
@@ -71,7 +71,7 @@ class _Whole(GenerateJsonSchema):
         return written
 
 
-class _AsAsked(_Whole):
+class _QuerySchema(_ResponseSchema):
     """What is asked need not be whole."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:
@@ -92,20 +92,20 @@ def document(routes: Sequence[Route]) -> Json:
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}, {"certificate": []}, {"session": []}],
         "paths": {route.path: {"get": _operation(route)} for route in routes},
-        "components": {"securitySchemes": _schemes(), "schemas": _schemas(routes) | {"Error": _ERROR}},
+        "components": {"securitySchemes": _security_schemes(), "schemas": _schemas(routes) | {"Error": _ERROR}},
     }
 
 
 def route() -> Route:
     """The document's own; it stands in itself."""
-    return Route(PATH, "This document.", "reader", _serve, One(None))
+    return Route(PATH, "This document.", "reader", _serve, Document(None))
 
 
 async def _serve(request: web.Request, _query: Query) -> web.Response:
-    return answered(request, request.app[DOCUMENT])
+    return answered(request, request.app[OPENAPI_JSON])
 
 
-DOCUMENT = web.AppKey("document", bytes)
+OPENAPI_JSON = web.AppKey("document", bytes)
 
 
 def _operation(route: Route) -> Json:
@@ -122,33 +122,33 @@ def _operation(route: Route) -> Json:
 
 def _statuses(route: Route) -> list[int]:
     own = [200, 400, 421, 500, *route.fails]
-    documents = [] if isinstance(route.answer, Text) else [304]
+    documents = [] if isinstance(route.answer, PlainText) else [304]
     guarded = [] if route.role is None else [401, 403, 429]
     return sorted([*own, *documents, *guarded])
 
 
 def _response(route: Route, status: int) -> Json:
-    response: Json = {"description": _WHY.get(status, HTTPStatus(status).phrase)}
+    response: Json = {"description": _STATUS_DESCRIPTIONS.get(status, HTTPStatus(status).phrase)}
     headers = dict(_HEADERS.get(status, {}))
-    if status in (200, 304) and not isinstance(route.answer, Text):
+    if status in (200, 304) and not isinstance(route.answer, PlainText):
         headers["ETag"] = _TAG
-    if status == 200 and isinstance(route.answer, Many):
+    if status == 200 and isinstance(route.answer, DocumentList):
         headers["Link"] = _LINK
     if headers:
         response["headers"] = headers
     if status in (304, 500):
         return response
-    if isinstance(route.answer, Text) and (status == 200 or status == 503 and route.role is None):
+    if isinstance(route.answer, PlainText) and (status == 200 or status == 503 and route.role is None):
         return response | {"content": {route.answer.content_type: {"schema": {"type": "string"}}}}
-    schema = _answer(route.answer) if status == 200 else {"$ref": REF.format(model="Error")}
+    schema = _response_schema(route.answer) if status == 200 else {"$ref": REF.format(model="Error")}
     return response | {"content": {"application/json": {"schema": schema}}}
 
 
-def _answer(answer: One | Many | Text) -> Json:
-    if isinstance(answer, Text) or answer.model is None:
+def _response_schema(answer: Document | DocumentList | PlainText) -> Json:
+    if isinstance(answer, PlainText) or answer.model is None:
         return {"type": "object"}
     reference = {"$ref": REF.format(model=answer.model.__name__)}
-    if isinstance(answer, One):
+    if isinstance(answer, Document):
         return reference
     next_page = {"type": ["string", "null"], "description": "The cursor of the next page; null: this is the last."}
     properties = {"items": {"type": "array", "items": reference}, "next": next_page}
@@ -157,14 +157,19 @@ def _answer(answer: One | Many | Text) -> Json:
 
 def _in_path(path: str) -> list[Json]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": f"^{IN_PATH[name]}$"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": f"^{PATH_PATTERNS[name]}$"},
+        }
         | _IN_PATH[name]
         for name in re.findall(r"{(\w+)}", path)
     ]
 
 
 def _in_query(query: type[Query]) -> list[Json]:
-    asked = query.model_json_schema(mode="validation", schema_generator=_AsAsked)
+    asked = query.model_json_schema(mode="validation", schema_generator=_QuerySchema)
     return [_parameter(name, dict(schema), asked.get("required", ())) for name, schema in asked["properties"].items()]
 
 
@@ -182,21 +187,26 @@ def _parameter(name: str, schema: Json, required: Sequence[str]) -> Json:
 
 
 def _schemas(routes: Sequence[Route]) -> Json:
-    models = {route.answer.model for route in routes if isinstance(route.answer, One | Many)} - {None}
+    models = {route.answer.model for route in routes if isinstance(route.answer, Document | DocumentList)} - {None}
     named = sorted((model for model in models if model is not None), key=lambda model: model.__name__)
     _, definitions = models_json_schema(
-        [(model, "serialization") for model in named], ref_template=REF, schema_generator=_Whole
+        [(model, "serialization") for model in named], ref_template=REF, schema_generator=_ResponseSchema
     )
     schemas = definitions["$defs"]
     assert isinstance(schemas, dict)
     return dict(sorted(schemas.items()))
 
 
-def _schemes() -> Json:
+def _security_schemes() -> Json:
     return {
         "bearer": {"type": "http", "scheme": "bearer", "description": "A [[web.token]] of the configuration."},
         "certificate": {"type": "mutualTLS", "description": "Signed by [web] client_ca."},
-        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "A browser that logged in."},
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": SESSION_COOKIE,
+            "description": "A browser that logged in.",
+        },
     }
 
 

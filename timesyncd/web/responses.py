@@ -16,7 +16,7 @@ from typing import TypeVar
 from aiohttp import ETag, web
 
 from timesyncd.messages.node import Message
-from timesyncd.web.query import Key, Paged, cursor_of, key_of
+from timesyncd.web.query import CursorKey, PageQuery, decode_cursor, encode_cursor
 
 T = TypeVar("T")
 
@@ -24,19 +24,19 @@ T = TypeVar("T")
 _AGES = re.compile(rb'"(?:age_ns|sequence|published_realtime_ns)":-?[0-9]+')
 
 
-def one(request: web.Request, message: Message) -> web.Response:
-    return document(request, message.model_dump_json().encode())
+def message_response(request: web.Request, message: Message) -> web.Response:
+    return json_response(request, message.model_dump_json().encode())
 
 
-def many(request: web.Request, messages: Sequence[Message], next: str | None = None) -> web.Response:
+def list_response(request: web.Request, messages: Sequence[Message], next: str | None = None) -> web.Response:
     """A page; `next` is the cursor of the one after it."""
     items = b",".join(message.model_dump_json().encode() for message in messages)
     body = b'{"items":[%s],"next":%s}' % (items, json.dumps(next).encode())
     headers = {} if next is None else {"Link": f'<{request.rel_url.update_query(cursor=next)}>; rel="next"'}
-    return document(request, body, headers)
+    return json_response(request, body, headers)
 
 
-def document(request: web.Request, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
+def json_response(request: web.Request, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
     """JSON, or 304 where the copy that was named says the same."""
     lasting = _AGES.sub(b"", body)
     tag = ETag(hashlib.sha256(lasting).hexdigest()[:32], is_weak=lasting != body)
@@ -48,28 +48,28 @@ def document(request: web.Request, body: bytes, headers: dict[str, str] | None =
     return response
 
 
-def page(items: Sequence[T], key: Callable[[T], Key], query: Paged) -> tuple[list[T], str | None]:
+def paginate(items: Sequence[T], key: Callable[[T], CursorKey], query: PageQuery) -> tuple[list[T], str | None]:
     """
     Of the items in their order by `key` those after the cursor, and the cursor of the next page. Raises BadQuery.
     """
     left = sorted(items, key=key)
     if query.cursor is not None and left:
-        after = key_of(query.cursor, tuple(map(type, key(left[0]))))
+        after = decode_cursor(query.cursor, tuple(map(type, key(left[0]))))
         left = [item for item in left if key(item) > after]
     shown = left[: query.limit]
-    return shown, cursor_of(key(shown[-1])) if len(left) > len(shown) else None
+    return shown, encode_cursor(key(shown[-1])) if len(left) > len(shown) else None
 
 
-NAMED = 10
+MAX_NAMES = 10
 
 
-def refusal(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+def error_response(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
     body = json.dumps({"error": text}).encode()
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
-def unknown(what: str, wanted: str, known: Iterable[str], count: int) -> web.Response:
+def not_found_response(what: str, wanted: str, known: Iterable[str], count: int) -> web.Response:
     """404, with the first few of those that there are."""
-    names = list(islice(known, NAMED))
+    names = list(islice(known, MAX_NAMES))
     more = f" and {count - len(names)} more" if count > len(names) else ""
-    return refusal(404, f"there is no {what} {wanted!r}; {what}s known here: {', '.join(names) or 'none'}{more}")
+    return error_response(404, f"there is no {what} {wanted!r}; {what}s known here: {', '.join(names) or 'none'}{more}")

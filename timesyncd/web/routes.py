@@ -10,29 +10,29 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from timesyncd.config import Role
-from timesyncd.web.query import JOB_ID, NAME, BadQuery, Query, read
-from timesyncd.web.responses import refusal
+from timesyncd.web.query import JOB_ID, NAME, BadQuery, Query, parse_query
+from timesyncd.web.responses import error_response
 
 #: What stands in a path, by the name that it has there.
-IN_PATH = {"name": NAME, "id": JOB_ID}
+PATH_PATTERNS = {"name": NAME, "id": JOB_ID}
 
 
 @dataclass(frozen=True, slots=True)
-class One:
+class Document:
     """A document: a message; None: an object of no model."""
 
     model: type[BaseModel] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class DocumentList:
     """A list, with items of this model."""
 
     model: type[BaseModel]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class PlainText:
     content_type: str
 
 
@@ -47,12 +47,12 @@ class Route:
     summary: str
     role: Role | None
     handler: Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
-    answer: One | Many | Text
+    answer: Document | DocumentList | PlainText
     query: type[Query] = Query
     fails: tuple[int, ...] = ()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         try:
-            return await self.handler(request, read(self.query, list(request.query.items())))
+            return await self.handler(request, parse_query(self.query, list(request.query.items())))
         except BadQuery as error:
-            return refusal(400, str(error))
+            return error_response(400, str(error))

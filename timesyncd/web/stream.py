@@ -20,48 +20,48 @@ from aiohttp import web
 from timesyncd.feed import Subscription
 from timesyncd.messages.node import NodeState
 from timesyncd.web.query import BadQuery, StreamQuery
-from timesyncd.web.responses import refusal
-from timesyncd.web.routes import Route, Text
-from timesyncd.web.view import Event, Kind, View
+from timesyncd.web.responses import error_response
+from timesyncd.web.routes import PlainText, Route
+from timesyncd.web.view import StreamEvent, StreamEventKind, View
 
 #: A viewer's own queue, and what is kept of the past for those who come back.
 QUEUE_SIZE = 256
-KEPT = 1_000
+MAX_REPLAYED = 1_000
 #: What is kept goes when nobody listened for so long.
-LINGER_S = 300
-MOST_VIEWERS = 64
+REPLAY_KEPT_S = 300
+MAX_VIEWERS = 64
 #: Where more nodes are known they are summed up, once a second.
-LARGE = 200
-MOST_NODES = 1_000
-FLEET_EVERY_S = 1.0
-HEARTBEAT_S = 15.0
+LARGE_FLEET_NODES = 200
+MAX_NODES = 1_000
+SUMMARY_INTERVAL_S = 1.0
+HEARTBEAT_INTERVAL_S = 15.0
 HEARTBEAT = b": alive\n\n"
-RECONNECT = b"retry: 2000\n\n"
+RETRY_DELAY = b"retry: 2000\n\n"
 RESET = b"event: reset\ndata: {}\n\n"
 
 #: With its number among the changes; None: a summary of its moment, which nobody need get later.
-Numbered = tuple[int | None, Event]
+NumberedEvent = tuple[int | None, StreamEvent]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class StreamFilter:
     """What a viewer asked for; None: everything."""
 
     kinds: frozenset[str] | None = None
     nodes: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, query: StreamQuery) -> Chosen:
+    def of(cls, query: StreamQuery) -> StreamFilter:
         """Raises BadQuery."""
         kinds = None if query.kinds is None else frozenset(query.kinds.split(","))
         nodes = None if query.nodes is None else frozenset(query.nodes.split(","))
-        if unknown := sorted((kinds or frozenset()) - set(get_args(Kind))):
-            raise BadQuery(f"kinds = {unknown[0]!r}: there are: {', '.join(get_args(Kind))}")
-        if nodes is not None and len(nodes) > MOST_NODES:
-            raise BadQuery(f"nodes: {len(nodes)} of them; at most {MOST_NODES}")
+        if unknown := sorted((kinds or frozenset()) - set(get_args(StreamEventKind))):
+            raise BadQuery(f"kinds = {unknown[0]!r}: there are: {', '.join(get_args(StreamEventKind))}")
+        if nodes is not None and len(nodes) > MAX_NODES:
+            raise BadQuery(f"nodes: {len(nodes)} of them; at most {MAX_NODES}")
         return cls(kinds, nodes)
 
-    def has(self, kind: Kind) -> bool:
+    def has(self, kind: StreamEventKind) -> bool:
         return self.kinds is None or kind in self.kinds
 
     def sums_up(self, is_large: bool) -> bool:
@@ -69,16 +69,16 @@ class Chosen:
         return is_large and self.nodes is None if self.kinds is None else "fleet" in self.kinds
 
 
-class Viewer(Subscription[Numbered]):
+class Viewer(Subscription[NumberedEvent]):
     """A connection: `opening` is what it is sent at once."""
 
-    def __init__(self, chosen: Chosen, opening: bytes) -> None:
+    def __init__(self, chosen: StreamFilter, opening: bytes) -> None:
         super().__init__(QUEUE_SIZE)
         self.chosen = chosen
         self.opening = opening
 
 
-class Stream:
+class EventStream:
     """
     The newest changes, numbered, and who is told of them. It listens from the first viewer on until none was there for a
     while: an id of before that begins anew.
@@ -90,16 +90,16 @@ class Stream:
         self._view = view
         self._incarnation = secrets.token_hex(4)
         self._number = 0
-        self._kept: deque[tuple[int, Event]] = deque(maxlen=KEPT)
+        self._kept: deque[tuple[int, StreamEvent]] = deque(maxlen=MAX_REPLAYED)
         self._own = ""
         self._is_large = False
         self._ticking: asyncio.Task[None] | None = None
 
     @property
     def is_full(self) -> bool:
-        return len(self.viewers) >= MOST_VIEWERS
+        return len(self.viewers) >= MAX_VIEWERS
 
-    def enter(self, chosen: Chosen, last_id: str | None) -> Viewer:
+    def enter(self, chosen: StreamFilter, last_id: str | None) -> Viewer:
         """There is no wait between the state and the changes: nothing falls between them. To be left with `leave`."""
         if self._ticking is None:
             self._begin()
@@ -108,14 +108,14 @@ class Stream:
             told = chain([RESET], (event.frame for event in self._current(chosen)))
         else:
             told = chain(event.frame for _, event in missed if self._concerns(chosen, event))
-        viewer = Viewer(chosen, b"".join([RECONNECT, *told, self._id(self._number)]))
+        viewer = Viewer(chosen, b"".join([RETRY_DELAY, *told, self._id(self._number)]))
         self.viewers.add(viewer)
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
         self.viewers.discard(viewer)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: StreamEvent) -> None:
         """Something changed."""
         self._number += 1
         self._kept.append((self._number, event))
@@ -128,7 +128,7 @@ class Stream:
             self._ticking.cancel()
             self._end()
 
-    def frame(self, number: int | None, event: Event) -> bytes:
+    def frame(self, number: int | None, event: StreamEvent) -> bytes:
         return event.frame if number is None else self._id(number)[:-1] + event.frame
 
     def _id(self, number: int) -> bytes:
@@ -138,7 +138,7 @@ class Stream:
     def _begin(self) -> None:
         self._number += 1  # what happened while nobody listened was not counted
         self._own = self._view.node().node
-        self._is_large = self._view.node_count() > LARGE
+        self._is_large = self._view.node_count() > LARGE_FLEET_NODES
         self._view.events.attach(self)
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="events")
 
@@ -149,18 +149,18 @@ class Stream:
 
     async def _tick(self) -> None:
         lonely_s = 0.0
-        while lonely_s < LINGER_S:
-            await asyncio.sleep(FLEET_EVERY_S)
-            lonely_s = 0.0 if self.viewers else lonely_s + FLEET_EVERY_S
-            self._is_large = self._view.node_count() > LARGE
+        while lonely_s < REPLAY_KEPT_S:
+            await asyncio.sleep(SUMMARY_INTERVAL_S)
+            lonely_s = 0.0 if self.viewers else lonely_s + SUMMARY_INTERVAL_S
+            self._is_large = self._view.node_count() > LARGE_FLEET_NODES
             concerned = [viewer for viewer in self.viewers if viewer.chosen.sums_up(self._is_large)]
             if concerned:
-                event = Event("fleet", self._view.fleet())
+                event = StreamEvent("fleet", self._view.fleet())
                 for viewer in concerned:
                     viewer.put((None, event))
         self._end()
 
-    def _missed(self, last_id: str | None) -> list[tuple[int, Event]] | None:
+    def _missed(self, last_id: str | None) -> list[tuple[int, StreamEvent]] | None:
         """What came after this id; None: that is not known any more."""
         incarnation, _, number = (last_id or "").partition("-")
         if incarnation != self._incarnation or not number.isdecimal() or len(number) > 18:
@@ -170,7 +170,7 @@ class Stream:
             return None
         return [(number, event) for number, event in self._kept if number > last]
 
-    def _concerns(self, chosen: Chosen, event: Event) -> bool:
+    def _concerns(self, chosen: StreamFilter, event: StreamEvent) -> bool:
         if not chosen.has(event.kind):
             return False
         if not isinstance(event.data, NodeState):
@@ -179,23 +179,23 @@ class Stream:
             return event.data.node in chosen.nodes
         return not self._is_large or event.data.node == self._own
 
-    def _current(self, chosen: Chosen) -> Iterator[Event]:
+    def _current(self, chosen: StreamFilter) -> Iterator[StreamEvent]:
         """Everything as it stands; the first is this daemon's own node."""
         view = self._view
         if chosen.has("node"):
-            yield from (Event("node", node) for node in self._nodes(chosen))
+            yield from (StreamEvent("node", node) for node in self._nodes(chosen))
         if chosen.sums_up(self._is_large):
-            yield Event("fleet", view.fleet())
+            yield StreamEvent("fleet", view.fleet())
         if chosen.has("grandmaster"):
-            yield from (Event("grandmaster", unit) for unit in view.grandmasters())
+            yield from (StreamEvent("grandmaster", unit) for unit in view.grandmasters())
         if chosen.has("job"):
-            yield from (Event("job", job) for job in view.jobs())
+            yield from (StreamEvent("job", job) for job in view.jobs())
         if chosen.has("finding"):
-            yield from (Event("finding", finding) for finding in view.findings())
+            yield from (StreamEvent("finding", finding) for finding in view.findings())
         if chosen.has("hub"):
-            yield from (Event("hub", hub) for hub in view.hubs())
+            yield from (StreamEvent("hub", hub) for hub in view.hubs())
 
-    def _nodes(self, chosen: Chosen) -> list[NodeState]:
+    def _nodes(self, chosen: StreamFilter) -> list[NodeState]:
         if chosen.nodes is not None:
             return self._view.nodes(sorted(chosen.nodes, key=lambda name: (name != self._own, name)))
         if self._is_large:
@@ -204,7 +204,9 @@ class Stream:
         return [self._view.node(), *self._view.nodes(others)]
 
 
-async def frames(stream: Stream, viewer: Viewer, heartbeat_s: float = HEARTBEAT_S) -> AsyncGenerator[bytes, None]:
+async def frames(
+    stream: EventStream, viewer: Viewer, heartbeat_s: float = HEARTBEAT_INTERVAL_S
+) -> AsyncGenerator[bytes, None]:
     """What one viewer is sent."""
     lost = 0
     yield viewer.opening
@@ -221,24 +223,24 @@ async def frames(stream: Stream, viewer: Viewer, heartbeat_s: float = HEARTBEAT_
         yield stream.frame(number, event)
 
 
-STREAM = web.AppKey("stream", Stream)
-VIEWERS = web.AppKey("viewers", set[asyncio.Task[None]])
+STREAM = web.AppKey("stream", EventStream)
+VIEWER_TASKS = web.AppKey("viewers", set[asyncio.Task[None]])
 
-COME_BACK_S = "5"
+RETRY_AFTER_S = "5"
 
 
 async def events(request: web.Request, query: StreamQuery) -> web.StreamResponse:
     """HEAD has no stream to end."""
-    stream, chosen = request.app[STREAM], Chosen.of(query)
+    stream, chosen = request.app[STREAM], StreamFilter.of(query)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     if request.method == "HEAD":
         return web.Response(headers={"Content-Type": "text/event-stream"})
     if stream.is_full:
-        return refusal(503, f"{MOST_VIEWERS} viewers are served already", {"Retry-After": COME_BACK_S})
+        return error_response(503, f"{MAX_VIEWERS} viewers are served already", {"Retry-After": RETRY_AFTER_S})
     task = asyncio.current_task()
     assert task is not None
     viewer = stream.enter(chosen, request.headers.get("Last-Event-ID"))
-    request.app[VIEWERS].add(task)
+    request.app[VIEWER_TASKS].add(task)
     try:
         await response.prepare(request)
         async with aclosing(frames(stream, viewer)) as told:
@@ -247,17 +249,23 @@ async def events(request: web.Request, query: StreamQuery) -> web.StreamResponse
     except ConnectionResetError:
         pass  # the viewer went away: that is how a stream ends
     finally:
-        request.app[VIEWERS].discard(task)
+        request.app[VIEWER_TASKS].discard(task)
         stream.leave(viewer)
     return response
 
 
-async def cut_off(app: web.Application) -> None:
-    for task in app[VIEWERS]:
+async def close_viewers(app: web.Application) -> None:
+    for task in app[VIEWER_TASKS]:
         task.cancel()
     app[STREAM].close()
 
 
 ROUTE = Route(
-    "/events", "What changes, as server-sent events.", "reader", events, Text("text/event-stream"), StreamQuery, (503,)
+    "/events",
+    "What changes, as server-sent events.",
+    "reader",
+    events,
+    PlainText("text/event-stream"),
+    StreamQuery,
+    (503,),
 )

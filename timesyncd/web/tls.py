@@ -19,16 +19,16 @@ from timesyncd.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 60.0
+RELOAD_INTERVAL_S = 60.0
 
 
-def context(settings: Web) -> ssl.SSLContext | None:
+def server_context(settings: Web) -> ssl.SSLContext | None:
     """None where plain HTTP is spoken. Raises ConfigError for files that cannot be used."""
     if settings.certificate is None:
         return None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    load(made, settings)
+    load_certificate(made, settings)
     if settings.client_ca is not None:
         made.verify_mode = ssl.CERT_OPTIONAL
         try:
@@ -38,7 +38,7 @@ def context(settings: Web) -> ssl.SSLContext | None:
     return made
 
 
-def load(into: ssl.SSLContext, settings: Web) -> None:
+def load_certificate(into: ssl.SSLContext, settings: Web) -> None:
     """The pair is tried elsewhere first, so that a half-written one replaces nothing. Raises ConfigError."""
     assert settings.certificate is not None and settings.key is not None
     try:
@@ -48,28 +48,28 @@ def load(into: ssl.SSLContext, settings: Web) -> None:
         raise ConfigError(f"web.certificate = '{settings.certificate}': cannot be used: {error}") from error
 
 
-async def follow(into: ssl.SSLContext, settings: Web) -> None:
+async def reload_certificate(into: ssl.SSLContext, settings: Web) -> None:
     """New connections get the certificate that is in the files now."""
     files = [path for path in (settings.certificate, settings.key) if path is not None]
-    seen = _versions(files)
+    seen = _file_versions(files)
     while True:
-        await asyncio.sleep(LOOK_EVERY_S)
-        now = _versions(files)
+        await asyncio.sleep(RELOAD_INTERVAL_S)
+        now = _file_versions(files)
         if now == seen:
             continue
         seen = now
         try:
-            load(into, settings)
+            load_certificate(into, settings)
             log.info("web: the certificate in %s is another one: taken", settings.certificate)
         except ConfigError as error:
             log.warning("%s; the one before is kept", error)
 
 
-def _versions(files: list[Path]) -> list[tuple[int, int] | None]:
-    return [_version(path) for path in files]
+def _file_versions(files: list[Path]) -> list[tuple[int, int] | None]:
+    return [_file_version(path) for path in files]
 
 
-def _version(path: Path) -> tuple[int, int] | None:
+def _file_version(path: Path) -> tuple[int, int] | None:
     try:
         stat = path.stat()
     except OSError:
@@ -83,30 +83,34 @@ def certificate_name(certificate: dict[str, Any]) -> str:
     return str(names[0]) if names else "a certificate without a common name"
 
 
-MOST_CONNECTIONS = 512
-HANDSHAKE_WITHIN_S = 10.0
+MAX_CONNECTIONS = 512
+HANDSHAKE_TIMEOUT_S = 10.0
 #: How long a connection may be without a whole head of a request. More than proxies keep one that they may use again.
-IDLE_S = 75.0
-TELL_EVERY_S = 60.0
+IDLE_TIMEOUT_S = 75.0
+LOG_INTERVAL_S = 60.0
 
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
+_TOO_MANY_CONNECTIONS = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
+)
 
 
-class Door:
+class ConnectionLimiter:
     def __init__(self, server: web.Server) -> None:
         self._server = server
-        self._told_s = -TELL_EVERY_S
+        self._told_s = -LOG_INTERVAL_S
 
     async def open(self, host: str, port: int, context: ssl.SSLContext | None) -> asyncio.Server:
         """Raises OSError."""
         loop = asyncio.get_running_loop()
-        within_s = HANDSHAKE_WITHIN_S if context else None
-        return await loop.create_server(lambda: _Knock(self), host, port, ssl=context, ssl_handshake_timeout=within_s)
+        within_s = HANDSHAKE_TIMEOUT_S if context else None
+        return await loop.create_server(
+            lambda: _PendingConnection(self), host, port, ssl=context, ssl_handshake_timeout=within_s
+        )
 
     def let_in(self, transport: asyncio.Transport) -> None:
         """Or not."""
-        if len(self._server.connections) >= MOST_CONNECTIONS:
-            transport.write(_FULL)
+        if len(self._server.connections) >= MAX_CONNECTIONS:
+            transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
             self._tell()
             return
@@ -116,15 +120,15 @@ class Door:
 
     def _tell(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_s >= TELL_EVERY_S:
-            log.warning("web: %d connections are open: more are refused", MOST_CONNECTIONS)
+        if now_s - self._told_s >= LOG_INTERVAL_S:
+            log.warning("web: %d connections are open: more are refused", MAX_CONNECTIONS)
             self._told_s = now_s
 
 
-class _Knock(asyncio.Protocol):
+class _PendingConnection(asyncio.Protocol):
     """Stands for a connection until it is made, which over TLS is after the handshake."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: ConnectionLimiter) -> None:
         self._door = door
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

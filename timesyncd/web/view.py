@@ -17,14 +17,14 @@ from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, Hub
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, Message, NodeState, Status
 
-Kind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet"]
+StreamEventKind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub", "fleet"]
 
 
 @dataclass(frozen=True)
-class Event:
+class StreamEvent:
     """Something changed. It is serialised when the first viewer wants it, once for all of them, and never without one."""
 
-    kind: Kind
+    kind: StreamEventKind
     data: Message
 
     @cached_property
@@ -34,7 +34,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NodeFilter:
     """Which nodes; None: whatever. `grandmaster` is a unit's name or a clock identity, `topology` a place and all below it."""
 
     status: Status | None = None
@@ -55,7 +55,7 @@ class Wanted:
         )
 
 
-EVERY = Wanted()
+ALL_NODES = NodeFilter()
 
 
 class View(Protocol):
@@ -70,7 +70,7 @@ class View(Protocol):
     def node_count(self) -> int:
         """Of every node known here, the own one among them. Cheap: asked each second."""
 
-    def node_names(self, wanted: Wanted = EVERY) -> list[str]:
+    def node_names(self, wanted: NodeFilter = ALL_NODES) -> list[str]:
         """Of those that are wanted, in order. Makes no message of any, so that it may be asked about 10,000."""
 
     def nodes(self, names: Sequence[str]) -> list[NodeState]:
@@ -109,5 +109,5 @@ class View(Protocol):
         """None while all is well, else what is wrong, in one line that strangers may read."""
 
     @property
-    def events(self) -> Feed[Event]:
+    def events(self) -> Feed[StreamEvent]:
         """What changes, as it changes."""

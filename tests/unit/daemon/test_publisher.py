@@ -29,7 +29,7 @@ from timesyncd.model.grandmaster_events import UnitEventKind
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.sample import ClockState, GrandmasterSample
 from timesyncd.store.writer import Store
-from timesyncd.web.view import Event
+from timesyncd.web.view import StreamEvent
 
 
 class Broker:
@@ -139,10 +139,10 @@ class Viewer:
     """Notes what is shown."""
 
     def __init__(self) -> None:
-        self.seen: list[Event] = []
+        self.seen: list[StreamEvent] = []
         self.dropped = 0
 
-    def put(self, event: Event) -> None:
+    def put(self, event: StreamEvent) -> None:
         self.seen.append(event)
 
 

@@ -15,7 +15,7 @@ from timesyncd.driver import options_of
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.messages.jobs import JobState
 from timesyncd.mqtt.client import MqttLink
-from timesyncd.mqtt.outbox import Outgoing
+from timesyncd.mqtt.outbox import OutgoingMessage
 
 
 class Speaker:
@@ -40,7 +40,7 @@ class Speaker:
             self.clocks.advance(NS_PER_S)
             self._second += 1
 
-    def sent(self) -> list[Outgoing]:
+    def sent(self) -> list[OutgoingMessage]:
         """What goes out about jobs now."""
         outbox, found = self.link._outbox, []
         while outgoing := outbox.next(self.clocks.boottime_ns()):

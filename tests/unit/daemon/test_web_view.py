@@ -14,7 +14,7 @@ from timesyncd.daemon.node_state import NodeView
 from timesyncd.driver import options_of
 from timesyncd.fleet.node_clock import LAST_KNOWN
 from timesyncd.ipc.clock_segment import Epoch
-from timesyncd.web.view import Wanted
+from timesyncd.web.view import NodeFilter
 
 MQTT = {"host": "broker", "password": {"env": "BROKER_PASSWORD"}}
 
@@ -39,16 +39,16 @@ def hub() -> Hub:
 @pytest.mark.parametrize(
     ("wanted", "names"),
     [
-        (Wanted(), ["hub", "n1", "n2", "n3"]),
-        (Wanted(status="SYNCHRONIZED"), ["n1", "n2"]),
-        (Wanted(status="UNKNOWN"), ["n3"]),
-        (Wanted(grandmaster=GM_B), ["n2"]),
-        (Wanted(topology="hall-1"), ["n1", "n2", "n3"]),
-        (Wanted(topology="hall-2"), ["hub"]),
-        (Wanted(part="3"), ["n3"]),
+        (NodeFilter(), ["hub", "n1", "n2", "n3"]),
+        (NodeFilter(status="SYNCHRONIZED"), ["n1", "n2"]),
+        (NodeFilter(status="UNKNOWN"), ["n3"]),
+        (NodeFilter(grandmaster=GM_B), ["n2"]),
+        (NodeFilter(topology="hall-1"), ["n1", "n2", "n3"]),
+        (NodeFilter(topology="hall-2"), ["hub"]),
+        (NodeFilter(part="3"), ["n3"]),
     ],
 )
-def test_nodes_are_found_without_reading_their_states(hub: Hub, wanted: Wanted, names: list[str]) -> None:
+def test_nodes_are_found_without_reading_their_states(hub: Hub, wanted: NodeFilter, names: list[str]) -> None:
     """The own one among them, by status as told first, grandmaster, place and a part of the name; this hub has no clock source."""
     assert hub.web.node_names(wanted) == names
     assert hub.web.node_count() == 3 + 1

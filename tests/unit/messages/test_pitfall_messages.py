@@ -32,7 +32,7 @@ from timesyncd.metrics.exposition import Snapshot
 from timesyncd.model.replay import COLUMNS, read_trace
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import Inbox
-from timesyncd.mqtt.outbox import MAX_WAITING
+from timesyncd.mqtt.outbox import MAX_QUEUED
 from timesyncd.mqtt.topics import NODE_STATE, encode
 from timesyncd.sample import ClockState
 from timesyncd.units import span_ns
@@ -142,7 +142,7 @@ def test_trap_11_publishing_never_blocks_the_poll_loop() -> None:
     """With no broker and a viewer that never reads, a poll loop comes to its end, and what was lost is counted."""
     link = MqttLink(Mqtt(host="broker.invalid"), "n1", 1, [], lambda received: None)
     feed = Feed[int](lambda value: 0)
-    polls = MAX_WAITING + 7
+    polls = MAX_QUEUED + 7
     viewer = feed.subscribe(10)
     for poll in range(polls):
         link.publish(marks(poll))

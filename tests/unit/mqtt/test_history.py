@@ -18,14 +18,14 @@ from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.node import Message
 from timesyncd.mqtt import history as mqtt_history
-from timesyncd.mqtt.history import Ask, Confirmer, HistorySender, HistoryWindow, Pace
+from timesyncd.mqtt.history import HistoryConfirmer, HistoryPacing, HistorySender, HistoryWindow, RowRequest
 from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES, encode
 from timesyncd.store.archive import Progress
 from timesyncd.store.outbox import Page
 
 AGAIN_NS = 30 * NS_PER_S
 #: Nobody waits for his turn.
-PROMPT = Pace(spread_ns=0, rows_per_s=10**12)
+PROMPT = HistoryPacing(spread_ns=0, rows_per_s=10**12)
 
 
 class Outbox:
@@ -39,7 +39,7 @@ class Outbox:
         self.tries = 0
         self.unreadable: list[int] = []
 
-    def page(self, ask: Ask) -> Page:
+    def page(self, ask: RowRequest) -> Page:
         rows = [row for row in self.rows if row.sequence not in self.unreadable]
         above = [row for row in rows if row.sequence > ask.after][: ask.limit]
         floor = rows[0].sequence if rows else self.floor
@@ -49,7 +49,7 @@ class Outbox:
         self.tries += 1
         if self.problem:
             raise StoreError("disk")
-        return self.page(Ask(after, limit))
+        return self.page(RowRequest(after, limit))
 
     def cut_outbox(self, stream: int, up_to: int) -> None:
         assert stream == self.stream
@@ -57,7 +57,7 @@ class Outbox:
         self.floor = up_to + 1
 
 
-def window(*hubs: str, is_hub: bool = False, pace: Pace = PROMPT) -> HistoryWindow:
+def window(*hubs: str, is_hub: bool = False, pace: HistoryPacing = PROMPT) -> HistoryWindow:
     return HistoryWindow("n1", hubs, is_hub, pace)
 
 
@@ -74,7 +74,7 @@ def stored(up_to: int, hub: str = "hub-a", stream: int = STREAM, of: str = "n1")
     return Stored(node=hub, incarnation=1, sequence=1, of=of, stream=stream, stored_up_to=up_to, lost=0)
 
 
-def grown(*hubs: str, rows: int = 2_000, pace: Pace = PROMPT) -> tuple[HistoryWindow, Outbox, int]:
+def grown(*hubs: str, rows: int = 2_000, pace: HistoryPacing = PROMPT) -> tuple[HistoryWindow, Outbox, int]:
     """A window whose hubs have confirmed all that was sent so often that it is as wide as it gets; and up to where they have."""
     of, source, up_to = window(*hubs, pace=pace), Outbox(rows), 0
     for _ in range(10):
@@ -138,7 +138,7 @@ def test_batches_are_small() -> None:
 
 def test_a_node_sends_at_a_pace() -> None:
     """A thousand rows a second, so that a broker that is back is not flooded."""
-    of, source = window(pace=Pace(spread_ns=0)), Outbox(2_000)
+    of, source = window(pace=HistoryPacing(spread_ns=0)), Outbox(2_000)
     sent_at: list[tuple[int, int]] = []
     for ms in range(3_000):
         if rows := send(of, source, ms * 1_000_000):
@@ -151,7 +151,7 @@ def test_a_node_sends_at_a_pace() -> None:
 
 def test_nodes_do_not_begin_in_the_same_instant() -> None:
     """After a reconnection, and when a minute is over for all of them, each waits its own part of ten seconds."""
-    of, source = window(pace=Pace()), Outbox(1)
+    of, source = window(pace=HistoryPacing()), Outbox(1)
     of.connected(0, draw=0.5)
     early, first = send(of, source, 5 * NS_PER_S - 1), send(of, source, 5 * NS_PER_S)
     of.confirmed(stored(1), 6 * NS_PER_S)
@@ -456,7 +456,7 @@ def progress(up_to: int, node: str = "n1") -> Progress:
 
 def test_a_hub_confirms_once_a_second_and_node() -> None:
     """The newest that it has, to each node by itself."""
-    confirmer = Confirmer(in_order())
+    confirmer = HistoryConfirmer(in_order())
     confirmer.note(progress(1))
     first = confirmer.take(0)
     confirmer.note(progress(2))
@@ -473,7 +473,7 @@ def test_a_hub_confirms_once_a_second_and_node() -> None:
 
 def test_a_hub_repeats_itself_only_when_asked() -> None:
     """A node that sends what is stored already has missed the confirmation."""
-    confirmer = Confirmer(in_order())
+    confirmer = HistoryConfirmer(in_order())
     confirmer.note(progress(3))
     confirmer.take(0)
     nothing = confirmer.take(5 * NS_PER_S)

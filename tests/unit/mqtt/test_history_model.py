@@ -14,7 +14,7 @@ from sqlalchemy import Delete, Engine, Executable, Update, delete, select, updat
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Stored
-from timesyncd.mqtt.history import Confirmer, HistoryWindow, Pace
+from timesyncd.mqtt.history import HistoryConfirmer, HistoryPacing, HistoryWindow
 from timesyncd.store import archive, outbox, tables
 from timesyncd.store.archive import Progress
 
@@ -51,7 +51,7 @@ class Hub:
         self.engine = empty_engine(name)
         self.queue: deque[HistoryBatch] = deque()
         self.known: dict[str, Progress] = {}
-        self.confirmer = Confirmer(in_order())
+        self.confirmer = HistoryConfirmer(in_order())
 
     def receive(self, *, commits: bool = True) -> None:
         if not self.queue:
@@ -67,7 +67,7 @@ class Hub:
 
     def restart(self) -> None:
         """Without what it had in memory."""
-        self.confirmer = Confirmer(in_order())
+        self.confirmer = HistoryConfirmer(in_order())
         with self.engine.connect() as connection:
             self.known = archive.progress(connection)
 
@@ -88,7 +88,7 @@ class World:
         self.named = named
         self.hubs = hubs
         self.engine = empty_engine("n1")
-        self.pace = Pace(spread_ns=0, most_unconfirmed=8, batch_rows=3, rows_per_s=10**6)
+        self.pace = HistoryPacing(spread_ns=0, most_unconfirmed=8, batch_rows=3, rows_per_s=10**6)
         self.now_ns = 0
         self.made = 0
         self.trimmed: set[str] = set()

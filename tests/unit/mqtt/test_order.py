@@ -11,28 +11,30 @@ from wire import cloud_event, grandmaster, history, hub_state, marks, node_state
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import Message
-from timesyncd.mqtt.inbox import FORGOTTEN_AFTER_NS, HUB_SILENT_AFTER_NS, SILENT_AFTER_NS, Newest, News
+from timesyncd.mqtt.inbox import EXPIRE_AFTER_NS, HUB_SILENT_AFTER_NS, SILENT_AFTER_NS, Freshness, NewestMessages
 from timesyncd.mqtt.topics import subject_of
 
 
-def judged(newest: Newest, message: Message, retained: bool = False, now_ns: int = 0, node: str = "n1") -> News:
+def judged(
+    newest: NewestMessages, message: Message, retained: bool = False, now_ns: int = 0, node: str = "n1"
+) -> Freshness:
     return newest.judge("channel", subject_of(message, node), message, retained, now_ns)
 
 
-def accepted(newest: Newest, message: Message, retained: bool = False, now_ns: int = 0) -> bool:
-    return judged(newest, message, retained, now_ns) is not News.OLD
+def accepted(newest: NewestMessages, message: Message, retained: bool = False, now_ns: int = 0) -> bool:
+    return judged(newest, message, retained, now_ns) is not Freshness.OLD
 
 
 def test_an_older_sequence_is_not_news() -> None:
     """Within one incarnation only a higher sequence is accepted, and a copy is not."""
-    newest = Newest()
+    newest = NewestMessages()
 
     assert [accepted(newest, node_state(sequence=s)) for s in (5, 4, 5, 6)] == [True, False, False, True]
 
 
 def test_a_restart_never_looks_old() -> None:
     """A higher incarnation wins whatever its sequence, and the former incarnation does not come back."""
-    newest = Newest()
+    newest = NewestMessages()
     states = [node_state(incarnation=i, sequence=s) for i, s in ((1, 900), (2, 0), (1, 901))]
 
     assert [accepted(newest, state) for state in states] == [True, True, False]
@@ -40,7 +42,7 @@ def test_a_restart_never_looks_old() -> None:
 
 def test_a_live_message_is_news_after_its_retained_copy() -> None:
     """The retained copy was only last known; it is no news after the live message."""
-    newest = Newest()
+    newest = NewestMessages()
     state = node_state()
 
     assert [accepted(newest, state, retained) for retained in (True, False, True)] == [True, True, False]
@@ -48,7 +50,7 @@ def test_a_live_message_is_news_after_its_retained_copy() -> None:
 
 def test_each_publisher_has_its_own_order() -> None:
     """Two daemons that poll one grandmaster do not outdate each other."""
-    newest = Newest()
+    newest = NewestMessages()
     states = [grandmaster("hub-a", 7, 100), grandmaster("hub-b", 1, 1), grandmaster("hub-b", 1, 1)]
 
     assert [accepted(newest, state) for state in states] == [True, True, False]
@@ -56,7 +58,7 @@ def test_each_publisher_has_its_own_order() -> None:
 
 def test_each_subject_has_its_own_order() -> None:
     """One node's counters say nothing of another's."""
-    newest = Newest()
+    newest = NewestMessages()
 
     assert accepted(newest, node_state("n1", 9, 9))
     assert accepted(newest, node_state("n2", 1, 1))
@@ -64,7 +66,7 @@ def test_each_subject_has_its_own_order() -> None:
 
 def test_an_event_has_no_order() -> None:
     """Whoever hears an event twice knows it by its id."""
-    newest = Newest()
+    newest = NewestMessages()
 
     assert all(accepted(newest, cloud_event()) for _ in range(2))
 
@@ -72,7 +74,7 @@ def test_an_event_has_no_order() -> None:
 @pytest.mark.parametrize("make", [hub_state, node_state, lambda node, i, s: grandmaster(node, i, s)])
 def test_a_state_of_every_kind_has_an_order(make: Callable[[str, int, int], Message]) -> None:
     """What is older than what was taken overwrites it on no channel."""
-    newest = Newest()
+    newest = NewestMessages()
     stamps = [(2, 5), (2, 4), (1, 9), (3, 0)]
 
     assert [accepted(newest, make("a", *stamp)) for stamp in stamps] == [True, False, False, True]
@@ -80,14 +82,14 @@ def test_a_state_of_every_kind_has_an_order(make: Callable[[str, int, int], Mess
 
 def test_marks_are_taken_once() -> None:
     """A replayed batch would be joined twice."""
-    newest = Newest()
+    newest = NewestMessages()
 
     assert [accepted(newest, marks(sequence)) for sequence in (3, 3, 2, 4)] == [True, False, False, True]
 
 
 def test_history_that_is_sent_again_is_never_old() -> None:
     """A row is known by its own number: after a restart, and beside newer ones, what was not stored yet still counts."""
-    newest = Newest()
+    newest = NewestMessages()
     batches = [history(5), history(5), history(4), history(9, incarnation=2), history(6, incarnation=1)]
 
     assert all(accepted(newest, batch) for batch in batches)
@@ -95,7 +97,7 @@ def test_history_that_is_sent_again_is_never_old() -> None:
 
 def test_a_confirmation_may_be_repeated_but_not_be_older() -> None:
     """Before its restart a hub may have had a store that it has no longer: cutting by its old word would lose rows."""
-    newest = Newest()
+    newest = NewestMessages()
     words = [stored(5), stored(5), stored(4), stored(1, incarnation=2), stored(6, incarnation=1)]
 
     assert [accepted(newest, word) for word in words] == [True, True, False, True, False]
@@ -103,14 +105,14 @@ def test_a_confirmation_may_be_repeated_but_not_be_older() -> None:
 
 def test_each_hub_has_its_own_order() -> None:
     """What one hub has stored says nothing of the other."""
-    newest = Newest()
+    newest = NewestMessages()
 
     assert [accepted(newest, stored(s, node=hub)) for s, hub in ((9, "a"), (1, "b"), (8, "a"))] == [True, True, False]
 
 
 def test_a_forgotten_subject_begins_anew() -> None:
     """After a topic was cleared a low counter is accepted again."""
-    newest = Newest()
+    newest = NewestMessages()
     accepted(newest, node_state(incarnation=9))
     newest.forget("channel", "n1")
 
@@ -120,7 +122,7 @@ def test_a_forgotten_subject_begins_anew() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans())))
 def test_accepted_messages_only_rise(stamps: list[tuple[int, int, bool]]) -> None:
     """In any order of arrival (incarnation, sequence) of what is accepted never falls, and the newest is accepted."""
-    newest = Newest()
+    newest = NewestMessages()
     taken = [(i, s) for i, s, retained in stamps if accepted(newest, node_state(incarnation=i, sequence=s), retained)]
 
     assert taken == sorted(taken)
@@ -130,7 +132,7 @@ def test_accepted_messages_only_rise(stamps: list[tuple[int, int, bool]]) -> Non
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0, 1, 30, 59, 60, 61, 600]))))
 def test_what_is_accepted_falls_only_after_a_silence(stamps: list[tuple[int, int, int]]) -> None:
     """However long it takes: within an incarnation never, to a lower one only when the higher was not heard of for a minute."""
-    newest = Newest()
+    newest = NewestMessages()
     now_s = heard_s = 0
     last = (0, -1)
     for incarnation, sequence, pause_s in stamps:
@@ -138,11 +140,11 @@ def test_what_is_accepted_falls_only_after_a_silence(stamps: list[tuple[int, int
         news = judged(newest, node_state(incarnation=incarnation, sequence=sequence), now_ns=now_s * NS_PER_S)
         is_lower, was_silent = incarnation < last[0], now_s - heard_s >= 60
 
-        assert (news is News.ANEW) == (is_lower and was_silent)
-        assert (news is News.NEWS) == ((incarnation, sequence) > last)
-        if incarnation == last[0] or news is not News.OLD:
+        assert (news is Freshness.ANEW) == (is_lower and was_silent)
+        assert (news is Freshness.NEWS) == ((incarnation, sequence) > last)
+        if incarnation == last[0] or news is not Freshness.OLD:
             heard_s = now_s
-        if news is not News.OLD:
+        if news is not Freshness.OLD:
             last = (incarnation, sequence)
 
 
@@ -155,17 +157,17 @@ def test_what_is_accepted_falls_only_after_a_silence(stamps: list[tuple[int, int
 )
 def test_a_lower_incarnation_comes_back_after_a_silence(message: Message, lower: Message, silent_after_ns: int) -> None:
     """The higher one came from a wrong clock, or its store is lost: its node must not be silenced for ever."""
-    newest = Newest()
+    newest = NewestMessages()
     accepted(newest, message)
 
-    assert judged(newest, lower, now_ns=silent_after_ns - 1) is News.OLD
-    assert judged(newest, lower, now_ns=silent_after_ns) is News.ANEW
+    assert judged(newest, lower, now_ns=silent_after_ns - 1) is Freshness.OLD
+    assert judged(newest, lower, now_ns=silent_after_ns) is Freshness.ANEW
     assert accepted(newest, message, now_ns=silent_after_ns)
 
 
 def test_a_second_copy_shows_that_its_daemon_is_alive() -> None:
     """As long as anything of an incarnation comes, a lower one is its past."""
-    newest = Newest()
+    newest = NewestMessages()
     seconds = (0, 50, 100)
     came = [accepted(newest, node_state(incarnation=9), now_ns=second * NS_PER_S) for second in seconds]
 
@@ -175,7 +177,7 @@ def test_a_second_copy_shows_that_its_daemon_is_alive() -> None:
 
 def test_our_own_absence_is_nobody_s_silence() -> None:
     """After a reconnection an old message is old until those who are alive have had the time to speak."""
-    newest = Newest()
+    newest = NewestMessages()
     accepted(newest, node_state(incarnation=9))
     newest.listening_since(900 * NS_PER_S)
 
@@ -185,12 +187,12 @@ def test_our_own_absence_is_nobody_s_silence() -> None:
 
 def test_who_is_silent_is_forgotten() -> None:
     """The memory is bounded by who speaks, whatever names were ever heard."""
-    newest = Newest()
+    newest = NewestMessages()
     for number in range(100):
         accepted(newest, grandmaster(f"n{number}", 1, 1))
         accepted(newest, node_state(f"n{number}"))
-    accepted(newest, node_state("n7", sequence=2), now_ns=FORGOTTEN_AFTER_NS // 2)
-    accepted(newest, marks(1), now_ns=FORGOTTEN_AFTER_NS)
+    accepted(newest, node_state("n7", sequence=2), now_ns=EXPIRE_AFTER_NS // 2)
+    accepted(newest, marks(1), now_ns=EXPIRE_AFTER_NS)
 
     assert {subject for _, subject in newest._last} == {"n7", "n1"}
-    assert not accepted(newest, node_state("n7", sequence=1), now_ns=FORGOTTEN_AFTER_NS)
+    assert not accepted(newest, node_state("n7", sequence=1), now_ns=EXPIRE_AFTER_NS)

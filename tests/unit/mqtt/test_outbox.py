@@ -6,7 +6,7 @@ from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import Message
-from timesyncd.mqtt.outbox import MAX_WAITING, Outbox
+from timesyncd.mqtt.outbox import MAX_QUEUED, Outbox
 from timesyncd.mqtt.topics import DAY_S, EVENT, JOB_STATE, MARKS, NODE_STATE, STORED
 
 NOW_NS = 5 * NS_PER_S
@@ -32,11 +32,11 @@ def test_an_unsent_state_is_replaced() -> None:
 
 def test_a_full_queue_drops_its_oldest() -> None:
     """What does not fit is counted, the newest stays, and other channels lose nothing."""
-    outbox = outbox_with(cloud_event(), *(marks(sequence) for sequence in range(MAX_WAITING + 3)))
+    outbox = outbox_with(cloud_event(), *(marks(sequence) for sequence in range(MAX_QUEUED + 3)))
     first, second = outbox.next(NOW_NS), outbox.next(NOW_NS)
 
     assert outbox.dropped == 3
-    assert len(outbox) == MAX_WAITING - 1
+    assert len(outbox) == MAX_QUEUED - 1
     assert first is not None and first.channel is EVENT
     assert second is not None and second.message == marks(3)
 
@@ -66,11 +66,11 @@ def test_what_failed_is_dropped_from_a_full_queue() -> None:
     outbox = outbox_with(marks(0))
     outgoing = outbox.next(NOW_NS)
     assert outgoing is not None
-    for sequence in range(MAX_WAITING):
+    for sequence in range(MAX_QUEUED):
         outbox.put(marks(1 + sequence), NOW_NS)
     outbox.failed(outgoing)
 
-    assert (len(outbox), outbox.dropped) == (MAX_WAITING, 1)
+    assert (len(outbox), outbox.dropped) == (MAX_QUEUED, 1)
 
 
 def test_a_new_connection_sends_every_state_again() -> None:
@@ -99,10 +99,10 @@ def test_a_cleared_topic_is_sent_until_confirmed() -> None:
 
 def test_of_confirmations_only_the_newest_goes_out() -> None:
     """It says all that the earlier ones said: 10,000 nodes are 10,000 waiting, whatever they sent, and none is dropped."""
-    outbox = outbox_with(*(stored(s, of=f"n{node}") for s in (1, 2) for node in range(2 * MAX_WAITING)))
+    outbox = outbox_with(*(stored(s, of=f"n{node}") for s in (1, 2) for node in range(2 * MAX_QUEUED)))
     sent = _drain(outbox)
 
-    assert sent == [stored(2, of=f"n{node}") for node in range(2 * MAX_WAITING)]
+    assert sent == [stored(2, of=f"n{node}") for node in range(2 * MAX_QUEUED)]
     assert outbox.dropped == 0
 
 

@@ -12,25 +12,25 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import Malformed
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message
-from timesyncd.mqtt.inbox import MAX_COMPLAINTS, Inbox
+from timesyncd.mqtt.inbox import MAX_WARNINGS, Inbox
 from timesyncd.mqtt.topics import (
     CHANNELS,
     EVENT,
-    FOR_HUB,
-    FOR_NODE,
     GRANDMASTER_STATE,
     HISTORY,
+    HUB_SUBSCRIPTIONS,
     JOB_STATE,
     MARKS,
     MAX_MESSAGE_BYTES,
     NODE_STATE,
+    NODE_SUBSCRIPTIONS,
     POLICY_REQUEST,
     STORED,
-    Channel,
+    MqttChannel,
     channel_of,
     decode,
     encode,
-    locate,
+    parse_topic,
     subject_of,
 )
 
@@ -38,9 +38,9 @@ PREFIX = "timesyncd/v1"
 
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
-def test_a_topic_leads_back_to_its_channel(channel: Channel) -> None:
-    """`locate` is the inverse of `topic`."""
-    assert locate(PREFIX, channel.topic(PREFIX, "a.b-1")) == (channel, "a.b-1")
+def test_a_topic_leads_back_to_its_channel(channel: MqttChannel) -> None:
+    """`parse_topic` is the inverse of `topic`."""
+    assert parse_topic(PREFIX, channel.topic(PREFIX, "a.b-1")) == (channel, "a.b-1")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_topic_leads_back_to_its_channel(channel: Channel) -> None:
 def test_a_foreign_topic_is_refused(topic: str) -> None:
     """Another prefix, another depth, another leaf, or a subject that is no name."""
     with pytest.raises(Malformed):
-        locate(PREFIX, topic)
+        parse_topic(PREFIX, topic)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """Poison on ever new topics fills neither the log nor the memory."""
     inbox = Inbox(PREFIX, "me")
     with caplog.at_level(logging.WARNING):
-        for number in range(2 * MAX_COMPLAINTS):
+        for number in range(2 * MAX_WARNINGS):
             inbox.take(f"other/{number}", b"x", False, 0)
 
-    assert inbox.rejected == 2 * MAX_COMPLAINTS
-    assert len(caplog.records) == MAX_COMPLAINTS
+    assert inbox.rejected == 2 * MAX_WARNINGS
+    assert len(caplog.records) == MAX_WARNINGS
 
 
 @pytest.mark.parametrize(
@@ -297,14 +297,14 @@ def test_a_confirmation_for_another_is_refused() -> None:
 
 def test_only_what_is_addressed_is_not_for_all() -> None:
     """10,000 nodes that each heard what a hub says to the others would be 100,000,000 messages a minute."""
-    patterns = {channel.name: channel.pattern(PREFIX, "n1") for channel in (*FOR_HUB, *FOR_NODE)}
+    patterns = {channel.name: channel.pattern(PREFIX, "n1") for channel in (*HUB_SUBSCRIPTIONS, *NODE_SUBSCRIPTIONS)}
 
     assert patterns.pop("stored") == f"{PREFIX}/node/n1/stored"
     assert all(pattern.split("/")[3] == "+" for pattern in patterns.values())
 
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
-def test_what_is_retained_ends(channel: Channel) -> None:
+def test_what_is_retained_ends(channel: MqttChannel) -> None:
     """Nobody clears the topics of a node that was taken away."""
     assert not channel.retained or channel.expiry_s is not None
 

@@ -17,7 +17,7 @@ from timesyncd.client.api import fetch_all
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Message
 from timesyncd.web import openapi
-from timesyncd.web.app import PAGE_FILES, ROUTES, Server, serve
+from timesyncd.web.app import PAGE_FILES, ROUTES, WebServer, serve
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def view() -> FakeView:
 
 
 @pytest.fixture
-async def server(view: FakeView) -> AsyncIterator[Server]:
+async def server(view: FakeView) -> AsyncIterator[WebServer]:
     server = await serve(config.Web(port=0), view)
     yield server
     await server.close()
 
 
 @pytest.fixture
-async def http(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
+async def http(server: WebServer) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(server.url) as session:
         yield session
 
@@ -151,7 +151,7 @@ async def test_the_page_runs_no_script_but_its_own(http: aiohttp.ClientSession, 
     assert not any(banned in text for banned in ("http://", "https://", "innerHTML", "style=", "onclick="))
 
 
-async def test_a_taken_port_is_one_line(server: Server, view: FakeView) -> None:
+async def test_a_taken_port_is_one_line(server: WebServer, view: FakeView) -> None:
     """An address that cannot be had is a configuration error that names it."""
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
 
@@ -212,7 +212,7 @@ async def test_a_list_goes_on_page_by_page(http: aiohttp.ClientSession, view: Fa
     assert "next" not in second.links
 
 
-async def test_the_commands_read_every_page(server: Server, view: FakeView) -> None:
+async def test_the_commands_read_every_page(server: WebServer, view: FakeView) -> None:
     """What `status` asks for is whole, however large the fleet."""
     view.states = [view.node().model_copy(update={"node": f"n{n:04}"}) for n in range(1_001)]
     answer = await asyncio.to_thread(fetch_all, server.url)

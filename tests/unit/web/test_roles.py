@@ -10,7 +10,17 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import Role, Secret, Token, Web
 from timesyncd.errors import ConfigError
 from timesyncd.web import auth as module
-from timesyncd.web.auth import MINUTE_NS, Access, Denial, Failures, Grant, Sessions, Shown, network_of, notes
+from timesyncd.web.auth import (
+    MINUTE_NS,
+    Access,
+    BrowserSessions,
+    Credentials,
+    Denial,
+    FailedAttempts,
+    Grant,
+    access_warnings,
+    network_key,
+)
 
 SECRETS = {
     "slurm": "of-the-prolog-0123456789",
@@ -33,8 +43,8 @@ def access(settings: Web) -> Access:
     return Access(settings)
 
 
-def bearer(secret: str, address: str = "192.0.2.9") -> Shown:
-    return Shown(address, f"Bearer {secret}")
+def bearer(secret: str, address: str = "192.0.2.9") -> Credentials:
+    return Credentials(address, f"Bearer {secret}")
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -50,7 +60,7 @@ def test_a_token_gives_its_role(access: Access, name: str) -> None:
 )  # fmt: skip
 def test_whatever_else_is_shown_is_refused_and_counted(access: Access, authorization: str) -> None:
     """401, and a failure of that address; the answer does not say what was shown."""
-    judged = access.judge(Shown("192.0.2.9", authorization), 0)
+    judged = access.judge(Credentials("192.0.2.9", authorization), 0)
 
     assert judged == Denial(401, "these credentials are not known")
     assert access.failures.total == 1
@@ -58,7 +68,7 @@ def test_whatever_else_is_shown_is_refused_and_counted(access: Access, authoriza
 
 def test_nothing_shown_is_no_guess(access: Access) -> None:
     """Who asks without credentials is told how to show them, and not counted."""
-    judged = access.judge(Shown("192.0.2.9"), 0)
+    judged = access.judge(Credentials("192.0.2.9"), 0)
 
     assert isinstance(judged, Denial) and judged.status == 401
     assert access.failures.total == 0
@@ -77,23 +87,23 @@ def test_on_loopback_without_tokens_everybody_reads() -> None:
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
     guarded = Access(Web.model_validate(certificates))
 
-    assert Access(Web()).judge(Shown("127.0.0.1"), 0) == Grant("whoever is on this machine", "reader")
-    assert isinstance(guarded.judge(Shown("127.0.0.1"), 0), Denial)
+    assert Access(Web()).judge(Credentials("127.0.0.1"), 0) == Grant("whoever is on this machine", "reader")
+    assert isinstance(guarded.judge(Credentials("127.0.0.1"), 0), Denial)
 
 
 def test_loopback_with_tokens_is_guarded(settings: Web) -> None:
     """A proxy before it may let in the whole world."""
     access = Access(settings.model_copy(update={"host": "127.0.0.1"}))
 
-    assert isinstance(access.judge(Shown("127.0.0.1"), 0), Denial)
+    assert isinstance(access.judge(Credentials("127.0.0.1"), 0), Denial)
 
 
 def test_a_certificate_gives_the_configured_role(settings: Web) -> None:
     """It was verified before; a token that is shown with it goes first, be it wrong."""
     access = Access(settings.model_copy(update={"client_role": "job"}))
-    with_both = Shown("192.0.2.9", "Bearer wrong", certificate="node-a")
+    with_both = Credentials("192.0.2.9", "Bearer wrong", certificate="node-a")
 
-    assert access.judge(Shown("192.0.2.9", certificate="node-a"), 0) == Grant("node-a", "job")
+    assert access.judge(Credentials("192.0.2.9", certificate="node-a"), 0) == Grant("node-a", "job")
     assert isinstance(access.judge(with_both, 0), Denial)
 
 
@@ -175,11 +185,11 @@ def test_success_does_not_undo_guesses(access: Access) -> None:
 
 def test_guesses_need_bounded_memory() -> None:
     """Beyond a thousand addresses all others share one count, which is limited too."""
-    failures = Failures()
-    for n in range(module.MOST_ADDRESSES + 20):
+    failures = FailedAttempts()
+    for n in range(module.MAX_ADDRESSES + 20):
         failures.note(f"10.0.{n // 256}.{n % 256}", n)
 
-    assert len(failures._counts) == module.MOST_ADDRESSES + 1
+    assert len(failures._counts) == module.MAX_ADDRESSES + 1
     assert failures.wait_s("198.51.100.1", 5_000) == 60
     assert failures.wait_s("10.0.0.1", 5_000) is None
     assert failures.wait_s("198.51.100.1", 2 * MINUTE_NS) is None
@@ -197,12 +207,12 @@ def test_guesses_need_bounded_memory() -> None:
 )
 def test_of_ipv6_a_network_counts_as_one(address: str, network: str) -> None:
     """Whoever has one address of it has all 2^64."""
-    assert network_of(address) == network
+    assert network_key(address) == network
 
 
 def test_a_session_ends() -> None:
     """After twelve hours, or when it is closed; an id that was never given is none."""
-    sessions, grant = Sessions(), Grant("ops", "admin")
+    sessions, grant = BrowserSessions(), Grant("ops", "admin")
     one, other = sessions.open(grant, 0), sessions.open(grant, 0)
     sessions.close(other)
 
@@ -213,9 +223,9 @@ def test_a_session_ends() -> None:
 
 def test_sessions_are_bounded() -> None:
     """The oldest of the same token goes, and of no other one."""
-    sessions, ops, screen = Sessions(), Grant("ops", "admin"), Grant("screen", "reader")
+    sessions, ops, screen = BrowserSessions(), Grant("ops", "admin"), Grant("screen", "reader")
     other = sessions.open(ops, 0)
-    ids = [sessions.open(screen, 0) for _ in range(module.MOST_SESSIONS + 1)]
+    ids = [sessions.open(screen, 0) for _ in range(module.MAX_SESSIONS + 1)]
 
     assert [sessions.find(id, 1) for id in (ids[0], ids[1], ids[-1])] == [None, screen, screen]
     assert sessions.find(other, 1) == ops
@@ -224,7 +234,7 @@ def test_sessions_are_bounded() -> None:
 def test_where_nothing_guards_nothing_is_judged() -> None:
     """A token or a session that is meant for another daemon takes nobody out of this machine's own, and is no guess."""
     access = Access(Web())
-    shown = Shown("127.0.0.1", authorization="Bearer of-another-daemon-0123", session="of another")
+    shown = Credentials("127.0.0.1", authorization="Bearer of-another-daemon-0123", session="of another")
     judged = [access.judge(shown, n) for n in range(20)]
 
     assert judged == [Grant("whoever is on this machine", "reader")] * 20
@@ -236,15 +246,15 @@ def test_a_page_that_nobody_can_see_is_noted(settings: Web) -> None:
     prolog = settings.model_copy(update={"host": "127.0.0.1", "token": settings.token[:1]})
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
 
-    assert [note.split(":")[0] for note in notes(prolog)] == [
+    assert [note.split(":")[0] for note in access_warnings(prolog)] == [
         "nobody can see the page, the metrics or timesyncd status"
     ]
-    assert len(notes(prolog.model_copy(update=certificates | {"client_role": "job"}))) == 1
-    assert notes(prolog.model_copy(update=certificates)) == []
-    assert notes(settings.model_copy(update={"host": "127.0.0.1"})) == []
+    assert len(access_warnings(prolog.model_copy(update=certificates | {"client_role": "job"}))) == 1
+    assert access_warnings(prolog.model_copy(update=certificates)) == []
+    assert access_warnings(settings.model_copy(update={"host": "127.0.0.1"})) == []
 
 
 def test_tokens_in_clear_are_noted(settings: Web) -> None:
     """On the network without TLS; not on loopback."""
-    assert len(notes(settings)) == 1
-    assert notes(settings.model_copy(update={"host": "::1"})) == notes(Web()) == []
+    assert len(access_warnings(settings)) == 1
+    assert access_warnings(settings.model_copy(update={"host": "::1"})) == access_warnings(Web()) == []

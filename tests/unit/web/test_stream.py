@@ -15,10 +15,10 @@ from fake_view import FakeView, as_json
 from timesyncd import config
 from timesyncd.messages.node import AlarmEventMessage
 from timesyncd.web import stream as module
-from timesyncd.web.app import Server, serve
+from timesyncd.web.app import WebServer, serve
 from timesyncd.web.query import BadQuery, StreamQuery
-from timesyncd.web.stream import Chosen, Stream, frames
-from timesyncd.web.view import Event
+from timesyncd.web.stream import EventStream, StreamFilter, frames
+from timesyncd.web.view import StreamEvent
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def view() -> FakeView:
 
 
 @pytest.fixture
-async def stream(view: FakeView) -> AsyncIterator[Stream]:
-    stream = Stream(view)
+async def stream(view: FakeView) -> AsyncIterator[EventStream]:
+    stream = EventStream(view)
     yield stream
     stream.close()
 
@@ -47,11 +47,11 @@ def last_id(frame: bytes) -> str:
     return [line for line in frame.decode().splitlines() if line.startswith("id: ")][-1].removeprefix("id: ")
 
 
-def node_event(view: FakeView, sequence: int, node: str = "trainer-01") -> Event:
-    return Event("node", view.node().model_copy(update={"sequence": sequence, "node": node}))
+def node_event(view: FakeView, sequence: int, node: str = "trainer-01") -> StreamEvent:
+    return StreamEvent("node", view.node().model_copy(update={"sequence": sequence, "node": node}))
 
 
-EVERYTHING = Chosen()
+EVERYTHING = StreamFilter()
 
 
 class Heard:
@@ -68,7 +68,7 @@ class Heard:
 
 @asynccontextmanager
 async def viewer(
-    stream: Stream, chosen: Chosen = EVERYTHING, last: str | None = None, heartbeat_s: float = 15.0
+    stream: EventStream, chosen: StreamFilter = EVERYTHING, last: str | None = None, heartbeat_s: float = 15.0
 ) -> AsyncIterator[Heard]:
     entered = stream.enter(chosen, last)
     async with asyncio.timeout(60), aclosing(frames(stream, entered, heartbeat_s)) as told:
@@ -80,7 +80,7 @@ def sequences(frame: bytes) -> list[int]:
     return [data["sequence"] for kind, data in parse(frame) if kind == "node"]
 
 
-async def test_a_viewer_first_gets_everything_as_it_stands(stream: Stream, view: FakeView) -> None:
+async def test_a_viewer_first_gets_everything_as_it_stands(stream: EventStream, view: FakeView) -> None:
     """The first events are to forget all, the own node, the other nodes, grandmasters, jobs, findings and hubs."""
     async with viewer(stream) as heard:
         first = parse(await heard.next())
@@ -90,7 +90,7 @@ async def test_a_viewer_first_gets_everything_as_it_stands(stream: Stream, view:
     assert [data for _, data in first[1:]] == [as_json(message) for message in messages]
 
 
-async def test_then_what_changes(stream: Stream, view: FakeView) -> None:
+async def test_then_what_changes(stream: EventStream, view: FakeView) -> None:
     """A published event reaches the viewer under the next id, without a wait between the state and the changes."""
     async with viewer(stream) as heard:
         opening = await heard.next()
@@ -103,7 +103,7 @@ async def test_then_what_changes(stream: Stream, view: FakeView) -> None:
     assert (first, second) == (before + 1, before + 2)
 
 
-async def test_the_state_has_no_id_before_its_end(stream: Stream) -> None:
+async def test_the_state_has_no_id_before_its_end(stream: EventStream) -> None:
     """A viewer that is cut off amid the state must not be taken for one that has it all."""
     async with viewer(stream) as heard:
         opening = await heard.next()
@@ -112,7 +112,7 @@ async def test_the_state_has_no_id_before_its_end(stream: Stream) -> None:
     assert opening.rstrip().rsplit(b"\n", 1)[-1].startswith(b"id: ")
 
 
-async def test_who_comes_back_gets_what_it_missed(stream: Stream, view: FakeView) -> None:
+async def test_who_comes_back_gets_what_it_missed(stream: EventStream, view: FakeView) -> None:
     """With the id of the last event heard, what came since, and nothing before; no reset."""
     async with viewer(stream) as heard:
         await heard.next()
@@ -132,7 +132,7 @@ async def test_who_comes_back_gets_what_it_missed(stream: Stream, view: FakeView
 @pytest.mark.parametrize(
     "last", ["", "x", "00000000-1", "5", "-1", "{incarnation}-99", "{incarnation}-0", "{incarnation}-x"]
 )
-async def test_an_id_that_is_not_known_begins_anew(stream: Stream, view: FakeView, last: str) -> None:
+async def test_an_id_that_is_not_known_begins_anew(stream: EventStream, view: FakeView, last: str) -> None:
     """Another start of the daemon, the future, or nonsense: everything again, with a reset."""
     async with viewer(stream) as heard:
         incarnation = last_id(await heard.next()).partition("-")[0]
@@ -142,27 +142,27 @@ async def test_an_id_that_is_not_known_begins_anew(stream: Stream, view: FakeVie
     assert kinds[:2] == ["reset", "node"]
 
 
-async def test_what_is_too_old_begins_anew(stream: Stream, view: FakeView) -> None:
+async def test_what_is_too_old_begins_anew(stream: EventStream, view: FakeView) -> None:
     """When more happened than is kept, a hole would be left: reset. One less, and there is none."""
     async with viewer(stream) as heard:
         last = last_id(await heard.next())
-    for sequence in range(module.KEPT):
+    for sequence in range(module.MAX_REPLAYED):
         view.events.publish(node_event(view, sequence))
     async with viewer(stream, last=last) as heard:
         whole = sequences(await heard.next())
-    view.events.publish(node_event(view, module.KEPT))
+    view.events.publish(node_event(view, module.MAX_REPLAYED))
     async with viewer(stream, last=last) as heard:
         kinds = [kind for kind, _ in parse(await heard.next())]
 
-    assert whole == list(range(module.KEPT))
+    assert whole == list(range(module.MAX_REPLAYED))
     assert kinds[0] == "reset"
 
 
 async def test_nobody_for_long_and_the_past_goes(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nothing is kept and nobody subscribes, and an id of before begins anew, also when nothing is known to have happened."""
-    monkeypatch.setattr(module, "LINGER_S", 0.02)
-    monkeypatch.setattr(module, "FLEET_EVERY_S", 0.01)
-    stream = Stream(view)
+    monkeypatch.setattr(module, "REPLAY_KEPT_S", 0.02)
+    monkeypatch.setattr(module, "SUMMARY_INTERVAL_S", 0.01)
+    stream = EventStream(view)
     async with viewer(stream) as heard:
         last = last_id(await heard.next())
         while_there = view.events.watched
@@ -178,7 +178,7 @@ async def test_nobody_for_long_and_the_past_goes(view: FakeView, monkeypatch: py
     assert kinds[0] == "reset"
 
 
-async def test_an_alarm_event_comes_as_it_happens(stream: Stream, view: FakeView) -> None:
+async def test_an_alarm_event_comes_as_it_happens(stream: EventStream, view: FakeView) -> None:
     """What a grandmaster reports by itself reaches the viewer as an event of its own kind, and is not repeated to the next."""
     message = AlarmEventMessage(
         node="n1", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=5, action="raise", id=97, index=1,
@@ -186,7 +186,7 @@ async def test_an_alarm_event_comes_as_it_happens(stream: Stream, view: FakeView
     )  # fmt: skip
     async with viewer(stream) as heard:
         await heard.next()
-        view.events.publish(Event("alarm", message))
+        view.events.publish(StreamEvent("alarm", message))
         [(kind, data)] = parse(await heard.next())
     async with viewer(stream) as heard:
         kinds = [kind for kind, _ in parse(await heard.next())]
@@ -196,7 +196,7 @@ async def test_an_alarm_event_comes_as_it_happens(stream: Stream, view: FakeView
 
 
 async def test_a_slow_viewer_is_told_what_it_lost(
-    stream: Stream, view: FakeView, monkeypatch: pytest.MonkeyPatch
+    stream: EventStream, view: FakeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past its queue a viewer loses the oldest events and hears how many; coming back from there, it gets them."""
     monkeypatch.setattr(module, "QUEUE_SIZE", 3)
@@ -213,7 +213,7 @@ async def test_a_slow_viewer_is_told_what_it_lost(
     assert sequences(missed) == list(range(10))
 
 
-async def test_a_quiet_stream_shows_that_it_lives(stream: Stream, view: FakeView) -> None:
+async def test_a_quiet_stream_shows_that_it_lives(stream: EventStream, view: FakeView) -> None:
     """With nothing to tell, a comment is sent at each heartbeat, and events come through after it."""
     async with viewer(stream, heartbeat_s=0.01) as heard:
         await heard.next()
@@ -234,25 +234,25 @@ async def test_an_event_is_serialised_once_for_all_viewers(view: FakeView) -> No
     assert event.frame is event.frame
 
 
-async def test_a_poisoned_name_cannot_forge_an_event(stream: Stream, view: FakeView) -> None:
+async def test_a_poisoned_name_cannot_forge_an_event(stream: EventStream, view: FakeView) -> None:
     """Line ends inside a text do not end the event that carries it."""
     evil = "x\n\nevent: finding\ndata: {}\r\n\r\n\u2028"
     async with viewer(stream) as heard:
         await heard.next()
-        view.events.publish(Event("job", view.jobs()[0].model_copy(update={"job": evil})))
+        view.events.publish(StreamEvent("job", view.jobs()[0].model_copy(update={"job": evil})))
         frame = await heard.next()
 
     assert frame.count(b"\n\n") == 1
     assert [(kind, data["job"]) for kind, data in parse(frame)] == [("job", evil)]
 
 
-async def test_only_what_was_asked_for(stream: Stream, view: FakeView) -> None:
+async def test_only_what_was_asked_for(stream: EventStream, view: FakeView) -> None:
     """Kinds and nodes are chosen, of the state and of the changes; ids go on all the same."""
-    chosen = Chosen.of(StreamQuery(kinds="node,job", nodes="trainer-02"))
+    chosen = StreamFilter.of(StreamQuery(kinds="node,job", nodes="trainer-02"))
     async with viewer(stream, chosen) as heard:
         first = parse(await heard.next())
         view.events.publish(node_event(view, 1))
-        view.events.publish(Event("finding", view.findings()[0]))
+        view.events.publish(StreamEvent("finding", view.findings()[0]))
         view.events.publish(node_event(view, 2, "trainer-02"))
         second = await heard.next()
 
@@ -264,18 +264,23 @@ async def test_only_what_was_asked_for(stream: Stream, view: FakeView) -> None:
 def test_a_choice_that_is_none_is_refused(asked: dict[str, str]) -> None:
     """A kind that is not there, and more nodes than a viewer may follow."""
     with pytest.raises(BadQuery, match="kinds|at most 1000"):
-        Chosen.of(StreamQuery(**asked))
+        StreamFilter.of(StreamQuery(**asked))
 
 
 @pytest.fixture
 def large(view: FakeView) -> FakeView:
-    view.states = [view.node(), *(view.node().model_copy(update={"node": f"n{n:03}"}) for n in range(module.LARGE))]
+    view.states = [
+        view.node(),
+        *(view.node().model_copy(update={"node": f"n{n:03}"}) for n in range(module.LARGE_FLEET_NODES)),
+    ]
     return view
 
 
-async def test_a_large_fleet_is_summed_up(stream: Stream, large: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_fleet_is_summed_up(
+    stream: EventStream, large: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a filter, of many nodes the own one alone is told, and the fleet in few numbers at each tick."""
-    monkeypatch.setattr(module, "FLEET_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "SUMMARY_INTERVAL_S", 0.01)
     async with viewer(stream) as heard:
         first = parse(await heard.next())
         large.events.publish(node_event(large, 1, "n007"))
@@ -289,9 +294,9 @@ async def test_a_large_fleet_is_summed_up(stream: Stream, large: FakeView, monke
     assert parse(ticked) == [("fleet", as_json(large.fleet()))] and b"id: " not in ticked
 
 
-async def test_of_a_large_fleet_some_nodes_can_be_followed(stream: Stream, large: FakeView) -> None:
+async def test_of_a_large_fleet_some_nodes_can_be_followed(stream: EventStream, large: FakeView) -> None:
     """Those that are named, and no summary."""
-    async with viewer(stream, Chosen(nodes=frozenset({"n007", "n100"}))) as heard:
+    async with viewer(stream, StreamFilter(nodes=frozenset({"n007", "n100"}))) as heard:
         first = parse(await heard.next())
         large.events.publish(node_event(large, 1, "n008"))
         large.events.publish(node_event(large, 2, "n007"))
@@ -303,14 +308,14 @@ async def test_of_a_large_fleet_some_nodes_can_be_followed(stream: Stream, large
 
 
 @pytest.fixture
-async def server(view: FakeView) -> AsyncIterator[Server]:
+async def server(view: FakeView) -> AsyncIterator[WebServer]:
     server = await serve(config.Web(port=0), view)
     yield server
     await server.close()
 
 
 @pytest.fixture
-async def http(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
+async def http(server: WebServer) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(server.url) as session:
         yield session
 
@@ -333,7 +338,7 @@ async def test_viewers_are_so_many_at_most(
     http: aiohttp.ClientSession, view: FakeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one is refused, with when to come again; when one left there is room."""
-    monkeypatch.setattr(module, "MOST_VIEWERS", 1)
+    monkeypatch.setattr(module, "MAX_VIEWERS", 1)
     async with asyncio.timeout(60):
         first = await http.get("/events")
         await first.content.readuntil(b"event: hub")
@@ -349,7 +354,7 @@ async def test_viewers_are_so_many_at_most(
 
 async def test_closing_does_not_wait_for_viewers(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server with a viewer that never leaves closes, the viewer's stream ends, and nobody subscribes any more."""
-    monkeypatch.setattr("timesyncd.web.app.UNDER_WAY_S", 3600.0)
+    monkeypatch.setattr("timesyncd.web.app.SHUTDOWN_TIMEOUT_S", 3600.0)
     server = await serve(config.Web(port=0), view)
     async with aiohttp.ClientSession(server.url) as session, session.get("/events") as answer:
         await answer.content.readuntil(b"event: finding")

@@ -16,7 +16,7 @@ from timesyncd.jobs.joining import Job, Jobs
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.jobs.state import window_page
 from timesyncd.messages.jobs import Mark, MarkBatch
-from timesyncd.web.app import Server, serve
+from timesyncd.web.app import WebServer, serve
 
 AT_NS = 1_700_000_000_000_000_000
 JOB = "0f3a9c51d2b4e687"
@@ -93,18 +93,18 @@ def test_a_page_does_not_grow_with_the_job(job: Job, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
+async def server() -> AsyncIterator[WebServer]:
     server = await serve(config.Web(port=0), FakeView(), None)
     yield server
     await server.close()
 
 
-async def answer(server: Server, path: str) -> tuple[int, Any]:
+async def answer(server: WebServer, path: str) -> tuple[int, Any]:
     async with aiohttp.ClientSession() as session, session.get(f"{server.url}api/v1/jobs/{path}") as response:
         return response.status, await response.json()
 
 
-async def test_the_window_is_served(server: Server) -> None:
+async def test_the_window_is_served(server: WebServer) -> None:
     """From the step that the page before names."""
     status, first = await answer(server, f"{JOB}/window?limit=1")
     _, second = await answer(server, f"{JOB}/window?limit=1&from_step={first['next_step']}")
@@ -123,7 +123,7 @@ async def test_the_window_is_served(server: Server) -> None:
         (f"{JOB}/window?cursor=x", 400, "'cursor': unknown parameter; there are: limit, from_step"),
     ],
 )
-async def test_what_is_no_question_is_refused(server: Server, path: str, status: int, error: str) -> None:
+async def test_what_is_no_question_is_refused(server: WebServer, path: str, status: int, error: str) -> None:
     """With a line that says what is allowed."""
     found, told = await answer(server, path)
 

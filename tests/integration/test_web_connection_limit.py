@@ -14,7 +14,7 @@ from fake_view import FakeView
 from timesyncd.config import Web
 from timesyncd.simulation.bed.authority import Authority
 from timesyncd.web import tls
-from timesyncd.web.app import Server, serve
+from timesyncd.web.app import WebServer, serve
 
 pytestmark = pytest.mark.integration
 
@@ -28,13 +28,13 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def started(stack: AsyncExitStack, settings: Web) -> Server:
+async def started(stack: AsyncExitStack, settings: Web) -> WebServer:
     server = await serve(settings, FakeView())
     stack.push_async_callback(server.close)
     return server
 
 
-async def connected(stack: AsyncExitStack, server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connected(stack: AsyncExitStack, server: WebServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     stack.push_async_callback(closed, writer)
@@ -52,7 +52,7 @@ async def test_half_a_request_is_not_waited_for(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """The connection ends, whether it is the first request of it or a later one."""
-    monkeypatch.setattr(tls, "IDLE_S", SOON_S)
+    monkeypatch.setattr(tls, "IDLE_TIMEOUT_S", SOON_S)
     reader, writer = await connected(stack, await started(stack, Web(port=0)))
     writer.write(sent)
     async with asyncio.timeout(60):
@@ -63,7 +63,7 @@ async def test_half_a_request_is_not_waited_for(
 
 async def test_a_stream_is_not_idle(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A viewer asks once and then listens, however long."""
-    monkeypatch.setattr(tls, "IDLE_S", SOON_S)
+    monkeypatch.setattr(tls, "IDLE_TIMEOUT_S", SOON_S)
     reader, writer = await connected(stack, await started(stack, Web(port=0)))
     writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     with suppress(TimeoutError):
@@ -78,7 +78,7 @@ async def test_one_connection_too_many_is_refused(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With 503, while as many are open as may be; told once; when one goes the next comes in, and the others stay served."""
-    monkeypatch.setattr(tls, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(tls, "MAX_CONNECTIONS", 3)
     server = await started(stack, Web(port=0))
     within = [await answer_of(stack, server) for _ in range(3)]
     with caplog.at_level(logging.WARNING):
@@ -95,7 +95,7 @@ async def test_one_connection_too_many_is_refused(
     assert [record.getMessage() for record in caplog.records] == ["web: 3 connections are open: more are refused"]
 
 
-async def answer_of(stack: AsyncExitStack, server: Server) -> tuple[bytes, asyncio.StreamWriter]:
+async def answer_of(stack: AsyncExitStack, server: WebServer) -> tuple[bytes, asyncio.StreamWriter]:
     """The first line of the answer to a whole request; the connection stays open."""
     reader, writer = await connected(stack, server)
     with suppress(ConnectionError):
@@ -109,7 +109,7 @@ async def test_a_handshake_is_not_waited_for(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Over TLS too, who says nothing is sent away."""
-    monkeypatch.setattr(tls, "HANDSHAKE_WITHIN_S", SOON_S)
+    monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", SOON_S)
     own = Authority(tmp_path).identity("server", "127.0.0.1")
     server = await started(stack, Web(port=0, certificate=own.certificate, key=own.key))
     reader, writer = await connected(stack, server)
