@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 from timesyncd.audit.headline import percent, span
 from timesyncd.audit.measured import Measured
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Trait, kinds_with
 from timesyncd.jobs.arrivals import Sync
 from timesyncd.jobs.recording import same_step
+
+_BUCKETS = kinds_with(Trait.BUCKET)
 
 MIB = 1 << 20
 
@@ -260,7 +262,7 @@ def advice(now: Measured) -> Advice | None:
 
 def _passes(now: Measured) -> Iterator[_Pass]:
     for _, step in same_step(now.aligned.syncs):
-        buckets = [sync for sync in step if sync.kind in (Kind.BUCKET, Kind.HOOK)]
+        buckets = [sync for sync in step if sync.kind in _BUCKETS]
         sizes = tuple(max(arrival.bytes for arrival in sync.arrivals.values()) for sync in buckets)
         if buckets and all(sizes):
             ready = tuple(max(arrival.arrival_ns for arrival in sync.arrivals.values()) for sync in buckets)

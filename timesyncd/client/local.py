@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import COLLECTIVE, Kind
+from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 from timesyncd.units import percentile
 
 #: How many steps, updates, replies and ages of parameters the window holds, each.
@@ -16,11 +16,10 @@ WINDOW = 1_000
 #: No step lasts a day: the clock was set.
 _LONGEST_NS = 86_400 * NS_PER_S
 
-#: What a rank waits for.
-_WAITED_FOR = COLLECTIVE | {Kind.PUSH, Kind.PULL}
-
 # A plain int is looked up and compared faster than an enumeration's member.
-_PUSH, _PULL, _STEP, _STALENESS = int(Kind.PUSH), int(Kind.PULL), int(Kind.STEP), int(Kind.STALENESS)
+_WAITED_FOR = frozenset(map(int, kinds_with(Trait.WAITED_FOR)))
+_REQUESTS = frozenset(map(int, kinds_with(Trait.REQUEST)))
+_STEP, _STALENESS = int(Kind.STEP), int(Kind.STALENESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class Own:
                 if key != self._key and key != self._former_key:
                     self._turn(key, arrival_ns)
                 self._wait(begin_ns, end_ns)
-                if kind == _PUSH or kind == _PULL:
+                if kind in _REQUESTS:
                     self._responses.add(end_ns - arrival_ns)
             elif kind == _STEP:
                 if key != self._key and key != self._former_key:

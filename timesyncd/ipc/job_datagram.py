@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from enum import Flag, IntEnum, auto
+from typing import NamedTuple, Self
 
 from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
@@ -39,43 +39,82 @@ _STEPS_OF_AN_EPOCH = 2**32
 _EPOCHS = 2**31
 
 
+class Trait(Flag):
+    """What the readers of marks need to know of a kind."""
+
+    #: Every rank has a mark of it, so the hub joins them over all ranks.
+    COLLECTIVE = auto()
+    #: From `begin_ns` to `end_ns` the rank only waits: this time counts as synchronization overhead.
+    WAITED_FOR = auto()
+    #: It completes on no rank before the last rank has arrived.
+    NEEDS_ALL_RANKS = auto()
+    #: The same, and with every size of the data: a rank that leaves before another arrives contradicts a clock.
+    CLOCK_EVIDENCE = auto()
+    #: Every rank contributes as many bytes.
+    EQUAL_SIZES = auto()
+    #: A bucket of gradients.
+    BUCKET = auto()
+    #: A request to a parameter server, and its reply.
+    REQUEST = auto()
+    #: One of the two ends of a message between two ranks, which the hub joins by `sync`.
+    MESSAGE = auto()
+    #: The hub keeps it in the window of the job's newest steps.
+    IN_STEP = auto()
+
+    NONE = 0
+    ANY_COLLECTIVE = COLLECTIVE | WAITED_FOR | IN_STEP
+    COMPLETE_COLLECTIVE = ANY_COLLECTIVE | NEEDS_ALL_RANKS
+
+
 class Kind(IntEnum):
-    """What a mark is of. Numbers are part of the datagram: append, never renumber."""
+    """
+    What a mark is of: number, label and traits. This is the only table of the kinds; every reader selects from it with `kinds_with`.
 
-    CUSTOM = 0
-    ALL_REDUCE = 1
-    BROADCAST = 2
-    BARRIER = 3
-    PUSH = 4
-    PULL = 5
-    BUCKET = 6
-    ALL_GATHER = 7
-    REDUCE_SCATTER = 8
-    ALL_TO_ALL = 9
-    REDUCE = 10
-    GATHER = 11
-    SCATTER = 12
-    STEP = 13
-    STALENESS = 14
-    SEND = 15
-    RECEIVE = 16
-    HOOK = 17
-    REPLICA = 18
+    Numbers and labels are part of the wire format: append, never renumber. schemas/joblink.md lists them. A broadcast, a reduce, a gather
+    and a scatter have a root, so a rank may leave before another arrives. What the hook of HOOK does with a bucket is not known.
+    """
 
-    @property
-    def label(self) -> str:
-        """For people: `all_reduce`, `bucket`; a bucket is one whatever hook reduces it."""
-        return "bucket" if self is Kind.HOOK else self.name.lower()
+    label: str
+    traits: Trait
+
+    CUSTOM = 0, "custom", Trait.ANY_COLLECTIVE
+    ALL_REDUCE = 1, "all_reduce", Trait.COMPLETE_COLLECTIVE | Trait.CLOCK_EVIDENCE | Trait.EQUAL_SIZES
+    BROADCAST = 2, "broadcast", Trait.ANY_COLLECTIVE | Trait.EQUAL_SIZES
+    BARRIER = 3, "barrier", Trait.COMPLETE_COLLECTIVE | Trait.CLOCK_EVIDENCE
+    PUSH = 4, "push", Trait.REQUEST | Trait.WAITED_FOR | Trait.IN_STEP
+    PULL = 5, "pull", Trait.REQUEST | Trait.WAITED_FOR | Trait.IN_STEP
+    BUCKET = 6, "bucket", Trait.COMPLETE_COLLECTIVE | Trait.CLOCK_EVIDENCE | Trait.BUCKET
+    ALL_GATHER = 7, "all_gather", Trait.COMPLETE_COLLECTIVE
+    REDUCE_SCATTER = 8, "reduce_scatter", Trait.COMPLETE_COLLECTIVE
+    ALL_TO_ALL = 9, "all_to_all", Trait.COMPLETE_COLLECTIVE
+    REDUCE = 10, "reduce", Trait.ANY_COLLECTIVE | Trait.EQUAL_SIZES
+    GATHER = 11, "gather", Trait.ANY_COLLECTIVE
+    SCATTER = 12, "scatter", Trait.ANY_COLLECTIVE
+    STEP = 13, "step", Trait.IN_STEP
+    STALENESS = 14, "staleness", Trait.NONE
+    SEND = 15, "send", Trait.MESSAGE
+    RECEIVE = 16, "receive", Trait.MESSAGE
+    HOOK = 17, "bucket", Trait.ANY_COLLECTIVE | Trait.BUCKET
+    REPLICA = 18, "replica", Trait.NONE
+
+    def __new__(cls, number: int, label: str = "", traits: Trait = Trait.NONE) -> Self:
+        kind = int.__new__(cls, number)
+        kind._value_ = number
+        kind.label, kind.traits = label, traits
+        return kind
 
 
-#: The kinds of which every rank has a mark, so that they are joined over all of them.
-COLLECTIVE = frozenset((*range(Kind.CUSTOM, Kind.BARRIER + 1), *range(Kind.BUCKET, Kind.SCATTER + 1), Kind.HOOK))
+def kinds_with(trait: Trait) -> frozenset[Kind]:
+    """The kinds that have this trait (or all of these)."""
+    return frozenset(kind for kind in Kind if trait in kind.traits)
 
-#: Of these, the ones with a root: a rank may leave before another arrives.
-ROOT = frozenset((Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER))
 
-#: And those of which nobody has all of the result before the last rank has given its part. What a hook of the user's own does with a bucket is not known.
-JOINT = COLLECTIVE - ROOT - {Kind.CUSTOM, Kind.HOOK}
+_LABELS = {int(kind): kind.label for kind in Kind}
+
+
+def kind_text(number: int) -> str:
+    """For people: `all_reduce`, or `kind 99` where this version does not know the number."""
+    return _LABELS.get(number) or f"kind {number}"
 
 
 def step_key(epoch: int, step: int) -> int:

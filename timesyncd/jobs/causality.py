@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from timesyncd.ipc.job_datagram import JOINT, Kind
+from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 from timesyncd.jobs.arrivals import DEVICE_ERROR_NS, READING_GRANULARITY_NS, Arrival, Sync, half_widths, step_ns
 from timesyncd.units import median
 
-#: Where everybody's result needs everybody's part.
-KINDS = frozenset((Kind.ALL_REDUCE, Kind.BARRIER, Kind.BUCKET))
+CLOCK_EVIDENCE = kinds_with(Trait.CLOCK_EVIDENCE)
+NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 
 #: Steps in which it must be seen, and other clocks that it must be seen from where there are more than two.
 MIN_STEPS = 3
@@ -45,7 +45,7 @@ def suspect(syncs: Sequence[Sync], nodes: Mapping[int, str]) -> Suspicion | None
     excess_ns = 0
     violated = []
     for sync in syncs:
-        if sync.kind in KINDS and _on_one_clock(sync):
+        if sync.kind in CLOCK_EVIDENCE and _on_one_clock(sync):
             return None
         for pair, pair_excess_ns in violations(sync, nodes):
             seen.setdefault(pair, set()).add(sync.step)
@@ -67,7 +67,7 @@ def did_not_wait(sync: Sync) -> bool:
     if sync.kind == Kind.HOOK:
         return _is_violated(sync) or _on_one_clock(sync)
     by_ns = READING_GRANULARITY_NS + 2 * DEVICE_ERROR_NS
-    return sync.kind in JOINT and (_is_violated(sync, by_ns) or _on_one_clock(sync, by_ns))
+    return sync.kind in NEEDS_ALL_RANKS and (_is_violated(sync, by_ns) or _on_one_clock(sync, by_ns))
 
 
 def _is_violated(sync: Sync, by_ns: int = READING_GRANULARITY_NS) -> bool:
@@ -111,7 +111,7 @@ def violations(sync: Sync, nodes: Mapping[int, str]) -> Iterator[tuple[tuple[str
     clock can have part in are cut short.
     """
     comparison = sync.comparison
-    if sync.kind not in KINDS or comparison is None or comparison.margin_ns >= -READING_GRANULARITY_NS:
+    if sync.kind not in CLOCK_EVIDENCE or comparison is None or comparison.margin_ns >= -READING_GRANULARITY_NS:
         return
     left, arrived = _extremes(sync, nodes)
     earliest = sorted(left.items(), key=lambda item: item[1])

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.clocks import STEP_TOLERANCE_NS
-from timesyncd.ipc.job_datagram import JOINT
+from timesyncd.ipc.job_datagram import Trait, kinds_with
 from timesyncd.jobs.arrivals import MIN_CONCLUSIVE_STEPS, READING_GRANULARITY_NS, Arrival, Sync, compare
 from timesyncd.units import percentile
+
+NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 
 #: Assumed, since it cannot be measured without clocks: in the median two ranks leave a collective within this part of its shortest transfer.
 ASYMMETRY_PART = 4
@@ -80,7 +82,7 @@ def clock_offsets(syncs: Sequence[Sync]) -> dict[str, Offset]:
     reference = max(sorted(clocks), key=lambda clock: clocks[clock])
     series: dict[tuple[int, int], list[_Ending]] = {}
     for sync in syncs:
-        if sync.kind in JOINT and (ending := _ending(sync)) is not None:
+        if sync.kind in NEEDS_ALL_RANKS and (ending := _ending(sync)) is not None:
             series.setdefault((sync.kind, sync.sync), []).append(ending)
     offsets = {reference: Offset((0, 0), (1, 0), 0)}
     for clock in clocks.keys() - {reference}:

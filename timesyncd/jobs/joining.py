@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import COLLECTIVE, Kind, job_id
+from timesyncd.ipc.job_datagram import Kind, Trait, job_id, kinds_with
 from timesyncd.jobs.arrivals import StepMark, Sync, compare, spokesman
 from timesyncd.jobs.ranks import (
     SLEW_LIMIT_PPB,
@@ -90,8 +90,10 @@ MOST_MARKS_A_ROUND = 15_000
 JobKey = tuple[int, str, int]
 SyncKey = tuple[int, int]
 
-#: The kinds of marks that are kept by step.
-OF_STEP = COLLECTIVE | {Kind.STEP, Kind.PUSH, Kind.PULL}
+COLLECTIVES = kinds_with(Trait.COLLECTIVE)
+REQUESTS = kinds_with(Trait.REQUEST)
+MESSAGES = kinds_with(Trait.MESSAGE)
+IN_STEP = kinds_with(Trait.IN_STEP)
 
 
 @dataclass
@@ -209,22 +211,21 @@ class Job:
     def _take(self, marked: Marked, now_ns: int) -> bool | None:
         """Whether it is news, for marks that a rank has one of by step and number; None for the others."""
         mark, rank = marked.mark, marked.head.rank
-        if mark.kind in OF_STEP and self.steps.is_full(mark.step):
+        if mark.kind in IN_STEP and self.steps.is_full(mark.step):
             self.refused += 1
             return None
-        if mark.kind in COLLECTIVE:
+        if mark.kind in COLLECTIVES:
             return self._add_collective(marked, now_ns)
-        match mark.kind:
-            case Kind.STEP:
-                return self._add_step(mark, rank)
-            case Kind.PUSH | Kind.PULL:
-                self._add_request(mark, rank)
-            case Kind.SEND | Kind.RECEIVE:
-                self._add_message(marked, now_ns)
-            case Kind.STALENESS:
-                self.flows.put_staleness(rank, mark.bytes)
-            case Kind.REPLICA:
-                self.replicas.put(rank, mark.step, mark.bytes)
+        if mark.kind == Kind.STEP:
+            return self._add_step(mark, rank)
+        if mark.kind in REQUESTS:
+            self._add_request(mark, rank)
+        elif mark.kind in MESSAGES:
+            self._add_message(marked, now_ns)
+        elif mark.kind == Kind.STALENESS:
+            self.flows.put_staleness(rank, mark.bytes)
+        elif mark.kind == Kind.REPLICA:
+            self.replicas.put(rank, mark.step, mark.bytes)
         return None
 
     def _add_collective(self, marked: Marked, now_ns: int) -> bool | None:

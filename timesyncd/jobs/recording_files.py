@@ -13,11 +13,14 @@ from pydantic import ValidationError
 
 from timesyncd.bound import Bound
 from timesyncd.errors import Malformed, TraceError
-from timesyncd.ipc.job_datagram import COLLECTIVE, Datagram, Header, Kind, Mark, decode, step_text
+from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
 from timesyncd.jobs.joining import SLEW_LIMIT_PPB, STEP_CLOSED_AFTER_NS, Jobs
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, Request
 from timesyncd.messages.jobs import MarkBatch
+
+COLLECTIVES = kinds_with(Trait.COLLECTIVE)
+REQUESTS = kinds_with(Trait.REQUEST)
 
 _LENGTH = struct.Struct("<I")
 
@@ -211,7 +214,7 @@ def _steps(kept: _Kept, after: int) -> list[StepMark]:
 
 
 def _requests(kept: _Kept, after: int) -> list[Request]:
-    marks = kept.marks((Kind.PUSH, Kind.PULL), after)
+    marks = kept.marks(REQUESTS, after)
     return sorted((Request(m.step, m.arrival_ns, m.end_ns) for m in marks), key=lambda request: request.begin_ns)
 
 
@@ -233,7 +236,7 @@ def _newest(file: RankFile, most: int) -> _Kept:
 
 def _joined(kept: Mapping[int, _Kept], after: int) -> list[Sync]:
     """All synchronizations of the steps behind that key, a block at a time: a hub keeps fewer of them open than a recording has."""
-    keys = sorted({(mark.step, mark.sync) for each in kept.values() for mark in each.marks(COLLECTIVE, after)})
+    keys = sorted({(mark.step, mark.sync) for each in kept.values() for mark in each.marks(COLLECTIVES, after)})
     blocks = _blocks(kept.values(), keys)
     joined: list[Sync] = []
     for block in blocks:
@@ -260,7 +263,7 @@ def _blocks(kept: Iterable[_Kept], keys: Sequence[tuple[int, int]]) -> list[list
         for number, datagram in enumerate(each.datagrams):
             for mark in datagram.marks:
                 at = bisect_right(firsts, (mark.step, mark.sync)) - 1
-                if at >= 0 and mark.kind in COLLECTIVE:
+                if at >= 0 and mark.kind in COLLECTIVES:
                     blocks[at][-1].setdefault(number, []).append(mark)
     return blocks
 

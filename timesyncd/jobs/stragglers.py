@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import kind_text
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import collective_ends
 from timesyncd.jobs.arrivals import (
@@ -77,8 +77,7 @@ class Attribution:
 def position_text(position: Position) -> str:
     """For people: `bucket 2`."""
     kind, ordinal = position
-    label = Kind(kind).label if kind in Kind.__members__.values() else f"kind {kind}"
-    return f"{label} {ordinal}"
+    return f"{kind_text(kind)} {ordinal}"
 
 
 def attribute(syncs: Sequence[Sync], nodes: Mapping[int, str], world_size: int = 0) -> Attribution:

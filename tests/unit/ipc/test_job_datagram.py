@@ -18,17 +18,17 @@ from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import (
-    COLLECTIVE,
     MARK_SIZE,
     MAX_MARKS,
-    ROOT,
     Datagram,
     Header,
     Kind,
     Mark,
+    Trait,
     decode,
     encode_header,
     job_id,
+    kinds_with,
     pack_mark,
     split_step,
     step_key,
@@ -251,8 +251,8 @@ def test_kinds_are_told_as_published() -> None:
     rows = [row.split("|")[1:4] for row in DOCUMENT.splitlines() if re.match(r"\| \d+ \| [a-z_]+ \| ", row)]
 
     assert [(int(number), name.strip()) for number, name, _ in rows] == [(kind, kind.label) for kind in Kind]
-    assert {int(number) for number, _, joined in rows if joined == " over all ranks "} == COLLECTIVE
-    assert ROOT < COLLECTIVE
+    assert {int(number) for number, _, joined in rows if joined == " over all ranks "} == kinds_with(Trait.COLLECTIVE)
+    assert {int(number) for number, _, joined in rows if joined.endswith(", by `sync` ")} == kinds_with(Trait.MESSAGE)
 
 
 def test_a_job_is_named_by_user_job_and_attempt() -> None:

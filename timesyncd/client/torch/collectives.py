@@ -23,7 +23,7 @@ from timesyncd.client.job import Job
 from timesyncd.client.slack import Fifo
 from timesyncd.client.torch.ddp import running
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 
 #: All that torch.distributed.Work offers besides wait.
 _PASSED_ON = (
@@ -101,7 +101,7 @@ KINDS = {
 }
 
 
-_OF_ONE_SIZE = frozenset((Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE))
+_EQUAL_SIZES = kinds_with(Trait.EQUAL_SIZES)
 
 
 class _Meter:
@@ -225,7 +225,7 @@ def _tensors(argument: Any) -> Iterator[torch.Tensor]:
 
 def _is_a_wait(kind: Kind, tensors: Sequence[torch.Tensor]) -> bool:
     """Of tensors without an element nothing is sent: no rank waits for another. Where they are of one size on all ranks, that is so on all."""
-    return kind not in _OF_ONE_SIZE or not tensors or any(tensor.is_sparse or tensor.numel() for tensor in tensors)
+    return kind not in _EQUAL_SIZES or not tensors or any(tensor.is_sparse or tensor.numel() for tensor in tensors)
 
 
 def _payload(argument: Any) -> int:
