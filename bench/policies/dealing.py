@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from policies.plan import Method, Task
 from policies.tasks import Data
 
-from timesyncd.training.torch.data import DefDP, SelDP, by_label
+from timesyncd.training.torch.data import DefDP, SelDP, label_sorted_part
 
 
 def epochs(task: Task, method: Method, data: Data, rank: int, ranks: int, seed: int) -> Iterator[Iterable[int]]:
     part: Sequence[int] = range(data.length)
     if task.by_label:
-        part = by_label(data.labels, rank, ranks)
+        part = label_sorted_part(data.labels, rank, ranks)
         sampler: SelDP | DefDP = DefDP(len(part), 0, 1, seed * 1_000 + rank)
     else:
         sampler = (SelDP if method.dealt == "sel" else DefDP)(data.length, rank, ranks, seed)

@@ -16,7 +16,7 @@ from torch_models import ONE_LAYER_A_BUCKET, Sparse, network, parameters, same
 
 from timesyncd.client import Job
 from timesyncd.client.torch import meter_ddp
-from timesyncd.training.compression import compressor, run
+from timesyncd.training.compression import compression_hook, compressor
 from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK
 
 Facts = dict[str, Any]
@@ -39,7 +39,7 @@ class Trained:
             self.buckets.append([])
         places = {id(parameter): place for place, parameter in enumerate(self.ddp.parameters())}
         self.buckets[-1].append(tuple(places[id(parameter)] for parameter in bucket.parameters()))
-        return run(state, bucket)
+        return compression_hook(state, bucket)
 
     _seen.__annotations__.clear()
 
@@ -160,7 +160,7 @@ def learned(folder: Path) -> Facts:
         nn.init.zeros_(module.weight)
         ddp = DDP(module)
         state = compressor(written, ddp.process_group, ddp.parameters())
-        ddp.register_comm_hook(state, run)
+        ddp.register_comm_hook(state, compression_hook)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.5)
         for _ in range(1_200):
             words = torch.randint(200, (64,), generator=generator)

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from timesyncd.client import Job
 from timesyncd.training.policy.policies import FedAvg
 from timesyncd.training.policy.selsync import SelSync, Voter
-from timesyncd.training.torch.actions import replica_of
+from timesyncd.training.torch.actions import replica_tensors
 from timesyncd.training.torch.exchange import replica_hash
 from timesyncd.training.torch.synchronizer import synchronized
 
@@ -72,7 +72,7 @@ class Run:
         return replica_hash(self.ddp.parameters())
 
     def off(self, alone: Alone) -> float:
-        pairs = zip(replica_of(self.ddp), alone.replica(self.rank), strict=True)
+        pairs = zip(replica_tensors(self.ddp), alone.replica(self.rank), strict=True)
         return max(float((mine.detach() - expected).abs().max()) for mine, expected in pairs)
 
     def said(self, alone: Alone) -> Facts:
@@ -80,7 +80,7 @@ class Run:
         report = self.sync.report()
         facts = {"off": self.off(alone), "synced": self.synced, "hashes": self.hashes, "lssr": report.lssr}
         self.close()
-        return facts | {"closed": replica_hash(replica_of(self.ddp)), "differed": report.replicas_differed}
+        return facts | {"closed": replica_hash(replica_tensors(self.ddp)), "differed": report.replicas_differed}
 
     def close(self) -> None:
         self.sync.close()
@@ -303,7 +303,11 @@ def trained_on(run: Run) -> Facts:
         run.sync.use("local_sgd(h=3)")
     before = len(run.synced)
     run.train(13, 45)
-    facts = {"synced": run.synced[before:], "policy": run.sync.policy, "replica": replica_hash(replica_of(run.ddp))}
+    facts = {
+        "synced": run.synced[before:],
+        "policy": run.sync.policy,
+        "replica": replica_hash(replica_tensors(run.ddp)),
+    }
     run.close()
     return facts
 

@@ -14,7 +14,7 @@ from torch import tensor
 
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.gain import WINDOW, Gain
-from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, chosen
+from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, topk_count
 
 pytestmark = pytest.mark.integration
 
@@ -125,7 +125,7 @@ def test_top_k_of_three_ranks_is_what_one_process_computes(three: Ranks) -> None
             total = torch.zeros(size)
             for rank in range(3):
                 kept[rank][i] += gradients[rank][i]
-                for place in kept[rank][i].abs().argsort(descending=True)[: chosen(size, 0.05)].tolist():
+                for place in kept[rank][i].abs().argsort(descending=True)[: topk_count(size, 0.05)].tolist():
                     total[place] += kept[rank][i][place]
                     kept[rank][i][place] = 0
             assert all(torch.equal(got[rank][i], total / 3) for rank in range(3))

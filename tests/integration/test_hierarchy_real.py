@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch_ranks import run_ranks
 
-from timesyncd.training.torch.data import sharers
+from timesyncd.training.torch.data import sharing_ranks
 
 pytestmark = pytest.mark.integration
 
@@ -118,7 +118,7 @@ def test_samples_are_shared(sharing: Said) -> None:
     world_size = len(sharing)
     sent = [0] * world_size
     for step in range(6):
-        givers = sharers(0.5, world_size, 13, step)
+        givers = sharing_ranks(0.5, world_size, 13, step)
         sizes = [{(0, 0): 1, (3, 1): 0}.get((step, rank), 4) for rank in range(world_size)]
         for rank in givers:
             sent[rank] += 48  # how many, two rows of two float32, two int64: 16 octets each

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from timesyncd.training.policy.auto import Choice, Controller
 from timesyncd.training.policy.gain import cost
 from timesyncd.training.policy.policies import LocalSGD
-from timesyncd.training.policy.schedule import ROWS_EVERY, ROWS_SELDOM, Row
+from timesyncd.training.policy.schedule import MAX_STEPS_BETWEEN_ROWS, MIN_STEPS_BETWEEN_ROWS, Row
 from timesyncd.training.policy.text import TopK, parse_policy
 
 MS = 1_000_000
@@ -84,4 +84,4 @@ class World:
         """They are exchanged in steps that synchronize, now and then."""
         policy = parse_policy(self.text).policy
         h = policy.h if isinstance(policy, LocalSGD) else 1
-        return min(ROWS_SELDOM, h * math.ceil(ROWS_EVERY / h))
+        return min(MAX_STEPS_BETWEEN_ROWS, h * math.ceil(MIN_STEPS_BETWEEN_ROWS / h))

@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 from timesyncd.errors import TraceError
 
 if TYPE_CHECKING:
-    from timesyncd.traces.anchors import Anchored
+    from timesyncd.traces.anchors import AnchorFile
     from timesyncd.traces.merge import Merge
-    from timesyncd.traces.reader import Outline
+    from timesyncd.traces.reader import TraceOutline
 
 _CHUNK = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -35,16 +35,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """0: all are aligned; 1: some are not, which is said file by file; 2: a file cannot be read or written, and nothing is."""
     from timesyncd.traces.alignment import align
-    from timesyncd.traces.merge import Member, Merge
-    from timesyncd.traces.reader import outline
+    from timesyncd.traces.merge import Merge, TraceFile
+    from timesyncd.traces.reader import read_outline
 
     try:
         _check_names(args.traces, args.output)
-        outlines = [outline(_entries(path), str(path)) for path in args.traces]
+        outlines = [read_outline(_entries(path), str(path)) for path in args.traces]
         anchored = [_anchors(path, each) for path, each in zip(args.traces, outlines, strict=True)]
         axis = align(list(zip(outlines, anchored, strict=True)))
         members = [
-            Member(each, found, alignment, position)
+            TraceFile(each, found, alignment, position)
             for position, (each, found, alignment) in enumerate(zip(outlines, anchored, axis.alignments, strict=True))
         ]
         merge = Merge(members, axis)
@@ -93,7 +93,7 @@ def _chunks(path: Path) -> Iterator[str]:
         raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _anchors(path: Path, outline: Outline) -> Anchored | None:
+def _anchors(path: Path, outline: TraceOutline) -> AnchorFile | None:
     """
     The trace's own side file, else the one of the same process, host and rank (as far as the trace names them) among those in its folder, of
     several the one with the most anchors; none where a trace without a host's name has them of several machines. Raises TraceError.
@@ -117,14 +117,14 @@ def _anchors(path: Path, outline: Outline) -> Anchored | None:
     return max(of_it, key=lambda each: len(each.anchors), default=None)
 
 
-def _read_anchors(side: Path) -> Anchored:
+def _read_anchors(side: Path) -> AnchorFile:
     """With those of the full file before it, where there is one."""
     from dataclasses import replace
 
     from timesyncd.client.anchors import OLD_SUFFIX
     from timesyncd.traces.anchors import read_anchors
 
-    def read(path: Path) -> Anchored:
+    def read(path: Path) -> AnchorFile:
         try:
             with open(path, encoding="utf-8", errors="replace") as lines:
                 return read_anchors(lines, str(path))

@@ -11,26 +11,26 @@ from itertools import pairwise
 from timesyncd.bound import growth_ns
 from timesyncd.client.anchors import Anchor, Part
 from timesyncd.clocks import NS_PER_S
-from timesyncd.traces.anchors import Anchored, is_continuous, slept
-from timesyncd.traces.reader import Outline
+from timesyncd.traces.anchors import AnchorFile, is_continuous, suspended_ns
+from timesyncd.traces.reader import TraceOutline
 from timesyncd.units import duration_text
 
 #: How far a profiler's CLOCK_REALTIME is taken to be off where no annotated anchor measures it; docs/traces.md has the figures.
 PROFILER_NS = 2_000
 
 #: An annotation that lies further than this from its anchor is not that anchor's.
-MOST_PROFILER_NS = 1_000_000
+MAX_PROFILER_NS = 1_000_000
 
 #: Between two anchors no more than this may pass, and a trace may reach this far beyond the first and the last.
-MOST_APART_NS = 60 * NS_PER_S
-MOST_BEYOND_NS = 5 * NS_PER_S
+MAX_ANCHOR_GAP_NS = 60 * NS_PER_S
+MAX_BEYOND_ANCHORS_NS = 5 * NS_PER_S
 
 ONE_CLOCK = "one-clock"
 GRANDMASTER = "grandmaster"
 UTC = "utc"
 
 #: A reference, for people.
-TEXTS = {ONE_CLOCK: "the one clock that all read", GRANDMASTER: "the grandmaster", UTC: "UTC"}
+REFERENCE_TEXTS = {ONE_CLOCK: "the one clock that all read", GRANDMASTER: "the grandmaster", UTC: "UTC"}
 
 NO_ANCHORS = "it has no anchors; record them with timesyncd.client.Anchors"
 NO_EVENTS = "it has no events with a time"
@@ -39,7 +39,7 @@ _Scale = tuple[str, str | int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class OffsetPoint:
     """From `realtime_ns` on, CLOCK_REALTIME less the common clock is `offset_ns`, +- bound_ns until the next point."""
 
     realtime_ns: int
@@ -48,7 +48,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class TraceAlignment:
     """
     A trace on the common clock. `reason`: why it is not aligned; its times are then CLOCK_REALTIME as it is. Events lie where
     they are shown within `bound_ns`, which holds the clock's error and the profiler's, `profiler_ns`. `profiler_offset_ns` is
@@ -56,7 +56,7 @@ class Alignment:
     """
 
     reason: str = ""
-    points: tuple[Point, ...] = ()
+    points: tuple[OffsetPoint, ...] = ()
     bound_ns: int | None = None
     profiler_ns: int = 0
     profiler_offset_ns: int = 0
@@ -79,11 +79,11 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class CommonAxis:
     """What the merged trace's time is, and each file's place on it, in the order of the files."""
 
     reference: str
-    alignments: tuple[Alignment, ...]
+    alignments: tuple[TraceAlignment, ...]
 
     def pair_bound_ns(self) -> int | None:
         """Two events of different files lie where they are shown, one against the other, within this; None: fewer than two are aligned."""
@@ -91,7 +91,7 @@ class Axis:
         return sum(bounds[-2:]) if len(bounds) > 1 else None
 
 
-def align(files: Sequence[tuple[Outline, Anchored | None]]) -> Axis:
+def align(files: Sequence[tuple[TraceOutline, AnchorFile | None]]) -> CommonAxis:
     """
     Files of one clock are aligned by that; else by the grandmaster that most of them follow; else by UTC. A file that
     is not aligned so is not at all.
@@ -100,32 +100,34 @@ def align(files: Sequence[tuple[Outline, Anchored | None]]) -> Axis:
     owners = {(found.owner.boot_id, found.owner.time_namespace) for _, found in files if found is not None}
     usable = [each for each in around if not isinstance(each, str)]
     if len(owners) == 1:
-        return Axis(ONE_CLOCK, tuple(_by_itself(file, each) for file, each in zip(files, around, strict=True)))
+        return CommonAxis(ONE_CLOCK, tuple(_by_itself(file, each) for file, each in zip(files, around, strict=True)))
     scales = [_scale(each) for each in usable]
     counted = Counter(scale for scale in scales if scale is not None)
     chosen = max(counted, key=lambda scale: (counted[scale], scale[0] == GRANDMASTER)) if counted else None
     by_utc = sum(all(anchor.utc.bound_ns is not None for anchor in each) for each in usable)
     if chosen is None or by_utc > counted[chosen]:
-        return Axis(UTC, tuple(_by(file, each, None) for file, each in zip(files, around, strict=True)))
-    return Axis(GRANDMASTER, tuple(_by(file, each, chosen) for file, each in zip(files, around, strict=True)))
+        return CommonAxis(UTC, tuple(_by(file, each, None) for file, each in zip(files, around, strict=True)))
+    return CommonAxis(GRANDMASTER, tuple(_by(file, each, chosen) for file, each in zip(files, around, strict=True)))
 
 
-def _by_itself(file: tuple[Outline, Anchored | None], around: Sequence[Anchor] | str) -> Alignment:
-    return Alignment(reason=around) if isinstance(around, str) else _aligned(file, around, _no_part)
+def _by_itself(file: tuple[TraceOutline, AnchorFile | None], around: Sequence[Anchor] | str) -> TraceAlignment:
+    return TraceAlignment(reason=around) if isinstance(around, str) else _aligned(file, around, _no_part)
 
 
-def _by(file: tuple[Outline, Anchored | None], around: Sequence[Anchor] | str, scale: _Scale | None) -> Alignment:
+def _by(
+    file: tuple[TraceOutline, AnchorFile | None], around: Sequence[Anchor] | str, scale: _Scale | None
+) -> TraceAlignment:
     """`scale` None: UTC."""
     if isinstance(around, str):
-        return Alignment(reason=around)
+        return TraceAlignment(reason=around)
     if scale is not None and _scale(around) is None:
-        return Alignment(reason=_why_no_scale(around), anchors=len(around))
+        return TraceAlignment(reason=_why_no_scale(around), anchors=len(around))
     if scale is not None and _scale(around) != scale:
-        return Alignment(
+        return TraceAlignment(
             reason="its clock follows another grandmaster, or takes out other seconds", anchors=len(around)
         )
     if scale is None and any(anchor.utc.bound_ns is None for anchor in around):
-        return Alignment(reason=f"its clock's error is not known: {_unknown(around, _utc)}", anchors=len(around))
+        return TraceAlignment(reason=f"its clock's error is not known: {_unknown(around, _utc)}", anchors=len(around))
     return _aligned(file, around, _utc if scale is None else _gm)
 
 
@@ -165,7 +167,7 @@ def _no_part(_anchor: Anchor) -> Part:
     return Part(0, 0, 0, 0)
 
 
-def _around(outline: Outline, anchored: Anchored | None) -> Sequence[Anchor] | str:
+def _around(outline: TraceOutline, anchored: AnchorFile | None) -> Sequence[Anchor] | str:
     """The anchors from the last before the trace to the first after it; or why they cannot carry it."""
     if anchored is None or not anchored.anchors:
         return NO_ANCHORS
@@ -181,48 +183,47 @@ def _around(outline: Outline, anchored: Anchored | None) -> Sequence[Anchor] | s
         if not is_continuous(one, other):
             return _disruption(one, other)
     early_ns, late_ns = around[0].realtime_ns - begin_ns, end_ns - around[-1].realtime_ns
-    if early_ns > MOST_BEYOND_NS:
+    if early_ns > MAX_BEYOND_ANCHORS_NS:
         return f"it begins {duration_text(early_ns)} before its anchors"
-    if late_ns > MOST_BEYOND_NS:
+    if late_ns > MAX_BEYOND_ANCHORS_NS:
         return f"it ends {duration_text(late_ns)} after its anchors"
     widest_ns = max((other.monotonic_ns - one.monotonic_ns for one, other in pairwise(around)), default=0)
-    if widest_ns > MOST_APART_NS:
-        return (
-            f"there was no anchor for {duration_text(widest_ns)} in it; at most {duration_text(MOST_APART_NS)} may pass"
-        )
+    if widest_ns > MAX_ANCHOR_GAP_NS:
+        return f"there was no anchor for {duration_text(widest_ns)} in it; at most {duration_text(MAX_ANCHOR_GAP_NS)} may pass"
     return around
 
 
 def _disruption(one: Anchor, other: Anchor) -> str:
     stepped_ns = other.real_minus_boot_ns - one.real_minus_boot_ns
-    slept_ns = slept(one, other)
+    slept_ns = suspended_ns(one, other)
     if slept_ns > abs(stepped_ns):
         return f"the machine was suspended for {duration_text(slept_ns)} in it"
     return f"the system clock was stepped by {duration_text(stepped_ns)} in it"
 
 
 def _aligned(
-    file: tuple[Outline, Anchored | None], around: Sequence[Anchor], part: Callable[[Anchor], Part]
-) -> Alignment:
+    file: tuple[TraceOutline, AnchorFile | None], around: Sequence[Anchor], part: Callable[[Anchor], Part]
+) -> TraceAlignment:
     """The anchors' bounds are all known."""
     outline = file[0]
     assert outline.begin_ns is not None and outline.end_ns is not None
     early_ns = max(0, around[0].realtime_ns - outline.begin_ns)
     late_ns = max(0, outline.end_ns - around[-1].realtime_ns)
     offset_ns, half_ns, measured = profiler_error(outline, around)
-    if abs(offset_ns) - half_ns > MOST_PROFILER_NS:
-        return Alignment(
+    if abs(offset_ns) - half_ns > MAX_PROFILER_NS:
+        return TraceAlignment(
             reason=f"its annotations lie {duration_text(abs(offset_ns))} from the anchors: they are of others",
             anchors=len(around),
         )
     points = [
-        Point(one.realtime_ns, part(one).offset_ns, between_ns(one, other, part)) for one, other in pairwise(around)
+        OffsetPoint(one.realtime_ns, part(one).offset_ns, between_ns(one, other, part))
+        for one, other in pairwise(around)
     ]
     last = part(around[-1])
-    points.append(Point(around[-1].realtime_ns, last.offset_ns, _grown(last, last.growth_ppb, late_ns)))
+    points.append(OffsetPoint(around[-1].realtime_ns, last.offset_ns, _grown(last, last.growth_ppb, late_ns)))
     first = part(around[0])
     bounds = [point.bound_ns for point in points] + [_grown(first, first.past_growth_ppb, early_ns)]
-    return Alignment(
+    return TraceAlignment(
         points=tuple(points),
         bound_ns=max(bounds) + half_ns,
         profiler_ns=half_ns,
@@ -257,7 +258,7 @@ def _grown(part: Part, growth_ppb: int, by_ns: int) -> int:
     return part.bound_ns + growth_ns(growth_ppb, by_ns)
 
 
-def profiler_error(outline: Outline, around: Sequence[Anchor]) -> tuple[int, int, bool]:
+def profiler_error(outline: TraceOutline, around: Sequence[Anchor]) -> tuple[int, int, bool]:
     """
     How far the profiler is ahead of CLOCK_REALTIME, +- the second number; the third: whether that was measured.
 
@@ -272,7 +273,7 @@ def profiler_error(outline: Outline, around: Sequence[Anchor]) -> tuple[int, int
         and anchor.after_ns is not None
         and (span := outline.annotations.get(anchor.number)) is not None
     ]
-    bend_ns = bend(around)
+    bend_ns = clock_bend_ns(around)
     if not limits:
         return 0, PROFILER_NS + 2 * bend_ns, False
     low_ns, high_ns = max(low for low, _ in limits), min(high for _, high in limits)
@@ -281,7 +282,7 @@ def profiler_error(outline: Outline, around: Sequence[Anchor]) -> tuple[int, int
     return (low_ns + high_ns) // 2, (high_ns - low_ns + 1) // 2 + 2 * bend_ns, True
 
 
-def bend(around: Sequence[Anchor]) -> int:
+def clock_bend_ns(around: Sequence[Anchor]) -> int:
     """How far CLOCK_REALTIME was from a line through its first and last anchor at most, ns, by CLOCK_MONOTONIC_RAW."""
     first, last = around[0], around[-1]
     raw_ns, real_ns = last.raw_ns - first.raw_ns, last.realtime_ns - first.realtime_ns

@@ -17,11 +17,11 @@ _LARGEST = 2**63
 _LARGEST_PPB = 1_000_000_000
 
 #: Of a time read on two clocks one after the other, the pause between is at most this much, else the machine was suspended.
-PAUSE_NS = 5_000_000
+MAX_READING_PAUSE_NS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class AnchorFile:
     """Whose they are, and the anchors in the order of time (CLOCK_MONOTONIC)."""
 
     name: str
@@ -29,7 +29,7 @@ class Anchored:
     anchors: tuple[Anchor, ...]
 
 
-def read_anchors(lines: Iterable[str], name: str) -> Anchored:
+def read_anchors(lines: Iterable[str], name: str) -> AnchorFile:
     """
     A line that lacks its end is the last, of a process that was killed, and counts for nothing. Raises TraceError, which names the
     file and the line.
@@ -51,7 +51,7 @@ def read_anchors(lines: Iterable[str], name: str) -> Anchored:
         raise TraceError(f"{name}:{number}: {error}") from error
     if owner is None:
         raise TraceError(f"{name}:1: no anchors: the first line says whose they are")
-    return Anchored(name, owner, tuple(anchors))
+    return AnchorFile(name, owner, tuple(anchors))
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -112,12 +112,12 @@ def _check_order(last_two: list[Anchor]) -> None:
         if other.monotonic_ns <= one.monotonic_ns or other.raw_ns <= one.raw_ns:
             raise ValueError("CLOCK_MONOTONIC did not go on since the anchor before")
         stepped_ns = other.real_minus_boot_ns - one.real_minus_boot_ns
-        slept_ns = slept(one, other)
-        if slept_ns < -PAUSE_NS:
+        slept_ns = suspended_ns(one, other)
+        if slept_ns < -MAX_READING_PAUSE_NS:
             raise ValueError(f"CLOCK_REALTIME fell back by {-slept_ns} ns more than its step of {stepped_ns} ns")
 
 
-def slept(one: Anchor, other: Anchor) -> int:
+def suspended_ns(one: Anchor, other: Anchor) -> int:
     """How long the machine was suspended between two anchors, in ns: CLOCK_BOOTTIME ran, CLOCK_MONOTONIC did not."""
     boot_ns = (other.realtime_ns - other.real_minus_boot_ns) - (one.realtime_ns - one.real_minus_boot_ns)
     return boot_ns - (other.monotonic_ns - one.monotonic_ns)
@@ -126,7 +126,7 @@ def slept(one: Anchor, other: Anchor) -> int:
 def is_continuous(one: Anchor, other: Anchor) -> bool:
     """Neither a step of CLOCK_REALTIME nor a suspend lies between."""
     stepped_ns = other.real_minus_boot_ns - one.real_minus_boot_ns
-    return abs(stepped_ns) <= STEP_TOLERANCE_NS and slept(one, other) <= PAUSE_NS
+    return abs(stepped_ns) <= STEP_TOLERANCE_NS and suspended_ns(one, other) <= MAX_READING_PAUSE_NS
 
 
 def _typed(model: type, fields: Mapping[str, Any]) -> dict[str, Any]:

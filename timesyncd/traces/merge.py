@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.traces.alignment import TEXTS, Alignment, Axis
-from timesyncd.traces.anchors import Anchored
-from timesyncd.traces.reader import Id, Outline, id_of, is_of_all, span_of
+from timesyncd.traces.alignment import REFERENCE_TEXTS, CommonAxis, TraceAlignment
+from timesyncd.traces.anchors import AnchorFile
+from timesyncd.traces.reader import TraceId, TraceOutline, event_id, event_span, is_global_instant
 from timesyncd.units import duration_text
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 #: A process' own names and places are written anew.
 _REPLACED = {"process_name", "process_labels", "process_sort_index"}
@@ -22,10 +22,12 @@ _PROCESSES_A_RANK = 1_000
 _LAST = 2**31
 
 
-class Member:
+class TraceFile:
     """One file of the merge."""
 
-    def __init__(self, outline: Outline, anchored: Anchored | None, alignment: Alignment, position: int) -> None:
+    def __init__(
+        self, outline: TraceOutline, anchored: AnchorFile | None, alignment: TraceAlignment, position: int
+    ) -> None:
         self.outline = outline
         self.alignment = alignment
         self.position = position
@@ -41,25 +43,25 @@ class Member:
     def aligned_text(self, reference: str) -> str:
         if self.alignment.bound_ns is None:
             return f"NOT ALIGNED: {self.alignment.reason}"
-        return f"within {duration_text(self.alignment.bound_ns)} of {TEXTS[reference]}"
+        return f"within {duration_text(self.alignment.bound_ns)} of {REFERENCE_TEXTS[reference]}"
 
     def begin_ns(self) -> int | None:
         return None if self.outline.begin_ns is None else self.alignment.at(self.outline.begin_ns)
 
 
-class Numbers:
+class IdNumbers:
     """One number for each process, thread and flow of each file; a main thread keeps its process' number, as the kernel has it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], int] = {}
 
-    def pid(self, position: int, pid: Id) -> int:
+    def pid(self, position: int, pid: TraceId) -> int:
         return self._of(position, "pid", pid)
 
-    def tid(self, position: int, pid: Id, tid: Id) -> int:
+    def tid(self, position: int, pid: TraceId, tid: TraceId) -> int:
         return self.pid(position, pid) if tid == pid else self._of(position, pid, "tid", tid)
 
-    def flow(self, position: int, flow: Id) -> int:
+    def flow(self, position: int, flow: TraceId) -> int:
         return self._of(position, "flow", flow)
 
     def _of(self, *key: Any) -> int:
@@ -69,14 +71,14 @@ class Numbers:
 class Merge:
     """Of these members; `base_ns` is what the merged trace's time counts from, on the common clock."""
 
-    def __init__(self, members: list[Member], axis: Axis) -> None:
+    def __init__(self, members: list[TraceFile], axis: CommonAxis) -> None:
         self.members = members
         self.axis = axis
         begins = [begin_ns for member in members if (begin_ns := member.begin_ns()) is not None]
         self.base_ns = min(begins, default=0) // NS_PER_S * NS_PER_S
-        self._numbers = Numbers()
+        self._numbers = IdNumbers()
 
-    def about(self, member: Member) -> Iterator[Event]:
+    def about(self, member: TraceFile) -> Iterator[TraceEvent]:
         """The names of its processes, and the bound on its clock: as labels, as an event to click on, and as a counter."""
         text = member.aligned_text(self.axis.reference)
         for place, pid in enumerate(_ordered(member.outline)):
@@ -92,7 +94,7 @@ class Merge:
             yield _metadata("process_sort_index", number, {"sort_index": order})
         yield from self._clock(member)
 
-    def _clock(self, member: Member) -> Iterator[Event]:
+    def _clock(self, member: TraceFile) -> Iterator[TraceEvent]:
         outline, alignment = member.outline, member.alignment
         if outline.begin_ns is None:
             return
@@ -106,7 +108,7 @@ class Merge:
             counter = {"ph": "C", "cat": "timesyncd", "name": "clock bound", "pid": pid, "tid": pid}
             yield counter | {"ts": self._us(at_ns), "args": {"ns": point.bound_ns + alignment.profiler_ns}}
 
-    def told(self, member: Member) -> dict[str, Any]:
+    def told(self, member: TraceFile) -> dict[str, Any]:
         """What is known of a file's place on the axis."""
         alignment = member.alignment
         return {
@@ -125,15 +127,15 @@ class Merge:
             "events": member.outline.events,
         }
 
-    def events(self, member: Member, events: Iterable[Event]) -> Iterator[Event]:
+    def events(self, member: TraceFile, events: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
         """Its own events, moved and renumbered; what it says of all processes is its own process' alone. Raises TraceError."""
         outline = member.outline
-        named: set[Id] = set()
+        named: set[TraceId] = set()
         for event in events:
             if event.get("ph") == "M" and event.get("name") in _REPLACED:
                 continue
-            pid, tid = id_of(event, "pid", outline.name), id_of(event, "tid", outline.name)
-            if is_of_all(event):
+            pid, tid = event_id(event, "pid", outline.name), event_id(event, "tid", outline.name)
+            if is_global_instant(event):
                 event["s"], pid, tid = "p", _main(outline), _main(outline)
             if isinstance(tid, str) and tid and tid not in named:  # Perfetto takes an empty name for an error
                 named.add(tid)
@@ -142,9 +144,9 @@ class Merge:
                 }
             yield self._moved(member, event, pid, tid)
 
-    def _moved(self, member: Member, event: Event, pid: Id, tid: Id) -> Event:
+    def _moved(self, member: TraceFile, event: TraceEvent, pid: TraceId, tid: TraceId) -> TraceEvent:
         outline, position = member.outline, member.position
-        span = span_of(event, outline.base_ns, outline.name)
+        span = event_span(event, outline.base_ns, outline.name)
         if span is not None:
             begin_ns = member.alignment.at(span[0])
             event["ts"] = self._us(begin_ns)
@@ -155,25 +157,25 @@ class Merge:
             event["tid"] = self._numbers.tid(position, pid, tid)
         for key in ("id", "bind_id"):
             if key in event:
-                event[key] = self._numbers.flow(position, id_of(event, key, outline.name))
+                event[key] = self._numbers.flow(position, event_id(event, key, outline.name))
         if isinstance(ids := event.get("id2"), dict) and "global" in ids:
-            ids["global"] = hex(self._numbers.flow(position, id_of(ids, "global", outline.name)))
+            ids["global"] = hex(self._numbers.flow(position, event_id(ids, "global", outline.name)))
         return event
 
     def _us(self, common_ns: int) -> float:
         return (common_ns - self.base_ns) / 1_000
 
 
-def _main(outline: Outline) -> Id:
+def _main(outline: TraceOutline) -> TraceId:
     """The process that the profiler ran in: devices, which a trace calls processes too, have small numbers."""
     return max(outline.pids(), default=next(iter(outline.processes), None))
 
 
-def _ordered(outline: Outline) -> list[Id]:
+def _ordered(outline: TraceOutline) -> list[TraceId]:
     """The profiler's process, and the others as the file has them."""
     main, orders = _main(outline), outline.orders
     return sorted(outline.processes, key=lambda pid: (pid != main, orders.get(pid, _LAST), str(pid)))
 
 
-def _metadata(name: str, pid: int, args: dict[str, Any]) -> Event:
+def _metadata(name: str, pid: int, args: dict[str, Any]) -> TraceEvent:
     return {"ph": "M", "name": name, "pid": pid, "tid": pid, "args": args}

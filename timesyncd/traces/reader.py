@@ -19,7 +19,7 @@ from timesyncd.errors import TraceError
 EVENTS = "traceEvents"
 
 #: The largest value of its own that is waited for before the file counts as broken, in characters.
-LARGEST_VALUE = 1 << 26
+MAX_VALUE_CHARS = 1 << 26
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -119,7 +119,7 @@ class _Text:
                     return value
                 problem = "it ends too early: was it cut off?"
             # What is wrong may be only that it is not all there; it is, when this much follows.
-            if len(self._text) - self._at > LARGEST_VALUE or not self._more():
+            if len(self._text) - self._at > MAX_VALUE_CHARS or not self._more():
                 self.fail(problem)
 
     def end(self) -> None:
@@ -150,11 +150,11 @@ class _Text:
 _LARGEST_NS = 2.0**63
 
 #: A process or thread as a trace calls it; the profiler's own rows have words for numbers.
-Id = int | float | str | None
+TraceId = int | float | str | None
 
 
 @dataclass(slots=True)
-class Outline:
+class TraceOutline:
     """
     `base_ns` is what `ts` counts from: CLOCK_REALTIME less the trace's own time, ns. `begin_ns` and `end_ns` are CLOCK_REALTIME,
     as the profiler has it, of its first and last event; None: it has none. `orders` has what processes are sorted by, `annotations`
@@ -168,18 +168,18 @@ class Outline:
     begin_ns: int | None = None
     end_ns: int | None = None
     events: int = 0
-    processes: dict[Id, str] = field(default_factory=dict)
-    labels: dict[Id, str] = field(default_factory=dict)
-    orders: dict[Id, int] = field(default_factory=dict)
+    processes: dict[TraceId, str] = field(default_factory=dict)
+    labels: dict[TraceId, str] = field(default_factory=dict)
+    orders: dict[TraceId, int] = field(default_factory=dict)
     annotations: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def pids(self) -> set[int]:
         return {pid for pid in self.processes if isinstance(pid, int)}
 
 
-def outline(entries: Iterable[tuple[str, Any]], name: str) -> Outline:
+def read_outline(entries: Iterable[tuple[str, Any]], name: str) -> TraceOutline:
     """Of what `read_trace` gives. Raises TraceError."""
-    found = Outline(name)
+    found = TraceOutline(name)
     for key, value in entries:
         if key == EVENTS:
             _look(found, value)
@@ -198,7 +198,7 @@ def outline(entries: Iterable[tuple[str, Any]], name: str) -> Outline:
     return found
 
 
-def span_of(event: dict[str, Any], base_ns: int, name: str) -> tuple[int, int] | None:
+def event_span(event: dict[str, Any], base_ns: int, name: str) -> tuple[int, int] | None:
     """When an event began and ended, ns on the profiler's CLOCK_REALTIME; None: it has no time, as metadata. Raises TraceError."""
     if "ts" not in event:
         return None
@@ -206,14 +206,14 @@ def span_of(event: dict[str, Any], base_ns: int, name: str) -> tuple[int, int] |
     return begin_ns, begin_ns + (_ns(event, "dur", name) if "dur" in event else 0)
 
 
-def _look(found: Outline, event: dict[str, Any]) -> None:
+def _look(found: TraceOutline, event: dict[str, Any]) -> None:
     found.events += 1
-    pid = id_of(event, "pid", found.name)
-    if not is_of_all(event):
+    pid = event_id(event, "pid", found.name)
+    if not is_global_instant(event):
         found.processes.setdefault(pid, "")
     if event.get("ph") == "M":
         return _name(found, pid, event)
-    span = span_of(event, found.base_ns, found.name)
+    span = event_span(event, found.base_ns, found.name)
     if span is None:
         return
     found.begin_ns = span[0] if found.begin_ns is None else min(found.begin_ns, span[0])
@@ -223,7 +223,7 @@ def _look(found: Outline, event: dict[str, Any]) -> None:
         found.annotations[int(title[len(ANNOTATION) :][:18])] = span
 
 
-def _name(found: Outline, pid: Id, event: dict[str, Any]) -> None:
+def _name(found: TraceOutline, pid: TraceId, event: dict[str, Any]) -> None:
     args = event.get("args")
     if not isinstance(args, dict):
         return
@@ -235,12 +235,12 @@ def _name(found: Outline, pid: Id, event: dict[str, Any]) -> None:
         found.orders[pid] = order
 
 
-def is_of_all(event: dict[str, Any]) -> bool:
+def is_global_instant(event: dict[str, Any]) -> bool:
     """Whether it is an instant of all processes, as those that PyTorch's profiler marks its start and its end with."""
     return event.get("s") == "g"
 
 
-def id_of(event: dict[str, Any], key: str, name: str) -> Id:
+def event_id(event: dict[str, Any], key: str, name: str) -> TraceId:
     value = event.get(key)
     if value is None or isinstance(value, int | float | str):
         return value

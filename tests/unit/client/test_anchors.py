@@ -13,7 +13,7 @@ import pytest
 from published import publish
 
 from timesyncd.client import Anchors, Job, anchors, record_anchors
-from timesyncd.traces.anchors import Anchored, read_anchors
+from timesyncd.traces.anchors import AnchorFile, read_anchors
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def _always_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anchors, "_NUMBERS", itertools.count(1))
 
 
-def read(path: Path) -> Anchored:
+def read(path: Path) -> AnchorFile:
     with open(path, encoding="utf-8") as lines:
         return read_anchors(lines, str(path))
 

@@ -15,17 +15,19 @@ from timesyncd.client.anchors import Anchor, Owner, Part
 from timesyncd.clocks import NS_PER_S
 from timesyncd.traces import alignment
 from timesyncd.traces.alignment import align, between_ns, profiler_error
-from timesyncd.traces.anchors import Anchored
-from timesyncd.traces.reader import Outline
+from timesyncd.traces.anchors import AnchorFile
+from timesyncd.traces.reader import TraceOutline
 
 LOST = Part(0, None, 0, 0)
 
 
-def traced(rank: int, ahead_ns: int, anchors: list[Anchor], whose: Owner | None = None) -> tuple[Outline, Anchored]:
+def traced(
+    rank: int, ahead_ns: int, anchors: list[Anchor], whose: Owner | None = None
+) -> tuple[TraceOutline, AnchorFile]:
     """A trace of ten seconds by this rank's clock, and its anchors."""
     begin_ns = TRUE_NS + ahead_ns
-    outline = Outline(f"rank{rank}.json", begin_ns=begin_ns, end_ns=begin_ns + 10 * NS_PER_S, events=1)
-    return outline, Anchored("a", whose or owner(rank), tuple(anchors))
+    outline = TraceOutline(f"rank{rank}.json", begin_ns=begin_ns, end_ns=begin_ns + 10 * NS_PER_S, events=1)
+    return outline, AnchorFile("a", whose or owner(rank), tuple(anchors))
 
 
 def every_two(ahead_ns: int, **changes: Any) -> list[Anchor]:
@@ -150,13 +152,13 @@ def test_the_profilers_own_error_is_measured() -> None:
     anchors = [
         anchor(n, n, before_ns=TRUE_NS + n * NS_PER_S - 700, after_ns=TRUE_NS + n * NS_PER_S + 900) for n in (0, 1)
     ]
-    found = Outline(
+    found = TraceOutline(
         "t", annotations={n: (TRUE_NS + n * NS_PER_S + 4_000, TRUE_NS + n * NS_PER_S + 4_500) for n in (0, 1)}
     )
 
     # begun at most 4.7 us after it could, ended at least 3.6 us after it did
     assert profiler_error(found, anchors) == (4_150, 550, True)
-    assert profiler_error(Outline("t"), anchors) == (0, alignment.PROFILER_NS, False)
+    assert profiler_error(TraceOutline("t"), anchors) == (0, alignment.PROFILER_NS, False)
 
 
 def test_what_the_profiler_is_ahead_is_taken_off() -> None:
@@ -189,8 +191,8 @@ def test_a_bent_clock_widens_the_profilers_error() -> None:
     """The profiler draws a line where the clock was steered: what the anchors show of that counts twice."""
     straight, bent = anchor(1, 5), replace(anchor(1, 5), raw_ns=anchor(1, 5).raw_ns - 3_000)
 
-    assert profiler_error(Outline("t"), [anchor(0, 0), straight, anchor(2, 10)])[1] == alignment.PROFILER_NS
-    assert profiler_error(Outline("t"), [anchor(0, 0), bent, anchor(2, 10)])[1] == alignment.PROFILER_NS + 6_000
+    assert profiler_error(TraceOutline("t"), [anchor(0, 0), straight, anchor(2, 10)])[1] == alignment.PROFILER_NS
+    assert profiler_error(TraceOutline("t"), [anchor(0, 0), bent, anchor(2, 10)])[1] == alignment.PROFILER_NS + 6_000
 
 
 def test_the_majoritys_grandmaster_counts() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trace_files import trace_text
 
 from timesyncd.errors import TraceError
-from timesyncd.traces.reader import EVENTS, read_trace, span_of
+from timesyncd.traces.reader import EVENTS, event_span, read_trace
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -86,4 +86,4 @@ def test_times_are_read_to_the_nanosecond(us: int, ns: int, dur_us: int, dur_ns:
     event = json.loads(f'{{"ts": {us}.{ns:03d}, "dur": {dur_us}.{dur_ns:03d}}}')
 
     begin_ns = 7 + us * 1_000 + ns
-    assert span_of(event, 7, "t") == (begin_ns, begin_ns + dur_us * 1_000 + dur_ns)
+    assert event_span(event, 7, "t") == (begin_ns, begin_ns + dur_us * 1_000 + dur_ns)

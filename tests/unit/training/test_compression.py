@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from torch import tensor
 
 from timesyncd.training.compression.feedback import Residuals
-from timesyncd.training.compression.gathered import SHARING, Elements, Levels, largest, norms_of, packed, unpacked
-from timesyncd.training.policy.text import PowerSGD, TopK, chosen
+from timesyncd.training.compression.gathered import (
+    SCALE_ELEMENTS,
+    QuantizedPayload,
+    SparsePayload,
+    largest_places,
+    norms_from_rows,
+    pack,
+    unpack,
+)
+from timesyncd.training.policy.text import PowerSGD, TopK, topk_count
 
 NAN, INF = float("nan"), float("inf")
 
@@ -21,7 +29,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(("elements", "ratio", "count"), [(100, 0.07, 7), (100, 0.071, 8), (5, 1.0, 5), (3, 1e-9, 1)])
 def test_the_count_is_the_written_ratio_rounded_up(elements: int, ratio: float, count: int) -> None:
     """0.07 of 100 are 7, though 0.07 * 100 is more than 7 in binary; nothing is ever too few for one."""
-    assert chosen(elements, ratio) == count
+    assert topk_count(elements, ratio) == count
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.1, 1.1, NAN])
@@ -47,8 +55,8 @@ def test_the_largest_are_chosen(seed: int, elements: int, ratio: float, kind: st
         values = values.round()
     if kind == "one row":  # what is sampled is not like the rest
         values[::61] *= 1e6
-    count = chosen(elements, ratio)
-    places = largest(values, count)
+    count = topk_count(elements, ratio)
+    places = largest_places(values, count)
 
     assert len(set(places.tolist())) == count
     assert torch.equal(values[places].abs().sort().values, values.abs().sort().values[-count:])
@@ -61,15 +69,15 @@ def test_what_is_not_finite_is_chosen_first(wrong: float, place: int) -> None:
     values = torch.randn(10_000)
     values[place] = wrong
 
-    assert place in largest(values, 3)
+    assert place in largest_places(values, 3)
 
 
 @given(st.lists(st.integers(-100, 100), min_size=1, max_size=40), st.integers(0, 40))
 def test_a_payload_says_what_was_packed(numbers: list[int], more: int) -> None:
     """Parts of any length and type, each aligned for its views."""
     parts = [tensor(numbers, dtype=torch.int8), torch.rand(2, dtype=torch.float64), torch.rand(more).bfloat16()]
-    octets = packed(*parts)
-    found = unpacked(octets, *((len(part), part.dtype) for part in parts))
+    octets = pack(*parts)
+    found = unpack(octets, *((len(part), part.dtype) for part in parts))
 
     assert all(map(torch.equal, found, parts))
     assert len(octets) % 8 == 0
@@ -77,12 +85,12 @@ def test_a_payload_says_what_was_packed(numbers: list[int], more: int) -> None:
 
 def test_elements_by_hand() -> None:
     """The two largest of four: 3 and -4, of norms 25 and 30; they are added where they belong, or taken away."""
-    sent = Elements(tensor([1.0, 3.0, -4.0, 2.0]), 2, torch.float32)
+    sent = SparsePayload(tensor([1.0, 3.0, -4.0, 2.0]), 2, torch.float32)
     total = torch.ones(4)
     sent.add(total, sent.octets, 1)
 
     assert total.tolist() == [1, 4, -3, 1]
-    assert norms_of([sent.octets]).tolist() == [[25, 30]]
+    assert norms_from_rows([sent.octets]).tolist() == [[25, 30]]
     sent.add(total, sent.octets, -1)
     assert total.tolist() == [1, 1, 1, 1]
     assert len(sent.octets) == 16 + 8 + 8
@@ -91,11 +99,11 @@ def test_elements_by_hand() -> None:
 def test_levels_by_hand() -> None:
     """The largest magnitude is 127 of 127; what is not a multiple is rounded; a stretch of zeros is one."""
     whole = tensor([254.0, -254.0, 3.1, 0.0])
-    sent, total = Levels(whole), torch.zeros(4)
+    sent, total = QuantizedPayload(whole), torch.zeros(4)
     sent.add(total, sent.octets, 1)
 
     assert total.tolist() == [254, -254, 4, 0]
-    zeros, total = Levels(torch.zeros(3)), torch.ones(3)
+    zeros, total = QuantizedPayload(torch.zeros(3)), torch.ones(3)
     zeros.add(total, zeros.octets, 1)
     assert total.tolist() == [1, 1, 1]
     assert zeros.finite([zeros.octets])
@@ -106,9 +114,9 @@ def test_levels_are_off_by_half_a_scale_at_most(seed: int, elements: int) -> Non
     """Of the stretch, where each has its own: neighbours of a large one alone are coarse. An octet an element, and 4 for at most 4,096 of them."""
     whole = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
     whole[0] = 1e6
-    sent, total = Levels(whole), torch.zeros(elements)
+    sent, total = QuantizedPayload(whole), torch.zeros(elements)
     sent.add(total, sent.octets, 1)
-    stretches = -(-elements // SHARING)
+    stretches = -(-elements // SCALE_ELEMENTS)
     width = -(-elements // stretches)
 
     for part, found in zip(torch.split(whole, width), torch.split(total, width), strict=True):
@@ -119,14 +127,14 @@ def test_levels_are_off_by_half_a_scale_at_most(seed: int, elements: int) -> Non
 @pytest.mark.parametrize("wrong", [NAN, INF, -INF])
 def test_levels_of_what_is_not_finite(wrong: float) -> None:
     """The stretch comes out not finite, and everybody sees it by its scale."""
-    whole = torch.ones(3 * SHARING)
-    whole[SHARING + 5] = wrong
-    sent, total = Levels(whole), torch.zeros(3 * SHARING)
+    whole = torch.ones(3 * SCALE_ELEMENTS)
+    whole[SCALE_ELEMENTS + 5] = wrong
+    sent, total = QuantizedPayload(whole), torch.zeros(3 * SCALE_ELEMENTS)
     sent.add(total, sent.octets, 1)
 
     assert not sent.finite([sent.octets])
-    assert not total[SHARING : 2 * SHARING].isfinite().any()
-    assert total[2 * SHARING :].isfinite().all()
+    assert not total[SCALE_ELEMENTS : 2 * SCALE_ELEMENTS].isfinite().any()
+    assert total[2 * SCALE_ELEMENTS :].isfinite().all()
 
 
 def two() -> tuple[torch.Tensor, torch.Tensor]:

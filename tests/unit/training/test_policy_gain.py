@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.gain import EPSILON, LONGEST_REST, WINDOW, Gain, cost, ladder
+from timesyncd.training.policy.gain import MAX_COOLDOWN, MIN_GAIN, WINDOW, Gain, cost, ladder
 
 
 def windows(gain: Gain, *kept: float) -> list[float | None]:
@@ -46,8 +46,8 @@ def test_it_walks_to_stronger_ratios_while_enough_is_kept() -> None:
 
 def test_the_limit_itself_is_enough() -> None:
     """So is more than it; less is not."""
-    assert windows(Gain(4), EPSILON + 1e-9) == [0.1]
-    assert windows(Gain(4), EPSILON - 1e-9) == [None]
+    assert windows(Gain(4), MIN_GAIN + 1e-9) == [0.1]
+    assert windows(Gain(4), MIN_GAIN - 1e-9) == [None]
 
 
 def test_it_decides_at_a_window_s_end_alone() -> None:
@@ -71,7 +71,7 @@ def test_it_steps_back_and_rests() -> None:
 def test_it_never_rests_for_ever() -> None:
     """After however many failures."""
     gain = Gain(4, rung=2, failures=500)
-    assert windows(gain, 0.5, *[0.9] * (LONGEST_REST + 1)) == [0.16] * (LONGEST_REST + 1) + [0.1]
+    assert windows(gain, 0.5, *[0.9] * (MAX_COOLDOWN + 1)) == [0.16] * (MAX_COOLDOWN + 1) + [0.1]
 
 
 def test_a_success_ends_the_row_of_failures() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.groups import Levels, checked, groups_by_delay, groups_by_label
+from timesyncd.training.policy.groups import Levels, check_levels, groups_by_delay, groups_by_label
 
 Delays = dict[tuple[int, int], tuple[int, int]]
 
@@ -153,7 +153,7 @@ def test_delays_below_nothing() -> None:
 def test_levels_from_labels_hold(labels: list[str]) -> None:
     """Each level is a partition and joins whole groups of the one before; no level is there twice."""
     levels = groups_by_label(labels)
-    assert checked(levels, len(labels)) is levels and len(set(levels)) == len(levels)
+    assert check_levels(levels, len(labels)) is levels and len(set(levels)) == len(levels)
     assert all(len(level) < len(labels) for level in levels[:-1])
 
 
@@ -162,7 +162,7 @@ def test_levels_from_delays_hold(known: tuple[Delays, int]) -> None:
     """The same, and all within a group of the inner level are nearer to each other than to any other."""
     delays, ranks = known
     levels = groups_by_delay(delays, ranks)
-    assert checked(levels, ranks) is levels and len(levels) <= 2
+    assert check_levels(levels, ranks) is levels and len(levels) <= 2
     if len(levels) == 2:
         of = {rank: group for group in levels[0] for rank in group}
         apart = {pair: max(delays[pair][0], delays[pair[::-1]][0]) for pair in delays if pair[::-1] in delays}
@@ -208,4 +208,4 @@ def test_other_numbers_make_the_same_groups_of_delays(known: tuple[Delays, int],
 def test_levels_that_are_none(levels: Levels, words: str) -> None:
     """Levels of the user's own are refused with what is wrong."""
     with pytest.raises(ValueError, match=words):
-        checked(levels, 3)
+        check_levels(levels, 3)

@@ -18,10 +18,10 @@ from timesyncd.training.policy.policies import (
     FedAvg,
     LocalSGD,
     Policy,
+    PolicyContext,
     PostLocalSGD,
-    Seen,
 )
-from timesyncd.training.policy.schedule import Course, Row
+from timesyncd.training.policy.schedule import PolicySchedule, Row
 from timesyncd.training.policy.text import Strategy
 
 
@@ -29,7 +29,7 @@ def synced(
     policy: Policy, steps: int, rates: dict[int, float] | None = None, per_epoch: int | None = None
 ) -> list[int]:
     """The steps that synchronize. `rates`: rank 0's learning rate from a step on."""
-    course, found, rate = Course(Strategy(policy), ranks=2, steps_per_epoch=per_epoch), [], None
+    course, found, rate = PolicySchedule(Strategy(policy), ranks=2, steps_per_epoch=per_epoch), [], None
     for step in range(steps):
         rate = (rates or {}).get(step, rate)
         decision = course.decide([] if rate is None else [[Row(step, rate=rate), Row(step, rate=7.0)]])
@@ -109,10 +109,10 @@ def test_qsr_s_learning_rate_may_be_any() -> None:
 
 def test_a_rank_waits_that_is_further_ahead_than_allowed() -> None:
     """With s = 2 the third update ahead waits; without a bound none does."""
-    ahead = [SSP(s=2).decide(Seen(step=9, since=1, ranks=2, ahead=n)) for n in range(4)]
+    ahead = [SSP(s=2).decide(PolicyContext(step=9, since=1, ranks=2, ahead=n)) for n in range(4)]
     assert ahead == [Decision.SYNC] * 3 + [Decision.WAIT]
-    assert SSP(s=0).decide(Seen(step=9, since=1, ranks=2, ahead=1)) is Decision.WAIT
-    assert ASP().decide(Seen(step=9, since=1, ranks=2, ahead=99)) is Decision.SYNC
+    assert SSP(s=0).decide(PolicyContext(step=9, since=1, ranks=2, ahead=1)) is Decision.WAIT
+    assert ASP().decide(PolicyContext(step=9, since=1, ranks=2, ahead=99)) is Decision.SYNC
 
 
 def test_policies_say_what_they_combine() -> None:

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.policies import Decision
 from timesyncd.training.policy.schedule import (
-    FIRST_ROWS,
-    ROWS_EVERY,
-    ROWS_LATE,
-    ROWS_SELDOM,
-    Course,
+    FIRST_ROWS_STEP,
+    MAX_STEPS_BETWEEN_ROWS,
+    MIN_STEPS_BETWEEN_ROWS,
+    ROWS_DELAY,
+    PolicySchedule,
     Row,
-    in_step,
-    leaves_apart,
-    must_unite,
+    check_in_step,
+    must_average_replicas,
+    replicas_diverge,
 )
 from timesyncd.training.policy.text import parse_policy
 
@@ -41,7 +41,7 @@ class Rank:
     """One rank: what its script does with a Course in a step, up to where it has to wait for rows."""
 
     number: int
-    course: Course
+    course: PolicySchedule
     votes: Callable[[int], bool]
     wishes: dict[int, str] = field(default_factory=dict)
     dies_in: int | None = None
@@ -110,7 +110,9 @@ def job(ranks: int, seed: int, text: str, wishes: dict[int, str]) -> list[Rank]:
     for number in range(ranks):
         votes = [random.Random(f"{seed} {number} {step}").random() < 0.15 for step in range(STEPS)]
         others = {step: "local_sgd(h=2)" for step in range(number, STEPS, 11)}
-        made.append(Rank(number, Course(parse_policy(text), ranks), votes.__getitem__, others if number else wishes))
+        made.append(
+            Rank(number, PolicySchedule(parse_policy(text), ranks), votes.__getitem__, others if number else wishes)
+        )
     return begun(made)
 
 
@@ -156,7 +158,10 @@ def told(
 ) -> list[Told]:
     """By a job of one rank; `wishes` by step as s12=..."""
     rank = Rank(
-        0, Course(parse_policy(text), 1, steps_per_epoch), votes, {int(step[1:]): wish for step, wish in wishes.items()}
+        0,
+        PolicySchedule(parse_policy(text), 1, steps_per_epoch),
+        votes,
+        {int(step[1:]): wish for step, wish in wishes.items()},
     )
     run(begun([rank]), random.Random(0))
     return rank.told
@@ -188,9 +193,9 @@ def test_rows_travel_while_ranks_wait_for_an_averaging(text: str) -> None:
     said = told(text, steps_per_epoch=50)
     spoke = [step for step, _, spoke, _ in said if spoke]
 
-    assert spoke[0] == FIRST_ROWS
+    assert spoke[0] == FIRST_ROWS_STEP
     assert set(spoke[1:]) <= set(synced(said))
-    assert all(later - earlier >= ROWS_EVERY for earlier, later in pairwise(spoke))
+    assert all(later - earlier >= MIN_STEPS_BETWEEN_ROWS for earlier, later in pairwise(spoke))
     assert len(spoke) > STEPS // 20
 
 
@@ -198,8 +203,11 @@ def test_where_averagings_are_rare_rows_come_in_between() -> None:
     """What rank 0 is told is not kept back for hundreds of steps."""
     said = told("local_sgd(h=1000)", s20="bsp")
 
-    assert [step for step, _, spoke, _ in said if spoke][:2] == [FIRST_ROWS, FIRST_ROWS + ROWS_SELDOM]
-    assert [each[-1] for each in said].index("bsp") == FIRST_ROWS + ROWS_SELDOM + ROWS_LATE + 1
+    assert [step for step, _, spoke, _ in said if spoke][:2] == [
+        FIRST_ROWS_STEP,
+        FIRST_ROWS_STEP + MAX_STEPS_BETWEEN_ROWS,
+    ]
+    assert [each[-1] for each in said].index("bsp") == FIRST_ROWS_STEP + MAX_STEPS_BETWEEN_ROWS + ROWS_DELAY + 1
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -210,7 +218,11 @@ def test_every_policy_gives_way_to_every_other(text: str, wish: str) -> None:
     turned = said.index(str(parse_policy(wish)))
 
     assert said[:20] == [str(parse_policy(text))] * 20
-    assert turned == 0 if parse_policy(text) == parse_policy(wish) else 20 < turned <= 20 + ROWS_SELDOM + ROWS_LATE + 1
+    assert (
+        turned == 0
+        if parse_policy(text) == parse_policy(wish)
+        else 20 < turned <= 20 + MAX_STEPS_BETWEEN_ROWS + ROWS_DELAY + 1
+    )
     assert set(said[turned:]) == {str(parse_policy(wish))}
 
 
@@ -242,7 +254,7 @@ def test_a_wish_for_what_is_in_force_changes_nothing() -> None:
 
 def test_ranks_out_of_step_are_told_which() -> None:
     """One resumed from an older checkpoint than the others: nobody decides by such rows."""
-    course = Course(parse_policy("selsync(delta=0.3, late=0)"), 3)
+    course = PolicySchedule(parse_policy("selsync(delta=0.3, late=0)"), 3)
     with pytest.raises(SyncError, match=r"rank 1 is in step 8 and rank 0 is in step 9; .* the same number") as raised:
         course.decide([[Row(9), Row(8), Row(9)]])
     assert "\n" not in str(raised.value)
@@ -250,23 +262,24 @@ def test_ranks_out_of_step_are_told_which() -> None:
 
 def test_a_rank_that_ended_earlier_is_out_of_step() -> None:
     """Its last row is that of no step, so that it is not taken for one: neither of the step that was next, nor of a later end."""
-    ended, other = Course(parse_policy("bsp"), 2), Course(parse_policy("bsp"), 2)
+    ended, other = PolicySchedule(parse_policy("bsp"), 2), PolicySchedule(parse_policy("bsp"), 2)
     for course in (ended, other):
         course.next_step(Decision.SYNC)
-    in_step([ended.last_row(), other.last_row()])
+    check_in_step([ended.last_row(), other.last_row()])
     with pytest.raises(SyncError, match="rank 0 ended after 1 steps and rank 1 is in step 1;"):
-        in_step([ended.last_row(), Row(1)])
+        check_in_step([ended.last_row(), Row(1)])
     other.next_step(Decision.SYNC)
     with pytest.raises(SyncError, match="rank 1 ended after 2 steps and rank 0 ended after 1 steps;"):
-        in_step([ended.last_row(), other.last_row()])
+        check_in_step([ended.last_row(), other.last_row()])
 
 
 @pytest.mark.parametrize(
-    "other", [Course(parse_policy("local_sgd(h=3)"), 2, 10), Course(parse_policy("local_sgd(h=4)"), 2, 11)]
+    "other",
+    [PolicySchedule(parse_policy("local_sgd(h=3)"), 2, 10), PolicySchedule(parse_policy("local_sgd(h=4)"), 2, 11)],
 )
-def test_ranks_begin_alike_or_not_at_all(other: Course) -> None:
+def test_ranks_begin_alike_or_not_at_all(other: PolicySchedule) -> None:
     """Another policy, or another number of steps in an epoch, would part the ranks later."""
-    course = Course(parse_policy("local_sgd(h=4)"), 2, 10)
+    course = PolicySchedule(parse_policy("local_sgd(h=4)"), 2, 10)
     with pytest.raises(ValueError, match="rank 0 begins with 'local_sgd.h=4.' and 10 steps an epoch, rank 1 with"):
         course.agree([course.first_row(0.1), other.first_row(0.1)])
 
@@ -274,7 +287,7 @@ def test_ranks_begin_alike_or_not_at_all(other: Course) -> None:
 def test_a_state_of_another_number_of_ranks_is_refused() -> None:
     """Whose votes its rows have would not be known."""
     with pytest.raises(ValueError, match="the policy's state is of 3 ranks, these are 2"):
-        Course(parse_policy("bsp"), 2).load_state_dict(Course(parse_policy("bsp"), 3).state_dict())
+        PolicySchedule(parse_policy("bsp"), 2).load_state_dict(PolicySchedule(parse_policy("bsp"), 3).state_dict())
 
 
 @given(st.sampled_from(TEXTS), WISHES, st.integers(0, STEPS - 1))
@@ -285,7 +298,7 @@ def test_a_course_resumes_as_it_was(text: str, wishes: dict[int, str], stop: int
     saved.dies_in = stop
     run([saved], random.Random(0))
     state = saved.course.state_dict()
-    saved.course, saved.dies_in = Course(parse_policy("bsp"), 1), None
+    saved.course, saved.dies_in = PolicySchedule(parse_policy("bsp"), 1), None
     saved.course.load_state_dict(state)
     run([saved], random.Random(0))
 
@@ -294,10 +307,10 @@ def test_a_course_resumes_as_it_was(text: str, wishes: dict[int, str], stop: int
 
 def test_replicas_are_made_one_where_the_next_policy_needs_it() -> None:
     """After those that leave them apart: before one that keeps them one, or that sends differences to what all have in common."""
-    apart = {text: leaves_apart(parse_policy(text).policy) for text in TEXTS}
+    apart = {text: replicas_diverge(parse_policy(text).policy) for text in TEXTS}
     assert [text for text, is_apart in apart.items() if not is_apart] == ["bsp", "accumulate(k=3)"]
-    assert must_unite(parse_policy("local_sgd(h=4)"), parse_policy("bsp"))
-    assert must_unite(parse_policy("selsync(delta=1, aggregate=gradients)"), parse_policy("auto"))
-    assert must_unite(parse_policy("local_sgd(h=4)"), parse_policy("local_sgd(h=4) + fp16"))
-    assert not must_unite(parse_policy("local_sgd(h=4)"), parse_policy("local_sgd(h=8)"))
-    assert not must_unite(parse_policy("bsp"), parse_policy("local_sgd(h=4) + fp16"))
+    assert must_average_replicas(parse_policy("local_sgd(h=4)"), parse_policy("bsp"))
+    assert must_average_replicas(parse_policy("selsync(delta=1, aggregate=gradients)"), parse_policy("auto"))
+    assert must_average_replicas(parse_policy("local_sgd(h=4)"), parse_policy("local_sgd(h=4) + fp16"))
+    assert not must_average_replicas(parse_policy("local_sgd(h=4)"), parse_policy("local_sgd(h=8)"))
+    assert not must_average_replicas(parse_policy("bsp"), parse_policy("local_sgd(h=4) + fp16"))

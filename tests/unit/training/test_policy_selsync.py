@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.training.policy.policies import Combine, Decision, Seen
-from timesyncd.training.policy.selsync import LEAST_CHANGES, WINDOW, RelativeChange, SelSync, Voter
+from timesyncd.training.policy.policies import Combine, Decision, PolicyContext
+from timesyncd.training.policy.selsync import MIN_CHANGES, WINDOW, RelativeChange, SelSync, Voter
 
 NORM = st.floats(0, 1e300)
 
@@ -118,8 +118,8 @@ def test_a_threshold_means_another_share_on_each_number_of_ranks() -> None:
 def test_a_quantile_wants_some_changes_first() -> None:
     """Until there are enough every step synchronizes."""
     drawn = random.Random(1)
-    said = votes(SelSync(quantile=0.9), 1, [drawn.random() for _ in range(LEAST_CHANGES + 100)])
-    assert all(said[:LEAST_CHANGES]) and not all(said[LEAST_CHANGES:])
+    said = votes(SelSync(quantile=0.9), 1, [drawn.random() for _ in range(MIN_CHANGES + 100)])
+    assert all(said[:MIN_CHANGES]) and not all(said[MIN_CHANGES:])
 
 
 def test_gradients_that_never_change_synchronize() -> None:
@@ -131,7 +131,7 @@ def test_one_flag_is_enough() -> None:
     """Flags that are not due yet are none."""
     policy = SelSync(delta=0.3)
     said = [
-        policy.decide(Seen(step=3, since=1, ranks=3, votes=flags))
+        policy.decide(PolicyContext(step=3, since=1, ranks=3, votes=flags))
         for flags in (None, (False,) * 3, (False, True, False))
     ]
     assert said == [Decision.LOCAL, Decision.LOCAL, Decision.SYNC]

@@ -7,7 +7,7 @@ import math
 import pytest
 from auto_world import World
 
-from timesyncd.training.policy.sending import HALF, LARGEST, TOP, WAYS, Sending
+from timesyncd.training.policy.sending import ENCODINGS, HALF_PRECISION, TOPK, TOPK_RATIO, GradientEncoding
 from timesyncd.training.policy.text import TopK, parse_policy
 
 HALVED, LEAST = "bsp + fp16", "bsp + topk(ratio=0.01)"
@@ -18,7 +18,7 @@ def texts(world: World) -> list[str]:
 
 
 def test_what_is_written_is_what_is_reckoned_with() -> None:
-    assert parse_policy(f"bsp{WAYS[TOP][1]}").compression == TopK(LARGEST)
+    assert parse_policy(f"bsp{ENCODINGS[TOPK][1]}").compression == TopK(TOPK_RATIO)
 
 
 def test_half_precision_that_makes_no_faster_step_is_given_up() -> None:
@@ -53,7 +53,7 @@ def test_the_largest_are_tried_where_sending_nothing_would_pay(
     former_ns: float | None, waited: float, is_tried: bool
 ) -> None:
     """Half of the octets less made a step shorter by 23 of 123 ns: the other half may make it 77. Ranks may wait for one another too."""
-    sending = Sending(HALF, former_ns)
+    sending = GradientEncoding(HALF_PRECISION, former_ns)
 
     assert (sending.timed(100.0, waited, 4, is_sure=True) is not None) == is_tried
     assert sending.settled != is_tried
@@ -98,17 +98,17 @@ def test_without_a_loss_it_ends(loss: float, why: str) -> None:
 
 def test_what_is_in_doubt_is_not_built_upon() -> None:
     """After averagings a first look at half precision may be at steps of before; what is tried next would be compared with them."""
-    sending = Sending(HALF)
+    sending = GradientEncoding(HALF_PRECISION)
 
     assert sending.timed(87.0, 3.0, 4, is_sure=False) is None
-    assert (sending.way, sending.settled) == (HALF, False)
+    assert (sending.way, sending.settled) == (HALF_PRECISION, False)
     assert sending.timed(87.0, 3.0, 4, is_sure=True) is not None
-    assert sending.way == TOP
+    assert sending.way == TOPK
 
 
 def test_a_way_that_was_never_compared_is_not_given_up() -> None:
     """From averagings to BSP in half precision: what whole gradients would take is not known."""
-    sending = Sending(HALF)
+    sending = GradientEncoding(HALF_PRECISION)
 
     assert sending.timed(9e9, 0.2, 4, is_sure=True) is None
-    assert (sending.way, sending.settled) == (HALF, True)
+    assert (sending.way, sending.settled) == (HALF_PRECISION, True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.training.policy.text import Compression, Fp16, Int8, TopK
-from timesyncd.training.torch.shard import Pushes, Tensors, joined, nbytes, plus
+from timesyncd.training.torch.shard import FlatBuffers, PushEncoder, add_parts, join_shards, nbytes
 
 COMPRESSIONS: list[Compression | None] = [None, Fp16(), Int8(), TopK(0.3), TopK()]
 
@@ -18,7 +18,7 @@ COMPRESSIONS: list[Compression | None] = [None, Fp16(), Int8(), TopK(0.3), TopK(
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-def arrive(pushes: Pushes, differences: Tensors, shards: int) -> Tensors:
+def arrive(pushes: PushEncoder, differences: FlatBuffers, shards: int) -> FlatBuffers:
     """What the server adds."""
     packed = pushes.packed(differences, shards)
     zeros = [
@@ -26,14 +26,14 @@ def arrive(pushes: Pushes, differences: Tensors, shards: int) -> Tensors:
         for cuts in _cuts(differences, shards)
     ]
     assert pushes.sent_bytes == sum(nbytes(part) for piece in packed for part in piece)
-    return joined([plus(flats, parts) for flats, parts in zip(zeros, packed, strict=True)])
+    return join_shards([add_parts(flats, parts) for flats, parts in zip(zeros, packed, strict=True)])
 
 
-def _cuts(differences: Tensors, shards: int) -> list[list[torch.Tensor]]:
+def _cuts(differences: FlatBuffers, shards: int) -> list[list[torch.Tensor]]:
     return [[flat.tensor_split(shards)[shard] for flat in differences] for shard in range(shards)]
 
 
-def drawn(sizes: tuple[int, int], seed: int) -> Tensors:
+def drawn(sizes: tuple[int, int], seed: int) -> FlatBuffers:
     generator = torch.Generator().manual_seed(seed)
     kinds = torch.float64, torch.float32
     return [torch.randn(size, generator=generator, dtype=kind) for size, kind in zip(sizes, kinds, strict=True)]
@@ -44,14 +44,14 @@ def test_what_arrives_and_what_is_kept_is_what_was_pushed(
     sizes: tuple[int, int], shards: int, compressions: list[Compression | None]
 ) -> None:
     """Each push in another way than the one before; behind a whole one nothing is kept."""
-    pushes = Pushes()
+    pushes = PushEncoder()
     pushed, arrived = [torch.zeros(size, dtype=torch.float64) for size in sizes], []
     arrived = [flat.clone() for flat in pushed]
     for seed, compression in enumerate(compressions):
         pushes.use(compression)
         differences = drawn(sizes, seed)
-        pushed = plus(pushed, differences)
-        arrived = plus(arrived, arrive(pushes, [flat.clone() for flat in differences], shards))
+        pushed = add_parts(pushed, differences)
+        arrived = add_parts(arrived, arrive(pushes, [flat.clone() for flat in differences], shards))
 
     kept = pushes.kept or [torch.zeros(size) for size in sizes]
     for one, other, rest in zip(pushed, arrived, kept, strict=True):
@@ -63,7 +63,7 @@ def test_what_arrives_and_what_is_kept_is_what_was_pushed(
 
 def test_the_largest_goes_first_and_the_rest_later() -> None:
     """One of four elements a push: 8, then 1 + 4, then 2 + 3."""
-    pushes = Pushes()
+    pushes = PushEncoder()
     pushes.use(TopK(0.25))
     said = [
         arrive(pushes, [torch.tensor(step)], 1)[0].tolist()
@@ -76,7 +76,7 @@ def test_the_largest_goes_first_and_the_rest_later() -> None:
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
 def test_what_is_no_number_arrives_and_spoils_nothing_that_is_kept(compression: Compression, odd: float) -> None:
     """Whoever looks at the parameters sees it; the next push has what was kept before."""
-    pushes = Pushes()
+    pushes = PushEncoder()
     pushes.use(compression)
     arrive(pushes, [torch.tensor([1.0, 0.3, 0.2, 1e-9])], 1)
     before = [flat.clone() for flat in pushes.kept or []]
@@ -89,7 +89,7 @@ def test_what_is_no_number_arrives_and_spoils_nothing_that_is_kept(compression: 
 
 def test_half_precision_sends_no_more_than_it_can_say() -> None:
     """The rest of a large one comes later, and is no infinity in the server for ever."""
-    pushes = Pushes()
+    pushes = PushEncoder()
     pushes.use(Fp16())
     said = [arrive(pushes, [torch.tensor([push])], 1)[0].item() for push in (100_000.0, 0.0)]
     assert said == [65_504, 100_000 - 65_504]
@@ -99,7 +99,7 @@ def test_the_gain_test_of_a_rank_resumes() -> None:
     """Differences of which a few elements are nearly all: it sends fewer and fewer; saved and loaded it goes on as it was."""
     flat = torch.full((1_000,), 1e-6)
     flat[:2] = 1.0
-    before, after = Pushes(), Pushes()
+    before, after = PushEncoder(), PushEncoder()
     sizes = []
     for pushes in (before, after):
         pushes.use(TopK())

@@ -13,9 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.training.policy.policies import ASP, SSP, Policy
-from timesyncd.training.torch.shard import Flat, Held, Identity, Refused, Shard, cut, joined, sizes_of
+from timesyncd.training.torch.shard import (
+    FlatParameters,
+    JobSignature,
+    RejectedRequest,
+    ServerParameters,
+    Shard,
+    join_shards,
+    sizes_of,
+    split_shards,
+)
 
-US = Identity(1, "job", 0, 2, (("torch.float32", 2),))
+US = JobSignature(1, "job", 0, 2, (("torch.float32", 2),))
 
 
 def entered(ranks: int, policy: Policy, parameters: torch.Tensor | None = None, **more: Any) -> Shard:
@@ -23,7 +32,7 @@ def entered(ranks: int, policy: Policy, parameters: torch.Tensor | None = None, 
     shard.follow(policy)
     start = torch.zeros(ranks, dtype=torch.float64) if parameters is None else parameters
     for rank in reversed(range(ranks)):
-        shard.enter(rank, US, 0, Held(0, [start]) if rank == 0 else None)
+        shard.enter(rank, US, 0, ServerParameters(0, [start]) if rank == 0 else None)
     return shard
 
 
@@ -32,15 +41,15 @@ def one(rank: int, ranks: int) -> list[torch.Tensor]:
     return [torch.nn.functional.one_hot(torch.tensor(rank), ranks).double()]
 
 
-def held(answer: torch.futures.Future[Held | Refused]) -> Held:
+def held(answer: torch.futures.Future[ServerParameters | RejectedRequest]) -> ServerParameters:
     value = answer.value()
-    assert isinstance(value, Held)
+    assert isinstance(value, ServerParameters)
     return value
 
 
 def refusal(answer: torch.futures.Future[Any]) -> str:
     value = answer.value()
-    assert isinstance(value, Refused)
+    assert isinstance(value, RejectedRequest)
     return value.reason
 
 
@@ -53,7 +62,7 @@ def test_an_answer_holds_all_up_to_the_bound(ranks: int, staleness: int | None, 
     """In whatever order: all updates of clock - s and before are in, the rank's own too, and nobody waits without need."""
     shard = entered(ranks, ASP() if staleness is None else SSP(staleness))
     clocks = [0] * ranks
-    waiting: dict[int, torch.futures.Future[Held | Refused]] = {}
+    waiting: dict[int, torch.futures.Future[ServerParameters | RejectedRequest]] = {}
     for turn, pull_comes_first in turns:
         rank = turn % ranks
         if rank not in waiting:
@@ -89,10 +98,10 @@ def test_the_bound_holds_among_threads(staleness: int) -> None:
             time.sleep(pace.random() * 1e-3)
             shard.push(rank, clock, one(rank, ranks))
             answer = shard.pull(rank, clock).wait()
-            assert isinstance(answer, Held)
+            assert isinstance(answer, ServerParameters)
             lacking.append(clock - answer.parameters[0].min().item())
         last = shard.finish(rank).wait()
-        assert isinstance(last, Held)
+        assert isinstance(last, ServerParameters)
         finals.append(last.parameters[0].tolist())
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
@@ -113,7 +122,7 @@ def test_one_clock_is_added_in_the_order_of_the_ranks(order: tuple[int, int, int
     for rank in order:
         shard.push(rank, 1, [torch.tensor([values[rank]], dtype=torch.float64)])
 
-    assert held(shard.pull(0, 1)) == Held(3, [torch.zeros(1, dtype=torch.float64)])
+    assert held(shard.pull(0, 1)) == ServerParameters(3, [torch.zeros(1, dtype=torch.float64)])
 
 
 def test_a_fast_rank_s_next_update_is_not_in_a_slow_one_s_answer() -> None:
@@ -194,17 +203,17 @@ def test_an_update_that_is_not_due_fails_the_job() -> None:
 @pytest.mark.parametrize(
     ("rank", "identity", "said"),
     [
-        (1, Identity(1, "other", 0, 2, US.model), "job 'other'"),
-        (1, Identity(1, "job", 1, 2, US.model), "attempt 1"),
-        (1, Identity(2, "job", 0, 2, US.model), "protocol 2"),
-        (1, Identity(1, "job", 0, 2, (("torch.float64", 2),)), "2 torch.float64"),
+        (1, JobSignature(1, "other", 0, 2, US.model), "job 'other'"),
+        (1, JobSignature(1, "job", 1, 2, US.model), "attempt 1"),
+        (1, JobSignature(2, "job", 0, 2, US.model), "protocol 2"),
+        (1, JobSignature(1, "job", 0, 2, (("torch.float64", 2),)), "2 torch.float64"),
         (0, US, "two of rank 0"),
     ],
 )
-def test_who_is_of_something_else_is_refused(rank: int, identity: Identity, said: str) -> None:
+def test_who_is_of_something_else_is_refused(rank: int, identity: JobSignature, said: str) -> None:
     """Another job, an older attempt or code, another model, a rank that is there: all are told what does not fit."""
     shard = Shard(2)
-    waiting = shard.enter(0, US, 0, Held(0, [torch.zeros(2)]))
+    waiting = shard.enter(0, US, 0, ServerParameters(0, [torch.zeros(2)]))
 
     assert said in refusal(shard.enter(rank, identity, 0, None))
     assert said in refusal(waiting)
@@ -215,7 +224,7 @@ def test_a_restart_goes_on_at_each_rank_s_clock() -> None:
     shard = entered(2, SSP(1))
     first = shard.enter(1, US, 5, None)
     assert not first.done()
-    second = shard.enter(0, US, 6, Held(11, [torch.tensor([6.0, 5.0])]))
+    second = shard.enter(0, US, 6, ServerParameters(11, [torch.tensor([6.0, 5.0])]))
 
     assert held(first) is held(second)
     assert shard.push(0, 7, [torch.ones(2)]).value() == 11
@@ -270,9 +279,9 @@ def test_ranks_that_all_wait_are_out_of_step() -> None:
 def test_shards_are_contiguous_and_even(elements: list[int], shards: int) -> None:
     """Cut and joined is what it was; no two pieces of a buffer differ by more than one element."""
     flats = [torch.arange(float(count)) for count in elements]
-    pieces = cut(flats, shards)
+    pieces = split_shards(flats, shards)
 
-    assert all(map(torch.equal, joined(pieces), flats))
+    assert all(map(torch.equal, join_shards(pieces), flats))
     for number in range(len(flats)):
         counts = [piece[number].numel() for piece in pieces]
         assert len(pieces) == shards and max(counts) - min(counts) <= 1
@@ -281,7 +290,7 @@ def test_shards_are_contiguous_and_even(elements: list[int], shards: int) -> Non
 def test_parameters_become_flat_and_back() -> None:
     """One buffer a type, in the order of the parameters; a copy, and written back in place."""
     matrix, scalar, vector = torch.arange(6.0).view(2, 3).t(), torch.tensor(7.0), torch.arange(2.0).double()
-    flat = Flat([matrix, vector, scalar])
+    flat = FlatParameters([matrix, vector, scalar])
     read = flat.read()
 
     assert flat.sizes == sizes_of(read) == (("torch.float32", 7), ("torch.float64", 2))
@@ -296,4 +305,4 @@ def test_parameters_become_flat_and_back() -> None:
 def test_a_model_without_floats_is_refused(parameters: list[torch.Tensor]) -> None:
     """A difference of whole numbers cannot be divided by the number of ranks."""
     with pytest.raises(ValueError, match="parameters of floats"):
-        Flat(parameters)
+        FlatParameters(parameters)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from timesyncd.training.torch.averaging import Averaging, chunked, gradient
+from timesyncd.training.torch.averaging import Averaging, local_gradient, make_chunks
 from timesyncd.training.torch.exchange import replica_hash, state_tensors
 
 
@@ -48,7 +48,7 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[float]:
 def test_chunks_hold_every_tensor_once(sizes: list[tuple[int, bool]], chunk_bytes: int) -> None:
     """In their order within a type, none larger than allowed but a tensor that is larger itself, and the last one says so."""
     tensors = [torch.zeros(size, dtype=torch.float64 if wide else torch.float32) for size, wide in sizes]
-    chunks = chunked(tensors, chunk_bytes=chunk_bytes)
+    chunks = make_chunks(tensors, chunk_bytes=chunk_bytes)
 
     assert sorted(id(t) for chunk in chunks for t in chunk.parameters()) == sorted(map(id, tensors))
     for dtype in (torch.float32, torch.float64):
@@ -62,7 +62,7 @@ def test_chunks_hold_every_tensor_once(sizes: list[tuple[int, bool]], chunk_byte
 def test_a_chunk_is_as_a_bucket_to_a_hook() -> None:
     """What is in its buffer is in its gradients too, each in its parameter's shape; a parameter of many strides as well."""
     tensors = [torch.arange(6.0).view(2, 3).t(), torch.ones(4)]
-    (chunk,) = chunked(tensors)
+    (chunk,) = make_chunks(tensors)
     chunk.fill()
     assert [g.shape for g in chunk.gradients()] == [(3, 2), (4,)]
     assert torch.equal(chunk.gradients()[0], tensors[0])
@@ -158,7 +158,7 @@ def test_gradients_are_averaged_where_they_are_wanted() -> None:
     """A parameter without one takes part with zeros; the parameters stay as they are."""
     parameters = [nn.Parameter(value) for value in of(1, 1)]
     parameters[0].grad = torch.full((2,), 8.0)
-    Averaging(parameters, Sender(2), select=gradient).average()
+    Averaging(parameters, Sender(2), select=local_gradient).average()
     assert [p.grad.tolist() for p in parameters if p.grad is not None] == [[5, 5], [1, 1]]
     assert numbers([p.detach() for p in parameters]) == [1, 1]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from timesyncd.training.torch.data import Injection, _Block, _Row, injected_batch_size, sharers
+from timesyncd.training.torch.data import Injection, _Block, _Row, injected_batch_size, sharing_ranks
 
 
 class Alone:
@@ -32,14 +32,16 @@ def test_the_papers_batch_sizes(alpha: float, beta: float, ranks: int, own: int)
 )
 def test_how_many_share(alpha: float, ranks: int, count: int) -> None:
     """To the nearest number, half to the even one; at least one."""
-    assert {len(set(sharers(alpha, ranks, 0, step))) for step in range(20)} == {count}
+    assert {len(set(sharing_ranks(alpha, ranks, 0, step))) for step in range(20)} == {count}
 
 
 def test_who_shares_is_drawn_anew_in_each_step() -> None:
     """Every rank's turn comes as often, to chance; another seed draws otherwise; the same step draws the same."""
-    draws = [sharers(0.5, 4, 7, step) for step in range(400)]
+    draws = [sharing_ranks(0.5, 4, 7, step) for step in range(400)]
     assert (
-        draws == [sharers(0.5, 4, 7, step) for step in range(400)] != [sharers(0.5, 4, 8, step) for step in range(400)]
+        draws
+        == [sharing_ranks(0.5, 4, 7, step) for step in range(400)]
+        != [sharing_ranks(0.5, 4, 8, step) for step in range(400)]
     )
     assert all(150 < count < 250 for count in Counter(rank for ranks in draws for rank in ranks).values())
     assert all(list(ranks) == sorted(ranks) for ranks in draws)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from timesyncd.training.torch.data import DefDP, SelDP, by_label
+from timesyncd.training.torch.data import DefDP, SelDP, label_sorted_part
 
 Kind = type[SelDP] | type[DefDP]
 
@@ -159,5 +159,5 @@ def test_ranks_that_cannot_be_dealt_to(length: int, rank: int, ranks: int) -> No
 def test_parts_by_label() -> None:
     """Seven samples of labels 2, 0 and 1 for three ranks: two of each in the order of the labels, the last one is left out."""
     labels = [2, 0, 1, 0, 1, 2, 2]
-    assert [by_label(labels, rank, 3) for rank in range(3)] == [[1, 3], [2, 4], [0, 5]]
-    assert [by_label(labels, rank, 2) for rank in range(2)] == [[1, 3, 2], [4, 0, 5]]
+    assert [label_sorted_part(labels, rank, 3) for rank in range(3)] == [[1, 3], [2, 4], [0, 5]]
+    assert [label_sorted_part(labels, rank, 2) for rank in range(2)] == [[1, 3, 2], [4, 0, 5]]

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from timesyncd.training.torch.pace import Pace, Told
+from timesyncd.training.torch.pace import StepSummary, StepTimer
 
 #: Of a step: its loss, and whether it ended with an averaging.
 Step = tuple[float, bool]
 
 
-def rows(*of_rows: Sequence[Step]) -> list[Told]:
-    pace, told = Pace(), []
+def rows(*of_rows: Sequence[Step]) -> list[StepSummary]:
+    pace, told = StepTimer(), []
     for steps in of_rows:
         for loss, arrived in steps:
             pace.forward()

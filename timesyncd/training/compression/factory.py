@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from timesyncd.training.compression.gathered import Int8Feedback, TopKFeedback
 from timesyncd.training.compression.interface import Compressor
-from timesyncd.training.compression.torch_hooks import Half, LowRank
+from timesyncd.training.compression.torch_hooks import HalfPrecision, LowRank
 from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK
 
 
@@ -21,7 +21,7 @@ def compressor(written: Compression, group: dist.ProcessGroup, parameters: Itera
     """
     match written:
         case Fp16():
-            return Half("fp16", group)
+            return HalfPrecision("fp16", group)
         case PowerSGD(rank):
             return LowRank(f"powersgd(rank={rank})", group, parameters, rank)
         case TopK(None):

@@ -13,7 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from timesyncd.training.compression.interface import Bucket, Future, State, averaged, finite, size
+from timesyncd.training.compression.interface import (
+    CompressorState,
+    Future,
+    TensorBucket,
+    average_uncompressed,
+    bucket_bytes,
+    is_finite,
+)
 
 _Places = tuple[int, ...]
 
@@ -29,7 +36,7 @@ class Residuals:
         #: Of each bucket that was seen since its parameters were last put otherwise.
         self._flats: dict[_Places, torch.Tensor] = {}
 
-    def places(self, bucket: Bucket) -> _Places:
+    def places(self, bucket: TensorBucket) -> _Places:
         """Raises ValueError for a bucket of parameters that were not given, or of parts of them."""
         try:
             places = tuple(self._places[id(parameter)] for parameter in bucket.parameters())
@@ -41,7 +48,7 @@ class Residuals:
             raise ValueError("the bucket's buffer is not as large as its parameters: put whole parameters into buckets")
         return places
 
-    def flat(self, bucket: Bucket) -> torch.Tensor:
+    def flat(self, bucket: TensorBucket) -> torch.Tensor:
         """What the bucket's parameters have not sent, in its buffer's order; it is changed in place. float32 or wider."""
         places = self.places(bucket)
         if places not in self._flats:
@@ -57,14 +64,14 @@ class Residuals:
             else torch.zeros(self._parameters[place].numel(), dtype=dtype, device=like.device)
             for place in places
         ]
-        self._flats = {put: flat for put, flat in self._flats.items() if not set(put) & set(places)}
+        self._flats = {known: flat for known, flat in self._flats.items() if not set(known) & set(places)}
         self._flats[places] = flat = torch.cat(parts)
         self._of.update(zip(places, torch.split(flat, [len(part) for part in parts]), strict=True))
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> CompressorState:
         return {str(place): residual.clone() for place, residual in sorted(self._of.items())}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: CompressorState) -> None:
         """Raises ValueError if they are not of these parameters."""
         loaded = {int(place): residual for place, residual in state.items()}
         for place, residual in loaded.items():
@@ -91,18 +98,18 @@ class Feedback(ABC):
         self._residuals = Residuals(parameters)
         self._under_way: list[Future] = []
 
-    def hook(self, bucket: Bucket) -> Future:
+    def hook(self, bucket: TensorBucket) -> Future:
         if bucket.index() == 0:
             self._settle()
         return self._begin(bucket, self._dense if bucket.buffer().is_sparse else self._compressed)
 
-    def dense(self, bucket: Bucket) -> Future:
+    def dense(self, bucket: TensorBucket) -> Future:
         if bucket.index() == 0:
             self._settle()
         return self._begin(bucket, self._dense)
 
-    def _begin(self, bucket: Bucket, reduce: Callable[[Bucket], Future]) -> Future:
-        self.raw_bytes += size(bucket.buffer())
+    def _begin(self, bucket: TensorBucket, reduce: Callable[[TensorBucket], Future]) -> Future:
+        self.raw_bytes += bucket_bytes(bucket.buffer())
         future = reduce(bucket)
         self._under_way.append(future)
         return future
@@ -113,12 +120,12 @@ class Feedback(ABC):
         torch.futures.wait_all(under_way)
 
     @abstractmethod
-    def _compressed(self, bucket: Bucket) -> Future: ...
+    def _compressed(self, bucket: TensorBucket) -> Future: ...
 
-    def _dense(self, bucket: Bucket) -> Future:
+    def _dense(self, bucket: TensorBucket) -> Future:
         if bucket.buffer().is_sparse:  # nothing of it is ever kept back
-            self.sent_bytes += size(bucket.buffer())
-            return averaged(self._group, bucket)
+            self.sent_bytes += bucket_bytes(bucket.buffer())
+            return average_uncompressed(self._group, bucket)
         residual, whole = self._whole(bucket)
         self.sent_bytes += whole.nbytes
         work = dist.all_reduce(whole, group=self._group, async_op=True)
@@ -126,34 +133,34 @@ class Feedback(ABC):
 
         def finish(reduced: torch.futures.Future[Any]) -> torch.Tensor:
             reduced.value()  # raises what went wrong
-            if finite(whole):
+            if is_finite(whole):
                 residual.zero_()
-            return put(whole.div_(self._group.size()), bucket)
+            return write_average(whole.div_(self._group.size()), bucket)
 
         future: torch.futures.Future[Any] = work.get_future()
         return future.then(finish)
 
-    def _whole(self, bucket: Bucket) -> tuple[torch.Tensor, torch.Tensor]:
+    def _whole(self, bucket: TensorBucket) -> tuple[torch.Tensor, torch.Tensor]:
         """The residual, and with it all there is to send: in the buffer, if that is wide enough."""
         residual = self._residuals.flat(bucket)
         return residual, bucket.buffer().to(residual.dtype).add_(residual)
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> CompressorState:
         self._settle()
         return {"name": self.name, "residuals": self._residuals.state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: CompressorState) -> None:
         self._settle()
         check_name(self.name, state)
         self._residuals.load_state_dict(state["residuals"])
 
 
-def put(average: torch.Tensor, bucket: Bucket) -> torch.Tensor:
+def write_average(average: torch.Tensor, bucket: TensorBucket) -> torch.Tensor:
     """Into the bucket's buffer, where it is not there already."""
     buffer = bucket.buffer()
     return buffer if average.data_ptr() == buffer.data_ptr() else buffer.copy_(average)
 
 
-def check_name(name: str, state: State) -> None:
+def check_name(name: str, state: CompressorState) -> None:
     if state.get("name") != name:
         raise ValueError(f"this state is of {state.get('name')}, not of {name}: start without it, or with that policy")

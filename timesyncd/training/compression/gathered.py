@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 
 from timesyncd.errors import SyncError
-from timesyncd.training.compression.feedback import Feedback, put
-from timesyncd.training.compression.interface import Bucket, Future, State
+from timesyncd.training.compression.feedback import Feedback, write_average
+from timesyncd.training.compression.interface import CompressorState, Future, TensorBucket
 from timesyncd.training.policy.gain import Gain
-from timesyncd.training.policy.text import chosen
+from timesyncd.training.policy.text import topk_count
 
 #: Each part of a payload begins at a multiple of this, as views of 8-octet numbers need it.
 _ALIGNED = 8
@@ -45,7 +45,7 @@ class Payload(ABC):
 class Gathered(Feedback):
     _agreed = False
 
-    def _compressed(self, bucket: Bucket) -> Future:
+    def _compressed(self, bucket: TensorBucket) -> Future:
         if not self._agreed:
             self._agree(bucket.buffer().device)
         residual, whole = self._whole(bucket)
@@ -62,7 +62,7 @@ class Gathered(Feedback):
             whole.zero_()
             for row in rows:
                 payload.add(whole, row, 1)
-            return put(whole.div_(len(rows)), bucket)
+            return write_average(whole.div_(len(rows)), bucket)
 
         return future.then(finish)
 
@@ -99,14 +99,14 @@ def gather(group: dist.ProcessGroup, payload: torch.Tensor) -> tuple[torch.futur
     return work.get_future(), rows
 
 
-def packed(*parts: torch.Tensor) -> torch.Tensor:
+def pack(*parts: torch.Tensor) -> torch.Tensor:
     """Tensors as octets, one behind the other."""
     octets = [part.reshape(-1).view(torch.uint8) for part in parts]
     return torch.cat([torch.nn.functional.pad(part, (0, -len(part) % _ALIGNED)) for part in octets])
 
 
-def unpacked(octets: torch.Tensor, *parts: tuple[int, torch.dtype]) -> list[torch.Tensor]:
-    """What `packed` made, as views, given how many elements of which type each part has."""
+def unpack(octets: torch.Tensor, *parts: tuple[int, torch.dtype]) -> list[torch.Tensor]:
+    """What `pack` made, as views, given how many elements of which type each part has."""
     found, begin = [], 0
     for elements, dtype in parts:
         size = elements * dtype.itemsize
@@ -119,30 +119,30 @@ def unpacked(octets: torch.Tensor, *parts: tuple[int, torch.dtype]) -> list[torc
 _SAMPLED = 61
 
 
-class Elements(Payload):
+class SparsePayload(Payload):
     """Two squared norms (of what is sent, and of all there was to send), values, and their places in the bucket."""
 
     def __init__(self, whole: torch.Tensor, count: int, dtype: torch.dtype) -> None:
         self._parts = (2, torch.float64), (count, dtype), (count, torch.int32)
-        places = largest(whole, count)
+        places = largest_places(whole, count)
         values = whole[places].to(dtype)
         norms = torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64) for part in (values, whole)])
-        self.octets = packed(norms.square_(), values, places.int())
+        self.octets = pack(norms.square_(), values, places.int())
 
     def add(self, total: torch.Tensor, octets: torch.Tensor, times: int) -> None:
-        _, values, places = unpacked(octets, *self._parts)
+        _, values, places = unpack(octets, *self._parts)
         total.index_add_(0, places, values.to(total.dtype), alpha=times)
 
     def finite(self, rows: list[torch.Tensor]) -> bool:
-        return bool(norms_of(rows).isfinite().all())
+        return bool(norms_from_rows(rows).isfinite().all())
 
 
-def norms_of(rows: list[torch.Tensor]) -> torch.Tensor:
+def norms_from_rows(rows: list[torch.Tensor]) -> torch.Tensor:
     """Of each rank's payload: what it sent, what it had to send."""
-    return torch.stack([unpacked(row, (2, torch.float64))[0] for row in rows])
+    return torch.stack([unpack(row, (2, torch.float64))[0] for row in rows])
 
 
-def largest(values: torch.Tensor, count: int) -> torch.Tensor:
+def largest_places(values: torch.Tensor, count: int) -> torch.Tensor:
     """
     The places of so many of the largest magnitudes, in no order.
 
@@ -180,20 +180,20 @@ class TopKFeedback(Gathered):
         """Of the elements, what is sent in this step; None: all."""
         return self._fixed if self.gain is None else self.gain.ratio
 
-    def hook(self, bucket: Bucket) -> Future:
+    def hook(self, bucket: TensorBucket) -> Future:
         future = super().hook(bucket)
         self._begun = True
         return future
 
-    def _compressed(self, bucket: Bucket) -> Future:
+    def _compressed(self, bucket: TensorBucket) -> Future:
         return self._dense(bucket) if self.ratio is None else super()._compressed(bucket)
 
     def _packed(self, whole: torch.Tensor, dtype: torch.dtype) -> Payload:
         assert self.ratio is not None, "else it is sent uncompressed"
-        return Elements(whole, chosen(len(whole), self.ratio), dtype)
+        return SparsePayload(whole, topk_count(len(whole), self.ratio), dtype)
 
     def _heard(self, index: int, rows: list[torch.Tensor]) -> None:
-        self._norms[index] = norms_of(rows)
+        self._norms[index] = norms_from_rows(rows)
 
     def _settle(self) -> None:
         """The gain test sees the former step: the same numbers in the same order on every rank."""
@@ -211,10 +211,10 @@ class TopKFeedback(Gathered):
     def _deciding(self) -> object:
         return self.name, self.gain
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> CompressorState:
         return super().state_dict() | {"gain": self.gain and asdict(self.gain)}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: CompressorState) -> None:
         """What the gain test found with another number of ranks says nothing of this one."""
         super().load_state_dict(state)
         if self.gain is not None:
@@ -223,16 +223,16 @@ class TopKFeedback(Gathered):
 
 
 #: So many elements at most share a scale.
-SHARING = 4_096
+SCALE_ELEMENTS = 4_096
 
 _LARGEST = 127
 
 
-class Levels(Payload):
+class QuantizedPayload(Payload):
     """Each stretch of a bucket as whole multiples of a scale, 1/127 of its largest magnitude."""
 
     def __init__(self, whole: torch.Tensor) -> None:
-        self._stretches = math.ceil(len(whole) / SHARING)
+        self._stretches = math.ceil(len(whole) / SCALE_ELEMENTS)
         self._width = math.ceil(len(whole) / self._stretches)
         filled = torch.nn.functional.pad(whole, (0, self._stretches * self._width - len(whole)))
         stretches = filled.view(self._stretches, self._width)
@@ -240,7 +240,7 @@ class Levels(Payload):
         multiples = stretches.div(
             scales.unsqueeze(1)
         ).round_()  # where a scale is 0, whatever they are is multiplied by it
-        self.octets = packed(scales, multiples.clamp_(-_LARGEST, _LARGEST).to(torch.int8))
+        self.octets = pack(scales, multiples.clamp_(-_LARGEST, _LARGEST).to(torch.int8))
 
     def add(self, total: torch.Tensor, octets: torch.Tensor, times: int) -> None:
         scales, multiples = self._unpacked(octets)
@@ -252,9 +252,9 @@ class Levels(Payload):
 
     def _unpacked(self, octets: torch.Tensor) -> list[torch.Tensor]:
         """Scales and multiples."""
-        return unpacked(octets, (self._stretches, torch.float32), (self._stretches * self._width, torch.int8))
+        return unpack(octets, (self._stretches, torch.float32), (self._stretches * self._width, torch.int8))
 
 
 class Int8Feedback(Gathered):
     def _packed(self, whole: torch.Tensor, dtype: torch.dtype) -> Payload:
-        return Levels(whole)
+        return QuantizedPayload(whole)

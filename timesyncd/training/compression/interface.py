@@ -18,11 +18,11 @@ from timesyncd.client.torch.peer_loss import arrived, reducing
 # No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
 
 
-State = dict[str, Any]
+CompressorState = dict[str, Any]
 Future = torch.futures.Future[torch.Tensor]
 
 
-class Bucket(Protocol):
+class TensorBucket(Protocol):
     """
     torch's GradBucket, or whatever else is averaged in its way: whole parameters, whose values lie in `buffer()` in their order.
 
@@ -53,38 +53,38 @@ class Compressor(Protocol):
     raw_bytes: int
     sent_bytes: int
 
-    def hook(self, bucket: Bucket) -> Future:
+    def hook(self, bucket: TensorBucket) -> Future:
         """The average, in the place of the bucket's buffer. Every rank calls it."""
 
-    def dense(self, bucket: Bucket) -> Future:
+    def dense(self, bucket: TensorBucket) -> Future:
         """The same uncompressed, with all that was not sent before. Every rank calls it."""
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> CompressorState:
         """For a checkpoint of this rank, between two steps: what it has not sent is its own."""
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: CompressorState) -> None:
         """Every rank loads its own. Raises ValueError if it is of another compression or of other parameters."""
 
 
-def run(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def compression_hook(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For `register_comm_hook(compressor, run)`, or `meter_ddp(job, ddp, hook=run, state=compressor)`."""
     with reducing():
         future = state.hook(bucket)
     return future.then(arrived)
 
 
-def averaged(group: dist.ProcessGroup, bucket: Bucket) -> Future:
+def average_uncompressed(group: dist.ProcessGroup, bucket: TensorBucket) -> Future:
     """Of sparse gradients too."""
     return allreduce_hook(group, bucket)
 
 
-def size(tensor: torch.Tensor) -> int:
+def bucket_bytes(tensor: torch.Tensor) -> int:
     """In octets."""
     if tensor.is_sparse:
         return tensor._values().nbytes + tensor._indices().nbytes
     return tensor.nbytes
 
 
-def finite(tensor: torch.Tensor) -> bool:
+def is_finite(tensor: torch.Tensor) -> bool:
     """By its norm, which is several times faster than a look at each element."""
     return bool(torch.linalg.vector_norm(tensor, dtype=torch.float64).isfinite())

@@ -11,7 +11,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from timesyncd.training.compression.feedback import Feedback, Residuals, check_name
-from timesyncd.training.compression.interface import Bucket, Future, State, averaged, finite, size
+from timesyncd.training.compression.interface import (
+    CompressorState,
+    Future,
+    TensorBucket,
+    average_uncompressed,
+    bucket_bytes,
+    is_finite,
+)
 
 #: The least that torch takes; in the steps before it all is sent uncompressed.
 _FIRST_STEP = 2
@@ -20,7 +27,7 @@ _FIRST_STEP = 2
 _EPSILON = 1e-8
 
 
-class Half:
+class HalfPrecision:
     """fp16. There is no error feedback: what half precision does not hold is lost."""
 
     def __init__(self, name: str, group: dist.ProcessGroup) -> None:
@@ -29,22 +36,22 @@ class Half:
         self.sent_bytes = 0
         self._group = group
 
-    def hook(self, bucket: Bucket) -> Future:
+    def hook(self, bucket: TensorBucket) -> Future:
         if bucket.buffer().is_sparse:
             return self.dense(bucket)
         self.raw_bytes += bucket.buffer().nbytes
         self.sent_bytes += bucket.buffer().numel() * torch.float16.itemsize
         return fp16_compress_hook(self._group, bucket)
 
-    def dense(self, bucket: Bucket) -> Future:
-        self.raw_bytes += size(bucket.buffer())
-        self.sent_bytes += size(bucket.buffer())
-        return averaged(self._group, bucket)
+    def dense(self, bucket: TensorBucket) -> Future:
+        self.raw_bytes += bucket_bytes(bucket.buffer())
+        self.sent_bytes += bucket_bytes(bucket.buffer())
+        return average_uncompressed(self._group, bucket)
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> CompressorState:
         return {"name": self.name}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: CompressorState) -> None:
         check_name(self.name, state)
 
 
@@ -64,7 +71,7 @@ class LowRank(Feedback):
         self._torch.rng = self._seeds  # type: ignore[assignment]  # of which torch draws whole numbers alone
         self._numbers: dict[tuple[int, ...], int] = {}
 
-    def _compressed(self, bucket: Bucket) -> Future:
+    def _compressed(self, bucket: TensorBucket) -> Future:
         if self._torch.iter < _FIRST_STEP:
             self._torch.iter += bucket.is_last()
             return self._dense(bucket)
@@ -77,13 +84,13 @@ class LowRank(Feedback):
         sent = self._torch.total_numel_after_compression - before
         self.sent_bytes += sent * bucket.buffer().itemsize
         error = self._torch.error_dict.pop(number)
-        if finite(average):
+        if is_finite(average):
             residual.copy_(error)
         else:  # the factors are not finite either; all ranks see that
             del self._torch.p_memory_dict[number], self._torch.q_memory_dict[number]
         return future
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> CompressorState:
         factors = [
             (places, self._torch.p_memory_dict[number].clone(), self._torch.q_memory_dict[number].clone())
             for places, number in self._numbers.items()
@@ -91,7 +98,7 @@ class LowRank(Feedback):
         ]
         return super().state_dict() | {"step": self._torch.iter, "seeds": self._seeds.drawn, "factors": factors}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: CompressorState) -> None:
         super().load_state_dict(state)
         self._torch.iter, self._seeds.drawn = state["step"], state["seeds"]
         self._numbers = {tuple(places): number for number, (places, _, _) in enumerate(state["factors"])}
@@ -116,7 +123,7 @@ class _Numbered:
     parameters, so that factors do not depend on how the bucket was filled.
     """
 
-    def __init__(self, bucket: Bucket, number: int, residuals: Residuals) -> None:
+    def __init__(self, bucket: TensorBucket, number: int, residuals: Residuals) -> None:
         self._bucket = bucket
         self._number = number
         self._places = residuals.places(bucket)

@@ -11,8 +11,8 @@ from timesyncd.training.policy.policies import (
     FedAvg,
     LocalSGD,
     Policy,
+    PolicyContext,
     PostLocalSGD,
-    Seen,
 )
 from timesyncd.training.policy.selsync import SelSync
 from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, Strategy, TopK, parse_policy
@@ -31,9 +31,9 @@ __all__ = [
     "Int8",
     "LocalSGD",
     "Policy",
+    "PolicyContext",
     "PostLocalSGD",
     "PowerSGD",
-    "Seen",
     "SelSync",
     "Strategy",
     "TopK",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 RATIOS = (0.25, 0.16, 0.1, 0.06, 0.04, 0.02, 0.01, 0.004, 0.001)
 
 #: A compression is good enough while it keeps so much of the squared norm.
-EPSILON = 0.7
+MIN_GAIN = 0.7
 
 #: Steps after which it is decided anew.
 WINDOW = 50
@@ -17,7 +17,7 @@ WINDOW = 50
 SATURATION = 0.01
 
 #: In windows: after failing again and again, a stronger rung rests no longer than this.
-LONGEST_REST = 64
+MAX_COOLDOWN = 64
 
 
 def cost(ratio: float, ranks: int) -> float:
@@ -89,15 +89,15 @@ class Gain:
         gain = self.value
         if gain is None:
             return
-        if gain >= EPSILON and self.rung >= self.failed:
+        if gain >= MIN_GAIN and self.rung >= self.failed:
             self.failures = 0
-        if gain < EPSILON and self.rung > 0:
+        if gain < MIN_GAIN and self.rung > 0:
             self.failures, self.failed = self.failures + 1, self.rung
-            self.rest = min(2**self.failures, LONGEST_REST)
+            self.rest = min(2**self.failures, MAX_COOLDOWN)
             self._enter(self.rung - 1)
         elif self.rest > 0:
             self.rest -= 1
-        elif gain >= EPSILON and self.rung + 1 < len(ladder(self.ranks)):
+        elif gain >= MIN_GAIN and self.rung + 1 < len(ladder(self.ranks)):
             self._enter(self.rung + 1)
 
     def _enter(self, rung: int) -> None:

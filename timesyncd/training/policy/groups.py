@@ -51,13 +51,13 @@ def groups_by_delay(delays_ns: Mapping[tuple[int, int], tuple[int, int]], ranks:
     return _levels([_level([frozenset(ranks_near) for ranks_near in around])], ranks)
 
 
-def levels_of(numbers: Sequence[Sequence[int]], ranks: int) -> Levels:
+def levels_from_numbers(numbers: Sequence[Sequence[int]], ranks: int) -> Levels:
     """From a plan's groups: by level, without the one of all, each rank's group by its number. Raises ValueError where they are none."""
     everybody: Level = (tuple(range(ranks)),)
-    return checked((*map(_level, numbers), everybody), ranks)
+    return check_levels((*map(_level, numbers), everybody), ranks)
 
 
-def checked(levels: Levels, ranks: int) -> Levels:
+def check_levels(levels: Levels, ranks: int) -> Levels:
     """The levels themselves. Raises ValueError where they are not what `Levels` says."""
     if not levels or levels[-1] != _everybody(ranks):
         raise ValueError(f"the last level of groups must be one group of all {ranks} ranks")

@@ -38,7 +38,7 @@ class Combine(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PolicyContext:
     """
     What a policy decides by. Every number is the same on all ranks in the same step, but `ahead`.
 
@@ -70,14 +70,14 @@ class Policy(Protocol):
     @property
     def late(self) -> int | None: ...
 
-    def decide(self, seen: Seen) -> Decision: ...
+    def decide(self, seen: PolicyContext) -> Decision: ...
 
 
-def synced(when: bool) -> Decision:
+def sync_if(when: bool) -> Decision:
     return Decision.SYNC if when else Decision.LOCAL
 
 
-def at_least(name: str, value: float, least: float) -> None:
+def check_at_least(name: str, value: float, least: float) -> None:
     """Raises ValueError for a parameter that is too small, or no number."""
     if not value >= least:
         raise ValueError(f"{name}={value}: at least {least} is wanted")
@@ -99,7 +99,7 @@ class BSP(Scheduled):
 
     combines: ClassVar[Combine] = Combine.GRADIENTS
 
-    def decide(self, seen: Seen) -> Decision:
+    def decide(self, seen: PolicyContext) -> Decision:
         return Decision.SYNC
 
 
@@ -111,10 +111,10 @@ class Accumulate(Scheduled):
     combines: ClassVar[Combine] = Combine.GATHERED
 
     def __post_init__(self) -> None:
-        at_least("k", self.k, 1)
+        check_at_least("k", self.k, 1)
 
-    def decide(self, seen: Seen) -> Decision:
-        return synced(seen.since >= self.k)
+    def decide(self, seen: PolicyContext) -> Decision:
+        return sync_if(seen.since >= self.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ class LocalSGD(Scheduled):
     combines: ClassVar[Combine] = Combine.PARAMETERS
 
     def __post_init__(self) -> None:
-        at_least("h", self.h, 1)
-        at_least("delay", self.delay, 0)
+        check_at_least("h", self.h, 1)
+        check_at_least("delay", self.delay, 0)
         if self.delay >= self.h:
             raise ValueError(
                 f"delay={self.delay}: an averaging must end before the next one begins, so below h={self.h}"
@@ -142,8 +142,8 @@ class LocalSGD(Scheduled):
         if self.across is not None and (self.across % self.h or self.across < self.h or self.delay):
             raise ValueError(f"across={self.across}: a multiple of h={self.h} is wanted, and no delay")
 
-    def decide(self, seen: Seen) -> Decision:
-        return synced(seen.since >= self.h)
+    def decide(self, seen: PolicyContext) -> Decision:
+        return sync_if(seen.since >= self.h)
 
     def is_near(self, rounds: int) -> bool:
         """Whether the synchronization after so many is one among near ranks alone."""
@@ -159,11 +159,11 @@ class PostLocalSGD(Scheduled):
     combines: ClassVar[Combine] = Combine.PARAMETERS
 
     def __post_init__(self) -> None:
-        at_least("start", self.start, 0)
-        at_least("h", self.h, 1)
+        check_at_least("start", self.start, 0)
+        check_at_least("h", self.h, 1)
 
-    def decide(self, seen: Seen) -> Decision:
-        return synced(seen.step < self.start or seen.since >= self.h)
+    def decide(self, seen: PolicyContext) -> Decision:
+        return sync_if(seen.step < self.start or seen.since >= self.h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +181,10 @@ class FedAvg(Scheduled):
         if not (0 < self.c <= 1 and self.e > 0):
             raise ValueError(f"c={self.c}, e={self.e}: 0 < c <= 1 and e > 0 are wanted")
 
-    def decide(self, seen: Seen) -> Decision:
+    def decide(self, seen: PolicyContext) -> Decision:
         if seen.steps_per_epoch is None:
             raise ValueError("fedavg goes by epochs: give steps_per_epoch")
-        return synced(seen.since >= max(1, round(min(self.e * seen.steps_per_epoch, _LONGEST))))
+        return sync_if(seen.since >= max(1, round(min(self.e * seen.steps_per_epoch, _LONGEST))))
 
     def weights(self, ranks: int, rounds: int) -> tuple[float, ...] | None:
         """By rank, they add up to 1: equal for those drawn in this round, 0 for the others. None: all take part."""
@@ -207,11 +207,11 @@ class QSR(Scheduled):
     combines: ClassVar[Combine] = Combine.PARAMETERS
 
     def __post_init__(self) -> None:
-        at_least("h", self.h, 1)
-        at_least("alpha", self.alpha, 0)
+        check_at_least("h", self.h, 1)
+        check_at_least("alpha", self.alpha, 0)
 
-    def decide(self, seen: Seen) -> Decision:
-        return synced(seen.since >= self.interval(seen.learning_rate))
+    def decide(self, seen: PolicyContext) -> Decision:
+        return sync_if(seen.since >= self.interval(seen.learning_rate))
 
     def interval(self, learning_rate: float | None) -> int:
         """Steps from one averaging to the next. Raises ValueError where the learning rate is not known."""
@@ -235,9 +235,9 @@ class SSP:
     late: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        at_least("s", self.s, 0)
+        check_at_least("s", self.s, 0)
 
-    def decide(self, seen: Seen) -> Decision:
+    def decide(self, seen: PolicyContext) -> Decision:
         return Decision.WAIT if seen.ahead > self.s else Decision.SYNC
 
 
@@ -248,5 +248,5 @@ class ASP:
     combines: ClassVar[Combine] = Combine.SERVER
     late: ClassVar[int | None] = None
 
-    def decide(self, seen: Seen) -> Decision:
+    def decide(self, seen: PolicyContext) -> Decision:
         return Decision.SYNC

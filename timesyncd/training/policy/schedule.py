@@ -17,7 +17,7 @@ from typing import Any
 
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.auto import Auto
-from timesyncd.training.policy.policies import BSP, Accumulate, Decision, FedAvg, LocalSGD, Policy, Seen
+from timesyncd.training.policy.policies import BSP, Accumulate, Decision, FedAvg, LocalSGD, Policy, PolicyContext
 from timesyncd.training.policy.text import MAX_TEXT, Strategy, parse_policy
 
 _ABSENT = -(2**63)
@@ -97,13 +97,13 @@ class Row:
 
 #: Where no flags are needed rows are exchanged in steps that synchronize, not more often than every so many steps nor more seldom than the latter, and
 #: count so many steps later. So they travel while ranks wait anyway: the threads that send and receive take processors from computing else.
-ROWS_EVERY, ROWS_SELDOM, ROWS_LATE = 8, 32, 8
+MIN_STEPS_BETWEEN_ROWS, MAX_STEPS_BETWEEN_ROWS, ROWS_DELAY = 8, 32, 8
 
 #: The first rows come early, and are waited for: the controller has nothing to go by before them, and a step of BSP may take as long as eight others.
-FIRST_ROWS = 3
+FIRST_ROWS_STEP = 3
 
 
-class Course:
+class PolicySchedule:
     """
     For each step, in this order: `exchanges` (says when this step's rows are to be looked at, if there are any), `due` (whose rows are to
     be looked at now), `decide`, `turn`, `next_step`.
@@ -137,10 +137,10 @@ class Course:
         """Whether every rank exchanges a row in this step."""
         late = self.strategy.policy.late
         if late is None:
-            if self.step == FIRST_ROWS:
+            if self.step == FIRST_ROWS_STEP:
                 late = 0
             elif self._tells():
-                late = ROWS_LATE
+                late = ROWS_DELAY
             else:
                 return False
         self._told = self.step
@@ -149,9 +149,9 @@ class Course:
 
     def _tells(self) -> bool:
         passed = self.step - self._told
-        if passed < ROWS_EVERY:
+        if passed < MIN_STEPS_BETWEEN_ROWS:
             return False
-        return passed >= ROWS_SELDOM or self.strategy.policy.decide(self._seen(None)) is Decision.SYNC
+        return passed >= MAX_STEPS_BETWEEN_ROWS or self.strategy.policy.decide(self._seen(None)) is Decision.SYNC
 
     def due(self) -> list[int]:
         """The steps whose rows count now, oldest first."""
@@ -163,15 +163,15 @@ class Course:
     def decide(self, rows: Sequence[Sequence[Row]]) -> Decision:
         """`rows`: of each step that is due, by rank. Raises SyncError: they are of different steps."""
         for said in rows:
-            in_step(said)
+            check_in_step(said)
             self._hear_rate(said[0])
         if isinstance(self.strategy.policy, Accumulate) and self._wanted(rows) is not None:
             return Decision.SYNC  # what was gathered makes its update before another policy begins
         votes = tuple(any(said[rank].vote for said in rows) for rank in range(self._ranks)) if rows else None
         return self.strategy.policy.decide(self._seen(votes))
 
-    def _seen(self, votes: tuple[bool, ...] | None) -> Seen:
-        return Seen(
+    def _seen(self, votes: tuple[bool, ...] | None) -> PolicyContext:
+        return PolicyContext(
             step=self.step,
             since=self.since,
             ranks=self._ranks,
@@ -255,7 +255,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def in_step(rows: Sequence[Row]) -> None:
+def check_in_step(rows: Sequence[Row]) -> None:
     """Raises SyncError for ranks of which some have made more updates than others."""
     steps = [row.step for row in rows]
     if min(steps) != max(steps):
@@ -270,22 +270,22 @@ def _place(step: int) -> str:
     return f"is in step {step}" if step >= 0 else f"ended after {~step} steps"
 
 
-def leaves_apart(policy: Policy) -> bool:
+def replicas_diverge(policy: Policy) -> bool:
     """Whether replicas differ between synchronizations under this policy."""
     return not isinstance(policy, BSP | Accumulate | Auto)
 
 
-def must_unite(former: Strategy, wanted: Strategy) -> bool:
+def must_average_replicas(former: Strategy, wanted: Strategy) -> bool:
     """
     Whether replicas, momentum included, have to be made one before the wanted policy begins: it keeps them one, or it sends differences
     to parameters that all ranks have in common.
     """
-    if not leaves_apart(former.policy) or keeps_course(former, wanted):
+    if not replicas_diverge(former.policy) or changes_interval_only(former, wanted):
         return False
-    return not leaves_apart(wanted.policy) or wanted.compression is not None
+    return not replicas_diverge(wanted.policy) or wanted.compression is not None
 
 
-def keeps_course(former: Strategy, wanted: Strategy) -> bool:
+def changes_interval_only(former: Strategy, wanted: Strategy) -> bool:
     """Whether the wanted policy does the same at other times: what was common, and what was not sent, stays as it is."""
     return (
         isinstance(former.policy, LocalSGD)

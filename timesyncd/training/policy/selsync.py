@@ -12,13 +12,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from timesyncd.training.policy.policies import Combine, Decision, Seen, at_least, synced
+from timesyncd.training.policy.policies import Combine, Decision, PolicyContext, check_at_least, sync_if
 
 #: Squared norms that an average is made of (the paper's w).
 WINDOW = 25
 
 #: Changes that a quantile is taken of, and as many of them before there is one.
-CHANGES, LEAST_CHANGES = 200, 25
+KEPT_CHANGES, MIN_CHANGES = 200, 25
 
 #: Squared norms above it are no numbers: a window of them has no sum.
 _LARGEST = 1e300
@@ -49,15 +49,15 @@ class SelSync:
             raise ValueError(f"smoothing={self.smoothing}: above 0 and at most 1 is wanted")
         if self.aggregate not in ("parameters", "gradients"):
             raise ValueError(f"aggregate={self.aggregate!r}: parameters or gradients is wanted")
-        at_least("late", self.late, 0)
-        at_least("delta", self.delta or 0, 0)
+        check_at_least("late", self.late, 0)
+        check_at_least("delta", self.delta or 0, 0)
 
     @property
     def combines(self) -> Combine:
         return Combine(self.aggregate)
 
-    def decide(self, seen: Seen) -> Decision:
-        return synced(seen.votes is not None and any(seen.votes))
+    def decide(self, seen: PolicyContext) -> Decision:
+        return sync_if(seen.votes is not None and any(seen.votes))
 
 
 class RelativeChange:
@@ -100,7 +100,7 @@ class Voter:
         self._ranks = ranks
         # The paper's N/100 is for at most as many ranks as a factor of 1 allows.
         self._change = RelativeChange(policy.smoothing if policy.smoothing is not None else min(1.0, ranks / 100))
-        self._changes: deque[float] = deque(maxlen=CHANGES)
+        self._changes: deque[float] = deque(maxlen=KEPT_CHANGES)
         # Where a rank may flag in some steps only, others do so in the steps between.
         self._left = rank / ranks
 
@@ -117,7 +117,7 @@ class Voter:
         1 - P(sync) = (1 - p)^N. Of n changes and a new one each is the largest in one of n + 1 cases, so p (n + 1) of them are at the threshold or
         above it; what that is more than a whole number is kept for the steps to come. None: too few yet, so it votes.
         """
-        if len(self._changes) < LEAST_CHANGES:
+        if len(self._changes) < MIN_CHANGES:
             return None
         assert self._policy.quantile is not None
         share = 1 - math.pow(self._policy.quantile, 1 / self._ranks)
@@ -129,7 +129,7 @@ class Voter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._change.load_state_dict(state["change"])
-        self._changes = deque(state["changes"], maxlen=CHANGES)
+        self._changes = deque(state["changes"], maxlen=KEPT_CHANGES)
         self._left = state["left"]
 
 

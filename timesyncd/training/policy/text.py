@@ -69,7 +69,7 @@ class Int8:
 Compression = Fp16 | PowerSGD | TopK | Int8
 
 
-def chosen(elements: int, ratio: float) -> int:
+def topk_count(elements: int, ratio: float) -> int:
     """How many of so many elements are sent: rounded up from the ratio as it is written, and one at least."""
     return max(1, math.ceil(Fraction(str(ratio)) * elements))
 
@@ -165,7 +165,7 @@ def _text_of(known: Mapping[str, Callable[..., Any]], part: Any) -> str:
     return f"{name}({', '.join(told)})" if told else name
 
 
-def collective(text: str) -> Strategy:
+def parse_collective_policy(text: str) -> Strategy:
     """Raises ValueError for no policy, and for one of a parameter server, which a job has from its start or not at all."""
     strategy = parse_policy(text)
     if strategy.policy.combines is Combine.SERVER:
@@ -175,7 +175,7 @@ def collective(text: str) -> Strategy:
     return strategy
 
 
-class Wishes:
+class PolicyOverride:
     """`number` counts the policies that this rank was told; the newest one is in force once rank 0's rows have told it to all."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Wishes:
         if plan.policy and planned != self._planned:  # a plan without one: the hub has no wish, or is not heard
             self._planned = planned
             try:
-                self.tell(str(collective(plan.policy)))
+                self.tell(str(parse_collective_policy(plan.policy)))
             except ValueError as error:
                 warnings.warn(f"the plan is not followed: {error}", stacklevel=2)
         return self.number, self._text

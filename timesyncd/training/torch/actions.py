@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from timesyncd.training.policy.policies import Accumulate, Combine, Decision, LocalSGD
 from timesyncd.training.policy.selsync import SelSync
 from timesyncd.training.policy.text import Strategy
-from timesyncd.training.torch.averaging import Averaging, Sender, gradient, local
+from timesyncd.training.torch.averaging import Averaging, BucketReducer, local_gradient, local_shard
 from timesyncd.training.torch.topology_groups import TwoLevel
 
 
@@ -56,39 +56,39 @@ class Action:
         pass
 
 
-class Reduced(Action):
+class ReduceGradients(Action):
     """DDP does it, overlapped with the backward pass."""
 
     reduces = True
     arrived = True
 
 
-class Meaned(Action):
+class AverageGradients(Action):
     """The mean gradient in the steps that synchronize, this rank's own in the others."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], sender: Sender) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], sender: BucketReducer) -> None:
         super().__init__()
-        self.averaging: Averaging = Averaging(parameters, sender, select=gradient)
+        self.averaging: Averaging = Averaging(parameters, sender, select=local_gradient)
 
     def before_update(self, decision: Decision) -> None:
         if decision is Decision.SYNC:
             self.averaging.average()
 
 
-class Gathered(Action):
+class AccumulateGradients(Action):
     """Gradients are added up without an update, until a step synchronizes: their mean over steps and ranks makes it."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], sender: Sender) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], sender: BucketReducer) -> None:
         super().__init__(parameters)
         self._parameters = list(parameters)
-        self.averaging: Averaging = Averaging(parameters, sender, select=gradient)
+        self.averaging: Averaging = Averaging(parameters, sender, select=local_gradient)
         self._sums: list[torch.Tensor] = []
         self._steps = 0
 
     @torch.no_grad()
     def before_update(self, decision: Decision) -> None:
         """Without a gradient the optimizer leaves a parameter, and what it remembers of it, as it is."""
-        gradients = [gradient(parameter) for parameter in self._parameters]
+        gradients = [local_gradient(parameter) for parameter in self._parameters]
         self._sums = list(torch._foreach_add(self._sums, gradients)) if self._steps else [g.clone() for g in gradients]
         self._steps += 1
         self.arrived = decision is Decision.SYNC
@@ -107,12 +107,12 @@ class Gathered(Action):
         self._steps, self._sums = state["steps"], list(state["sums"])
 
 
-class Averaged(Action):
+class AverageParameters(Action):
     """The mean of the parameters after this rank's own update, at once or `delay` steps later."""
 
     early = False
 
-    def __init__(self, tensors: Sequence[torch.Tensor], sender: Sender, differences: bool, delay: int) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], sender: BucketReducer, differences: bool, delay: int) -> None:
         super().__init__()
         self._tensors = tensors
         self.averaging: Averaging = Averaging(tensors, sender, differences)
@@ -157,31 +157,31 @@ class Averaged(Action):
         self._left = state["left"]
 
 
-def action_for(strategy: Strategy, ddp: DistributedDataParallel, sender: Sender) -> Action:
+def action_for(strategy: Strategy, ddp: DistributedDataParallel, sender: BucketReducer) -> Action:
     """`sender` averages what is not reduced by DDP, which has it already."""
     policy = strategy.policy
-    parameters = trained(ddp)
+    parameters = trainable_parameters(ddp)
     if isinstance(policy, Accumulate):
-        return Gathered(parameters, sender)
+        return AccumulateGradients(parameters, sender)
     if policy.combines is Combine.PARAMETERS:
         delay = policy.delay if isinstance(policy, LocalSGD) else 0
-        return Averaged(replica_of(ddp), sender, strategy.compression is not None, delay)
-    return Meaned(parameters, sender) if isinstance(policy, SelSync) else Reduced(parameters)
+        return AverageParameters(replica_tensors(ddp), sender, strategy.compression is not None, delay)
+    return AverageGradients(parameters, sender) if isinstance(policy, SelSync) else ReduceGradients(parameters)
 
 
-def trained(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+def trainable_parameters(ddp: DistributedDataParallel) -> list[torch.Tensor]:
     """Not `ddp.parameters()`, where those of tensor parallelism are no more after the first forward pass."""
     return [parameter for parameter in ddp._module_parameters if parameter.requires_grad]
 
 
-def replica_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+def replica_tensors(ddp: DistributedDataParallel) -> list[torch.Tensor]:
     """Its trained parameters, and buffers that are no counts, as batch normalization's."""
-    return trained(ddp) + [buffer for buffer in ddp.buffers() if local(buffer).is_floating_point()]
+    return trainable_parameters(ddp) + [buffer for buffer in ddp.buffers() if local_shard(buffer).is_floating_point()]
 
 
 def square_norm(ddp: DistributedDataParallel) -> float:
     """Of this rank's own gradient."""
-    gradients = [local(p.grad) for p in trained(ddp) if p.grad is not None]
+    gradients = [local_shard(p.grad) for p in trainable_parameters(ddp) if p.grad is not None]
     dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     norms = torch._foreach_norm(dense) if dense else []
     # In single precision: the square of a half-precision norm may be none.

@@ -15,31 +15,31 @@ CHUNK_BYTES = 8 << 20
 
 
 #: What of a parameter is averaged: itself, or its gradient.
-Select = Callable[[torch.Tensor], torch.Tensor]
+SelectTensor = Callable[[torch.Tensor], torch.Tensor]
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
+def local_shard(tensor: torch.Tensor) -> torch.Tensor:
     """The part of it that this rank has, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def gradient(parameter: torch.Tensor) -> torch.Tensor:
+def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """Of the part that this rank has; zeros where the step gave it none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    return local(parameter.grad)
+    return local_shard(parameter.grad)
 
 
 class Chunk:
     """Some tensors of one type and device side by side: what a communication hook sees of it is what it sees of DDP's GradBucket."""
 
-    def __init__(self, number: int, is_last: bool, tensors: Sequence[torch.Tensor], select: Select) -> None:
+    def __init__(self, number: int, is_last: bool, tensors: Sequence[torch.Tensor], select: SelectTensor) -> None:
         self._number = number
         self._is_last = is_last
         self._tensors = list(tensors)
         self._select = select
-        first = local(tensors[0])
-        self.flat = torch.empty(sum(local(t).numel() for t in tensors), dtype=first.dtype, device=first.device)
+        first = local_shard(tensors[0])
+        self.flat = torch.empty(sum(local_shard(t).numel() for t in tensors), dtype=first.dtype, device=first.device)
         self._views = self._as_views(self.flat)
 
     def index(self) -> int:
@@ -73,26 +73,31 @@ class Chunk:
         return [self._select(tensor) for tensor in self._tensors]
 
     def _as_views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        shapes = [local(tensor).shape for tensor in self._tensors]
+        shapes = [local_shard(tensor).shape for tensor in self._tensors]
         parts = torch.split(flat, [shape.numel() for shape in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def chunked(tensors: Iterable[torch.Tensor], select: Select = local, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
+def make_chunks(
+    tensors: Iterable[torch.Tensor], select: SelectTensor = local_shard, chunk_bytes: int = CHUNK_BYTES
+) -> list[Chunk]:
     """In their order: what the next forward pass needs first comes first."""
     gathered: list[list[torch.Tensor]] = []
     growing: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
         kind = tensor.dtype, tensor.device
-        if kind not in growing or sum(local(t).nbytes for t in growing[kind]) + local(tensor).nbytes > chunk_bytes:
+        if (
+            kind not in growing
+            or sum(local_shard(t).nbytes for t in growing[kind]) + local_shard(tensor).nbytes > chunk_bytes
+        ):
             growing[kind] = []
             gathered.append(growing[kind])
         growing[kind].append(tensor)
     return [Chunk(number, number == len(gathered) - 1, chunk, select) for number, chunk in enumerate(gathered)]
 
 
-class Sender(Protocol):
-    """Averages buckets over a group: a compressor, or `Dense`. `sent_bytes`: what this rank handed to collectives so far."""
+class BucketReducer(Protocol):
+    """Averages buckets over a group: a compressor, or `DenseReducer`. `sent_bytes`: what this rank handed to collectives so far."""
 
     sent_bytes: int
 
@@ -104,7 +109,7 @@ class Sender(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class Dense:
+class DenseReducer:
     """As it is, by one all-reduce."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -134,9 +139,13 @@ class Averaging:
     """
 
     def __init__(
-        self, tensors: Iterable[torch.Tensor], sender: Sender, differences: bool = False, select: Select = local
+        self,
+        tensors: Iterable[torch.Tensor],
+        sender: BucketReducer,
+        differences: bool = False,
+        select: SelectTensor = local_shard,
     ) -> None:
-        self._chunks = chunked(tensors, select)
+        self._chunks = make_chunks(tensors, select)
         self._sender = sender
         self._anchors = [torch.empty_like(chunk.flat) for chunk in self._chunks] if differences else None
         self._futures: list[torch.futures.Future[Any]] = []

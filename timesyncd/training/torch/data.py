@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from timesyncd.training.torch.topology_groups import collective
+from timesyncd.training.torch.topology_groups import collective_errors
 
 #: In a block each part begins at a multiple of so many octets: the largest element's size.
 _ALIGNED = 16
@@ -30,7 +30,7 @@ def injected_batch_size(batch_size: int, alpha: float, beta: float, ranks: int) 
     return max(1, round(batch_size / (1 + alpha * beta * ranks)))
 
 
-def sharers(alpha: float, ranks: int, seed: int, step: int) -> tuple[int, ...]:
+def sharing_ranks(alpha: float, ranks: int, seed: int, step: int) -> tuple[int, ...]:
     """The ranks that share in this step: alpha of them, to the nearest number, at least one if alpha is above 0."""
     return tuple(sorted(Random(f"{seed}/{step}").sample(range(ranks), _part(alpha, ranks))))
 
@@ -69,7 +69,7 @@ class Injection:
         if self._block is None:
             self._block = _agreed(self._beta, self._group, inputs, targets)
         self._block.check(inputs, targets)
-        ranks = sharers(self._alpha, self._group.size(), self._seed, step)
+        ranks = sharing_ranks(self._alpha, self._group.size(), self._seed, step)
         blocks = self._exchanged(self._block, ranks, inputs, targets)
         others = [self._block.read(blocks[rank]) for rank in ranks if rank != self._group.rank()]
         return torch.cat([inputs, *(theirs for theirs, _ in others)]), torch.cat(
@@ -83,7 +83,7 @@ class Injection:
         blocks = {rank: torch.zeros(block.nbytes, dtype=torch.uint8, device=inputs.device) for rank in ranks}
         if self._group.rank() in blocks:
             block.write(blocks[self._group.rank()], inputs, targets, _part(self._beta, len(inputs)))
-        with collective("sharing samples", range(self._group.size())):
+        with collective_errors("sharing samples", range(self._group.size())):
             works = [dist.broadcast(blocks[rank], group_src=rank, group=self._group, async_op=True) for rank in ranks]
             for work in works:
                 work.wait()
@@ -156,7 +156,7 @@ class _Block:
 def _agreed(beta: float, group: dist.ProcessGroup, inputs: torch.Tensor, targets: torch.Tensor) -> _Block:
     """Raises ValueError, on all ranks, where their samples differ in shape or type."""
     told: list[Any] = [None] * group.size()
-    with collective("agreeing on the samples' shape", range(group.size())):
+    with collective_errors("agreeing on the samples' shape", range(group.size())):
         dist.all_gather_object(told, (len(inputs), _Row.of(inputs), _Row.of(targets)), group)
     sizes, first, second = zip(*told, strict=True)
     for rank, (row, other) in enumerate(zip(first, second, strict=True)):
@@ -167,7 +167,7 @@ def _agreed(beta: float, group: dist.ProcessGroup, inputs: torch.Tensor, targets
     return _Block(_part(beta, max(sizes)), first[0], second[0])
 
 
-class State(TypedDict):
+class SamplerState(TypedDict):
     """Where the ranks are in an epoch. The same on all of them: one rank's serves all."""
 
     length: int
@@ -211,14 +211,16 @@ class _Dealt(Sampler[int]):
             self.epoch = epoch
             self._position = self._next_begin = 0
 
-    def state_dict(self, used: int | None = None) -> State:
+    def state_dict(self, used: int | None = None) -> SamplerState:
         """
         `used`: how many samples of this epoch were trained on; None: all that were given, which is more where a loader's workers read ahead.
         """
         position = self._position if used is None else used
-        return State(length=self._length, ranks=self._ranks, seed=self._seed, epoch=self.epoch, position=position)
+        return SamplerState(
+            length=self._length, ranks=self._ranks, seed=self._seed, epoch=self.epoch, position=position
+        )
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: SamplerState) -> None:
         """The next iteration goes on where the state was taken. Raises ValueError for the state of other data or another number of ranks."""
         told = (state["length"], state["ranks"], state["seed"])
         if told != (own := (self._length, self._ranks, self._seed)):
@@ -265,7 +267,7 @@ class DefDP(_Dealt):
         return [self._rank]
 
 
-def by_label(labels: Sequence[int], rank: int, ranks: int) -> list[int]:
+def label_sorted_part(labels: Sequence[int], rank: int, ranks: int) -> list[int]:
     """
     This rank's part of the samples sorted by label, as indices: the hardest case for training that averages seldom. All parts are disjoint
     and as long; what does not divide is left out. Order within it with a `DefDP(len(part), 0, 1, seed)`.

@@ -19,7 +19,7 @@ from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.policy.schedule import ROW_WORDS, Row
-from timesyncd.training.torch.averaging import Averaging, Dense, local
+from timesyncd.training.torch.averaging import Averaging, DenseReducer, local_shard
 
 #: Replicas are compared after every so many synchronizations.
 CHECK_EVERY = 100
@@ -28,7 +28,7 @@ _PIECE = 1 << 20
 _PRIME = (1 << 61) - 1
 
 
-class Comparison:
+class ReplicaCheck:
     """Of the replicas' hashes, which the ranks tell each other after every so many synchronizations that make them one."""
 
     def __init__(self, job: Job, ranks: Sequence[int]) -> None:
@@ -72,7 +72,7 @@ def replica_hash(tensors: Iterable[torch.Tensor]) -> int:
     """Of every bit, in this order; below 2^61."""
     found = 0
     for tensor in tensors:
-        words = local(tensor).contiguous().view(-1).view(torch.uint8)
+        words = local_shard(tensor).contiguous().view(-1).view(torch.uint8)
         words = torch.nn.functional.pad(words, (0, -words.numel() % 4)).view(torch.int32)
         for piece in torch.split(words, _PIECE):
             weights = torch.arange(1, 2 * piece.numel(), 2, device=piece.device)  # odd: no change of a word is lost
@@ -92,29 +92,31 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     ]
 
 
-class Differ(SyncError):
+class OptimizerStateMismatch(SyncError):
     """The optimizers of the ranks remember different things."""
 
 
-def unite(parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, group: dist.ProcessGroup) -> None:
+def average_replicas(
+    parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, group: dist.ProcessGroup
+) -> None:
     """
     All ranks get the mean of their parameters and of what their optimizers remember, so that the same gradients keep them equal from here.
 
     Raises Differ where the optimizers remember different things; the parameters are one then too.
     """
-    Averaging(parameters, Dense(group)).average()
+    Averaging(parameters, DenseReducer(group)).average()
     remembered = state_tensors(optimizer)
     size = torch.tensor([sum(tensor.numel() for tensor in remembered)] * 2) * torch.tensor([1, -1])
     dist.all_reduce(size, op=dist.ReduceOp.MAX, group=group)
     if int(size[0]) != -int(size[1]):
-        raise Differ(
+        raise OptimizerStateMismatch(
             f"the optimizers of the ranks remember different things ({-int(size[1])} to {int(size[0])} numbers): "
             "a parameter had no gradient on some of them"
         )
-    Averaging(remembered, Dense(group)).average()
+    Averaging(remembered, DenseReducer(group)).average()
 
 
-class Exchange:
+class RowExchange:
     """
     On a group of its own, on the CPU, of all ranks that have to agree: every rank makes it, sends and takes alike.
 

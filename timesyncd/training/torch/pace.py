@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import GradBucket
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StepSummary:
     """Since the last time it was asked; the fields are those of a Row."""
 
     compute_ns: int
@@ -28,7 +28,7 @@ class Told:
     jump: float
 
 
-class Pace:
+class StepTimer:
     """
     A step is between two ends of `after_update`. What of it is not waiting is computing, the reading of data included; the median of some steps leaves
     out an evaluation now and then.
@@ -73,9 +73,9 @@ class Pace:
         self._began_ns, self._waited_ns, self._is_common, self._is_forward = now_ns, 0, is_common, False
         self._step += 1
 
-    def told(self) -> Told:
+    def told(self) -> StepSummary:
         losses = [(step, float(loss), is_common) for step, loss, is_common in self._losses]
-        told = Told(
+        told = StepSummary(
             compute_ns=int(statistics.median(self._computing)) if self._computing else 0,
             wait_ns=sum(self._waiting) // max(1, len(self._waiting)),
             transfer_ns=min(self._transfers, default=None),

@@ -21,7 +21,7 @@ from torch.distributed.rpc.functions import async_execution
 from timesyncd.client.torch.peer_loss import line
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import SyncError
-from timesyncd.training.torch.shard import Refused, Shard
+from timesyncd.training.torch.shard import RejectedRequest, Shard
 
 #: So long a rank or a server may be silent while others wait for it.
 TIMEOUT_S = 300.0
@@ -47,7 +47,7 @@ def server_name(server: int) -> str:
     return f"parameter-server-{server}"
 
 
-class Connection:
+class RpcConnection:
     """
     This process among the ranks and servers of a job, until it leaves. `shard`: what it keeps for all, if anything.
 
@@ -65,7 +65,7 @@ class Connection:
             rpc.init_rpc(me, None, names.index(me), len(names), options)  # type: ignore[no-untyped-call]
         atexit.register(self.leave, False)
         others = [name for name in names if name != me]
-        self._watch = Watch(self, shard, others) if shard is not None and watch else None
+        self._watch = LivenessMonitor(self, shard, others) if shard is not None and watch else None
 
     def ask(
         self,
@@ -79,7 +79,7 @@ class Connection:
             asked: torch.futures.Future[_Value] = rpc.rpc_async(host, _run, (method, *arguments), keywords, timeout=0)
         return asked
 
-    def answer(self, host: str, asked: torch.futures.Future[_Value | Refused]) -> _Value:
+    def answer(self, host: str, asked: torch.futures.Future[_Value | RejectedRequest]) -> _Value:
         """Raises SyncError: the host is gone, or says why it refuses."""
         came = threading.Event()
         asked.add_done_callback(lambda _: came.set())
@@ -90,7 +90,7 @@ class Connection:
         except RuntimeError as error:
             known = _here.failed if _here is not None else ""
             raise SyncError(known or f"{_said(host)} is gone: {line(error)}") from error
-        if isinstance(value, Refused):
+        if isinstance(value, RejectedRequest):
             raise SyncError(value.reason)
         return value
 
@@ -111,10 +111,10 @@ class Connection:
         _here = None
 
 
-class Watch:
+class LivenessMonitor:
     """A thread that finds out who is gone, and tells it to all shards, so that nobody waits in vain."""
 
-    def __init__(self, connection: Connection, shard: Shard, others: Sequence[str]) -> None:
+    def __init__(self, connection: RpcConnection, shard: Shard, others: Sequence[str]) -> None:
         self._connection = connection
         self._shard = shard
         self._signs: dict[str, torch.futures.Future[None]] = dict.fromkeys(others, _sign_of_life())
@@ -161,11 +161,11 @@ def serve(ranks: int, server: int = 0, servers: int = 1, timeout_s: float = TIME
     MASTER_ADDR and MASTER_PORT are the job's. Raises SyncError when a rank or another server is gone.
     """
     shard = Shard(ranks)
-    connection = Connection(server_name(server), names_of(ranks, servers), timeout_s, shard, watch=True)
+    connection = RpcConnection(server_name(server), process_names(ranks, servers), timeout_s, shard, watch=True)
     try:
         shard.over.wait()
         if shard.failed:
-            connection.wait_until_alone(names_of(ranks, 0))  # else the news would be that this server is gone
+            connection.wait_until_alone(process_names(ranks, 0))  # else the news would be that this server is gone
             raise SyncError(shard.failed)
     except BaseException:
         connection.leave(together=False)
@@ -173,7 +173,7 @@ def serve(ranks: int, server: int = 0, servers: int = 1, timeout_s: float = TIME
     connection.leave(together=True)
 
 
-def names_of(ranks: int, servers: int) -> list[str]:
+def process_names(ranks: int, servers: int) -> list[str]:
     """Of all processes: the ranks, then the servers that are no ranks."""
     return [rank_name(rank) for rank in range(ranks)] + [server_name(server) for server in range(servers)]
 

@@ -18,20 +18,20 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from timesyncd.training.compression.gathered import Elements, Levels, Payload
-from timesyncd.training.compression.interface import finite
+from timesyncd.training.compression.gathered import Payload, QuantizedPayload, SparsePayload
+from timesyncd.training.compression.interface import is_finite
 from timesyncd.training.policy.gain import Gain
-from timesyncd.training.policy.policies import SSP, Decision, Policy, Seen
-from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, chosen
+from timesyncd.training.policy.policies import SSP, Decision, Policy, PolicyContext
+from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK, topk_count
 
-Tensors: TypeAlias = list[torch.Tensor]
+FlatBuffers: TypeAlias = list[torch.Tensor]
 
 
-class Flat:
+class FlatParameters:
     """Raises ValueError for parameters that are no floats, and where there are none."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self._of: dict[torch.dtype, Tensors] = {}
+        self._of: dict[torch.dtype, FlatBuffers] = {}
         for parameter in parameters:
             self._of.setdefault(parameter.dtype, []).append(parameter)
         strange = [str(kind) for kind in self._of if not kind.is_floating_point]
@@ -42,7 +42,7 @@ class Flat:
         )
         self.nbytes = sum(part.nbytes for parameters in self._of.values() for part in parameters)
 
-    def read(self) -> Tensors:
+    def read(self) -> FlatBuffers:
         """A copy."""
         return [
             torch.cat([parameter.detach().reshape(-1).cpu() for parameter in parameters])
@@ -61,19 +61,19 @@ def sizes_of(flats: Iterable[torch.Tensor]) -> tuple[tuple[str, int], ...]:
     return tuple((str(flat.dtype), flat.numel()) for flat in flats)
 
 
-def cut(flats: Iterable[torch.Tensor], shards: int) -> list[Tensors]:
+def split_shards(flats: Iterable[torch.Tensor], shards: int) -> list[FlatBuffers]:
     """Of each buffer one contiguous piece a shard; they differ by one element at most. Views."""
     pieces = [flat.tensor_split(shards) for flat in flats]
     return [[piece[shard] for piece in pieces] for shard in range(shards)]
 
 
-def joined(pieces: Sequence[Tensors]) -> Tensors:
-    """What `cut` has cut."""
+def join_shards(pieces: Sequence[FlatBuffers]) -> FlatBuffers:
+    """What `split_shards` has cut."""
     return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
 
 
 #: Of one flat buffer: itself, in whatever type, or compressed.
-Part: TypeAlias = "torch.Tensor | Payload"
+PushPart: TypeAlias = "torch.Tensor | Payload"
 
 #: A push has one receiver: for the gain test it costs what it costs between two ranks.
 _ENDS = 2
@@ -81,7 +81,7 @@ _ENDS = 2
 _LARGEST_HALF = torch.finfo(torch.float16).max
 
 
-class Pushes:
+class PushEncoder:
     """
     Of one rank. What a push leaves out is added to the next one, also where that one goes another way.
 
@@ -90,7 +90,7 @@ class Pushes:
 
     def __init__(self) -> None:
         self.sent_bytes = 0
-        self.kept: Tensors | None = None
+        self.kept: FlatBuffers | None = None
         self._compression: Compression | None = None
         self._gain: Gain | None = None
 
@@ -102,40 +102,42 @@ class Pushes:
             self._gain = Gain(_ENDS) if compression == TopK() else None
         self._compression = compression
 
-    def packed(self, differences: Tensors, shards: int) -> list[list[Part]]:
+    def packed(self, differences: FlatBuffers, shards: int) -> list[list[PushPart]]:
         """By shard. What is not finite goes as it is, for whoever looks at the parameters to see; what was kept stays kept."""
         if self._compression is None and self.kept is None:
-            pieces: Sequence[Sequence[Part]] = cut(differences, shards)
+            pieces: Sequence[Sequence[PushPart]] = split_shards(differences, shards)
         else:
             pieces = self._compressed(differences, shards)
         self.sent_bytes = sum(nbytes(part) for piece in pieces for part in piece)
         return [list(piece) for piece in pieces]
 
-    def _compressed(self, differences: Tensors, shards: int) -> list[list[Part]]:
-        if not all(map(finite, differences)):
-            return [list[Part](piece) for piece in cut(differences, shards)]
+    def _compressed(self, differences: FlatBuffers, shards: int) -> list[list[PushPart]]:
+        if not all(map(is_finite, differences)):
+            return [list[PushPart](piece) for piece in split_shards(differences, shards)]
         kept = self.kept or [torch.zeros_like(flat) for flat in differences]
         whole = [flat + residual for flat, residual in zip(differences, kept, strict=True)]
-        parts = [[self._part(flat) for flat in piece] for piece in cut(whole, shards)]
+        parts = [[self._part(flat) for flat in piece] for piece in split_shards(whole, shards)]
         if self._compression is None:
             self.kept = None
             return parts
-        sent = joined([_decoded(piece, part) for piece, part in zip(cut(whole, shards), parts, strict=True)])
+        sent = join_shards(
+            [_decoded(piece, part) for piece, part in zip(split_shards(whole, shards), parts, strict=True)]
+        )
         self.kept = [flat - decoded for flat, decoded in zip(whole, sent, strict=True)]
         if self._gain is not None:
             self._gain.saw(*_squares(sent, whole))
         return parts
 
-    def _part(self, flat: torch.Tensor) -> Part:
+    def _part(self, flat: torch.Tensor) -> PushPart:
         """Where a shard has nothing of a type, nothing is sent of it."""
         ratio = self._gain.ratio if self._gain is not None else getattr(self._compression, "ratio", None)
         match self._compression:
             case Fp16():
                 return flat.clamp(-_LARGEST_HALF, _LARGEST_HALF).half()
             case Int8() if len(flat):
-                return Levels(flat)
+                return QuantizedPayload(flat)
             case TopK() if len(flat) and ratio is not None:
-                return Elements(flat, chosen(len(flat), ratio), flat.dtype)
+                return SparsePayload(flat, topk_count(len(flat), ratio), flat.dtype)
         return flat
 
     def state_dict(self) -> dict[str, Any]:
@@ -147,16 +149,16 @@ class Pushes:
             self._gain = Gain(**state["gain"])
 
 
-def plus(flats: Iterable[torch.Tensor], parts: Iterable[Part]) -> Tensors:
+def add_parts(flats: Iterable[torch.Tensor], parts: Iterable[PushPart]) -> FlatBuffers:
     """New tensors, since the old ones may be on their way to a rank."""
     return [_plus(flat, part) for flat, part in zip(flats, parts, strict=True)]
 
 
-def nbytes(part: Part) -> int:
+def nbytes(part: PushPart) -> int:
     return part.nbytes if isinstance(part, torch.Tensor) else part.octets.nbytes
 
 
-def _plus(flat: torch.Tensor, part: Part) -> torch.Tensor:
+def _plus(flat: torch.Tensor, part: PushPart) -> torch.Tensor:
     if isinstance(part, torch.Tensor):
         return flat + part.to(flat.dtype)
     total = flat.clone()
@@ -164,11 +166,11 @@ def _plus(flat: torch.Tensor, part: Part) -> torch.Tensor:
     return total
 
 
-def _decoded(flats: Tensors, parts: Sequence[Part]) -> Tensors:
-    return plus([torch.zeros_like(flat) for flat in flats], parts)
+def _decoded(flats: FlatBuffers, parts: Sequence[PushPart]) -> FlatBuffers:
+    return add_parts([torch.zeros_like(flat) for flat in flats], parts)
 
 
-def _squares(*sides: Tensors) -> tuple[float, ...]:
+def _squares(*sides: FlatBuffers) -> tuple[float, ...]:
     """The squared norm of each side; zeros where one has no number."""
     norms = [
         math.fsum(torch.linalg.vector_norm(flat, dtype=torch.float64).item() ** 2 for flat in side) for side in sides
@@ -183,20 +185,20 @@ DONE = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ServerParameters:
     """Parameters after so many updates of all ranks together. The tensors are never written to."""
 
     version: int
-    parameters: Tensors
+    parameters: FlatBuffers
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedRequest:
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class JobSignature:
     """What all ranks of a job say alike. `model`: each type's name and number of elements."""
 
     protocol: int
@@ -210,14 +212,14 @@ class Identity:
         return f"job {self.job!r}, attempt {self.attempt}, {self.ranks} ranks, {model}, protocol {self.protocol}"
 
 
-Answer: TypeAlias = "torch.futures.Future[Held | Refused]"
+ParametersFuture: TypeAlias = "torch.futures.Future[ServerParameters | RejectedRequest]"
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     rank: int
     may_go: Callable[[], bool]
-    answer: Answer
+    answer: ParametersFuture
     since_ns: int
 
 
@@ -236,17 +238,17 @@ class Shard:
         self._ranks = ranks
         self._now_ns = now_ns
         self._lock = threading.RLock()  # who is answered may ask the next thing
-        self._identity: Identity | None = None
+        self._identity: JobSignature | None = None
         self._policy: Policy = SSP(0)
-        self._held = Held(0, [])
+        self._held = ServerParameters(0, [])
         self._clocks = [0] * ranks
         self._heard_ns = [now_ns()] * ranks
-        self._kept: dict[tuple[int, int], Sequence[Part]] = {}
+        self._kept: dict[tuple[int, int], Sequence[PushPart]] = {}
         self._waiting: list[_Waiting] = []
         self._entered: set[int] = set()
         self._entries = 0
 
-    def enter(self, rank: int, identity: Identity, clock: int, start: Held | None) -> Answer:
+    def enter(self, rank: int, identity: JobSignature, clock: int, start: ServerParameters | None) -> ParametersFuture:
         """Begin at this clock. Answered when all ranks have; one of them brings the parameters."""
         with self._lock:
             self._identity = self._identity or identity
@@ -263,7 +265,9 @@ class Shard:
                 self._entries += 1
             return self._wait(rank, lambda: self._entries > mine)
 
-    def push(self, rank: int, clock: int, difference: Sequence[Part]) -> torch.futures.Future[int | Refused]:
+    def push(
+        self, rank: int, clock: int, difference: Sequence[PushPart]
+    ) -> torch.futures.Future[int | RejectedRequest]:
         """Add this rank's next update. Answered at once, with the version as it came: what it was computed from may be older."""
         with self._lock:
             version = self._held.version
@@ -275,33 +279,33 @@ class Shard:
                 self._clocks[rank] = clock
                 self._kept[clock, rank] = difference
             self._turn()
-            return _answered(Refused(self.failed) if self.failed else version)
+            return _answered(RejectedRequest(self.failed) if self.failed else version)
 
-    def pull(self, rank: int, clock: int) -> Answer:
+    def pull(self, rank: int, clock: int) -> ParametersFuture:
         """Answered when this rank's update of that clock is in, and the policy lets it go on."""
         with self._lock:
             self._heard_ns[rank] = self._now_ns()
             return self._wait(rank, lambda: self._clocks[rank] >= clock and not self._waits(clock))
 
-    def read(self, rank: int) -> Answer:
+    def read(self, rank: int) -> ParametersFuture:
         """What is there now."""
         with self._lock:
             return self._wait(rank, lambda: True)
 
-    def finish(self, rank: int) -> Answer:
+    def finish(self, rank: int) -> ParametersFuture:
         """This rank takes no more steps. Answered when none does."""
         with self._lock:
             self._clocks[rank] = DONE
             return self._wait(rank, lambda: self._slowest() == DONE)
 
-    def follow(self, policy: Policy) -> torch.futures.Future[None | Refused]:
+    def follow(self, policy: Policy) -> torch.futures.Future[None | RejectedRequest]:
         """From now on, for those who wait as well."""
         with self._lock:
             self._policy = policy
             self._turn()
         return _answered(None)
 
-    def fail(self, reason: str) -> torch.futures.Future[None | Refused]:
+    def fail(self, reason: str) -> torch.futures.Future[None | RejectedRequest]:
         """All who wait and all who come are refused; the first reason counts."""
         with self._lock:
             self.failed = self.failed or reason
@@ -328,11 +332,13 @@ class Shard:
 
     def _waits(self, clock: int) -> bool:
         """Whether the policy holds a rank that has pushed so many updates."""
-        seen = Seen(step=clock - 1, since=1, ranks=self._ranks, rounds=clock - 1, ahead=clock - self._slowest())
+        seen = PolicyContext(
+            step=clock - 1, since=1, ranks=self._ranks, rounds=clock - 1, ahead=clock - self._slowest()
+        )
         return self._policy.decide(seen) is Decision.WAIT
 
-    def _wait(self, rank: int, may_go: Callable[[], bool]) -> Answer:
-        answer: Answer = torch.futures.Future()
+    def _wait(self, rank: int, may_go: Callable[[], bool]) -> ParametersFuture:
+        answer: ParametersFuture = torch.futures.Future()
         self._waiting.append(_Waiting(rank, may_go, answer, self._now_ns()))
         self._turn()
         return answer
@@ -348,7 +354,7 @@ class Shard:
         if self.failed or self._slowest() == DONE:
             self.over.set()
         for waiting in going:
-            waiting.answer.set_result(Refused(self.failed) if self.failed else self._held)
+            waiting.answer.set_result(RejectedRequest(self.failed) if self.failed else self._held)
 
     def _add(self) -> None:
         slowest = self._slowest()
@@ -356,7 +362,9 @@ class Shard:
         for clock, rank in sorted(self._kept):
             if together and clock > slowest:
                 return
-            self._held = Held(self._held.version + 1, plus(self._held.parameters, self._kept.pop((clock, rank))))
+            self._held = ServerParameters(
+                self._held.version + 1, add_parts(self._held.parameters, self._kept.pop((clock, rank)))
+            )
 
 
 def _answered(value: _Value) -> torch.futures.Future[_Value]:

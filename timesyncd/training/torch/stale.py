@@ -18,19 +18,19 @@ from timesyncd.client.torch.steps import steps_of
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.policies import Combine
 from timesyncd.training.policy.text import Strategy, parse_policy
-from timesyncd.training.torch.server import TIMEOUT_S, Connection, names_of, rank_name, server_name
+from timesyncd.training.torch.server import TIMEOUT_S, RpcConnection, process_names, rank_name, server_name
 from timesyncd.training.torch.shard import (
-    Answer,
-    Flat,
-    Held,
-    Identity,
-    Pushes,
-    Refused,
+    FlatBuffers,
+    FlatParameters,
+    JobSignature,
+    ParametersFuture,
+    PushEncoder,
+    RejectedRequest,
+    ServerParameters,
     Shard,
-    Tensors,
-    cut,
-    joined,
+    join_shards,
     sizes_of,
+    split_shards,
 )
 
 #: Ranks that do not speak the same are told so.
@@ -63,20 +63,20 @@ class StaleSync:
     ) -> None:
         strategy = _with_server(policy)
         self._job = job
-        self._pushes = Pushes()
+        self._pushes = PushEncoder()
         self._pushes.use(strategy.compression)
-        self._flat = Flat(parameter for parameter in model.parameters() if parameter.requires_grad)
+        self._flat = FlatParameters(parameter for parameter in model.parameters() if parameter.requires_grad)
         self._clock = self._step = 0
-        self._reduction = Reduction(model)
+        self._reduction = DdpReduction(model)
         self._hooks: list[RemovableHandle] = []
         self._ended = False
-        names = names_of(job.world_size, servers)
+        names = process_names(job.world_size, servers)
         self._hosts = [server_name(server) for server in range(servers)] or names
         shard = None if servers else Shard(job.world_size)
-        self._connection = Connection(rank_name(job.rank), names, timeout_s, shard, watch=job.rank == 0)
+        self._connection = RpcConnection(rank_name(job.rank), names, timeout_s, shard, watch=job.rank == 0)
         try:
             self._follow(strategy)
-            self._enter(Held(0, self._flat.read()))
+            self._enter(ServerParameters(0, self._flat.read()))
         except BaseException:
             self._end(together=False)
             raise
@@ -107,7 +107,7 @@ class StaleSync:
 
         Raises ValueError: rank 0 was given another rank's state, or another model's.
         """
-        held, kept = Held(state.get("version", 0), state.get("parameters", [])), state["pushes"]["kept"]
+        held, kept = ServerParameters(state.get("version", 0), state.get("parameters", [])), state["pushes"]["kept"]
         for flats in ([held.parameters] if self._job.rank == 0 else []) + ([] if kept is None else [kept]):
             if sizes_of(flats) != self._flat.sizes:
                 raise ValueError(f"a state of {sizes_of(flats)} for a model of {self._flat.sizes}: load rank 0's")
@@ -171,7 +171,7 @@ class StaleSync:
         meter.pulled(self._step, asked_ns, pulled_ns, nbytes)
         meter.stale(self._step, versions[0] - used)
 
-    def _differences(self) -> Tensors:
+    def _differences(self) -> FlatBuffers:
         return [
             (new - old).div_(self._job.world_size)
             for new, old in zip(self._flat.read(), _whole(self._held), strict=True)
@@ -182,24 +182,24 @@ class StaleSync:
         if self._job.rank == 0:
             self._answers([self._connection.ask(host, Shard.follow, strategy.policy) for host in self._hosts])
 
-    def _enter(self, start: Held) -> None:
+    def _enter(self, start: ServerParameters) -> None:
         """All ranks together, with what rank 0 brings."""
         job, shards = self._job, len(self._hosts)
-        identity = Identity(PROTOCOL, job.name, job.attempt, job.world_size, self._flat.sizes)
-        brought: list[Held | None] = [None] * shards
+        identity = JobSignature(PROTOCOL, job.name, job.attempt, job.world_size, self._flat.sizes)
+        brought: list[ServerParameters | None] = [None] * shards
         if job.rank == 0:
-            brought = [Held(start.version, piece) for piece in cut(start.parameters, shards)]
-        entered: list[Answer] = [
+            brought = [ServerParameters(start.version, piece) for piece in split_shards(start.parameters, shards)]
+        entered: list[ParametersFuture] = [
             self._connection.ask(host, Shard.enter, job.rank, identity, self._clock, held)
             for host, held in zip(self._hosts, brought, strict=True)
         ]
         self._take(self._answers(entered))
 
-    def _answers(self, asked: Sequence[torch.futures.Future[_Value | Refused]]) -> list[_Value]:
+    def _answers(self, asked: Sequence[torch.futures.Future[_Value | RejectedRequest]]) -> list[_Value]:
         """Of all shards, in their order: where one is gone, the first that knows says why."""
         return [self._connection.answer(host, one) for host, one in zip(self._hosts, asked, strict=True)]
 
-    def _take(self, held: list[Held]) -> None:
+    def _take(self, held: list[ServerParameters]) -> None:
         self._flat.write(_whole(held))
         self._held = held
 
@@ -211,7 +211,7 @@ class StaleSync:
         self._connection.leave(together)
 
 
-class Reduction:
+class DdpReduction:
     """The gradients' reduction and the broadcast of buffers by a DDP module; another one has none."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -227,8 +227,8 @@ class Reduction:
             self._ddp.require_backward_grad_sync = self._ddp.require_forward_param_sync = True
 
 
-def _whole(held: Sequence[Held]) -> Tensors:
-    return joined([one.parameters for one in held])
+def _whole(held: Sequence[ServerParameters]) -> FlatBuffers:
+    return join_shards([one.parameters for one in held])
 
 
 def _with_server(policy: str) -> Strategy:

@@ -28,17 +28,24 @@ from timesyncd.client.torch.peer_loss import lost
 from timesyncd.client.torch.steps import HOST, Record, steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
-from timesyncd.training.compression import compressor, run
+from timesyncd.training.compression import compression_hook, compressor
 from timesyncd.training.policy.auto import Auto, Controller
 from timesyncd.training.policy.groups import Levels
 from timesyncd.training.policy.policies import Decision, LocalSGD
-from timesyncd.training.policy.schedule import Course, Row, in_step, keeps_course, leaves_apart, must_unite
+from timesyncd.training.policy.schedule import (
+    PolicySchedule,
+    Row,
+    changes_interval_only,
+    check_in_step,
+    must_average_replicas,
+    replicas_diverge,
+)
 from timesyncd.training.policy.selsync import SelSync, Voter
-from timesyncd.training.policy.text import Strategy, Wishes, collective, parse_policy
-from timesyncd.training.torch.actions import Action, Averaged, action_for, replica_of, square_norm
-from timesyncd.training.torch.averaging import Dense, Sender
-from timesyncd.training.torch.exchange import Comparison, Differ, Exchange, unite
-from timesyncd.training.torch.pace import Dissimilarity, Pace
+from timesyncd.training.policy.text import PolicyOverride, Strategy, parse_collective_policy, parse_policy
+from timesyncd.training.torch.actions import Action, AverageParameters, action_for, replica_tensors, square_norm
+from timesyncd.training.torch.averaging import BucketReducer, DenseReducer
+from timesyncd.training.torch.exchange import OptimizerStateMismatch, ReplicaCheck, RowExchange, average_replicas
+from timesyncd.training.torch.pace import Dissimilarity, StepTimer
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
 
@@ -98,17 +105,17 @@ class Synchronizer:
         self._group: dist.ProcessGroup = ddp.process_group
         self._groups = TwoLevel(levels, self._group) if levels is not None and len(levels) > 1 else None
         ranks = distributed_c10d._get_default_group().size()
-        self._exchange = Exchange(
+        self._exchange = RowExchange(
             dist.new_group(backend="gloo", timeout=_timeout(distributed_c10d._get_default_group()))
         )
-        self._course = Course(strategy, ranks, steps_per_epoch)
-        self._wishes = Wishes()
+        self._course = PolicySchedule(strategy, ranks, steps_per_epoch)
+        self._wishes = PolicyOverride()
         self._rows: list[list[Row]] = []
         self._decision = Decision.LOCAL
         self._sync_ns = self._sent_bytes = 0
-        self._sender: Sender = Dense(self._group)
-        self._replicas = Comparison(job, dist.get_process_group_ranks(self._group))
-        self._pace = Pace()
+        self._sender: BucketReducer = DenseReducer(self._group)
+        self._replicas = ReplicaCheck(job, dist.get_process_group_ranks(self._group))
+        self._pace = StepTimer()
         self._dissimilarity = Dissimilarity()
         self._controller: Controller | None = None
         self._changes: list[Change] = []
@@ -143,7 +150,7 @@ class Synchronizer:
 
         Raises ValueError for a text that is none, and for a parameter server's policy.
         """
-        self._wishes.tell(str(collective(policy)))
+        self._wishes.tell(str(parse_collective_policy(policy)))
 
     def saw(self, loss: torch.Tensor | float) -> None:
         """The loss of each step, once, before or after its update. `auto` needs it; a device is waited for every eighth step at most."""
@@ -174,15 +181,15 @@ class Synchronizer:
         with self._saying("the last averaging"):
             self._action.finish()
             for step in self._course.due_ever():
-                in_step(self._exchange.take(step))
+                check_in_step(self._exchange.take(step))
             last = self._course.last_row()
             self._exchange.send(last)
-            in_step(self._exchange.take(last.step))
-            if leaves_apart(self._course.strategy.policy):
+            check_in_step(self._exchange.take(last.step))
+            if replicas_diverge(self._course.strategy.policy):
                 with contextlib.suppress(
-                    Differ
+                    OptimizerStateMismatch
                 ):  # the parameters are one; what is remembered matters to none but further steps
-                    unite(replica_of(self._ddp), self._optimizer, self._group)
+                    average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
         self._detach()
 
     def __enter__(self) -> Self:
@@ -242,7 +249,11 @@ class Synchronizer:
     def _begin(self, strategy: Strategy) -> None:
         former, self._course.strategy = self._course.strategy, strategy
         policy = strategy.policy
-        if keeps_course(former, strategy) and isinstance(self._action, Averaged) and isinstance(policy, LocalSGD):
+        if (
+            changes_interval_only(former, strategy)
+            and isinstance(self._action, AverageParameters)
+            and isinstance(policy, LocalSGD)
+        ):
             self._action.retime(policy.delay)
             return
         former_bytes, self._sender = self._sender.sent_bytes, self._sender_for(strategy)
@@ -252,17 +263,23 @@ class Synchronizer:
         # Else the next forward pass would broadcast rank 0's buffers once more.
         self._ddp.require_forward_param_sync = self._action.reduces
         if self._action.reduces:
-            hook = run if strategy.compression is not None else two_level if self._groups is not None else None
+            hook = (
+                compression_hook
+                if strategy.compression is not None
+                else two_level
+                if self._groups is not None
+                else None
+            )
             buckets.set_hook(self._ddp, hook, self._sender)
             self._dissimilarity = Dissimilarity()
             buckets.watch(self._ddp, self._dissimilarity.watch if self._controller is not None else None)
         rank, ranks = self._group.rank(), self._group.size()
         self._voter = Voter(policy, rank, ranks) if isinstance(policy, SelSync) else None
 
-    def _sender_for(self, strategy: Strategy) -> Sender:
+    def _sender_for(self, strategy: Strategy) -> BucketReducer:
         if strategy.compression is None:
-            return self._groups or Dense(self._group)
-        return compressor(strategy.compression, self._group, replica_of(self._ddp))
+            return self._groups or DenseReducer(self._group)
+        return compressor(strategy.compression, self._group, replica_tensors(self._ddp))
 
     def _forward(self, *_: object) -> None:
         if self._ddp.training and torch.is_grad_enabled():
@@ -330,8 +347,8 @@ class Synchronizer:
     def _leave(self, wanted: Strategy) -> None:
         with self._saying("changing the policy"):
             self._action.finish()
-            if must_unite(self._course.strategy, wanted):
-                unite(replica_of(self._ddp), self._optimizer, self._group)
+            if must_average_replicas(self._course.strategy, wanted):
+                average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
 
     def _row(self, square_norm: float | None) -> Row:
         wish, text = self._wishes.newest(self._job.plan())
@@ -427,4 +444,4 @@ def synchronized(
     module = getattr(ddp, "_orig_mod", ddp)
     if not isinstance(module, DistributedDataParallel):
         raise TypeError(f"{type(module).__name__}: wrap the module in DistributedDataParallel first")
-    return Synchronizer(job, module, optimizer, collective(policy), steps_per_epoch, levels)
+    return Synchronizer(job, module, optimizer, parse_collective_policy(policy), steps_per_epoch, levels)

@@ -19,8 +19,8 @@ from torch._C._distributed_c10d import GradBucket
 from timesyncd.client.job import Job
 from timesyncd.client.torch.peer_loss import line
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.groups import Group, Levels, checked, groups_by_label, levels_of
-from timesyncd.training.torch.averaging import chunked
+from timesyncd.training.policy.groups import Group, Levels, check_levels, groups_by_label, levels_from_numbers
+from timesyncd.training.torch.averaging import make_chunks
 
 # No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
 
@@ -38,7 +38,7 @@ class TwoLevel:
     """
 
     def __init__(self, levels: Levels, group: dist.ProcessGroup, timeout: timedelta | None = None) -> None:
-        checked(levels, group.size())
+        check_levels(levels, group.size())
         rank, heads = group.rank(), _heads(levels)
         self.sent_bytes = 0
         self._size = group.size()
@@ -63,7 +63,7 @@ class TwoLevel:
             self._all_reduce(flat, ranks)
             return flat
 
-        for chunk in chunked(tensors):
+        for chunk in make_chunks(tensors):
             chunk.fill()
             chunk.give_back(self._run(chunk.flat, mean).wait())
 
@@ -112,12 +112,12 @@ class TwoLevel:
         flat.div_(self._size)
         inner = self._groups.get(self._inner)
         if inner is not None:
-            with collective("summing", self._inner):
+            with collective_errors("summing", self._inner):
                 dist.reduce(flat, group_dst=0, group=inner)
             self.sent_bytes += flat.nbytes  # the lowest rank's are those of the broadcast
         self._all_reduce(flat, self._heads)
         if inner is not None:
-            with collective("spreading the mean", self._inner):
+            with collective_errors("spreading the mean", self._inner):
                 dist.broadcast(flat, group_src=0, group=inner)
         return flat
 
@@ -125,7 +125,7 @@ class TwoLevel:
         """Nothing in a group of one."""
         group = self._groups.get(ranks)
         if group is not None:
-            with collective("averaging", ranks):
+            with collective_errors("averaging", ranks):
                 dist.all_reduce(flat, group=group)
             self.sent_bytes += flat.nbytes
 
@@ -136,7 +136,7 @@ def two_level(state: TwoLevel, bucket: GradBucket) -> torch.futures.Future[torch
 
 
 @contextmanager
-def collective(doing: str, ranks: Iterable[int]) -> Iterator[None]:
+def collective_errors(doing: str, ranks: Iterable[int]) -> Iterator[None]:
     """What torch says of a collective that failed becomes a SyncError that names its ranks, by their numbers in the data-parallel group."""
     try:
         yield
@@ -166,7 +166,7 @@ def _made(levels: Levels, group: dist.ProcessGroup, timeout: timedelta | None) -
     for members, theirs in sorted(_plans(levels, group).items()):
         for ranks in dict.fromkeys([*(ranks for level in theirs for ranks in level), _heads(theirs)]):
             if len(ranks) > 1:
-                with collective("making a group", ranks):
+                with collective_errors("making a group", ranks):
                     world = [members[rank] for rank in ranks]
                     new = dist.new_group(world, timeout, dist.get_backend(group), sort_ranks=False)
                 if dist.get_rank() in world:
@@ -177,7 +177,7 @@ def _made(levels: Levels, group: dist.ProcessGroup, timeout: timedelta | None) -
 def _plans(levels: Levels, group: dist.ProcessGroup) -> dict[Group, Levels]:
     """The levels of every group in the world, by its ranks' numbers there."""
     told: list[Any] = [None] * dist.get_world_size()
-    with collective("agreeing on groups", range(len(told))):
+    with collective_errors("agreeing on groups", range(len(told))):
         dist.all_gather_object(told, (tuple(dist.get_process_group_ranks(group)), levels))
     plans: dict[Group, Levels] = {}
     for rank, (members, theirs) in enumerate(told):
@@ -197,9 +197,9 @@ def near_ranks(job: Job, group: dist.ProcessGroup | None = None) -> Levels:
     """
     ranks = dist.get_world_size(group)
     told: list[Any] = [None] * ranks
-    with collective("asking where all ranks are", range(ranks)):
+    with collective_errors("asking where all ranks are", range(ranks)):
         dist.all_gather_object(told, (job.node, job.plan().groups), group=group)
     groups = told[0][1]
     if groups and ranks == job.world_size:
-        return levels_of(groups, ranks)
+        return levels_from_numbers(groups, ranks)
     return groups_by_label([node for node, _ in told])
