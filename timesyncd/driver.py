@@ -52,10 +52,10 @@ class Driver(Protocol):
 
 
 @runtime_checkable
-class Reporter(Protocol):
+class AlarmSource(Protocol):
     """
     A driver whose device also speaks by itself: what it sent -> an alarm event, or None for a repetition. Neither blocks nor
-    raises. `addresses` are those that the device sends from, as `open` resolved them; `hurry` makes all that may have changed
+    raises. `addresses` are those that the device sends from, as `open` resolved them; `request_poll` makes all that may have changed
     due at the next poll. `notes` are the findings that its configuration calls for, as id and evidence.
     """
 
@@ -66,7 +66,7 @@ class Reporter(Protocol):
 
     def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None: ...
 
-    def hurry(self) -> None: ...
+    def request_poll(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class Runner:
         self._report = report
         self._is_open = False
         self._lost = 0
-        self._hurried = asyncio.Event()
+        self._poll_requested = asyncio.Event()
 
-    def hurry(self) -> None:
+    def request_poll(self) -> None:
         """Poll soon, at once where the last poll is a second old: the device said that something happened."""
-        self._hurried.set()
+        self._poll_requested.set()
 
     async def samples(self) -> AsyncGenerator[Reading, None]:
         try:
@@ -178,8 +178,8 @@ class Runner:
         if pause_s > HURRIED_EVERY_S:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s - HURRIED_EVERY_S):
-                    await self._hurried.wait()
-        self._hurried.clear()
+                    await self._poll_requested.wait()
+        self._poll_requested.clear()
 
     def _pause_s(self, started_ns: int) -> float:
         if self._lost:

@@ -120,7 +120,7 @@ class Memory:
         """What could not be read, or not wholly."""
         return [note for kept in self._kept.values() for note in kept.notes]
 
-    def hurry(self) -> None:
+    def request_poll(self) -> None:
         """All that may have changed is due."""
         for batch, kept in self._kept.items():
             if batch.group != "inventory":

@@ -76,9 +76,9 @@ class UnitReader:
             self._session.close()
             self._session = None
 
-    def hurry(self) -> None:
+    def request_poll(self) -> None:
         """All but the inventory is due at the next read."""
-        self._memory.hurry()
+        self._memory.request_poll()
 
     async def read(self, now_ns: int, until: float) -> Answers:
         """What the rest needs longer than `until` (the event loop's time) is left for the next time."""
@@ -122,7 +122,7 @@ class UnitReader:
                 self._is_settled = _number(after, self._oids("uptime_s")) >= SETTLED_TICKS
                 has_restarted = before is not None and self._is_younger(before, after)
                 if before is not None and self._differs(before, after, _TURNS):
-                    self._memory.hurry()
+                    self._memory.request_poll()
         return has_restarted
 
     async def _read_rest(self, session: Session, now_ns: int, until: float) -> None:

@@ -139,10 +139,10 @@ class TimeProvider:
     def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None:
         return self._notifications.event_of_line(line, boottime_ns)
 
-    def hurry(self) -> None:
+    def request_poll(self) -> None:
         """HTTPS keeps its pace: a storm of traps must not become a storm of requests to a slow web interface."""
         if self._snmp is not None:
-            self._snmp.hurry()
+            self._snmp.request_poll()
 
 
 def _credentials(options: TimeProviderOptions) -> Credentials | None:

@@ -158,7 +158,7 @@ def rows_of(place: Place, sql: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def locked(place: Place, *tables: str) -> Iterator[None]:
-    """Nobody else can write to these; of SQLite to any. However hurried the store is, this waits until it has the lock."""
+    """Nobody else can write to these; of SQLite to any. However short the store's intervals are, this waits until it has the lock."""
     if place.path is not None:
         with closing(sqlite3.connect(place.path, isolation_level=None, timeout=60)) as connection:
             connection.execute("BEGIN IMMEDIATE")

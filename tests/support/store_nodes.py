@@ -102,7 +102,7 @@ def has_stored(node: Node, rows: int) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that looks often, and waits neither for a lock nor long before it tries again."""
     monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
     monkeypatch.setattr(postgresql, "BUSY_S", 0.01)

@@ -111,7 +111,9 @@ def test_back_off_doubles_to_a_minute_with_jitter() -> None:
     assert backoff_s(1, 1.0, 0.999) < 1.5
 
 
-async def test_a_hurried_driver_is_polled_before_its_time_but_not_at_will(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_driver_with_a_requested_poll_is_polled_before_its_time_but_not_at_will(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A device that calls is polled at once where its last poll is old enough, and a storm of calls makes no storm of polls."""
     monkeypatch.setattr("timesyncd.driver.HURRIED_EVERY_S", 0.2)
     driver = Scripted("s", [nth(0), nth(1), nth(2), nth(3)], Path())
@@ -120,7 +122,7 @@ async def test_a_hurried_driver_is_polled_before_its_time_but_not_at_will(monkey
 
     async def call() -> None:
         while True:
-            runner.hurry()
+            runner.request_poll()
             await asyncio.sleep(0.01)
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

@@ -45,11 +45,13 @@ def unwise(config: Config) -> list[tuple[str, str, str]]:
     What the drivers find unwise in their own part: (entry, id of a finding, evidence). Raises ConfigError for what one cannot
     run with.
     """
-    from timesyncd.driver import Reporter, build
+    from timesyncd.driver import AlarmSource, build
 
     entries: list[ClockSource | Grandmaster] = [*config.source, *config.grandmaster]
     drivers = {e.name: build(e.name, e.driver, e.options, config.node.runtime_dir) for e in entries}
-    return [(name, *note) for name, driver in drivers.items() if isinstance(driver, Reporter) for note in driver.notes]
+    return [
+        (name, *note) for name, driver in drivers.items() if isinstance(driver, AlarmSource) for note in driver.notes
+    ]
 
 
 def careless(config: Config) -> list[str]:

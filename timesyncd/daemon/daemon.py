@@ -17,7 +17,7 @@ from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import heard_verdict
 from timesyncd.daemon.systemd import notify, passed_socket
 from timesyncd.daemon.web_view import WebView
-from timesyncd.driver import Reporter, Runner, build
+from timesyncd.driver import AlarmSource, Runner, build
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.feed import Observation
 from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions
@@ -148,15 +148,17 @@ class Daemon:
         log.info("status page: %s", server.url)
 
     async def _open_alarms(self, stack: AsyncExitStack, incarnation: int) -> None:
-        reporters = {name: runner.driver for name, runner in self._units.items() if isinstance(runner.driver, Reporter)}
-        for name, reporter in reporters.items():
-            for id, evidence in reporter.notes:
+        alarm_sources = {
+            name: runner.driver for name, runner in self._units.items() if isinstance(runner.driver, AlarmSource)
+        }
+        for name, alarm_source in alarm_sources.items():
+            for id, evidence in alarm_source.notes:
                 self._announcer.condition(id, name, evidence)
         if self._config.traps is None and self._config.syslog is None:
             return
         from timesyncd.daemon.trap_receiver import TrapReceiver  # SNMP is not loaded where nothing speaks it
 
-        desk = TrapReceiver(self._config, reporters, self._clocks, incarnation, self._alarm, self._hurry)
+        desk = TrapReceiver(self._config, alarm_sources, self._clocks, incarnation, self._alarm, self._request_poll)
         stack.push_async_callback(desk.close)
         await desk.open(passed_socket)
         self._parts.alarms = desk
@@ -289,12 +291,12 @@ class Daemon:
         self._announcer.alarm(event)
         self._wake.set()
 
-    def _hurry(self, unit: str) -> None:
+    def _request_poll(self, unit: str) -> None:
         """It said something by itself: poll all that may have changed."""
         runner = self._units[unit]
-        if isinstance(runner.driver, Reporter):
-            runner.driver.hurry()
-        runner.hurry()
+        if isinstance(runner.driver, AlarmSource):
+            runner.driver.request_poll()
+        runner.request_poll()
 
     def _runner(self, entry: ClockSource | Grandmaster) -> Runner:
         driver = build(entry.name, entry.driver, entry.options, self._config.node.runtime_dir)

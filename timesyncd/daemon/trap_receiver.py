@@ -11,7 +11,7 @@ from typing import Any
 
 from timesyncd.clocks import Clocks
 from timesyncd.config import Config, Syslog
-from timesyncd.driver import Reporter
+from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp import Community, Listener
@@ -37,27 +37,27 @@ PassedSocket = Callable[[str], socket.socket | None]
 class TrapReceiver:
     """
     One socket for the traps and informs of all units, one for their lines of syslog. Each alarm event goes to `take`, and
-    `hurry` gets the name of every unit that was heard, so that it is polled soon: also of one whose storm was cut off unread.
+    `request_poll` gets the name of every unit that was heard, so that it is polled soon: also of one whose storm was cut off unread.
     `refused` counts by reason what could not be used.
     """
 
     def __init__(
         self,
         config: Config,
-        reporters: Mapping[str, Reporter],
+        alarm_sources: Mapping[str, AlarmSource],
         clocks: Clocks,
         incarnation: int,
         take: Callable[[AlarmEvent], None],
-        hurry: Callable[[str], None],
+        request_poll: Callable[[str], None],
     ) -> None:
         """Raises ConfigError when a secret cannot be read."""
         self.refused: Counter[str] = Counter()
         self._config = config
-        self._reporters = reporters
+        self._alarm_sources = alarm_sources
         self._told_reasons: set[str] = set()
         self._clocks = clocks
         self._take = take
-        self._hurry = hurry
+        self._request_poll = request_poll
         self._listener = self._make_listener(incarnation)
         self._line_limit = StormLimit()
         self._last: dict[tuple[str, int | None, int], tuple[str, str, int]] = {}
@@ -122,7 +122,7 @@ class TrapReceiver:
             new = count - told.get(address, 0)
             for unit in self._at(address) if new > 0 else ():
                 found[unit] += new
-                self._hurry(unit)
+                self._request_poll(unit)
         return dict(found)
 
     def _suppressed(self) -> Counter[str]:
@@ -130,26 +130,26 @@ class TrapReceiver:
         return Counter(by_traps) + Counter(self._line_limit.suppressed)
 
     def _trap(self, trap: Trap) -> None:
-        self._heard("trap", trap.address, lambda reporter: reporter.alarm_event(trap))
+        self._heard("trap", trap.address, lambda alarm_source: alarm_source.alarm_event(trap))
 
     def _line(self, address: str, line: str) -> None:
         now_ns = self._clocks.boottime_ns()
         if self._line_limit.allows(address, now_ns):
-            self._heard("line", address, lambda reporter: reporter.alarm_event_of_line(line, now_ns))
+            self._heard("line", address, lambda alarm_source: alarm_source.alarm_event_of_line(line, now_ns))
 
-    def _heard(self, way: str, address: str, meaning: Callable[[Reporter], AlarmEvent | None]) -> None:
+    def _heard(self, way: str, address: str, meaning: Callable[[AlarmSource], AlarmEvent | None]) -> None:
         units = self._at(address)
         if len(units) != 1:
             self.refused[AMBIGUOUS if units else STRANGER] += 1
             for unit in units:
-                self._hurry(unit)
+                self._request_poll(unit)
             return
-        event = meaning(self._reporters[units[0]])
+        event = meaning(self._alarm_sources[units[0]])
         if event is None or self._came_the_other_way(way, event):
             self.refused[NOTHING_NEW] += 1
             return
         self._take(event)
-        self._hurry(units[0])
+        self._request_poll(units[0])
 
     def _came_the_other_way(self, way: str, event: AlarmEvent) -> bool:
         """A unit that sends traps and syslog says each thing twice."""
@@ -162,7 +162,7 @@ class TrapReceiver:
         return is_same
 
     def _at(self, address: str) -> list[str]:
-        return [name for name, reporter in self._reporters.items() if address in reporter.addresses]
+        return [name for name, alarm_source in self._alarm_sources.items() if address in alarm_source.addresses]
 
 
 class _SyslogSocket(asyncio.DatagramProtocol):

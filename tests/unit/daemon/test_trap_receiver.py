@@ -16,7 +16,7 @@ import pytest
 from timesyncd.clocks import SystemClocks
 from timesyncd.config import Config, Secret, Syslog, Traps
 from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, TrapReceiver
-from timesyncd.driver import Reporter
+from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError
 from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp.rate_limit import BURST
@@ -38,7 +38,7 @@ class Unit:
     def alarm_event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None:
         return AlarmEvent(self.name, boottime_ns, "raise", int(line), 0, "minor", "") if line.isdigit() else None
 
-    def hurry(self) -> None: ...
+    def request_poll(self) -> None: ...
 
 
 @dataclass
@@ -46,22 +46,22 @@ class Heard:
     """A desk with a syslog socket on a free port, and all that came of it."""
 
     events: list[AlarmEvent] = field(default_factory=list)
-    hurried: list[str] = field(default_factory=list)
+    poll_requests: list[str] = field(default_factory=list)
 
     @asynccontextmanager
     async def listening(self, *units: Unit) -> AsyncIterator[tuple[TrapReceiver, socket.socket]]:
         with socket.socket(type=socket.SOCK_DGRAM) as receiver, socket.socket(type=socket.SOCK_DGRAM) as sender:
             receiver.bind((HERE, 0))
             sender.connect(receiver.getsockname())
-            reporters: dict[str, Reporter] = {unit.name: unit for unit in units}
-            desk = desk_of(Config(syslog=Syslog()), self, reporters)
+            alarm_sources: dict[str, AlarmSource] = {unit.name: unit for unit in units}
+            desk = desk_of(Config(syslog=Syslog()), self, alarm_sources)
             await desk.open({"syslog": receiver}.get)
             yield desk, sender
             await desk.close()
 
 
-def desk_of(config: Config, heard: Heard, reporters: Mapping[str, Reporter] | None = None) -> TrapReceiver:
-    return TrapReceiver(config, reporters or {}, SystemClocks(), 1, heard.events.append, heard.hurried.append)
+def desk_of(config: Config, heard: Heard, alarm_sources: Mapping[str, AlarmSource] | None = None) -> TrapReceiver:
+    return TrapReceiver(config, alarm_sources or {}, SystemClocks(), 1, heard.events.append, heard.poll_requests.append)
 
 
 async def until_taken(desk: TrapReceiver, heard: Heard, count: int) -> None:
@@ -78,7 +78,7 @@ async def test_a_line_reaches_its_unit_and_has_it_polled() -> None:
         await until_taken(desk, heard, 1)
 
     assert [(event.source, event.id) for event in heard.events] == [("gm-a", 97)]
-    assert heard.hurried == ["gm-a"]
+    assert heard.poll_requests == ["gm-a"]
 
 
 async def test_strangers_and_two_units_at_one_address_are_counted() -> None:
@@ -93,7 +93,7 @@ async def test_strangers_and_two_units_at_one_address_are_counted() -> None:
         await until_taken(desk, heard, 1)
 
     assert (strangers, desk.refused) == ({STRANGER: 1}, {AMBIGUOUS: 1})
-    assert (heard.events, heard.hurried) == ([], ["gm-a", "gm-b"])
+    assert (heard.events, heard.poll_requests) == ([], ["gm-a", "gm-b"])
 
 
 async def test_what_is_no_news_is_counted() -> None:
@@ -113,13 +113,13 @@ async def test_a_storm_is_cut_off_told_once_and_answered_by_a_poll() -> None:
         for _ in range(too_many):
             sender.send(b"97")
         await until_taken(desk, heard, BURST)
-        heard.hurried.clear()
+        heard.poll_requests.clear()
         await asyncio.sleep(0.2)
         first, second = desk.storms(), desk.storms()
 
     assert first["gm-a"] + len(heard.events) == too_many
     assert second == {}
-    assert heard.hurried[-1] == "gm-a"
+    assert heard.poll_requests[-1] == "gm-a"
 
 
 async def test_what_came_by_trap_and_by_syslog_is_told_once() -> None:

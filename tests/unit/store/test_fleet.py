@@ -17,9 +17,9 @@ from store_nodes import (
     Node,
     cloud_event,
     has_stored,
-    hurried,
     minute_passes,
     running,
+    short_intervals,
     until,
 )
 
@@ -33,7 +33,7 @@ from timesyncd.store.rollups import Keeps
 from timesyncd.store.session import Counts, OutboxLimits, Session
 from timesyncd.store.tables import event, phc_sample, rollup
 
-__all__ = ["hurried", "place"]
+__all__ = ["place", "short_intervals"]
 
 
 def test_an_event_is_stored_and_waits_for_the_hubs(place: Place) -> None:

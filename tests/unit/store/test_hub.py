@@ -14,8 +14,8 @@ from store_nodes import (
     Node,
     batch_of,
     cloud_event,
-    hurried,
     running,
+    short_intervals,
     told_more,
     until,
 )
@@ -26,7 +26,7 @@ from timesyncd.store.archive import Progress
 from timesyncd.store.engine import Place, writer_engine
 from timesyncd.store.writer import Store
 
-__all__ = ["hurried", "place"]
+__all__ = ["place", "short_intervals"]
 
 
 def test_a_hub_keeps_what_others_send(place: Place) -> None:

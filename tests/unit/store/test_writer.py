@@ -99,7 +99,7 @@ def bench(place: Place) -> Bench:
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that waits neither for a lock nor long before it tries again."""
     monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
     monkeypatch.setattr(postgresql, "BUSY_S", 0.01)
@@ -132,7 +132,7 @@ def test_only_a_change_of_reason_is_an_event(bench: Bench) -> None:
     assert bench.rows("SELECT count(*) FROM clock_sample") == [(3,)]
 
 
-def test_more_than_60_s_behind_is_a_gap(bench: Bench, hurried: None) -> None:
+def test_more_than_60_s_behind_is_a_gap(bench: Bench, short_intervals: None) -> None:
     """While the file is locked the newest 60 s are kept; what is older is counted and becomes a row afterwards."""
     with bench.running() as store:
         store.next_incarnation("n1")
@@ -160,7 +160,7 @@ def test_more_than_60_s_behind_is_a_gap(bench: Bench, hurried: None) -> None:
     ]
 
 
-def test_a_problem_is_told_once(bench: Bench, hurried: None) -> None:
+def test_a_problem_is_told_once(bench: Bench, short_intervals: None) -> None:
     """However often it is tried again, a problem is told when it begins and when it is over."""
     with bench.running() as store:
         store.next_incarnation("n1")
@@ -270,7 +270,7 @@ def test_lists_that_did_not_change_are_stored_once(bench: Bench) -> None:
     ]  # fmt: skip
 
 
-def test_while_rows_may_be_lost_each_is_whole(bench: Bench, hurried: None) -> None:
+def test_while_rows_may_be_lost_each_is_whole(bench: Bench, short_intervals: None) -> None:
     """While nothing can be stored no row leans on an earlier one, which may be among the lost."""
     with bench.running() as store:
         store.next_incarnation("n1")

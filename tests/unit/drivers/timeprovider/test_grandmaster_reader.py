@@ -95,11 +95,11 @@ async def test_a_turn_makes_the_tables_due_at_once(unit: RecordedUnit, watched: 
     assert [alarm.id for alarm in sample.alarms or ()] == [12]
 
 
-async def test_a_hurried_unit_is_read_anew(unit: RecordedUnit, watched: Watched) -> None:
+async def test_after_request_poll_the_grandmaster_is_read_again(unit: RecordedUnit, watched: Watched) -> None:
     """After a trap the tables are read at the next poll."""
     await watched.read()
     unit.asked.clear()
-    watched.reader.hurry()
+    watched.reader.request_poll()
     await watched.read(after_s=1)
 
     assert (unit.was_asked(IF_STATE), unit.was_asked(FIRMWARE)) == (True, False)

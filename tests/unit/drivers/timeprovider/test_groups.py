@@ -109,12 +109,12 @@ def test_a_failed_table_is_told_and_what_it_said_still_counts_for_its_time() -> 
     assert (own.rows(1120 * S), own.notes()) == ({COLUMN: {(1,): 6}}, [])
 
 
-def test_a_hurried_unit_reads_all_but_its_inventory() -> None:
+def test_request_poll_reads_all_but_the_inventory() -> None:
     """After a trap whatever may have changed is read at once."""
     own, all_groups = memory(), [batch("state"), batch("table"), batch("inventory")]
     for one in all_groups:
         own.keep(one, {}, 5 * S)
-    own.hurry()
+    own.request_poll()
 
     assert own.due(all_groups, 6 * S) == [batch("state"), batch("table")]
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from snmp_fakes import SERVO, RecordedUnit, answer_from, tp5000e
 
 from timesyncd.clocks import FakeClocks
-from timesyncd.driver import Reporter
+from timesyncd.driver import AlarmSource
 from timesyncd.drivers.timeprovider import timeprovider
 from timesyncd.drivers.timeprovider._web import WebReading
 from timesyncd.drivers.timeprovider.timeprovider import TimeProvider, TimeProviderOptions
@@ -256,7 +256,7 @@ async def test_https_has_its_own_pace(both: TimeProvider, web: FakeWeb, clocks: 
     for _ in range(8):
         await polled(both)
         counts.append(web.polls)
-        both.hurry()
+        both.request_poll()
         clocks.advance(10_000_000_000)
 
     assert counts == [1, 1, 1, 1, 1, 1, 2, 2]
@@ -365,20 +365,20 @@ async def test_what_a_unit_reports_becomes_an_event(unit: RecordedUnit, clocks: 
     line = driver.alarm_event_of_line("<164>Mar  4 05:06:07 gm alarmd: 027,000,Minor, ", 6)
     await driver.close()
 
-    assert isinstance(driver, Reporter)
+    assert isinstance(driver, AlarmSource)
     assert (cold_start and cold_start.text, line and (line.action, line.text)) == (
         "cold start",
         ("event", "normal track"),
     )
 
 
-async def test_a_hurried_unit_reads_its_tables(unit: RecordedUnit, clocks: FakeClocks) -> None:
+async def test_request_poll_reads_the_tables(unit: RecordedUnit, clocks: FakeClocks) -> None:
     """The next poll reads all that may have changed."""
     driver = made(clocks, **COMMUNITY)
     await driver.open()
     await polled(driver)
     unit.asked.clear()
-    driver.hurry()
+    driver.request_poll()
     await polled(driver)
     await driver.close()
 
