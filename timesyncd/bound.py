@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 
@@ -180,6 +180,56 @@ class Bound(NamedTuple):
         return Bound(self.bound_ns + more_ns, self.growth_ppb + growth_ppb, self.reason)
 
 
+class Term(StrEnum):
+    """
+    A part of the bound against the parent at the sample, in ns. The value is its name in messages, the store and the API.
+
+    `description` is for tables of 80 columns; docs/error-bound.md defines each term. `segment_index` is the place among the
+    clock segment's words of terms: part of its layout. None = a term of the statistical bound alone, which has no such word.
+    """
+
+    description: str
+    segment_index: int | None
+
+    def __new__(cls, name: str, description: str, segment_index: int | None = None) -> Self:
+        term = str.__new__(cls, name)
+        term._value_ = name
+        term.description, term.segment_index = description, segment_index
+        return term
+
+    OFFSET = "offset", "offset of the newest Sync", 0
+    MEAN_OFFSET = "mean_offset", "mean of the recent offsets"
+    NOISE = "noise", "offset spread times Student's t"
+    PATH_DELAY = "path_delay", "worst case: all of the delay in one direction", 1
+    ASYMMETRY = "asymmetry", "assumed asymmetry; not observable"
+    PATH_MEMORY = "path_memory", "older samples in the delay filter", 2
+    GRANULARITY = "granularity", "resolution of one timestamp", 3
+    STEP_TOLERANCE = "step_tolerance", "clock steps too small to detect", 4
+    ASYMMETRY_UNCERTAINTY = "asymmetry_uncertainty", "as configured", 5
+    READING_AGE = "reading_age", "growth from Sync to reading", 6
+    PHC_READING = "phc_reading", "half the window of the PHC reading", 7
+    PHC_TO_SYSTEM = "phc_to_system", "system clock minus PHC", 8
+    SINCE_SAMPLE = "since_sample", "change since the sample", 9
+
+
+class Rate(StrEnum):
+    """A part of the growth of the bound against the parent, in ppb. The value is its name in messages, the store and the API."""
+
+    description: str
+
+    def __new__(cls, name: str, description: str) -> Self:
+        rate = str.__new__(cls, name)
+        rate._value_ = name
+        rate.description = description
+        return rate
+
+    LOCAL_DRIFT = "local_drift", "oscillator minus learned drift"
+    FREQUENCY_OFFSET = "frequency_offset", "applied frequency minus learned drift"
+    STEERING = "steering", "servo changes between two readings"
+    GRANDMASTER_RATE = "grandmaster_rate", "rate of the grandmaster itself"
+    PHC_TO_SYSTEM = "phc_to_system", "system clock relative to the PHC"
+
+
 def unbounded(reason: Reason) -> Bound:
     return Bound(None, 0, reason)
 
@@ -217,9 +267,9 @@ class ErrorBound:
     parent_stat: Bound = _NOT_COMPUTED
     gm_stat: Bound = _NOT_COMPUTED
     utc_stat: Bound = _NOT_COMPUTED
-    terms: dict[str, int] = field(default_factory=dict)
-    stat_terms: dict[str, int] = field(default_factory=dict)
-    rates: dict[str, int] = field(default_factory=dict)
+    terms: dict[Term, int] = field(default_factory=dict)
+    stat_terms: dict[Term, int] = field(default_factory=dict)
+    rates: dict[Rate, int] = field(default_factory=dict)
 
 
 def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_after_ns: int) -> ClockStatus:

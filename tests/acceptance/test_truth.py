@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.bound import ErrorBound
+from timesyncd.bound import ErrorBound, Term
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
@@ -173,7 +173,7 @@ def judge(walker: Walker, bed: PtpBed) -> Iterator[Judged]:
             assert bound_ns is not None
             true_offset_ns = bed.true_offset_ns("b", moment.realtime_ns)
             terms = this.bound.terms
-            yield Judged(this.phase, bound_ns, terms["path_delay"], this.sample.offset_ns, true_offset_ns)
+            yield Judged(this.phase, bound_ns, terms[Term.PATH_DELAY], this.sample.offset_ns, true_offset_ns)
 
 
 def unheard(step: Piece, sample: ClockSample, realtime_ns: int) -> bool:

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reference
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reference, Term
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.ipc import clock_segment, seqlock
 
@@ -44,7 +44,7 @@ def bound_now(**changes: object) -> ErrorBound:
         grandmaster_identity="ff1122.fffe.334455",
         utc_seconds_removed=37,
         clock="phc:3",
-        terms={"offset": -3, "path_delay": 2_000},
+        terms={Term.OFFSET: -3, Term.PATH_DELAY: 2_000},
     )
     return replace(bound, **changes)  # type: ignore[arg-type]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TypedDict
 
 import pytest
 
-from timesyncd.bound import Bound, Reason, unbounded
+from timesyncd.bound import Bound, Rate, Reason, Term, unbounded
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -56,3 +57,21 @@ def test_a_bound_that_does_not_grow_reaches_no_limit() -> None:
     assert Bound(5_000).age_at(6_000) is None
     with pytest.raises(ValueError, match="unbounded"):
         unbounded(Reason.NO_SAMPLE_YET).age_at(6_000)
+
+
+ERROR_BOUND_PAGE = Path(__file__).parents[2] / "docs" / "error-bound.md"
+
+
+def test_the_segment_has_a_word_for_each_place_of_a_term() -> None:
+    """The places run from 0 without a gap, so that no word of the segment belongs to two terms or to none."""
+    places = sorted(term.segment_index for term in Term if term.segment_index is not None)
+
+    assert places == list(range(len(places)))
+
+
+@pytest.mark.parametrize("name", [*Term, *Rate])
+def test_each_term_and_rate_is_defined_in_the_docs(name: Term | Rate) -> None:
+    """docs/error-bound.md has a row of a table for it."""
+    defined = re.findall(r"^\| `(\w+)` \|", ERROR_BOUND_PAGE.read_text(), re.MULTILINE)
+
+    assert name in defined

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from timesyncd.bound import Bound
+from timesyncd.bound import Bound, Rate, Term
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState, Status
 from timesyncd.units import countdown_text, limit_text
 
@@ -53,36 +53,11 @@ def forecast_text(expected: Forecast, limits: int = 1) -> str:
     return f"leaves {', '.join(told)}; {end}" if told else end
 
 
-#: Of every term of the hard and the statistical parent bound, in the order in which they are told.
-TERMS = {
-    "offset": "what the last Sync gave",
-    "mean_offset": "mean of late, brought to now",
-    "noise": "spread of the offsets x Student",
-    "path_delay": "one way may have had it all",
-    "asymmetry": "a prior: nothing shows it",
-    "path_memory": "what the delay filter remembers",
-    "granularity": "what one timestamp resolves",
-    "step_tolerance": "a smaller step passes unseen",
-    "asymmetry_uncertainty": "as configured",
-    "reading_age": "from the Sync to its reading",
-    "phc_reading": "both clocks' window, half of it",
-    "phc_to_system": "how far the two were apart",
-    "since_sample": "learnt since the sample",
-}
-
-#: Of every rate at which the hard bound grows.
-RATES = {
-    "local_drift": "the oscillator off its learnt rate",
-    "frequency_offset": "what is applied, off that rate",
-    "steering": "what a servo may do unread",
-    "grandmaster_rate": "the reference itself",
-    "phc_to_system": "system clock against the PHC",
-}
-
 #: The names of the sums.
 REFERENCES = ("parent", "grandmaster", "UTC")
 
-UNTOLD = "of a newer timesyncd"
+#: What a daemon of a later version publishes, by its name alone.
+UNKNOWN_TERM = "term unknown to this version"
 
 
 class Line(NamedTuple):
@@ -100,13 +75,16 @@ Pair = tuple[BoundMessage | None, BoundMessage | None]
 
 def term_lines(node: NodeState) -> list[Line]:
     """What adds up to the bounds against the parent, as of the sample."""
-    return _lines(node.terms, node.stat_terms, TERMS)
+    return _lines(node.terms, node.stat_terms, {term: term.description for term in Term})
 
 
 def growth_lines(node: NodeState) -> list[Line]:
     """What adds up to the growth of the hard parent bound, and the growth of each sum; 1 ppb is 1 ns a second."""
     sums = [Line(name, "in all", *map(_growth_ppb, pair)) for name, pair in zip(REFERENCES, _pairs(node), strict=True)]
-    return [*_lines(node.rates, {}, RATES), *(line for line in sums if line.hard_ns is not None)]
+    return [
+        *_lines(node.rates, {}, {rate: rate.description for rate in Rate}),
+        *(line for line in sums if line.hard_ns is not None),
+    ]
 
 
 def reference_lines(node: NodeState) -> list[Line]:
@@ -225,7 +203,7 @@ def _pairs(node: NodeState) -> tuple[Pair, Pair, Pair]:
 def _lines(hard: Mapping[str, int], stat: Mapping[str, int], words: Mapping[str, str]) -> list[Line]:
     names = [*words, *(name for name in (*hard, *stat) if name not in words)]
     told = [name for name in dict.fromkeys(names) if name in hard or name in stat]
-    return [Line(name, words.get(name, UNTOLD), hard.get(name), stat.get(name)) for name in told]
+    return [Line(name, words.get(name, UNKNOWN_TERM), hard.get(name), stat.get(name)) for name in told]
 
 
 def _sum(name: str, pair: Pair, what: str = "") -> Line:

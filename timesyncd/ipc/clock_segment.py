@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term
 from timesyncd.sample import identity_number, identity_text
 
 NAME = "clock"
@@ -15,19 +16,8 @@ LAYOUT_VERSION = 2
 #: Absent is a number that no field can have: an unbounded bound, an unknown identity, unknown seconds.
 ABSENT = -(2**63)
 
-#: The parent bound's hard terms, in the order of their words; those that have no meaning for a clock are ABSENT.
-TERMS = (
-    "offset",
-    "path_delay",
-    "path_memory",
-    "granularity",
-    "step_tolerance",
-    "asymmetry_uncertainty",
-    "reading_age",
-    "phc_reading",
-    "phc_to_system",
-    "since_sample",
-)
+#: The terms in the order of their words; a term that the bound does not have is ABSENT.
+TERMS = tuple(sorted((term for term in Term if term.segment_index is not None), key=attrgetter("segment_index")))
 
 _BOUNDS = ("parent_hard", "gm_hard", "utc_hard", "parent_stat", "gm_stat", "utc_stat")
 _HEAD = 12
@@ -76,7 +66,7 @@ def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
     bounds = {name: _bound(rest) for name in _BOUNDS}
     grandmaster, parent = _identity(next(rest)), _identity(next(rest))
     clock = _clock(next(rest), next(rest))
-    terms = {name: word for name, word in zip(TERMS, rest, strict=True) if word != ABSENT}
+    terms = {term: word for term, word in zip(TERMS, rest, strict=True) if word != ABSENT}
     bound = ErrorBound(
         as_of_ns=as_of_ns,
         real_minus_boot_ns=real_minus_boot_ns,

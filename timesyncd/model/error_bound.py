@@ -14,7 +14,9 @@ from timesyncd.bound import (
     Bound,
     ClockStatus,
     ErrorBound,
+    Rate,
     Reason,
+    Term,
     unbounded,
 )
 from timesyncd.clocks import NS_PER_S
@@ -136,14 +138,14 @@ def against_system(
     hard, stat = _grown(parent.bound, later_ns), _grown(parent.statistical, later_ns)
     grown_ns = (hard.bound_ns or 0) - (parent.bound.bound_ns or 0)
     offset_ns, error_ns = link.offset_ns + utc_seconds_removed(sample, settings) * NS_PER_S, link.error_at(at_ns)
-    terms = {"phc_reading": error_ns, "phc_to_system": abs(offset_ns)}
+    terms = {Term.PHC_READING: error_ns, Term.PHC_TO_SYSTEM: abs(offset_ns)}
     return parent._replace(
         as_of_ns=at_ns,
         bound=hard.plus(abs(offset_ns) + error_ns, link.growth_ppb),
         statistical=stat.plus(abs(offset_ns) + error_ns, link.growth_ppb),
         terms=_with_more(parent.terms, parent.bound, later_ns) | terms,
         stat_terms=_with_more(parent.stat_terms, parent.statistical, later_ns) | terms,
-        rates=parent.rates | {"phc_to_system": link.growth_ppb},
+        rates=parent.rates | {Rate.PHC_TO_SYSTEM: link.growth_ppb},
         low_ns=parent.low_ns - grown_ns + offset_ns - error_ns,
         high_ns=parent.high_ns + grown_ns + offset_ns + error_ns,
         past_span_ns=0,
@@ -210,7 +212,7 @@ def held_over(parent: ParentBound, held: Held) -> ParentBound:
     later_ns = held.time_ns - parent.as_of_ns
     grown_ns, hard_ns = parent.bound.bound_ns, held.bound.bound_ns
     assert grown_ns is not None and hard_ns is not None
-    terms = parent.terms | {"since_sample": parent.terms.get("since_sample", 0) + hard_ns - grown_ns}
+    terms = parent.terms | {Term.SINCE_SAMPLE: parent.terms.get(Term.SINCE_SAMPLE, 0) + hard_ns - grown_ns}
     grown = _grown(parent.statistical, later_ns)
     stat = no_wider(grown, held.bound)
     return parent._replace(
@@ -251,11 +253,11 @@ def rebased(bound: ErrorBound, boottime_ns: int) -> ErrorBound:
     )
 
 
-def _with_more(terms: dict[str, int], parent: Bound, age_ns: int) -> dict[str, int]:
+def _with_more(terms: dict[Term, int], parent: Bound, age_ns: int) -> dict[Term, int]:
     grown_ns = parent.at(age_ns)
     if parent.bound_ns is None or grown_ns is None or not terms:
         return terms
-    return terms | {"since_sample": terms.get("since_sample", 0) + grown_ns - parent.bound_ns}
+    return terms | {Term.SINCE_SAMPLE: terms.get(Term.SINCE_SAMPLE, 0) + grown_ns - parent.bound_ns}
 
 
 def _grown(bound: Bound, age_ns: int) -> Bound:

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from timesyncd.bound import UNKNOWN_PAST_PPB, Bound
+from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.model.delay_filter import DelayFilterWindow, Renewal, Seen
 from timesyncd.model.oscillator import Drift, Oscillator
@@ -61,9 +61,9 @@ class ParentBound(NamedTuple):
     as_of_ns: int
     bound: Bound
     statistical: Bound
-    terms: dict[str, int]
-    stat_terms: dict[str, int]
-    rates: dict[str, int]
+    terms: dict[Term, int]
+    stat_terms: dict[Term, int]
+    rates: dict[Rate, int]
     low_ns: int
     high_ns: int
     past_growth_ppb: int
@@ -79,7 +79,7 @@ class Held(NamedTuple):
     """
 
     bound: Bound
-    rates: dict[str, int]
+    rates: dict[Rate, int]
     time_ns: int
     low_ns: int
     high_ns: int
@@ -303,13 +303,13 @@ class SourceMemory:
         memory_ns = math.ceil(self._memory_ns(delay_ns))
         offset_ns = abs(sample.offset_ns)
         terms = {
-            "offset": offset_ns,
-            "path_delay": max(0, delay_ns - settings.path_minimum_ns),
-            "path_memory": memory_ns,
-            "granularity": sample.granularity_ns,
-            "step_tolerance": settings.step_tolerance_ns,
-            "asymmetry_uncertainty": settings.asymmetry_uncertainty_ns,
-            "reading_age": math.ceil(self._short_term_ppb(growth_ppb) * late_ns / NS_PER_S),
+            Term.OFFSET: offset_ns,
+            Term.PATH_DELAY: max(0, delay_ns - settings.path_minimum_ns),
+            Term.PATH_MEMORY: memory_ns,
+            Term.GRANULARITY: sample.granularity_ns,
+            Term.STEP_TOLERANCE: settings.step_tolerance_ns,
+            Term.ASYMMETRY_UNCERTAINTY: settings.asymmetry_uncertainty_ns,
+            Term.READING_AGE: math.ceil(self._short_term_ppb(growth_ppb) * late_ns / NS_PER_S),
         }
         bound_ns = sum(terms.values())
         hard = Bound(bound_ns, growth_ppb)
@@ -360,18 +360,18 @@ class SourceMemory:
         rate_ppb = abs(drift.rate_ppb + frequency_ppb) + drift.wander_ppb + self._steering.change_ppb
         return min(rate_ppb + self._settings.grandmaster_rate_ppb, growth_ppb)
 
-    def _rates_ppb(self) -> dict[str, int]:
+    def _rates_ppb(self) -> dict[Rate, int]:
         """
         What makes the bound grow. `frequency_offset` is how far the frequency that is applied is from the one that would keep the clock
         on time: a servo's last kick goes on when it is frozen.
         """
         drift, frequency_ppb = self._oscillator.drift, self._steering.frequency_ppb
-        rates = {"steering": self._steering_ppb(), "grandmaster_rate": self._settings.grandmaster_rate_ppb}
+        rates = {Rate.STEERING: self._steering_ppb(), Rate.GRANDMASTER_RATE: self._settings.grandmaster_rate_ppb}
         if drift is None or frequency_ppb is None:
-            rates["local_drift"] = self._settings.local_drift_ppb
+            rates[Rate.LOCAL_DRIFT] = self._settings.local_drift_ppb
         else:
-            rates["local_drift"] = math.ceil(self._drift_ppb(drift))
-            rates["frequency_offset"] = math.ceil(abs(drift.rate_ppb + frequency_ppb))
+            rates[Rate.LOCAL_DRIFT] = math.ceil(self._drift_ppb(drift))
+            rates[Rate.FREQUENCY_OFFSET] = math.ceil(abs(drift.rate_ppb + frequency_ppb))
         return rates
 
     def _steering_ppb(self) -> int:
@@ -385,7 +385,7 @@ class SourceMemory:
         floor, ceiling = self._settings.drift_floor_ppb, self._settings.local_drift_ppb
         return max(seen_ppb, min(floor, ceiling))
 
-    def _statistical(self, hard: Bound, delay_ns: int, terms: dict[str, int]) -> tuple[Bound, dict[str, int]]:
+    def _statistical(self, hard: Bound, delay_ns: int, terms: dict[Term, int]) -> tuple[Bound, dict[Term, int]]:
         drift, frequency_ppb = self._oscillator.drift, self._steering.frequency_ppb
         if drift is None or frequency_ppb is None:
             return hard, terms

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import NormalDist
 
-from timesyncd.bound import STAT_PROBABILITY
+from timesyncd.bound import STAT_PROBABILITY, Term
 
 _NORMAL_QUANTILE = NormalDist().inv_cdf((1 + STAT_PROBABILITY) / 2)
 
@@ -85,7 +85,7 @@ def student_quantile(degrees: int) -> float:
     )
 
 
-def statistical_terms(offset_ns: float, spread: Spread, hard: Mapping[str, int]) -> dict[str, int]:
+def statistical_terms(offset_ns: float, spread: Spread, hard: Mapping[Term, int]) -> dict[Term, int]:
     """
     What adds up to the bound around a local clock whose mean offset is `offset_ns`, beside the terms that it shares with the hard one.
     Empty while the samples are too few.
@@ -94,12 +94,12 @@ def statistical_terms(offset_ns: float, spread: Spread, hard: Mapping[str, int])
     if count < _FEWEST:
         return {}
     return {
-        "mean_offset": math.ceil(abs(offset_ns)),
-        "noise": math.ceil(_student(count - 1) * spread.deviation * math.sqrt(1 + 1 / count)),
-        "asymmetry": math.ceil(ASYMMETRY_SHARE * hard["path_delay"]),
-        "granularity": hard["granularity"],
-        "asymmetry_uncertainty": hard["asymmetry_uncertainty"],
-        "reading_age": hard["reading_age"],
+        Term.MEAN_OFFSET: math.ceil(abs(offset_ns)),
+        Term.NOISE: math.ceil(_student(count - 1) * spread.deviation * math.sqrt(1 + 1 / count)),
+        Term.ASYMMETRY: math.ceil(ASYMMETRY_SHARE * hard[Term.PATH_DELAY]),
+        Term.GRANULARITY: hard[Term.GRANULARITY],
+        Term.ASYMMETRY_UNCERTAINTY: hard[Term.ASYMMETRY_UNCERTAINTY],
+        Term.READING_AGE: hard[Term.READING_AGE],
     }
 
 

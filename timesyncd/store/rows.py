@@ -7,7 +7,7 @@ Which of a grandmaster's samples are stored whole: its long lists are the same f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from operator import attrgetter
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import JSON, Column, Table
 
-from timesyncd.bound import Bound, ErrorBound, Reason
+from timesyncd.bound import Bound, ErrorBound, Rate, Reason, Term
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import CloudEvent
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, status_name
@@ -268,7 +268,7 @@ def _bound_values(bound: ErrorBound) -> Values:
     )
 
 
-def _numbers(named: dict[str, int]) -> str:
+def _numbers(named: Mapping[Term, int] | Mapping[Rate, int]) -> str:
     """As JSON, in half the time: the names are the same from sample to sample."""
     return _numbers_format(tuple(named)) % tuple(named.values())
 

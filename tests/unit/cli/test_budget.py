@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from samples import nth
 
-from timesyncd.bound import ErrorBound, Reason
+from timesyncd.bound import ErrorBound, Rate, Reason, Term
 from timesyncd.cli.budget import (
-    RATES,
-    TERMS,
     as_json,
     growth_lines,
     node_forecast,
@@ -66,13 +63,13 @@ TOLD = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 3
 
 
 def test_every_term_and_rate_is_described() -> None:
-    """Whatever the model makes a bound of, people are told what it is; and nothing is described that does not exist."""
+    """The model makes a bound of every term and rate that has a description, and of no other."""
     made = {name for bound in (SOFTWARE, HARDWARE) for name in (*bound.terms, *bound.stat_terms)}
     rates = {name for bound in (SOFTWARE, HARDWARE) for name in bound.rates}
 
-    assert set(clock_segment.TERMS) <= set(TERMS)
-    assert made | set(clock_segment.TERMS) == set(TERMS)
-    assert rates == set(RATES)
+    assert made | set(clock_segment.TERMS) == set(Term)
+    assert rates == set(Rate)
+    assert all(each.description for each in (*Term, *Rate))
 
 
 @pytest.mark.parametrize("bound", [SOFTWARE, HARDWARE])
@@ -129,7 +126,7 @@ def test_the_parent_is_known_where_the_grandmaster_is_not() -> None:
 def test_the_growth_is_told_by_its_rates() -> None:
     """Each rate under its name, and the sum of each reference that is known."""
     lines = named(growth_lines(state(HARDWARE)))
-    rates = [hard for name, (hard, _) in lines.items() if name in RATES]
+    rates = [hard for name, (hard, _) in lines.items() if name in set(Rate)]
 
     assert sum(filter(None, rates)) == HARDWARE.parent_hard.growth_ppb == (lines["parent"][0])
     assert lines["parent"][1] == HARDWARE.parent_stat.growth_ppb
@@ -189,10 +186,10 @@ def test_no_error_of_the_grandmaster_is_negative() -> None:
 
 
 def test_a_term_of_a_newer_daemon_is_shown() -> None:
-    """Under its own name, with no words of ours."""
-    *_, last = term_lines(state(replace(SOFTWARE, terms=SOFTWARE.terms | {"moon": 5})))
+    """Under its own name, and described as unknown."""
+    *_, last = term_lines(state(SOFTWARE, terms=SOFTWARE.terms | {"moon": 5}))
 
-    assert (last.name, last.what, last.hard_ns) == ("moon", "of a newer timesyncd", 5)
+    assert (last.name, last.what, last.hard_ns) == ("moon", "term unknown to this version", 5)
 
 
 def test_json_holds_all_of_it() -> None:
@@ -201,7 +198,11 @@ def test_json_holds_all_of_it() -> None:
 
     reading = told["terms"]["phc_reading"]
 
-    assert reading == {"what": TERMS["phc_reading"], "hard_ns": reading["hard_ns"], "stat_ns": reading["hard_ns"]}
+    assert reading == {
+        "what": Term.PHC_READING.description,
+        "hard_ns": reading["hard_ns"],
+        "stat_ns": reading["hard_ns"],
+    }
     assert reading["hard_ns"] >= 300
     assert told["now"]["grandmaster"]["hard_ns"] == HARDWARE.gm_hard.bound_ns
     assert told["forecast"]["leaves"][0].keys() == {"limit_ns", "in_ns"}

@@ -12,7 +12,7 @@ import pytest
 from fake_view import RECORDED
 from rich.console import Console, Group
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.cli import explain
 from timesyncd.cli._explain_tables import budget_tables
 from timesyncd.client import api
@@ -66,12 +66,12 @@ def test_no_line_is_longer_than_a_terminal() -> None:
     "line",
     [
         "at the sample hard 99.7%",
-        "path delay one way may have had it all 21.1 us",
-        "noise spread of the offsets x Student 618 ns",
-        "granularity what one timestamp resolves 8 ns 8 ns",
+        "path delay worst case: all of the delay in 21.1 us one direction",
+        "noise offset spread times Student's t 618 ns",
+        "granularity resolution of one timestamp 8 ns 8 ns",
         "parent 24.3 us 20.9 us",
         "growth a second hard 99.7%",
-        "steering what a servo may do unread 48.9 us",
+        "steering servo changes between two readings 48.9 us",
         "parent in all 50.1 us 1.09 us",
         "now, 80.0 ms later hard 99.7%",
         "grandmaster 28.3 us 21.0 us",
@@ -158,7 +158,7 @@ def segment_of(folder: Path) -> None:
         utc_status=ClockStatus.UNKNOWN,
         grandmaster_identity="001122.fffe.334455",
         parent_identity="001122.fffe.334455",
-        terms={"offset": 100, "path_delay": 3_000},
+        terms={Term.OFFSET: 100, Term.PATH_DELAY: 3_000},
     )
     writer = SegmentWriter(
         folder / clock_segment.NAME, clock_segment.MAGIC, clock_segment.LAYOUT_VERSION, clock_segment.WORD_COUNT
@@ -175,7 +175,7 @@ def test_the_clock_segment_alone_is_explained(tmp_path: Path, capsys: pytest.Cap
 
     assert code == 0
     assert "this-node SYNCHRONIZED within +-3.10 us (99.7%: +-900 ns) of grandmaster 001122.fffe.334455" in told
-    assert "path delay one way may have had it all 3.00 us" in told
+    assert "path delay worst case: all of the delay in 3.00 us one direction" in told
 
 
 def test_without_daemon_and_segment_nothing_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from samples import HEALTHY, nth
 from wire import grandmaster, node_state
 
 from timesyncd import config
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Moment
 from timesyncd.daemon.node_state import NodeView, finding_message, standing
 from timesyncd.daemon.remote_state import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, RemoteStates, heard_state, last_known
@@ -59,7 +59,7 @@ BOUND = ErrorBound(
     utc_hard=unbounded(Reason.ARBITRARY_TIMESCALE),
     gm_status=ClockStatus.SYNCHRONIZED,
     utc_status=ClockStatus.UNKNOWN,
-    terms={"path_delay": 2_000},
+    terms={Term.PATH_DELAY: 2_000},
 )
 SILENT = NoSample("ptp", BOUND.as_of_ns, "no Sync: the port is LISTENING")
 UNIT = GrandmasterSample(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, unbounded
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, Term, unbounded
 from timesyncd.client import Clock
 from timesyncd.client.clock import interval_now
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
@@ -34,7 +34,7 @@ def bound_now(**changes: object) -> ErrorBound:
         parent_identity="001122.fffe.334455",
         utc_seconds_removed=0,
         clock="realtime",
-        terms={"offset": -3, "path_delay": 2_000},
+        terms={Term.OFFSET: -3, Term.PATH_DELAY: 2_000},
     )
     return replace(bound, **changes)  # type: ignore[arg-type]
 

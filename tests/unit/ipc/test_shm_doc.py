@@ -57,7 +57,7 @@ def changed(name: str, value: Any) -> list[int]:
     bound, epoch = BASE, EPOCH
     outer, _, inner = name.partition(".")
     if outer == "terms":
-        terms = BASE.terms | {inner: value}
+        terms: dict[Any, Any] = BASE.terms | {inner: value}
         bound = replace(BASE, terms={key: each for key, each in terms.items() if each is not None})
     elif inner:
         part: Any = PLAIN._replace(**{inner: value})

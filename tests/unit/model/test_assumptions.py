@@ -8,7 +8,7 @@ from network_path import PathSpec, Reroute
 from samples import nth
 from scenarios import Scenario
 
-from timesyncd.bound import ClockStatus, Reason, unbounded
+from timesyncd.bound import ClockStatus, Reason, Term, unbounded
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay
@@ -41,8 +41,8 @@ def test_a_delay_renewed_between_sync_and_reading_counts_both_ways() -> None:
     after = memory.accept(nth(13, path_delay_ns=1_700))
 
     assert renewed is not None and after is not None
-    assert renewed.terms["path_delay"] == 2_000
-    assert after.terms["path_delay"] == 1_700
+    assert renewed.terms[Term.PATH_DELAY] == 2_000
+    assert after.terms[Term.PATH_DELAY] == 1_700
 
 
 def test_two_that_contradict_each_other_leave_the_hull() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import HEALTHY
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
@@ -157,9 +157,9 @@ def test_a_reading_of_both_clocks_gives_the_system_clock_its_bound() -> None:
 
     assert unknown is not None and unknown.gm_hard.reason is Reason.PHC_NOT_MEASURED
     assert linked is not None and apart is not None and sampled is not None
-    assert linked.terms["phc_to_system"] == 0
+    assert linked.terms[Term.PHC_TO_SYSTEM] == 0
     assert (apart.gm_hard.bound_ns or 0) - (linked.gm_hard.bound_ns or 0) == 700
-    assert sampled.terms["phc_to_system"] == 700
+    assert sampled.terms[Term.PHC_TO_SYSTEM] == 700
     for bound in (linked, apart, sampled):
         assert_adds_up(bound)
 

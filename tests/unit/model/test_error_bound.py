@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import HEALTHY, nth
 
-from timesyncd.bound import Bound, ClockStatus, Reason, unbounded
+from timesyncd.bound import Bound, ClockStatus, Rate, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.error_bound import (
     EnsembleSettings,
@@ -83,7 +83,7 @@ def test_what_lies_between_the_two_clocks_is_a_term(timescale: bool, link_ns: in
 
     assert bound.bound == PARENT.bound.plus(apart_ns + 20, 1_500)
     assert bound.statistical == PARENT.statistical.plus(apart_ns + 20, 1_500)
-    assert (bound.terms["phc_to_system"], bound.terms["phc_reading"]) == (apart_ns, 20)
+    assert (bound.terms[Term.PHC_TO_SYSTEM], bound.terms[Term.PHC_READING]) == (apart_ns, 20)
 
 
 def test_terms_and_rates_of_a_hardware_clock_add_up() -> None:
@@ -106,7 +106,7 @@ def test_the_newer_of_both_readings_dates_the_bound(link_age_s: int) -> None:
 
     later_ns = max(0, -link_age_s) * NS_PER_S
     grown_ns = (
-        (PARENT.bound.at(later_ns) or 0) + link.error_at(PARENT.as_of_ns + later_ns) + bound.terms["phc_to_system"]
+        (PARENT.bound.at(later_ns) or 0) + link.error_at(PARENT.as_of_ns + later_ns) + bound.terms[Term.PHC_TO_SYSTEM]
     )
 
     assert bound.as_of_ns == PARENT.as_of_ns + later_ns
@@ -233,7 +233,7 @@ def test_what_is_known_without_a_sample_replaces_the_parent_s_part_alone(
     """
     settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=boundary_ns))
     now_ns = PARENT.as_of_ns + age_ns
-    held = Held(Bound(held_ns, growth_ppb), {"local_drift": growth_ppb}, now_ns, -held_ns, held_ns)
+    held = Held(Bound(held_ns, growth_ppb), {Rate.LOCAL_DRIFT: growth_ppb}, now_ns, -held_ns, held_ns)
     bound = error_bound(nth(0, **PTP_SCALE, steps_removed=2), held_over(PARENT, held), settings)
 
     assert bound.parent_hard == held.bound

@@ -18,7 +18,7 @@ from samples import nth
 from scenarios import Scenario
 from trap_lab import misses, naive_ns, replay
 
-from timesyncd.bound import ClockStatus, ErrorBound
+from timesyncd.bound import ClockStatus, ErrorBound, Rate, Term
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.clock_segment import Epoch, decode, encode
 from timesyncd.model.ensemble import Ensemble
@@ -61,14 +61,14 @@ def test_trap_05_a_negative_rate_is_a_rate(offset_sign: int) -> None:
 
     assert rates == [20_000, -20_000]
     assert bounds[0] is not None and bounds[0] == bounds[1]
-    assert bounds[0].rates["frequency_offset"] == pytest.approx(3_000, abs=1)
+    assert bounds[0].rates[Rate.FREQUENCY_OFFSET] == pytest.approx(3_000, abs=1)
 
 
 def test_what_was_learnt_since_a_sample_may_be_negative() -> None:
     """A term below 0 goes through the segment's words as it is: read unsigned it would be 18 billion seconds."""
-    bound = replace(fed(Ensemble({"ptp": EnsembleSettings()})), terms={"offset": 7, "since_sample": -5}, rates={})
+    bound = replace(fed(Ensemble({"ptp": EnsembleSettings()})), terms={Term.OFFSET: 7, Term.SINCE_SAMPLE: -5}, rates={})
 
-    assert decode(encode(bound, Epoch(1, 2)))[0].terms == {"offset": 7, "since_sample": -5}
+    assert decode(encode(bound, Epoch(1, 2)))[0].terms == {Term.OFFSET: 7, Term.SINCE_SAMPLE: -5}
 
 
 def test_trap_18_maxerror_under_phc2sys_is_ignored() -> None:

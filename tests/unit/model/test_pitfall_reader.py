@@ -8,7 +8,7 @@ import pytest
 from samples import nth
 from trap_lab import UNTIL_BOUND_S, Node
 
-from timesyncd.bound import ClockStatus, Reason
+from timesyncd.bound import ClockStatus, Reason, Term
 from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.ptp4l._management import PortProperties, parse
 from timesyncd.errors import Malformed
@@ -25,7 +25,7 @@ def test_trap_01_an_offset_of_exactly_zero_is_valid() -> None:
     bound = node.synced()
 
     assert isinstance(node.reading, ClockSample)
-    assert (bound.gm_status, bound.terms["offset"]) == (ClockStatus.SYNCHRONIZED, 0)
+    assert (bound.gm_status, bound.terms[Term.OFFSET]) == (ClockStatus.SYNCHRONIZED, 0)
 
 
 @pytest.mark.parametrize("because", ["step", "announce loss"])
@@ -154,4 +154,4 @@ def test_what_is_within_the_step_tolerance_is_a_sample() -> None:
     node.second()
 
     assert isinstance(node.reading, ClockSample)
-    assert before.terms["step_tolerance"] == 2_000
+    assert before.terms[Term.STEP_TOLERANCE] == 2_000

@@ -9,6 +9,7 @@ import pytest
 from clock_lab import DELAY_NS, UNTOLD, Lab, assert_adds_up, settled
 from samples import nth
 
+from timesyncd.bound import Rate, Term
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.source import ParentBound, SourceMemory, SourceSettings
 
@@ -78,15 +79,15 @@ def test_every_term_has_its_name_and_the_bound_is_their_sum() -> None:
 
     assert bound is not None
     assert bound.terms == {
-        "offset": 100,
-        "path_delay": 2_000,
-        "path_memory": 0,
-        "granularity": 1,
-        "step_tolerance": 2_000,
-        "asymmetry_uncertainty": 30,
-        "reading_age": 0,
+        Term.OFFSET: 100,
+        Term.PATH_DELAY: 2_000,
+        Term.PATH_MEMORY: 0,
+        Term.GRANULARITY: 1,
+        Term.STEP_TOLERANCE: 2_000,
+        Term.ASYMMETRY_UNCERTAINTY: 30,
+        Term.READING_AGE: 0,
     }
-    assert bound.rates == {"grandmaster_rate": 100, "steering": 0, "local_drift": 50_000}
+    assert bound.rates == {Rate.GRANDMASTER_RATE: 100, Rate.STEERING: 0, Rate.LOCAL_DRIFT: 50_000}
     assert (bound.low_ns, bound.high_ns) == (100 - 4_031, 100 + 4_031)
     assert_adds_up(bound)
 
@@ -98,7 +99,7 @@ def test_an_offset_of_exactly_zero_is_valid() -> None:
     bound = feed(SourceMemory(SETTINGS), 12, offset_ns=0)
 
     assert bound is not None
-    assert bound.terms["offset"] == 0
+    assert bound.terms[Term.OFFSET] == 0
 
 
 def test_a_calibrated_path_counts_with_what_exceeds_its_minimum() -> None:
@@ -110,7 +111,7 @@ def test_a_calibrated_path_counts_with_what_exceeds_its_minimum() -> None:
     )
 
     assert within is not None and at_it is not None
-    assert (within.terms["path_delay"], at_it.terms["path_delay"], below) == (500, 0, None)
+    assert (within.terms[Term.PATH_DELAY], at_it.terms[Term.PATH_DELAY], below) == (500, 0, None)
 
 
 def test_a_spurious_offset_stays_in_the_bound_until_the_filter_has_forgotten_it() -> None:
@@ -124,9 +125,9 @@ def test_a_spurious_offset_stays_in_the_bound_until_the_filter_has_forgotten_it(
     forgotten = feed(memory, 3, first=23, offset_ns=0)
 
     assert chased is not None
-    assert chased.terms["path_memory"] == 10_000
+    assert chased.terms[Term.PATH_MEMORY] == 10_000
     assert forgotten is not None
-    assert forgotten.terms["path_memory"] == 0
+    assert forgotten.terms[Term.PATH_MEMORY] == 0
 
 
 def test_the_largest_path_delay_in_the_memory_counts() -> None:
@@ -139,7 +140,7 @@ def test_the_largest_path_delay_in_the_memory_counts() -> None:
     bound = feed(memory, 5, first=13)
 
     assert bound is not None
-    assert bound.terms["path_delay"] + bound.terms["path_memory"] == 9_000
+    assert bound.terms[Term.PATH_DELAY] + bound.terms[Term.PATH_MEMORY] == 9_000
 
 
 def test_an_offset_may_be_of_the_delay_before_or_of_this_one() -> None:
@@ -151,7 +152,7 @@ def test_an_offset_may_be_of_the_delay_before_or_of_this_one() -> None:
     shorter = memory.accept(nth(12, path_delay_ns=500))
 
     assert shorter is not None
-    assert shorter.terms["path_delay"] == 2_000
+    assert shorter.terms[Term.PATH_DELAY] == 2_000
 
 
 def test_a_negative_path_delay_is_no_sample() -> None:
@@ -186,7 +187,7 @@ def test_counters_that_cease_to_be_told_leave_the_time() -> None:
     still, later = feed(memory, 19, first=13, **UNTOLD), feed(memory, 2, first=32, **UNTOLD)
 
     assert still is not None and later is not None
-    assert (still.terms["path_memory"], later.terms["path_memory"]) == (49_900, 0)
+    assert (still.terms[Term.PATH_MEMORY], later.terms[Term.PATH_MEMORY]) == (49_900, 0)
 
 
 def test_another_clock_is_learnt_from_the_beginning() -> None:
@@ -226,15 +227,20 @@ def test_a_learnt_clock_has_a_narrow_bound_that_grows_slowly() -> None:
 
     assert bound is not None
     assert bound.terms == {
-        "offset": 0,
-        "path_delay": DELAY_NS,
-        "path_memory": 0,
-        "granularity": 1,
-        "step_tolerance": 2_000,
-        "asymmetry_uncertainty": 0,
-        "reading_age": 100,
+        Term.OFFSET: 0,
+        Term.PATH_DELAY: DELAY_NS,
+        Term.PATH_MEMORY: 0,
+        Term.GRANULARITY: 1,
+        Term.STEP_TOLERANCE: 2_000,
+        Term.ASYMMETRY_UNCERTAINTY: 0,
+        Term.READING_AGE: 100,
     }
-    assert bound.rates == {"grandmaster_rate": 100, "steering": 0, "local_drift": 1_000, "frequency_offset": 0}
+    assert bound.rates == {
+        Rate.GRANDMASTER_RATE: 100,
+        Rate.STEERING: 0,
+        Rate.LOCAL_DRIFT: 1_000,
+        Rate.FREQUENCY_OFFSET: 0,
+    }
     assert bound.as_of_ns == lab.boottime_ns
     assert_adds_up(bound)
 
@@ -250,7 +256,7 @@ def test_the_oscillator_s_rate_is_learnt_with_its_sign(rate_ppb: int) -> None:
 
     assert memory.drift is not None and bound is not None
     assert round(memory.drift.rate_ppb) == rate_ppb
-    assert bound.rates["frequency_offset"] == 0
+    assert bound.rates[Rate.FREQUENCY_OFFSET] == 0
 
 
 def test_a_reading_that_came_late_is_no_older_than_two_seconds_less() -> None:
@@ -265,7 +271,7 @@ def test_a_reading_that_came_late_is_no_older_than_two_seconds_less() -> None:
 
     assert late is not None
     assert late.as_of_ns == sample.read_ns - 8 * NS_PER_S
-    assert late.terms["reading_age"] == 2 * 100
+    assert late.terms[Term.READING_AGE] == 2 * 100
 
 
 def test_the_usual_is_known_before_anything_is_a_surprise() -> None:
@@ -279,6 +285,6 @@ def test_the_usual_is_known_before_anything_is_a_surprise() -> None:
     for index in range(150):
         lab.forward_ns = DELAY_NS + noises[index % 5]
         if bound := memory.accept(lab.sync()):
-            memories.append(bound.terms["path_memory"])
+            memories.append(bound.terms[Term.PATH_MEMORY])
 
     assert max(memories) < 60_000

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import HEALTHY
 
+from timesyncd.bound import Rate, Term
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.servo import SLEW_LIMIT_PPB
 from timesyncd.model.source import SourceMemory, SourceSettings
@@ -119,7 +120,7 @@ def test_a_frequency_that_was_not_read_for_a_while_is_no_free_ride() -> None:
     assert bound is not None
     assert (sample.offset_ns, round(lab.true_ns)) == (0, -200_000)
     assert_holds(bound, sample.offset_ns, lab.true_ns)
-    assert bound.rates["steering"] == SLEW_LIMIT_PPB
+    assert bound.rates[Rate.STEERING] == SLEW_LIMIT_PPB
 
 
 @pytest.mark.parametrize("back_ns", [1, NS_PER_S // 2])
@@ -135,7 +136,7 @@ def test_a_sync_that_shows_late_is_not_counted_twice(back_ns: int) -> None:
         bound = memory.accept(sample)
 
         assert bound is not None
-        assert bound.terms["path_memory"] < 10
+        assert bound.terms[Term.PATH_MEMORY] < 10
 
 
 def held_ns(memory: SourceMemory, lab: Lab) -> tuple[int, int, int]:
@@ -196,7 +197,7 @@ def test_what_is_read_at_once_is_what_grows() -> None:
     lab.silence(60)
 
     assert bound is not None
-    assert bound.rates["frequency_offset"] == 1_500
+    assert bound.rates[Rate.FREQUENCY_OFFSET] == 1_500
     assert abs(lab.true_ns) <= (bound.bound.at(60 * NS_PER_S) or 0)
 
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.bound import STAT_PROBABILITY
+from timesyncd.bound import STAT_PROBABILITY, Term
 from timesyncd.model.statistics import ASYMMETRY_SHARE, Spread, statistical_terms, student_quantile
 
 HARD = {
-    "offset": 7,
-    "path_delay": 10_000,
-    "path_memory": 50,
-    "granularity": 3,
-    "step_tolerance": 2_000,
-    "asymmetry_uncertainty": 5,
-    "reading_age": 11,
+    Term.OFFSET: 7,
+    Term.PATH_DELAY: 10_000,
+    Term.PATH_MEMORY: 50,
+    Term.GRANULARITY: 3,
+    Term.STEP_TOLERANCE: 2_000,
+    Term.ASYMMETRY_UNCERTAINTY: 5,
+    Term.READING_AGE: 11,
 }
 
 
@@ -83,10 +83,10 @@ def test_the_terms_of_known_noise() -> None:
         spread.push(number, value)
     terms = statistical_terms(-100.2, spread, HARD)
 
-    assert terms["mean_offset"] == 101
-    assert terms["noise"] == pytest.approx(student_quantile(7) * spread.deviation * (1 + 1 / 8) ** 0.5, abs=1)
-    assert terms["asymmetry"] == pytest.approx(10_000 * ASYMMETRY_SHARE, abs=1)
-    assert [terms[name] for name in ("granularity", "asymmetry_uncertainty", "reading_age")] == [3, 5, 11]
+    assert terms[Term.MEAN_OFFSET] == 101
+    assert terms[Term.NOISE] == pytest.approx(student_quantile(7) * spread.deviation * (1 + 1 / 8) ** 0.5, abs=1)
+    assert terms[Term.ASYMMETRY] == pytest.approx(10_000 * ASYMMETRY_SHARE, abs=1)
+    assert [terms[name] for name in (Term.GRANULARITY, Term.ASYMMETRY_UNCERTAINTY, Term.READING_AGE)] == [3, 5, 11]
     assert {type(each) for each in terms.values()} == {int}
 
 

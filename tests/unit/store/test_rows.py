@@ -8,7 +8,7 @@ import pytest
 from samples import HEALTHY
 from unit_samples import EVERYTHING, REAL_MINUS_BOOT_NS
 
-from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
+from timesyncd.bound import Bound, ClockStatus, ErrorBound, Rate, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import AlarmEventMessage
 from timesyncd.sample import (
@@ -51,9 +51,9 @@ BOUND = ErrorBound(
     utc_status=ClockStatus.UNKNOWN,
     utc_seconds_removed=0,
     gm_stat=Bound(1_900, 1_100),
-    terms={"offset": 100, "path_delay": 2_000},
-    stat_terms={"noise": 1_900},
-    rates={"steering": 50_000, "grandmaster_rate": 100},
+    terms={Term.OFFSET: 100, Term.PATH_DELAY: 2_000},
+    stat_terms={Term.NOISE: 1_900},
+    rates={Rate.STEERING: 50_000, Rate.GRANDMASTER_RATE: 100},
 )
 
 
