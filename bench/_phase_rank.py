@@ -9,7 +9,7 @@ import sys
 import time
 
 from timesyncd.client import Job, Kind
-from timesyncd.client.phase import Phaser
+from timesyncd.client.phase import PhaseScheduler
 
 #: A rank sends in such pieces, and is at most so much ahead of what it received: a job has the same little in the queue all the time, so that
 #: jobs that send at once have equal shares. Left to itself, TCP gives one of them twice as much, which puts jobs apart within some steps.
@@ -38,7 +38,7 @@ def all_reduce(link: socket.socket, gradients: memoryview) -> None:
 
 def main(options: argparse.Namespace) -> None:
     job = Job(options.job, options.rank, world_size=2, runtime_dir=options.runtime_dir)
-    phaser = Phaser(job) if options.phases else None
+    phaser = PhaseScheduler(job) if options.phases else None
     link = connect(options.rank, (options.address, options.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if options.priority:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from timesyncd.client import Fifo, Job
+from timesyncd.client import Job, SchedFifo
 from timesyncd.client.torch import barrier
 
 RANKS, MOST_WORK_NS, PRIORITY = 2, 3_000_000, 10
@@ -64,7 +64,7 @@ def rank_process(rank: int, link: Connection, scheduling: str, rounds: int, fold
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
     job = Job("bench", rank, RANKS, 0, runtime_dir=folder)
-    timed = barrier(job, carried=True, scheduling=Fifo(PRIORITY) if scheduling == "hold" else None)
+    timed = barrier(job, fused=True, scheduling=SchedFifo(PRIORITY) if scheduling == "hold" else None)
     draw, peers, ours = random.Random(rank), [], []
     for step in range(rounds):
         work(draw)

@@ -9,7 +9,7 @@ import time
 
 import torch.distributed as dist
 
-from timesyncd.client import Fifo, Job
+from timesyncd.client import Job, SchedFifo
 from timesyncd.client.torch import barrier
 
 
@@ -17,7 +17,7 @@ def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     job = Job()  # name, rank, world size and attempt as torchrun says
     # One collective a step; ranks of one node need neither a daemon nor PTP for it.
-    release = barrier(job, carried=True, scheduling=Fifo() if options.fifo else None)
+    release = barrier(job, fused=True, scheduling=SchedFifo() if options.fifo else None)
     prefetch = release.use(lambda: time.sleep(0.002), cost_ns=3_000_000, name="prefetch")
     lates, reasons = [], set()
     for step in range(options.steps):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
-from timesyncd.client.torch import collectives, metered
+from timesyncd.client.torch import meter_collectives, metered
 
 
 class Slow(nn.Linear):
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> None:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     meter = metered(job, model, optimizer)
-    with collectives(job):
+    with meter_collectives(job):
         for _ in range(options.steps):
             inputs = torch.randn(32, 64)
             loss = nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1))

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from timesyncd.client import Job
-from timesyncd.client.torch.lightning import TimesyncdCallback
+from timesyncd.client.torch.lightning import LightningCallback
 
 
 class Classifier(LightningModule):
@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> None:
         devices=job.world_size,
         strategy="ddp",
         max_epochs=1,
-        callbacks=[TimesyncdCallback(job)],
+        callbacks=[LightningCallback(job)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

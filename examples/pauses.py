@@ -10,19 +10,19 @@ import time
 
 import torch.distributed as dist
 
-from timesyncd.client import Job, Pauses, held_garbage
+from timesyncd.client import Job, Pauses, gc_disabled
 from timesyncd.client.torch import barrier
 
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     job = Job()  # name, rank, world size and attempt as torchrun says
-    release = barrier(job, carried=True)
+    release = barrier(job, fused=True)
     # By the instant that the ranks were told in the barrier, so that none can take another step for the one of the pause.
     pauses = Pauses(job, every_s=options.every_s, every_steps=50, barrier=release)
     paused_at = []
     gc.freeze()  # what was imported stays: collections look at what the loop made
-    with held_garbage():  # none by itself
+    with gc_disabled():  # none by itself
         for step in range(options.steps):
             time.sleep(0.005)  # the step's work
             release.wait(step)
@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> None:
     # A job that is not in lock-step has no such barrier: a thread pauses it, wherever it is.
     collected = []
     with (
-        held_garbage(),
+        gc_disabled(),
         Pauses(job, options.every_s, every_steps=50).at_instants(lambda: collected.append(gc.collect())),
     ):
         time.sleep(3 * options.every_s)

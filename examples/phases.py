@@ -12,7 +12,7 @@ import threading
 import time
 
 from timesyncd.client import Job, Kind
-from timesyncd.client.phase import Phaser
+from timesyncd.client.phase import PhaseScheduler
 
 OPTIONS = {"job": "a", "rank": 0, "address": "127.0.0.1", "port": 29_600, "steps": 1_000, "size": 2_000_000, "ms": 100}
 
@@ -40,7 +40,7 @@ def all_reduce(link: socket.socket, gradients: bytes) -> None:
 
 def main(options: argparse.Namespace) -> None:
     job = Job(options.job, options.rank, world_size=2)
-    phaser = Phaser(job)
+    phaser = PhaseScheduler(job)
     link = connect(options.rank, (options.address, options.port))
     for step in range(options.steps):
         held = phaser.before_step(step)

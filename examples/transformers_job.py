@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from timesyncd.client import Job
-from timesyncd.client.torch.transformers import TimesyncdCallback
+from timesyncd.client.torch.transformers import TransformersCallback
 
 
 class Counting(Dataset[dict[str, torch.Tensor]]):
@@ -44,7 +44,7 @@ def main(options: argparse.Namespace) -> None:
                 disable_tqdm=True,
             ),
             train_dataset=Counting(1000),
-            callbacks=[TimesyncdCallback(job)],
+            callbacks=[TransformersCallback(job)],
         )
         trainer.train()
     if job.rank == 0:

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from rank_views import MS, VIEWS, job_with
 
-from timesyncd.client import Fifo, Job
+from timesyncd.client import Job, SchedFifo
 from timesyncd.client.barrier import Barrier
 from timesyncd.client.torch import barrier
 
@@ -33,22 +33,22 @@ def differing(folder: Path, rank: int) -> list[Any]:
     seen = []
     for number, pair in enumerate(PAIRS):
         job = job_with(VIEWS[pair[rank]], folder / f"{rank}-{number}", rank, 2)
-        ways = [verdicts(job, barrier(job, carried=carried)) for carried in (False, True)]
-        seen.append({"pair": pair, "two_rounds": ways[0], "carried": ways[1]})
+        ways = [verdicts(job, barrier(job, fused=fused)) for fused in (False, True)]
+        seen.append({"pair": pair, "two_rounds": ways[0], "fused": ways[1]})
     return seen
 
 
 def without_daemon(folder: Path, rank: int) -> dict[str, Any]:
     """Rank 1 is always the later one; rank 0 has time."""
     job = Job("alone", rank, 2, 0, runtime_dir=folder / "nothing")
-    plain, carried = barrier(job), barrier(job, carried=True, scheduling=Fifo())
-    work = carried.use(lambda: None, MS)
+    plain, fused = barrier(job), barrier(job, fused=True, scheduling=SchedFifo())
+    work = fused.use(lambda: None, MS)
     first, released, agreed = [plain.wait(0).reason], [], []
     for step in range(40):
         time.sleep(0.01 * rank)
-        released.append(carried.wait(step).mode)
-        agreed.append(carried.agreed_ns)
-    slack = carried.slack()
+        released.append(fused.wait(step).mode)
+        agreed.append(fused.agreed_ns)
+    slack = fused.slack()
     job.close()
     return {
         "plain": first,

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from timesyncd.client import Job
-from timesyncd.client.torch.lightning import TimesyncdCallback
+from timesyncd.client.torch.lightning import LightningCallback
 
 
 class Model(LightningModule):
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     folder = parser.parse_args().folder
     torch.set_num_threads(1)
     job = Job("lightning", runtime_dir=folder)
-    metered: list[Any] = [TimesyncdCallback(job)]
+    metered: list[Any] = [LightningCallback(job)]
     bare = fit(folder, [], 4)
     first = fit(folder, metered, 4)
     first.save_checkpoint(folder / "saved.ckpt")

@@ -38,7 +38,7 @@ def found() -> Iterator[list[dict[str, Any]]]:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("way", ["two_rounds", "carried"])
+@pytest.mark.parametrize("way", ["two_rounds", "fused"])
 def test_ranks_that_see_different_things_stay_in_step(found: list[dict[str, Any]], way: str) -> None:
     """25 pairs of views, one after the other in one process group: all come through, and are told the same instants."""
     first, second = ([case[way] for case in rank["differing"]] for rank in found)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from timesyncd.client import Job, Kind
-from timesyncd.client.phase import Phaser
+from timesyncd.client.phase import PhaseScheduler
 from timesyncd.simulation.bed.broker import free_port
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker
@@ -61,7 +61,7 @@ def test_jobs_on_one_link_get_turns_and_hold_for_them(node: DaemonProcess) -> No
     assert [told[name]["link"] for name in "ab"] == ["rack-7", "rack-7"]
     assert phases[0]["period_ns"] == phases[1]["period_ns"] == pytest.approx(208 * MS, rel=0.02)
     assert apart_ns == pytest.approx(phases[0]["period_ns"] / 2, rel=0.1)
-    assert 0 < first_hold_ns(Phaser(jobs[0])) <= phases[0]["period_ns"]
+    assert 0 < first_hold_ns(PhaseScheduler(jobs[0])) <= phases[0]["period_ns"]
 
 
 def until_planned(node: DaemonProcess) -> dict[str, dict[str, Any]]:
@@ -75,7 +75,7 @@ def until_planned(node: DaemonProcess) -> dict[str, dict[str, Any]]:
         time.sleep(0.1)
 
 
-def first_hold_ns(phaser: Phaser) -> int:
+def first_hold_ns(phaser: PhaseScheduler) -> int:
     """Of the steps from the plan's first one on; the segment may show it a moment later than the page."""
     deadline = time.monotonic() + PATIENCE_S
     for step in range(STEPS + 20, 1_000_000):

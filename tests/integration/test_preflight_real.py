@@ -13,7 +13,7 @@ from fake_hub import aligned
 from fake_view import FakeView
 
 from timesyncd.cli.doctor.facts import BrokerFacts, DaemonFacts, broker_facts, daemon_facts
-from timesyncd.client import Preflight, preflight
+from timesyncd.client import PreflightResult, preflight
 from timesyncd.config import Config, Web, parse
 from timesyncd.driver import options_of
 from timesyncd.messages.fleet import AlignmentState
@@ -45,8 +45,8 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca))
     monkeypatch.delenv("TIMESYNCD_TOKEN", raising=False)
     # Each question is asked once, and may take as long as a machine that is busy with other things needs.
-    monkeypatch.setattr("timesyncd.client.preflight_check.ONE_ANSWER_S", 60.0)
-    monkeypatch.setattr("timesyncd.client.preflight_check.LAST_ANSWER_S", 60.0)
+    monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("timesyncd.client.preflight_check.LAST_QUERY_TIMEOUT_S", 60.0)
     token = {"name": "slurm", "role": "job", "secret": {"env": "HUB_TOKEN"}}
     files = {"certificate": identity.certificate, "key": identity.key}
     server = await serve(Web.model_validate({"port": 0, "token": [token]} | files), FreshView())
@@ -54,7 +54,7 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     await server.close()
 
 
-async def asked(hub: WebServer, token: str | None = TOKEN, **about: object) -> Preflight:
+async def asked(hub: WebServer, token: str | None = TOKEN, **about: object) -> PreflightResult:
     wanted: dict[str, object] = {"nodes": ["trainer-01", "trainer-02"]} if not about else about
     return await asyncio.to_thread(
         lambda: preflight(max_alignment_ns=1_000, timeout_s=0, url=hub.url, token=token, **wanted)  # type: ignore[arg-type]

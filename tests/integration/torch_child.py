@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch_models import ONE_LAYER_A_BUCKET, VARIANTS, Slow, network, same, sgd, train
 
 from timesyncd.client import Job
-from timesyncd.client.torch import collectives, meter_ddp, metered
+from timesyncd.client.torch import meter_collectives, meter_ddp, metered
 
 Facts = dict[str, Any]
 
@@ -225,7 +225,7 @@ def called(folder: Path) -> Facts:
     job = Job("called", runtime_dir=folder)
     before, alone = dist.all_reduce, dist.new_group([dist.get_rank()], use_local_synchronization=True)
     tensor, parts = torch.ones(4), [torch.zeros(4) for _ in range(dist.get_world_size())]
-    with collectives(job) as steps, collectives(job):
+    with meter_collectives(job) as steps, meter_collectives(job):
         steps.step = 5
         dist.all_reduce(tensor)
         dist.barrier()
@@ -254,7 +254,7 @@ def hooked(folder: Path) -> Facts:
     model = DDP(network(), bucket_cap_mb=ONE_LAYER_A_BUCKET)
     optimizer = sgd(model)
     meter = meter_ddp(job, model, optimizer, fp16_compress_hook)
-    with collectives(job):
+    with meter_collectives(job):
         for _ in range(2):
             train(model, optimizer, 1)
             dist.all_reduce(torch.ones(1))
@@ -274,7 +274,7 @@ def sharded(folder: Path) -> Facts:
     optimizers = [sgd(model) for model in models]
     meter = metered(job, models[1], optimizers[1])
     train(models[0], optimizers[0], 3)
-    with collectives(job):
+    with meter_collectives(job):
         train(models[1], optimizers[1], 3)
     meter.close()
     train(models[1], optimizers[1], 1)
@@ -290,7 +290,7 @@ def broken(folder: Path) -> Facts:
     bare, model = (DDP(network(), bucket_cap_mb=ONE_LAYER_A_BUCKET) for _ in range(2))
     optimizer = sgd(model)
     meter = metered(job, model, optimizer)
-    with failing(job), collectives(job):
+    with failing(job), meter_collectives(job):
         train(model, optimizer, 3)
         dist.all_reduce(torch.ones(1))
     train(bare, sgd(bare), 3)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
 from timesyncd.client import Job
-from timesyncd.client.torch.transformers import TimesyncdCallback
+from timesyncd.client.torch.transformers import TransformersCallback
 
 
 class Numbers(Dataset[dict[str, torch.Tensor]]):
@@ -86,13 +86,13 @@ if __name__ == "__main__":
     bare = trainer(folder, [], 4)
     bare.train()
     job = Job("transformers", runtime_dir=folder)
-    metered: list[Any] = [TimesyncdCallback(job)]
+    metered: list[Any] = [TransformersCallback(job)]
     first = trainer(folder, metered, 4)
     first.train()
     same = torch.equal(weights(bare), weights(first))
     dist.barrier()  # the first rank alone writes the checkpoints
     later = Job("resumed", runtime_dir=folder)
-    resumed = trainer(folder, [TimesyncdCallback(later)], 6)
+    resumed = trainer(folder, [TransformersCallback(later)], 6)
     resumed.train(resume_from_checkpoint=str(folder / "out" / "checkpoint-4"))
     steps = [first.state.global_step, resumed.state.global_step]
     first.train()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
-from timesyncd.client.phase import Pacer
+from timesyncd.client.phase import StepPacer
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_fit import StepTimes
 from timesyncd.hub.phase_jobs import LOOK_EVERY_NS
@@ -39,7 +39,7 @@ class SimulatedJob:
     behind_ns: int = 0
     on_link: bool = True
     obeys: bool = True
-    pacer: Pacer = field(default_factory=Pacer)
+    pacer: StepPacer = field(default_factory=StepPacer)
     plan: Plan = field(default_factory=Plan)
     steps: list[StepTimes] = field(default_factory=list)
     start_ns: float = 0

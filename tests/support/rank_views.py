@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.client.barrier import Barrier, Verdict
-from timesyncd.client.carried import CarriedBarrier
 from timesyncd.client.clock import Clock
+from timesyncd.client.fused_barrier import FusedBarrier
 from timesyncd.client.job import Job
 from timesyncd.clocks import SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.ipc import clock_segment
@@ -173,7 +173,7 @@ class CarriedRanks(Ranks):
         for rank, clock in enumerate(clocks or ()):
             self.barriers[rank]._clock = clock  # type: ignore[attr-defined]
 
-    def _barrier(self, rank: int) -> CarriedBarrier:
+    def _barrier(self, rank: int) -> FusedBarrier:
         def exchange(numbers: Sequence[int]) -> Sequence[int]:
             self.exchanges[rank] += 1
             struct.pack(f"{len(numbers)}q", *numbers)  # a tensor of int64 takes no more
@@ -183,4 +183,4 @@ class CarriedRanks(Ranks):
             self._meet.wait()
             return largest
 
-        return CarriedBarrier(self.jobs[rank], exchange)
+        return FusedBarrier(self.jobs[rank], exchange)

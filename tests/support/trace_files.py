@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from timesyncd.client.anchors import FORMAT, SUFFIX, VERSION, Anchor, Owner, Part
+from timesyncd.client.anchors import FORMAT, SUFFIX, VERSION, Anchor, AnchorsHeader, ReferenceOffset
 from timesyncd.clocks import NS_PER_S
 
 #: The true time at which each trace begins.
@@ -16,9 +16,9 @@ BASE_NS = 1_789_000_000 * NS_PER_S
 GRANDMASTER = "001122.fffe.334455"
 
 
-def owner(rank: int, **changes: Any) -> Owner:
+def owner(rank: int, **changes: Any) -> AnchorsHeader:
     node = f"node-{rank}"
-    return replace(Owner("train", 0, rank, 2, node, node, 4000 + rank, f"{rank + 1:032x}", 1), **changes)
+    return replace(AnchorsHeader("train", 0, rank, 2, node, node, 4000 + rank, f"{rank + 1:032x}", 1), **changes)
 
 
 def anchor(number: int, second: float, ahead_ns: int = 0, **changes: Any) -> Anchor:
@@ -32,8 +32,8 @@ def anchor(number: int, second: float, ahead_ns: int = 0, **changes: Any) -> Anc
         real_minus_boot_ns=TRUE_NS + ahead_ns - 600 * NS_PER_S,
         status="SYNCHRONIZED",
         reason="",
-        gm=Part(ahead_ns, 5_000, 50_000, 500_000),
-        utc=Part(ahead_ns, 9_000, 50_000, 500_000),
+        gm=ReferenceOffset(ahead_ns, 5_000, 50_000, 500_000),
+        utc=ReferenceOffset(ahead_ns, 9_000, 50_000, 500_000),
         grandmaster_identity=GRANDMASTER,
         utc_seconds_removed=37,
     )
@@ -66,7 +66,7 @@ def trace_text(rank: int, ahead_ns: int = 0, **changes: Any) -> str:
     return json.dumps(head | {"traceEvents": events(rank, ahead_ns), "traceName": "t.json"} | changes, indent=1)
 
 
-def anchors_text(whose: Owner, anchors: list[Anchor]) -> str:
+def anchors_text(whose: AnchorsHeader, anchors: list[Anchor]) -> str:
     lines = [{"format": FORMAT, "version": VERSION} | asdict(whose), *map(asdict, anchors)]
     return "".join(json.dumps(line) + "\n" for line in lines)
 

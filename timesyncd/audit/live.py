@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from timesyncd.client.api import ask
+from timesyncd.client.api import get_json
 from timesyncd.errors import Malformed, Refused
 from timesyncd.jobs.recording import Recording, RecordingMessage
 
@@ -58,7 +58,7 @@ def _jobs(page: str) -> list[dict[str, Any]]:
 
 
 def _asked(page: str, what: str) -> Any:
-    status, told = ask(f"{page}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), _WITHIN_S)
+    status, told = get_json(f"{page}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), _WITHIN_S)
     if status == 200:
         return told
     said = told.get("error") if isinstance(told, dict) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from timesyncd.cli._common import page_url
-from timesyncd.client.api import ask
+from timesyncd.client.api import get_json
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.errors import ConfigError, Malformed, Unreachable
@@ -87,7 +87,7 @@ def _planned_on_page(job: dict[str, Any] | None) -> Planned | None:
 def _asked(url: str, what: str) -> Any:
     """None: there is no such thing. Raises Unreachable, also where it does not let one see."""
     try:
-        status, told = ask(f"{url.rstrip('/')}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), ANSWER_WITHIN_S)
+        status, told = get_json(f"{url.rstrip('/')}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), ANSWER_WITHIN_S)
     except Malformed as error:
         raise Unreachable(str(error)) from error
     if status == 404:

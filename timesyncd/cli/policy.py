@@ -11,7 +11,7 @@ from pathlib import Path
 
 from timesyncd.cli._common import add_config_argument
 from timesyncd.cli._policy_jobs import Planned, RunningJob, find
-from timesyncd.client.places import runtime_dir
+from timesyncd.client.paths import runtime_dir
 from timesyncd.errors import ConfigError, Refused, Unreachable
 from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request
 from timesyncd.training.policy.text import parse_policy

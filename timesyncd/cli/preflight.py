@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from timesyncd.cli._common import add_config_argument, page_url
-from timesyncd.client.preflight_check import DEFAULT_URL, Preflight, PreflightNode, preflight
+from timesyncd.client.preflight_check import DEFAULT_URL, PreflightNode, PreflightResult, preflight
 from timesyncd.errors import ConfigError
 from timesyncd.units import duration_text, limit_text, span_ns
 
@@ -74,7 +74,7 @@ def _names(text: str) -> list[str]:
     return sys.stdin.read().replace(",", " ").split() if text == "-" else [name.strip() for name in text.split(",")]
 
 
-def screen(answer: Preflight, max_ns: int) -> list[str]:
+def screen(answer: PreflightResult, max_ns: int) -> list[str]:
     """The nodes, the worst first, and under them the verdict. What came over a wire is shown as text."""
     rows = [HEADINGS, *map(_row, answer.nodes[:MOST_NODES])] if answer.nodes else []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -84,7 +84,7 @@ def screen(answer: Preflight, max_ns: int) -> list[str]:
     return [*lines, *([""] if lines else []), _plain(verdict(answer, max_ns))]
 
 
-def verdict(answer: Preflight, max_ns: int) -> str:
+def verdict(answer: PreflightResult, max_ns: int) -> str:
     if not answer.ok:
         return f"FAIL: {answer.reason}"
     count = "1 node" if len(answer.nodes) == 1 else f"{len(answer.nodes)} nodes"
@@ -134,7 +134,7 @@ class _Progress:
     def __init__(self, is_shown: bool) -> None:
         self._is_shown = is_shown
 
-    def show(self, answer: Preflight) -> None:
+    def show(self, answer: PreflightResult) -> None:
         if self._is_shown:
             width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
             print(f"\r\x1b[K{_plain(f'waiting: {answer.reason}')[:width]}", end="", file=sys.stderr, flush=True)

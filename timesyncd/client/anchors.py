@@ -26,11 +26,11 @@ VERSION = 1
 SUFFIX = ".anchors"
 
 #: An anchor is taken so often, by whichever call of `renew` comes next; at first sooner, twice as late each time, for short traces.
-RENEW_EVERY_NS = 2_000_000_000
-FIRST_RENEW_NS = 10_000_000
+ANCHOR_INTERVAL_NS = 2_000_000_000
+FIRST_ANCHOR_INTERVAL_NS = 10_000_000
 
 #: A full file becomes the old one, in place of the one before: some days of anchors, and at most about 100 MB.
-MOST_ANCHORS = 100_000
+MAX_ANCHORS_PER_FILE = 100_000
 OLD_SUFFIX = ".old"
 
 #: What an annotated anchor is called in the trace: this and its number.
@@ -43,7 +43,7 @@ Annotate = Callable[[str], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReferenceOffset:
     """CLOCK_REALTIME less the reference at the anchor, +- bound_ns (None: unknown), which grows by growth_ppb in either direction of time."""
 
     offset_ns: int
@@ -68,8 +68,8 @@ class Anchor:
     real_minus_boot_ns: int
     status: str
     reason: str
-    gm: Part
-    utc: Part
+    gm: ReferenceOffset
+    utc: ReferenceOffset
     grandmaster_identity: str | None
     utc_seconds_removed: int | None
     before_ns: int | None = None
@@ -77,7 +77,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class AnchorsHeader:
     """Whose anchors a file holds. Ranks of one boot and one time namespace read one clock."""
 
     job: str
@@ -110,7 +110,7 @@ class Anchors:
         self._lock = threading.Lock()
         self._kept = 0
         self._due_ns = 0
-        self._every_ns = FIRST_RENEW_NS
+        self._every_ns = FIRST_ANCHOR_INTERVAL_NS
         self._file: int | None = None
         self._head = _line({"format": FORMAT, "version": VERSION} | asdict(_owner(job)))
         self._open()
@@ -142,10 +142,10 @@ class Anchors:
             return
         try:
             self._due_ns = time.monotonic_ns() + self._every_ns
-            self._every_ns = min(2 * self._every_ns, RENEW_EVERY_NS)
+            self._every_ns = min(2 * self._every_ns, ANCHOR_INTERVAL_NS)
             self._write(_line(asdict(self._anchor())))
             self._kept += 1
-            if self._kept % MOST_ANCHORS == 0:
+            if self._kept % MAX_ANCHORS_PER_FILE == 0:
                 self._begin_anew()
         except OSError as error:
             self._give_up(error)
@@ -155,11 +155,11 @@ class Anchors:
     def _anchor(self) -> Anchor:
         number = next(_NUMBERS)
         if self._annotate is None:
-            return take(self._job, number)
+            return take_anchor(self._job, number)
         before_ns = time.time_ns()
         with self._annotate(f"{ANNOTATION}{number}"):
             pass
-        return take(self._job, number, before_ns, time.time_ns())
+        return take_anchor(self._job, number, before_ns, time.time_ns())
 
     def _open(self) -> None:
         try:
@@ -204,7 +204,7 @@ def record_anchors(job: Job, folder: Path | str, annotate: Annotate | None = Non
     return Anchors(job, Path(folder) / f"rank-{job.rank}-{os.getpid()}", annotate)
 
 
-def take(job: Job, number: int, before_ns: int | None = None, after_ns: int | None = None) -> Anchor:
+def take_anchor(job: Job, number: int, before_ns: int | None = None, after_ns: int | None = None) -> Anchor:
     """An anchor of this moment."""
     clock = job.clock
     real_ns, mono_ns, boot_ns, raw_ns = max((_read_clocks() for _ in range(3)), key=_quickness)
@@ -241,21 +241,25 @@ def _quickness(read: tuple[int, int, int, int]) -> int:
 
 def _part(
     known: ErrorBound | None, reference: Reference, reading: tuple[int, int], reason: str
-) -> tuple[Part, ClockStatus, str]:
+) -> tuple[ReferenceOffset, ClockStatus, str]:
     if known is None:
-        return Part(0, None, 0, 0), ClockStatus.UNKNOWN, reason
+        return ReferenceOffset(0, None, 0, 0), ClockStatus.UNKNOWN, reason
     interval, why = interval_now(known, reference, lambda: reading)
     growth_ppb = part_of(known, reference).bound.growth_ppb
     past_growth_ppb = max(growth_ppb, known.past_growth_ppb)
     if interval.earliest is None or interval.latest is None:
-        return Part(0, None, growth_ppb, past_growth_ppb), interval.status, why.text
+        return ReferenceOffset(0, None, growth_ppb, past_growth_ppb), interval.status, why.text
     offset_ns = reading[0] - (interval.earliest + interval.latest) // 2
     bound_ns = (interval.latest - interval.earliest + 1) // 2
-    return Part(offset_ns, bound_ns, growth_ppb, past_growth_ppb), interval.status, "" if why is Reason.OK else why.text
+    return (
+        ReferenceOffset(offset_ns, bound_ns, growth_ppb, past_growth_ppb),
+        interval.status,
+        "" if why is Reason.OK else why.text,
+    )
 
 
-def _owner(job: Job) -> Owner:
-    return Owner(
+def _owner(job: Job) -> AnchorsHeader:
+    return AnchorsHeader(
         job=job.name,
         attempt=job.attempt,
         rank=job.rank,

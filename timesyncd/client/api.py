@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 #: The answer for 100,000 nodes has a sixth of it.
-LARGEST_ANSWER = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
-ANSWER_WITHIN_S = 5.0
+RESPONSE_TIMEOUT_S = 5.0
 
 _TRUST = "ask (--url) by a name that the certificate has, and let SSL_CERT_FILE name the file of whoever signed it"
 
 
-def ask(url: str, token: str | None, within_s: float, trusted: SSLContext | None = None) -> tuple[int, Any]:
+def get_json(url: str, token: str | None, within_s: float, trusted: SSLContext | None = None) -> tuple[int, Any]:
     """
     The status and what the JSON holds; `trusted` None: the system's certificates are. Raises Unreachable and Malformed, whose texts
     begin with the address.
     """
-    status, body = fetch(url, token, within_s, trusted)
+    status, body = get(url, token, within_s, trusted)
     try:
         return status, json.loads(body)
     except (ValueError, RecursionError):
@@ -38,7 +38,7 @@ def ask(url: str, token: str | None, within_s: float, trusted: SSLContext | None
         raise Malformed(f"{_server(url)}: what answers there (status {status}) is no timesyncd") from None
 
 
-def fetch(url: str, token: str | None, within_s: float, trusted: SSLContext | None = None) -> tuple[int, bytes]:
+def get(url: str, token: str | None, within_s: float, trusted: SSLContext | None = None) -> tuple[int, bytes]:
     """No proxy is used and no redirection followed, so the token goes there alone. Raises Unreachable."""
     outcome: SimpleQueue[tuple[int, bytes] | TimesyncdError] = SimpleQueue()
     # In a thread, since neither the look-up of a name nor an answer that drips has an end of its own.
@@ -74,7 +74,7 @@ def fetch_part(url: str, what: str) -> Any:
     """The same of one of them, as it is answered."""
     page, token = url.rstrip("/"), os.environ.get("TIMESYNCD_TOKEN")
     try:
-        status, told = ask(f"{page}/api/v1/{what}", token, ANSWER_WITHIN_S)
+        status, told = get_json(f"{page}/api/v1/{what}", token, RESPONSE_TIMEOUT_S)
     except (Unreachable, Malformed) as error:
         raise Unreachable(f"{error}; is it running? systemctl status timesyncd") from error
     if status == 200:
@@ -132,10 +132,10 @@ def _fetch(url: str, token: str | None, within_s: float, trusted: SSLContext | N
     try:
         connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=headers)
         answer = connection.getresponse()
-        body = answer.read(LARGEST_ANSWER + 1)
+        body = answer.read(MAX_RESPONSE_BYTES + 1)
     finally:
         connection.close()
-    if len(body) > LARGEST_ANSWER:
+    if len(body) > MAX_RESPONSE_BYTES:
         raise ValueError("the answer has no end")
     return answer.status, body
 

@@ -3,7 +3,7 @@ The release of a barrier's ranks at one instant of the common clock: whether to 
 
 A barrier that releases all ranks at one instant of the common clock, on top of the job's own collective.
 
-Which collectives run is fixed: in every `wait` the collective, then one number broadcast by rank 0 (`CarriedBarrier`: one
+Which collectives run is fixed: in every `wait` the collective, then one number broadcast by rank 0 (`FusedBarrier`: one
 exchange); nothing that a rank sees of clocks, daemon or plan changes that, so ranks with different views cannot hang each other.
 """
 
@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 from timesyncd.bound import ClockStatus
 from timesyncd.client.job import Job, half_width_ns
-from timesyncd.client.slack import Fifo, Slack, Waits, Work, Works
+from timesyncd.client.slack import SchedFifo, Slack, SlackTask, SlackTasks, WaitHistory
 from timesyncd.ipc.job_datagram import Kind, step_text
 from timesyncd.ipc.job_segment import Plan, Signals
 
@@ -66,7 +66,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ReleaseDecision:
     """
     Rank 0's decision on one barrier: how long after the last arrival the release is to be (PLAIN: not timed), and why so. `apart_ns`:
     how far two ranks' clocks may be apart, by the hub; UNKNOWN.
@@ -77,7 +77,7 @@ class Offer:
     apart_ns: int = UNKNOWN
 
 
-def told(look: Callable[[], _T]) -> tuple[_T | None, str]:
+def attempt(look: Callable[[], _T]) -> tuple[_T | None, str]:
     """
     What `look` gives, or None and why.
 
@@ -89,17 +89,17 @@ def told(look: Callable[[], _T]) -> tuple[_T | None, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def heard(job: Job) -> tuple[Signals | None, Plan, str]:
+def signals_and_plan(job: Job) -> tuple[Signals | None, Plan, str]:
     """The job's signals and plan; None, the plain plan and the reason where there are none. Never raises."""
-    found, reason = told(lambda: (job.signals(), job.plan()))
+    found, reason = attempt(lambda: (job.signals(), job.plan()))
     if found is None or found[0] is None:
         return None, Plan(), reason or NO_SIGNALS
     return *found, ""
 
 
-def own_clock(job: Job) -> tuple[int | None, str]:
+def own_clock_bound(job: Job) -> tuple[int | None, str]:
     """The bound on this rank's clock against the others' common one; None, and why, if it is not to be trusted. Never raises."""
-    found, reason = told(lambda: _own_clock(job))
+    found, reason = attempt(lambda: _own_clock(job))
     return found or (None, reason)
 
 
@@ -113,18 +113,18 @@ def _own_clock(job: Job) -> tuple[int | None, str]:
     return None, reason
 
 
-def offered(job: Job, step: int) -> Offer:
+def decide_release(job: Job, step: int) -> ReleaseDecision:
     """What rank 0 offers for the user's `step`, by plan, signals and its own clock. Never raises."""
-    found, reason = told(lambda: _offered(job, step))
-    return found or Offer(PLAIN, reason)
+    found, reason = attempt(lambda: _offered(job, step))
+    return found or ReleaseDecision(PLAIN, reason)
 
 
-def _offered(job: Job, step: int) -> Offer:
-    signals, plan, reason = heard(job)
-    reason = reason or why_plain(job.meter.key(step), plan, signals, own_clock(job)[1])
+def _offered(job: Job, step: int) -> ReleaseDecision:
+    signals, plan, reason = signals_and_plan(job)
+    reason = reason or why_plain(job.meter.key(step), plan, signals, own_clock_bound(job)[1])
     alignment_ns = None if signals is None else signals.alignment_ns
     apart_ns = UNKNOWN if alignment_ns is None else alignment_ns
-    return Offer(PLAIN if reason else plan.slack_ns + plan.guard_ns, reason, apart_ns)
+    return ReleaseDecision(PLAIN if reason else plan.slack_ns + plan.guard_ns, reason, apart_ns)
 
 
 def why_plain(key: int, plan: Plan, signals: Signals | None, distrust: str) -> str:
@@ -144,7 +144,7 @@ def why_plain(key: int, plan: Plan, signals: Signals | None, distrust: str) -> s
     return ""
 
 
-def without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, reason: str) -> Verdict | None:
+def verdict_without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, reason: str) -> Verdict | None:
     """The verdict of a rank that goes on at once; None: it is to hold until the instant."""
     if instant_ns < 0 or bound_ns is None:
         return Verdict("plain", None, None, None, reason)
@@ -155,7 +155,7 @@ def without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, reason: str
     return None
 
 
-def after_hold(lateness_ns: int, bound_ns: int | None, note: str = "") -> Verdict:
+def verdict_after_hold(lateness_ns: int, bound_ns: int | None, note: str = "") -> Verdict:
     """
     The verdict of a rank that held. A lateness below 0, or above every hold, is a clock that was set meanwhile. `note`: what else
     is to be said once.
@@ -180,17 +180,17 @@ def hold_until(instant_ns: int) -> int:
             time.sleep(sleep_ns / 1e9)
         elif instant_ns - now_ns > _TIGHT_NS:
             # What follows the release is kept in the caches: code that did not just run costs microseconds.
-            after_hold(0, None)
+            verdict_after_hold(0, None)
     return now_ns
 
 
-_TWO_ROUNDS = "of a barrier in two rounds no rank knows when the last one came: CarriedBarrier tells"
+_TWO_ROUNDS = "of a barrier in two rounds no rank knows when the last one came: FusedBarrier tells"
 
 _RANK_0_SAID_PLAIN = "rank 0 decided so, or has no clock to trust"
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class CollectiveOutcome:
     """
     What a rank knows when the collectives are over: the instant that all ranks were told, the bound on its own clock (None:
     not to be trusted), and why there is to be no hold. `left_ns`: the rest of its wait, of which `margin_ns` may have been something
@@ -215,17 +215,17 @@ class Barrier:
         job: Job,
         collective: Callable[[], object],
         broadcast: Callable[[int], int],
-        scheduling: Fifo | None = None,
+        scheduling: SchedFifo | None = None,
     ) -> None:
         self._init(job, scheduling)
         self._collective = collective
         self._broadcast = broadcast
 
-    def _init(self, job: Job, scheduling: Fifo | None) -> None:
+    def _init(self, job: Job, scheduling: SchedFifo | None) -> None:
         self._job = job
         self._scheduling = scheduling
-        self._waits = Waits()
-        self._works = Works()
+        self._waits = WaitHistory()
+        self._works = SlackTasks()
         self._agreed_ns: int | None = None
 
     @property
@@ -250,11 +250,11 @@ class Barrier:
         else:
             self._waits.add(arrival_ns - ready_ns, met.left_ns, met.margin_ns)
         now_ns = time.time_ns()
-        verdict = without_hold(met.instant_ns, now_ns, met.bound_ns, met.reason)
+        verdict = verdict_without_hold(met.instant_ns, now_ns, met.bound_ns, met.reason)
         trouble = self._mark(step, arrival_ns, now_ns if verdict else met.instant_ns)
         ready_ns = time.time_ns()  # marking may have sent a datagram
         self._was_ready(ready_ns)
-        verdict = verdict or without_hold(met.instant_ns, ready_ns, met.bound_ns, met.reason)
+        verdict = verdict or verdict_without_hold(met.instant_ns, ready_ns, met.bound_ns, met.reason)
         verdict = verdict or self._held(met.instant_ns, met.bound_ns)
         if error is not None:
             raise error
@@ -268,7 +268,7 @@ class Barrier:
         """
         return Slack(None, _TWO_ROUNDS)
 
-    def use(self, work: Callable[[], object], cost_ns: int, name: str | None = None) -> Work:
+    def use(self, work: Callable[[], object], cost_ns: int, name: str | None = None) -> SlackTask:
         """
         Run `work` at the beginning of every `wait` whose slack it fits into, as `gc.collect`, a checkpoint, an evaluation or a
         prefetch of about `cost_ns`. What is given counts the runs; a run that took longer raises the cost.
@@ -277,18 +277,18 @@ class Barrier:
         """
         if cost_ns <= 0:
             raise ValueError(f"cost_ns {cost_ns}: work takes longer than no time")
-        registered = Work(work, cost_ns, name or str(getattr(work, "__name__", work)))
+        registered = SlackTask(work, cost_ns, name or str(getattr(work, "__name__", work)))
         self._works.add(registered)
         return registered
 
-    def _meet(self, step: int, arrival_ns: int) -> Met:
+    def _meet(self, step: int, arrival_ns: int) -> CollectiveOutcome:
         """The collectives; nothing of ours in between may raise."""
         self._collective()
-        offer = offered(self._job, step) if self._job.rank == 0 else Offer(PLAIN, _RANK_0_SAID_PLAIN)
+        offer = decide_release(self._job, step) if self._job.rank == 0 else ReleaseDecision(PLAIN, _RANK_0_SAID_PLAIN)
         instant_ns = self._broadcast(PLAIN if offer.hold_ns < 0 else time.time_ns() + offer.hold_ns)
-        bound_ns, distrust = own_clock(self._job)
+        bound_ns, distrust = own_clock_bound(self._job)
         reason = offer.reason if instant_ns < 0 else distrust
-        return Met(instant_ns, bound_ns, reason, None, 0)
+        return CollectiveOutcome(instant_ns, bound_ns, reason, None, 0)
 
     def _was_ready(self, now_ns: int) -> None:
         """This rank is about to hold, or to go on."""
@@ -297,11 +297,11 @@ class Barrier:
         """Empty, or why there is no mark."""
         meter = self._job.meter
         kind = Kind.BARRIER
-        _, trouble = told(lambda: meter.mark(step, meter.next_sync(step), arrival_ns, arrival_ns, end_ns, kind))
+        _, trouble = attempt(lambda: meter.mark(step, meter.next_sync(step), arrival_ns, arrival_ns, end_ns, kind))
         return f"not marked: {trouble}" if trouble else ""
 
     def _held(self, instant_ns: int, bound_ns: int | None) -> Verdict:
         if self._scheduling is None:
-            return after_hold(hold_until(instant_ns) - instant_ns, bound_ns)
+            return verdict_after_hold(hold_until(instant_ns) - instant_ns, bound_ns)
         released_ns = self._scheduling.run(hold_until, instant_ns)
-        return after_hold(released_ns - instant_ns, bound_ns, self._scheduling.note())
+        return verdict_after_hold(released_ns - instant_ns, bound_ns, self._scheduling.note())

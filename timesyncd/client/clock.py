@@ -9,10 +9,10 @@ from typing import overload
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Interval, Reason, Reference, interval_now
 from timesyncd.client import past, waiting
-from timesyncd.client.past import Pair, Timer, Translation
-from timesyncd.client.places import runtime_dir as find_runtime_dir
-from timesyncd.client.scales import GmNs, Instant, TaiNs, Timestamp, UtcNs
-from timesyncd.client.waiting import Aim, Change, Wait, Waited
+from timesyncd.client.past import ClockName, ClockReading, NsRange
+from timesyncd.client.paths import runtime_dir as find_runtime_dir
+from timesyncd.client.scales import GmNs, ScaledNs, TaiNs, Timestamp, UtcNs
+from timesyncd.client.waiting import Aim, StatusChange, Wait, WaitResult
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, boot_id, time_namespace
 from timesyncd.ipc import clock_segment
 from timesyncd.ipc.seqlock import GENERATION, SegmentReader
@@ -71,7 +71,7 @@ class Clock:
         self._reader = SegmentReader(path, clock_segment.MAGIC, clock_segment.LAYOUT_VERSION, clock_segment.WORD_COUNT)
         self._epoch = clock_segment.Epoch(boot_id(), time_namespace())
         self._decoded: tuple[tuple[int, ...], ErrorBound, clock_segment.Epoch] | None = None
-        self._past = past.Past()
+        self._past = past.Translator()
         self._gm = self._utc = self._distrusted(self._reader.words, -1)
 
     def gm_now(self) -> Interval:
@@ -108,10 +108,10 @@ class Clock:
         """Why the status is not SYNCHRONIZED; empty when it is. Of an interval taken before it may not speak: see `explained`."""
         return self._carefully(reference)[1].text
 
-    def explained(self, reference: Reference = Reference.GRANDMASTER) -> Translation:
+    def explained(self, reference: Reference = Reference.GRANDMASTER) -> ClockReading:
         """This moment's interval and its reason, of one reading: nothing is published, and no limit passed, between the two."""
         interval, reason = self._carefully(reference)
-        return Translation(interval, reason.text)
+        return ClockReading(interval, reason.text)
 
     def snapshot(self) -> ErrorBound | None:
         """All that the daemon published last; None when there is nothing to believe."""
@@ -131,7 +131,7 @@ class Clock:
         """The moment is yet to come: True, surely; False, surely not; None, it cannot be told. Raises as `after` does."""
         return waiting.is_before(self._asked(t)(), int(t))
 
-    def wait_until(self, t: Timestamp, *, timeout_s: float) -> Waited:
+    def wait_until(self, t: Timestamp, *, timeout_s: float) -> WaitResult:
         """
         Hold until this node's clock shows the moment; sleeps, then spins the last 0.3 ms of it, and never returns before the
         clock shows it, unless the time is out.
@@ -141,11 +141,11 @@ class Clock:
         """
         return waiting.sleep_and_spin(self._wait(t, waiting.until, timeout_s))
 
-    async def wait_until_async(self, t: Timestamp, *, timeout_s: float) -> Waited:
+    async def wait_until_async(self, t: Timestamp, *, timeout_s: float) -> WaitResult:
         """The same without spinning: up to some milliseconds late, and the event loop runs on."""
         return await waiting.sleep_async(self._wait(t, waiting.until, timeout_s))
 
-    def wait_after(self, t: Timestamp, *, timeout_s: float) -> Waited:
+    def wait_after(self, t: Timestamp, *, timeout_s: float) -> WaitResult:
         """
         Commit wait: hold until the moment has surely passed on its scale, however far this clock may be off (earliest > t).
 
@@ -154,13 +154,13 @@ class Clock:
         """
         return waiting.sleep_and_spin(self._wait(t, waiting.after, timeout_s))
 
-    async def wait_after_async(self, t: Timestamp, *, timeout_s: float) -> Waited:
+    async def wait_after_async(self, t: Timestamp, *, timeout_s: float) -> WaitResult:
         """The same without spinning: up to some milliseconds late, and the event loop runs on."""
         return await waiting.sleep_async(self._wait(t, waiting.after, timeout_s))
 
     def changes(
         self, reference: Reference = Reference.GRANDMASTER, *, timeout_s: float | None = None
-    ) -> Iterator[Change]:
+    ) -> Iterator[StatusChange]:
         """
         The present status and reason, then each change of either, looked for ten times a second; what comes and goes in
         between is missed. Ends when there was none for `timeout_s`; None: never.
@@ -169,18 +169,18 @@ class Clock:
 
     def changes_async(
         self, reference: Reference = Reference.GRANDMASTER, *, timeout_s: float | None = None
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncIterator[StatusChange]:
         """The same for `async for`."""
         return waiting.changes_async(waiting.changing(lambda: self._state(reference), timeout_s))
 
     @overload
-    def translate(self, *, boottime_ns: int, reference: Reference = ...) -> Translation: ...
+    def translate(self, *, boottime_ns: int, reference: Reference = ...) -> ClockReading: ...
     @overload
-    def translate(self, *, monotonic_ns: int, reference: Reference = ...) -> Translation: ...
+    def translate(self, *, monotonic_ns: int, reference: Reference = ...) -> ClockReading: ...
     @overload
-    def translate(self, *, perf_counter_ns: int, reference: Reference = ...) -> Translation: ...
+    def translate(self, *, perf_counter_ns: int, reference: Reference = ...) -> ClockReading: ...
     @overload
-    def translate(self, *, realtime_ns: int, reference: Reference = ...) -> Translation: ...
+    def translate(self, *, realtime_ns: int, reference: Reference = ...) -> ClockReading: ...
     def translate(
         self,
         *,
@@ -189,7 +189,7 @@ class Clock:
         perf_counter_ns: int | None = None,
         realtime_ns: int | None = None,
         reference: Reference = Reference.GRANDMASTER,
-    ) -> Translation:
+    ) -> ClockReading:
         """
         What a reference's clock showed when one of this machine's clocks was read so, in the past.
 
@@ -198,14 +198,14 @@ class Clock:
         before a suspend. Steps and suspends are noticed while this object lives and is asked; boottime_ns needs neither.
         Raises TypeError unless exactly one reading is given.
         """
-        given: dict[Timer, int | None] = {
+        given: dict[ClockName, int | None] = {
             "boottime": boottime_ns,
             "monotonic": monotonic_ns,
             "perf_counter": perf_counter_ns,
             "realtime": realtime_ns,
         }
         readings = [(clock, ns) for clock, ns in given.items() if ns is not None]
-        if len(readings) != 1 or isinstance(readings[0][1], Instant):
+        if len(readings) != 1 or isinstance(readings[0][1], ScaledNs):
             raise TypeError(
                 "translate() takes one clock's reading: boottime_ns, monotonic_ns, perf_counter_ns or realtime_ns"
             )
@@ -214,7 +214,7 @@ class Clock:
             return past.unknown(reference, bound.text)
         interval, reason = interval_now(bound, reference, _read_clocks)
         if interval.earliest is None:
-            return Translation(interval, reason.text)
+            return ClockReading(interval, reason.text)
         return self._past.translate(bound, reference, *readings[0])
 
     def _asked(self, t: Timestamp) -> Callable[[], Interval]:
@@ -229,9 +229,9 @@ class Clock:
     def _wait(self, t: Timestamp, aim: Aim, timeout_s: float) -> Wait:
         return Wait(self._asked(t), lambda: self.explained(t.reference), aim, int(t), timeout_s)
 
-    def _state(self, reference: Reference) -> Change:
+    def _state(self, reference: Reference) -> StatusChange:
         interval, reason = self._carefully(reference)
-        return Change(interval.status, reason.text, reference)
+        return StatusChange(interval.status, reason.text, reference)
 
     def _carefully(self, reference: Reference) -> tuple[Interval, Reason]:
         """The same for every other case, and the quick path made ready again where it may be taken."""
@@ -289,7 +289,7 @@ class Clock:
         bound: ErrorBound,
         part: Bound,
         status: ClockStatus,
-        boot_minus_mono: Pair,
+        boot_minus_mono: NsRange,
     ) -> _Hot:
         period_ns = NS_PER_S // part.growth_ppb if part.growth_ppb else _NEVER_NS
         if part.bound_ns is None or status is not _SYNCHRONIZED or period_ns == 0:

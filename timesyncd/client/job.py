@@ -17,8 +17,8 @@ from pathlib import Path
 from timesyncd.bound import Interval
 from timesyncd.client.clock import Clock
 from timesyncd.client.meter import Meter, Recorder
-from timesyncd.client.places import record_dir
-from timesyncd.client.places import runtime_dir as find_runtime_dir
+from timesyncd.client.paths import record_dir
+from timesyncd.client.paths import runtime_dir as find_runtime_dir
 from timesyncd.client.waiting import timeout_ns
 from timesyncd.clocks import NS_PER_S, SystemClocks, boot_id, real_minus_boot_ns, time_namespace
 from timesyncd.errors import AlignmentError
@@ -78,7 +78,7 @@ _LARGEST = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlacement:
     """A rank's place in its job; None = the launcher does not say."""
 
     name: str | None
@@ -87,7 +87,7 @@ class Place:
     attempt: int | None
 
 
-def place_from(environ: Mapping[str, str]) -> Place:
+def placement_from(environ: Mapping[str, str]) -> RankPlacement:
     """
     What torchrun, else Slurm, put into the environment; a number that is none counts as absent.
 
@@ -105,7 +105,7 @@ def place_from(environ: Mapping[str, str]) -> Place:
     address = _rendezvous(environ)
     # One job of torchrun's may be started by several steps of Slurm's.
     names = (run_id if run_id != "none" else "", address if run_id else "", _slurm_name(environ), address)
-    return Place(
+    return RankPlacement(
         name=next(filter(None, names), None),
         rank=number("RANK", "SLURM_PROCID"),
         world_size=number("WORLD_SIZE", "SLURM_NTASKS"),
@@ -145,7 +145,7 @@ class Job:
         runtime_dir: Path | str | None = None,
         record: Path | str | None = None,
     ) -> None:
-        found = place_from(os.environ)
+        found = placement_from(os.environ)
         self.name = _clipped(name or found.name or f"process-{os.getpid()}")
         self.rank = _first(rank, found.rank, 0)
         self.world_size = _first(world_size, found.world_size, 1)

@@ -23,7 +23,7 @@ _STEP, _STALENESS = int(Kind.STEP), int(Kind.STALENESS)
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalSignals:
     """
     One rank's own figures, nanoseconds, as docs/signals.md defines them; None: nothing was measured.
 
@@ -72,7 +72,7 @@ class Ring:
         return percentile(self.values(), percent) if self.added else None
 
 
-class Own:
+class LocalSums:
     """
     Adds up one rank's marks. A step lasts from its first mark's arrival to that of the next step; where the clock was set
     in between, by a day or back, it is left out. Not safe between threads.
@@ -106,10 +106,10 @@ class Own:
             elif kind == _STALENESS:
                 self._staleness.add(count)
 
-    def told(self) -> Local:
+    def told(self) -> LocalSignals:
         wait_ns, length_ns = self._last or (None, None)
         known = self._epoch_length_ns > 0
-        return Local(
+        return LocalSignals(
             steps=min(self._lengths.added, WINDOW),
             sync_overhead_step=None if wait_ns is None or length_ns is None else wait_ns / length_ns,
             sync_overhead_window=self._waits.sum / self._lengths.sum if self._lengths.added else None,

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from weakref import WeakSet
 
-from timesyncd.client.local import Local, Own
+from timesyncd.client.local import LocalSignals, LocalSums
 from timesyncd.client.numbering import NO_KEY, Numbering
 from timesyncd.ipc.job_datagram import MARK_SIZE, MAX_MARKS, Header, Kind, encode_header, pack_mark, unpack_marks
 
-RECORD_MOST = 2**30
+MAX_RECORD_BYTES = 2**30
 
 #: Files of one name, as of several Jobs in one process or of processes with one number in their containers.
 _MOST_FILES = 1_000
@@ -65,7 +65,7 @@ class Recorder:
         try:
             if self._file is None:
                 self._open()
-            if self._file is None or self._size + len(record) > RECORD_MOST:
+            if self._file is None or self._size + len(record) > MAX_RECORD_BYTES:
                 return False
             if os.write(self._file, record) == len(record):
                 self._size += len(record)
@@ -86,7 +86,7 @@ class Recorder:
 
 
 #: At most ten datagrams a second: the kernel's queue holds ten by default, for all ranks of a node together.
-SEND_EVERY_NS = 100_000_000
+SEND_INTERVAL_NS = 100_000_000
 
 #: Reading the CPU's time would cost half a mark. What lasts longer than this was interrupted.
 _LONGEST_MARK_NS = 50_000
@@ -113,8 +113,8 @@ class Meter:
         self._count = self._added = 0
         self._dropped = self._undelivered = self._unrecorded = 0
         self._own_ns = 0
-        self._sent_ns = _monotonic_ns() - SEND_EVERY_NS
-        self._numbering, self._own = Numbering(), Own()
+        self._sent_ns = _monotonic_ns() - SEND_INTERVAL_NS
+        self._numbering, self._own = Numbering(), LocalSums()
         self._open_step: Step | None = None
         # Re-entrant, since a signal handler may close, or mark, in the middle of a mark; the latter is lost.
         self._lock = threading.RLock()
@@ -141,7 +141,7 @@ class Meter:
         """
         return self._own_ns
 
-    def local(self) -> Local:
+    def local(self) -> LocalSignals:
         """What this rank measured of itself alone, with or without a daemon; `Job.signals()` is of the whole job."""
         with self._lock:
             self._add_up()
@@ -166,13 +166,13 @@ class Meter:
         with self._lock:
             return self._numbering.next_sync(step)[1]
 
-    def sync(self, step: int, kind: Kind = Kind.CUSTOM, bytes: int = 0) -> Sync:
+    def sync(self, step: int, kind: Kind = Kind.CUSTOM, bytes: int = 0) -> MeteredSync:
         """
         Mark what runs inside `with`: arrival and begin on entry, end on exit; nothing when it raises.
 
         The synchronizations of a step are numbered by the order of their calls, which must be the same on every rank.
         """
-        return Sync(self, step, kind, bytes)
+        return MeteredSync(self, step, kind, bytes)
 
     def step(self, step: int) -> Step:
         """
@@ -297,7 +297,7 @@ class Meter:
                 self._dropped += 1
             now_ns = _monotonic_ns()
             self._own_ns += min(now_ns - started_ns, _LONGEST_MARK_NS)
-            if now_ns - self._sent_ns >= SEND_EVERY_NS:
+            if now_ns - self._sent_ns >= SEND_INTERVAL_NS:
                 self._send(now_ns)
         except struct.error:  # a number that the datagram does not hold, or none
             self._dropped += 1
@@ -358,7 +358,7 @@ class Meter:
         self._count = self._added = 0
 
 
-class Sync:
+class MeteredSync:
     """What `Meter.sync` gives."""
 
     __slots__ = ("_arrival_ns", "_bytes", "_key", "_kind", "_meter", "_step", "_sync")

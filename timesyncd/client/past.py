@@ -11,7 +11,7 @@ from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, ClockStatus, ErrorBound, In
 from timesyncd.clocks import STEP_TOLERANCE_NS
 
 #: The clocks whose readings are translated; perf_counter is monotonic on Linux.
-Timer = Literal["boottime", "monotonic", "perf_counter", "realtime"]
+ClockName = Literal["boottime", "monotonic", "perf_counter", "realtime"]
 
 _TRIES = 5
 _SHORTEST_SUSPEND_NS = 1_000_000
@@ -23,34 +23,34 @@ STEPPED = "the system clock was stepped after the moment, or shows it twice; giv
 SUSPENDED = "the machine was suspended after the moment; give it as boottime_ns"
 
 
-class Pair(NamedTuple):
+class NsRange(NamedTuple):
     """One clock minus another, which lies in [low_ns, high_ns]."""
 
     low_ns: int
     high_ns: int
 
 
-def pair(one: Callable[[], int], other: Callable[[], int]) -> Pair:
+def difference(one: Callable[[], int], other: Callable[[], int]) -> NsRange:
     """`one` minus `other`, from `one` read between two readings of `other`; the narrowest of a few."""
     return min((_pair(one, other) for _ in range(_TRIES)), key=lambda found: found.high_ns - found.low_ns)
 
 
-def _pair(one: Callable[[], int], other: Callable[[], int]) -> Pair:
+def _pair(one: Callable[[], int], other: Callable[[], int]) -> NsRange:
     before_ns = other()
     between_ns = one()
-    return Pair(between_ns - other(), between_ns - before_ns)
+    return NsRange(between_ns - other(), between_ns - before_ns)
 
 
 def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def _boot_minus_mono() -> Pair:
+def _boot_minus_mono() -> NsRange:
     """Grows by each suspend, and by nothing else."""
-    return pair(boottime_ns, time.monotonic_ns)
+    return difference(boottime_ns, time.monotonic_ns)
 
 
-class Translation(NamedTuple):
+class ClockReading(NamedTuple):
     """What a reference's clock showed at a moment; `reason`: why that is not known, or not known better."""
 
     interval: Interval
@@ -60,8 +60,8 @@ class Translation(NamedTuple):
 class PastMoment(NamedTuple):
     """A past moment: what CLOCK_REALTIME, as it is set now, would have shown, and CLOCK_BOOTTIME; each between two numbers."""
 
-    realtime_ns: Pair
-    boottime_ns: Pair
+    realtime_ns: NsRange
+    boottime_ns: NsRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Continuity:
         since_ns = max(self.unstepped_since_ns, over_ns)
         return replace(self, real_minus_boot_ns=real_minus_boot_ns, unstepped_since_ns=since_ns)
 
-    def after_pair(self, found: Pair, monotonic_ns: int) -> Continuity:
+    def after_pair(self, found: NsRange, monotonic_ns: int) -> Continuity:
         """`monotonic_ns` was read after the pair."""
         former_ns = self.boot_minus_mono_ns
         if former_ns is not None and found.low_ns - former_ns < _SHORTEST_SUSPEND_NS:
@@ -96,51 +96,51 @@ class Continuity:
         return replace(self, boot_minus_mono_ns=found.low_ns, awake_since_ns=since_ns)
 
 
-class Past:
+class Translator:
     """Past readings of this machine's clocks, translated by what this process saw of steps and suspends since it began."""
 
     def __init__(self) -> None:
         self._seen = Continuity().after_pair(_boot_minus_mono(), time.monotonic_ns())
 
-    def notice(self, bound: ErrorBound) -> tuple[Pair, Continuity]:
+    def notice(self, bound: ErrorBound) -> tuple[NsRange, Continuity]:
         """To be told of each new bound; gives BOOTTIME minus MONOTONIC, and what this thread knows by now."""
         found = _boot_minus_mono()
         seen = self._seen.after_pair(found, time.monotonic_ns())
         seen = self._seen = seen.after_sample(bound.as_of_ns, bound.real_minus_boot_ns)
         return found, seen
 
-    def translate(self, bound: ErrorBound, reference: Reference, clock: Timer, ns: int) -> Translation:
+    def translate(self, bound: ErrorBound, reference: Reference, clock: ClockName, ns: int) -> ClockReading:
         """`bound` is the last one noticed, and believed at this moment."""
-        real_minus_boot = pair(time.time_ns, boottime_ns)
+        real_minus_boot = difference(time.time_ns, boottime_ns)
         boot_minus_mono, seen = self.notice(bound)
         if clock == "realtime":
-            moment = PastMoment(Pair(ns, ns), Pair(ns - real_minus_boot.high_ns, ns - real_minus_boot.low_ns))
+            moment = PastMoment(NsRange(ns, ns), NsRange(ns - real_minus_boot.high_ns, ns - real_minus_boot.low_ns))
             if moment.boottime_ns.low_ns < seen.unstepped_since_ns:
                 return unknown(reference, STEPPED)
         elif clock == "boottime":
-            moment = of_boottime(Pair(ns, ns), real_minus_boot)
+            moment = moment_at(NsRange(ns, ns), real_minus_boot)
         elif ns < seen.awake_since_ns:
             return unknown(reference, SUSPENDED)
         else:
-            moment = of_boottime(_sum(Pair(ns, ns), boot_minus_mono), real_minus_boot)
+            moment = moment_at(_sum(NsRange(ns, ns), boot_minus_mono), real_minus_boot)
         if not _agree(real_minus_boot, bound.real_minus_boot_ns):
             return unknown(reference, STEPPED)
         return translate(bound, reference, moment, boottime_ns())
 
 
-def of_boottime(boot_ns: Pair, real_minus_boot: Pair) -> PastMoment:
+def moment_at(boot_ns: NsRange, real_minus_boot: NsRange) -> PastMoment:
     return PastMoment(_sum(boot_ns, real_minus_boot), boot_ns)
 
 
-def _agree(found: Pair, expected_ns: int) -> bool:
+def _agree(found: NsRange, expected_ns: int) -> bool:
     return found.low_ns - STEP_TOLERANCE_NS <= expected_ns <= found.high_ns + STEP_TOLERANCE_NS
 
 
-def _sum(one: Pair, other: Pair) -> Pair:
-    return Pair(one.low_ns + other.low_ns, one.high_ns + other.high_ns)
+def _sum(one: NsRange, other: NsRange) -> NsRange:
+    return NsRange(one.low_ns + other.low_ns, one.high_ns + other.high_ns)
 
 
-def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_boottime_ns: int) -> Translation:
+def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_boottime_ns: int) -> ClockReading:
     """
     The interval at the moment. The bound widens with the distance, in either direction, and the one status table is applied
     to the distance to the newest sample.
@@ -157,10 +157,12 @@ def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_b
         return unknown(reference, TOO_FAR)
     earliest = moment.realtime_ns.low_ns + ahead_ns - width_ns
     latest = moment.realtime_ns.high_ns + ahead_ns + width_ns
-    return Translation(Interval(earliest, latest, status, reference), "" if status is ClockStatus.SYNCHRONIZED else FAR)
+    return ClockReading(
+        Interval(earliest, latest, status, reference), "" if status is ClockStatus.SYNCHRONIZED else FAR
+    )
 
 
-def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: Pair) -> int | None:
+def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: NsRange) -> int | None:
     """What is known of the clock's rate reaches back some way; before that only the kernel's limit is."""
     if part.bound_ns is None:
         return None
@@ -174,5 +176,5 @@ def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: Pair) -> int | None:
     return max(before_ns or 0, later_ns or 0)
 
 
-def unknown(reference: Reference, reason: str) -> Translation:
-    return Translation(Interval(None, None, ClockStatus.UNKNOWN, reference), reason)
+def unknown(reference: Reference, reason: str) -> ClockReading:
+    return ClockReading(Interval(None, None, ClockStatus.UNKNOWN, reference), reason)

@@ -90,7 +90,7 @@ class Pauses:
 
     def _now(self) -> tuple[int | None, str]:
         """This rank's reading of the common clock; None, and why, when it is not known well enough."""
-        bound_ns, distrust = client_barrier.own_clock(self._job)
+        bound_ns, distrust = client_barrier.own_clock_bound(self._job)
         if bound_ns is None:
             return None, distrust
         if bound_ns * _PERIODS_TOLERANCE > self._period_ns:
@@ -99,7 +99,7 @@ class Pauses:
 
     def _ahead_ns(self) -> int:
         """How long before an instant a rank begins to hold for it."""
-        signals = client_barrier.heard(self._job)[0]
+        signals = client_barrier.signals_and_plan(self._job)[0]
         skew_ns = None if signals is None else signals.arrival_skew_p99_ns
         apart_ns = 0 if signals is None else signals.alignment_ns or 0
         wanted_ns = (_HOLD_NS if skew_ns is None else skew_ns) + apart_ns
@@ -147,7 +147,7 @@ class Pauses:
 
 
 @contextmanager
-def held_garbage() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """No automatic garbage collection inside `with`: for a loop that calls `gc.collect()` where its pauses are due."""
     was_enabled = gc.isenabled()
     gc.disable()

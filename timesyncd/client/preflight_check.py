@@ -10,16 +10,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 from timesyncd.bound import Bound, ClockStatus
-from timesyncd.client.api import ask, is_address, is_private
+from timesyncd.client.api import get_json, is_address, is_private
 from timesyncd.errors import Malformed, Refused, SourceError
 from timesyncd.units import duration_text, limit_text, span_text
 
 DEFAULT_URL = "http://127.0.0.1:8319/"
 
 #: An unknown alignment is asked for anew so often; one question waits so long, and at least so long when time is nearly up.
-ASK_EVERY_S = 1.0
-ONE_ANSWER_S = 10.0
-LAST_ANSWER_S = 1.0
+QUERY_INTERVAL_S = 1.0
+QUERY_TIMEOUT_S = 10.0
+LAST_QUERY_TIMEOUT_S = 1.0
 
 NEVER_HEARD_OF = "never heard of"
 
@@ -27,7 +27,7 @@ NEVER_HEARD_OF = "never heard of"
 _FOR_GOOD = (400, 401, 403, 414, 421)
 
 #: A hub tells of no more nodes than these, the worst first, and so of those that it never heard of.
-MOST_TOLD = 100
+MAX_LISTED_NODES = 100
 
 _NAMED = 3
 
@@ -43,7 +43,7 @@ class PreflightNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Preflight:
+class PreflightResult:
     """
     `ok`: no two of the nodes' clocks were further apart than allowed when the answer came. `alignment_ns` is how far they may have
     been, `pair` the two of them; None = unknown. `reason` says in one line why not, else by what they were compared. `nodes` has
@@ -66,8 +66,8 @@ def preflight(
     timeout_s: float = 30.0,
     url: str = DEFAULT_URL,
     token: str | None = None,
-    on_wait: Callable[[Preflight], None] = lambda _: None,
-) -> Preflight:
+    on_wait: Callable[[PreflightResult], None] = lambda _: None,
+) -> PreflightResult:
     """
     Whether the clocks of these nodes, or of this job's, agree within `max_alignment_ns`. While that is unknown, it is asked for
     anew until `timeout_s` have passed, and `on_wait` is called with what is known; an answer is given at once.
@@ -80,12 +80,12 @@ def preflight(
     until_s = time.monotonic() + timeout_s
     while True:
         left_s = until_s - time.monotonic()
-        answer, is_final = question.ask(min(ONE_ANSWER_S, max(LAST_ANSWER_S, left_s)))
+        answer, is_final = question.ask(min(QUERY_TIMEOUT_S, max(LAST_QUERY_TIMEOUT_S, left_s)))
         left_s = until_s - time.monotonic()
         if is_final or left_s <= 0:
             return answer
         on_wait(answer)
-        time.sleep(min(ASK_EVERY_S, left_s))
+        time.sleep(min(QUERY_INTERVAL_S, left_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class _Question:
             raise ValueError("token: it holds what no token may hold (a line end?)")  # and is not shown
         return cls(names, job, max_ns, url, token)
 
-    def ask(self, within_s: float) -> tuple[Preflight, bool]:
+    def ask(self, within_s: float) -> tuple[PreflightResult, bool]:
         """The answer, and whether asking again is of no use."""
         answer = self._tried(self.url, within_s)
         if answer.alignment_ns is not None:
@@ -126,14 +126,14 @@ class _Question:
             answer = replace(answer, reason=f"{answer.reason}; {hint}")
         return answer, answer.alignment_ns is not None or set(hubs or [self.url]) <= self.refused.keys()
 
-    def _tried(self, url: str, within_s: float) -> Preflight:
+    def _tried(self, url: str, within_s: float) -> PreflightResult:
         """Its `url` is empty where nobody takes the question."""
         try:
             return self._ask_one(url, within_s)
         except SourceError as error:
-            return Preflight(False, None, str(error))
+            return PreflightResult(False, None, str(error))
 
-    def _ask_one(self, url: str, within_s: float) -> Preflight:
+    def _ask_one(self, url: str, within_s: float) -> PreflightResult:
         """Raises SourceError; Refused where that is for good."""
         if url in self.refused:
             raise Refused(self.refused[url])
@@ -141,7 +141,7 @@ class _Question:
         # A hub that was not named by whoever asks, but by the daemon, is not shown the token where others can read it.
         token = self.token if url == self.url or is_private(url) else None
         asked_s = time.monotonic()
-        status, told = ask(f"{url.rstrip('/')}/api/v1/alignment?{query}", token, within_s)
+        status, told = get_json(f"{url.rstrip('/')}/api/v1/alignment?{query}", token, within_s)
         took_ns = round((time.monotonic() - asked_s) * 1e9)
         if status == 200:
             return self._judged(told, took_ns, url)
@@ -149,16 +149,16 @@ class _Question:
         if status in _FOR_GOOD:
             self.refused[url] = line + (_IN_CLEAR if status == 401 and token != self.token else "")
             raise Refused(self.refused[url])
-        return Preflight(False, None, line, url=url)
+        return PreflightResult(False, None, line, url=url)
 
     def _hubs(self, within_s: float) -> tuple[list[str], str]:
         """Where else may be asked, the primary hub first: nowhere if who was asked is a hub. And what that says of the answer."""
         page, token = f"{self.url.rstrip('/')}/api/v1", None if self.url in self.refused else self.token
         try:
-            status, told = ask(f"{page}/hubs", token, within_s)
+            status, told = get_json(f"{page}/hubs", token, within_s)
             if status != 200:
                 return [], ""
-            _, own = ask(f"{page}/node", token, within_s)
+            _, own = get_json(f"{page}/node", token, within_s)
         except SourceError:
             return [], ""
         hubs = sorted(_items(told), key=lambda hub: hub.get("primary") is not True)
@@ -168,10 +168,10 @@ class _Question:
         urls = [url for hub in hubs if isinstance(url := hub.get("url"), str) and is_address(url) and url != self.url]
         return urls, hint or ("" if urls else "the hubs that are heard have no page to ask")
 
-    def _judged(self, told: Any, took_ns: int, url: str) -> Preflight:
+    def _judged(self, told: Any, took_ns: int, url: str) -> PreflightResult:
         """Raises Malformed."""
         answer = _read(told, url)
-        told_all = len(answer.nodes) < MOST_TOLD
+        told_all = len(answer.nodes) < MAX_LISTED_NODES
         missing = sorted(set(self.nodes) - {node.node for node in answer.nodes}) if told_all else []
         strangers = [PreflightNode(name, ClockStatus.UNKNOWN.name, None, NEVER_HEARD_OF) for name in missing]
         all_nodes = (*strangers, *answer.nodes)
@@ -213,11 +213,11 @@ _ADVICE = {
 _IN_CLEAR = "; the token goes there over TLS alone, or when you name that address"
 
 
-def _read(told: Any, url: str) -> Preflight:
+def _read(told: Any, url: str) -> PreflightResult:
     """As of the hub's answer. Raises Malformed."""
     if not isinstance(told, dict) or not isinstance(told.get("nodes"), list):
         raise Malformed(f"{url}: its answer is no alignment")
-    return Preflight(
+    return PreflightResult(
         ok=False,
         alignment_ns=_count(told, "alignment_ns", url),
         reason=_text(told, "reason", url),
@@ -271,7 +271,7 @@ def _why(nodes: Sequence[PreflightNode], reason: str) -> str:
     return "; ".join(failing[:_NAMED]) + more or reason or "the hub does not say why"
 
 
-def _too_far(answer: Preflight, now_ns: int, max_ns: int) -> str:
+def _too_far(answer: PreflightResult, now_ns: int, max_ns: int) -> str:
     who = "two of them" if answer.pair is None else " and ".join(answer.pair)
     is_near = abs(now_ns - max_ns) * 100 < max_ns
     return f"{who} may be {f'{now_ns} ns' if is_near else duration_text(now_ns)} apart; {limit_text(max_ns)} is allowed"

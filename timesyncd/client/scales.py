@@ -7,7 +7,7 @@ from typing import ClassVar, Never, Self, overload
 from timesyncd.bound import Reference
 
 
-class Instant(int):
+class ScaledNs(int):
     """
     Integer nanoseconds since 1970 on one scale; used as UtcNs, TaiNs or GmNs, never as itself.
 
@@ -29,7 +29,7 @@ class Instant(int):
     __hash__ = int.__hash__
 
     def __add__(self, ns: int) -> Self:
-        if isinstance(ns, Instant):
+        if isinstance(ns, ScaledNs):
             raise TypeError(
                 f"{type(self).__name__} + {type(ns).__name__}: moments do not add up; add plain nanoseconds"
             )
@@ -43,7 +43,7 @@ class Instant(int):
     @overload
     def __sub__(self, other: int) -> Self: ...
     def __sub__(self, other: int) -> int:
-        if isinstance(other, Instant):
+        if isinstance(other, ScaledNs):
             return super().__sub__(self._same(other))
         total = super().__sub__(other)
         return total if total is NotImplemented else type(self)(total)
@@ -52,7 +52,7 @@ class Instant(int):
         raise self._mixed(other)
 
     def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) if type(other) is type(self) or not isinstance(other, Instant) else False
+        return super().__eq__(other) if type(other) is type(self) or not isinstance(other, ScaledNs) else False
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -76,7 +76,7 @@ class Instant(int):
 
     def _mixed(self, other: object) -> TypeError:
         mine, others = type(self).__name__, type(other).__name__
-        if isinstance(other, Instant):
+        if isinstance(other, ScaledNs):
             return TypeError(
                 f"{mine} with {others}: two scales; ask the clock for both moments on one of them, {_SOURCES}"
             )
@@ -86,21 +86,21 @@ class Instant(int):
 _SOURCES = "now() for UtcNs, tai_now() for TaiNs, gm_now() for GmNs"
 
 
-class UtcNs(Instant):
+class UtcNs(ScaledNs):
     """UTC as POSIX counts it: leap seconds do not count. What `Clock.now()` tells."""
 
     __slots__ = ()
     reference = Reference.UTC
 
 
-class TaiNs(Instant):
+class TaiNs(ScaledNs):
     """TAI, UTC + 37 s since 2017: what `Clock.tai_now()` tells."""
 
     __slots__ = ()
     reference = Reference.TAI
 
 
-class GmNs(Instant):
+class GmNs(ScaledNs):
     """
     The grandmaster's scale less the whole seconds that the PTP daemon takes out: what `Clock.gm_now()` tells.
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from timesyncd.units import percentile
 
 #: So many waits are remembered, and so many are needed to say anything.
-WAITS = 64
+HISTORY_SIZE = 64
 MIN_WAITS = 16
 
 #: Not more than so many of a hundred past waits were shorter than what is called sure.
-SURE_PERCENT = 5
+SLACK_PERCENTILE = 5
 
 #: A release that some rank missed lengthens the slack by this; each that all ranks made shortens it by one part in `_SLOWLY`. So
 #: it settles where some releases in a thousand are missed.
@@ -44,11 +44,11 @@ def adapted_ns(slack_ns: int, missed: int, made: int, least_ns: int, most_ns: in
     return min(most_ns, max(least_ns, round(slack_ns * min(_UP, max(1 / _UP, factor)))))
 
 
-class Waits:
+class WaitHistory:
     """A rank's own past waits for the last arrival, each counted from when it was ready, whatever work it did meanwhile."""
 
     def __init__(self) -> None:
-        self._free_ns: deque[int] = deque(maxlen=WAITS)
+        self._free_ns: deque[int] = deque(maxlen=HISTORY_SIZE)
 
     def add(self, used_ns: int, left_ns: int, margin_ns: int) -> None:
         """
@@ -67,10 +67,10 @@ class Waits:
         """From the waits alone."""
         if len(self._free_ns) < MIN_WAITS:
             return Slack(None, f"{len(self._free_ns)} waits measured, {MIN_WAITS} are needed")
-        return Slack(percentile(self._free_ns, SURE_PERCENT))
+        return Slack(percentile(self._free_ns, SLACK_PERCENTILE))
 
 
-class Work:
+class SlackTask:
     """
     Work that is done in the slack when it fits. `cost_ns` is what it is taken to cost: as told, or more, as measured.
 
@@ -101,13 +101,13 @@ class Work:
         return took_ns
 
 
-class Works:
+class SlackTasks:
     """The registered work of one barrier; what waited longest for its turn comes first."""
 
     def __init__(self) -> None:
-        self._works: list[Work] = []
+        self._works: list[SlackTask] = []
 
-    def add(self, work: Work) -> None:
+    def add(self, work: SlackTask) -> None:
         self._works.append(work)
 
     def __bool__(self) -> bool:
@@ -138,7 +138,7 @@ _ORDINARY = (os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_IDLE)
 _Before = tuple[int, os.sched_param]
 
 
-class Fifo:
+class SchedFifo:
     """
     Holds with the calling thread under SCHED_FIFO, and restores its policy whatever happens.
 

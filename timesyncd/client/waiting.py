@@ -16,7 +16,7 @@ from typing import NamedTuple
 from timesyncd.bound import ClockStatus, Interval, Reference
 from timesyncd.clocks import NS_PER_S
 
-CHECK_NS = 100_000_000
+POLL_NS = 100_000_000
 
 _FOR_EVER_S = 10**9
 
@@ -24,7 +24,7 @@ _FOR_EVER_S = 10**9
 SPIN_NS = 300_000
 
 
-class Waited(NamedTuple):
+class WaitResult(NamedTuple):
     """
     What became of a wait, as of its last look at the clock.
 
@@ -38,7 +38,7 @@ class Waited(NamedTuple):
     reason: str
 
 
-class Change(NamedTuple):
+class StatusChange(NamedTuple):
     """What a clock's status has become, and why it is not SYNCHRONIZED (else empty)."""
 
     status: ClockStatus
@@ -82,7 +82,7 @@ def after(interval: Interval, shown_ns: int | None, t: int) -> tuple[int | None,
     return None if interval.earliest is None else t + 1 - interval.earliest, is_after(interval, t)
 
 
-def shown(interval: Interval) -> int | None:
+def midpoint_ns(interval: Interval) -> int | None:
     """What the clock showed: the middle. UTC and the grandmaster's scale it shows also when unknown, TAI not."""
     if interval.earliest is not None and interval.latest is not None:
         return (interval.earliest + interval.latest) // 2
@@ -101,7 +101,7 @@ class Wait:
     aim: Aim
     t: int
     timeout_s: float
-    waited: Waited = field(init=False)
+    waited: WaitResult = field(init=False)
 
     def __iter__(self) -> Iterator[int]:
         give_up_ns = time.monotonic_ns() + timeout_ns(self.timeout_s)
@@ -110,21 +110,21 @@ class Wait:
             now_ns = time.monotonic_ns()
             if now_ns >= give_up_ns or (left_ns is not None and left_ns <= 0):
                 return
-            yield min(now_ns + (CHECK_NS if left_ns is None else min(left_ns, CHECK_NS)), give_up_ns)
+            yield min(now_ns + (POLL_NS if left_ns is None else min(left_ns, POLL_NS)), give_up_ns)
 
     def _look(self) -> int | None:
         """How long it is. The verdict is ready at each look, because code that did not just run costs microseconds."""
         interval, reason = self.now(), ""
         if interval.status is not ClockStatus.SYNCHRONIZED:
             interval, reason = self.explained()
-        shown_ns = shown(interval)
+        shown_ns = midpoint_ns(interval)
         left_ns, reached = self.aim(interval, shown_ns, self.t)
         lateness_ns = None if shown_ns is None else shown_ns - self.t
-        self.waited = Waited(reached, lateness_ns, interval, reason)
+        self.waited = WaitResult(reached, lateness_ns, interval, reason)
         return left_ns
 
 
-def sleep_and_spin(naps: Wait) -> Waited:
+def sleep_and_spin(naps: Wait) -> WaitResult:
     """Spins by looking."""
     for until_ns in naps:
         sleep_ns = until_ns - time.monotonic_ns() - SPIN_NS
@@ -133,7 +133,7 @@ def sleep_and_spin(naps: Wait) -> Waited:
     return naps.waited
 
 
-async def sleep_async(naps: Wait) -> Waited:
+async def sleep_async(naps: Wait) -> WaitResult:
     """Never holds the event loop, which wakes up to a millisecond late."""
     for until_ns in naps:
         await asyncio.sleep((until_ns - time.monotonic_ns()) / NS_PER_S)
@@ -147,7 +147,7 @@ def timeout_ns(timeout_s: float) -> int:
     return round(min(max(timeout_s, 0), _FOR_EVER_S) * NS_PER_S)
 
 
-def changing(state: Callable[[], Change], timeout_s: float | None) -> Iterator[Change | int]:
+def changing(state: Callable[[], StatusChange], timeout_s: float | None) -> Iterator[StatusChange | int]:
     """
     The state, then each other one that a look finds, and in between naps in ns; ends when none has come for so long. Raises
     ValueError for NaN at once, not with the first state.
@@ -155,8 +155,8 @@ def changing(state: Callable[[], Change], timeout_s: float | None) -> Iterator[C
     return _changing(state, None if timeout_s is None else timeout_ns(timeout_s))
 
 
-def _changing(state: Callable[[], Change], quiet_at_most_ns: int | None) -> Iterator[Change | int]:
-    last: Change | None = None
+def _changing(state: Callable[[], StatusChange], quiet_at_most_ns: int | None) -> Iterator[StatusChange | int]:
+    last: StatusChange | None = None
     given_ns = 0
     while True:
         found = state()
@@ -166,23 +166,23 @@ def _changing(state: Callable[[], Change], quiet_at_most_ns: int | None) -> Iter
             given_ns = time.monotonic_ns()
             continue
         quiet_ns = time.monotonic_ns() - given_ns
-        rest_ns = CHECK_NS if quiet_at_most_ns is None else quiet_at_most_ns - quiet_ns
+        rest_ns = POLL_NS if quiet_at_most_ns is None else quiet_at_most_ns - quiet_ns
         if rest_ns <= 0:
             return
-        yield min(CHECK_NS, rest_ns)
+        yield min(POLL_NS, rest_ns)
 
 
-def changes(steps: Iterator[Change | int]) -> Iterator[Change]:
+def changes(steps: Iterator[StatusChange | int]) -> Iterator[StatusChange]:
     for step in steps:
-        if isinstance(step, Change):
+        if isinstance(step, StatusChange):
             yield step
         else:
             time.sleep(step / NS_PER_S)
 
 
-async def changes_async(steps: Iterator[Change | int]) -> AsyncIterator[Change]:
+async def changes_async(steps: Iterator[StatusChange | int]) -> AsyncIterator[StatusChange]:
     for step in steps:
-        if isinstance(step, Change):
+        if isinstance(step, StatusChange):
             yield step
         else:
             await asyncio.sleep(step / NS_PER_S)

@@ -19,7 +19,7 @@ from itertools import pairwise
 from statistics import median_low
 from typing import NamedTuple
 
-from timesyncd.client.phase import wait_ns
+from timesyncd.client.phase import delay_ns
 from timesyncd.ipc.job_segment import Phase
 from timesyncd.units import percentile
 
@@ -109,7 +109,7 @@ def _begun(
     between_ns = max(next_.start_ns - one.end_ns for one, next_ in pairs)
     if phase is None or between_ns * 100 > phase.period_ns:
         return {one.step: one.start_ns for one in steps}
-    return {one.step: one.start_ns + wait_ns(phase, one.start_ns) for one in steps}
+    return {one.step: one.start_ns + delay_ns(phase, one.start_ns) for one in steps}
 
 
 def _seen_by_all(steps: Sequence[StepTimes], others: Sequence[Sequence[StepTimes]]) -> Sequence[StepTimes]:

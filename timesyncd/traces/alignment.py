@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from timesyncd.bound import growth_ns
-from timesyncd.client.anchors import Anchor, Part
+from timesyncd.client.anchors import Anchor, ReferenceOffset
 from timesyncd.clocks import NS_PER_S
 from timesyncd.traces.anchors import AnchorFile, is_continuous, suspended_ns
 from timesyncd.traces.reader import TraceOutline
@@ -148,23 +148,23 @@ def _why_no_scale(around: Sequence[Anchor]) -> str:
     return "it is not known which grandmaster its clock follows, or which seconds are taken out"
 
 
-def _unknown(around: Sequence[Anchor], part: Callable[[Anchor], Part]) -> str:
+def _unknown(around: Sequence[Anchor], part: Callable[[Anchor], ReferenceOffset]) -> str:
     return next(
         (anchor.reason or anchor.status for anchor in around if part(anchor).bound_ns is None), "for no reason given"
     )
 
 
-def _gm(anchor: Anchor) -> Part:
+def _gm(anchor: Anchor) -> ReferenceOffset:
     return anchor.gm
 
 
-def _utc(anchor: Anchor) -> Part:
+def _utc(anchor: Anchor) -> ReferenceOffset:
     return anchor.utc
 
 
-def _no_part(_anchor: Anchor) -> Part:
+def _no_part(_anchor: Anchor) -> ReferenceOffset:
     """A clock against itself."""
-    return Part(0, 0, 0, 0)
+    return ReferenceOffset(0, 0, 0, 0)
 
 
 def _around(outline: TraceOutline, anchored: AnchorFile | None) -> Sequence[Anchor] | str:
@@ -202,7 +202,7 @@ def _disruption(one: Anchor, other: Anchor) -> str:
 
 
 def _aligned(
-    file: tuple[TraceOutline, AnchorFile | None], around: Sequence[Anchor], part: Callable[[Anchor], Part]
+    file: tuple[TraceOutline, AnchorFile | None], around: Sequence[Anchor], part: Callable[[Anchor], ReferenceOffset]
 ) -> TraceAlignment:
     """The anchors' bounds are all known."""
     outline = file[0]
@@ -234,7 +234,7 @@ def _aligned(
     )
 
 
-def between_ns(one: Anchor, other: Anchor, part: Callable[[Anchor], Part]) -> int:
+def between_ns(one: Anchor, other: Anchor, part: Callable[[Anchor], ReferenceOffset]) -> int:
     """
     The largest bound between two anchors: the smaller of what grew since the first and what shrinks towards the second, where the
     two are equal; and what the offset may be off by when it is drawn as a line.
@@ -252,7 +252,7 @@ def between_ns(one: Anchor, other: Anchor, part: Callable[[Anchor], Part]) -> in
     return max(smaller) + rounding_ns + abs(second.offset_ns - first.offset_ns)
 
 
-def _grown(part: Part, growth_ppb: int, by_ns: int) -> int:
+def _grown(part: ReferenceOffset, growth_ppb: int, by_ns: int) -> int:
     """Rounded up."""
     assert part.bound_ns is not None
     return part.bound_ns + growth_ns(growth_ppb, by_ns)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from timesyncd.bound import ClockStatus
-from timesyncd.client.anchors import FORMAT, VERSION, Anchor, Owner, Part
+from timesyncd.client.anchors import FORMAT, VERSION, Anchor, AnchorsHeader, ReferenceOffset
 from timesyncd.clocks import STEP_TOLERANCE_NS
 from timesyncd.errors import TraceError
 
@@ -25,7 +25,7 @@ class AnchorFile:
     """Whose they are, and the anchors in the order of time (CLOCK_MONOTONIC)."""
 
     name: str
-    owner: Owner
+    owner: AnchorsHeader
     anchors: tuple[Anchor, ...]
 
 
@@ -35,7 +35,7 @@ def read_anchors(lines: Iterable[str], name: str) -> AnchorFile:
     file and the line.
     """
     number = 0
-    owner: Owner | None = None
+    owner: AnchorsHeader | None = None
     anchors: list[Anchor] = []
     try:
         for number, line in enumerate(lines, start=1):
@@ -64,19 +64,21 @@ def _object(line: str) -> dict[str, Any]:
     return fields
 
 
-def _owner(fields: dict[str, Any]) -> Owner:
+def _owner(fields: dict[str, Any]) -> AnchorsHeader:
     if fields.get("format") != FORMAT:
         raise ValueError(f"no anchors: the first line has format {FORMAT!r}")
     if fields.get("version") != VERSION:
         raise ValueError(f"anchors of version {fields.get('version')!r}; this timesyncd reads {VERSION}")
-    owner = Owner(**_typed(Owner, fields))
+    owner = AnchorsHeader(**_typed(AnchorsHeader, fields))
     if not 0 <= owner.rank < owner.world_size or min(owner.attempt, owner.pid, owner.time_namespace) < 0:
         raise ValueError(f"rank {owner.rank} of {owner.world_size}, process {owner.pid}: there is no such")
     return owner
 
 
 def _anchor(fields: dict[str, Any]) -> Anchor:
-    parts = {which: Part(**_typed(Part, _part(fields.get(which), which))) for which in ("gm", "utc")}
+    parts = {
+        which: ReferenceOffset(**_typed(ReferenceOffset, _part(fields.get(which), which))) for which in ("gm", "utc")
+    }
     anchor = Anchor(**_typed(Anchor, fields | parts))
     if anchor.status not in ClockStatus.__members__:
         raise ValueError(f"status = {anchor.status!r}: there is no such")
@@ -97,7 +99,7 @@ def _part(found: Any, which: str) -> dict[str, Any]:
     return found
 
 
-def _check_part(part: Part) -> None:
+def _check_part(part: ReferenceOffset) -> None:
     if part.bound_ns is not None and not 0 <= part.bound_ns < _LARGEST:
         raise ValueError(f"bound_ns = {part.bound_ns}: a bound is at least 0, or null")
     if not (0 <= part.growth_ppb <= _LARGEST_PPB and 0 <= part.past_growth_ppb <= _LARGEST_PPB):

@@ -11,7 +11,7 @@ from published import LOST, publish
 from timesyncd import __main__ as program
 from timesyncd.bound import ClockStatus, Interval, Reason, Reference
 from timesyncd.client import Clock, GmNs, Job
-from timesyncd.client.barrier import own_clock
+from timesyncd.client.barrier import own_clock_bound
 
 WHY = Reason.PARENT_CHANGED.text
 
@@ -63,7 +63,7 @@ def test_a_wait_tells_why_of_what_it_saw(place: Path) -> None:
 
 def test_a_rank_says_why_its_clock_is_not_to_be_trusted(place: Path) -> None:
     """To all ranks, as the reason of a plain barrier."""
-    assert own_clock(Job("job", 0, world_size=1, runtime_dir=place)) == (None, WHY)
+    assert own_clock_bound(Job("job", 0, world_size=1, runtime_dir=place)) == (None, WHY)
 
 
 def test_a_watch_records_what_belongs_together(place: Path) -> None:

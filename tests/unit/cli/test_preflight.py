@@ -13,7 +13,7 @@ from fake_hub import FakeHub, aligned, hub_state, node, page, serving
 
 from timesyncd import __main__ as program
 from timesyncd.cli.preflight import MOST_NODES, screen
-from timesyncd.client import Preflight, PreflightNode
+from timesyncd.client import PreflightNode, PreflightResult
 from timesyncd.units import span_ns
 
 NASTY = "\x1b]0;owned\x07\nnext"
@@ -69,7 +69,7 @@ def test_the_screen_of_a_node_that_fails(hub: FakeHub, capsys: pytest.CaptureFix
 def test_a_large_fleet_fits_a_screen() -> None:
     """The worst of 10,000 nodes, how many more, and the verdict last: 24 lines at most."""
     nodes = tuple(PreflightNode(f"n{n}", "SYNCHRONIZED", 10_000 - n, "") for n in range(10_000))
-    lines = screen(Preflight(True, 500, "UTC", nodes), 1_000)
+    lines = screen(PreflightResult(True, 500, "UTC", nodes), 1_000)
 
     assert len(lines) <= 24
     assert lines[-3:-1] == [f"and {10_000 - MOST_NODES} more, none of them worse", ""]

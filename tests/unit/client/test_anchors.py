@@ -25,7 +25,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 @pytest.fixture(autouse=True)
 def _always_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anchors, "FIRST_RENEW_NS", 0)
+    monkeypatch.setattr(anchors, "FIRST_ANCHOR_INTERVAL_NS", 0)
     monkeypatch.setattr(anchors, "_NUMBERS", itertools.count(1))
 
 
@@ -64,7 +64,7 @@ def test_without_a_daemon_it_says_so(job: Job, tmp_path: Path) -> None:
 
 def test_nothing_is_taken_before_it_is_due(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step costs a reading of a clock; the anchors come ever more slowly, to one in two seconds."""
-    monkeypatch.setattr(anchors, "FIRST_RENEW_NS", 3_600 * 10**9)
+    monkeypatch.setattr(anchors, "FIRST_ANCHOR_INTERVAL_NS", 3_600 * 10**9)
     with record_anchors(job, tmp_path) as kept:
         for _ in range(1_000):
             kept.renew()
@@ -146,7 +146,7 @@ def test_a_disk_that_fails_at_the_end_does_no_harm(job: Job, tmp_path: Path, mon
 
 def test_a_full_file_is_begun_anew(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It never grows without end; the file before it stays."""
-    monkeypatch.setattr(anchors, "MOST_ANCHORS", 3)
+    monkeypatch.setattr(anchors, "MAX_ANCHORS_PER_FILE", 3)
     with Anchors(job, tmp_path / "t.json") as kept:
         for _ in range(3):
             kept.renew()

@@ -22,4 +22,4 @@ def test_who_does_not_answer_is_told_the_same_way(monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(api, "_outcome", in_a_moment)
         with pytest.raises(Unreachable, match=f"^{where}: no answer within "):
-            api.fetch(where, None, patience_s)
+            api.get(where, None, patience_s)

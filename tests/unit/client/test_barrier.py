@@ -19,10 +19,10 @@ from timesyncd.client.barrier import (
     PLAIN,
     Barrier,
     Verdict,
-    after_hold,
     hold_until,
+    verdict_after_hold,
+    verdict_without_hold,
     why_plain,
-    without_hold,
 )
 from timesyncd.ipc.job_segment import Plan, Signals
 
@@ -119,7 +119,7 @@ def test_a_rank_holds_only_for_an_instant_that_it_can_believe(
     instant_ns: int, bound_ns: int | None, verdict: Verdict | None
 ) -> None:
     """Late: on at once, and said. Absurdly far ahead, no instant, or no clock to trust: on at once, plain."""
-    assert without_hold(instant_ns, 1_000, bound_ns, "why") == verdict
+    assert verdict_without_hold(instant_ns, 1_000, bound_ns, "why") == verdict
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_rank_holds_only_for_an_instant_that_it_can_believe(
 )
 def test_a_clock_that_was_set_during_the_hold_is_told(lateness_ns: int, mode: str) -> None:
     """Going on before the instant, or later than any hold, is a clock that moved; such a release is not called timed."""
-    assert after_hold(lateness_ns, 5).mode == mode
+    assert verdict_after_hold(lateness_ns, 5).mode == mode
 
 
 class SteppingClock:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from timesyncd.client import Fifo
+from timesyncd.client import SchedFifo
 
 REFUSED = "SCHED_FIFO was refused (Operation not permitted): held under the ordinary scheduler"
 
@@ -43,13 +43,13 @@ def test_the_hold_runs_under_fifo_and_nothing_else_does() -> None:
 
     main = threading.main_thread().native_id or 0
     result: list[int] = []
-    caller = threading.Thread(target=lambda: result.extend((Fifo(7).run(hold, 100), os.sched_getscheduler(0))))
+    caller = threading.Thread(target=lambda: result.extend((SchedFifo(7).run(hold, 100), os.sched_getscheduler(0))))
     caller.start()
     caller.join()
 
     assert result == [107, os.SCHED_OTHER]
     assert others == [os.SCHED_OTHER]
-    assert Fifo().run(seen, 0) == os.SCHED_FIFO
+    assert SchedFifo().run(seen, 0) == os.SCHED_FIFO
 
 
 @needs_right
@@ -63,7 +63,7 @@ def test_the_policy_comes_back_whatever_happens(error: type[BaseException]) -> N
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         with pytest.raises(error):
-            Fifo().run(hold, 0)
+            SchedFifo().run(hold, 0)
 
         assert os.sched_getscheduler(0) == os.SCHED_BATCH
     finally:
@@ -75,7 +75,7 @@ def test_a_real_time_policy_of_the_jobs_own_is_left_alone() -> None:
     """Who runs at round robin 5 holds at round robin 5."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
     try:
-        assert Fifo(1).run(seen, 0) == os.SCHED_RR
+        assert SchedFifo(1).run(seen, 0) == os.SCHED_RR
         assert os.sched_getparam(0).sched_priority == 5
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
@@ -90,7 +90,7 @@ def test_a_refused_right_is_said_once_and_changes_nothing(monkeypatch: pytest.Mo
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    fifo = Fifo()
+    fifo = SchedFifo()
 
     assert [fifo.run(seen, 0), fifo.note(), fifo.run(seen, 0), fifo.note()] == [0, REFUSED, 0, ""]
     assert asked == [os.SCHED_FIFO]
@@ -100,4 +100,4 @@ def test_a_refused_right_is_said_once_and_changes_nothing(monkeypatch: pytest.Mo
 def test_a_priority_is_one_that_linux_has(priority: int) -> None:
     """1 to 99."""
     with pytest.raises(ValueError, match="SCHED_FIFO has 1 to 99"):
-        Fifo(priority)
+        SchedFifo(priority)

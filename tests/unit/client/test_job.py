@@ -15,7 +15,7 @@ import pytest
 
 from timesyncd.bound import ClockStatus
 from timesyncd.client import AlignmentError, Job, Plan, Signals
-from timesyncd.client.job import Place, place_from, why_not
+from timesyncd.client.job import RankPlacement, placement_from, why_not
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, decode, job_id
@@ -47,29 +47,29 @@ SLURM = {"SLURM_JOB_ID": "815", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM
 @pytest.mark.parametrize(
     ("environ", "place"),
     [
-        ({}, Place(None, None, None, None)),
-        (ONE_AGENT, Place("run-7", 3, 4, 2)),
-        (TWO_AGENTS, Place("run-7", 3, 4, None)),
-        (TORCHRUN, Place("run-7", 3, 4, None)),
-        (SLURM, Place("815", 5, 8, 1)),
-        (SLURM | {"SLURM_STEP_ID": "2"}, Place("815.2", 5, 8, 1)),
-        (SLURM | {"SLURM_STEP_ID": "2", "MASTER_ADDR": "10.0.0.1"}, Place("815.2", 5, 8, 1)),
-        ({"SLURM_STEP_ID": "2"}, Place(None, None, None, None)),
-        (SLURM | ONE_AGENT, Place("run-7", 3, 4, 2)),
-        (SLURM | TWO_AGENTS, Place("run-7", 3, 4, 1)),
-        (ONE_AGENT | {"TORCHELASTIC_RUN_ID": "none"}, Place("10.0.0.1:29500", 3, 4, 2)),
-        (ONE_AGENT | SLURM | {"TORCHELASTIC_RUN_ID": "none"}, Place("10.0.0.1:29500", 3, 4, 2)),
-        (ONE_AGENT | LOOPBACK, Place(f"127.0.0.1:29500 on {socket.gethostname()}", 3, 4, 2)),
-        ({"RANK": "first", "WORLD_SIZE": "-1"}, Place(None, None, None, None)),
+        ({}, RankPlacement(None, None, None, None)),
+        (ONE_AGENT, RankPlacement("run-7", 3, 4, 2)),
+        (TWO_AGENTS, RankPlacement("run-7", 3, 4, None)),
+        (TORCHRUN, RankPlacement("run-7", 3, 4, None)),
+        (SLURM, RankPlacement("815", 5, 8, 1)),
+        (SLURM | {"SLURM_STEP_ID": "2"}, RankPlacement("815.2", 5, 8, 1)),
+        (SLURM | {"SLURM_STEP_ID": "2", "MASTER_ADDR": "10.0.0.1"}, RankPlacement("815.2", 5, 8, 1)),
+        ({"SLURM_STEP_ID": "2"}, RankPlacement(None, None, None, None)),
+        (SLURM | ONE_AGENT, RankPlacement("run-7", 3, 4, 2)),
+        (SLURM | TWO_AGENTS, RankPlacement("run-7", 3, 4, 1)),
+        (ONE_AGENT | {"TORCHELASTIC_RUN_ID": "none"}, RankPlacement("10.0.0.1:29500", 3, 4, 2)),
+        (ONE_AGENT | SLURM | {"TORCHELASTIC_RUN_ID": "none"}, RankPlacement("10.0.0.1:29500", 3, 4, 2)),
+        (ONE_AGENT | LOOPBACK, RankPlacement(f"127.0.0.1:29500 on {socket.gethostname()}", 3, 4, 2)),
+        ({"RANK": "first", "WORLD_SIZE": "-1"}, RankPlacement(None, None, None, None)),
     ],
 )
-def test_a_rank_finds_its_place_in_the_environment(environ: dict[str, str], place: Place) -> None:
+def test_a_rank_finds_its_place_in_the_environment(environ: dict[str, str], place: RankPlacement) -> None:
     """
     torchrun's word before Slurm's; a job without a name of its own is called by its rendezvous address, and of Slurm's
     by job and step, since steps of one allocation may run at once. Every host has a loopback address. Several agents count restarts each for
     itself, so that their ranks would not be of one job by them.
     """
-    assert place_from(environ) == place
+    assert placement_from(environ) == place
 
 
 class Node:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.client.local import WINDOW, Local, Own
+from timesyncd.client.local import WINDOW, LocalSignals, LocalSums
 from timesyncd.ipc.job_datagram import Kind, step_key
 
 
@@ -16,15 +16,15 @@ def sync(
     return key, 0, kind, arrival_ns, arrival_ns if begin_ns is None else begin_ns, end_ns, 8
 
 
-def told(*marks: tuple[int, ...]) -> Local:
-    own = Own()
+def told(*marks: tuple[int, ...]) -> LocalSignals:
+    own = LocalSums()
     own.add_all(marks)
     return own.told()
 
 
 def test_a_step_that_is_not_over_tells_nothing() -> None:
     """None is not known, and is never 0."""
-    assert told() == told(sync(1, 100, 200)) == Local(steps=0)
+    assert told() == told(sync(1, 100, 200)) == LocalSignals(steps=0)
 
 
 def test_a_steps_overhead_is_its_wait_over_its_length() -> None:
@@ -75,7 +75,7 @@ def test_an_epoch_has_sums_of_its_own() -> None:
 
 def test_the_window_holds_its_newest_steps() -> None:
     """A thousand of them, in rings that never grow."""
-    own = Own()
+    own = LocalSums()
     own.add_all(sync(key, 1_000 * key, 1_000 * key + (900 if key < 500 else 100)) for key in range(WINDOW + 500 + 1))
     local = own.told()
 

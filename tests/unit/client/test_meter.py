@@ -20,7 +20,7 @@ import pytest
 
 from timesyncd.bound import ClockStatus
 from timesyncd.client import meter as meter_module
-from timesyncd.client.meter import SEND_EVERY_NS, Meter
+from timesyncd.client.meter import SEND_INTERVAL_NS, Meter
 from timesyncd.ipc import job_datagram
 from timesyncd.ipc.job_datagram import MAX_MARKS, SOCKET_NAME, Datagram, Header, Kind, Mark, decode
 
@@ -93,7 +93,7 @@ def test_marks_go_out_in_batches(meter: Meter, daemon: Daemon, ticks: Ticks) -> 
     mark(meter, 1)
     at_once = daemon.receive()
     mark(meter, 2)
-    ticks.now_ns += SEND_EVERY_NS - 1
+    ticks.now_ns += SEND_INTERVAL_NS - 1
     mark(meter, 3)
     early = daemon.receive()
     ticks.now_ns += 1
@@ -111,7 +111,7 @@ def test_closing_sends_the_rest_and_later_marks_are_lost(meter: Meter, daemon: D
     mark(meter, 1)
     mark(meter, 2)
     meter.close()
-    ticks.now_ns += SEND_EVERY_NS
+    ticks.now_ns += SEND_INTERVAL_NS
     mark(meter, 3)
     meter.close()
 
@@ -123,7 +123,7 @@ def test_without_a_daemon_marks_are_counted_as_lost(meter: Meter, ticks: Ticks, 
     """No socket, a dead one, a path too long for one: never an exception."""
     mark(meter, 1)
     Daemon(folder).socket.close()
-    ticks.now_ns += SEND_EVERY_NS
+    ticks.now_ns += SEND_INTERVAL_NS
     mark(meter, 2)
     too_long = Meter(folder / ("x" * 200), header)
     mark(too_long, 1)
@@ -150,7 +150,7 @@ def test_a_full_queue_is_a_counted_loss(meter: Meter, daemon: Daemon, ticks: Tic
     """A daemon that does not read costs marks, never a wait; what came later says how many."""
     for step in range(QUEUE_LENGTH + 5):
         mark(meter, step)
-        ticks.now_ns += SEND_EVERY_NS
+        ticks.now_ns += SEND_INTERVAL_NS
     queued = daemon.receive()
     mark(meter, 99)
     after = daemon.receive()
@@ -164,10 +164,10 @@ def test_a_daemon_that_restarts_is_found_again(meter: Meter, daemon: Daemon, tic
     """The next datagram after the restart arrives: the rank never connects."""
     mark(meter, 1)
     daemon.stop(folder)
-    ticks.now_ns += SEND_EVERY_NS
+    ticks.now_ns += SEND_INTERVAL_NS
     mark(meter, 2)
     again = Daemon(folder)
-    ticks.now_ns += SEND_EVERY_NS
+    ticks.now_ns += SEND_INTERVAL_NS
     mark(meter, 3)
     received = again.receive()
     again.socket.close()
@@ -337,7 +337,7 @@ def test_a_forked_child_speaks_for_nobody(meter: Meter, daemon: Daemon, ticks: T
             freed.wait(60)
 
     def child() -> int:
-        ticks.now_ns += SEND_EVERY_NS
+        ticks.now_ns += SEND_INTERVAL_NS
         mark(meter, 3)
         meter.close()
         return meter.lost

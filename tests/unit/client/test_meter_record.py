@@ -108,7 +108,7 @@ def test_a_full_disk_ends_the_recording_with_a_whole_datagram(folder: Path) -> N
 
 def test_a_recording_has_a_largest_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that runs for weeks does not fill the disk."""
-    monkeypatch.setattr(recorder_module, "RECORD_MOST", 500)
+    monkeypatch.setattr(recorder_module, "MAX_RECORD_BYTES", 500)
     job = Job("job", 0, 1, 0, runtime_dir=folder, record=folder)
     train(job, 9)
     job.close()

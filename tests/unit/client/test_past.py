@@ -9,19 +9,19 @@ import pytest
 from published import LOST, good_bound, publish
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, ClockStatus, Interval, Reason, Reference
-from timesyncd.client import Clock, Translation, UtcNs, past
-from timesyncd.client.past import Continuity, Pair
+from timesyncd.client import Clock, ClockReading, UtcNs, past
+from timesyncd.client.past import Continuity, NsRange
 from timesyncd.clocks import NS_PER_S, FakeClocks
 
 AS_OF_NS = 5_000 * NS_PER_S
-REAL_MINUS_BOOT = Pair(1_000_000, 1_000_100)
+REAL_MINUS_BOOT = NsRange(1_000_000, 1_000_100)
 
 
-def translated(distance_ns: int, now_after_ns: int = 10 * NS_PER_S) -> Translation:
+def translated(distance_ns: int, now_after_ns: int = 10 * NS_PER_S) -> ClockReading:
     """A moment so long after the newest sample, told on BOOTTIME; the pair of clocks leaves 100 ns open."""
     bound = good_bound(as_of_ns=AS_OF_NS, past_growth_ppb=70_000, past_span_ns=20 * NS_PER_S)
     moment_ns = AS_OF_NS + distance_ns
-    moment = past.of_boottime(Pair(moment_ns, moment_ns), REAL_MINUS_BOOT)
+    moment = past.moment_at(NsRange(moment_ns, moment_ns), REAL_MINUS_BOOT)
     return past.translate(bound, Reference.GRANDMASTER, moment, AS_OF_NS + now_after_ns)
 
 
@@ -58,7 +58,7 @@ def test_what_lies_too_far_or_ahead_is_refused(distance_s: int, reason: str) -> 
 
 def test_a_moment_before_this_boot_is_refused() -> None:
     """CLOCK_BOOTTIME was never below 0."""
-    moment = past.of_boottime(Pair(-1, -1), REAL_MINUS_BOOT)
+    moment = past.moment_at(NsRange(-1, -1), REAL_MINUS_BOOT)
 
     assert past.translate(good_bound(as_of_ns=0), Reference.UTC, moment, NS_PER_S).reason == past.TOO_FAR
 
@@ -71,7 +71,7 @@ def test_a_pair_holds_the_difference_whatever_the_reading_costs() -> None:
         clocks.advance(30)
         return clocks.boottime_ns()
 
-    assert past.pair(clocks.realtime_ns, slow_boottime_ns) == (570, 600)
+    assert past.difference(clocks.realtime_ns, slow_boottime_ns) == (570, 600)
 
 
 def test_a_step_hides_what_lies_before_it() -> None:
@@ -87,11 +87,11 @@ def test_a_step_hides_what_lies_before_it() -> None:
 
 def test_a_suspend_hides_what_lies_before_it_on_the_clock_that_stood_still() -> None:
     """A pair that was read badly is no suspend."""
-    seen = Continuity().after_pair(Pair(0, 100), 1_000)
+    seen = Continuity().after_pair(NsRange(0, 100), 1_000)
 
     assert seen.awake_since_ns == 0
-    assert seen.after_pair(Pair(-5_000, 900_000), 2_000) == seen
-    assert seen.after_pair(Pair(NS_PER_S, NS_PER_S + 100), 2_000).awake_since_ns == 2_000
+    assert seen.after_pair(NsRange(-5_000, 900_000), 2_000) == seen
+    assert seen.after_pair(NsRange(NS_PER_S, NS_PER_S + 100), 2_000).awake_since_ns == 2_000
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from timesyncd.client import Pauses, held_garbage, pauses
+from timesyncd.client import Pauses, gc_disabled, pauses
 from timesyncd.client import barrier as client_barrier
 from timesyncd.ipc.job_segment import Plan, Signals
 
@@ -120,7 +120,7 @@ def test_without_a_trusted_clock_steps_are_counted_and_it_says_so(hand: Hand) ->
 
 def test_a_clock_that_is_known_worse_than_the_period_needs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the period is the limit."""
-    monkeypatch.setattr(client_barrier, "own_clock", lambda job: (101 * MS, ""))
+    monkeypatch.setattr(client_barrier, "own_clock_bound", lambda job: (101 * MS, ""))
     every = Pauses(job(), 1, 4)
     every.due(0)
 
@@ -210,7 +210,7 @@ def test_garbage_is_held_for_as_long_as_the_loop_lasts(enabled: bool) -> None:
     was = gc.isenabled()
     try:
         gc.enable() if enabled else gc.disable()
-        with pytest.raises(KeyError), held_garbage():
+        with pytest.raises(KeyError), gc_disabled():
             inside = gc.isenabled()
             raise KeyError
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_hub import FakeHub, aligned, hub_state, node, page, serving
 
-from timesyncd.client import Preflight, preflight
+from timesyncd.client import PreflightResult, preflight
 
 TOKEN = "a-token-of-the-tests"
 
@@ -34,7 +34,7 @@ def other() -> Iterator[FakeHub]:
         yield hub
 
 
-def ask(hub: FakeHub, **changes: Any) -> Preflight:
+def ask(hub: FakeHub, **changes: Any) -> PreflightResult:
     wanted: dict[str, Any] = {"nodes": ["a", "b"], "max_alignment_ns": 1_000, "timeout_s": 0.0, "url": hub.url}
     return preflight(**wanted | changes)
 
@@ -117,7 +117,7 @@ def test_a_number_is_not_believed_beside_a_node_without_a_bound(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, names: str
 ) -> None:
     """One clock agrees with itself, and says nothing by that: it is waited for, and then fails by its name."""
-    monkeypatch.setattr("timesyncd.client.preflight_check.ASK_EVERY_S", 0.01)
+    monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
     nodes = [node(name, None if name == "a" else 200, "its clock is UNKNOWN").model_dump() for name in names.split(",")]
     hub.agree(0, names=names, nodes=nodes)
     waited: list[str] = []
@@ -164,7 +164,7 @@ def test_of_a_large_set_the_worst_are_told(hub: FakeHub) -> None:
 
 def test_it_waits_while_unknown_and_ends_at_once_when_good(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that just started: asked until it is known, each time told to whoever waits."""
-    monkeypatch.setattr("timesyncd.client.preflight_check.ASK_EVERY_S", 0.01)
+    monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
     answers = iter([None, None, 400, None])
     hub.answers["/api/v1/alignment"] = lambda _: (200, aligned(next(answers)))
     waited: list[str] = []
@@ -186,7 +186,7 @@ def test_clocks_too_far_apart_are_not_asked_again(hub: FakeHub) -> None:
 
 def test_the_last_reason_is_told_when_time_is_up(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it was asked more than once until then."""
-    monkeypatch.setattr("timesyncd.client.preflight_check.ASK_EVERY_S", 0.02)
+    monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.02)
     hub.agree(None)
     answer = ask(hub, timeout_s=0.2)
 
@@ -248,7 +248,7 @@ def test_a_hub_that_was_only_heard_of_gets_no_token_in_clear(hub: FakeHub, monke
         shown.append((url.partition("/api")[0], token))
         return (401, {"error": "show who you are"}) if url.startswith("http:") else (200, aligned(400))
 
-    monkeypatch.setattr("timesyncd.client.preflight_check.ask", asked)
+    monkeypatch.setattr("timesyncd.client.preflight_check.get_json", asked)
     hubs = page(hub_state("h1", "http://h1:8319/"))
     in_clear = ask(hub, token=TOKEN)
     hubs = page(hub_state("h1", "https://h1:8319/"))
@@ -286,7 +286,7 @@ def test_a_hub_that_refuses_is_passed_over_and_left_alone(
     hub: FakeHub, other: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one is asked, again and again while it does not know; who refused is shown the token once."""
-    monkeypatch.setattr("timesyncd.client.preflight_check.ASK_EVERY_S", 0.01)
+    monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
     answers = iter([None, None, 400])
     hub.agree(None, names="a")
     with serving() as refusing:
@@ -305,7 +305,7 @@ def test_where_every_hub_refuses_nothing_is_waited_for(hub: FakeHub, other: Fake
     hub.agree(None, names="a")
     hub.answers["/api/v1/hubs"] = (200, page(hub_state("h1", other.url, primary=True)))
     other.answers["/api/v1/alignment"] = (401, {"error": "no"})
-    waited: list[Preflight] = []
+    waited: list[PreflightResult] = []
     answer = ask(hub, timeout_s=1.0, token=TOKEN, on_wait=waited.append)
 
     assert answer.reason == f"{other.url}: no; give a token that it knows"
@@ -403,7 +403,7 @@ def test_nobody_there_is_a_reason() -> None:
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n{"])
 def test_a_server_that_never_ends_is_left(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes the connection and says nothing, or begins and drips on."""
-    monkeypatch.setattr("timesyncd.client.preflight_check.LAST_ANSWER_S", 0.3)
+    monkeypatch.setattr("timesyncd.client.preflight_check.LAST_QUERY_TIMEOUT_S", 0.3)
     over, drips = threading.Event(), []
 
     def drip(server: socket.socket) -> None:

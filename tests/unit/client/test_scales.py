@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from timesyncd.client import Clock, GmNs, TaiNs, UtcNs
-from timesyncd.client.scales import Instant
+from timesyncd.client.scales import ScaledNs
 
 
 @pytest.mark.parametrize("scale", [UtcNs, TaiNs, GmNs])
-def test_a_moment_and_a_length_of_time_give_a_moment_of_the_same_scale(scale: type[Instant]) -> None:
+def test_a_moment_and_a_length_of_time_give_a_moment_of_the_same_scale(scale: type[ScaledNs]) -> None:
     """Moment +- int keeps the scale, and the difference of two moments is a plain int."""
     t = scale(100)
 
@@ -31,8 +31,8 @@ ORDERS = [operator.lt, operator.le, operator.gt, operator.ge, operator.sub]
 @pytest.mark.parametrize("other", [GmNs(1), TaiNs(1), 1])
 def test_two_scales_and_plain_numbers_are_not_mixed(order: Callable[[object, object], object], other: int) -> None:
     """Comparing or subtracting says what to do instead, whichever side the moment stands on."""
-    advice = "ask the clock for both" if isinstance(other, Instant) else r"write UtcNs\(...\)"
-    if order is not operator.sub or isinstance(other, Instant):
+    advice = "ask the clock for both" if isinstance(other, ScaledNs) else r"write UtcNs\(...\)"
+    if order is not operator.sub or isinstance(other, ScaledNs):
         with pytest.raises(TypeError, match=f"UtcNs with {type(other).__name__}: .*{advice}"):
             order(UtcNs(1), other)
     with pytest.raises(TypeError, match="with"):
@@ -75,6 +75,6 @@ def test_a_number_without_a_scale_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="has no scale"):
         clock.after(UtcNs(5) - UtcNs(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="has no scale"):
-        clock.wait_until(Instant(5), timeout_s=0)  # type: ignore[arg-type]
+        clock.wait_until(ScaledNs(5), timeout_s=0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="UtcNs with GmNs"):
         assert UtcNs(5) < GmNs(5)  # type: ignore[operator]

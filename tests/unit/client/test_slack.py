@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from timesyncd.client.barrier import Barrier
-from timesyncd.client.slack import MIN_WAITS, Slack, Waits, Work, Works, adapted_ns
+from timesyncd.client.slack import MIN_WAITS, Slack, SlackTask, SlackTasks, WaitHistory, adapted_ns
 
 MS = 1_000_000
 
 
-def waited(*left_ns: int, used_ns: int = 0, margin_ns: int = 0) -> Waits:
-    waits = Waits()
+def waited(*left_ns: int, used_ns: int = 0, margin_ns: int = 0) -> WaitHistory:
+    waits = WaitHistory()
     for ns in left_ns:
         waits.add(used_ns, ns, margin_ns)
     return waits
@@ -54,9 +54,9 @@ def spend(ns: int) -> None:
 
 def test_work_that_fits_runs_and_other_work_does_not() -> None:
     """Each is counted; what ran uses up the slack for the next."""
-    works, ran = Works(), list[str]()
-    quick = Work(lambda: ran.append("quick"), 2 * MS, "quick")
-    slow = Work(lambda: ran.append("slow"), 40_000 * MS, "slow")
+    works, ran = SlackTasks(), list[str]()
+    quick = SlackTask(lambda: ran.append("quick"), 2 * MS, "quick")
+    slow = SlackTask(lambda: ran.append("slow"), 40_000 * MS, "slow")
     works.add(quick)
     works.add(slow)
 
@@ -67,7 +67,7 @@ def test_work_that_fits_runs_and_other_work_does_not() -> None:
 
 def test_no_work_is_done_in_a_slack_that_is_not_known() -> None:
     """Nor in none."""
-    works, work = Works(), Work(lambda: None, 1, "work")
+    works, work = SlackTasks(), SlackTask(lambda: None, 1, "work")
     works.add(work)
     works.run(Slack(None, "why"))
     works.run(Slack(0))
@@ -77,14 +77,14 @@ def test_no_work_is_done_in_a_slack_that_is_not_known() -> None:
 
 def test_works_take_turns() -> None:
     """With slack for one of two, what ran last comes last."""
-    works, ran = Works(), list[str]()
+    works, ran = SlackTasks(), list[str]()
 
     def slowly(name: str) -> None:
         ran.append(name)
         spend(11 * MS)
 
     for name in ("a", "b"):
-        works.add(Work(partial(slowly, name), 10_000 * MS, name))
+        works.add(SlackTask(partial(slowly, name), 10_000 * MS, name))
     for _ in range(4):
         works.run(Slack(10_005 * MS))
 
@@ -93,19 +93,19 @@ def test_works_take_turns() -> None:
 
 def test_work_that_takes_longer_than_told_costs_what_it_took() -> None:
     """So that it does not make this rank the last one a second time; being told, its cost does not sink below that."""
-    work = Work(lambda: spend(3 * MS), 1_000, "work")
+    work = SlackTask(lambda: spend(3 * MS), 1_000, "work")
     work.run(2_000)
 
     assert work.cost_ns >= 3 * MS
     assert work.overran == 1
-    cheap = Work(lambda: None, 5_000 * MS, "cheap")
+    cheap = SlackTask(lambda: None, 5_000 * MS, "cheap")
     cheap.run(6_000 * MS)
     assert (cheap.cost_ns, cheap.overran) == (5_000 * MS, 0)
 
 
 def test_one_long_run_does_not_end_a_work_for_ever() -> None:
     """Each time that it does not fit, some of the excess is forgotten, down to what was told."""
-    work = Work(lambda: None, 1_000, "work")
+    work = SlackTask(lambda: None, 1_000, "work")
     work.cost_ns = 10**9
     costs = []
     for _ in range(2_000):
@@ -118,7 +118,7 @@ def test_one_long_run_does_not_end_a_work_for_ever() -> None:
 
 def test_an_error_in_work_ends_it_and_is_given_back() -> None:
     """The caller raises it when the collectives have run."""
-    works, work = Works(), Work(lambda: 1 / 0, 1, "work")
+    works, work = SlackTasks(), SlackTask(lambda: 1 / 0, 1, "work")
     works.add(work)
 
     assert isinstance(works.run(Slack(MS)), ZeroDivisionError)
@@ -152,7 +152,7 @@ def test_a_barrier_in_two_rounds_gives_no_slack() -> None:
         barrier.wait(step)
 
     assert barrier.slack() == Slack(
-        None, "of a barrier in two rounds no rank knows when the last one came: CarriedBarrier tells"
+        None, "of a barrier in two rounds no rank knows when the last one came: FusedBarrier tells"
     )
     assert (work.runs, work.skipped) == (0, MIN_WAITS + 1)
 

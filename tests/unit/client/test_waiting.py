@@ -13,8 +13,8 @@ import pytest
 from published import LOST, publish
 
 from timesyncd.bound import Bound, ClockStatus, Interval, Reason, Reference
-from timesyncd.client import Change, Clock, GmNs, TaiNs, Waited, waiting
-from timesyncd.client.waiting import CHECK_NS, Wait
+from timesyncd.client import Clock, GmNs, StatusChange, TaiNs, WaitResult, waiting
+from timesyncd.client.waiting import POLL_NS, Wait
 from timesyncd.clocks import NS_PER_S
 
 MS = 1_000_000
@@ -34,7 +34,7 @@ def known(middle_ns: int, half_ns: int) -> Interval:
 UNKNOWN = Interval(None, None, ClockStatus.UNKNOWN, Reference.TAI)
 
 
-def stretches(looks: list[Interval], aim: waiting.Aim, t: int) -> tuple[list[int], Waited]:
+def stretches(looks: list[Interval], aim: waiting.Aim, t: int) -> tuple[list[int], WaitResult]:
     """What a wait that sees this, one after the other, would still sleep each time, and its verdict."""
     rest: Iterator[Interval] = iter(looks)
     wait = Wait(lambda: next(rest), lambda: (UNKNOWN, "why"), aim, t, timeout_s=100)
@@ -47,7 +47,7 @@ def test_no_nap_outlasts_a_step() -> None:
     looks = [known(0, 5), known(NS_PER_S, 5), UNKNOWN, known(3 * NS_PER_S, 5)]
     naps, waited = stretches(looks, waiting.until, 2 * NS_PER_S)
 
-    assert [nap <= CHECK_NS for nap in naps] == [True] * 3
+    assert [nap <= POLL_NS for nap in naps] == [True] * 3
     assert waited == (True, NS_PER_S, looks[-1], "")
 
 
@@ -96,7 +96,7 @@ def test_a_moment_of_the_past_is_not_waited_for(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("wait", [Clock.wait_until, Clock.wait_after])
-def test_a_time_out_is_a_verdict(clock: Clock, wait: Callable[..., Waited]) -> None:
+def test_a_time_out_is_a_verdict(clock: Clock, wait: Callable[..., WaitResult]) -> None:
     """No exception: the moment was not reached."""
     waited = wait(clock, GmNs(time.time_ns() + 3_600 * NS_PER_S), timeout_s=0.01)
 
@@ -130,7 +130,7 @@ def test_tai_that_nobody_knows_is_not_shown_by_any_clock(tmp_path: Path) -> None
 
 def test_a_commit_wait_goes_on_when_the_daemon_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was unknown when the wait began is waited for."""
-    monkeypatch.setattr(waiting, "CHECK_NS", MS)
+    monkeypatch.setattr(waiting, "POLL_NS", MS)
     publish(tmp_path, **LOST)
     clock = Clock(tmp_path)
     t = GmNs(time.time_ns())
@@ -162,15 +162,15 @@ async def test_the_event_loop_runs_on_while_a_coroutine_waits(clock: Clock) -> N
     assert ticks > 3
 
 
-GOOD = Change(ClockStatus.SYNCHRONIZED, "", Reference.GRANDMASTER)
-BAD = Change(ClockStatus.DISRUPTED, Reason.PARENT_CHANGED.text, Reference.GRANDMASTER)
+GOOD = StatusChange(ClockStatus.SYNCHRONIZED, "", Reference.GRANDMASTER)
+BAD = StatusChange(ClockStatus.DISRUPTED, Reason.PARENT_CHANGED.text, Reference.GRANDMASTER)
 
 
 def test_changes_are_the_present_state_and_each_other_one(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new bound of the same status is no change; the end comes when there was none for the time given."""
-    monkeypatch.setattr(waiting, "CHECK_NS", MS)
+    monkeypatch.setattr(waiting, "POLL_NS", MS)
     seen = []
     for change in clock.changes(timeout_s=0.05):
         seen.append(change)
@@ -181,7 +181,7 @@ def test_changes_are_the_present_state_and_each_other_one(
 
 async def test_changes_come_to_a_coroutine_too(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for `async for`."""
-    monkeypatch.setattr(waiting, "CHECK_NS", MS)
+    monkeypatch.setattr(waiting, "POLL_NS", MS)
     seen = []
     async for change in clock.changes_async(timeout_s=0.05):
         seen.append(change)
@@ -203,7 +203,7 @@ def test_a_wait_may_be_for_ever(clock: Clock, timeout_s: float) -> None:
     steps = waiting.changing(lambda: GOOD, timeout_s)
 
     assert (wait.reached, commit.reached) == (True, True)
-    assert [next(steps), next(steps)] == [GOOD, CHECK_NS]
+    assert [next(steps), next(steps)] == [GOOD, POLL_NS]
 
 
 def test_a_timeout_below_zero_is_one_look(clock: Clock) -> None:

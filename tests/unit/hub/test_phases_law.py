@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from timesyncd.client.job import Job
-from timesyncd.client.phase import MOVES, STEPS_A_MOVE, Held, Pacer, Phaser, wait_ns
+from timesyncd.client.phase import MAX_MOVES, STEPS_PER_MOVE, PhaseScheduler, StepDelay, StepPacer, delay_ns
 from timesyncd.ipc.job_segment import Phase, Plan, Signals
 
 MS = 1_000_000
@@ -27,54 +27,54 @@ def plan(phase: Phase | None = PHASE, from_step: int = 0) -> Plan:
 )
 def test_an_early_step_is_held_and_a_little_late_one_is_not(late_ms: int, held_ms: int) -> None:
     """Up to a sixteenth of the period late it catches up; later than that it waits for the next place."""
-    assert wait_ns(PHASE, PLACE_NS + late_ms * MS) == held_ms * MS
+    assert delay_ns(PHASE, PLACE_NS + late_ms * MS) == held_ms * MS
 
 
 def test_no_hold_exceeds_the_planned_share() -> None:
     """A step that has to go far does so in several holds."""
     bounded = Phase(200 * MS, 50 * MS, 250_000)
 
-    assert wait_ns(bounded, PLACE_NS - 99 * MS) == 50 * MS
-    assert Pacer().hold(0, plan(bounded), PLACE_NS - 50 * MS) == Held(50 * MS, "")
+    assert delay_ns(bounded, PLACE_NS - 99 * MS) == 50 * MS
+    assert StepPacer().hold(0, plan(bounded), PLACE_NS - 50 * MS) == StepDelay(50 * MS, "")
 
 
 @pytest.mark.parametrize(("share_ppm", "late_ms", "held_ms", "left_ms"), [(250_000, -99, 50, 49), (0, 80, 0, 120)])
 def test_a_hold_that_the_share_cuts_says_so(share_ppm: int, late_ms: int, held_ms: int, left_ms: int) -> None:
     """Such a step is not on its place, and one that is far too late does not catch up."""
-    held = Pacer().hold(0, plan(Phase(200 * MS, 50 * MS, share_ppm)), PLACE_NS + late_ms * MS)
+    held = StepPacer().hold(0, plan(Phase(200 * MS, 50 * MS, share_ppm)), PLACE_NS + late_ms * MS)
 
     reason = f"{left_ms * MS} ns before its place: the plan's share holds it no longer"
-    assert held == Held(held_ms * MS, reason)
+    assert held == StepDelay(held_ms * MS, reason)
 
 
 def test_a_plan_begins_with_its_first_step_and_the_former_goes_on_until_then() -> None:
     """Ranks may see a plan at different moments, but follow it from one step on."""
-    pacer, other = Pacer(), Phase(200 * MS, 60 * MS, 1_000_000)
+    pacer, other = StepPacer(), Phase(200 * MS, 60 * MS, 1_000_000)
     before = pacer.hold(9, plan(from_step=10), PLACE_NS - 5 * MS)
     first = pacer.hold(10, plan(from_step=10), PLACE_NS - 5 * MS)
     old = pacer.hold(11, plan(other, from_step=12), PLACE_NS - 5 * MS)
     new = pacer.hold(12, plan(other, from_step=12), PLACE_NS - 5 * MS)
     none = pacer.hold(13, plan(None, from_step=99), PLACE_NS - 5 * MS)
 
-    assert before == Held(0, "the phase begins with step 10")
+    assert before == StepDelay(0, "the phase begins with step 10")
     assert (first.held_ns, old.held_ns, new.held_ns) == (5 * MS, 5 * MS, 15 * MS)
-    assert none == Held(0, "no phase is planned")
+    assert none == StepDelay(0, "no phase is planned")
 
 
 def test_a_job_whose_period_does_not_fit_is_held_rarely() -> None:
     """Steps that are late again and again move to another place twice, and then once in so many steps."""
-    pacer = Pacer()
+    pacer = StepPacer()
     held = [pacer.hold(step, plan(), PLACE_NS + 20 * MS) for step in range(100)]
     moved = [step for step, each in enumerate(held) if each.held_ns]
 
-    assert moved[:MOVES] == [0, 1]
-    assert set(map(int.__sub__, moved[3:], moved[2:])) == {STEPS_A_MOVE}
+    assert moved[:MAX_MOVES] == [0, 1]
+    assert set(map(int.__sub__, moved[3:], moved[2:])) == {STEPS_PER_MOVE}
     assert held[5].reason == "late, and it moved to another place too often"
 
 
 def test_a_new_place_may_be_taken_at_once() -> None:
     """A plan that was changed is no sign that the period does not fit."""
-    pacer, other = Pacer(), Phase(200 * MS, 60 * MS, 1_000_000)
+    pacer, other = StepPacer(), Phase(200 * MS, 60 * MS, 1_000_000)
     for step in range(10):
         pacer.hold(step, plan(), PLACE_NS + 20 * MS)
 
@@ -87,12 +87,12 @@ def test_a_new_place_may_be_taken_at_once() -> None:
 )
 def test_a_phase_that_cannot_be_is_not_followed(phase: Phase) -> None:
     """No memory that others write can hold a job for longer than a step's period."""
-    assert Pacer().hold(5, plan(phase), PLACE_NS).held_ns == 0
+    assert StepPacer().hold(5, plan(phase), PLACE_NS).held_ns == 0
 
 
 def test_every_rank_holds_alike() -> None:
     """The law depends on the steps, the plan and the common clock alone."""
-    ranks = [Pacer(), Pacer()]
+    ranks = [StepPacer(), StepPacer()]
     times = [PLACE_NS + late * MS for late in (-70, 13, 190, 400, 621, 800)]
     held = [[rank.hold(step, plan(), now_ns).held_ns for step, now_ns in enumerate(times)] for rank in ranks]
 
@@ -106,7 +106,7 @@ class Meter:
 
 @dataclass
 class FakeJob:
-    """What a Phaser asks of a job."""
+    """What a PhaseScheduler asks of a job."""
 
     planned: Plan
     alignment_ns: int | None = 0
@@ -127,13 +127,13 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def phaser(job: FakeJob) -> Phaser:
-    return Phaser(cast(Job, job))
+def phaser(job: FakeJob) -> PhaseScheduler:
+    return PhaseScheduler(cast(Job, job))
 
 
 def test_the_phaser_sleeps_until_the_place(slept: list[float]) -> None:
     """Ranks that read one clock need no bound on it."""
-    assert phaser(FakeJob(plan())).before_step(3) == Held(5 * MS, "")
+    assert phaser(FakeJob(plan())).before_step(3) == StepDelay(5 * MS, "")
     assert slept == [0.005]
 
 
@@ -143,7 +143,7 @@ def test_a_clock_that_is_not_known_well_enough_holds_nothing(
 ) -> None:
     """A fiftieth of the period is what a bound may be; an unknown one is told with its reason."""
     reason = "no segment" if bound_ns is None else ""
-    monkeypatch.setattr("timesyncd.client.phase.own_clock", lambda job: (bound_ns, reason))
+    monkeypatch.setattr("timesyncd.client.phase.own_clock_bound", lambda job: (bound_ns, reason))
     held = phaser(FakeJob(plan(), alignment_ns=None)).before_step(3)
 
     assert held.held_ns == held_ms * MS
@@ -154,7 +154,7 @@ def test_a_clock_that_is_not_known_well_enough_holds_nothing(
 def test_without_a_daemon_no_step_is_held() -> None:
     """The plain plan has no phase."""
     job = Job("phaser-alone", runtime_dir="/nonexistent")
-    held = Phaser(job).before_step(0)
+    held = PhaseScheduler(job).before_step(0)
     job.close()
 
-    assert held == Held(0, "no phase is planned")
+    assert held == StepDelay(0, "no phase is planned")

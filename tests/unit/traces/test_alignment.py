@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from trace_files import GRANDMASTER, TRUE_NS, anchor, owner
 
 from timesyncd.bound import Bound
-from timesyncd.client.anchors import Anchor, Owner, Part
+from timesyncd.client.anchors import Anchor, AnchorsHeader, ReferenceOffset
 from timesyncd.clocks import NS_PER_S
 from timesyncd.traces import alignment
 from timesyncd.traces.alignment import align, between_ns, profiler_error
 from timesyncd.traces.anchors import AnchorFile
 from timesyncd.traces.reader import TraceOutline
 
-LOST = Part(0, None, 0, 0)
+LOST = ReferenceOffset(0, None, 0, 0)
 
 
 def traced(
-    rank: int, ahead_ns: int, anchors: list[Anchor], whose: Owner | None = None
+    rank: int, ahead_ns: int, anchors: list[Anchor], whose: AnchorsHeader | None = None
 ) -> tuple[TraceOutline, AnchorFile]:
     """A trace of ten seconds by this rank's clock, and its anchors."""
     begin_ns = TRUE_NS + ahead_ns
@@ -51,7 +51,7 @@ def test_two_clocks_that_are_apart_are_put_on_one_axis() -> None:
 
 def test_a_moving_offset_is_followed() -> None:
     """Between two anchors the offset goes evenly from the one's to the other's, and the bound holds what that may miss."""
-    part = Part(0, 5_000, 0, 0)
+    part = ReferenceOffset(0, 5_000, 0, 0)
     anchors = [anchor(0, -1, gm=part), anchor(1, 11, gm=replace(part, offset_ns=1_200))]
     axis = align([traced(0, 0, anchors), traced(1, 0, every_two(0))])
 
@@ -66,8 +66,8 @@ def test_no_moment_between_two_anchors_has_a_larger_bound(
     first: int, second: int, growth: int, past: int, gap: int, share: float
 ) -> None:
     """The smaller of the two bounds, grown to that moment from either side, is never above what is written."""
-    one = anchor(0, 0, gm=Part(0, first, growth, 0))
-    other = replace(anchor(1, 0, gm=Part(0, second, 0, past)), realtime_ns=one.realtime_ns + gap)
+    one = anchor(0, 0, gm=ReferenceOffset(0, first, growth, 0))
+    other = replace(anchor(1, 0, gm=ReferenceOffset(0, second, 0, past)), realtime_ns=one.realtime_ns + gap)
     after = round(gap * share)
     from_first, from_second = Bound(first, growth).at(after), Bound(second, past).at(gap - after)
 

@@ -31,8 +31,8 @@ from pydantic import ValidationError
 from timesyncd.cli._common import load_config, page_trust, page_url
 from timesyncd.cli._segment_node import segment_node
 from timesyncd.cli.check_config import careless, exposed, unusable, unwise
-from timesyncd.client.api import ask, fetch
-from timesyncd.client.places import runtime_dir as default_runtime_dir
+from timesyncd.client.api import get, get_json
+from timesyncd.client.paths import runtime_dir as default_runtime_dir
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import ClockSource, Config, Grandmaster, Mqtt
 from timesyncd.driver import build, options_of
@@ -396,7 +396,7 @@ class _Page:
 
     def part(self, what: str) -> Any:
         """Raises SourceError."""
-        status, told = ask(f"{self.url.rstrip('/')}/api/v1/{what}", self.token, ANSWER_S, self.trusted)
+        status, told = get_json(f"{self.url.rstrip('/')}/api/v1/{what}", self.token, ANSWER_S, self.trusted)
         if status != 200:
             why = told.get("error") if isinstance(told, dict) else None
             raise Refused(f"{self.url}: {why or f'status {status}'}")
@@ -412,7 +412,7 @@ class _Page:
 
     def health(self) -> str | None:
         """Raises SourceError."""
-        status, body = fetch(f"{self.url.rstrip('/')}/healthz", self.token, ANSWER_S, self.trusted)
+        status, body = get(f"{self.url.rstrip('/')}/healthz", self.token, ANSWER_S, self.trusted)
         said = body.decode(errors="replace").splitlines() or ["it says that it is not well"]
         return None if status == 200 else said[0]
 

@@ -1,6 +1,6 @@
 """Metered torch: modules, collectives and the barrier of a training job. This package alone imports torch in the client."""
 
-from timesyncd.client.torch.collectives import all_reduce, barrier, collectives
+from timesyncd.client.torch.collectives import all_reduce, barrier, meter_collectives
 from timesyncd.client.torch.ddp import bucket_options
 from timesyncd.client.torch.metering import Metered, meter_ddp, meter_fsdp, metered
 
@@ -9,7 +9,7 @@ __all__ = [
     "all_reduce",
     "barrier",
     "bucket_options",
-    "collectives",
+    "meter_collectives",
     "meter_ddp",
     "meter_fsdp",
     "metered",

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from timesyncd.client.barrier import Barrier
-from timesyncd.client.carried import CarriedBarrier
+from timesyncd.client.fused_barrier import FusedBarrier
 from timesyncd.client.job import Job
-from timesyncd.client.slack import Fifo
-from timesyncd.client.torch.ddp import running
+from timesyncd.client.slack import SchedFifo
+from timesyncd.client.torch.ddp import thread_state
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 
@@ -76,7 +76,7 @@ for _name in _PASSED_ON:
 
 
 #: Sending and receiving are not here: two ranks alone take part, and torch has no number for a message.
-KINDS = {
+COLLECTIVE_KINDS = {
     "all_gather": Kind.ALL_GATHER,
     "all_gather_coalesced": Kind.ALL_GATHER,
     "all_gather_into_tensor": Kind.ALL_GATHER,
@@ -149,7 +149,7 @@ _lock = threading.RLock()
 
 
 @contextmanager
-def collectives(job: Job, group: dist.ProcessGroup | None = None) -> Iterator[Steps]:
+def meter_collectives(job: Job, group: dist.ProcessGroup | None = None) -> Iterator[Steps]:
     """
     Mark the collectives that are called as `torch.distributed.NAME` while this is open, in all threads; what is as `step`.
 
@@ -174,7 +174,7 @@ def collectives(job: Job, group: dist.ProcessGroup | None = None) -> Iterator[St
 
 
 def _install() -> None:
-    for name, kind in KINDS.items():
+    for name, kind in COLLECTIVE_KINDS.items():
         original = getattr(dist, name, None)
         if original is not None and name not in _wrapped:
             _wrapped[name] = (original, _metering(original, kind))
@@ -198,7 +198,7 @@ def _metering(original: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)  # which dynamo knows, and rewrites
-        if not _open or getattr(running, "hook", False):
+        if not _open or getattr(thread_state, "hook", False):
             return original(*args, **kwargs)
         group = args[place] if len(args) > place else kwargs.get("group")
         data = (*args, *kwargs.values()) if with_data else ()
@@ -251,15 +251,15 @@ def all_reduce(job: Job, step: int, tensor: torch.Tensor) -> None:
 
 
 def barrier(
-    job: Job, group: dist.ProcessGroup | None = None, carried: bool = False, scheduling: Fifo | None = None
+    job: Job, group: dist.ProcessGroup | None = None, fused: bool = False, scheduling: SchedFifo | None = None
 ) -> Barrier:
     """
     A Barrier over torch.distributed's group, the default one; it must be one on the CPU (gloo).
 
-    `carried`, the same on every rank: a CarriedBarrier, which is one all-reduce instead of a barrier and a broadcast.
+    `fused`, the same on every rank: a FusedBarrier, which is one all-reduce instead of a barrier and a broadcast.
     """
-    if carried:
-        return CarriedBarrier(job, functools.partial(_largest, group), scheduling)
+    if fused:
+        return FusedBarrier(job, functools.partial(_largest, group), scheduling)
     number = torch.zeros(1, dtype=torch.int64)
     first = 0 if group is None else distributed_c10d.get_global_rank(group, 0)
 

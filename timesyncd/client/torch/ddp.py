@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
-from timesyncd.client.torch.peer_loss import arrived
+from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
 
@@ -30,10 +30,10 @@ from timesyncd.ipc.job_datagram import Kind
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 #: Sees each bucket before it is reduced; what it returns is called when it is.
-Watching = Callable[[GradBucket], Callable[[], None] | None]
+BucketObserver = Callable[[GradBucket], Callable[[], None] | None]
 
 #: `hook` is true in a thread that runs a bucket's hook: the collectives that it calls are part of the bucket.
-running = threading.local()
+thread_state = threading.local()
 
 _graph_task = getattr(torch._C, "_current_graph_task_id", lambda: 0)
 
@@ -53,7 +53,7 @@ class Buckets:
         self.state = state
         self.steps: Steps | None = None
         self.meter: object = None
-        self.watching: Watching | None = None
+        self.watching: BucketObserver | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """None: a module that is saved or copied takes no meter along, as torch takes no hook along."""
@@ -113,7 +113,7 @@ class Buckets:
         return self._living
 
 
-def stamped(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def stamping_hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook that the reducer calls. Errors of the hook within go through as they are."""
     steps, record = state.steps, state.arrived(bucket)
     if state.hook is None:
@@ -126,11 +126,11 @@ def stamped(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Te
                 return reduced.then(record.follow_reduced)
         future = reduced.then(_first)
     else:
-        running.hook = True
+        thread_state.hook = True
         try:
             future = state.hook(state.state, bucket)
         finally:
-            running.hook = False
+            thread_state.hook = False
     if steps is not None and record is not None:
         with steps.safely:
             return _watched(future, record, steps)
@@ -162,7 +162,7 @@ def _watched(
 
 
 def _first(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    return arrived(future)[0]
+    return reduced_value(future)[0]
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
@@ -194,7 +194,7 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
         ddp._check_comm_hook(hook)  # type: ignore[no-untyped-call]
     if found is None:
         found = Buckets(ddp, hook, state)
-        ddp.register_comm_hook(found, stamped)
+        ddp.register_comm_hook(found, stamping_hook)
     elif hook is not None:
         found.hook, found.state = hook, state
     buckets = found
@@ -223,11 +223,11 @@ def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> 
                 "the module has a communication hook of its own: it can not be given a compression as well"
             )
         found = Buckets(ddp, None, None)
-        ddp.register_comm_hook(found, stamped)
+        ddp.register_comm_hook(found, stamping_hook)
     found.hook, found.state = hook, state
 
 
-def watch(ddp: DistributedDataParallel, watching: Watching | None) -> None:
+def observe_buckets(ddp: DistributedDataParallel, watching: BucketObserver | None) -> None:
     """Let it see each bucket that the module reduces without a hook; None: no longer. A module whose buckets are not metered shows none."""
     found = _attached(ddp)
     if found is not None:
@@ -240,7 +240,9 @@ def _attached(ddp: DistributedDataParallel) -> Buckets | None:
 
 def _refusal(job: Job, ddp: DistributedDataParallel) -> str | None:
     """Why the module's buckets cannot be metered; None: they can."""
-    ddp._comm_hooks[:] = [(hook, state) for hook, state in ddp._comm_hooks if hook is not stamped]  # of a loaded module
+    ddp._comm_hooks[:] = [
+        (hook, state) for hook, state in ddp._comm_hooks if hook is not stamping_hook
+    ]  # of a loaded module
     if ddp._comm_hooks:
         return "it has a communication hook already; give the hook to meter_ddp instead of register_comm_hook"
     if getattr(ddp, "_use_python_reducer", False):

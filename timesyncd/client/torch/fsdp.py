@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch.collectives import TimedWork
-from timesyncd.client.torch.ddp import running
+from timesyncd.client.torch.ddp import thread_state
 from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
 
@@ -42,11 +42,11 @@ class StampedComm:
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **rest: Any) -> Any:
         record = self._begin(output_tensor, input_tensor, group)
-        running.hook = True
+        thread_state.hook = True
         try:
             work = self.comm(output_tensor=output_tensor, input_tensor=input_tensor, group=group, **rest)
         finally:
-            running.hook = False
+            thread_state.hook = False
         if record is None or self.steps is None:
             return work
         if not isinstance(work, dist.Work):

@@ -10,10 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch.metering import metered
-from timesyncd.client.torch.trainers import Training
+from timesyncd.client.torch.trainers import TrainerRuns
 
 
-class TimesyncdCallback(Callback):
+class LightningCallback(Callback):
     """
     Meters each run of `fit`: the buckets or shards of its strategy's module, and its steps, by Lightning's `global_step`.
 
@@ -21,7 +21,7 @@ class TimesyncdCallback(Callback):
     """
 
     def __init__(self, job: Job | None = None) -> None:
-        self._training = Training(job)
+        self._training = TrainerRuns(job)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._training.safely(lambda: self._start(trainer))

@@ -44,7 +44,7 @@ def _updated(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         updated(updating)
 
 
-def end_with(
+def end_steps_with(
     steps: Steps, optimizer: torch.optim.Optimizer | None, parameters: Iterable[torch.Tensor] = ()
 ) -> Callable[[], None]:
     """
@@ -140,7 +140,7 @@ def metered(job: Job, target: torch.nn.Module | FSDPModule | Optimizer, optimize
     if isinstance(module, FSDPModule):
         return meter_fsdp(job, module, optimizer)
     if isinstance(module, Optimizer):
-        return Metered(steps_of(job), [end_with(steps_of(job), module)])
+        return Metered(steps_of(job), [end_steps_with(steps_of(job), module)])
     raise TypeError(
         f"{type(target).__name__} cannot be metered: give a DistributedDataParallel or fully_shard module, or an optimizer"
     )
@@ -174,7 +174,7 @@ def meter_fsdp(job: Job, module: FSDPModule, optimizer: Optimizer | None = None)
 def _end_steps(steps: Steps, module: torch.nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
     """In the place of what ended the module's steps so far. Returns what undoes it."""
     _ending.pop(module, _nothing)()
-    _ending[module] = undo = end_with(steps, optimizer, module.parameters())
+    _ending[module] = undo = end_steps_with(steps, optimizer, module.parameters())
     return undo
 
 

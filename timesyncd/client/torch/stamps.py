@@ -50,7 +50,7 @@ class HostStamps:
         pass
 
 
-class Event(Protocol):
+class TimingEvent(Protocol):
     """What is used of torch.cuda.Event. `record` puts it into the device's current stream; nothing here waits for it."""
 
     def record(self) -> None: ...
@@ -62,7 +62,7 @@ class Event(Protocol):
         ...
 
 
-def cuda_event() -> Event:
+def cuda_event() -> TimingEvent:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
@@ -76,12 +76,12 @@ class DeviceStamps:
     """
 
     def __init__(
-        self, new_event: Callable[[], Event] = cuda_event, realtime_ns: Callable[[], int] = time.time_ns
+        self, new_event: Callable[[], TimingEvent] = cuda_event, realtime_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._new_event = new_event
         self._realtime_ns = realtime_ns
-        self._attempt: tuple[Event, int] | None = None
-        self._base: Event | None = None
+        self._attempt: tuple[TimingEvent, int] | None = None
+        self._base: TimingEvent | None = None
         self._earliest_ns = 0
         self._latest_ns = 0
 
@@ -90,17 +90,17 @@ class DeviceStamps:
         """How far a told time may lie from the host's clock, either way; None: no anchor yet."""
         return None if self._base is None else (self._latest_ns - self._earliest_ns + 1) // 2
 
-    def now(self) -> Event:
+    def now(self) -> TimingEvent:
         event = self._new_event()
         event.record()
         return event
 
-    def reached(self, stamp: Event) -> bool:
+    def reached(self, stamp: TimingEvent) -> bool:
         """Not before there is an anchor."""
         self._settle()
         return self._base is not None and stamp.query()
 
-    def read(self, stamp: Event) -> int | None:
+    def read(self, stamp: TimingEvent) -> int | None:
         """Only what is `reached`. None: the anchors leave more than MAX_ERROR_NS."""
         if self._base is None or self.error_ns is None:
             return None
@@ -136,5 +136,5 @@ def _drift_ns(elapsed_ns: int) -> int:
     return _RESOLUTION_NS + abs(elapsed_ns) * _DRIFT_PPM // 1_000_000
 
 
-def _elapsed_ns(start: Event, end: Event) -> int:
+def _elapsed_ns(start: TimingEvent, end: TimingEvent) -> int:
     return round(start.elapsed_time(end) * 1_000_000)

@@ -17,28 +17,28 @@ import torch
 
 from timesyncd.client.job import Job
 from timesyncd.client.meter import Meter
-from timesyncd.client.torch.peer_loss import arrived
+from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import DeviceStamps, HostStamps, Stamps
 from timesyncd.ipc.job_datagram import Kind
 
 #: What gloo's threads take at most to give a callback back after its collective, with the machine busy.
-GRACE_S = 0.1
+SHUTDOWN_GRACE_S = 0.1
 
 
 @cache
-def let_threads_finish() -> None:
+def delay_exit_for_callbacks() -> None:
     """
-    Call it before a callback is given to a collective; the process then ends `GRACE_S` later.
+    Call it before a callback is given to a collective; the process then ends `SHUTDOWN_GRACE_S` later.
 
     A thread of gloo's completes the future first and gives the callback back after that, for which it needs the GIL. Where Python
     is ending by then, it unwinds that thread, and C++ answers with abort(): all work is done, and the job has failed. torch 2.13
     does so by itself with any hook that is written in Python.
     """
-    atexit.register(time.sleep, GRACE_S)
+    atexit.register(time.sleep, SHUTDOWN_GRACE_S)
 
 
 #: Marks that wait for their step's end, or for a device; older ones are given up, and counted as lost.
-MAX_WAITING = 4096
+MAX_PENDING_MARKS = 4096
 
 HOST = HostStamps()
 
@@ -73,7 +73,7 @@ class Record:
     def follow_reduced(self, finished: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         """The same for an all-reduce of one tensor."""
         self.end = self.stamps.now()
-        return arrived(finished)[0]
+        return reduced_value(finished)[0]
 
     def known(self) -> bool:
         """Whether all its moments have come."""
@@ -185,7 +185,7 @@ class Steps:
 
     def keep(self, record: Record) -> None:
         """Until the step's end, where it gets its number in the order of these calls."""
-        if len(self._kept) >= MAX_WAITING:
+        if len(self._kept) >= MAX_PENDING_MARKS:
             self._give_up(self._kept)
         self._kept.append(record)
 
@@ -251,7 +251,7 @@ class Steps:
         pending = self._pending
         while pending and self._mark(pending[0]):
             pending.popleft()
-        while len(pending) > MAX_WAITING:
+        while len(pending) > MAX_PENDING_MARKS:
             pending.popleft()
             self.lost()
 
@@ -282,7 +282,7 @@ def steps_of(job: Job) -> Steps:
     """The job's one numbering; the job keeps it."""
     steps = getattr(job, _ATTRIBUTE, None)
     if not isinstance(steps, Steps):
-        let_threads_finish()
+        delay_exit_for_callbacks()
         steps = Steps(job)
         setattr(job, _ATTRIBUTE, steps)
     return steps

@@ -11,7 +11,7 @@ from timesyncd.client.torch.metering import Metered
 from timesyncd.ipc.job_datagram import split_step
 
 
-class Training:
+class TrainerRuns:
     """
     One trainer's runs, metered one after the other. The job is kept over all of them: a run that goes on where the former one
     ended counts on, and one that goes back, to 0 or to a checkpoint, begins an epoch of its own.

@@ -14,10 +14,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from timesyncd.client.job import Job
 from timesyncd.client.torch.metering import metered
-from timesyncd.client.torch.trainers import Training
+from timesyncd.client.torch.trainers import TrainerRuns
 
 
-class TimesyncdCallback(TrainerCallback):
+class TransformersCallback(TrainerCallback):
     """
     Meters each run of `train`: the buckets or shards of the module that the Trainer wraps, and its steps, by its `global_step`.
 
@@ -26,7 +26,7 @@ class TimesyncdCallback(TrainerCallback):
     """
 
     def __init__(self, job: Job | None = None) -> None:
-        self._training = Training(job)
+        self._training = TrainerRuns(job)
         self._looking: RemovableHandle | None = None
         self._started = False
 

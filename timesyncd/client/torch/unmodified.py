@@ -20,14 +20,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from timesyncd.client.job import Job
-from timesyncd.client.places import record_dir
-from timesyncd.client.torch.collectives import collectives
-from timesyncd.client.torch.ddp import attach, stamped
+from timesyncd.client.paths import record_dir
+from timesyncd.client.torch.collectives import meter_collectives
+from timesyncd.client.torch.ddp import attach, stamping_hook
 from timesyncd.client.torch.metering import meter_ddp, meter_fsdp, metered, watch_updates
 from timesyncd.client.torch.steps import steps_of
 
 #: The name of the job, which all processes of the script share.
-NAME = "TIMESYNCD_AUDIT_JOB"
+JOB_NAME_VARIABLE = "TIMESYNCD_AUDIT_JOB"
 
 _begun: list[int] = []
 
@@ -37,9 +37,9 @@ def begin() -> None:
     if os.getpid() in _begun or not dist.is_initialized():
         return
     _begun.append(os.getpid())
-    job = Job(name=os.environ.get(NAME), rank=dist.get_rank(), world_size=dist.get_world_size())
+    job = Job(name=os.environ.get(JOB_NAME_VARIABLE), rank=dist.get_rank(), world_size=dist.get_world_size())
     stack = contextlib.ExitStack()
-    stack.enter_context(collectives(job))
+    stack.enter_context(meter_collectives(job))
     job.audit_collectives = stack  # type: ignore[attr-defined]  # open for as long as the job lives
     _meter_every_ddp(job)
     _meter_what_is_updated(job)
@@ -61,8 +61,8 @@ def _meter_every_ddp(job: Job) -> None:
 
     @functools.wraps(register)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
-        is_first = hook is not stamped and self not in with_hook
-        if is_first and any(found is stamped for found, _ in self._comm_hooks):
+        is_first = hook is not stamping_hook and self not in with_hook
+        if is_first and any(found is stamping_hook for found, _ in self._comm_hooks):
             with_hook.add(self)
             attach(job, self, hook, state)
         else:
@@ -70,7 +70,7 @@ def _meter_every_ddp(job: Job) -> None:
 
     @functools.wraps(register_builtin)
     def _register_builtin_comm_hook(self: DistributedDataParallel, comm_hook_type: Any) -> None:
-        if not any(found is stamped for found, _ in self._comm_hooks):
+        if not any(found is stamping_hook for found, _ in self._comm_hooks):
             register_builtin(self, comm_hook_type)  # type: ignore[no-untyped-call]
         elif comm_hook_type == BuiltinCommHookType.FP16_COMPRESS:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from timesyncd.client.torch.peer_loss import arrived, reducing
+from timesyncd.client.torch.peer_loss import peer_loss_as_sync_error, reduced_value
 
 # No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
 
@@ -68,9 +68,9 @@ class Compressor(Protocol):
 
 def compression_hook(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For `register_comm_hook(compressor, run)`, or `meter_ddp(job, ddp, hook=run, state=compressor)`."""
-    with reducing():
+    with peer_loss_as_sync_error():
         future = state.hook(bucket)
-    return future.then(arrived)
+    return future.then(reduced_value)
 
 
 def average_uncompressed(group: dist.ProcessGroup, bucket: TensorBucket) -> Future:

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import rpc
 from torch.distributed.rpc.functions import async_execution
 
-from timesyncd.client.torch.peer_loss import line
+from timesyncd.client.torch.peer_loss import first_sentence
 from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import SyncError
 from timesyncd.training.torch.shard import RejectedRequest, Shard
@@ -89,7 +89,7 @@ class RpcConnection:
             value = asked.value()
         except RuntimeError as error:
             known = _here.failed if _here is not None else ""
-            raise SyncError(known or f"{_said(host)} is gone: {line(error)}") from error
+            raise SyncError(known or f"{_said(host)} is gone: {first_sentence(error)}") from error
         if isinstance(value, RejectedRequest):
             raise SyncError(value.reason)
         return value
@@ -241,7 +241,7 @@ def _reported(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise SyncError(f"{what}: {line(error)}") from error
+        raise SyncError(f"{what}: {first_sentence(error)}") from error
 
 
 def _said(name: str) -> str:

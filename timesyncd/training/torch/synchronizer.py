@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from timesyncd.client.job import Job
 from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch.metering import meter_ddp, metered
-from timesyncd.client.torch.peer_loss import lost
+from timesyncd.client.torch.peer_loss import peer_loss_text
 from timesyncd.client.torch.steps import HOST, Record, steps_of
 from timesyncd.errors import SyncError
 from timesyncd.ipc.job_datagram import Kind
@@ -272,7 +272,7 @@ class Synchronizer:
             )
             buckets.set_hook(self._ddp, hook, self._sender)
             self._dissimilarity = Dissimilarity()
-            buckets.watch(self._ddp, self._dissimilarity.watch if self._controller is not None else None)
+            buckets.observe_buckets(self._ddp, self._dissimilarity.watch if self._controller is not None else None)
         rank, ranks = self._group.rank(), self._group.size()
         self._voter = Voter(policy, rank, ranks) if isinstance(policy, SelSync) else None
 
@@ -407,7 +407,7 @@ class Synchronizer:
             yield
         except RuntimeError as error:
             where = f"job {self._job.name}, rank {self._job.rank}, step {self._course.step}"
-            raise SyncError(f"{where}: {lost(what, error)}") from error
+            raise SyncError(f"{where}: {peer_loss_text(what, error)}") from error
 
     def _detach(self) -> None:
         for hook in self._hooks:
@@ -416,7 +416,7 @@ class Synchronizer:
         self._metered.close()
         self._ddp.require_backward_grad_sync = True
         buckets.set_hook(self._ddp, None, None)
-        buckets.watch(self._ddp, None)
+        buckets.observe_buckets(self._ddp, None)
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from timesyncd.client.job import Job
-from timesyncd.client.torch.peer_loss import line
+from timesyncd.client.torch.peer_loss import first_sentence
 from timesyncd.errors import SyncError
 from timesyncd.training.policy.groups import Group, Levels, check_levels, groups_by_label, levels_from_numbers
 from timesyncd.training.torch.averaging import make_chunks
@@ -142,7 +142,7 @@ def collective_errors(doing: str, ranks: Iterable[int]) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise SyncError(
-            f"{doing} among ranks {', '.join(map(str, ranks))} failed, one of them is gone or silent: {line(error)}"
+            f"{doing} among ranks {', '.join(map(str, ranks))} failed, one of them is gone or silent: {first_sentence(error)}"
         ) from error
 
 

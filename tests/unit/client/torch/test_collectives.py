@@ -14,8 +14,8 @@ from torch.distributed import distributed_c10d
 from torch_ranks import listening
 
 from timesyncd.client import Job, Kind
-from timesyncd.client.torch import all_reduce, collectives
-from timesyncd.client.torch.collectives import KINDS, TimedWork
+from timesyncd.client.torch import all_reduce, meter_collectives
+from timesyncd.client.torch.collectives import COLLECTIVE_KINDS, TimedWork
 from timesyncd.client.torch.stamps import DeviceStamps
 from timesyncd.client.torch.steps import Steps, steps_of
 
@@ -37,14 +37,14 @@ def group(tmp_path: Path) -> Iterator[None]:
 
 
 def names() -> dict[str, Any]:
-    return {name: getattr(dist, name) for name in KINDS if hasattr(dist, name)}
+    return {name: getattr(dist, name) for name in COLLECTIVE_KINDS if hasattr(dist, name)}
 
 
 def test_every_name_is_restored(job: Job) -> None:
     """Also by an error inside, and only by the last of the contexts that are open."""
     before = names()
-    with pytest.raises(ValueError, match="mine"), collectives(job):
-        with collectives(job):
+    with pytest.raises(ValueError, match="mine"), meter_collectives(job):
+        with meter_collectives(job):
             pass
         inside = names()
         raise ValueError("mine")
@@ -59,7 +59,7 @@ def test_contexts_of_many_threads_restore_what_was_there(job: Job) -> None:
 
     def open_and_close() -> None:
         for _ in range(50):
-            with collectives(job):
+            with meter_collectives(job):
                 pass
 
     threads = [threading.Thread(target=open_and_close) for _ in range(4)]
@@ -75,7 +75,7 @@ def test_what_another_put_over_ours_stays(job: Job, monkeypatch: pytest.MonkeyPa
     """It is not ours to take away; what we had put beneath it passes on, and meters again in the next context."""
     seen = []
     monkeypatch.setattr(dist, "broadcast", lambda *args, **kwargs: seen.append("original"))
-    with collectives(job):
+    with meter_collectives(job):
         ours = dist.broadcast
 
         def theirs(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ def test_what_another_put_over_ours_stays(job: Job, monkeypatch: pytest.MonkeyPa
 
 def test_without_a_group_torch_s_own_error_comes(job: Job) -> None:
     """What the script did wrong is said by torch; we count a mark that could not be made."""
-    with collectives(job), pytest.raises(ValueError, match="Default process group has not been initialized"):
+    with meter_collectives(job), pytest.raises(ValueError, match="Default process group has not been initialized"):
         dist.all_reduce(torch.ones(1))
 
     assert job.meter.lost == 1
@@ -101,7 +101,7 @@ def test_without_a_group_torch_s_own_error_comes(job: Job) -> None:
 def test_a_handle_is_the_work_in_every_respect(job: Job) -> None:
     """It can do what the work can, also what a later torch adds to it is not hidden by an inherited method that does nothing."""
     tensor = torch.ones(3)
-    with collectives(job):
+    with meter_collectives(job):
         work = dist.all_reduce(tensor, async_op=True)
         assert isinstance(work, TimedWork)
         future = work.get_future()
@@ -122,7 +122,7 @@ def test_what_waits_for_nobody_is_no_mark() -> None:
     """Nothing is sent of a tensor without elements, and inside torch's manager a call only notes what is to be done."""
     with listening() as (folder, marks):
         job = Job("job", rank=0, world_size=1, attempt=0, runtime_dir=folder)
-        with collectives(job):
+        with meter_collectives(job):
             dist.all_reduce(torch.ones(0))
             with distributed_c10d._coalescing_manager():
                 for _ in range(2):
@@ -142,7 +142,7 @@ def test_what_only_some_ranks_have_nothing_for_is_a_mark_on_all() -> None:
     """A rank may have no rows for an all-to-all, or an empty tensor as its object: it takes part, and the others wait for it."""
     with listening() as (folder, marks):
         job = Job("job", rank=0, world_size=1, attempt=0, runtime_dir=folder)
-        with collectives(job):
+        with meter_collectives(job):
             dist.all_to_all_single(torch.ones(0), torch.ones(0))
             dist.all_gather_object([None], torch.ones(0))
         job.close()
@@ -205,6 +205,6 @@ def test_a_compiled_graph_keeps_its_collectives(job: Job) -> None:
         dist.all_reduce(tensor)
         return tensor * 2
 
-    with collectives(job):
+    with meter_collectives(job):
         compiled = torch.compile(reduced, backend="eager", fullgraph=True)
         assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]

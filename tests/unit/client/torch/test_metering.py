@@ -123,7 +123,7 @@ def test_an_fsdp_without_places_is_said(rank: Rank, monkeypatch: pytest.MonkeyPa
 def test_a_teacher_is_not_taken_for_the_model(rank: Rank) -> None:
     """Hugging Face's Trainer shows the bare model: other modules may run before the one that wraps it."""
     callback_module: Any = pytest.importorskip("timesyncd.client.torch.transformers")
-    callback = callback_module.TimesyncdCallback(rank.job)
+    callback = callback_module.TransformersCallback(rank.job)
     bare, teacher = nn.Linear(4, 4), module()
     model = DistributedDataParallel(bare)
     optimizer = sgd(model)

@@ -14,7 +14,7 @@ from torch_ranks import Marks, listening
 from timesyncd.client import Job, Kind
 from timesyncd.client.torch import metered
 from timesyncd.client.torch import steps as steps_module
-from timesyncd.client.torch.metering import end_with, watch_updates
+from timesyncd.client.torch.metering import end_steps_with, watch_updates
 from timesyncd.client.torch.stamps import DeviceStamps
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Mark, step_key
@@ -166,7 +166,7 @@ def test_an_error_within_is_a_lost_mark(rank: Rank, monkeypatch: pytest.MonkeyPa
 
 def test_nothing_grows_where_no_step_ends(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept for an end that does not come is given up, and counted."""
-    monkeypatch.setattr(steps_module, "MAX_WAITING", 10)
+    monkeypatch.setattr(steps_module, "MAX_PENDING_MARKS", 10)
     steps = steps_of(rank.job)
     for _ in range(25):
         bucket(steps)
@@ -258,7 +258,7 @@ def test_a_module_that_is_gone_ends_no_steps(rank: Rank) -> None:
     for _ in range(8):
         model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(20)))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        end_with(steps, None, model.parameters())
+        end_steps_with(steps, None, model.parameters())
         for _ in range(10):
             optimizer.step()
         del model, optimizer
@@ -276,7 +276,7 @@ def test_a_meter_may_begin_and_end_in_an_update(rank: Rank) -> None:
     def updated(optimizer: torch.optim.Optimizer) -> None:
         while undoing:
             undoing.pop()()
-        undoing.append(end_with(steps, None, parameters))
+        undoing.append(end_steps_with(steps, None, parameters))
 
     stop = watch_updates(updated)
     other = register_optimizer_step_post_hook(lambda *_: None)
@@ -299,7 +299,7 @@ def test_numbered_collectives_alone_make_steps_too(rank: Rank) -> None:
         steps.step = number
         steps.number(Record(Kind.ALL_REDUCE, 8, HOST))
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
-    undo = end_with(steps, optimizer)
+    undo = end_steps_with(steps, optimizer)
     for number in (6, 7):
         steps.step = number
         optimizer.step()

@@ -13,7 +13,7 @@ from timesyncd.client import Job
 from timesyncd.client.torch import metered
 from timesyncd.client.torch.metering import Metered
 from timesyncd.client.torch.steps import steps_of
-from timesyncd.client.torch.trainers import Training
+from timesyncd.client.torch.trainers import TrainerRuns
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_what_fails_leaves_nothing_metered(at_the_end: bool, job: Job) -> None:
     """One warning, and every optimizer is closed, also behind one whose end fails itself: the run goes on without a meter."""
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    training = Training(job)
+    training = TrainerRuns(job)
     broken = Broken(steps_of(job), [])
     training.add(broken, metered(job, optimizer), broken)
     with pytest.warns(UserWarning, match="timesyncd does not meter this training") as caught:

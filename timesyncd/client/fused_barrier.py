@@ -6,28 +6,38 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from timesyncd.client.barrier import GRANULARITY_NS, NO_SIGNALS, PLAIN, Barrier, Met, Offer, heard, offered, own_clock
+from timesyncd.client.barrier import (
+    GRANULARITY_NS,
+    NO_SIGNALS,
+    PLAIN,
+    Barrier,
+    CollectiveOutcome,
+    ReleaseDecision,
+    decide_release,
+    own_clock_bound,
+    signals_and_plan,
+)
 from timesyncd.client.job import Job
-from timesyncd.client.slack import Fifo, Slack, adapted_ns
+from timesyncd.client.slack import SchedFifo, Slack, adapted_ns
 from timesyncd.clocks import boot_id, time_namespace
 
 #: Where the slack starts, and what it is kept within, while there is no hub that plans.
 START_SLACK_NS = 1_000_000
-LEAST_SLACK_NS = 100_000
-MOST_SLACK_NS = 10_000_000
+MIN_SLACK_NS = 100_000
+MAX_SLACK_NS = 10_000_000
 
 #: After a rank was late even so, so many barriers are plain: a machine that runs more than it can gains nothing by holding.
-RESTS = 1_000
+PLAIN_BARRIERS_AFTER_MISS = 1_000
 
 _ABSENT = 0
 
 #: Of a word: 64 bits.
 _LARGEST = 2**63 - 1
 
-_LATE_EVEN_SO = f"a rank was late with the longest slack: plain for {RESTS} barriers"
+_LATE_EVEN_SO = f"a rank was late with the longest slack: plain for {PLAIN_BARRIERS_AFTER_MISS} barriers"
 
 
-class Words(NamedTuple):
+class ExchangeWords(NamedTuple):
     """
     What one exchange carries, each word the largest of all ranks' words.
 
@@ -69,7 +79,7 @@ class Words(NamedTuple):
         return "" if self.last_arrival_ns() is not None else "no rank has a clock to trust"
 
 
-class CarriedBarrier(Barrier):
+class FusedBarrier(Barrier):
     """
     `exchange` waits for all ranks and gives each of them, place by place, the largest of the numbers (64 bits) that they passed: an
     all-reduce by maximum. It is the job's own, the one collective of a wait, and what it raises goes through.
@@ -81,7 +91,7 @@ class CarriedBarrier(Barrier):
     """
 
     def __init__(
-        self, job: Job, exchange: Callable[[Sequence[int]], Sequence[int]], scheduling: Fifo | None = None
+        self, job: Job, exchange: Callable[[Sequence[int]], Sequence[int]], scheduling: SchedFifo | None = None
     ) -> None:
         self._init(job, scheduling)
         self._exchange = exchange
@@ -96,15 +106,17 @@ class CarriedBarrier(Barrier):
         """The time that this rank surely has before the others arrive: all but SURE_PERCENT of its past waits were longer."""
         return self._waits.sure()
 
-    def _meet(self, step: int, arrival_ns: int) -> Met:
+    def _meet(self, step: int, arrival_ns: int) -> CollectiveOutcome:
         """The one collective; nothing of ours before it may raise."""
-        trusted_ns = _ABSENT if own_clock(self._job)[0] is None else arrival_ns
+        trusted_ns = _ABSENT if own_clock_bound(self._job)[0] is None else arrival_ns
         offer, unconditional = self._offer(step)
         clock, apart_ns = self._clock, offer.apart_ns
-        mine = Words(offer.hold_ns, unconditional, trusted_ns, arrival_ns, clock, -clock, self._way_ns, apart_ns)
-        words = Words(*self._exchange([min(max(word, -_LARGEST), _LARGEST) for word in mine]))
+        mine = ExchangeWords(
+            offer.hold_ns, unconditional, trusted_ns, arrival_ns, clock, -clock, self._way_ns, apart_ns
+        )
+        words = ExchangeWords(*self._exchange([min(max(word, -_LARGEST), _LARGEST) for word in mine]))
         bound_ns, distrust = (
-            (GRANULARITY_NS, "") if words.one_clock else own_clock(self._job)
+            (GRANULARITY_NS, "") if words.one_clock else own_clock_bound(self._job)
         )  # the wait may have been long
         self._adapt(words)
         why_plain, last_ns, margin_ns = words.why_plain(), words.last_arrival_ns(), words.margin_ns()
@@ -113,31 +125,31 @@ class CarriedBarrier(Barrier):
         reason = offer.reason or why_plain or distrust
         if last_ns is None or bound_ns is None or margin_ns is None:
             self._last_ns = None
-            return Met(instant_ns, bound_ns, reason, None, 0)
+            return CollectiveOutcome(instant_ns, bound_ns, reason, None, 0)
         self._last_ns = last_ns
-        return Met(instant_ns, bound_ns, reason, last_ns - arrival_ns, margin_ns)
+        return CollectiveOutcome(instant_ns, bound_ns, reason, last_ns - arrival_ns, margin_ns)
 
     def _was_ready(self, now_ns: int) -> None:
         self._way_ns = 0 if self._last_ns is None else max(0, now_ns - self._last_ns)
 
-    def _offer(self, step: int) -> tuple[Offer, int]:
+    def _offer(self, step: int) -> tuple[ReleaseDecision, int]:
         """And whether it is unconditional: rank 0's; the others offer nothing."""
         if self._job.rank != 0:
-            return Offer(PLAIN), 0
-        if heard(self._job)[2] == NO_SIGNALS:
-            return Offer(PLAIN, _LATE_EVEN_SO) if self._rests else Offer(self._slack_ns), 0
-        return offered(self._job, step), 1
+            return ReleaseDecision(PLAIN), 0
+        if signals_and_plan(self._job)[2] == NO_SIGNALS:
+            return ReleaseDecision(PLAIN, _LATE_EVEN_SO) if self._rests else ReleaseDecision(self._slack_ns), 0
+        return decide_release(self._job, step), 1
 
-    def _adapt(self, words: Words) -> None:
+    def _adapt(self, words: ExchangeWords) -> None:
         """By how the last release went, on every rank alike."""
         self._rests = max(0, self._rests - 1)
         if self._hold_ns is None:
             return
         missed = words.way_ns > self._hold_ns
-        if missed and self._slack_ns == MOST_SLACK_NS:
-            self._slack_ns, self._rests = START_SLACK_NS, RESTS
+        if missed and self._slack_ns == MAX_SLACK_NS:
+            self._slack_ns, self._rests = START_SLACK_NS, PLAIN_BARRIERS_AFTER_MISS
         else:
-            self._slack_ns = adapted_ns(self._slack_ns, missed, not missed, LEAST_SLACK_NS, MOST_SLACK_NS)
+            self._slack_ns = adapted_ns(self._slack_ns, missed, not missed, MIN_SLACK_NS, MAX_SLACK_NS)
 
 
 def _clock_number() -> int:

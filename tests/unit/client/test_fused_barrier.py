@@ -11,14 +11,20 @@ from pathlib import Path
 import pytest
 from rank_views import APART, MS, PAIRS, PLAN, VIEWS, BrokenClock, CarriedRanks, View, job_with
 
-from timesyncd.client.barrier import PLAIN, UNKNOWN, offered
-from timesyncd.client.carried import LEAST_SLACK_NS, RESTS, START_SLACK_NS, CarriedBarrier, Words
+from timesyncd.client.barrier import PLAIN, UNKNOWN, decide_release
 from timesyncd.client.clock import Clock
+from timesyncd.client.fused_barrier import (
+    MIN_SLACK_NS,
+    PLAIN_BARRIERS_AFTER_MISS,
+    START_SLACK_NS,
+    ExchangeWords,
+    FusedBarrier,
+)
 from timesyncd.client.job import Job
 from timesyncd.client.slack import MIN_WAITS, Slack
 
 PATIENT = replace(PLAN, slack_ns=600 * MS)
-NOWHERE = Words(PLAIN, 0, 0, 0, 5, -5, 0, UNKNOWN)
+NOWHERE = ExchangeWords(PLAIN, 0, 0, 0, 5, -5, 0, UNKNOWN)
 
 
 @pytest.mark.parametrize("views", PAIRS, ids=" | ".join)
@@ -96,11 +102,11 @@ def test_a_hub_that_says_plain_is_followed(tmp_path: Path) -> None:
     assert [v.reason for (v,) in ranks.verdicts] == ["the plan says plain for step 0", "rank 0 decided so"]
 
 
-def alone(folder: Path, ways_ns: Sequence[int]) -> CarriedBarrier:
+def alone(folder: Path, ways_ns: Sequence[int]) -> FusedBarrier:
     """Rank 0 of two on one clock, after exchanges that took so long on the slowest rank."""
     job = Job("job", 0, 2, 0, runtime_dir=folder)
     ways = iter((0, *ways_ns))
-    barrier = CarriedBarrier(job, lambda mine: Words(*mine)._replace(way_ns=next(ways)))
+    barrier = FusedBarrier(job, lambda mine: ExchangeWords(*mine)._replace(way_ns=next(ways)))
     for step in range(1 + len(ways_ns)):
         barrier.wait(step)
     job.close()
@@ -115,7 +121,7 @@ def alone(folder: Path, ways_ns: Sequence[int]) -> CarriedBarrier:
         ([START_SLACK_NS + 1], START_SLACK_NS * 3 // 2),
         ([10**9] * 6, 10 * MS),
         ([10**9] * 7, START_SLACK_NS),
-        ([0] * 6_000, LEAST_SLACK_NS),
+        ([0] * 6_000, MIN_SLACK_NS),
     ],
 )
 def test_without_a_hub_the_slack_follows_the_slowest_rank(tmp_path: Path, ways_ns: list[int], slack_ns: int) -> None:
@@ -128,27 +134,27 @@ def test_without_a_hub_the_slack_follows_the_slowest_rank(tmp_path: Path, ways_n
 def test_ranks_that_are_late_with_every_slack_are_left_alone_for_a_while(tmp_path: Path) -> None:
     """On a machine that runs more than it can each hold costs, and gains nothing; later it is tried again."""
     job = Job("job", 0, 2, 0, runtime_dir=tmp_path)
-    barrier = CarriedBarrier(job, lambda mine: Words(*mine)._replace(way_ns=10**9))
-    reasons = [barrier.wait(step).reason for step in range(RESTS + 12)]
+    barrier = FusedBarrier(job, lambda mine: ExchangeWords(*mine)._replace(way_ns=10**9))
+    reasons = [barrier.wait(step).reason for step in range(PLAIN_BARRIERS_AFTER_MISS + 12)]
     job.close()
     late = [step for step, reason in enumerate(reasons) if reason.startswith("a rank was late with the longest slack")]
 
     assert late == list(range(late[0], late[0] + len(late)))
-    assert RESTS - 1 <= len(late) <= RESTS
-    assert late[-1] < RESTS + 11
+    assert PLAIN_BARRIERS_AFTER_MISS - 1 <= len(late) <= PLAIN_BARRIERS_AFTER_MISS
+    assert late[-1] < PLAIN_BARRIERS_AFTER_MISS + 11
 
 
 def test_an_exchange_tells_how_long_the_former_one_took(tmp_path: Path) -> None:
     """From the last arrival on, on the rank's own clock: so that the ranks learn of each other's lateness a step later."""
-    passed: list[Words] = []
+    passed: list[ExchangeWords] = []
 
-    def exchange(mine: Sequence[int]) -> Words:
-        passed.append(Words(*mine))
+    def exchange(mine: Sequence[int]) -> ExchangeWords:
+        passed.append(ExchangeWords(*mine))
         time.sleep(0.002)
         return passed[-1]
 
     job = Job("job", 0, 1, 0, runtime_dir=tmp_path)
-    barrier = CarriedBarrier(job, exchange)
+    barrier = FusedBarrier(job, exchange)
     barrier.wait(0)
     barrier.wait(1)
     job.close()
@@ -173,16 +179,16 @@ def test_the_slack_is_the_time_to_the_last_arrival(tmp_path: Path) -> None:
     assert late.ns == 0
 
 
-def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> CarriedBarrier:
+def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> FusedBarrier:
     """Rank 1 of two on clocks of their own, after waits for a rank that came 10 ms later; `apart_ns` is rank 0's word, wait by wait."""
     apart = iter(apart_ns)
 
-    def exchange(mine: Sequence[int]) -> Words:
-        words = Words(*mine)
+    def exchange(mine: Sequence[int]) -> ExchangeWords:
+        words = ExchangeWords(*mine)
         return words._replace(trusted_ns=words.trusted_ns + 10 * MS, minus_clock=0, apart_ns=next(apart))
 
     job = job_with(VIEWS["timed"], folder / "1", 1, 2)
-    barrier = CarriedBarrier(job, exchange)
+    barrier = FusedBarrier(job, exchange)
     for step in range(len(apart_ns)):
         barrier.wait(step)
     job.close()
@@ -203,7 +209,7 @@ def test_clocks_that_may_be_apart_leave_less_slack(tmp_path: Path, apart_ns: lis
 
 def test_rank_0_tells_how_far_the_clocks_are_apart(tmp_path: Path) -> None:
     """By the hub's alignment, also while the plan is plain."""
-    seen = [offered(job_with(VIEWS[name], tmp_path / name, 0, 2), 0) for name in ("timed", "plain", "unaligned")]
+    seen = [decide_release(job_with(VIEWS[name], tmp_path / name, 0, 2), 0) for name in ("timed", "plain", "unaligned")]
 
     assert [offer.apart_ns for offer in seen] == [50_000, 50_000, UNKNOWN]
     assert [offer.hold_ns for offer in seen] == [3 * MS, PLAIN, PLAIN]
@@ -213,12 +219,12 @@ def test_a_clock_that_is_lost_during_the_wait_holds_no_rank(tmp_path: Path) -> N
     """A wait may last for minutes: the bound is the one after it."""
     job = job_with(VIEWS["timed"], tmp_path / "1", 1, 2)
 
-    def exchange(mine: Sequence[int]) -> Words:
+    def exchange(mine: Sequence[int]) -> ExchangeWords:
         job.clock = BrokenClock()  # type: ignore[assignment]
-        words = Words(*mine)
+        words = ExchangeWords(*mine)
         return words._replace(trusted_ns=time.time_ns(), minus_clock=0, hold_ns=MS, unconditional=1)
 
-    verdict = CarriedBarrier(job, exchange).wait(0)
+    verdict = FusedBarrier(job, exchange).wait(0)
     job.clock = Clock()
     job.close()
 
@@ -236,14 +242,14 @@ def test_a_clock_that_is_lost_during_the_wait_holds_no_rank(tmp_path: Path) -> N
         (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4, trusted_ns=7), ""),
     ],
 )
-def test_the_words_say_why_a_barrier_is_plain(words: Words, reason: str) -> None:
+def test_the_words_say_why_a_barrier_is_plain(words: ExchangeWords, reason: str) -> None:
     """All ranks read the same words, so all come to the same."""
     assert words.why_plain() == reason
 
 
 def test_processes_of_one_boot_have_one_clock_number(tmp_path: Path) -> None:
     """Also after a fork; the number and its negative are 64-bit integers."""
-    from timesyncd.client.carried import _clock_number
+    from timesyncd.client.fused_barrier import _clock_number
 
     reader, writer = os.pipe()
     child = os.fork()
