@@ -26,10 +26,10 @@ def new_engine(url: str = "sqlite://") -> Engine:
     return engine
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Of either kind, as the store opens it."""
-    is_file = request.param == "sqlite"
+    """Of the kind that `--database` names, as the store opens it."""
+    is_file = request.config.getoption("--database") == "sqlite"
     place = Place(path=tmp_path_factory.mktemp("store") / "h.sqlite") if is_file else shared_server().database()
     with ready(place) as engine:
         yield engine

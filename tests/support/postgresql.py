@@ -120,10 +120,10 @@ def own_server() -> Iterator[Server]:
         server.remove()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Whatever the store does, it does on both."""
-    if request.param == "sqlite":
+    """An empty store of the kind that `--database` names."""
+    if request.config.getoption("--database") == "sqlite":
         return Place(path=tmp_path / "history.sqlite")
     return shared_server().database()
 
