@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync, compare
-from timesyncd.jobs.recording import RankRecord, Recording
+from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage
 
 MS = 1_000_000
 START_NS = 1_700_000_000 * 10**9
@@ -96,3 +97,8 @@ def _sync(
 def late(rank: int, by_ns: int = 5 * MS, computing: Computing = ten_ms) -> Computing:
     """One rank computes that much longer in every step."""
     return lambda which, step: computing(which, step) + (by_ns if which == rank else 0)
+
+
+def saved(path: Path, recording: Recording) -> Path:
+    path.write_text(RecordingMessage.of(recording).model_dump_json())
+    return path

@@ -18,7 +18,9 @@ from timesyncd.clocks import FakeClocks
 from timesyncd.findings.catalogue import CATALOGUE
 from timesyncd.metrics.exposition import Metrics
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "monitoring"
 RULES = (FOLDER / "prometheus-rules.yml").read_text()
 TESTS = (FOLDER / "prometheus-rules-tests.yml").read_text()
@@ -63,6 +65,15 @@ def expressions() -> list[str]:
 
 def alerts() -> list[str]:
     return re.findall(r"- alert: (\w+)", RULES)
+
+
+def test_the_exposition_is_as_prometheus_wants_it() -> None:
+    """promtool finds nothing to say of names, units, help and types, of all the metrics that there are."""
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], check=False, input=EXPOSITION.encode(), capture_output=True, timeout=60
+    )
+
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
 def test_the_rules_are_rules() -> None:

@@ -17,6 +17,8 @@ from timesyncd.client.clock import interval_now
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.ipc import clock_segment, seqlock
 
+pytestmark = pytest.mark.integration
+
 PAGE_OF_WORDS = HEADER.parent / "SHM.md"
 PAGE = HEADER.parents[1] / "docs" / "other-languages.md"
 

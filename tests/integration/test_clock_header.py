@@ -17,6 +17,8 @@ from timesyncd.client import Clock
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc import clock_segment, seqlock
 
+pytestmark = pytest.mark.integration
+
 #: At each line of its input the time against all three references.
 PROGRAM = """
 #include "timesyncd_clock.h"
