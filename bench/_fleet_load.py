@@ -46,6 +46,7 @@ def state(index: int, sequence: int, status: str = "SYNCHRONIZED", now_ns: int |
             "status": status,
             "utc_status": status,
             "reason": "" if status == "SYNCHRONIZED" else "no fresh sample",
+            "reason_code": "ok" if status == "SYNCHRONIZED" else "stale",
             "since_realtime_ns": 1_790_000_000_000_000_000,
             "terms": _TERMS,
             "stat_terms": _STAT_TERMS,

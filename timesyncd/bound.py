@@ -89,10 +89,15 @@ class Reason(IntEnum):
     def text(self) -> str:
         return _REASON_TEXTS[self]
 
+    @property
+    def code(self) -> str:
+        """The reason in messages (`reason_code`): its name in lower case, as "no_grandmaster"."""
+        return self.name.lower()
+
     @classmethod
-    def of_grandmaster(cls, text: str) -> Reason:
-        """The inverse of `text`, for what was told of a grandmaster; a text that this version does not know is no good news."""
-        return _BY_TEXT.get(text, Reason.GRANDMASTER_STATE_UNKNOWN)
+    def of_code(cls, code: str, unknown: Reason) -> Reason:
+        """The inverse of `code`; `unknown` for a code that this version does not know."""
+        return cls.__members__.get(code.upper(), unknown)
 
 
 _REASON_TEXTS = {
@@ -134,8 +139,6 @@ _REASON_TEXTS = {
     Reason.SUSPENDED: "the machine was suspended",
     Reason.IMPLAUSIBLE: "the source tells of an error of more than eleven days",
 }
-
-_BY_TEXT = {text: reason for reason, text in _REASON_TEXTS.items()}
 
 
 class Interval(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from timesyncd.clocks import Clocks
-from timesyncd.errors import ConfigError, SourceError, Unreachable
-from timesyncd.sample import AlarmEvent, NoSample, Reading, Trap
+from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, Unreachable
+from timesyncd.sample import AlarmEvent, NoSample, NoSampleCause, Reading, Trap
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Runner:
             log.info("%s: lost: %s", self.name, error)
         now_ns = self._clocks.boottime_ns()
         self._report(PollReport(self.name, now_ns, now_ns - started_ns, str(error), self._lost))
-        return NoSample(self.name, now_ns, str(error))
+        return NoSample(self.name, now_ns, str(error), poll_failure=_cause_of(error))
 
     def _succeeded(self, started_ns: int) -> None:
         if self._lost:
@@ -191,3 +191,15 @@ class Runner:
         if self._is_open:
             self._is_open = False
             await self.driver.close()
+
+
+_CAUSES = {
+    Unreachable: NoSampleCause.SOURCE_UNREACHABLE,
+    Malformed: NoSampleCause.SOURCE_MALFORMED,
+    Refused: NoSampleCause.SOURCE_REFUSED,
+}
+
+
+def _cause_of(error: Exception) -> NoSampleCause:
+    causes = (cause for kind, cause in _CAUSES.items() if isinstance(error, kind))
+    return next(causes, NoSampleCause.NO_VALID_SAMPLE)

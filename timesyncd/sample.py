@@ -177,6 +177,17 @@ class KernelSample:
     undecided_disciplines: tuple[str, ...] = ()
 
 
+class NoSampleCause(StrEnum):
+    """The kind of failure behind a NoSample; its `reason` is the sentence for people."""
+
+    NO_VALID_SAMPLE = "no_valid_sample"
+    SOURCE_UNREACHABLE = "source_unreachable"
+    SOURCE_MALFORMED = "source_malformed"
+    SOURCE_REFUSED = "source_refused"
+    SOURCE_RESTARTED = "source_restarted"
+    CLOCK_STEPPED = "clock_stepped"
+
+
 @dataclass(frozen=True, slots=True)
 class NoSample:
     """
@@ -191,6 +202,16 @@ class NoSample:
     stepped: bool = False
     port_state: PortState | None = None
     frequency_ppb: int | None = None
+    poll_failure: NoSampleCause | None = None
+
+    @property
+    def cause(self) -> NoSampleCause:
+        """The code of the reason: a step or a restart first, since they invalidate earlier samples; then the failed poll."""
+        if self.stepped:
+            return NoSampleCause.CLOCK_STEPPED
+        if self.restarted:
+            return NoSampleCause.SOURCE_RESTARTED
+        return self.poll_failure or NoSampleCause.NO_VALID_SAMPLE
 
 
 @dataclass(frozen=True, slots=True)

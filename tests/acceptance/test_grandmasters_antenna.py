@@ -41,7 +41,7 @@ def test_a_node_follows_its_unit_by_identity(course: Course, node: str, unit: st
 def test_a_cut_antenna_is_one_finding_with_its_chain(course: Course, node: str, unit: str) -> None:
     """Three alarms, a lost reference, holdover, another class and a growing bound are told as one, from the cause to the node."""
     (finding,) = course.cut.on(unit)
-    chain = " -> ".join(finding["chain"])
+    chain = " -> ".join(step["text"] for step in finding["chain"])
 
     assert (finding["id"], finding["subject"], finding["severity"]) == ("grandmaster-antenna", unit, "warning")
     assert re.search(

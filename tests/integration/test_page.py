@@ -15,7 +15,7 @@ from timesyncd import config
 from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
 from timesyncd.feed import Observation
-from timesyncd.messages.node import AlarmEventMessage, BoundMessage, GrandmasterState, SourceState
+from timesyncd.messages.node import AlarmEventMessage, BoundMessage, ChainStep, GrandmasterState, SourceState
 from timesyncd.sample import TimeErrorSeries
 from timesyncd.store.engine import Place
 from timesyncd.store.writer import Store
@@ -99,8 +99,10 @@ async def test_a_lost_source_says_why_and_what_it_gave_last(page: Page, view: Fa
     """The reason stands for its state, and "last known" only before something that was."""
     await page.until("status", "SYNCHRONIZED")
     first, *_ = view.node().sources
-    gave = first.model_copy(update={"reason": "no answer", "port_state": "SLAVE"})
-    never = SourceState(name="nic", driver="phc", reachable=False, reason="no PHC behind it")
+    gave = first.model_copy(update={"reason": "no answer", "reason_code": "no_valid_sample", "port_state": "SLAVE"})
+    never = SourceState(
+        name="nic", driver="phc", reachable=False, reason="no PHC behind it", reason_code="no_valid_sample"
+    )
     view.events.publish(
         StreamEvent("node", view.node().model_copy(update={"sources": [gave, never], "sequence": 4712}))
     )
@@ -114,7 +116,7 @@ async def test_a_lost_source_says_why_and_what_it_gave_last(page: Page, view: Fa
 async def test_a_node_that_ntp_keeps_is_told_by_utc(page: Page, view: FakeView) -> None:
     """Its UTC bound is the one that is written large, and that there is no grandmaster is no trouble."""
     await page.until("status", "SYNCHRONIZED")
-    nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text)
+    nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text, reason_code="no_grandmaster")
     utc = BoundMessage(bound_ns=1_500_000, growth_ppb=51_000, reason="")
     alone = {
         "status": "UNKNOWN", "utc_status": "SYNCHRONIZED", "reason": "", "parent": nothing, "gm": nothing, "gm_stat": nothing,
@@ -184,7 +186,12 @@ async def test_the_page_breaks_no_rule_of_its_own(page: Page) -> None:
 async def test_the_page_follows(page: Page, view: FakeView) -> None:
     """A published event changes what is shown, without a reload."""
     await page.until("status", "SYNCHRONIZED")
-    changes = {"status": "DISRUPTED", "reason": "the system clock was stepped", "sequence": 4712}
+    changes = {
+        "status": "DISRUPTED",
+        "reason": "the system clock was stepped",
+        "reason_code": "clock_stepped",
+        "sequence": 4712,
+    }
     view.events.publish(StreamEvent("node", view.node().model_copy(update=changes)))
     status = await page.until("status", "DISRUPTED")
 
@@ -372,7 +379,10 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
         StreamEvent("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"}))
     )
     view.events.publish(
-        StreamEvent("finding", view.findings()[0].model_copy(update={"id": evil, "chain": [evil, evil]}))
+        StreamEvent(
+            "finding",
+            view.findings()[0].model_copy(update={"id": evil, "chain": [ChainStep(code="step", text=evil)] * 2}),
+        )
     )
     view.events.publish(StreamEvent("alarm", alarm_event(name=evil, action=evil, severity=evil, text=evil)))
     for element in ("jobs", "nodes", "hubs", "grandmasters", "findings", "alarm-events"):

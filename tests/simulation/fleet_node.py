@@ -150,6 +150,7 @@ class Node:
             status=status,
             utc_status=status if known and known.bounds[2].bound_ns is not None else "UNKNOWN",
             reason="" if known else self._reason.text,
+            reason_code="ok" if known else self._reason.code,
             since_realtime_ns=None,
             parent=bounds[0],
             gm=bounds[1],

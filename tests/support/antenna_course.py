@@ -247,7 +247,11 @@ def is_told_whole(phase: Phase) -> bool:
     is locked to nothing; the next one does not.
     """
     return all(
-        any(step.startswith(f"{node}: UTC bound grows") for finding in phase.on(unit) for step in finding["chain"])
+        any(
+            step["text"].startswith(f"{node}: UTC bound grows")
+            for finding in phase.on(unit)
+            for step in finding["chain"]
+        )
         for node, unit in UNIT_OF.items()
     )
 

@@ -34,6 +34,7 @@ def fleet_node(number: int) -> NodeState:
         "grandmaster_identity": "001122.fffe.334455" if number % 3 else "001122.fffe.334466",
         "age_ns": 20_000_000_000 if status == "HOLDOVER" else 80_000_000,
         "reason": "" if status == "SYNCHRONIZED" else "no fresh sample: port LISTENING",
+        "reason_code": "ok" if status == "SYNCHRONIZED" else "stale",
     }  # fmt: skip
     return state.model_copy(update=changes)
 

@@ -15,7 +15,7 @@ from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, growth_ns
 from timesyncd.cli.budget import forecast_text, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.jobs import JobState
-from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
+from timesyncd.messages.node import OK, BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.units import duration_text, span_text
 
 #: So many rows of a kind leave room for the other kinds; what is wrong comes first.
@@ -123,7 +123,7 @@ def terms(node: NodeState) -> str:
 def source_text(source: SourceState, told: str) -> Text:
     """`told`: the reason that stands above it, which is not said twice. What a lost source gave is old."""
     known = ", ".join(part for part in (source.port_state, measured_text(source), source.detail) if part)
-    is_old = source.reason is not None or not source.reachable
+    is_old = source.reason_code != OK or not source.reachable
     parts = [source.driver, f"last known {known}" if known and is_old else known]
     if source.reason and source.reason not in told:
         parts.append(source.reason)
@@ -235,7 +235,9 @@ def told_by(node: NodeState) -> set[str]:
 
 
 def finding_row(finding: FindingMessage, told: Iterable[str]) -> list[Text]:
-    what = " -> ".join(finding.chain) or (finding.cause if finding.evidence in told else finding.evidence)
+    what = " -> ".join(step.text for step in finding.chain) or (
+        finding.cause if finding.evidence in told else finding.evidence
+    )
     return [
         plain(finding.subject),
         plain(finding.id, SEVERITIES[finding.severity]),

@@ -21,11 +21,11 @@ from timesyncd.feed import Observation
 from timesyncd.findings.catalogue import Finding, Judged
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.messages import node as messages_node
-from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
+from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState, StateReason
 from timesyncd.model.grandmaster import UnitVerdict
 from timesyncd.model.grandmaster_events import UnitEventKind
 from timesyncd.model.selection import Agreement
-from timesyncd.sample import Alarm, AlarmEvent, ClockSample, GrandmasterSample, NoSample, TimeErrorSeries
+from timesyncd.sample import Alarm, AlarmEvent, ClockSample, GrandmasterSample, NoSample, NoSampleCause, TimeErrorSeries
 
 #: No unit has so many; the ids come off the wire.
 MOST = 200
@@ -94,6 +94,7 @@ class ClockNow:
     status: ClockStatus
     utc_status: ClockStatus
     reason: str
+    reason_code: str
 
     @property
     def in_short(self) -> tuple[object, ...]:
@@ -115,7 +116,7 @@ class NodeView:
         self._bound: ErrorBound | None = None
         self._samples: dict[str, ClockReading] = {}
         self._source_bounds: dict[str, ErrorBound] = {}
-        self._refusals: dict[str, str] = {}
+        self._refusals: dict[str, NoSample] = {}
         self._units: dict[str, GrandmasterSample] = {}
         self._verdicts: dict[str, UnitVerdict] = {}
         self._alarms = {unit.name: ActiveAlarms() for unit in config.grandmaster}
@@ -173,7 +174,7 @@ class NodeView:
 
     def _note_refusal(self, refusal: NoSample) -> None:
         """A source that began anew knows nothing of before; after a step of the clock none does."""
-        self._refusals[refusal.source] = refusal.reason
+        self._refusals[refusal.source] = refusal
         if refusal.stepped:
             self._source_bounds.clear()
         elif refusal.restarted:
@@ -205,16 +206,25 @@ class NodeView:
         """What a client that reads the segment sees at this moment."""
         bound = self._bound
         if bound is None:
-            why = next(iter(self._silences()), Reason.NO_SAMPLE_YET.text) if self._config.source else NO_SOURCE
-            return ClockNow(None, ClockStatus.UNKNOWN, ClockStatus.UNKNOWN, why)
+            code, why = self._why_no_bound()
+            return ClockNow(None, ClockStatus.UNKNOWN, ClockStatus.UNKNOWN, why, code)
         gm, reason = interval_now(bound, Reference.GRANDMASTER, lambda: (now.realtime_ns, now.boottime_ns))
         utc, utc_reason = interval_now(bound, Reference.UTC, lambda: (now.realtime_ns, now.boottime_ns))
         if reason is Reason.NO_GRANDMASTER and utc_reason is not Reason.OK:
             reason = utc_reason
         if reason is Reason.NO_GRANDMASTER and (missing := self._missing_grandmaster()):
-            return ClockNow(bound, gm.status, utc.status, ": ".join(missing))
-        told = [reason.text, *(self._silences() if reason in _SILENCES_EXPLAIN else [])]
-        return ClockNow(bound, gm.status, utc.status, ": ".join(told))
+            code, texts = missing[0][0], dict.fromkeys(text for _, text in missing)
+            return ClockNow(bound, gm.status, utc.status, ": ".join(texts), code)
+        silences = self._silences() if reason in _SILENCES_EXPLAIN else []
+        texts = dict.fromkeys([reason.text, *(silence.reason for silence in silences)])
+        return ClockNow(bound, gm.status, utc.status, ": ".join(texts), reason.code)
+
+    def _why_no_bound(self) -> tuple[str, str]:
+        """The code and the sentence of a node that never had a bound."""
+        if not self._config.source:
+            return StateReason.NO_SOURCE, NO_SOURCE
+        silence = next(iter(self._silences()), None)
+        return _no_sample_yet() if silence is None else (silence.cause, silence.reason)
 
     def node_state(self, now: Moment) -> NodeState:
         """The node's state as it is published; `since` is when the status that is told first last changed."""
@@ -235,6 +245,7 @@ class NodeView:
                 "status": messages_node.status_name(clock.status),
                 "utc_status": messages_node.status_name(clock.utc_status),
                 "reason": clock.reason,
+                "reason_code": clock.reason_code,
                 "since_realtime_ns": None,
                 "sources": [self._source(source.name, source.driver, now) for source in self._config.source],
                 "falsetickers": self._agreement.falsetickers if self._agreement else (),
@@ -243,25 +254,26 @@ class NodeView:
         )
         changes: dict[str, object] = {"since_realtime_ns": self._since_ns(state.main_status, now.realtime_ns)}
         if state.knows_utc_alone and state.utc_status == "SYNCHRONIZED":
-            changes["reason"] = ""  # that there is no grandmaster is no fault of such a node; its `gm` says so
+            # That there is no grandmaster is no fault of such a node; its `gm` says so.
+            changes |= {"reason": "", "reason_code": Reason.OK.code}
         return state.model_copy(update=changes)
 
     def grandmaster_states(self, now: Moment) -> list[GrandmasterState]:
         return [self.grandmaster_state(unit.name, now) for unit in self._config.grandmaster]
 
-    def _silences(self) -> list[str]:
+    def _silences(self) -> list[NoSample]:
         """Why the clock sources give no samples; a grandmaster's own silence explains nothing of this clock."""
         return [self._refusals[source.name] for source in self._config.source if source.name in self._refusals]
 
-    def _missing_grandmaster(self) -> list[str]:
-        """Why the sources that could know one, none of which decides, do not."""
-        found = []
+    def _missing_grandmaster(self) -> list[tuple[str, str]]:
+        """Why the sources that could know one, none of which decides, do not: codes and sentences."""
+        found: list[tuple[str, str]] = []
         for name in (source.name for source in self._config.source):
             sample = self._samples.get(name)
             if sample is None or isinstance(sample, ClockSample):
-                silence = Reason.VOID if sample else Reason.NO_SAMPLE_YET
-                found.append(self._refusals.get(name, silence.text))
-        return list(dict.fromkeys(found))
+                refusal, silence = self._refusals.get(name), Reason.VOID if sample else Reason.NO_SAMPLE_YET
+                found.append((refusal.cause, refusal.reason) if refusal else (silence.code, silence.text))
+        return found
 
     def _since_ns(self, status: str, realtime_ns: int) -> int:
         if self._since is None or self._since[0] != status:
@@ -269,12 +281,16 @@ class NodeView:
         return self._since[1]
 
     def _source(self, name: str, driver: str, now: Moment) -> SourceState:
-        sample, poll = self._samples.get(name), self._polls.get(name)
+        sample, poll, refusal = self._samples.get(name), self._polls.get(name), self._refusals.get(name)
+        code, reason = (Reason.OK.code, None) if sample else _no_sample_yet()
+        if refusal is not None:
+            code, reason = refusal.cause, refusal.reason
         state = SourceState(
             name=name,
             driver=driver,
             reachable=poll is not None and poll.error is None,
-            reason=self._refusals.get(name, None if sample else Reason.NO_SAMPLE_YET.text),
+            reason=reason,
+            reason_code=code,
             poll_duration_ns=poll.duration_ns if poll else None,
         )
         return state if sample is None else state.model_copy(update=measured(sample) | self._bounded(name, now))
@@ -292,7 +308,7 @@ class NodeView:
         }
 
     def grandmaster_state(self, name: str, now: Moment) -> GrandmasterState:
-        sample, poll = self._units.get(name), self._polls.get(name)
+        sample, poll, refusal = self._units.get(name), self._polls.get(name), self._refusals.get(name)
         if sample is not None and sample.alarms is None:
             sample = replace(sample, alarms=self._alarms[name].standing)
         return messages_node.grandmaster_state(
@@ -304,8 +320,17 @@ class NodeView:
             published_realtime_ns=now.realtime_ns,
             age_ns=None if sample is None else now.boottime_ns - sample.boottime_ns,
             reachable=poll is not None and poll.error is None,
-            reason=self._refusals.get(name) or (poll and poll.error),
+            reason=refusal.reason if refusal else poll and poll.error,
+            reason_code=refusal.cause if refusal else _poll_code(poll),
         )
+
+
+def _no_sample_yet() -> tuple[str, str]:
+    return Reason.NO_SAMPLE_YET.code, Reason.NO_SAMPLE_YET.text
+
+
+def _poll_code(poll: PollReport | None) -> str:
+    return Reason.OK.code if poll is None or poll.error is None else NoSampleCause.NO_VALID_SAMPLE
 
 
 def _changed(last: ErrorBound, bound: ErrorBound) -> bool:
@@ -327,6 +352,7 @@ def _judged(verdict: UnitVerdict | None) -> dict[str, object]:
         "holdover_left_ns": verdict.holdover_left_ns,
         "void_before_realtime_ns": verdict.void_before_realtime_ns,
         "void_reason": verdict.void_reason.text if verdict.void_reason else None,
+        "void_reason_code": verdict.void_reason.code if verdict.void_reason else None,
     }
 
 
@@ -352,5 +378,6 @@ _STATUS_FINDINGS = {"HOLDOVER": "clock-holdover", "UNKNOWN": "clock-unknown", "D
 def finding_message(finding: Finding) -> FindingMessage:
     """The wire form of a finding."""
     fields = asdict(finding)
+    fields["chain"] = [step._asdict() for step in finding.chain]
     fields["since_realtime_ns"], fields["until_realtime_ns"] = fields.pop("since_ns"), fields.pop("until_ns")
     return FindingMessage.model_validate(fields)

@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from timesyncd.bound import Bound, ClockStatus, Reason, status_at, unbounded
 from timesyncd.clocks import NS_PER_S, Moment
+from timesyncd.fleet.node_clock import Explanation
 from timesyncd.messages.jobs import JobState
-from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, status_name
+from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, StateReason, status_name
 from timesyncd.model.grandmaster import GrandmasterVerdict, Received
 
 JOB_FORGOTTEN_NS = 60 * NS_PER_S
@@ -18,7 +19,7 @@ UNIT_FORGOTTEN_NS = 3_600 * NS_PER_S
 #: A grandmaster's error or growth (ns, ppb) that is larger bounds nothing, and would not fit the segment with the node's own.
 LARGEST_ERROR = 10**15
 
-LAST_KNOWN = "last known only: nothing live was heard yet"
+LAST_KNOWN = Explanation(StateReason.LAST_KNOWN, "last known only: nothing live was heard yet")
 
 Aging = TypeVar("Aging", NodeState, GrandmasterState)
 
@@ -28,13 +29,18 @@ def heard_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | 
     if state.utc is None or state.age_ns is None:
         return None
     came = Received(now.boottime_ns, now.realtime_ns, state.published_realtime_ns)
-    utc = Bound(state.utc.bound_ns, state.utc.growth_ppb, Reason.of_grandmaster(state.utc.reason))
+    utc = Bound(state.utc.bound_ns, state.utc.growth_ppb, _reason(state.utc.reason_code))
     if max(utc.bound_ns or 0, utc.growth_ppb) > LARGEST_ERROR:
         utc = unbounded(Reason.GRANDMASTER_STATE_UNKNOWN)
     void = None
     if state.void_before_realtime_ns is not None:
-        void = came.void(state.void_before_realtime_ns, Reason.of_grandmaster(state.void_reason or ""))
+        void = came.void(state.void_before_realtime_ns, _reason(state.void_reason_code or ""))
     return GrandmasterVerdict(state.node, utc, came.poll_ns(state.age_ns), state.holdover_left_ns, void)
+
+
+def _reason(code: str) -> Reason:
+    """A reason that this version does not know is no good news."""
+    return Reason.of_code(code, Reason.GRANDMASTER_STATE_UNKNOWN)
 
 
 class RemoteStates:
@@ -61,13 +67,13 @@ class RemoteStates:
         return [state for state, _ in self._jobs.values()]
 
 
-def last_known(state: NodeState, why: str = LAST_KNOWN) -> NodeState:
+def last_known(state: NodeState, why: Explanation = LAST_KNOWN) -> NodeState:
     """A broker's retained copy says how it was once: the node is UNKNOWN until it speaks itself."""
-    unknown = {"status": "UNKNOWN", "utc_status": "UNKNOWN", "reason": why, "since_realtime_ns": None}
-    return state.model_copy(update=unknown)
+    unknown = {"status": "UNKNOWN", "utc_status": "UNKNOWN", "since_realtime_ns": None}
+    return state.model_copy(update=unknown | {"reason": why.text, "reason_code": why.code})
 
 
-def heard_state(state: NodeState, came_boottime_ns: int, now: Moment, unheard: str = "") -> NodeState:
+def heard_state(state: NodeState, came_boottime_ns: int, now: Moment, unheard: Explanation | None = None) -> NodeState:
     """A node's state that came then, its status as it has aged since; `unheard`: why it is only what was last known."""
     aged = _with_status_at_its_age(_aged(state, came_boottime_ns, now))
     return last_known(aged, unheard) if unheard else aged
@@ -96,4 +102,5 @@ def _with_status_at_its_age(state: NodeState) -> NodeState:
     if aged.main_status == state.main_status:
         return aged
     silence = Reason.STALE if aged.main_status == "HOLDOVER" else Reason.VOID
-    return aged.model_copy(update={"reason": silence.text, "since_realtime_ns": None})
+    changes = {"reason": silence.text, "reason_code": silence.code, "since_realtime_ns": None}
+    return aged.model_copy(update=changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -17,12 +17,19 @@ class Kind:
     remedy: str
 
 
+class Step(NamedTuple):
+    """One step of a chain: the id of the finding that causes it, or the name of a consequence; and the sentence."""
+
+    code: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """Why a finding holds now. `chain` as in Finding."""
 
     evidence: str
-    chain: tuple[str, ...] = ()
+    chain: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Finding:
     evidence: str
     cause: str
     remedy: str
-    chain: tuple[str, ...] = ()
+    chain: tuple[Step, ...] = ()
 
 
 CATALOGUE: dict[str, Kind] = {

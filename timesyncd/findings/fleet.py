@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings import fleet_delays, fleet_outliers
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judged, Step
 from timesyncd.findings.fleet_nodes import NodeRecord
 from timesyncd.findings.fleet_offsets import ID as ALONE
 from timesyncd.findings.fleet_offsets import LoneOffsets
@@ -139,7 +139,8 @@ class FleetFindings:
             if followers <= apart:
                 del found[GRANDMASTER, stranger]
             elif outvoted:
-                found[GRANDMASTER, stranger] = replace(judged, chain=(judged.evidence, f"it is {outvoted.evidence}"))
+                steps = (Step(GRANDMASTER, judged.evidence), Step(fleet_outliers.ID, f"it is {outvoted.evidence}"))
+                found[GRANDMASTER, stranger] = replace(judged, chain=steps)
             apart |= followers
         return {key: judged for key, judged in found.items() if key[0] != ALONE or key[1] not in apart}
 

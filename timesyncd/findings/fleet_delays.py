@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judged, Step
 from timesyncd.findings.fleet_nodes import NodeRecord
 from timesyncd.units import duration_text
 
@@ -103,6 +103,5 @@ def _judged(moved: _Moved) -> Judged:
         f"{2 * TOGETHER_NS // NS_PER_S} s: from {duration_text(moved.before_ns)} "
         f"to {duration_text(after_ns)} (medians)"
     )
-    return Judged(
-        evidence, (f"the path to {moved.name} is {by_ns} {way}", f"if in one direction only, its clocks err by {by_ns}")
-    )
+    path = Step("path-delay-moved", f"the path to {moved.name} is {by_ns} {way}")
+    return Judged(evidence, (path, Step("clock-error", f"if in one direction only, its clocks err by {by_ns}")))

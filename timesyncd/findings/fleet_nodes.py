@@ -16,7 +16,7 @@ from sys import intern
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.node_clock import silent_after_ns
-from timesyncd.messages.node import NodeState, SourceState
+from timesyncd.messages.node import OK, NodeState, SourceState
 
 #: Readings are taken as they come at first, then one a minute: the median is that of an hour.
 MIN_DELAY_READINGS = 24
@@ -199,7 +199,7 @@ class NodeRecord:
         self.heard_ns = received_ns
         self.silent_after_ns = silent_after_ns(state)
         self.topology = intern(state.topology)
-        ptp = [source for source in state.sources if source.kind == "ptp" and source.reason is None]
+        ptp = [source for source in state.sources if source.kind == "ptp" and source.reason_code == OK]
         self.domains = tuple(sorted({source.domain for source in ptp if source.domain is not None}))
         self.heard = tuple({intern(source.grandmaster_identity) for source in ptp if source.grandmaster_identity})
         self.witnesses = tuple(_witnesses(state.sources, state.holdover_after_ns)) if ptp else ()
@@ -256,7 +256,7 @@ def _claim(source: SourceState, fresh_ns: int) -> tuple[str, int, int] | None:
     utc, offset_ns, age_ns = source.utc, source.offset_ns, source.age_ns
     if name is None or utc is None or utc.bound_ns is None or offset_ns is None or age_ns is None:
         return None
-    if source.reason is not None or age_ns >= (NTP_FRESH_NS if is_ntp else fresh_ns):
+    if source.reason_code != OK or age_ns >= (NTP_FRESH_NS if is_ntp else fresh_ns):
         return None
     bound_ns = Bound(utc.bound_ns, utc.growth_ppb).at(age_ns) or 0
     return intern(name), offset_ns, max(0, bound_ns - abs(offset_ns))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from statistics import median_low
 
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judged, Step
 from timesyncd.findings.fleet_nodes import UTC, NodeRecord
 from timesyncd.findings.text import names_text
 from timesyncd.units import duration_text
@@ -118,9 +118,8 @@ def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callabl
     evidence = "; ".join(told)
     if not followers:
         return Judged(evidence)
-    return Judged(
-        evidence, (evidence, f"{names_text(followers)}: their clocks follow it, and their UTC bound does not hold")
-    )
+    consequence = f"{names_text(followers)}: their clocks follow it, and their UTC bound does not hold"
+    return Judged(evidence, (Step(ID, evidence), Step("utc-bound-broken", consequence)))
 
 
 DOMAIN = "node-other-domain"

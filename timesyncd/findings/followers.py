@@ -16,7 +16,7 @@ class HeardBy(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def reason(self) -> str | None: ...
+    def reason_code(self) -> str: ...
     @property
     def grandmaster_identity(self) -> str | None: ...
     @property
@@ -63,7 +63,7 @@ class _Source(NamedTuple):
 
     name: str
     kind: str | None
-    reason: str | None
+    reason_code: str
     grandmaster_identity: str | None
     clock_class: int | None
     clock_accuracy: int | None

@@ -13,23 +13,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judged, Step
 from timesyncd.findings.followers import Follower, HeardBy
 from timesyncd.findings.grandmaster_history import UnitHistory
 from timesyncd.findings.grandmaster_symptoms import Symptom, symptoms
 from timesyncd.findings.text import identities, is_locked, names_text, poll_realtime_ns, utc_text
-from timesyncd.messages.node import GrandmasterOffset, GrandmasterState
+from timesyncd.messages.node import OK, GrandmasterOffset, GrandmasterState
 from timesyncd.model.grandmaster import UnitEvent
 from timesyncd.model.grandmaster_events import UnitEventKind
 from timesyncd.units import duration_text
 
 #: Why a node may have no bound against UTC whatever its grandmaster does.
-_OWN_REASONS = (Reason.ARBITRARY_TIMESCALE.text, Reason.UTC_OFFSET_DIFFERS.text)
+_OWN_REASONS = (Reason.ARBITRARY_TIMESCALE.code, Reason.UTC_OFFSET_DIFFERS.code)
 
 _S_PER_HOUR = 3_600
 
 
-def chain(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[Follower], now_ns: int) -> tuple[str, ...]:
+def chain(causes: Sequence[Step], unit: GrandmasterState, nodes: Iterable[Follower], now_ns: int) -> tuple[Step, ...]:
     """`causes` in order, then what follows from them; () where they are all there is to say."""
     steps = tuple(dict.fromkeys(causes))
     if not is_locked(unit):
@@ -37,7 +37,7 @@ def chain(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[Followe
     return steps if len(steps) > 1 else ()
 
 
-def doubt(causes: Sequence[str], unit: GrandmasterState, nodes: Iterable[Follower]) -> tuple[str, ...]:
+def doubt(causes: Sequence[Step], unit: GrandmasterState, nodes: Iterable[Follower]) -> tuple[Step, ...]:
     """The chain of a unit whose word is in doubt."""
     steps = (*causes, *_of_nodes(unit, _followers(unit, nodes), "the UTC bound rests on what this unit says"))
     return steps if len(steps) > 1 else ()
@@ -49,25 +49,31 @@ def _followers(unit: GrandmasterState, nodes: Iterable[Follower]) -> list[Follow
     return [n for n in nodes if n.status in ("SYNCHRONIZED", "HOLDOVER") and n.grandmaster_identity in announced]
 
 
-def _of_unit(unit: GrandmasterState, now_ns: int) -> list[str]:
-    steps = [] if unit.clock_class is None else [f"it announces clock class {unit.clock_class}"]
+def _of_unit(unit: GrandmasterState, now_ns: int) -> list[Step]:
+    steps = []
+    if unit.clock_class is not None:
+        steps.append(Step("clock-class", f"it announces clock class {unit.clock_class}"))
     if unit.holdover_left_ns is not None:
         left_ns = unit.holdover_left_ns - (unit.age_ns or 0)
         lasts = f"lasts until {utc_text(now_ns + left_ns, now_ns)}" if left_ns > 0 else "is spent"
-        steps.append(f"its holdover budget {lasts}")
+        steps.append(Step("holdover-budget", f"its holdover budget {lasts}"))
     if unit.utc is not None and unit.utc.bound_ns is None:
-        steps.append(f"its error against UTC is not bounded: {unit.utc.reason}")
+        steps.append(Step("own-error-unbounded", f"its error against UTC is not bounded: {unit.utc.reason}"))
     return steps
 
 
-def _of_nodes(unit: GrandmasterState, followers: Iterable[Follower], bounded: str) -> list[str]:
+def _of_nodes(unit: GrandmasterState, followers: Iterable[Follower], bounded: str) -> list[Step]:
     """One step for all nodes that fare alike; `bounded` is how those with a bound against UTC do."""
-    fares: dict[str, list[str]] = {}
+    fares: dict[str | None, tuple[str, list[str]]] = {}
     for node in followers:
-        if node.utc is not None and node.utc.reason not in _OWN_REASONS:
-            fare = bounded if node.utc.bound_ns is not None else f"no bound against UTC: {node.utc.reason}"
-            fares.setdefault(fare, []).append(node.node)
-    return [f"{names_text(names)}: {fare}" for fare, names in fares.items()]
+        if node.utc is not None and node.utc.reason_code not in _OWN_REASONS:
+            is_bounded = node.utc.bound_ns is not None
+            fare = bounded if is_bounded else f"no bound against UTC: {node.utc.reason}"
+            fares.setdefault(None if is_bounded else node.utc.reason_code, (fare, []))[1].append(node.node)
+    return [
+        Step("followers-unbounded" if reason else "followers-bounded", f"{names_text(names)}: {fare}")
+        for reason, (fare, names) in fares.items()
+    ]
 
 
 def _growth(unit: GrandmasterState) -> str:
@@ -92,7 +98,7 @@ def hearers(nodes: Iterable[Follower]) -> Hearers:
     found: dict[str, list[tuple[str, HeardBy]]] = {}
     for node in nodes:
         for source in node.sources if node.status == "SYNCHRONIZED" else []:
-            if source.reason is None and source.grandmaster_identity is not None:
+            if source.reason_code == OK and source.grandmaster_identity is not None:
                 found.setdefault(source.grandmaster_identity, []).append((node.node, source))
     return found
 
@@ -250,8 +256,8 @@ def _folded(
     judged = {}
     for key, texts in due.items():
         is_root, is_doubt = key in steps[:1], key[0] in DOUBTS
-        causes = [due[step][0] for step in steps] if is_root else texts[:1]
-        told: tuple[str, ...] = ()
+        causes = [Step(step[0], due[step][0]) for step in (steps if is_root else [key])]
+        told: tuple[Step, ...] = ()
         if is_doubt and (is_locked(unit) or not is_root):
             told = doubt(causes, unit, nodes)
         elif is_root:

@@ -14,7 +14,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import MeasuredInput
 from timesyncd.findings.followers import Follower, HeardBy
 from timesyncd.findings.text import by_identity, is_locked
-from timesyncd.messages.node import GrandmasterOffset, GrandmasterState
+from timesyncd.messages.node import OK, GrandmasterOffset, GrandmasterState
 from timesyncd.model.grandmaster_events import RATE_PPB
 from timesyncd.sample import TimeError
 
@@ -104,7 +104,7 @@ def _by_utc(units: Announced, nodes: Iterable[Follower]) -> Iterator[_Measured]:
 def _utc(source: HeardBy) -> _Heard | None:
     """The clock against UTC by NTP; None where it is not bounded lately."""
     utc, age_ns = source.utc, source.age_ns
-    if source.kind != "utc" or source.reason is not None or source.offset_ns is None:
+    if source.kind != "utc" or source.reason_code != OK or source.offset_ns is None:
         return None
     if utc is None or utc.bound_ns is None or age_ns is None or age_ns >= NTP_FRESH_NS:
         return None

@@ -10,7 +10,7 @@ from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.grandmaster_history import UnitHistory, qualifications, selected_reference
 from timesyncd.findings.text import antenna_text, is_locked, state_text, utc_text
-from timesyncd.messages.node import GrandmasterState
+from timesyncd.messages.node import OK, GrandmasterState
 from timesyncd.sample import Alarm, PtpPort, Sensor
 
 #: A receiver fixes time with four satellites; below 37 dB-Hz a SyncServer S6x0 counts them as weak.
@@ -56,8 +56,8 @@ def symptoms(unit: GrandmasterState, history: UnitHistory, now_ns: int) -> list[
 
 
 def _lost(unit: GrandmasterState, history: UnitHistory, now_ns: int) -> Iterator[Symptom]:
-    if not unit.reachable and unit.reason:
-        yield Symptom("grandmaster-lost", unit.reason)
+    if not unit.reachable and unit.reason_code != OK:
+        yield Symptom("grandmaster-lost", unit.reason or "no answer")
 
 
 def _antenna(unit: GrandmasterState, history: UnitHistory, now_ns: int) -> Iterator[Symptom]:
@@ -123,7 +123,7 @@ def _not_locked(unit: GrandmasterState, history: UnitHistory, now_ns: int) -> It
 
 def _unfounded_lock(unit: GrandmasterState, history: UnitHistory, now_ns: int) -> Iterator[Symptom]:
     claim = "LOCKED" if unit.clock_state == "locked" else "clock class 6" if unit.clock_class == 6 else None
-    contradicts_itself = unit.utc is not None and unit.utc.reason == Reason.GRANDMASTER_CONTRADICTS_ITSELF.text
+    contradicts_itself = unit.utc is not None and unit.utc.reason_code == Reason.GRANDMASTER_CONTRADICTS_ITSELF.code
     if claim is not None and _has_nothing(unit):
         text = f"{claim} with no usable satellite and no other reference"
         yield Symptom("grandmaster-unfounded-lock", text, WEAK_FOR_NS)

@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.fleet.node_clock import GRANDMASTER, LARGEST, PARENT, UNBOUNDED, UTC, NodeClock, whole_ns
+from timesyncd.fleet.node_clock import (
+    GRANDMASTER,
+    LARGEST,
+    PARENT,
+    UNBOUNDED,
+    UTC,
+    Explanation,
+    NodeClock,
+    whole_ns,
+)
+from timesyncd.messages.node import StateReason
 
 #: By the reference that decides.
 _BY = ("UTC", "their grandmaster", "their parent clock")
@@ -30,6 +40,7 @@ class Alignment:
     pair: tuple[str, str] | None
     reason: str
     holds_for_ns: int | None = None
+    reason_code: str = "ok"
 
     def at(self, later_ns: int) -> int | None:
         """So much later, if nothing more is heard; None: nothing will be known then."""
@@ -55,13 +66,13 @@ class Alignment:
         return {name: getattr(self, name) for name in _FIGURES} | {"pair": pair}
 
 
-_FIGURES = ("alignment_ns", "growth_ppb", "holds_for_ns", "reason")
+_FIGURES = ("alignment_ns", "growth_ppb", "holds_for_ns", "reason", "reason_code")
 
 ONE_CLOCK = Alignment(0, 0, None, "one clock")
 
 
-def unknown(reason: str) -> Alignment:
-    return Alignment(None, None, None, reason)
+def unknown(reason: str, reason_code: str) -> Alignment:
+    return Alignment(None, None, None, reason, reason_code=reason_code)
 
 
 def alignment(clocks: Sequence[NodeClock], now: Moment) -> Alignment:
@@ -78,20 +89,21 @@ def alignment(clocks: Sequence[NodeClock], now: Moment) -> Alignment:
 def judged(clocks: Sequence[NodeClock], now: Moment) -> tuple[Alignment, int]:
     """The alignment, and the reference that decides."""
     if not clocks:
-        return unknown("no node is heard"), GRANDMASTER
+        return unknown("no node is heard", StateReason.NO_NODE_REPORTS), GRANDMASTER
     groups, lost, holds_for_ns = _grown(clocks, now)
     if lost:
-        return unknown(f"{lost[0].node}: {lost[0].why(now)}"), GRANDMASTER
+        return _unknown_of(lost[0], lost[0].why(now)), GRANDMASTER
     if len(clocks) == 1:
         return ONE_CLOCK, clocks[0].main_reference
     found = list(_widest(groups))
     widest = max(found, key=attrgetter("sum_ns"))
     if widest.sum_ns >= UNBOUNDED:
-        return unknown(_why(widest, now)), widest.by
+        return _why(widest, now), widest.by
     pair = (min(widest.one, widest.other), max(widest.one, widest.other))
     growth_ppb = max(each.growth_ppb for each in found)
     if max(widest.sum_ns // NS_PER_S, growth_ppb) > LARGEST:
-        return unknown(f"{pair[0]} and {pair[1]}: more than eleven days apart"), widest.by
+        apart = f"{pair[0]} and {pair[1]}: more than eleven days apart"
+        return unknown(apart, StateReason.TOO_FAR_APART), widest.by
     reason = f"{pair[0]} and {pair[1]}, by {_BY[widest.by]}"
     return Alignment(whole_ns(widest.sum_ns), growth_ppb, pair, reason, holds_for_ns), widest.by
 
@@ -208,9 +220,14 @@ def _against_grandmaster(siblings: Sequence[_Group]) -> _Widest:
     return _Widest(GRANDMASTER, one.gm_ns + other.gm_ns, sum(growths), one.gm, one.gm.node, other.gm.node)
 
 
-def _why(widest: _Widest, now: Moment) -> str:
+def _unknown_of(clock: NodeClock, why: Explanation | None, shared: str = "") -> Alignment:
+    code, text = why or Explanation(StateReason.NO_BOUND, "no bound")
+    return unknown(f"{shared}{clock.node}: {text}", code)
+
+
+def _why(widest: _Widest, now: Moment) -> Alignment:
     """Names a node that is unbounded, and that it is known well enough, but not against what all share."""
     clock, by = widest.first, widest.by
-    is_nearer = by < PARENT and not clock.why(now, by + 1)
+    is_nearer = by < PARENT and clock.why(now, by + 1) is None
     shared = f"not all under {_SHARED[by]}; " if is_nearer else ""
-    return f"{shared}{clock.node}: {clock.why(now, by)}"
+    return _unknown_of(clock, clock.why(now, by), shared)

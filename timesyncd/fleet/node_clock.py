@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from sys import intern
+from typing import NamedTuple
 
 from timesyncd.bound import ClockStatus, Reason, status_at
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.messages.node import BoundMessage, NodeState
+from timesyncd.messages.node import BoundMessage, NodeState, StateReason
 from timesyncd.model.grandmaster import Void
 from timesyncd.units import span_text
 
@@ -18,7 +19,16 @@ USABLE = (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
 #: Against what a clock is known, from the outermost.
 UTC, GRANDMASTER, PARENT = range(3)
 
-LAST_KNOWN = "last known only: nothing live since the hub started"
+
+class Explanation(NamedTuple):
+    """Why nothing is known of a clock: the code that programs decide by (`reason_code`), and the sentence for people."""
+
+    code: str
+    text: str
+
+
+LAST_KNOWN = Explanation(StateReason.LAST_KNOWN, "last known only: nothing live since the hub started")
+NO_BOUND = Explanation(StateReason.NO_BOUND, "no bound")
 
 #: Stands for no bound: more than any bound in 1e-9 ns.
 UNBOUNDED = 1 << 130
@@ -71,7 +81,7 @@ class NodeClock:
     grandmaster_identity: str | None
     grandmaster: str
     gm_group: str
-    whys: tuple[str, str, str]
+    whys: tuple[Explanation | None, Explanation | None, Explanation | None]
     reach: Reach
     void: Void | None = None
 
@@ -84,7 +94,7 @@ class NodeClock:
         gm_group, group = _groups(state, usable[0])
         age_ns = state.age_ns or 0
         # Who knows nothing at all has the largest, and is named before who only lacks one reference.
-        unbounded = UNBOUNDED * sum(bool(why) for why in whys)
+        unbounded = UNBOUNDED * sum(why is not None for why in whys)
         return cls(
             node=state.node,
             order=(state.incarnation, state.sequence),
@@ -150,21 +160,24 @@ class NodeClock:
     def silent_at_ns(self) -> int:
         return self.reach[11]
 
-    def why_unheard(self, now: Moment) -> str:
-        """Why it is not live; "" where it is."""
+    def why_unheard(self, now: Moment) -> Explanation | None:
+        """Why it is not live; None where it is."""
         if not self.live:
             return LAST_KNOWN
-        return f"silent for {span_text(now.boottime_ns - self.received_boottime_ns)}" if self.is_silent(now) else ""
+        if not self.is_silent(now):
+            return None
+        silent_ns = now.boottime_ns - self.received_boottime_ns
+        return Explanation(StateReason.NODE_SILENT, f"silent for {span_text(silent_ns)}")
 
-    def why(self, now: Moment, reference: int = GRANDMASTER) -> str:
-        """Why it is not bounded, now and against this reference; "" where it is."""
+    def why(self, now: Moment, reference: int = GRANDMASTER) -> Explanation | None:
+        """Why it is not bounded, now and against this reference; None where it is."""
         if unheard := self.why_unheard(now):
             return unheard
         origin_ns, void_after_ns = self.origin_ns(now), self.reach[2]
         if self.void is not None and void_after_ns and origin_ns < self.reach[3]:
-            return self.void.reason.text
+            return Explanation(self.void.reason.code, self.void.reason.text)
         if void_after_ns and now.boottime_ns - origin_ns >= void_after_ns:
-            return "its last sample is too old"
+            return Explanation(Reason.VOID.code, "its last sample is too old")
         return self.whys[reference]
 
 
@@ -213,33 +226,42 @@ def bounded_ns(sum_ns: int) -> int | None:
     return whole_ns(sum_ns) if sum_ns <= LARGEST * NS_PER_S else None
 
 
-def _whys(state: NodeState, live: bool, usable: list[bool]) -> tuple[str, str, str]:
+def _whys(
+    state: NodeState, live: bool, usable: list[bool]
+) -> tuple[Explanation | None, Explanation | None, Explanation | None]:
     """By reference; those that only age can tell are not among them."""
     if not live:
         return LAST_KNOWN, LAST_KNOWN, LAST_KNOWN
-    lost = state.reason or (
-        "no bound" if state.status in ("SYNCHRONIZED", "HOLDOVER") else f"its clock is {state.status}"
-    )
-    gm_lost = "" if usable[0] else lost
+    gm_lost = None if usable[0] else _why_lost(state)
     if usable[1] and _is_bounded(state.utc):
-        utc = ""
+        utc = None
     else:
-        utc = gm_lost or _reason(state.utc) or "not known against UTC"
+        utc = gm_lost or _reason(state.utc) or Explanation(StateReason.NO_BOUND, "not known against UTC")
     return utc, gm_lost or _why_unbounded(state.gm), gm_lost or _why_unbounded(state.parent)
+
+
+def _why_lost(state: NodeState) -> Explanation:
+    if state.reason_code != Reason.OK.code:
+        return Explanation(state.reason_code, state.reason)
+    if state.status in ("SYNCHRONIZED", "HOLDOVER"):
+        return NO_BOUND
+    return Explanation(StateReason.NO_BOUND, f"its clock is {state.status}")
 
 
 def _is_bounded(bound: BoundMessage | None) -> bool:
     return bound is not None and bound.bound_ns is not None and max(bound.bound_ns, bound.growth_ppb) <= LARGEST
 
 
-def _why_unbounded(bound: BoundMessage | None) -> str:
-    return "" if _is_bounded(bound) else _reason(bound) or "no bound"
+def _why_unbounded(bound: BoundMessage | None) -> Explanation | None:
+    return None if _is_bounded(bound) else _reason(bound) or NO_BOUND
 
 
-def _reason(bound: BoundMessage | None) -> str:
-    if bound is None or bound.bound_ns is None:
-        return bound.reason if bound is not None else ""
-    return Reason.IMPLAUSIBLE.text
+def _reason(bound: BoundMessage | None) -> Explanation | None:
+    if bound is None:
+        return None
+    if bound.bound_ns is None:
+        return None if bound.reason_code == Reason.OK.code else Explanation(bound.reason_code, bound.reason)
+    return Explanation(Reason.IMPLAUSIBLE.code, Reason.IMPLAUSIBLE.text)
 
 
 def _groups(state: NodeState, usable: bool) -> tuple[str, str]:
@@ -255,7 +277,7 @@ def _groups(state: NodeState, usable: bool) -> tuple[str, str]:
     return intern(gm), intern(f"{gm}\n{parent}")
 
 
-def _sum(bound: BoundMessage | None, why: str, unbounded: int) -> tuple[int, int]:
+def _sum(bound: BoundMessage | None, why: Explanation | None, unbounded: int) -> tuple[int, int]:
     if why or bound is None or bound.bound_ns is None:
         return unbounded, 0
     return bound.bound_ns * NS_PER_S, bound.growth_ppb

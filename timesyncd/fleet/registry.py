@@ -13,7 +13,7 @@ from timesyncd.clocks import Moment
 from timesyncd.fleet.alignment import Alignment, alignment, judged, unknown
 from timesyncd.fleet.node_clock import NodeClock, Standing, bounded_ns, standings
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
-from timesyncd.messages.node import NodeState, Status, status_name
+from timesyncd.messages.node import NodeState, StateReason, Status, status_name
 from timesyncd.model.grandmaster import Void
 
 #: So many nodes are told of with their part in an alignment, and so many in a summary.
@@ -123,15 +123,15 @@ class Fleet:
         heard of, leaves it unknown.
         """
         clocks, unheard = self._named(names)
-        return unknown(self._why_unheard(unheard[0])) if unheard else alignment(clocks, now)
+        return self._unknown_without(unheard[0]) if unheard else alignment(clocks, now)
 
     def alignment_state(self, names: Iterable[str] | None, now: Moment) -> AlignmentState:
         """The same as a message, with each node's part, the worst first."""
         clocks, unheard = self._named(names)
         found, reference = judged(clocks, now)
         if unheard:
-            found = unknown(self._why_unheard(unheard[0]))
-        parts = [NodeAlignment(node=node, status="UNKNOWN", bound_ns=None, reason=NEVER_HEARD) for node in unheard]
+            found = self._unknown_without(unheard[0])
+        parts = [_never_reported(node) for node in unheard]
         worst = nlargest(MOST_TOLD, standings(clocks, now, reference), key=_HOW_BAD)
         parts += [_part(each, now, reference) for each in worst]
         return AlignmentState.model_validate(
@@ -164,9 +164,9 @@ class Fleet:
         wanted = dict.fromkeys(names)
         return [clocks[name] for name in wanted if name in clocks], [name for name in wanted if name not in clocks]
 
-    def _why_unheard(self, node: str) -> str:
+    def _unknown_without(self, node: str) -> Alignment:
         expected = "it is expected (hub.nodes) and" if node in self._expected else "it"
-        return f"{node}: {expected} {NEVER_HEARD}"
+        return unknown(f"{node}: {expected} {NEVER_HEARD}", StateReason.NODE_NEVER_REPORTED)
 
 
 def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: NodeClock) -> bool:
@@ -184,5 +184,13 @@ _HOW_BAD = itemgetter(1)
 def _part(standing: Standing, now: Moment, reference: int) -> NodeAlignment:
     status, sum_ns, clock = standing
     bound_ns = bounded_ns(sum_ns)
-    reason = "" if bound_ns is not None else clock.why(now, reference)
-    return NodeAlignment(node=clock.node, status=status_name(status), bound_ns=bound_ns, reason=reason)
+    why = clock.why(now, reference) if bound_ns is None else None
+    code, reason = why or ("ok", "")
+    return NodeAlignment(
+        node=clock.node, status=status_name(status), bound_ns=bound_ns, reason=reason, reason_code=code
+    )
+
+
+def _never_reported(node: str) -> NodeAlignment:
+    code = StateReason.NODE_NEVER_REPORTED
+    return NodeAlignment(node=node, status="UNKNOWN", bound_ns=None, reason=NEVER_HEARD, reason_code=code)

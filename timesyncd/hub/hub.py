@@ -26,7 +26,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.jobs.state import MOST_LOOKED_MARKS, JobView, figures, look, look_again_after_ns, window_page
 from timesyncd.messages.fleet import AlignmentState, HubState
 from timesyncd.messages.jobs import JobState, MarkBatch, Plan, PolicyRequest
-from timesyncd.messages.node import NodeState
+from timesyncd.messages.node import NodeState, StateReason
 from timesyncd.units import duration_text
 
 
@@ -254,6 +254,7 @@ class Hub:
                 "alignment_ns": aligned.alignment_ns,
                 "alignment_growth_ppb": aligned.growth_ppb,
                 "alignment_reason": aligned.reason,
+                "alignment_reason_code": aligned.reason_code,
                 "alignment_pair": None if aligned.pair is None else list(aligned.pair),
                 "alignment_holds_for_ns": aligned.holds_for_ns,
                 "link": self._phases.link(job),
@@ -294,13 +295,13 @@ class Hub:
         if job.on_one_clock():
             return ONE_CLOCK
         if len(job.ranks) < job.world_size:
-            return unknown(f"heard of {len(job.ranks)} ranks of {job.world_size}")
+            missing = f"heard of {len(job.ranks)} ranks of {job.world_size}"
+            return unknown(missing, StateReason.RANKS_MISSING)
         for rank in job.ranks.values():
             clock = self.fleet.clock(rank.newest.node)
             if clock is not None and rank.newest.boot_id != clock.boot_id:
-                return unknown(
-                    f"{rank.newest.node}: the marks of rank {rank.newest.rank} are of another boot than its state"
-                )
+                other = f"{rank.newest.node}: the marks of rank {rank.newest.rank} are of another boot than its state"
+                return unknown(other, StateReason.OTHER_BOOT_OF_RANK)
         return self.fleet.alignment(_nodes(job), now)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from timesyncd.messages.node import Age, Int64, Message, Ordered, Sequence64, Status
+from timesyncd.messages.node import OK, Age, Int64, Message, Ordered, ReasonCode, Sequence64, Status
 
 #: What stands before a node's name in an event's source, and in O-RAN's addresses of what the node has.
 NODE_PATH = "/cluster/node/"
@@ -120,6 +120,7 @@ class NodeAlignment(Message):
     status: Status
     bound_ns: Int64 | None
     reason: str
+    reason_code: ReasonCode = OK
 
 
 class AlignmentState(Message):
@@ -135,6 +136,7 @@ class AlignmentState(Message):
     holds_for_ns: Age | None
     pair: list[str] | None
     reason: str
+    reason_code: ReasonCode = OK
     nodes: list[NodeAlignment]
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from timesyncd.config import checked_policy
 from timesyncd.ipc import job_datagram
 from timesyncd.ipc.job_segment import MAX_POLICY
-from timesyncd.messages.node import Int64, Message, Ordered, Status, status_name
+from timesyncd.messages.node import OK, Int64, Message, Ordered, ReasonCode, Status, status_name
 
 MethodName = Literal["ONE_CLOCK", "CLOCKS", "ENDS"]
 
@@ -233,6 +233,7 @@ class JobState(Ordered):
     alignment_ns: Int64 | None
     alignment_growth_ppb: Int64 | None
     alignment_reason: str
+    alignment_reason_code: ReasonCode = OK
     alignment_pair: list[str] | None = None
     alignment_holds_for_ns: Int64 | None = None
     delays: list[DelayState] = []

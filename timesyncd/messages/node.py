@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +15,7 @@ from timesyncd.sample import (
     GrandmasterSample,
     InputReference,
     Interface,
+    NoSampleCause,
     Position,
     PtpPort,
     Satellite,
@@ -27,6 +29,32 @@ Sequence64 = Field(ge=0, lt=2**63)
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """What a signed 64-bit column holds, so that no number off the wire overflows the store."""
 Age = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class StateReason(StrEnum):
+    """Codes of a state's reason that are not a bound's own (`bound.Reason`) nor a failed reading's (`sample.NoSampleCause`)."""
+
+    NO_SOURCE = "no_source"
+    LAST_KNOWN = "last_known"
+    NODE_SILENT = "node_silent"
+    NODE_NEVER_REPORTED = "node_never_reported"
+    NO_NODE_REPORTS = "no_node_reports"
+    NO_BOUND = "no_bound"
+    RANKS_MISSING = "ranks_missing"
+    OTHER_BOOT_OF_RANK = "other_boot_of_rank"
+    TOO_FAR_APART = "too_far_apart"
+
+
+OK = Reason.OK.code
+"""The code of a state without a reason."""
+
+REASON_CODES = (*(reason.code for reason in Reason), *NoSampleCause, *StateReason)
+
+ReasonCode = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
+"""
+The machine-readable form of the `reason` beside it, "ok" where there is none. Programs decide by it alone; REASON_CODES lists
+those of this version, and a reader treats one that it does not know as a failure.
+"""
 
 
 class Message(BaseModel):
@@ -49,10 +77,12 @@ class BoundMessage(Message):
     bound_ns: Annotated[int, Field(ge=0, lt=2**63)] | None
     growth_ppb: Annotated[int, Field(ge=0, lt=2**63)]
     reason: str
+    reason_code: ReasonCode = OK
 
     @classmethod
     def of(cls, bound: Bound) -> BoundMessage:
-        return cls(bound_ns=bound.bound_ns, growth_ppb=bound.growth_ppb, reason=bound.reason.text)
+        reason = bound.reason
+        return cls(bound_ns=bound.bound_ns, growth_ppb=bound.growth_ppb, reason=reason.text, reason_code=reason.code)
 
 
 class SourceState(Message):
@@ -69,6 +99,7 @@ class SourceState(Message):
     kind: Literal["ptp", "phc", "utc", "kernel"] | None = None
     detail: str | None = None
     reason: str | None = None
+    reason_code: ReasonCode = OK
     port_state: str | None = None
     offset_ns: Int64 | None = None
     error_ns: Int64 | None = None
@@ -112,6 +143,7 @@ class NodeState(Ordered):
     status: Status
     utc_status: Status
     reason: str = ""
+    reason_code: ReasonCode = OK
     since_realtime_ns: Int64 | None
     parent: BoundMessage | None = None
     gm: BoundMessage | None = None
@@ -137,7 +169,7 @@ class NodeState(Ordered):
     @property
     def knows_utc_alone(self) -> bool:
         """Its sources know UTC and no grandmaster, as on a node that NTP keeps: then UTC is what is told first."""
-        without = self.gm is not None and self.gm.reason == Reason.NO_GRANDMASTER.text
+        without = self.gm is not None and self.gm.reason_code == Reason.NO_GRANDMASTER.code
         return without and all(source.kind in ("utc", "phc", "kernel") for source in self.sources)
 
     @property
@@ -174,6 +206,7 @@ class GrandmasterState(Ordered):
     age_ns: Age | None
     reachable: bool
     reason: str | None = None
+    reason_code: ReasonCode = OK
     identities: list[str] = []
     profiles: list[str] = []
     sys_descr: str | None = None
@@ -222,6 +255,7 @@ class GrandmasterState(Ordered):
     holdover_left_ns: Int64 | None = None
     void_before_realtime_ns: Int64 | None = None
     void_reason: str | None = None
+    void_reason_code: ReasonCode | None = None
     offsets: list[GrandmasterOffset] = []
 
     @property
@@ -255,6 +289,13 @@ class Availability(Message):
     incarnation: int = Sequence64
 
 
+class ChainStep(Message):
+    """One step of a finding's chain: `code` is the id of the finding that causes it, or of the consequence; `text` says it."""
+
+    code: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,64}$")]
+    text: str
+
+
 class FindingMessage(Message):
     """A finding's wire form; `until_realtime_ns` null = it stands; `chain` leads from its cause to what it does to whom."""
 
@@ -266,7 +307,7 @@ class FindingMessage(Message):
     evidence: str
     cause: str
     remedy: str
-    chain: list[str] = []
+    chain: list[ChainStep] = []
 
 
 _STATUS_NAMES: dict[ClockStatus, Status] = {

@@ -16,6 +16,7 @@ from timesyncd.clocks import Clocks
 from timesyncd.driver import PollReport
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import (
+    OK,
     BoundMessage,
     FindingMessage,
     GrandmasterState,
@@ -210,7 +211,7 @@ def _budget(node: NodeState) -> Iterator[Metric]:
 
 def _read_now(sources: Sequence[SourceState]) -> list[SourceState]:
     """What a state holds of the others is their last sample, not the present."""
-    return [source for source in sources if source.reachable and source.reason is None]
+    return [source for source in sources if source.reachable and source.reason_code == OK]
 
 
 def _status_now(node: NodeState, written: Status) -> Status:

@@ -210,7 +210,7 @@ def test_json_holds_all_of_it() -> None:
 
 def test_a_node_that_ntp_keeps_is_forecast_against_utc() -> None:
     """It knows UTC and no grandmaster: its UTC bound is the one that is told first."""
-    nothing = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text}
+    nothing = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text, "reason_code": "no_grandmaster"}
     utc = {"bound_ns": 400_000, "growth_ppb": 51_000, "reason": ""}
     alone = {
         "parent": nothing,

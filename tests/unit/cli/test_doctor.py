@@ -184,7 +184,7 @@ def test_what_was_not_asked_is_nothing_to_do() -> None:
 
 def test_a_node_that_ntp_keeps_is_well() -> None:
     """It needs no grandmaster."""
-    alone = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text}
+    alone = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text, "reason_code": "no_grandmaster"}
     known = node(status="UNKNOWN", utc_status="SYNCHRONIZED", gm=alone, sources=[])
 
     assert to_do(segment_node=known) == []

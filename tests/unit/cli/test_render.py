@@ -49,7 +49,14 @@ def node(name: str = "node-a", **more: Any) -> dict[str, Any]:
 
 def unknown(name: str = "node-a", reason: str = "no valid sample yet") -> dict[str, Any]:
     nothing: dict[str, Any] = {"parent": None, "gm": None, "utc": None, "terms": {}, "grandmaster_identity": None}
-    return node(name, status="UNKNOWN", reason=reason, sources=[source(reason=reason)], **nothing)
+    return node(
+        name,
+        status="UNKNOWN",
+        reason=reason,
+        reason_code="no_valid_sample",
+        sources=[source(reason=reason, reason_code="no_valid_sample")],
+        **nothing,
+    )
 
 
 def unit(name: str, clock_state: str = "locked", alarms: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
@@ -110,6 +117,10 @@ def finding(id: str = "grandmaster-alarm", subject: str = "gm-2", **more: Any) -
     } | more
 
 
+def steps(*texts: str) -> list[dict[str, str]]:
+    return [{"code": "step", "text": text} for text in texts]
+
+
 def answer(own: dict[str, Any] | None = None, **more: list[dict[str, Any]]) -> dict[str, Any]:
     own = own or node()
     return {"node": own, "nodes": [own], "grandmasters": [], "jobs": [], "findings": []} | more
@@ -149,7 +160,7 @@ def test_why_not_stands_in_the_second_line_and_once() -> None:
 
 def test_a_source_that_has_more_to_say_says_it() -> None:
     """Only what stands above already is left out."""
-    told = shown(answer(node(sources=[source(reason="the path delay is negative")])))
+    told = shown(answer(node(sources=[source(reason="the path delay is negative", reason_code="no_valid_sample")])))
 
     assert "ptp-node-a  ptp4l, last known SLAVE, the path delay is negative" in told
 
@@ -185,7 +196,7 @@ def test_a_forecast_stands_below_the_bound() -> None:
     assert not any("if silent" in line for line in shown(answer(unknown())))
 
 
-NOTHING = bound(None, "this source knows UTC and no grandmaster")
+NOTHING = bound(None, "this source knows UTC and no grandmaster") | {"reason_code": "no_grandmaster"}
 NTP: dict[str, Any] = {
     "status": "UNKNOWN", "utc_status": "SYNCHRONIZED", "parent": NOTHING, "gm": NOTHING, "utc": bound(1_500_000), "terms": {},
     "grandmaster_identity": None, "parent_identity": None,
@@ -232,14 +243,16 @@ def test_a_contradiction_is_told_in_the_node_s_block() -> None:
 
 def test_while_nothing_is_followed_no_grandmaster_is_named() -> None:
     """NTP spoke first: UTC is bounded, and the PTP source's reason stands once."""
-    waiting = [source(port_state=None, reason="no valid sample yet"), *NTP["sources"]]
-    told = shown(answer(node(**NTP | {"reason": "no valid sample yet", "sources": waiting})))
+    waiting = [source(port_state=None, reason="no valid sample yet", reason_code="no_valid_sample"), *NTP["sources"]]
+    told = shown(
+        answer(node(**NTP | {"reason": "no valid sample yet", "reason_code": "no_valid_sample", "sources": waiting}))
+    )
 
     assert told[1:3] == ["why not     no valid sample yet", "UTC         +-1.51 ms"]
     assert "None" not in words(told) and "no grandmaster" not in words(told)
 
 
-@pytest.mark.parametrize("lost", [{"reason": "no such device"}, {"reachable": False}])
+@pytest.mark.parametrize("lost", [{"reason": "no such device", "reason_code": "no_valid_sample"}, {"reachable": False}])
 def test_what_a_lost_source_gave_is_called_old(lost: dict[str, Any]) -> None:
     """Its offset is none of now; where it gave nothing there is nothing to call so."""
     gave = source("nic", driver="phc", port_state=None, offset_ns=5, detail="phc:0 by extended") | lost
@@ -269,7 +282,11 @@ def test_of_many_nodes_those_out_of_sync_come_first() -> None:
 
 def test_a_grandmaster_that_does_not_answer_is_told_with_its_reason() -> None:
     """What was known of it last is not shown as if it were known now."""
-    told = shown(answer(grandmasters=[unit("gm-1", reachable=False, reason="no answer within 2 s")]))
+    told = shown(
+        answer(
+            grandmasters=[unit("gm-1", reachable=False, reason="no answer within 2 s", reason_code="no_valid_sample")]
+        )
+    )
 
     assert "gm-1  not reachable no answer within 2 s" in told
 
@@ -363,7 +380,12 @@ def test_findings_that_stand_are_told_the_worst_first() -> None:
 def test_a_finding_does_not_repeat_the_reason_that_stands_above_it() -> None:
     """Its cause and its remedy are new; its evidence is the node's reason."""
     why = "/run/ptp4l: no such socket"
-    told = shown(answer(unknown(reason=why), findings=[finding("source-lost", "ptp-node-a", evidence=why)]))
+    told = shown(
+        answer(
+            unknown(reason=why),
+            findings=[finding("source-lost", "ptp-node-a", evidence=why)],
+        )
+    )
 
     assert sum(why in line for line in told) == 1
     assert "the grandmaster has standing alarms" in " ".join(told)
@@ -371,7 +393,7 @@ def test_a_finding_does_not_repeat_the_reason_that_stands_above_it() -> None:
 
 def test_a_finding_with_a_chain_shows_it() -> None:
     """From the cause to what it does, instead of the evidence."""
-    told = words(shown(answer(findings=[finding(chain=["antenna open", "holdover", "class 7"])])))
+    told = words(shown(answer(findings=[finding(chain=steps("antenna open", "holdover", "class 7"))])))
 
     assert "antenna open -> holdover -> class 7 read them on the unit" in told
     assert "antenna short circuit" not in told
@@ -404,7 +426,7 @@ def test_text_from_the_wire_is_text() -> None:
     told = "\n".join(
         shown(
             answer(
-                node(sources=[source(name=NASTY, reason=NASTY)], terms={NASTY: 1}),
+                node(sources=[source(name=NASTY, reason=NASTY, reason_code="no_valid_sample")], terms={NASTY: 1}),
                 nodes=[unknown("node-b", NASTY)],
                 grandmasters=[unit(NASTY, NASTY, (NASTY,)), unit("g", reachable=False, reason=NASTY)],
                 jobs=[job(NASTY, alignment_ns=None, alignment_reason=NASTY)],

@@ -103,7 +103,7 @@ def test_what_is_told_of_a_unit_that_does_not_answer_is_old() -> None:
 def test_a_node_is_told_in_full() -> None:
     """Its block, then its sources field by field."""
     source = {
-        "name": "ptp", "driver": "ptp4l", "reachable": False, "reason": "no answer", "port_state": "SLAVE",
+        "name": "ptp", "driver": "ptp4l", "reachable": False, "reason": "no answer", "reason_code": "no_valid_sample", "port_state": "SLAVE",
         "offset_ns": -412, "frequency_ppb": -3, "current_utc_offset_s": 37, "error_ns": 9, "detail": "phc:0 by precise",
     }  # fmt: skip
     told = words_of(node_tables(node(grandmaster_note="gm: HOLDOVER", sources=[source])))
@@ -125,13 +125,20 @@ def test_text_from_a_device_is_text() -> None:
 
     def nasty(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: nasty(item) for key, item in value.items()}
+            return {key: item if key.endswith("reason_code") else nasty(item) for key, item in value.items()}
         if isinstance(value, list):
             return [nasty(item) for item in value]
         return NASTY if isinstance(value, str) else value
 
     bad_unit = GrandmasterState.model_validate(nasty(unit().model_dump(mode="json")) | {"node": "n1"})
-    source = {"name": NASTY, "driver": NASTY, "reachable": False, "reason": NASTY, "port_state": NASTY}
+    source = {
+        "name": NASTY,
+        "driver": NASTY,
+        "reachable": False,
+        "reason": NASTY,
+        "reason_code": "no_valid_sample",
+        "port_state": NASTY,
+    }
     bad_node = node(grandmaster_note=NASTY, clock=NASTY, boot_id=NASTY, sources=[source])
     told = text_of([*unit_tables(bad_unit), *node_tables(bad_node)])
 
@@ -166,7 +173,12 @@ def test_the_exit_status_says_whether_a_unit_is_well(
 @pytest.mark.parametrize(("utc_status", "code"), [("SYNCHRONIZED", 0), ("HOLDOVER", 1)])
 def test_a_node_that_ntp_keeps_is_well_by_utc(monkeypatch: pytest.MonkeyPatch, utc_status: str, code: int) -> None:
     """It knows no grandmaster, and need not: its exit status is that of UTC, alone and by its name."""
-    nothing = {"bound_ns": None, "growth_ppb": 0, "reason": "this source knows UTC and no grandmaster"}
+    nothing = {
+        "bound_ns": None,
+        "growth_ppb": 0,
+        "reason": "this source knows UTC and no grandmaster",
+        "reason_code": "no_grandmaster",
+    }
     own = node(status="UNKNOWN", utc_status=utc_status, gm=nothing).model_dump(mode="json")
     answer = {"node": own, "nodes": [own], "grandmasters": [], "jobs": [], "findings": []}
     monkeypatch.setattr(api, "fetch_all", lambda url: answer)

@@ -17,7 +17,8 @@ from timesyncd.daemon.node_state import NodeView, finding_message, standing
 from timesyncd.daemon.remote_state import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, RemoteStates, heard_state, last_known
 from timesyncd.driver import PollReport, options_of
 from timesyncd.feed import Observation
-from timesyncd.findings.catalogue import CATALOGUE, Findings, Judged
+from timesyncd.findings.catalogue import CATALOGUE, Findings, Judged, Step
+from timesyncd.fleet.node_clock import Explanation
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import NodeState, SourceState, grandmaster_state
@@ -322,9 +323,10 @@ def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
 
 def test_who_is_not_heard_is_unknown_and_it_is_said_why() -> None:
     """Be what it said last still true by its growth."""
-    state = heard_state(heard_node(), after(0).boottime_ns, after(1), "silent for 25 s")
+    state = heard_state(heard_node(), after(0).boottime_ns, after(1), Explanation("node_silent", "silent for 25 s"))
 
-    assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "UNKNOWN", "silent for 25 s")
+    assert (state.status, state.utc_status) == ("UNKNOWN", "UNKNOWN")
+    assert (state.reason_code, state.reason) == ("node_silent", "silent for 25 s")
 
 
 def test_a_message_that_waited_is_dated_when_it_came() -> None:
@@ -411,12 +413,20 @@ def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
 
 def test_a_finding_s_wire_form_keeps_its_times() -> None:
     """CLOCK_REALTIME, and null while it stands; and its chain."""
-    began = Findings().judge("source-lost", "ptp", Judged("no answer", ("no answer", "no bound")), 17)
+    began = Findings().judge(
+        "source-lost",
+        "ptp",
+        Judged("no answer", (Step("source-lost", "no answer"), Step("clock-unknown", "no bound"))),
+        17,
+    )
     assert began is not None
     message = finding_message(began)
 
     assert (message.id, message.since_realtime_ns, message.until_realtime_ns) == ("source-lost", 17, None)
-    assert message.chain == ["no answer", "no bound"]
+    assert [(step.code, step.text) for step in message.chain] == [
+        ("source-lost", "no answer"),
+        ("clock-unknown", "no bound"),
+    ]
 
 
 def test_a_unit_that_never_answered_has_a_state_too() -> None:
@@ -464,7 +474,7 @@ def test_a_node_that_ntp_keeps_is_in_sync_with_utc(ntp: NodeView) -> None:
 
     assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "SYNCHRONIZED", "")
     assert (state.main_status, state.main_bound) == ("SYNCHRONIZED", state.utc)
-    assert state.gm is not None and state.gm.reason == Reason.NO_GRANDMASTER.text
+    assert state.gm is not None and state.gm.reason_code == Reason.NO_GRANDMASTER.code
     assert [(source.kind, source.reason) for source in state.sources] == [("utc", None), ("kernel", None)]
     assert state.sources[0].utc is not None and state.sources[0].utc.bound_ns == 1_400
     assert standing(state, None, None) == {}

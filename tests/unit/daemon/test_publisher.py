@@ -132,7 +132,11 @@ class Watching:
         self.announcer.tick()
 
     def standing(self) -> list[tuple[str, str, list[str]]]:
-        return [(f.id, f.subject, f.chain) for f in self.announcer.findings() if f.until_realtime_ns is None]
+        return [
+            (f.id, f.subject, [step.text for step in f.chain])
+            for f in self.announcer.findings()
+            if f.until_realtime_ns is None
+        ]
 
 
 class Viewer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timesyncd.findings.catalogue import CATALOGUE, FORGET_AFTER_NS, Findings, Judged
+from timesyncd.findings.catalogue import CATALOGUE, FORGET_AFTER_NS, Findings, Judged, Step
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
@@ -26,18 +26,31 @@ def test_a_finding_begins_once_and_ends_once() -> None:
     assert findings.judge("source-lost", "ptp", None, 40) is None
 
 
+OPEN = Step("grandmaster-antenna", "open")
+
+
 def test_a_chain_that_became_longer_is_told_again() -> None:
     """
     Its words may change with the minutes; only another step is news, and the finding is still the same one.
     """
     findings = Findings()
     findings.judge("grandmaster-antenna", "gm-a", Judged("open"), 10)
-    longer = findings.judge("grandmaster-antenna", "gm-a", Judged("open", ("open", "HOLDOVER since 02:14Z")), 20)
-    reworded = findings.judge("grandmaster-antenna", "gm-a", Judged("open", ("open", "HOLDOVER since 02:15Z")), 30)
+    longer = findings.judge(
+        "grandmaster-antenna",
+        "gm-a",
+        Judged("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"))),
+        20,
+    )
+    reworded = findings.judge(
+        "grandmaster-antenna",
+        "gm-a",
+        Judged("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:15Z"))),
+        30,
+    )
 
     assert longer is not None and (longer.since_ns, longer.until_ns, len(longer.chain)) == (10, None, 2)
     assert reworded is None
-    assert findings.all(30)[0].chain[-1] == "HOLDOVER since 02:15Z"
+    assert findings.all(30)[0].chain[-1].text == "HOLDOVER since 02:15Z"
 
 
 def test_what_ended_is_forgotten_after_an_hour() -> None:

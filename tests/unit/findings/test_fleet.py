@@ -84,7 +84,11 @@ def record(*sources: SourceState, **changes: Any) -> NodeRecord:
 
 def test_the_record_is_of_the_source_that_the_clock_follows() -> None:
     """Its offset, and of the bound what is beyond it; domains and grandmasters of all that measure."""
-    made = record(ptp(GM_A, offset_ns=-1_500), ptp(GM_B, domain=25, offset_ns=70), ptp("x", 26, reason="no Sync"))
+    made = record(
+        ptp(GM_A, offset_ns=-1_500),
+        ptp(GM_B, domain=25, offset_ns=70),
+        ptp("x", 26, reason="no Sync", reason_code="no_valid_sample"),
+    )
 
     assert (made.offset_ns, made.error_ns, made.parent, made.grandmaster) == (-1_500, 4_500, GM_A, GM_A)
     assert (made.domains, sorted(made.heard)) == ((24, 25), [GM_A, GM_B])
@@ -92,7 +96,13 @@ def test_the_record_is_of_the_source_that_the_clock_follows() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"age_ns": None}, {"age_ns": 5 * NS_PER_S}, {"reason": "no Sync"}, {"offset_ns": None}, {"kind": "utc"}],
+    [
+        {"age_ns": None},
+        {"age_ns": 5 * NS_PER_S},
+        {"reason": "no Sync", "reason_code": "no_valid_sample"},
+        {"offset_ns": None},
+        {"kind": "utc"},
+    ],
 )
 def test_without_a_fresh_reading_there_is_no_offset(changes: dict[str, Any]) -> None:
     """An old one says nothing of now."""
@@ -133,7 +143,12 @@ def test_a_witness_tells_the_grandmaster_s_time_less_the_other_s() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [ntp(9_000_000, reason="gone"), ntp(9_000_000, age_ns=None), ntp(9_000_000, utc=None)]
+    "other",
+    [
+        ntp(9_000_000, reason="gone", reason_code="no_valid_sample"),
+        ntp(9_000_000, age_ns=None),
+        ntp(9_000_000, utc=None),
+    ],
 )
 def test_who_knows_nothing_now_is_no_witness(other: SourceState) -> None:
     """Silent, without an age, without a bound."""
@@ -280,7 +295,7 @@ def test_a_rack_that_moves_is_one_finding(racks: tuple[str, str], subject: str |
         assert judged.evidence.startswith(
             "the path delay of 6 of 6 nodes became 3.00 us longer within 30 s: from 5.00 us to 8.00 us"
         )
-        assert judged.chain[1] == "if in one direction only, its clocks err by 3.00 us"
+        assert judged.chain[1].text == "if in one direction only, its clocks err by 3.00 us"
 
 
 def in_rack(delays_ns: list[int]) -> list[NodeState]:
@@ -322,7 +337,7 @@ def test_followers_that_know_utc_outvote_their_grandmaster() -> None:
     assert told["grandmaster-outvoted", "gm-a"].evidence == (
         "700 us ahead of UTC by 3 of 3 nodes, whose bounds explain 106 us; since 02:10Z"
     )
-    assert told["grandmaster-outvoted", "gm-a"].chain[1].startswith("n0, n1, n2: their clocks follow it")
+    assert told["grandmaster-outvoted", "gm-a"].chain[1].text.startswith("n0, n1, n2: their clocks follow it")
 
 
 def test_one_that_agrees_and_would_have_seen_the_error_saves_it() -> None:
@@ -388,7 +403,7 @@ def test_a_stranger_is_named_with_its_followers() -> None:
     assert told.keys() == {("node-other-grandmaster", ROGUE)}
     judged = told["node-other-grandmaster", ROGUE]
     assert judged.evidence.startswith("followed by r0, r1, r2: 3 of 43 nodes; no [[grandmaster]] has this identity")
-    assert judged.chain[1].startswith("it is 700 us ahead of UTC by 3 of 3 nodes")
+    assert judged.chain[1].text.startswith("it is 700 us ahead of UTC by 3 of 3 nodes")
 
 
 def test_a_unit_and_what_many_followed_are_no_strangers() -> None:

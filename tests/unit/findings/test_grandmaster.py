@@ -17,9 +17,9 @@ from grandmaster_states import (
     unit,
 )
 
-from timesyncd.bound import Reason
+from timesyncd.bound import Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import CATALOGUE, Judged
+from timesyncd.findings.catalogue import CATALOGUE, Judged, Step
 from timesyncd.findings.grandmaster import POLLER_ALIVE_NS, UnitFindings
 from timesyncd.findings.grandmaster_history import MIN_READINGS, NORMAL_AFTER_NS, RECENT_NS
 from timesyncd.messages.node import BoundMessage, GrandmasterOffset, GrandmasterState, NodeState
@@ -104,20 +104,20 @@ def test_a_cut_antenna_is_one_finding_with_all_that_follows(watch: Watch) -> Non
     assert found["grandmaster-antenna", "gm-a"] == Judged(
         "GNSS antenna open; major alarm: GNSS: antenna open, no current",
         (
-            "GNSS antenna open",
-            "no satellite is tracked",
-            "reference GNSS-1 disqualified",
-            "HOLDOVER since 02:14Z",
-            "it announces clock class 7",
-            "its holdover budget lasts until 05:52Z",
-            "node-a, node-b: UTC bound grows by 86.4 us an hour",
+            Step("grandmaster-antenna", "GNSS antenna open"),
+            Step("grandmaster-few-satellites", "no satellite is tracked"),
+            Step("grandmaster-reference-lost", "reference GNSS-1 disqualified"),
+            Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"),
+            Step("clock-class", "it announces clock class 7"),
+            Step("holdover-budget", "its holdover budget lasts until 05:52Z"),
+            Step("followers-bounded", "node-a, node-b: UTC bound grows by 86.4 us an hour"),
         ),
     )
 
 
 def test_beyond_its_budget_the_bound_is_gone(watch: Watch) -> None:
     """The chain says of whom, and why."""
-    gone = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.HOLDOVER_BUDGET_EXCEEDED.text)
+    gone = BoundMessage.of(unbounded(Reason.HOLDOVER_BUDGET_EXCEEDED))
     spent: dict[str, Any] = ANTENNA_CUT | {
         "utc": gone,
         "holdover_left_ns": MINUTE_NS,
@@ -127,21 +127,21 @@ def test_beyond_its_budget_the_bound_is_gone(watch: Watch) -> None:
     found = watch.judge(unit(**spent), nodes=[follower(utc=gone), follower("node-b")])
 
     assert found["grandmaster-antenna", "gm-a"].chain[-5:] == (
-        "it announces clock class 7",
-        "its holdover budget is spent",
-        f"its error against UTC is not bounded: {gone.reason}",
-        f"node-a: no bound against UTC: {gone.reason}",
-        "node-b: UTC bound is wider while this lasts",
+        Step("clock-class", "it announces clock class 7"),
+        Step("holdover-budget", "its holdover budget is spent"),
+        Step("own-error-unbounded", f"its error against UTC is not bounded: {gone.reason}"),
+        Step("followers-unbounded", f"node-a: no bound against UTC: {gone.reason}"),
+        Step("followers-bounded", "node-b: UTC bound is wider while this lasts"),
     )
 
 
 def test_only_nodes_that_it_harms_are_named(watch: Watch) -> None:
     """A node that is lost itself, or that has no UTC by its own settings, does not suffer from the unit."""
-    arbitrary = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.ARBITRARY_TIMESCALE.text)
+    arbitrary = BoundMessage.of(unbounded(Reason.ARBITRARY_TIMESCALE))
     nodes = [follower("node-a", status="UNKNOWN"), follower("node-b", utc=arbitrary), follower("node-c", utc=None)]
     found = watch.judge(unit(**ANTENNA_CUT), nodes=nodes)
 
-    assert "node" not in found["grandmaster-antenna", "gm-a"].chain[-1]
+    assert "node" not in found["grandmaster-antenna", "gm-a"].chain[-1].text
 
 
 def test_many_followers_are_counted(watch: Watch) -> None:
@@ -149,7 +149,7 @@ def test_many_followers_are_counted(watch: Watch) -> None:
     nodes = [follower(f"node-{number:04}") for number in range(1_000)]
     found = watch.judge(unit(**ANTENNA_CUT), nodes=nodes)
 
-    assert "node-0005 and 994 more: UTC bound grows" in found["grandmaster-antenna", "gm-a"].chain[-1]
+    assert "node-0005 and 994 more: UTC bound grows" in found["grandmaster-antenna", "gm-a"].chain[-1].text
 
 
 def test_an_antenna_fault_without_consequence_has_no_chain(watch: Watch) -> None:
@@ -317,7 +317,10 @@ def test_jamming_lasts_while_nothing_is_received() -> None:
     found = watch.judge(unit(satellites=[], **HOLDOVER))
 
     assert set(found) == {("grandmaster-jamming", "gm-a")}
-    assert found["grandmaster-jamming", "gm-a"].chain[1:3] == ("no satellite is tracked", "HOLDOVER since 02:14Z")
+    assert found["grandmaster-jamming", "gm-a"].chain[1:3] == (
+        Step("grandmaster-few-satellites", "no satellite is tracked"),
+        Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"),
+    )
 
 
 def test_jamming_does_not_become_normal_within_hours() -> None:
@@ -336,8 +339,8 @@ def test_jamming_and_spoofing_are_one_finding() -> None:
 
     assert set(found) == {("grandmaster-spoofing", "gm-a")}
     assert found["grandmaster-spoofing", "gm-a"].chain[1:] == (
-        "C/N0 of nearly all satellites fell together by 7 dB or more",
-        "node-a: the UTC bound rests on what this unit says",
+        Step("grandmaster-jamming", "C/N0 of nearly all satellites fell together by 7 dB or more"),
+        Step("followers-bounded", "node-a: the UTC bound rests on what this unit says"),
     )
 
 
@@ -404,8 +407,8 @@ def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: UnitE
     assert found["grandmaster-spoofing", "gm-a"] == Judged(
         "its time moved while it was locked, at 02:11Z",
         (
-            "its time moved while it was locked, at 02:11Z",
-            "node-a: the UTC bound rests on what this unit says",
+            Step("grandmaster-spoofing", "its time moved while it was locked, at 02:11Z"),
+            Step("followers-bounded", "node-a: the UTC bound rests on what this unit says"),
         ),
     )
     assert watch.judge(unit(), after_ns=RECENT_NS) == {}
@@ -475,7 +478,7 @@ def test_a_spare_reference_that_is_disqualified_is_none_lost() -> None:
         ({"satellites": [], "selected_reference": "PTP-1"}, False),
         ({"satellites": [], "steps_removed": 1}, False),
         ({"satellites": None}, False),
-        ({"utc": BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.GRANDMASTER_CONTRADICTS_ITSELF.text)}, True),
+        ({"utc": BoundMessage.of(unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))}, True),
     ],
 )
 def test_a_lock_to_nothing_is_told(changes: dict[str, Any], is_unfounded: bool) -> None:
@@ -511,7 +514,11 @@ def test_a_port_near_its_limit_is_told(watch: Watch, port: PtpPort, evidence: st
         ({"sensors": [Sensor("fan 1", "fan", None, None, False)]}, "grandmaster-fan", "fan 1: not ok"),
         ({"sensors": [Sensor("PSU 2", "power", 0.0, "V", False)]}, "grandmaster-power", "PSU 2: 0 V"),
         ({"sensors": [Sensor("board", "temperature", 85.5, "C", False)]}, "grandmaster-temperature", "board: 85.5 C"),
-        ({"reachable": False, "reason": "no answer"}, "grandmaster-lost", "no answer"),
+        (
+            {"reachable": False, "reason": "no answer", "reason_code": "no_valid_sample"},
+            "grandmaster-lost",
+            "no answer",
+        ),
     ],
 )
 def test_what_stands_by_itself(watch: Watch, changes: dict[str, Any], id: str, evidence: str) -> None:
@@ -547,7 +554,7 @@ def test_firmware_with_known_flaws(watch: Watch, firmware: str | None, flaws: in
 
 def test_silence_mends_nothing(watch: Watch) -> None:
     """What was wrong when a unit was heard last stands on beside its loss."""
-    lost = unit(reachable=False, reason="no SNMP answer", **ANTENNA_CUT)
+    lost = unit(reachable=False, reason="no SNMP answer", reason_code="no_valid_sample", **ANTENNA_CUT)
 
     assert watch.ids(lost) == {"grandmaster-lost", "grandmaster-antenna"}
 
@@ -583,7 +590,7 @@ def test_a_contradiction_with_announce(
     [
         follower(sources=[source(clock_class=None, clock_accuracy=None, current_utc_offset_s=None)]),
         follower(sources=[source(clock_class=84)]),
-        follower(sources=[source(clock_class=248, reason="no Sync")]),
+        follower(sources=[source(clock_class=248, reason="no Sync", reason_code="no_valid_sample")]),
         follower(sources=[source("00a069.fffe.000000", clock_class=248)]),
         follower(sources=[source(clock_class=248)], status="UNKNOWN"),
     ],
@@ -621,7 +628,7 @@ def test_two_units_that_are_further_apart_than_they_say(watch: Watch) -> None:
     ("offsets", "utc"),
     [
         (apart(250), BoundMessage(bound_ns=100, growth_ppb=0, reason="")),
-        (apart(9_000), BoundMessage(bound_ns=None, growth_ppb=0, reason="holdover")),
+        (apart(9_000), BoundMessage(bound_ns=None, growth_ppb=0, reason="holdover", reason_code="no_valid_sample")),
         (apart(9_000), None),
         ([], BoundMessage(bound_ns=100, growth_ppb=0, reason="")),
     ],
@@ -677,7 +684,11 @@ def test_every_finding_of_a_unit_is_in_the_catalogue() -> None:
     sensors = [Sensor(kind, kind, None, None, False) for kind in ("fan", "power", "temperature")]
     alarms = [Alarm(number, 0, "minor", text) for number, (text, _) in enumerate(ALARM_MEANINGS)]
     watch = Watch()
-    states = [unit(**crowded, sensors=sensors, alarms=alarms), unit(reachable=False, reason="x"), unit(satellites=[])]
+    states = [
+        unit(**crowded, sensors=sensors, alarms=alarms),
+        unit(reachable=False, reason="x", reason_code="no_valid_sample"),
+        unit(satellites=[]),
+    ]
     found = [watch.ids(each, unit("gm-b", utc_offset_s=9), nodes=[follower(sources=[source(GM_A, clock_class=9)])])
              for each in states for _ in range(5)]  # fmt: skip
 

@@ -62,7 +62,10 @@ def test_followers_that_know_utc_tell_how_far_their_grandmasters_are_apart() -> 
     ]
 
 
-@pytest.mark.parametrize("changes", [{"reason": "gone"}, {"age_ns": None}, {"age_ns": 5 * NS_PER_S}, {"utc": None}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"reason": "gone", "reason_code": "no_valid_sample"}, {"age_ns": None}, {"age_ns": 5 * NS_PER_S}, {"utc": None}],
+)
 def test_ntp_that_knows_nothing_now_is_no_evidence(changes: dict[str, Any]) -> None:
     """Silent, without an age, old, without a bound."""
     first = both(heard(GM_A, 0, 40), by_ntp(700_000, 1_000, **changes))
@@ -119,7 +122,12 @@ A, B = heard(GM_A, 300, 40), heard(GM_B, 100, 20)
         both(A, heard("00a069.fffe.000000", 100, 20)),
         both(A, B.model_copy(update={"utc_seconds_removed": 0})),
         both(*(each.model_copy(update={"utc_seconds_removed": None}) for each in (A, B))),
-        both(A, B.model_copy(update={"gm": BoundMessage(bound_ns=None, growth_ppb=0, reason="PHC")})),
+        both(
+            A,
+            B.model_copy(
+                update={"gm": BoundMessage(bound_ns=None, growth_ppb=0, reason="PHC", reason_code="no_valid_sample")}
+            ),
+        ),
         both(A, B.model_copy(update={"gm": None})),
         both(A, B.model_copy(update={"age_ns": None})),
         both(A, B.model_copy(update={"age_ns": 5 * NS_PER_S})),

@@ -169,7 +169,7 @@ def test_the_alignment_is_of_all_or_of_those_named() -> None:
 
 def test_a_node_by_itself_is_told_against_what_it_knows() -> None:
     """One that NTP keeps has a bound, so a preflight of it alone finds no node without one."""
-    alone = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text}
+    alone = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text, "reason_code": "no_grandmaster"}
     known = state("a", status="UNKNOWN", gm=alone, parent=alone, grandmaster_identity=None, sources=[source("utc")])
     told = fleet_of(known).alignment_state(["a"], NOW)
 
@@ -178,7 +178,11 @@ def test_a_node_by_itself_is_told_against_what_it_knows() -> None:
 
 def test_the_message_tells_the_worst_first() -> None:
     """Each by the reference that decides, and why one is not bounded."""
-    states = [state("a"), state("b", 3_000), state("c", status="DISRUPTED", utc_status="DISRUPTED", reason="it fell")]
+    states = [
+        state("a"),
+        state("b", 3_000),
+        state("c", status="DISRUPTED", utc_status="DISRUPTED", reason="it fell", reason_code="clock_stepped"),
+    ]
     told = fleet_of(*states).alignment_state(None, NOW)
     unheard = fleet_of(*states).alignment_state(["x", "b"], NOW)
 
@@ -189,8 +193,9 @@ def test_the_message_tells_the_worst_first() -> None:
         holds_for_ns=None,
         pair=None,
         reason="c: it fell",
+        reason_code="clock_stepped",
         nodes=[
-            NodeAlignment(node="c", status="DISRUPTED", bound_ns=None, reason="it fell"),
+            NodeAlignment(node="c", status="DISRUPTED", bound_ns=None, reason="it fell", reason_code="clock_stepped"),
             NodeAlignment(node="b", status="SYNCHRONIZED", bound_ns=3_000, reason=""),
             NodeAlignment(node="a", status="SYNCHRONIZED", bound_ns=1_000, reason=""),
         ],
@@ -235,7 +240,7 @@ def test_the_summary_counts() -> None:
         state("ptp", grandmaster="gm-a"),
         state("silent", age_ns=6 * NS_PER_S),
         ntp,
-        state("lost", None, status="DISRUPTED", utc_status="DISRUPTED", reason="it fell"),
+        state("lost", None, status="DISRUPTED", utc_status="DISRUPTED", reason="it fell", reason_code="clock_stepped"),
         expected=("ptp", "copy", "never"),
     )
     fleet.accept(state("copy"), NOW.boottime_ns, live=False)
@@ -265,7 +270,9 @@ def test_a_silent_node_is_unknown_not_fine() -> None:
 
     assert fleet.alignment(["a", "b"], later(SILENT - 1)).alignment_ns is not None
     assert (found.alignment_ns, found.reason) == (None, "a: silent for 25 s")
-    assert found.nodes[0] == NodeAlignment(node="a", status="UNKNOWN", bound_ns=None, reason="silent for 25 s")
+    assert found.nodes[0] == NodeAlignment(
+        node="a", status="UNKNOWN", bound_ns=None, reason="silent for 25 s", reason_code="node_silent"
+    )
     assert fleet.summary(later(SILENT)).statuses == {"SYNCHRONIZED": 1, "UNKNOWN": 1}
 
 
@@ -287,7 +294,15 @@ def test_the_alignment_of_all_is_also_of_those_that_were_never_heard_of() -> Non
 
 def test_who_has_no_clock_source_is_none_of_the_fleet_s_clocks() -> None:
     """A mere hub would leave the alignment of all unknown for ever; asked for by name it is unknown."""
-    hub = state("hub", None, status="UNKNOWN", utc_status="UNKNOWN", age_ns=None, reason="no clock is watched")
+    hub = state(
+        "hub",
+        None,
+        status="UNKNOWN",
+        utc_status="UNKNOWN",
+        age_ns=None,
+        reason="no clock is watched",
+        reason_code="clock_stepped",
+    )
     fleet = fleet_of(state("a"), state("b"), hub, expected=("a", "hub"))
     summary = fleet.summary(NOW)
 

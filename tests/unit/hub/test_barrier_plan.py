@@ -29,7 +29,11 @@ NOW = 1_000 * NS_PER_S
 def view(
     alignment_ns: int | None = 200_000, newest_step: int = 100, run: int = 0, transfers_ns: Sequence[int] = (MS,) * 20
 ) -> View:
-    aligned = unknown("b: silent") if alignment_ns is None else Alignment(alignment_ns, 0, ("a", "b"), "a and b")
+    aligned = (
+        unknown("b: silent", "node_silent")
+        if alignment_ns is None
+        else Alignment(alignment_ns, 0, ("a", "b"), "a and b")
+    )
     return View(run, newest_step, aligned, transfers_ns)
 
 

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import alarm_event, finding, grandmaster, node_state
 
+from timesyncd.bound import Reason, unbounded
 from timesyncd.messages.events import CloudEvents, StateChanges, rfc3339
 from timesyncd.messages.fleet import CloudEvent
-from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
+from timesyncd.messages.node import BoundMessage, ChainStep, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.mqtt.topics import encode
 from timesyncd.sample import ClockState
 
@@ -39,7 +40,9 @@ def unit(**more: object) -> GrandmasterState:
 
 
 def standing(chain: int = 0, until_ns: int | None = None) -> FindingMessage:
-    return finding().model_copy(update={"chain": ["step"] * chain, "until_realtime_ns": until_ns})
+    return finding().model_copy(
+        update={"chain": [ChainStep(code="step", text="step")] * chain, "until_realtime_ns": until_ns}
+    )
 
 
 def words(told: list[CloudEvent]) -> list[str]:
@@ -192,7 +195,7 @@ def test_a_node_without_a_clock_source_has_no_state() -> None:
 
 def test_a_node_that_ntp_keeps_is_judged_by_utc() -> None:
     """Its status against a grandmaster, of which it has none, says nothing."""
-    none = BoundMessage(bound_ns=None, growth_ppb=0, reason="this source knows UTC and no grandmaster")
+    none = BoundMessage.of(unbounded(Reason.NO_GRANDMASTER))
     utc = BoundMessage(bound_ns=2_000_000, growth_ppb=0, reason="")
     source = SOURCE.model_copy(update={"kind": "utc"})
     state = node("UNKNOWN", utc_status="SYNCHRONIZED", gm=none, utc=utc, sources=[source], age_ns=0)

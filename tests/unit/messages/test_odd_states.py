@@ -113,7 +113,7 @@ def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None
 @pytest.mark.parametrize("told", [{"bound_ns": 2**63 - 1, "growth_ppb": 0}, {"bound_ns": 5, "growth_ppb": 2**63 - 1}])
 def test_an_absurd_word_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_path: Any) -> None:
     """It fits into a message, and with the node's own error it would not into the segment."""
-    state = unit(utc=BoundMessage(**told, reason=""), identities=GM)
+    state = unit(utc=BoundMessage.model_validate(told | {"reason": ""}), identities=GM)
     verdict = heard_verdict(state, Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS))
     assert verdict is not None
     bound = node(gm=verdict).advance(NOW_NS)

@@ -73,8 +73,12 @@ def names(snapshot: Snapshot) -> set[str]:
 @pytest.mark.parametrize(
     "gone",
     [
-        {"sources": [SOURCE.model_copy(update={"reachable": False, "reason": "no answer"})]},
-        {"sources": [SOURCE.model_copy(update={"reason": "no Sync for 9 s"})]},
+        {
+            "sources": [
+                SOURCE.model_copy(update={"reachable": False, "reason": "no answer", "reason_code": "no_valid_sample"})
+            ]
+        },
+        {"sources": [SOURCE.model_copy(update={"reason": "no Sync for 9 s", "reason_code": "no_valid_sample"})]},
         {"sources": []},
     ],
 )

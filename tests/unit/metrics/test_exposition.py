@@ -202,7 +202,7 @@ def test_a_message_from_the_future_has_no_lag() -> None:
 
 def test_of_a_node_that_ntp_keeps_utc_is_told_first() -> None:
     """Its main status and bound are those against UTC, since it knows no grandmaster and never will."""
-    nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text)
+    nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text, reason_code="no_grandmaster")
     utc = BoundMessage(bound_ns=1_500_000, growth_ppb=51_000, reason="")
     changes = {
         "gm": nothing,
@@ -387,7 +387,9 @@ def test_no_metric_outlives_its_source() -> None:
     assert not any(label in after for label in ('source="', 'grandmaster="', 'job="'))
 
 
-@pytest.mark.parametrize("change", [{"reachable": False}, {"reason": "port LISTENING"}])
+@pytest.mark.parametrize(
+    "change", [{"reachable": False}, {"reason": "port LISTENING", "reason_code": "no_valid_sample"}]
+)
 def test_a_source_that_is_not_read_has_no_offset(change: dict[str, Any]) -> None:
     """The last known offset of a source that is lost, or refuses, is not exported as the present one."""
     source = NODE.sources[0].model_copy(update=change)

@@ -19,7 +19,7 @@ from unit_samples import EVERYTHING
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import StoreError
 from timesyncd.feed import Observation
-from timesyncd.messages.node import AlarmEventMessage, FindingMessage
+from timesyncd.messages.node import AlarmEventMessage, ChainStep, FindingMessage
 from timesyncd.sample import NoSample, PortState, TimeErrorSeries
 from timesyncd.store import engine as store_engine
 from timesyncd.store import history, postgresql, rollups, sqlite, writer
@@ -226,10 +226,14 @@ def test_a_finding_put_again_replaces_itself(bench: Bench) -> None:
 def test_a_finding_keeps_its_chain(bench: Bench) -> None:
     """What led to what is stored with it, in its order."""
     with bench.running() as store:
-        store.put_finding(FINDING.model_copy(update={"chain": ["antenna open", "holdover"]}))
+        store.put_finding(
+            FINDING.model_copy(
+                update={"chain": [ChainStep(code="a", text="antenna open"), ChainStep(code="b", text="holdover")]}
+            )
+        )
 
     assert [json.loads(chain) for (chain,) in bench.rows("SELECT CAST(chain AS VARCHAR) FROM finding")] == [
-        ["antenna open", "holdover"]
+        [{"code": "a", "text": "antenna open"}, {"code": "b", "text": "holdover"}]
     ]
 
 

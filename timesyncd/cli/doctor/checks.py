@@ -150,7 +150,7 @@ def findings(facts: Facts) -> Iterator[Result]:
     told = CLOCK_FINDINGS if isinstance(facts.kernel, Unseen) else CLOCK_FINDINGS | KERNEL_FINDINGS
     new = [finding for finding in daemon.findings if not (finding.id in told and finding.subject in own)]
     for finding in new:
-        evidence = " -> ".join(finding.chain) or finding.evidence
+        evidence = " -> ".join(step.text for step in finding.chain) or finding.evidence
         command = command_for(facts, finding.id, finding.subject)
         what, why = f"{finding.subject}: {finding.cause}", f"{evidence}; {finding.remedy}"
         if finding.severity == "info":

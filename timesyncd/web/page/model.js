@@ -85,13 +85,13 @@ export function boundAt(message, ageNs) {
   return message.bound_ns + Math.ceil((message.growth_ppb * ageNs) / 1e9);
 }
 
-/** As the daemon words it: a source knows UTC and no grandmaster. */
-const NO_GRANDMASTER = "this source knows UTC and no grandmaster";
+/** The code of the reason of a source that knows UTC and no grandmaster. */
+const NO_GRANDMASTER = "no_grandmaster";
 const WITHOUT_GRANDMASTER = ["utc", "phc", "kernel"];
 
 /** A node that NTP keeps: then UTC is what is told first. */
 export const knowsUtcAlone = (node) =>
-  node.gm?.reason === NO_GRANDMASTER && node.sources.every((source) => WITHOUT_GRANDMASTER.includes(source.kind));
+  node.gm?.reason_code === NO_GRANDMASTER && node.sources.every((source) => WITHOUT_GRANDMASTER.includes(source.kind));
 
 const LIMITS = [[1e3, "1 µs"], [1e4, "10 µs"], [1e5, "100 µs"], [1e6, "1 ms"]];
 

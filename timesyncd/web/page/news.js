@@ -33,7 +33,7 @@ function groupRow(alike) {
 
 const row = (key, { id, severity, cause, remedy, chain, since_realtime_ns: since }, whom, evidence) => [
   key, { text: `▲ ${severity}`, look: SEVERITIES[severity] }, `${id} · ${whom}`,
-  { text: `Since ${moment(since)}. ${evidence}. Cause: ${cause}. Remedy: ${remedy}.`, chain },
+  { text: `Since ${moment(since)}. ${evidence}. Cause: ${cause}. Remedy: ${remedy}.`, chain: chain.map((step) => step.text) },
 ];
 
 /** Words for what most are; others are told by their type. */

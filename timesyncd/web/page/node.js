@@ -5,7 +5,7 @@ import { byId, fillTable, number, put } from "./dom.js";
 import { NO_CLOCK, bound, clockTime, duration, nodeNow, signed, span, up, word } from "./model.js";
 
 /** What stands in a source's fields is its last sample: current only while it can be read and says so. */
-const isCurrent = (source) => source.reachable && source.reason === null;
+const isCurrent = (source) => source.reachable && source.reason_code === "ok";
 
 /** The node's offset: that of the first source that has one now against its reference; a PHC is none. */
 export const offsetOf = (node) => node.sources.find((source) => isCurrent(source) && source.kind !== "phc" && source.offset_ns !== null)?.offset_ns ?? null;
