@@ -11,7 +11,7 @@ import re
 import socket
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -422,7 +422,7 @@ def parse(data: dict[str, Any], options_of: OptionsOf, origin: str) -> Config:
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{origin}: {_one_line(error.errors()[0])}") from error
+        raise ConfigError(f"{origin}: {validation_text(error, model=Config)}") from error
     _no_duplicates(config, origin)
     _oscillators_known(config, origin)
     return config
@@ -444,48 +444,71 @@ def _with_options(table: Any, model: type[Section], options_of: OptionsOf, where
     try:
         own["options"] = options.model_validate(rest)
     except ValidationError as error:
-        allowed = sorted((set(model.model_fields) - {"options"}) | set(options.model_fields))
-        raise ConfigError(_one_line(error.errors()[0], where, allowed)) from error
+        shared = set(model.model_fields) - {"options"}
+        raise ConfigError(validation_text(error, where, model=options, shared=shared)) from error
     return own
 
 
-def _one_line(error: ErrorDetails, where: str = "", allowed: list[str] | None = None) -> str:
-    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in error["loc"])
-    path = (where + parts).lstrip(".")
-    if error["type"] == "extra_forbidden":
-        keys = ", ".join(allowed or _keys_at(error["loc"][:-1]))
-        return f"{path} = {_shown(error)}: unknown key; allowed here: {keys}"
-    if error["type"] == "missing":
-        return f"{path}: missing"
-    if isinstance(error["input"], dict) and error["type"] == "value_error":  # what keys of one table mean together
-        return f"{path}: {error['msg'].removeprefix('Value error, ')}"
-    return f"{path} = {_shown(error)}: {error['msg']}"
-
-
-def _shown(error: ErrorDetails) -> str:
-    """Somebody may have written a secret where its file should be named: an error goes to a journal that others read."""
-    names_a_secret = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in error["loc"])
-    return "..." if names_a_secret and not isinstance(error["input"], bool | int) else repr(error["input"])
-
+#: Of a value or a path in an error.
+_MOST_QUOTED_CHARS = 80
 
 _SECRET_NAME = re.compile("pass|pwd|secret|communit|token|credential", re.IGNORECASE)
 
 
-def _key(part: str) -> str:
-    """A quoted key may hold a line end; an error has one line."""
-    return part if part.isprintable() else repr(part)
+def validation_text(
+    error: ValidationError,
+    where: str = "",
+    *,
+    model: type[BaseModel] | None = None,
+    shared: Collection[str] = (),
+    noun: str = "key",
+    with_value: bool = True,
+) -> str:
+    """
+    The first problem as one line: path, value, and what is allowed there.
+
+    `where` is the path of the table that was validated. `model` is what it was validated by: its keys are listed where one is
+    unknown, in the outermost table with the `shared` ones of a driver's table; `noun` is what the reader calls such a key.
+    Without `with_value` no value is quoted: so for what came over a network. Below a key that looks like a secret's, none ever is.
+    """
+    first = error.errors(include_url=False)[0]
+    location, message = first["loc"], first["msg"].removeprefix("Value error, ")
+    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in location)
+    path = f"{where}{parts}".lstrip(".")[: len(where) + _MOST_QUOTED_CHARS]
+    if first["type"] == "missing":
+        return f"{path}: missing"
+    if first["type"] == "extra_forbidden":
+        keys = _keys_at(model, location[:-1]) | (set(shared) if len(location) == 1 else set())
+        message = f"unknown {noun}; allowed here: {', '.join(sorted(keys)) or 'none'}"
+    # Keys of one table that contradict each other have no value of their own.
+    is_table = isinstance(first["input"], dict) and first["type"] == "value_error"
+    value = f" = {_quoted(first)}" if with_value and path and not is_table else ""
+    return " ".join(f"{path}{value}: {message}".removeprefix(": ").splitlines())
 
 
-def _keys_at(location: tuple[int | str, ...]) -> list[str]:
-    """The keys allowed in the table at this place of the file."""
-    model: Any = Config
+def _quoted(error: ErrorDetails) -> str:
+    """Somebody may have written a secret where its file should be named: an error goes to a journal that others read."""
+    names_a_secret = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in error["loc"])
+    if names_a_secret and not isinstance(error["input"], bool | int):
+        return "..."
+    quoted = repr(error["input"])
+    return quoted if len(quoted) <= _MOST_QUOTED_CHARS else f"{quoted[:_MOST_QUOTED_CHARS]}..."
+
+
+def _printable(key: str) -> str:
+    """A key may hold a line end or a terminal's control sequence; an error has one line, in a log that others read."""
+    return key if key.isprintable() else ascii(key)
+
+
+def _keys_at(model: Any, location: tuple[int | str, ...]) -> set[str]:
+    """The keys allowed in the table at this place."""
     for part in location:
-        if isinstance(part, int) or part not in model.model_fields:
+        if isinstance(part, int) or model is None or part not in model.model_fields:
             continue
         annotation = model.model_fields[part].annotation
         candidates = [annotation, *getattr(annotation, "__args__", ())]
-        model = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return sorted(set(model.model_fields) - {"options"})
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    return set() if model is None else set(model.model_fields) - {"options"}
 
 
 def _no_duplicates(config: Config, origin: str) -> None:

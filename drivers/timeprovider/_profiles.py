@@ -14,10 +14,11 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from timesyncd.config import validation_text
 from timesyncd.drivers.timeprovider._decoders import DECODERS, KINDS, Unknown, Value, undecodable
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.sample import ClockState, PortState, Position
@@ -310,15 +311,9 @@ def _read(path: Traversable) -> Profile:
     except OSError as error:
         raise ConfigError(f"profile {path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise ConfigError(f"profile {path}: {_one_line(error)}") from error
+        raise ConfigError(f"profile {path}: {validation_text(error, model=Profile)}") from error
     except ValueError as error:
         raise ConfigError(f"profile {path}: not TOML: {error}") from error
-
-
-def _one_line(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
-    place: Any = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    return f"{place} = {first['input']!r:.80}: {first['msg']}" if place else first["msg"]
 
 
 def shown(value: Value) -> str:

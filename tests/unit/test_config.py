@@ -6,10 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from timesyncd import config
-from timesyncd import config as sections
 from timesyncd.cli.check_config import describe
+from timesyncd.config import validation_text
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError
 from timesyncd.model.grandmaster import HoldoverCurve
@@ -143,9 +144,9 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
         (('host = "broker"', ""), "t.toml: mqtt.host: missing"),
         (
             ("3600, 460", "3600, 99"),
-            "t.toml: oscillator.ocxo.holdover = [[0, 100], [3600, 99]]: Value error, the seconds",
+            "t.toml: oscillator.ocxo.holdover = [[0, 100], [3600, 99]]: the seconds",
         ),
-        (("[0, 100], ", ""), "t.toml: oscillator.ocxo.holdover = [[3600, 460]]: Value error, two points or more"),
+        (("[0, 100], ", ""), "t.toml: oscillator.ocxo.holdover = [[3600, 460]]: two points or more"),
         (
             ("holdover = ", "ageing = 1\nholdover = "),
             "t.toml: oscillator.ocxo.ageing = 1: unknown key; allowed here: holdover",
@@ -157,7 +158,7 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
         (("[[source]]", "[source]"), "t.toml: source = "),
         (
             ("[web]", '[[job]]\nname = "j"\npolicy = "local_sgd(h=0)"\n[web]'),
-            "t.toml: job[0].policy = 'local_sgd(h=0)': Value error, policy 'local_sgd(h=0)': local_sgd(h, delay, across): h=0",
+            "t.toml: job[0].policy = 'local_sgd(h=0)': policy 'local_sgd(h=0)': local_sgd(h, delay, across): h=0",
         ),
         (
             ("[web]", '[[job]]\nname = "j"\npolicy = "bsp"\n[[job]]\nname = "j"\npolicy = "asp"\n[web]'),
@@ -204,8 +205,8 @@ def test_a_secret_is_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COMMUNITY", "s3cret")
     (tmp_path / "password").write_text("s3cret\n")
     parsed = parse(GOOD)
-    from_env = sections.Secret(env="COMMUNITY").reveal()
-    from_file = sections.Secret(file=tmp_path / "password").reveal()
+    from_env = config.Secret(env="COMMUNITY").reveal()
+    from_file = config.Secret(file=tmp_path / "password").reveal()
 
     assert from_env == from_file
     assert from_file.get_secret_value() == "s3cret"
@@ -217,7 +218,7 @@ def test_a_secret_that_is_not_there_is_told(tmp_path: Path) -> None:
     With its place, not its value.
     """
     with pytest.raises(ConfigError, match="cannot be read"):
-        sections.Secret(file=tmp_path / "none").reveal()
+        config.Secret(file=tmp_path / "none").reveal()
 
 
 def test_keys_that_exclude_each_other_are_told_without_the_table() -> None:
@@ -283,3 +284,36 @@ def test_a_secret_that_stands_in_the_file_is_not_shown(section: str) -> None:
         parse(section)
 
     assert "swordfish" not in str(error.value)
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    rate: int = 0
+    password: int = 0
+
+
+class Outer(BaseModel):
+    inner: Inner = Inner()
+
+
+@pytest.mark.parametrize(
+    ("data", "with_value", "text"),
+    [
+        ({"inner": {"rate": "fast"}}, True, "at.inner.rate = 'fast': Input should be a valid integer"),
+        ({"inner": {"rate": "fast"}}, False, "at.inner.rate: Input should be a valid integer"),
+        ({"inner": {"password": "hunter2"}}, True, "at.inner.password = ...: Input should be a valid integer"),
+        ({"inner": {"bad\nkey": 1}}, True, "at.inner.'bad\\nkey' = 1: unknown setting; allowed here: password, rate"),
+        ({"inner": {"rate": "x" * 500}}, True, f"at.inner.rate = '{'x' * 79}...: Input should be a valid integer"),
+        ({"inner": {"x" * 500: 1}}, True, f"at.inner.{'x' * 73} = 1: unknown setting; allowed here: password, rate"),
+    ],
+)
+def test_a_validation_error_is_one_line(data: dict[str, object], with_value: bool, text: str) -> None:
+    """Path, value and what is allowed; cut where it is long, escaped where it would begin a line, without a secret."""
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate(data)
+
+    line = validation_text(caught.value, "at", model=Outer, noun="setting", with_value=with_value)
+
+    assert line.startswith(text)
+    assert "\n" not in line

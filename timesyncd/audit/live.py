@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from timesyncd.client.api import get_json
+from timesyncd.config import validation_text
 from timesyncd.errors import Malformed, Refused
 from timesyncd.jobs.recording import Recording, RecordingMessage
 
@@ -20,8 +21,8 @@ def recording_of(url: str, wanted: str) -> Recording:
     page = url.rstrip("/")
     try:
         return RecordingMessage.model_validate(_window(page, _id_of(page, wanted))).recording()
-    except (ValidationError, ValueError, KeyError, TypeError) as error:
-        why = str(error).splitlines()[0]
+    except (ValueError, KeyError, TypeError) as error:
+        why = validation_text(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
         raise Malformed(f"{page}/: what it tells of the job {wanted!r} is no recording: {why}") from error
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from timesyncd.clocks import NS_PER_S, Clocks, SystemClocks, boot_id, time_namespace
+from timesyncd.config import validation_text
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, Header, decode, decode_request, is_request, job_id
@@ -201,7 +202,7 @@ class JobSocket:
                 policy=policy,
             )
         except ValidationError as error:
-            raise Malformed(f"request: {error.errors(include_url=False, include_context=False)[0]['msg']}") from error
+            raise Malformed(f"request: {validation_text(error, with_value=False)}") from error
         if peer.uid in self._asked or len(self._asked) >= MAX_REQUESTS:
             self.refused += 1
             return

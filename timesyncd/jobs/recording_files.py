@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from timesyncd.bound import Bound
+from timesyncd.config import validation_text
 from timesyncd.errors import Malformed, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
@@ -92,9 +93,7 @@ def read_document(path: Path) -> Recording:
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise TraceError(f"{path}: not a recording of timesyncd: {where}: {first['msg']}") from error
+        raise TraceError(f"{path}: not a recording of timesyncd: {validation_text(error)}") from error
     except ValueError as error:
         raise TraceError(f"{path}: not a recording that can be read here: {error}") from error
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from timesyncd.config import Name
+from timesyncd.config import Name, validation_text
 from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HubState, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
@@ -168,10 +168,7 @@ def decode(channel: MqttChannel, subject: str, payload: bytes) -> Message:
     try:
         message = channel.message.model_validate_json(payload)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        # Names of keys are the sender's: they shall not write lines of their own into a log.
-        where = ascii(".".join(str(part) for part in first["loc"]))[1:-1][:MAX_QUOTED_CHARS]
-        raise Malformed(f"not a {channel.name} message: {where or 'payload'}: {first['msg']}") from error
+        raise Malformed(f"not a {channel.name} message: {validation_text(error, with_value=False)}") from error
     if channel.key is not None and getattr(message, channel.key) != subject:
         raise Malformed(f"its {channel.key} is not the topic's {subject!r}")
     return message

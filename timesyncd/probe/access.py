@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import SecretStr, ValidationError
 
-from timesyncd.config import Secret
+from timesyncd.config import Secret, validation_text
 from timesyncd.drivers.timeprovider._web_requests import WebOptions
 from timesyncd.errors import ConfigError
 from timesyncd.snmp import Community, Credentials, User
@@ -93,6 +93,4 @@ def web_options(given: Mapping[str, object]) -> WebOptions:
         # The session is given the password itself: what stands here is never looked up.
         return WebOptions.model_validate({**given, "password": {"env": "GM_PASSWORD"}})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"https{'.' if key else ''}{key}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise ConfigError(validation_text(error, "https", model=WebOptions)) from error

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from timesyncd.config import validation_text
 from timesyncd.messages.node import Status
 
 MAX_LIMIT = 1_000
@@ -198,14 +199,7 @@ def parse_query(model: type[Q], given: list[tuple[str, str]]) -> Q:
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][:1])
-        if first["type"] == "extra_forbidden":
-            raise BadQuery(
-                f"{where!r}: unknown parameter; there are: {', '.join(model.model_fields) or 'none'}"
-            ) from None
-        said = first["msg"].removeprefix("Value error, ")
-        raise BadQuery(f"{where} = {first['input']!r}: {said}" if where else said) from None
+        raise BadQuery(validation_text(error, model=model, noun="parameter")) from None
 
 
 CursorKey = tuple[int | str, ...]

@@ -304,7 +304,7 @@ def test_what_is_no_recording_is_said(tmp_path: Path, name: str, content: bytes,
     ("content", "said"),
     [
         ("{", "Invalid JSON"),
-        ("{}", "job: Field required"),
+        ("{}", "job: missing"),
         ("VERSION", "version 9"),
         ("RANK", "rank 7 of 2"),
     ],

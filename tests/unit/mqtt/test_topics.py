@@ -85,9 +85,9 @@ def test_an_unknown_key_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (b"\xff\x00", "not a node_state message: payload"),
-        (b"[]", "not a node_state message: payload"),
-        (b"{}", "not a node_state message: node: Field required"),
+        (b"\xff\x00", "not a node_state message: Invalid JSON"),
+        (b"[]", "not a node_state message: Input should be an object"),
+        (b"{}", "not a node_state message: node: missing"),
         (b" " * (MAX_MESSAGE_BYTES + 1), "at most 1048576 are read"),
         (encode(node_state("n2")), "its node is not the topic's 'n1'"),
         (encode(node_state()).replace(b'"sequence":1', b'"sequence":-1'), "sequence"),

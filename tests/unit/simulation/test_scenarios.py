@@ -48,15 +48,15 @@ def test_a_scenario_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('[[action]]\ndo = "dance"', "action.0: Input tag 'dance'"),
+        ('[[action]]\ndo = "dance"', "action[0] = {'do': 'dance'}: Input tag 'dance'"),
         (
             '[[action]]\ndo = "antenna"\nvalue = "gone"',
-            "action.0.antenna.value: Input should be 'ok', 'open' or 'short'",
+            "action[0].antenna.value = 'gone': Input should be 'ok', 'open' or 'short'",
         ),
-        ('[[action]]\ndo = "raise"\nvalue = "normal-track"', "action.0.raise.value: Value error, is none of"),
-        ('[[action]]\nat_s = -1\ndo = "reboot"', "action.0.reboot.at_s: Input should be greater"),
+        ('[[action]]\ndo = "raise"\nvalue = "normal-track"', "action[0].raise.value = 'normal-track': is none of"),
+        ('[[action]]\nat_s = -1\ndo = "reboot"', "action[0].reboot.at_s = -1: Input should be greater"),
         ("[[action", "Expected"),
-        ("other = 1", "action: Field required"),
+        ("other = 1", "action: missing"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, text: str, told: str) -> None:

@@ -120,7 +120,7 @@ async def test_the_window_is_served(server: WebServer) -> None:
         (f"{JOB}/window?from_step=-1", 400, "from_step = '-1': a step's key is wanted, a whole number"),
         (f"{JOB}/window?from_step=9223372036854775808", 400, "from_step = '9223372036854775808': "),
         (f"{JOB}/window?limit=1001", 400, "limit = '1001': "),
-        (f"{JOB}/window?cursor=x", 400, "'cursor': unknown parameter; there are: limit, from_step"),
+        (f"{JOB}/window?cursor=x", 400, "cursor = 'x': unknown parameter; allowed here: from_step, limit"),
     ],
 )
 async def test_what_is_no_question_is_refused(server: WebServer, path: str, status: int, error: str) -> None:

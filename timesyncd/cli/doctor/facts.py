@@ -34,7 +34,7 @@ from timesyncd.cli.check_config import careless, exposed, unusable, unwise
 from timesyncd.client.api import get, get_json
 from timesyncd.client.paths import runtime_dir as default_runtime_dir
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import ClockSource, Config, Grandmaster, Mqtt
+from timesyncd.config import ClockSource, Config, Grandmaster, Mqtt, validation_text
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, StoreError
 from timesyncd.ipc.clock_segment import NAME as SEGMENT_NAME
@@ -384,7 +384,7 @@ def daemon_facts(args: Namespace, config: Config | None) -> Daemon:
     except SourceError as error:
         return Unanswered(str(error))
     except ValidationError as error:
-        why = str(error).splitlines()[0]
+        why = validation_text(error)
         return Unanswered(f"{page.url}: what answers there is no timesyncd of this version ({why})")
 
 

@@ -22,6 +22,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from timesyncd.config import validation_text
 from timesyncd.errors import ConfigError
 from timesyncd.simulation.grandmaster.alarms import KINDS
 from timesyncd.simulation.grandmaster.device import Device
@@ -309,7 +310,5 @@ def load_scenario(file: Path) -> Scenario:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"scenario {file}: {error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"scenario {file}: {place}: {first['msg']}") from error
+        raise ConfigError(f"scenario {file}: {validation_text(error, model=_File)}") from error
     return Scenario(str(file), tuple(told.action))
