@@ -1,4 +1,4 @@
-"""A node as the doctor sees it: one that is well, and what it is made of."""
+"""The doctor's facts of a healthy node, and what they are made of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from timesyncd.cli.doctor.facts import (
     ConfigFacts,
     DaemonFacts,
     Facts,
-    PlaceFacts,
+    FileFacts,
+    NotChecked,
     ServiceFacts,
     StoreFacts,
-    Unseen,
 )
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH, parse
@@ -76,14 +76,14 @@ def config(**changes: Any) -> ConfigFacts:
 WELL = Facts(
     realtime_ns=NOW_NS,
     config=config(),
-    folder=PlaceFacts(RUN, 0o755),
-    segment=PlaceFacts(RUN / "clock", 0o644),
+    folder=FileFacts(RUN, 0o755),
+    segment=FileFacts(RUN / "clock", 0o644),
     segment_node=node(),
-    job_socket=PlaceFacts(RUN / "job.sock", 0o666, answers=True),
+    job_socket=FileFacts(RUN / "job.sock", 0o666, listens=True),
     max_dgram_qlen=512,
     service=ServiceFacts("loaded", "active", "success", "enabled"),
     daemon=DAEMON,
-    sources=Unseen("the daemon asks them"),
+    sources=NotChecked("the daemon polls them"),
     kernel=KERNEL,
     store=StoreFacts("/s", None, {"ptp": NOW_NS - NS_PER_S}, 10**11),
     broker=BrokerFacts("broker:1883"),
@@ -91,7 +91,7 @@ WELL = Facts(
 )
 #: Without a daemon.
 STOPPED: dict[str, Any] = {
-    "daemon": Unseen("Connection refused"),
-    "job_socket": PlaceFacts(RUN / "job.sock", None),
+    "daemon": NotChecked("Connection refused"),
+    "job_socket": FileFacts(RUN / "job.sock", None),
     "service": ServiceFacts("loaded", "inactive", "success", "enabled"),
 }

@@ -11,8 +11,8 @@ from timesyncd.driver import PollReport
 from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState, NodeAlignment
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState
-from timesyncd.metrics.exposition import Counters, Snapshot
-from timesyncd.metrics.fleet import FleetSnapshot, Lag
+from timesyncd.metrics.exposition import Counters, MetricsSnapshot
+from timesyncd.metrics.fleet import FleetSnapshot, MessageLag
 
 RECORDED: dict[str, list[Any]] = json.loads((Path(__file__).parents[1] / "recordings" / "view.json").read_text())
 NODE = NodeState.model_validate(RECORDED["nodes"][0])
@@ -36,8 +36,8 @@ ALIGNMENT = AlignmentState(
 )  # fmt: skip
 
 
-def lag() -> Lag:
-    measured = Lag()
+def lag() -> MessageLag:
+    measured = MessageLag()
     for lag_ns in (2_000_000, 2_000_000, 70_000_000, 90 * NS_PER_S, -1):
         measured.note(NOW_NS, NOW_NS + lag_ns)
     return measured
@@ -62,7 +62,7 @@ def full_node() -> NodeState:
     )
 
 
-FULL = Snapshot(
+FULL = MetricsSnapshot(
     node=NODE,
     polls=[PollReport("ptp", 0, 310_000, None, 0), PollReport("gm-a", 0, 2 * NS_PER_S, "no answer", 3)],
     grandmasters=[GrandmasterState.model_validate(item) for item in RECORDED["grandmasters"]],
@@ -73,7 +73,7 @@ FULL = Snapshot(
 )
 
 #: A value for every metric that there is.
-EVERYTHING = Snapshot(
+EVERYTHING = MetricsSnapshot(
     node=full_node(),
     polls=FULL.polls,
     grandmasters=[*FULL.grandmasters, full_unit()],

@@ -131,7 +131,7 @@ def test_the_examples_are_good(example: str, tmp_path: Path, capsys: pytest.Capt
     status = main(["check-config", "--config", str(path)])
     lines = capsys.readouterr().out.splitlines()
 
-    assert (status, lines[-1]) == (0, f"{path}: good")
+    assert (status, lines[-1]) == (0, f"{path}: valid")
     assert [line for line in lines if line.startswith("warning")] == []
 
 

@@ -29,7 +29,7 @@ class StepSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class StepSums:
     """Of some steps, drawn or all: lengths, waiting, and how many."""
 
     length_ns: float
@@ -59,28 +59,32 @@ def block_length(samples: Sequence[StepSample]) -> int:
     Long enough for the time of a step and for the overhead, each by how long its deviations resemble each other. At least 5 and
     the square root of the steps, since a rare pause, which no correlation shows, lasts for several.
     """
-    sums = all_of(samples)
+    sums = sum_of(samples)
     lengths = [sample.length_ns - sums.step_ns for sample in samples]
     overheads = [sample.exposed_ns - sums.overhead * sample.length_ns for sample in samples]
     return max(5, isqrt(len(samples)), _optimal(lengths), _optimal(overheads))
 
 
-def all_of(samples: Sequence[StepSample]) -> Sums:
-    return Sums(sum(sample.length_ns for sample in samples), sum(sample.exposed_ns for sample in samples), len(samples))
+def sum_of(samples: Sequence[StepSample]) -> StepSums:
+    return StepSums(
+        sum(sample.length_ns for sample in samples), sum(sample.exposed_ns for sample in samples), len(samples)
+    )
 
 
-def estimate(samples: Sequence[StepSample], value: Callable[[Sums], float]) -> Estimate:
+def estimate(samples: Sequence[StepSample], value: Callable[[StepSums], float]) -> Estimate:
     """A statistic of one recording (one step or more)."""
     return _estimate((samples,), value)
 
 
-def change(before: Sequence[StepSample], after: Sequence[StepSample], value: Callable[[Sums, Sums], float]) -> Estimate:
+def change(
+    before: Sequence[StepSample], after: Sequence[StepSample], value: Callable[[StepSums, StepSums], float]
+) -> Estimate:
     """A statistic of two recordings (one step or more each), which are drawn independently."""
     return _estimate((before, after), value)
 
 
 def _estimate(recordings: Sequence[Sequence[StepSample]], value: Callable[..., float]) -> Estimate:
-    found = value(*map(all_of, recordings))
+    found = value(*map(sum_of, recordings))
     lengths = [block_length(samples) for samples in recordings]
     blocks = min(len(samples) // length for samples, length in zip(recordings, lengths, strict=True))
     if blocks < MIN_BLOCKS:
@@ -129,7 +133,7 @@ def _autocovariances(deviations: Sequence[float]) -> list[float]:
     return found[: 2 * last]
 
 
-def _resampled(samples: Sequence[StepSample], length: int, chance: random.Random) -> list[Sums]:
+def _resampled(samples: Sequence[StepSample], length: int, chance: random.Random) -> list[StepSums]:
     """As many steps again, in whole blocks that begin anywhere: the first step follows the last (Politis and Romano 1992)."""
     blocks = len(samples) // length
     ring = [*samples, *samples[:length]]
@@ -139,7 +143,7 @@ def _resampled(samples: Sequence[StepSample], length: int, chance: random.Random
     for _ in range(RESAMPLES):
         starts = [chance.randrange(len(samples)) for _ in range(blocks)]
         drawn.append(
-            Sums(
+            StepSums(
                 sum(lengths[start + length] - lengths[start] for start in starts),
                 sum(exposed[start + length] - exposed[start] for start in starts),
                 blocks * length,

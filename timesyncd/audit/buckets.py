@@ -15,7 +15,7 @@ from math import sqrt
 from statistics import fmean, linear_regression, median, stdev
 from typing import NamedTuple
 
-from timesyncd.audit.headline import percent, span
+from timesyncd.audit.headline import percent, short_duration
 from timesyncd.audit.measured import Measured
 from timesyncd.ipc.job_datagram import Trait, kinds_with
 from timesyncd.jobs.arrivals import Sync
@@ -29,13 +29,13 @@ MIB = 1 << 20
 _LEAST_NS_PER_BYTE = 1e-6
 
 
-class Bucket(NamedTuple):
+class ReadyBucket(NamedTuple):
     ready_ns: float
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class BucketProfile:
     """
     A typical step's buckets in the order in which they are reduced. Nanoseconds since the last one was ready: `ready_ns` is on all
     ranks, does not fall and ends with 0; `ends_ns`: reduced on all ranks.
@@ -46,8 +46,8 @@ class Profile:
     ends_ns: tuple[float, ...]
 
     @property
-    def buckets(self) -> list[Bucket]:
-        return [Bucket(*each) for each in zip(self.ready_ns, self.bytes, strict=True)]
+    def buckets(self) -> list[ReadyBucket]:
+        return [ReadyBucket(*each) for each in zip(self.ready_ns, self.bytes, strict=True)]
 
     @property
     def exposed_ns(self) -> float:
@@ -56,7 +56,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ReductionCost:
     """
     A reduction's work is `latency_ns` + bytes * `ns_per_byte`. Reductions that overlap, as gloo's do, share the link: together they take as long as one
     after the other.
@@ -74,7 +74,7 @@ class Cost:
         return buckets * self.latency_ns + size * self.ns_per_byte
 
 
-def exposed_ns(buckets: Sequence[Bucket], cost: Cost) -> float:
+def exposed_ns(buckets: Sequence[ReadyBucket], cost: ReductionCost) -> float:
     """For how long the last reduction goes on behind the last gradient."""
     through_ns = -math.inf
     for ready_ns, size in buckets:
@@ -91,14 +91,14 @@ class _Piece(NamedTuple):
     whole: bool
 
 
-def resized(profile: Profile, caps: Sequence[int]) -> list[Bucket]:
+def resized(profile: BucketProfile, caps: Sequence[int]) -> list[ReadyBucket]:
     """
     The same gradients in buckets that each close when they reach their cap in bytes, as DDP closes them; the last cap holds for all
     further ones.
     """
     limits = chain(caps, repeat(caps[-1]))
     limit, size = next(limits), 0
-    found: list[Bucket] = []
+    found: list[ReadyBucket] = []
     for piece in _pieces(profile):
         left = piece.bytes
         while left:
@@ -106,14 +106,14 @@ def resized(profile: Profile, caps: Sequence[int]) -> list[Bucket]:
             size, left = size + taken, left - taken
             if size >= limit:
                 part = 1 - left / piece.bytes
-                found.append(Bucket(piece.from_ns + part * (piece.until_ns - piece.from_ns), size))
+                found.append(ReadyBucket(piece.from_ns + part * (piece.until_ns - piece.from_ns), size))
                 limit, size = next(limits), 0
     if size:
-        found.append(Bucket(profile.ready_ns[-1], size))
+        found.append(ReadyBucket(profile.ready_ns[-1], size))
     return found
 
 
-def _pieces(profile: Profile) -> Iterator[_Piece]:
+def _pieces(profile: BucketProfile) -> Iterator[_Piece]:
     """
     What lies in the first bucket may have been ready at any time before: it is taken to be ready with the bucket. Without its last parameter a
     bucket is smaller than the cap, and so than the smallest bucket between the first and the last: what is above that is one parameter.
@@ -129,7 +129,7 @@ def _pieces(profile: Profile) -> Iterator[_Piece]:
         before_ns = ready_ns
 
 
-class Busy(NamedTuple):
+class BusyPeriod(NamedTuple):
     """From an idle link to an idle link: so many buckets, their bytes, and how long that took."""
 
     buckets: int
@@ -141,23 +141,23 @@ class Busy(NamedTuple):
         return self.bytes / self.buckets
 
 
-def busy(profile: Profile) -> list[Busy]:
+def busy_periods(profile: BucketProfile) -> list[BusyPeriod]:
     """
     What is over when within it depends on how the reductions share the link; how long all of it takes does not. A bucket that queues behind nothing,
     with none behind it, is one by itself.
     """
-    found: list[Busy] = []
+    found: list[BusyPeriod] = []
     began_ns = until_ns = -math.inf
     for size, ready_ns, end_ns in zip(profile.bytes, profile.ready_ns, profile.ends_ns, strict=True):
         if ready_ns >= until_ns:
-            found.append(Busy(0, 0, 0.0))
+            found.append(BusyPeriod(0, 0, 0.0))
             began_ns = ready_ns
         until_ns = max(until_ns, end_ns)
-        found[-1] = Busy(found[-1].buckets + 1, found[-1].bytes + size, until_ns - began_ns)
+        found[-1] = BusyPeriod(found[-1].buckets + 1, found[-1].bytes + size, until_ns - began_ns)
     return found
 
 
-def fit(found: Sequence[Busy]) -> Cost:
+def fit_cost(found: Sequence[BusyPeriod]) -> ReductionCost:
     """Least squares of the relative errors: what a byte took is `ns_per_byte` and its share of the latencies. Two of different mean sizes are needed."""
     latency_ns, ns_per_byte = linear_regression(
         [each.buckets / each.bytes for each in found], [each.took_ns / each.bytes for each in found]
@@ -167,10 +167,10 @@ def fit(found: Sequence[Busy]) -> Cost:
         latency_ns, ns_per_byte = 0.0, took_ns / sum(each.bytes for each in found)
     elif ns_per_byte <= 0:
         latency_ns, ns_per_byte = took_ns / sum(each.buckets for each in found), 0.0
-    return Cost(latency_ns, max(_LEAST_NS_PER_BYTE, ns_per_byte))
+    return ReductionCost(latency_ns, max(_LEAST_NS_PER_BYTE, ns_per_byte))
 
 
-def misfit_ns(found: Sequence[Busy], cost: Cost) -> float:
+def misfit_ns(found: Sequence[BusyPeriod], cost: ReductionCost) -> float:
     """By how much the fitted times differ from those that were taken, in the mean."""
     return math.fsum(abs(cost.work_ns(each.buckets, each.bytes) - each.took_ns) for each in found) / len(found)
 
@@ -209,7 +209,7 @@ _Found = tuple[_Caps, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class BucketAdvice:
     """
     `bytes`: the buckets of a step, in order. `exposed_ns`: how long a step waited for them behind its last gradient; None: not known.
     `caps_mib`: sizes for the first buckets, the last one for all further ones; they would save `saved_ns` of a step, which is right within +-`error_ns`. None: no
@@ -219,7 +219,7 @@ class Advice:
     bytes: tuple[int, ...]
     reason: str
     exposed_ns: float | None = None
-    cost: Cost | None = None
+    cost: ReductionCost | None = None
     caps_mib: tuple[float, ...] | None = None
     saved_ns: float | None = None
     error_ns: float | None = None
@@ -242,7 +242,7 @@ _NOT_SEEN = (
 )
 
 
-def advice(now: Measured) -> Advice | None:
+def advise(now: Measured) -> BucketAdvice | None:
     """None: no bucket is recorded, or the ranks do not compare."""
     passes = list(_passes(now))
     if not passes or not now.samples:
@@ -251,9 +251,9 @@ def advice(now: Measured) -> Advice | None:
     passes = [each for each in passes if each.bytes == usual]
     refusal = _refusal(passes)
     if refusal:
-        return Advice(usual, refusal)
+        return BucketAdvice(usual, refusal)
     profile = _profile(passes)
-    found = Advice(usual, "", profile.exposed_ns, order=_order(profile))
+    found = BucketAdvice(usual, "", profile.exposed_ns, order=_order(profile))
     parts = [_profile(passes[at * len(passes) // _PARTS : (at + 1) * len(passes) // _PARTS]) for at in range(_PARTS)]
     if not all(map(_is_seen, [profile, *parts])):
         return replace(found, reason=_NOT_SEEN)
@@ -290,22 +290,24 @@ def _refusal(passes: Sequence[_Pass]) -> str:
     return ""
 
 
-def _is_seen(profile: Profile) -> bool:
+def _is_seen(profile: BucketProfile) -> bool:
     """Whether the recorded buckets tell what a reduction costs by its size."""
-    sizes = [each.mean_bytes for each in busy(profile)]
+    sizes = [each.mean_bytes for each in busy_periods(profile)]
     return max(sizes) >= _APART * min(sizes)
 
 
-def _profile(passes: Sequence[_Pass]) -> Profile:
+def _profile(passes: Sequence[_Pass]) -> BucketProfile:
     places = range(len(passes[0].bytes))
     ready = [median(each.ready_ns[i] - each.ready_ns[-1] for each in passes) for i in places]
     ends = [median(each.ends_ns[i] - each.ready_ns[-1] for each in passes) for i in places]
-    return Profile(passes[0].bytes, tuple(max(ready[: i + 1]) for i in places), tuple(ends))
+    return BucketProfile(passes[0].bytes, tuple(max(ready[: i + 1]) for i in places), tuple(ends))
 
 
-def _sought(found: Advice, profile: Profile, parts: Sequence[Profile], step_ns: float) -> Advice:
-    recorded = busy(profile)
-    cost = fit(recorded)
+def _sought(
+    found: BucketAdvice, profile: BucketProfile, parts: Sequence[BucketProfile], step_ns: float
+) -> BucketAdvice:
+    recorded = busy_periods(profile)
+    cost = fit_cost(recorded)
     now_ns = exposed_ns(profile.buckets, cost)
     caps, then_ns = _best(profile, cost, _WORTH_A_LIST * step_ns)
     saved_ns = now_ns - then_ns
@@ -327,20 +329,20 @@ def _not_worth(saved_ns: float, error_ns: float, step_ns: float) -> str:
         best = f"save {percent(saved_ns / step_ns)} of a step" if saved_ns > 0 else "save nothing"
         return f"the best sizes that were tried would {best}; less than {percent(MIN_GAIN, 0)} is not worth a change"
     if saved_ns <= error_ns:
-        return f"other sizes may save {span(saved_ns)} of a step, but that is only known within {span(error_ns)}"
+        return f"other sizes may save {short_duration(saved_ns)} of a step, but that is only known within {short_duration(error_ns)}"
     return ""
 
 
-def _spread_ns(parts: Sequence[Profile], caps: _Caps) -> float:
+def _spread_ns(parts: Sequence[BucketProfile], caps: _Caps) -> float:
     """Half of the 95 % interval of what is saved, by parts of the steps that are fitted each for themselves."""
     saved = []
     for profile in parts:
-        cost = fit(busy(profile))
+        cost = fit_cost(busy_periods(profile))
         saved.append(exposed_ns(profile.buckets, cost) - exposed_ns(_resized(profile, caps), cost))
     return _STUDENT * stdev(saved) / sqrt(len(saved))
 
 
-def _best(profile: Profile, cost: Cost, worth_ns: float) -> _Found:
+def _best(profile: BucketProfile, cost: ReductionCost, worth_ns: float) -> _Found:
     """Sizes of their own for the first or the last buckets only where they are worth it."""
     total_mib = sum(profile.bytes) / MIB
     one = _least(profile, cost, _sizes(total_mib))
@@ -348,7 +350,7 @@ def _best(profile: Profile, cost: Cost, worth_ns: float) -> _Found:
     return several if several[1] + worth_ns < one[1] else one
 
 
-def _least(profile: Profile, cost: Cost, tried: Iterable[_Caps]) -> _Found:
+def _least(profile: BucketProfile, cost: ReductionCost, tried: Iterable[_Caps]) -> _Found:
     """Of equal ones the largest."""
     found = [(caps, exposed_ns(_resized(profile, caps), cost)) for caps in tried]
     return min(found, key=lambda one: (round(one[1]), -max(one[0])))
@@ -369,11 +371,11 @@ def _lists(total_mib: float) -> Iterator[_Caps]:
                 yield begin + ((cap,) if last is None else (cap,) * middle + (last,))
 
 
-def _resized(profile: Profile, caps: Sequence[float]) -> list[Bucket]:
+def _resized(profile: BucketProfile, caps: Sequence[float]) -> list[ReadyBucket]:
     return resized(profile, [round(cap * MIB) for cap in caps])
 
 
-def _order(profile: Profile) -> str | None:
+def _order(profile: BucketProfile) -> str | None:
     """DDP reduces in a fixed order: who comes at once behind a late bucket may have been ready before it."""
     gaps = [after - before for before, after in pairwise(profile.ready_ns)]
     for late, gap_ns in enumerate(gaps[:-1], 1):
@@ -381,9 +383,9 @@ def _order(profile: Profile) -> str | None:
         last = late + sum(1 for _ in takewhile(near_ns.__ge__, gaps[late:]))
         if sum(profile.bytes[late + 1 : last + 1]) >= profile.bytes[late]:
             behind = f"bucket {last} comes" if last == late + 1 else f"buckets {late + 1} to {last} come"
-            within = span(profile.ready_ns[last] - profile.ready_ns[late])
+            within = short_duration(profile.ready_ns[last] - profile.ready_ns[late])
             return (
-                f"bucket {late} is ready {span(gap_ns)} after the one before, and {behind} within {within} behind it: if their "
+                f"bucket {late} is ready {short_duration(gap_ns)} after the one before, and {behind} within {within} behind it: if their "
                 "gradients were ready before, they waited for it, since DDP reduces its buckets in a fixed order"
             )
     return None

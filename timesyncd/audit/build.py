@@ -8,7 +8,17 @@ from typing import Literal
 from timesyncd.audit import bootstrap, buckets, remedies, sources, stages
 from timesyncd.audit.headline import headline, notes, percent, sizes_text
 from timesyncd.audit.measured import Measured, waits_ns
-from timesyncd.audit.report import Buckets, Compared, Estimate, RankWait, Remedy, Report, Source, Stage, Straggler
+from timesyncd.audit.report import (
+    AuditReport,
+    BeforeAfter,
+    BucketReport,
+    EstimateReport,
+    OverheadSourceReport,
+    RankWait,
+    RemedyReport,
+    StageReport,
+    StragglerReport,
+)
 from timesyncd.audit.timeline import Run, runs
 from timesyncd.ipc.job_segment import Method
 from timesyncd.units import percentile
@@ -20,13 +30,13 @@ _METHODS: dict[Method, Literal["one_clock", "clocks", "ends"]] = {
 }
 
 
-def report(now: Measured, before: Measured | None = None) -> Report:
+def report(now: Measured, before: Measured | None = None) -> AuditReport:
     """`before`: the same job before a change."""
     recording, attribution, samples = now.recording, now.attribution, now.samples
     overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns else None
     replayable = comparable_runs(now)
-    advice = buckets.advice(now) if replayable else None
-    found = Report(
+    advice = buckets.advise(now) if replayable else None
+    found = AuditReport(
         job=recording.job,
         attempt=recording.attempt,
         world_size=recording.world_size,
@@ -63,8 +73,8 @@ def comparable_runs(now: Measured) -> list[Run]:
     return runs(now.aligned)
 
 
-def _estimate(found: bootstrap.Estimate) -> Estimate:
-    return Estimate(value=found.value, low=found.low, high=found.high)
+def _estimate(found: bootstrap.Estimate) -> EstimateReport:
+    return EstimateReport(value=found.value, low=found.low, high=found.high)
 
 
 def _waits(now: Measured) -> list[RankWait]:
@@ -82,9 +92,9 @@ def _waits(now: Measured) -> list[RankWait]:
     ]
 
 
-def _stragglers(now: Measured) -> list[Straggler]:
+def _stragglers(now: Measured) -> list[StragglerReport]:
     return [
-        Straggler(
+        StragglerReport(
             rank=found.rank,
             node=now.recording.nodes.get(found.rank, ""),
             last_share=found.last_share,
@@ -97,9 +107,9 @@ def _stragglers(now: Measured) -> list[Straggler]:
     ]
 
 
-def _sources(now: Measured, overhead: float) -> list[Source]:
+def _sources(now: Measured, overhead: float) -> list[OverheadSourceReport]:
     return [
-        Source(
+        OverheadSourceReport(
             cause=found.cause,
             rank=found.rank,
             node=None if found.rank is None else now.recording.nodes.get(found.rank),
@@ -108,13 +118,13 @@ def _sources(now: Measured, overhead: float) -> list[Source]:
             share=found.share,
             overhead=found.share * overhead,
         )
-        for found in sources.ranked(now)
+        for found in sources.overhead_sources(now)
     ]
 
 
-def _stages(now: Measured) -> list[Stage]:
+def _stages(now: Measured) -> list[StageReport]:
     return [
-        Stage(
+        StageReport(
             where=found.where,
             stage=found.stage,
             cost_ns=found.cost_ns,
@@ -127,11 +137,11 @@ def _stages(now: Measured) -> list[Stage]:
     ]
 
 
-def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.Advice | None) -> list[Remedy]:
+def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.BucketAdvice | None) -> list[RemedyReport]:
     """The most gainful first, those that do not apply last."""
     stragglers = {found.rank for found in now.attribution.stragglers if found.verdict == "straggler"}
     found = [
-        Remedy(
+        RemedyReport(
             name=gain.remedy.name,
             title=gain.remedy.title,
             gain=gain.gain,
@@ -143,15 +153,15 @@ def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.Advice |
         for gain in remedies.gains(replayable, stragglers)
     ]
     if advice is not None:
-        found.append(_resized(advice, bootstrap.all_of(now.samples)))
+        found.append(_resized(advice, bootstrap.sum_of(now.samples)))
     return sorted(found, key=lambda remedy: float("inf") if remedy.gain is None else -remedy.gain)
 
 
-def _resized(advice: buckets.Advice, sums: bootstrap.Sums) -> Remedy:
+def _resized(advice: buckets.BucketAdvice, sums: bootstrap.StepSums) -> RemedyReport:
     """The suggestion as one of the remedies: here the model of the reductions takes the replay's place."""
     saved_ns = advice.saved_ns if advice.caps_mib else None
     exposed_ns = sums.exposed_ns / sums.steps
-    return Remedy(
+    return RemedyReport(
         name="buckets",
         title=f"Buckets of {sizes_text(advice.caps_mib)}" if advice.caps_mib else "Other bucket sizes",
         gain=None if saved_ns is None else saved_ns / sums.step_ns,
@@ -162,9 +172,9 @@ def _resized(advice: buckets.Advice, sums: bootstrap.Sums) -> Remedy:
     )
 
 
-def _buckets(advice: buckets.Advice) -> Buckets:
+def _buckets(advice: buckets.BucketAdvice) -> BucketReport:
     cost = advice.cost
-    return Buckets(
+    return BucketReport(
         bytes=list(advice.bytes),
         exposed_ns=_rounded(advice.exposed_ns),
         latency_ns=None if cost is None else round(cost.latency_ns),
@@ -181,14 +191,14 @@ def _rounded(ns: float | None) -> int | None:
     return None if ns is None else round(ns)
 
 
-def _compared(before: Measured, after: Measured) -> Compared | None:
+def _compared(before: Measured, after: Measured) -> BeforeAfter | None:
     """None: one of them has no whole step."""
     old, new = before.samples, after.samples
     if not old or not new:
         return None
     ratio = bootstrap.change(old, new, lambda b, a: a.step_ns / b.step_ns)
     verdict = _verdict(ratio)
-    return Compared(
+    return BeforeAfter(
         job=before.recording.job,
         steps=before.recorded_steps,
         step_ns_before=_estimate(bootstrap.estimate(old, lambda sums: sums.step_ns)),

@@ -14,8 +14,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from timesyncd.audit.bootstrap import StepSample
-from timesyncd.audit.measured import Measured, typical
-from timesyncd.audit.report import Compared, Remedy
+from timesyncd.audit.measured import Measured, median_length_ns
+from timesyncd.audit.report import BeforeAfter, RemedyReport
 from timesyncd.jobs.arrivals import Sync, spokesman
 from timesyncd.jobs.recording import places, same_step
 from timesyncd.units import percentile
@@ -35,7 +35,7 @@ _STYLE: Any = {
 }  # fmt: skip
 
 #: More ranks than these are not drawn one by one: the first, and those that are named.
-MOST_RANKS = 16
+MAX_RANKS = 16
 
 #: Points of a course over the steps.
 _MOST_POINTS = 400
@@ -121,7 +121,7 @@ def lateness(now: Measured, ranks: Sequence[int]) -> str | None:
         return _svg(figure)
 
 
-def course(samples: Sequence[StepSample]) -> str | None:
+def over_steps(samples: Sequence[StepSample]) -> str | None:
     """The time of a step and the waiting in it, over the steps."""
     if len(samples) < 2:
         return None
@@ -134,7 +134,9 @@ def course(samples: Sequence[StepSample]) -> str | None:
         exposed = [sum(sample.exposed_ns for sample in group) / len(group) / 1e6 for group in groups]
         axes.fill_between(at_step, total, color=_COMPUTE, linewidth=0)
         axes.fill_between(at_step, exposed, color=_WAIT, linewidth=0)
-        axes.set_ylim(0, 1.3 * max(typical(samples) / 1e6, percentile([round(ms * 1000) for ms in total], 99) / 1000))
+        axes.set_ylim(
+            0, 1.3 * max(median_length_ns(samples) / 1e6, percentile([round(ms * 1000) for ms in total], 99) / 1000)
+        )
         axes.set_xlim(0, at_step[-1])
         axes.set_xlabel("step" + (f" (means of {width})" if width > 1 else ""))
         axes.set_ylabel("ms")
@@ -142,7 +144,7 @@ def course(samples: Sequence[StepSample]) -> str | None:
         return _svg(figure)
 
 
-def remedies(found: Sequence[Remedy]) -> str | None:
+def remedies(found: Sequence[RemedyReport]) -> str | None:
     """What each would gain."""
     shown = [remedy for remedy in found if remedy.gain is not None]
     if not shown:
@@ -160,7 +162,7 @@ def remedies(found: Sequence[Remedy]) -> str | None:
         return _svg(figure)
 
 
-def before_after(before: Sequence[StepSample], after: Sequence[StepSample], found: Compared) -> str:
+def before_after(before: Sequence[StepSample], after: Sequence[StepSample], found: BeforeAfter) -> str:
     """How long steps took, as two distributions, with the means and their intervals."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(1.9)

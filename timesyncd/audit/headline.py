@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from timesyncd.audit.measured import SETTLED
-from timesyncd.audit.report import Buckets, Report, Source, Straggler
+from timesyncd.audit.measured import MIN_STEPS_WITHOUT_FIRST
+from timesyncd.audit.report import AuditReport, BucketReport, OverheadSourceReport, StragglerReport
 from timesyncd.clocks import NS_PER_S
 
 #: A cost below this share of the time is none worth a number.
@@ -16,7 +16,7 @@ _NOTHING = 0.0005
 _LONG_ENOUGH_NS = 10 * NS_PER_S
 
 
-def headline(report: Report) -> str:
+def headline(report: AuditReport) -> str:
     """Who costs the job how much, in one sentence."""
     if report.sync_overhead is None:
         return f"No step of {report.job} is recorded from begin to end, so nothing can be said of its synchronization."
@@ -30,11 +30,11 @@ def headline(report: Report) -> str:
     return f"{named}{most}; {_nobody(report)}."
 
 
-def _late(worst: Straggler) -> str:
-    return f"Rank {worst.rank} on {worst.node} is persistently late: {span(worst.lateness_p50_ns)} at {worst.where}."
+def _late(worst: StragglerReport) -> str:
+    return f"Rank {worst.rank} on {worst.node} is persistently late: {short_duration(worst.lateness_p50_ns)} at {worst.where}."
 
 
-def _its_cost(worst: Straggler, report: Report) -> str:
+def _its_cost(worst: StragglerReport, report: AuditReport) -> str:
     """Of the others' time, each rank's alike."""
     elapsed_ns = report.steps * report.step_ns.value if report.step_ns else 0
     share = worst.exposed_ns / elapsed_ns if elapsed_ns else 0
@@ -43,7 +43,7 @@ def _its_cost(worst: Straggler, report: Report) -> str:
     return f"Waiting for it costs the others {percent(share)} of their time."
 
 
-def _nobody(report: Report) -> str:
+def _nobody(report: AuditReport) -> str:
     if _heard(report) < report.world_size:
         return f"of {report.world_size} ranks {_heard(report)} are recorded here, so nobody can be named"
     if report.method is None:
@@ -53,11 +53,11 @@ def _nobody(report: Report) -> str:
     return "no rank is persistently late"
 
 
-def _heard(report: Report) -> int:
+def _heard(report: AuditReport) -> int:
     return sum(bool(wait.node) for wait in report.wait_ns)
 
 
-def _cause(source: Source) -> str:
+def _cause(source: OverheadSourceReport) -> str:
     match source.cause:
         case "wait" if source.rank is not None:
             return f"({percent(source.share, 0)}) waiting for rank {source.rank} at {source.where}"
@@ -71,7 +71,7 @@ def _cause(source: Source) -> str:
             return f"({percent(source.share, 0)}) at {source.where}"
 
 
-def cause(source: Source) -> str:
+def cause_text(source: OverheadSourceReport) -> str:
     """For a table's row."""
     match source.cause:
         case "wait":
@@ -85,12 +85,12 @@ def cause(source: Source) -> str:
             return "waiting and transfer, which the clocks do not tell apart"
 
 
-def notes(report: Report, whole_steps: int, unwaited: int = 0) -> list[str]:
+def notes(report: AuditReport, whole_steps: int, unwaited: int = 0) -> list[str]:
     """What limits the figures."""
     return list(_notes(report, whole_steps, unwaited))
 
 
-def _notes(report: Report, whole_steps: int, unwaited: int) -> Iterator[str]:
+def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str]:
     if report.world_size == 1:
         yield "One rank: there is nothing to compare."
     if report.step_ns and report.step_ns.low is None:
@@ -100,11 +100,11 @@ def _notes(report: Report, whole_steps: int, unwaited: int) -> Iterator[str]:
         )
     if whole_steps < report.steps - 2:
         yield f"{report.steps - whole_steps} of {report.steps} steps are not whole (a mark is missing), and are left out."
-    if report.steps >= SETTLED:
+    if report.steps >= MIN_STEPS_WITHOUT_FIRST:
         yield "The first step is left out: it holds what is done once."
     if report.stragglers and report.step_ns and whole_steps * report.step_ns.value < _LONG_ENOUGH_NS:
         yield (
-            f"All of it is {span(whole_steps * report.step_ns.value)}: who is late throughout so short a time may only have had "
+            f"All of it is {short_duration(whole_steps * report.step_ns.value)}: who is late throughout so short a time may only have had "
             "the machine's other load beside it. Record longer."
         )
     if unwaited:
@@ -127,25 +127,25 @@ def _notes(report: Report, whole_steps: int, unwaited: int) -> Iterator[str]:
         yield "Inconclusive: the lateness is within what the clocks may differ by."
 
 
-def bucket_lines(found: Buckets) -> list[str]:
+def bucket_lines(found: BucketReport) -> list[str]:
     """The buckets, what a reduction of one costs, and what is suggested."""
     sizes = f", of {_megabytes(min(found.bytes))} to {_megabytes(max(found.bytes))} MB" if len(found.bytes) > 1 else ""
     count = f"{len(found.bytes)} bucket{'s' if sizes else ''}"
     lines = [f"A step has {_megabytes(sum(found.bytes))} MB of gradients in {count}{sizes}."]
     if found.exposed_ns is not None:
-        lines[0] += f" Behind the last gradient it waits {span(found.exposed_ns)} for their reduction."
+        lines[0] += f" Behind the last gradient it waits {short_duration(found.exposed_ns)} for their reduction."
     if found.latency_ns is not None and found.bytes_per_s is not None:
         lines.append(
-            f"A reduction takes about {span(found.latency_ns)} and the time of its gradients at {_megabytes(found.bytes_per_s)} MB/s."
+            f"A reduction takes about {short_duration(found.latency_ns)} and the time of its gradients at {_megabytes(found.bytes_per_s)} MB/s."
         )
     lines.append(_suggested(found))
     return lines if found.order is None else [*lines, f"{found.order[0].upper()}{found.order[1:]}."]
 
 
-def _suggested(found: Buckets) -> str:
+def _suggested(found: BucketReport) -> str:
     if found.caps_mib is None or found.saved_ns is None or found.error_ns is None:
         return f"No other sizes are suggested: {found.reason}."
-    return f"Suggested: {sizes_text(found.caps_mib)}, which would save {span(found.saved_ns)} of a step, within {span(found.error_ns)}."
+    return f"Suggested: {sizes_text(found.caps_mib)}, which would save {short_duration(found.saved_ns)} of a step, within {short_duration(found.error_ns)}."
 
 
 def sizes_text(caps_mib: Sequence[float]) -> str:
@@ -163,7 +163,7 @@ def percent(ratio: float, digits: int = 1) -> str:
     return f"{shown if float(shown) or not ratio else f'{100 * ratio:.1g}'} %"
 
 
-def span(ns: float) -> str:
+def short_duration(ns: float) -> str:
     """A duration with three digits: `4.83 ms`."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("\N{MICRO SIGN}s", 1e3)):
         if abs(ns) >= size:

@@ -17,9 +17,9 @@ from markupsafe import Markup
 
 from timesyncd.audit import charts
 from timesyncd.audit.build import report
-from timesyncd.audit.headline import bucket_lines, cause, percent, span
+from timesyncd.audit.headline import bucket_lines, cause_text, percent, short_duration
 from timesyncd.audit.measured import Measured, measured
-from timesyncd.audit.report import Estimate, Report
+from timesyncd.audit.report import AuditReport, EstimateReport
 from timesyncd.errors import TimesyncdError
 from timesyncd.jobs.recording import Recording
 
@@ -35,16 +35,16 @@ _METHODS = {
 _MOST_STAGES = 12
 
 
-def html(report: Report, now: Measured, before: Measured | None = None) -> str:
+def html(report: AuditReport, now: Measured, before: Measured | None = None) -> str:
     """The page of a report that was made of these."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {
-        "span": span,
+        "duration": short_duration,
         "percent": _percent,
         "interval": _interval,
-        "cause": cause,
+        "cause": cause_text,
         "share": lambda ratio: percent(ratio, 0),
     }
     template = environment.from_string(files("timesyncd.audit").joinpath("report.html").read_text(encoding="utf-8"))
@@ -59,18 +59,20 @@ def html(report: Report, now: Measured, before: Measured | None = None) -> str:
     )
 
 
-def shown_ranks(report: Report) -> list[int]:
+def shown_ranks(report: AuditReport) -> list[int]:
     """All, or of many the ones that are named and as many more as are drawn."""
-    named = [straggler.rank for straggler in report.stragglers][: charts.MOST_RANKS]
+    named = [straggler.rank for straggler in report.stragglers][: charts.MAX_RANKS]
     others = [rank for rank in range(report.world_size) if rank not in named]
-    return sorted([*named, *others[: charts.MOST_RANKS - len(named)]])
+    return sorted([*named, *others[: charts.MAX_RANKS - len(named)]])
 
 
-def _plots(report: Report, now: Measured, before: Measured | None, ranks: Sequence[int]) -> dict[str, Markup | None]:
+def _plots(
+    report: AuditReport, now: Measured, before: Measured | None, ranks: Sequence[int]
+) -> dict[str, Markup | None]:
     drawn = {
         "step": charts.typical_step(now, ranks) if report.world_size > 1 else None,
         "lateness": charts.lateness(now, ranks) if report.world_size > 1 else None,
-        "course": charts.course(now.samples),
+        "course": charts.over_steps(now.samples),
         "remedies": charts.remedies(report.remedies),
         "before_after": charts.before_after(before.samples, now.samples, report.before_after)
         if before is not None and report.before_after is not None
@@ -84,24 +86,24 @@ def _percent(ratio: float | None) -> str:
     return "not known" if ratio is None else percent(ratio)
 
 
-def _interval(estimate: Estimate, kind: str) -> str:
+def _interval(estimate: EstimateReport, kind: str) -> str:
     """The 95 % interval, as spans of time or in percent."""
     if estimate.low is None or estimate.high is None:
         return "no interval: too few steps"
-    shown = span if kind == "span" else _percent
+    shown = short_duration if kind == "duration" else _percent
     return f"{shown(estimate.low)} to {shown(estimate.high)}"
 
 
-def write(recording: Recording, folder: Path, before: Recording | None = None) -> Report:
+def write(recording: Recording, folder: Path, before: Recording | None = None) -> AuditReport:
     """report.json and report.html. Raises TimesyncdError when they cannot be written."""
     now, then = measured(recording), None if before is None else measured(before)
     found = report(now, then)
-    put(folder / "report.json", found.model_dump_json(indent=2) + "\n")
-    put(folder / "report.html", html(found, now, then))
+    write_whole(folder / "report.json", found.model_dump_json(indent=2) + "\n")
+    write_whole(folder / "report.html", html(found, now, then))
     return found
 
 
-def put(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Whole or not at all: who reads meanwhile sees the former one. Raises TimesyncdError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -114,12 +116,12 @@ def put(path: Path, text: str) -> None:
         raise TimesyncdError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def summary(found: Report, folder: Path) -> list[str]:
+def summary(found: AuditReport, folder: Path) -> list[str]:
     """For a terminal: what matters first, then where the rest is."""
     lines = [found.headline]
     lines += [
-        f"  rank {one.rank} on {one.node}: {span(one.lateness_p50_ns)} late at {one.where}, last in {percent(one.last_share, 0)} of the "
-        f"steps; the others waited {span(one.exposed_ns)} in all ({one.verdict})"
+        f"  rank {one.rank} on {one.node}: {short_duration(one.lateness_p50_ns)} late at {one.where}, last in {percent(one.last_share, 0)} of the "
+        f"steps; the others waited {short_duration(one.exposed_ns)} in all ({one.verdict})"
         for one in found.stragglers[:5]
     ]
     if found.before_after is not None:

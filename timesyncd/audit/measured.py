@@ -13,7 +13,7 @@ from timesyncd.jobs.stragglers import Attribution, attribute
 from timesyncd.units import percentile
 
 #: From so many recorded steps on the first is left out: it holds what is done once, as to make the buckets.
-SETTLED = 20
+MIN_STEPS_WITHOUT_FIRST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Measured:
 
 def measured(recording: Recording) -> Measured:
     keys = recording.step_keys
-    if len(keys) >= SETTLED:
+    if len(keys) >= MIN_STEPS_WITHOUT_FIRST:
         recording = _after(recording, keys[0])
     attribution = attribute(recording.syncs, recording.nodes, recording.world_size)
     return Measured(len(keys), recording, _aligned(recording, attribution), attribution, _costs(recording))
@@ -83,7 +83,7 @@ def waits_ns(attribution: Attribution) -> dict[int, list[int]]:
     return found
 
 
-def typical(samples: Sequence[StepSample]) -> int:
+def median_length_ns(samples: Sequence[StepSample]) -> int:
     """The median length of a step."""
     return percentile([round(sample.length_ns) for sample in samples], 50)
 

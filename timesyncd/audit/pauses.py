@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from timesyncd.audit.timeline import Part, Run, Step
+from timesyncd.audit.timeline import RankSync, RecordedStep, Run
 from timesyncd.units import percentile
 
 #: A step's computing beyond the rank's median by this share of it, and by this many times the usual spread, is a pause.
@@ -21,7 +21,7 @@ class Pause:
     rank: int
     step: int
     ns: int
-    usual: tuple[Part, ...]
+    usual: tuple[RankSync, ...]
 
 
 def pauses_of(runs: Sequence[Run]) -> list[Pause]:
@@ -49,9 +49,9 @@ def _of_rank(run: Run, rank: int) -> list[Pause]:
     ]
 
 
-def _usual(run: Run, rank: int) -> tuple[Part, ...]:
+def _usual(run: Run, rank: int) -> tuple[RankSync, ...]:
     """By part: when the rank usually arrives and begins to wait."""
-    by_part: list[list[Part]] = []
+    by_part: list[list[RankSync]] = []
     for step in run.steps:
         for at, part in enumerate(step.ranks[rank].parts):
             if at == len(by_part):
@@ -67,7 +67,7 @@ def _usual(run: Run, rank: int) -> tuple[Part, ...]:
     )
 
 
-def without_pause(step: Step, pause: Pause) -> Step:
+def without_pause(step: RecordedStep, pause: Pause) -> RecordedStep:
     """Each point of the rank's step comes earlier by what it was later than usual, at most by the pause."""
 
     def earlier(at_ns: int, usual_ns: int) -> int:
@@ -85,7 +85,7 @@ def without_pause(step: Step, pause: Pause) -> Step:
     return _with_rank(step, pause.rank, parts, own.compute_ns - pause.ns)
 
 
-def with_pause(step: Step, rank: int, pause_ns: int) -> Step:
+def with_pause(step: RecordedStep, rank: int, pause_ns: int) -> RecordedStep:
     """The pause comes before all else in the step."""
     own = step.ranks[rank]
     parts = tuple(
@@ -94,6 +94,6 @@ def with_pause(step: Step, rank: int, pause_ns: int) -> Step:
     return _with_rank(step, rank, parts, own.compute_ns + pause_ns)
 
 
-def _with_rank(step: Step, rank: int, parts: tuple[Part, ...], compute_ns: int) -> Step:
+def _with_rank(step: RecordedStep, rank: int, parts: tuple[RankSync, ...], compute_ns: int) -> RecordedStep:
     changed = replace(step.ranks[rank], parts=parts, compute_ns=compute_ns)
     return replace(step, ranks=(*step.ranks[:rank], changed, *step.ranks[rank + 1 :]))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.audit.pauses import Pause, pauses_of, with_pause, without_pause
-from timesyncd.audit.timeline import Part, RankStep, Run, Step
+from timesyncd.audit.timeline import RankStep, RankSync, RecordedStep, Run
 from timesyncd.units import percentile
 
 
@@ -68,7 +68,7 @@ def replay(runs: Sequence[Run]) -> list[StepTime]:
     return times
 
 
-def _walked(step: Step, clocks_ns: Sequence[int]) -> list[_Walk]:
+def _walked(step: RecordedStep, clocks_ns: Sequence[int]) -> list[_Walk]:
     walks = [_Walk(rank, clock_ns) for rank, clock_ns in zip(step.ranks, clocks_ns, strict=True)]
     ends_ns: list[list[int]] = [[] for _ in walks]
     lasts_ns: list[int] = []
@@ -107,7 +107,7 @@ BATCHES = (2, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReplayCase:
     """The recorded runs as they were, their replay, and who was found to be a straggler."""
 
     runs: Sequence[Run]
@@ -122,11 +122,11 @@ class Remedy:
     name: str
     title: str
     assumption: str
-    changed: Callable[[Case], list[Run] | str]
+    changed: Callable[[ReplayCase], list[Run] | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class RemedyGain:
     """`gain` is the share of the time that the same steps would take less; None: it does not apply, `reason` says why."""
 
     remedy: Remedy
@@ -136,31 +136,31 @@ class Gain:
     reason: str
 
 
-def gains(runs: Sequence[Run], stragglers: Collection[int]) -> list[Gain]:
+def gains(runs: Sequence[Run], stragglers: Collection[int]) -> list[RemedyGain]:
     """Every remedy's, the largest first, those that do not apply last."""
     times = replay(runs)
     before_ns = total_ns(times)
     if not before_ns:
         return []
-    case = Case(runs, times, stragglers)
+    case = ReplayCase(runs, times, stragglers)
     found = [_gain(remedy, case, before_ns) for remedy in REMEDIES]
     return sorted(found, key=lambda gain: float("inf") if gain.gain is None else -gain.gain)
 
 
-def _gain(remedy: Remedy, case: Case, before_ns: float) -> Gain:
+def _gain(remedy: Remedy, case: ReplayCase, before_ns: float) -> RemedyGain:
     changed = remedy.changed(case)
     if isinstance(changed, str):
-        return Gain(remedy, None, None, None, changed)
+        return RemedyGain(remedy, None, None, None, changed)
     times = replay(changed)
     saved_ns = before_ns - total_ns(times)
-    return Gain(remedy, saved_ns / before_ns, round(saved_ns / len(times)), overhead(times), "")
+    return RemedyGain(remedy, saved_ns / before_ns, round(saved_ns / len(times)), overhead(times), "")
 
 
-def _each_step(runs: Sequence[Run], change: Callable[[Step], Step]) -> list[Run]:
+def _each_step(runs: Sequence[Run], change: Callable[[RecordedStep], RecordedStep]) -> list[Run]:
     return [replace(run, steps=tuple(map(change, run.steps))) for run in runs]
 
 
-def _no_straggler(case: Case) -> list[Run] | str:
+def _no_straggler(case: ReplayCase) -> list[Run] | str:
     if not case.stragglers:
         return "no rank is persistently late"
     if len(case.stragglers) == len(case.runs[0].starts_ns):
@@ -168,7 +168,7 @@ def _no_straggler(case: Case) -> list[Run] | str:
     return _each_step(case.runs, lambda step: _levelled(step, case.stragglers))
 
 
-def _levelled(step: Step, stragglers: Collection[int]) -> Step:
+def _levelled(step: RecordedStep, stragglers: Collection[int]) -> RecordedStep:
     """Stragglers compute no longer than the median of the others does, up to each point of the step."""
     others = [rank for index, rank in enumerate(step.ranks) if index not in stragglers]
     parts = tuple(zip(*(rank.parts for rank in others), strict=True))
@@ -190,7 +190,7 @@ def _levelled(step: Step, stragglers: Collection[int]) -> Step:
 
 
 def _no_longer(rank: RankStep, model: RankStep) -> RankStep:
-    def earlier(part: Part, like: Part) -> Part:
+    def earlier(part: RankSync, like: RankSync) -> RankSync:
         return replace(
             part,
             arrives_ns=min(part.arrives_ns, like.arrives_ns),
@@ -201,7 +201,7 @@ def _no_longer(rank: RankStep, model: RankStep) -> RankStep:
     return replace(rank, compute_ns=min(rank.compute_ns, model.compute_ns), parts=parts)
 
 
-def _slack_used(case: Case) -> list[Run] | str:
+def _slack_used(case: ReplayCase) -> list[Run] | str:
     """Each pause moves into the first later wait of its rank, within the same run, that is as long; each wait takes one."""
     if not pauses_of(case.runs):
         return "no pause stands out: no work to move into the waits"
@@ -222,7 +222,7 @@ def _slack_used(case: Case) -> list[Run] | str:
     return changed
 
 
-def _pauses_together(case: Case) -> list[Run] | str:
+def _pauses_together(case: ReplayCase) -> list[Run] | str:
     """The k-th pause of every rank in the step of the earliest of them."""
     found = pauses_of(case.runs)
     if not found:
@@ -254,10 +254,10 @@ def without_pauses(runs: Sequence[Run]) -> list[Run]:
     return changed
 
 
-def _every(steps: int, update_once: bool) -> Callable[[Case], list[Run] | str]:
+def _every(steps: int, update_once: bool) -> Callable[[ReplayCase], list[Run] | str]:
     """Only the last of so many steps synchronizes; with `update_once` it alone updates the parameters, too."""
 
-    def changed(case: Case) -> list[Run] | str:
+    def changed(case: ReplayCase) -> list[Run] | str:
         if max(len(run.steps) for run in case.runs) < steps:
             return f"fewer than {steps} steps in a row are recorded"
         return [
@@ -265,14 +265,14 @@ def _every(steps: int, update_once: bool) -> Callable[[Case], list[Run] | str]:
             for run in case.runs
         ]
 
-    def _alone(step: Step) -> Step:
+    def _alone(step: RecordedStep) -> RecordedStep:
         ranks = [RankStep(rank.compute_ns - (rank.update_ns if update_once else 0), 0, (), ()) for rank in step.ranks]
-        return Step(step.key, (), (), (), tuple(ranks))
+        return RecordedStep(step.key, (), (), (), tuple(ranks))
 
     return changed
 
 
-def _phase_shift(case: Case) -> list[Run]:
+def _phase_shift(case: ReplayCase) -> list[Run]:
     """Every transfer takes no longer than a tenth of its like do."""
     transfers: dict[str, list[int]] = defaultdict(list)
     for run in case.runs:
@@ -281,7 +281,7 @@ def _phase_shift(case: Case) -> list[Run]:
                 transfers[place].append(transfer_ns)
     least = {place: percentile(values, 10) for place, values in transfers.items()}
 
-    def alone(step: Step) -> Step:
+    def alone(step: RecordedStep) -> RecordedStep:
         both = zip(step.places, step.transfers_ns, strict=True)
         return replace(step, transfers_ns=tuple(min(transfer_ns, least[place]) for place, transfer_ns in both))
 

@@ -11,7 +11,7 @@ from timesyncd.messages.node import Int64, Message
 Share = float
 
 
-class Estimate(Message):
+class EstimateReport(Message):
     """A value and its 95 % confidence interval; both ends null: too few steps to tell one."""
 
     value: float
@@ -33,7 +33,7 @@ class RankWait(Message):
     exposed_ns: Int64
 
 
-class Straggler(Message):
+class StragglerReport(Message):
     """
     A rank that is late persistently: in `last_share` of the compared steps it was the last, by `lateness_p50_ns` against the
     median rank, at `where`; the others waited `exposed_ns` for it over all steps (0: its lateness was hidden).
@@ -48,7 +48,7 @@ class Straggler(Message):
     verdict: Literal["straggler", "inconclusive"]
 
 
-class Source(Message):
+class OverheadSourceReport(Message):
     """
     What time in synchronization went to: `wait` for `rank` (null: which one is inconclusive), `transfer` once all were
     there, `request`: `rank`'s own to a parameter server, `undivided`: the clocks do not tell waiting from transfer. `share`
@@ -64,7 +64,7 @@ class Source(Message):
     overhead: Share
 
 
-class Stage(Message):
+class StageReport(Message):
     """
     One stage of a step: the ranks compute until they wait at `where`, or are in it ("synchronize"), or do what comes after the
     last one ("update", `where` empty). `cost_ns` is what it adds to a step, in the mean, `share` of its length: exposed, since
@@ -80,7 +80,7 @@ class Stage(Message):
     lead_share: Share | None
 
 
-class Remedy(Message):
+class RemedyReport(Message):
     """
     What replaying the recorded steps under a remedy gives: `gain` is the share of the time that the same work takes less;
     null: it does not apply, for `reason`. What it stands on is in `assumption`.
@@ -95,7 +95,7 @@ class Remedy(Message):
     reason: str
 
 
-class Buckets(Message):
+class BucketReport(Message):
     """
     The gradient buckets of most steps, `bytes` in the order of their reduction. Behind its last gradient a step waited `exposed_ns` for them. A reduction was
     fitted to take `latency_ns` and the time that its bytes take at `bytes_per_s`.
@@ -115,22 +115,22 @@ class Buckets(Message):
     order: str | None
 
 
-class Compared(Message):
+class BeforeAfter(Message):
     """Before and after a change: `step_ratio` is the time of a step after over before, `overhead_change` after minus before."""
 
     job: str
     steps: Int64
-    step_ns_before: Estimate
-    step_ns_after: Estimate
-    step_ratio: Estimate
-    sync_overhead_before: Estimate
-    sync_overhead_after: Estimate
-    overhead_change: Estimate
+    step_ns_before: EstimateReport
+    step_ns_after: EstimateReport
+    step_ratio: EstimateReport
+    sync_overhead_before: EstimateReport
+    sync_overhead_after: EstimateReport
+    overhead_change: EstimateReport
     verdict: Literal["faster", "slower", "no_difference", "too_few_steps"]
     sentence: str
 
 
-class Report(Message):
+class AuditReport(Message):
     """
     An audit of one job. Nanoseconds, ratios from 0 to 1; null = not known.
 
@@ -147,16 +147,16 @@ class Report(Message):
     nodes: list[str]
     headline: str
     steps: Int64
-    step_ns: Estimate | None
+    step_ns: EstimateReport | None
     sync_overhead: Share | None
-    sync_overhead_interval: Estimate | None
+    sync_overhead_interval: EstimateReport | None
     wait_ns: list[RankWait]
-    stragglers: list[Straggler]
-    sources: list[Source]
-    stages: list[Stage]
-    remedies: list[Remedy]
-    buckets: Buckets | None
-    before_after: Compared | None
+    stragglers: list[StragglerReport]
+    sources: list[OverheadSourceReport]
+    stages: list[StageReport]
+    remedies: list[RemedyReport]
+    buckets: BucketReport | None
+    before_after: BeforeAfter | None
     method: Literal["one_clock", "clocks", "ends"] | None
     clock_bound_ns: Int64 | None
     own_overhead: float | None

@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 _LOOK_EVERY_S = 0.1
 
 
-class NotStarted(TimesyncdError):
+class CommandNotStarted(TimesyncdError):
     """The command is not there, or may not be run; `status` is what a shell would give."""
 
     def __init__(self, command: str, why: str, status: int) -> None:
@@ -65,7 +65,7 @@ def run_script(
         child = subprocess.Popen(list(command), env=dict(environ), process_group=0, close_fds=False, preexec_fn=begin)  # noqa: PLW1509  no threads here
     except OSError as error:
         _leave_terminal(terminal)
-        raise NotStarted(
+        raise CommandNotStarted(
             command[0], error.strerror or str(error), 127 if isinstance(error, FileNotFoundError) else 126
         ) from None
     former = {number: signal.signal(number, _passing_on(child.pid)) for number in _PASSED_ON}

@@ -17,7 +17,7 @@ Cause = Literal["wait", "transfer", "undivided", "request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OverheadSource:
     """
     Exposed time of all ranks together, and its share of all exposed time. `wait`: for `rank`, who was the last there (None:
     inconclusive); `transfer`: after the last was there; `undivided`: the clocks do not tell the two apart;
@@ -31,7 +31,7 @@ class Source:
     share: float
 
 
-def ranked(now: Measured) -> list[Source]:
+def overhead_sources(now: Measured) -> list[OverheadSource]:
     """
     Every source, the largest first; their sum is all exposed time of the measured steps.
 
@@ -53,7 +53,9 @@ def ranked(now: Measured) -> list[Source]:
             for source, cost_ns in _shared([*parts, *asked], (begin_ns, begin_ns + elapsed_ns)):
                 costs_ns[source] += cost_ns
     total_ns = sum(costs_ns.values())
-    found = [Source(*source, cost_ns, cost_ns / total_ns) for source, cost_ns in costs_ns.items() if cost_ns > 0]
+    found = [
+        OverheadSource(*source, cost_ns, cost_ns / total_ns) for source, cost_ns in costs_ns.items() if cost_ns > 0
+    ]
     return sorted(found, key=lambda source: -source.exposed_ns)
 
 

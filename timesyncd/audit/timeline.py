@@ -12,7 +12,7 @@ from timesyncd.jobs.recording import Recording, places
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankSync:
     """
     One rank in one synchronization, counted in its own computing since the step began: it arrived, and it began to wait.
 
@@ -36,12 +36,12 @@ class RankStep:
 
     compute_ns: int
     update_ns: int
-    parts: tuple[Part, ...]
+    parts: tuple[RankSync, ...]
     order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """
     By synchronization: where it is, how long it took once all were there and the one before was through, and whether it
     queued behind that one.
@@ -59,7 +59,7 @@ class Run:
     """Steps that follow each other without a gap on every rank; `starts_ns` by rank."""
 
     starts_ns: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,14 @@ class _Moments:
     end_ns: int
 
 
-def _step(span: _Span) -> Step:
+def _step(span: _Span) -> RecordedStep:
     ranks = range(len(span.begins_ns))
     moments = [[_moments(sync.arrivals[rank], span, rank) for rank in ranks] for sync in span.syncs]
     lasts = [max(moment.arrival_ns for moment in row) for row in moments]
     completions = [max(moment.end_ns for moment in row) for row in moments]
     queued = [index > 0 and completions[index - 1] <= completion for index, completion in enumerate(completions)]
     starts = [max(last, completions[i - 1]) if queued[i] else last for i, last in enumerate(lasts)]
-    return Step(
+    return RecordedStep(
         key=span.key,
         places=tuple(places(span.syncs)),
         transfers_ns=tuple(end - start for end, start in zip(completions, starts, strict=True)),
@@ -172,7 +172,7 @@ def _rank_step(
     for index, moment in enumerate(moments):
         waited = moment.end_ns >= lasts[index]
         parts.append(
-            Part(
+            RankSync(
                 arrives_ns=computing(moment.arrival_ns),
                 waits_ns=computing(moment.begin_ns),
                 after=min(bisect_right(over_ns, moment.arrival_ns), bisect_left(furthest, index)),

@@ -86,7 +86,7 @@ def store_place(args: Namespace, without: str) -> Place:
 _EXTRA = ("jinja2", "matplotlib", "pydantic")
 
 
-def lacks_extra(command: str) -> bool:
+def audit_extra_is_missing(command: str) -> bool:
     """Says which extra is missing, where one is; nothing is imported, so that a script need not wait for it."""
     if all(find_spec(name) is not None for name in _EXTRA):
         return False

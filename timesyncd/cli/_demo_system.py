@@ -21,7 +21,7 @@ from types import FrameType
 from rich.console import Console
 from rich.live import Live
 
-from timesyncd.cli.render import Answers, Seen, bound_now_ns, demo_screen, why_not
+from timesyncd.cli.render import DaemonReplies, DemoNodeState, bound_now_ns, demo_screen, unready_reason
 from timesyncd.client.api import fetch_all
 from timesyncd.errors import TimesyncdError, Unreachable
 from timesyncd.simulation.bed import host
@@ -40,14 +40,14 @@ FIRST_SAMPLE_WITHIN_S = 90.0
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: True offsets. Node-a hears its grandmaster as it is; node-b through a relay, which makes it look 300 us ahead.
-NODES = {"node-a": 0, "node-b": -300_000}
+TRUE_OFFSETS_NS = {"node-a": 0, "node-b": -300_000}
 
 #: Each in a state of its own.
-UNITS = {"gm-1": "locked", "gm-2": "antenna-cut"}
+GRANDMASTERS = {"gm-1": "locked", "gm-2": "antenna-cut"}
 
 
 @dataclass
-class Result:
+class DemoResult:
     """
     The demo's last line. `gm_bound_ns` is the median of the node where it is largest; shares are of samples of all nodes.
     None = there was nothing to compute it from.
@@ -67,7 +67,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DemoNode:
     """A daemon of the demo and the true offset of its clock."""
 
     daemon: DaemonProcess
@@ -75,11 +75,11 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class DemoSystem:
     """What runs. The first node's daemon polls the grandmasters and has the hub; `ptp` is "real" or "simulated"."""
 
     ptp: str
-    nodes: list[Node]
+    nodes: list[DemoNode]
     ranks: list[subprocess.Popen[bytes]]
 
     @property
@@ -104,7 +104,7 @@ async def demo(seconds: float | None, as_json: bool) -> int:
     marker = new_marker()
     async with AsyncExitStack() as stack:
         scene = await _start(stack, marker)
-        result = Result(scene.page, scene.ptp, len(scene.nodes))
+        result = DemoResult(scene.page, scene.ptp, len(scene.nodes))
         valid = await _look(scene, seconds, None if as_json else Console(highlight=False), ended)
         if valid and as_json:
             _ask_hub(result, scene.page)
@@ -135,16 +135,16 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def _start(stack: AsyncExitStack, marker: str) -> Scene:
+async def _start(stack: AsyncExitStack, marker: str) -> DemoSystem:
     """What cannot be had here is left out or simulated, and said."""
     _say("starting; the first valid samples come after some 15 s")
     _install_what_is_missing()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timesyncd-demo-")))
     broker = _broker(stack, marker)
-    true_offsets = NODES if broker else {"node-b": NODES["node-b"]}
+    true_offsets = TRUE_OFFSETS_NS if broker else {"node-b": TRUE_OFFSETS_NS["node-b"]}
     ptp, addresses = await _ptp(stack, true_offsets, folder, marker)
-    units = {name: await _grandmaster(stack, name, scenario) for name, scenario in UNITS.items()}
-    nodes: list[Node] = []
+    units = {name: await _grandmaster(stack, name, scenario) for name, scenario in GRANDMASTERS.items()}
+    nodes: list[DemoNode] = []
     for name, true_offset_ns in true_offsets.items():
         daemon = DaemonProcess(name, folder / name, addresses[name], marker, broker)
         if not nodes:
@@ -152,8 +152,8 @@ async def _start(stack: AsyncExitStack, marker: str) -> Scene:
         daemon.configure()
         daemon.launch()
         stack.callback(daemon.stop)
-        nodes.append(Node(daemon, true_offset_ns))
-    return Scene(ptp, nodes, _job(stack, (nodes[0].daemon, nodes[-1].daemon), marker))
+        nodes.append(DemoNode(daemon, true_offset_ns))
+    return DemoSystem(ptp, nodes, _job(stack, (nodes[0].daemon, nodes[-1].daemon), marker))
 
 
 def _install_what_is_missing() -> None:
@@ -219,7 +219,7 @@ def _job(stack: AsyncExitStack, daemons: Sequence[DaemonProcess], marker: str) -
         ]
 
 
-async def _look(scene: Scene, seconds: float | None, view: Console | None, ended: asyncio.Event) -> bool:
+async def _look(scene: DemoSystem, seconds: float | None, view: Console | None, ended: asyncio.Event) -> bool:
     """
     Until so long after every node had a valid sample (None: for ever), or until `ended`. Returns whether they all had one;
     raises TimesyncdError when they do not within 90 s: the first good path delay comes after some 15 s.
@@ -239,7 +239,7 @@ async def _look(scene: Scene, seconds: float | None, view: Console | None, ended
                 if view is None:
                     _say("every node has a valid sample")
             if end is None and loop.time() > deadline:
-                reasons = "; ".join(why_not(each) for each in seen)
+                reasons = "; ".join(unready_reason(each) for each in seen)
                 raise TimesyncdError(f"no valid sample of every node within {FIRST_SAMPLE_WITHIN_S:g} s: {reasons}")
             await _pause(min(1.0, (end or math.inf) - loop.time()), ended)
     return end is not None
@@ -253,30 +253,30 @@ async def _pause(seconds: float, ended: asyncio.Event) -> None:
         pass
 
 
-def _seen(nodes: Sequence[Node]) -> list[Seen]:
-    return [Seen(node.daemon.name, _answers(node.daemon), node.true_offset_ns) for node in nodes]
+def _seen(nodes: Sequence[DemoNode]) -> list[DemoNodeState]:
+    return [DemoNodeState(node.daemon.name, _answers(node.daemon), node.true_offset_ns) for node in nodes]
 
 
-def _has_bound(answers: Answers | None) -> bool:
+def _has_bound(answers: DaemonReplies | None) -> bool:
     """A valid sample came: as the view shows it, also when the node fell into holdover since."""
     return answers is not None and bound_now_ns(answers.node.gm, answers.node.age_ns) is not None
 
 
-def _answers(daemon: DaemonProcess) -> Answers | None:
+def _answers(daemon: DaemonProcess) -> DaemonReplies | None:
     try:
-        return Answers.of(fetch_all(daemon.page))
+        return DaemonReplies.of(fetch_all(daemon.page))
     except Unreachable:
         return None
 
 
-def _ask_hub(result: Result, page: str) -> None:
-    for job in Answers.of(fetch_all(page)).jobs:
+def _ask_hub(result: DemoResult, page: str) -> None:
+    for job in DaemonReplies.of(fetch_all(page)).jobs:
         result.alignment_ns = job.alignment_ns
         result.sync_overhead = job.sync_overhead
         result.straggler_rank = job.straggler_rank
 
 
-def _ask_stores(result: Result, nodes: Sequence[Node]) -> None:
+def _ask_stores(result: DemoResult, nodes: Sequence[DemoNode]) -> None:
     """What the daemons stored, held against the truth: the end of the whole way from the wire to the disk."""
     medians, held, held_without = [], [], []
     for node in nodes:

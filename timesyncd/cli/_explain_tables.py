@@ -11,16 +11,16 @@ from rich.text import Text
 from timesyncd.bound import STAT_PROBABILITY
 from timesyncd.cli.budget import (
     REFERENCES,
-    Line,
+    BudgetLine,
+    current_bound_lines,
     forecast_text,
     growth_lines,
     node_forecast,
-    now_lines,
-    part_taken,
     reference_lines,
+    selection_of,
     term_lines,
 )
-from timesyncd.cli.render import headline, plain, source_text, to_whom
+from timesyncd.cli.render import followed_text, headline, plain_text, source_text
 from timesyncd.messages.node import NodeState, SourceState
 from timesyncd.units import duration_text
 
@@ -36,7 +36,7 @@ def budget_tables(node: NodeState) -> list[RenderableType]:
         for title, lines in (
             ("at the sample", at_sample),
             ("growth a second", growth_lines(node)),
-            (later, now_lines(node)),
+            (later, current_bound_lines(node)),
         ):
             parts += [Text(), _table(title, lines)]
     if node.sources:
@@ -47,26 +47,26 @@ def budget_tables(node: NodeState) -> list[RenderableType]:
 def _story(node: NodeState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
-    table.add_row(plain(node.node, "bold"), headline(node))
+    table.add_row(plain_text(node.node, "bold"), headline(node))
     if node.reason:
-        table.add_row("why not", plain(node.reason))
-    for line in now_lines(node):
+        table.add_row("why not", plain_text(node.reason))
+    for line in current_bound_lines(node):
         if line.name != "parent" and line.hard_ns is not None:
-            table.add_row("within", _within(line, to_whom(node) if line.name == "grandmaster" else "UTC"))
+            table.add_row("within", _within(line, followed_text(node) if line.name == "grandmaster" else "UTC"))
     if (expected := node_forecast(node)) is not None:
         table.add_row("if silent", forecast_text(expected, len(expected.leaves)).replace("; ", "\n"))
     return table
 
 
-def _within(line: Line, whom: str) -> Text:
+def _within(line: BudgetLine, whom: str) -> Text:
     share = "" if line.stat_ns is None else f" ({SHARE}: +-{duration_text(line.stat_ns)})"
-    return Text.assemble((f"+-{duration_text(line.hard_ns)}", "bold"), f"{share} of ", plain(whom))
+    return Text.assemble((f"+-{duration_text(line.hard_ns)}", "bold"), f"{share} of ", plain_text(whom))
 
 
-def _table(title: str, lines: Sequence[Line]) -> RenderableType:
+def _table(title: str, lines: Sequence[BudgetLine]) -> RenderableType:
     """Names as in the message, with spaces; sums stand out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(plain(title, "bold"), no_wrap=True, min_width=21)
+    table.add_column(plain_text(title, "bold"), no_wrap=True, min_width=21)
     table.add_column("", width=34)
     for heading in ("hard", SHARE):
         table.add_column(Text(heading, "dim"), justify="right", no_wrap=True, min_width=8)
@@ -80,8 +80,8 @@ def _table(title: str, lines: Sequence[Line]) -> RenderableType:
             Text("" if ns is None else duration_text(ns), "bold" if is_sum else "")
             for ns in (line.hard_ns, line.stat_ns)
         ]
-        name = plain(line.name.replace("_", " "), "bold" if is_sum else "")
-        table.add_row(name, plain(what, "yellow" if is_unknown else "dim"), *numbers)
+        name = plain_text(line.name.replace("_", " "), "bold" if is_sum else "")
+        table.add_row(name, plain_text(what, "yellow" if is_unknown else "dim"), *numbers)
     return table
 
 
@@ -94,11 +94,11 @@ def _sources(node: NodeState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
     for source in node.sources:
-        part, interval = part_taken(source, node), _interval(source)
+        part, interval = selection_of(source, node), _interval(source)
         more = [Text(f"\n{interval}", "dim")] if interval else []
         if part:
             more.append(Text(f"; {part}" if interval else f"\n{part}", "bold red" if part.isupper() else "dim"))
-        table.add_row(plain(source.name), Text.assemble(source_text(source, node.reason), *more))
+        table.add_row(plain_text(source.name), Text.assemble(source_text(source, node.reason), *more))
     return table
 
 

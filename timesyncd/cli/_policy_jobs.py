@@ -19,16 +19,16 @@ from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import job_id
 from timesyncd.ipc.job_segment import JobReader, segment_path
 
-ANSWER_WITHIN_S = 5.0
+REPLY_TIMEOUT_S = 5.0
 
 #: Without the page, so many attempts of a job are looked for.
-MOST_ATTEMPTS = 100
+MAX_ATTEMPTS = 100
 
 _ID = r"[0-9a-f]{16}"
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedPolicy:
     policy: str
     version: int
 
@@ -40,10 +40,10 @@ class RunningJob:
     id: str
     name: str
     uid: int | None
-    read: Callable[[], Planned | None]
+    read: Callable[[], PlannedPolicy | None]
 
 
-def find(wanted: str, args: Namespace, folder: Path) -> RunningJob:
+def find_job(wanted: str, args: Namespace, folder: Path) -> RunningJob:
     """By name or id. Raises ConfigError where there is none, or several are called so."""
     url = args.url or _local_url(args)
     try:
@@ -80,14 +80,14 @@ def _named(wanted: str, jobs: list[dict[str, Any]]) -> dict[str, Any]:
     return max(named, key=lambda job: int(job["attempt"]))
 
 
-def _planned_on_page(job: dict[str, Any] | None) -> Planned | None:
-    return None if job is None else Planned(job["plan"]["policy"], job["plan"]["policy_version"])
+def _planned_on_page(job: dict[str, Any] | None) -> PlannedPolicy | None:
+    return None if job is None else PlannedPolicy(job["plan"]["policy"], job["plan"]["policy_version"])
 
 
 def _asked(url: str, what: str) -> Any:
     """None: there is no such thing. Raises Unreachable, also where it does not let one see."""
     try:
-        status, told = get_json(f"{url.rstrip('/')}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), ANSWER_WITHIN_S)
+        status, told = get_json(f"{url.rstrip('/')}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), REPLY_TIMEOUT_S)
     except Malformed as error:
         raise Unreachable(str(error)) from error
     if status == 404:
@@ -99,7 +99,7 @@ def _asked(url: str, what: str) -> Any:
 
 
 def _in_segments(wanted: str, folder: Path) -> RunningJob | None:
-    ids = [job_id(os.getuid(), wanted, attempt) for attempt in range(MOST_ATTEMPTS)]
+    ids = [job_id(os.getuid(), wanted, attempt) for attempt in range(MAX_ATTEMPTS)]
     if re.fullmatch(_ID, wanted):
         ids.append(wanted)
     there = [id for id in ids if segment_path(folder, id).exists()]
@@ -109,9 +109,9 @@ def _in_segments(wanted: str, folder: Path) -> RunningJob | None:
     return RunningJob(there[-1], wanted, None, lambda: _planned_in(reader))
 
 
-def _planned_in(reader: JobReader) -> Planned | None:
+def _planned_in(reader: JobReader) -> PlannedPolicy | None:
     found = reader.read()
-    return None if found is None else Planned(found[1].policy, found[1].policy_version)
+    return None if found is None else PlannedPolicy(found[1].policy, found[1].policy_version)
 
 
 def _local_url(args: Namespace) -> str:

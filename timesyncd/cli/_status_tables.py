@@ -9,7 +9,17 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timesyncd.cli.render import bound, headed, holdover_left_ns, node_block, plain, unit_row, utc_error, utc_time, when
+from timesyncd.cli.render import (
+    bound_text,
+    grandmaster_row,
+    holdover_left_ns,
+    local_time_text,
+    node_block,
+    plain_text,
+    table_with_headings,
+    utc_error_text,
+    utc_time_text,
+)
 from timesyncd.cli.render_job import RANK_HEADINGS, STRAGGLER_HEADINGS, job_facts, rank_cells, straggler_cells
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterOffset, GrandmasterState, NodeState, SourceState
@@ -21,9 +31,9 @@ Facts = Sequence[tuple[str, str | None]]
 ABSENT = "not provided"
 
 
-def unit_tables(unit: GrandmasterState) -> list[RenderableType]:
+def grandmaster_tables(unit: GrandmasterState) -> list[RenderableType]:
     """The line of the status screen, then every field; a list that the unit does not provide is said to be so."""
-    line = Text("  ").join(unit_row(unit))
+    line = Text("  ").join(grandmaster_row(unit))
     old = [] if unit.reachable else [Text("all below is what was last known", "yellow")]
     return [line, *old, facts(_unit_facts(unit)), *(part for table in _TABLES for part in _table(unit, *table))]
 
@@ -31,9 +41,9 @@ def unit_tables(unit: GrandmasterState) -> list[RenderableType]:
 def node_tables(node: NodeState) -> list[RenderableType]:
     """The block of the status screen, then the sources field by field."""
     more = [
-        ("bound to the parent", bound(node.parent, node.age_ns).plain),
+        ("bound to the parent", bound_text(node.parent, node.age_ns).plain),
         ("sample's age", None if node.age_ns is None else duration_text(node.age_ns)),
-        ("published", when(node.published_realtime_ns)),
+        ("published", local_time_text(node.published_realtime_ns)),
         ("clock", node.clock),
         ("seconds taken out", _text(node.utc_seconds_removed)),
         ("boot", node.boot_id),
@@ -44,17 +54,20 @@ def node_tables(node: NodeState) -> list[RenderableType]:
 def job_tables(job: JobState) -> list[RenderableType]:
     """The line of the status screen, then what holds of all ranks, the stragglers, and rank by rank."""
     line = Text.assemble(
-        plain(job.job, "bold"), plain(f"  attempt {job.attempt}, {job.world_size} ranks  {job.job_id}")
+        plain_text(job.job, "bold"), plain_text(f"  attempt {job.attempt}, {job.world_size} ranks  {job.job_id}")
     )
-    stragglers = [[plain(cell) for cell in straggler_cells(each)] for each in job.stragglers]
-    ranks = [[plain(cell) for cell in rank_cells(rank)] for rank in sorted(job.ranks, key=lambda rank: rank.rank)]
-    late: list[RenderableType] = [Text("\nlate persistently", "bold"), headed(STRAGGLER_HEADINGS, stragglers)]
+    stragglers = [[plain_text(cell) for cell in straggler_cells(each)] for each in job.stragglers]
+    ranks = [[plain_text(cell) for cell in rank_cells(rank)] for rank in sorted(job.ranks, key=lambda rank: rank.rank)]
+    late: list[RenderableType] = [
+        Text("\nlate persistently", "bold"),
+        table_with_headings(STRAGGLER_HEADINGS, stragglers),
+    ]
     return [
         line,
         facts(job_facts(job)),
         *(late if stragglers else []),
         Text("\nranks", "bold"),
-        headed(RANK_HEADINGS, ranks),
+        table_with_headings(RANK_HEADINGS, ranks),
     ]
 
 
@@ -64,7 +77,7 @@ def facts(known: Facts) -> RenderableType:
     table.add_column(no_wrap=True)
     for name, value in known:
         if value is not None:
-            table.add_row(Text(name, "dim"), plain(value))
+            table.add_row(Text(name, "dim"), plain_text(value))
     if absent := [name for name, value in known if value is None]:
         table.add_row(Text(ABSENT, "dim"), Text(", ".join(absent), "dim"))
     return table
@@ -76,7 +89,7 @@ def _unit_facts(unit: GrandmasterState) -> Facts:
     return [
         ("own error", None if unit.utc is None else _error_text(unit, unit.utc.reason)),
         ("holdover budget left", None if left_ns is None else span_text(left_ns)),
-        ("void", "nothing" if void_ns is None else f"what was measured before {utc_time(void_ns, now_ns)}: {unit.void_reason}"),
+        ("void", "nothing" if void_ns is None else f"what was measured before {utc_time_text(void_ns, now_ns)}: {unit.void_reason}"),
         ("selected reference", unit.selected_reference),
         ("phase to it", None if unit.phase_offset_ns is None else duration_text(unit.phase_offset_ns)),
         ("class", _text(unit.clock_class)),
@@ -110,7 +123,7 @@ def _unit_facts(unit: GrandmasterState) -> Facts:
 
 
 def _error_text(unit: GrandmasterState, reason: str) -> str:
-    return utc_error(unit) + (f": {reason}" if reason else "")
+    return utc_error_text(unit) + (f": {reason}" if reason else "")
 
 
 def _traceable(unit: GrandmasterState) -> str | None:
@@ -191,8 +204,8 @@ def _table(
     items = getattr(unit, field)
     if not items:
         return [Text(f"\n{title}: {ABSENT if items is None else 'none'}", "dim")]
-    rows = [[plain("-" if cell is None else cell) for cell in row(item)] for item in items]
-    return [Text(f"\n{title}", "bold"), headed(headings, rows)]
+    rows = [[plain_text("-" if cell is None else cell) for cell in row(item)] for item in items]
+    return [Text(f"\n{title}", "bold"), table_with_headings(headings, rows)]
 
 
 def _source(source: SourceState) -> list[RenderableType]:
@@ -214,7 +227,7 @@ def _source(source: SourceState) -> list[RenderableType]:
         ("TAI - UTC", None if source.current_utc_offset_s is None else f"{source.current_utc_offset_s} s"),
         ("poll took", None if duration_ns is None else duration_text(duration_ns)),
     ]
-    return [Text.assemble("\n", plain(source.name, "bold")), facts(known)]
+    return [Text.assemble("\n", plain_text(source.name, "bold")), facts(known)]
 
 
 def _text(value: int | None) -> str | None:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timesyncd.cli._common import add_config_argument, lacks_extra, page_url
+from timesyncd.cli._common import add_config_argument, audit_extra_is_missing, page_url
 from timesyncd.client.preflight_check import DEFAULT_URL
 from timesyncd.errors import Refused, TraceError
 
@@ -34,9 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """0; 2 without the audit extra, and for a job or a recording that is not there; TimesyncdError for what fails else."""
-    if lacks_extra("audit"):
+    if audit_extra_is_missing("audit"):
         return 2
-    from timesyncd.audit.html import put, summary, write
+    from timesyncd.audit.html import summary, write, write_whole
     from timesyncd.jobs.recording import RecordingMessage
 
     try:
@@ -45,7 +45,7 @@ def run(args: Namespace) -> int:
         print(f"timesyncd: {error}", file=sys.stderr)
         return 2
     if args.job is not None:
-        put(args.out / "recording.json", RecordingMessage.of(recording).model_dump_json())
+        write_whole(args.out / "recording.json", RecordingMessage.of(recording).model_dump_json())
     found = write(recording, args.out, before)
     print(found.model_dump_json(indent=2) if args.json else "\n".join(summary(found, args.out)))
     return 0

@@ -16,7 +16,7 @@ from timesyncd.units import countdown_text, limit_text
 LIMITS_NS = (1_000, 10_000, 100_000, 1_000_000)
 
 
-class Leaving(NamedTuple):
+class LimitCrossing(NamedTuple):
     """The bound is within `limit_ns` for another `in_ns`."""
 
     limit_ns: int
@@ -26,7 +26,7 @@ class Leaving(NamedTuple):
 class Forecast(NamedTuple):
     """`leaves`: the nearest limit first, only those that are left before the bound is void."""
 
-    leaves: tuple[Leaving, ...]
+    leaves: tuple[LimitCrossing, ...]
     void_in_ns: int
 
 
@@ -42,7 +42,7 @@ def forecast(bound: Bound, age_ns: int, void_after_ns: int, limits_ns: Sequence[
             continue
         in_ns = reached_ns - age_ns
         if in_ns < void_in_ns:
-            leaves.append(Leaving(limit_ns, in_ns))
+            leaves.append(LimitCrossing(limit_ns, in_ns))
     return Forecast(tuple(leaves), void_in_ns)
 
 
@@ -60,7 +60,7 @@ REFERENCES = ("parent", "grandmaster", "UTC")
 UNKNOWN_TERM = "term unknown to this version"
 
 
-class Line(NamedTuple):
+class BudgetLine(NamedTuple):
     """A part or a sum, in ns or ns a second; None: it has no place in that bound, or is unknown, for what `what` says."""
 
     name: str
@@ -73,21 +73,23 @@ Pair = tuple[BoundMessage | None, BoundMessage | None]
 """Hard and statistical."""
 
 
-def term_lines(node: NodeState) -> list[Line]:
+def term_lines(node: NodeState) -> list[BudgetLine]:
     """What adds up to the bounds against the parent, as of the sample."""
     return _lines(node.terms, node.stat_terms, {term: term.description for term in Term})
 
 
-def growth_lines(node: NodeState) -> list[Line]:
+def growth_lines(node: NodeState) -> list[BudgetLine]:
     """What adds up to the growth of the hard parent bound, and the growth of each sum; 1 ppb is 1 ns a second."""
-    sums = [Line(name, "in all", *map(_growth_ppb, pair)) for name, pair in zip(REFERENCES, _pairs(node), strict=True)]
+    sums = [
+        BudgetLine(name, "in all", *map(_growth_ppb, pair)) for name, pair in zip(REFERENCES, _pairs(node), strict=True)
+    ]
     return [
         *_lines(node.rates, {}, {rate: rate.description for rate in Rate}),
         *(line for line in sums if line.hard_ns is not None),
     ]
 
 
-def reference_lines(node: NodeState) -> list[Line]:
+def reference_lines(node: NodeState) -> list[BudgetLine]:
     """
     The sums for parent, grandmaster and UTC as of the sample, and what lies between one and the next. Where several sources
     know UTC, no sum makes what they share; where the one that does is not the one that decides, its bound is no sum either.
@@ -96,15 +98,15 @@ def reference_lines(node: NodeState) -> list[Line]:
     clocks, own = _beyond(gm, parent), _beyond(utc, gm)
     lines = [_sum("parent", parent), _sum("grandmaster", gm)]
     if clocks[0]:
-        lines.insert(1, Line("boundary clocks", "as configured", *clocks))
+        lines.insert(1, BudgetLine("boundary clocks", "as configured", *clocks))
     if len(_knowing_utc(node)) > 1:
         return lines
     if _knowing_utc(node) == [_deciding(node)] and own[0] is not None and own[0] >= 0:
-        lines.append(Line("grandmaster's own", "its error against UTC", *own))
+        lines.append(BudgetLine("grandmaster's own", "its error against UTC", *own))
     return [*lines, _sum("UTC", utc, _utc_from(node))]
 
 
-def now_lines(node: NodeState) -> list[Line]:
+def current_bound_lines(node: NodeState) -> list[BudgetLine]:
     """The three as they have grown since the sample, where the status leaves any."""
     parent, gm, utc = _pairs(node)
     return [
@@ -114,8 +116,8 @@ def now_lines(node: NodeState) -> list[Line]:
     ]
 
 
-def _now(name: str, pair: Pair, status: Status, age_ns: int | None, what: str = "") -> Line:
-    return Line(name, _why(pair[0]) or what, *(now_ns(message, status, age_ns) for message in pair))
+def _now(name: str, pair: Pair, status: Status, age_ns: int | None, what: str = "") -> BudgetLine:
+    return BudgetLine(name, _why(pair[0]) or what, *(current_bound_ns(message, status, age_ns) for message in pair))
 
 
 def _parent_status(node: NodeState) -> Status:
@@ -149,7 +151,7 @@ def _knows_utc(source: SourceState, node: NodeState) -> bool:
     return source.age_ns < node.void_after_ns
 
 
-def now_ns(message: BoundMessage | None, status: Status, age_ns: int | None) -> int | None:
+def current_bound_ns(message: BoundMessage | None, status: Status, age_ns: int | None) -> int | None:
     """The bound at this age; None where the status leaves none to rely on."""
     if message is None or age_ns is None or status in ("UNKNOWN", "DISRUPTED"):
         return None
@@ -159,12 +161,12 @@ def now_ns(message: BoundMessage | None, status: Status, age_ns: int | None) -> 
 def node_forecast(node: NodeState) -> Forecast | None:
     """Of the bound that is told first, if samples stop."""
     message = node.main_bound
-    if message is None or node.age_ns is None or now_ns(message, node.main_status, node.age_ns) is None:
+    if message is None or node.age_ns is None or current_bound_ns(message, node.main_status, node.age_ns) is None:
         return None
     return forecast(_bound(message), node.age_ns, node.void_after_ns)
 
 
-def part_taken(source: SourceState, node: NodeState) -> str:
+def selection_of(source: SourceState, node: NodeState) -> str:
     """How it stands to the others, where several know UTC."""
     if source.name in node.falsetickers:
         return "FALSETICKER"
@@ -185,7 +187,7 @@ def as_json(node: NodeState) -> dict[str, object]:
         "terms": _by_name(term_lines(node)),
         "references": _by_name(reference_lines(node)),
         "growth_each_second": _by_name(growth_lines(node)),
-        "now": _by_name(now_lines(node)),
+        "now": _by_name(current_bound_lines(node)),
         "forecast": None
         if expected is None
         else {"leaves": [each._asdict() for each in expected.leaves], "void_in_ns": expected.void_in_ns},
@@ -200,14 +202,14 @@ def _pairs(node: NodeState) -> tuple[Pair, Pair, Pair]:
     return (node.parent, node.parent_stat), (node.gm, node.gm_stat), (node.utc, node.utc_stat)
 
 
-def _lines(hard: Mapping[str, int], stat: Mapping[str, int], words: Mapping[str, str]) -> list[Line]:
+def _lines(hard: Mapping[str, int], stat: Mapping[str, int], words: Mapping[str, str]) -> list[BudgetLine]:
     names = [*words, *(name for name in (*hard, *stat) if name not in words)]
     told = [name for name in dict.fromkeys(names) if name in hard or name in stat]
-    return [Line(name, words.get(name, UNKNOWN_TERM), hard.get(name), stat.get(name)) for name in told]
+    return [BudgetLine(name, words.get(name, UNKNOWN_TERM), hard.get(name), stat.get(name)) for name in told]
 
 
-def _sum(name: str, pair: Pair, what: str = "") -> Line:
-    return Line(name, _why(pair[0]) or what, *(None if message is None else message.bound_ns for message in pair))
+def _sum(name: str, pair: Pair, what: str = "") -> BudgetLine:
+    return BudgetLine(name, _why(pair[0]) or what, *(None if message is None else message.bound_ns for message in pair))
 
 
 def _growth_ppb(message: BoundMessage | None) -> int | None:
@@ -234,5 +236,5 @@ def _bound(message: BoundMessage) -> Bound:
     return Bound(message.bound_ns, message.growth_ppb)
 
 
-def _by_name(lines: list[Line]) -> dict[str, dict[str, object]]:
+def _by_name(lines: list[BudgetLine]) -> dict[str, dict[str, object]]:
     return {line.name: {"what": line.what, "hard_ns": line.hard_ns, "stat_ns": line.stat_ns} for line in lines}

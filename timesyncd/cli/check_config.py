@@ -1,4 +1,4 @@
-"""Check the configuration and print what would run."""
+"""Check the configuration and print what the daemon would run."""
 
 from __future__ import annotations
 
@@ -16,34 +16,37 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_config_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the whole configuration with its defaults")
+    parser.add_argument("--json", action="store_true", help="print the complete configuration, defaults included")
 
 
 def run(args: Namespace) -> int:
-    """0, or ConfigError."""
+    """0. Raises ConfigError if the daemon could not start with the configuration."""
     from timesyncd.errors import ConfigError
 
     config = load_config(args)
-    for wrong in unusable(config):
-        raise ConfigError(wrong)
-    access_warnings = unwise(config)
+    if errors := unusable_files(config):
+        raise ConfigError(errors[0])
+    warnings = [f"{name}: {evidence}" for name, _, evidence in driver_warnings(config)] + config.notes
+    warnings += web_warnings(config)
+    warnings += [
+        f"{key}: every user of this machine can read {path}: chmod o-rwx" for key, path in readable_secrets(config)
+    ]
     if args.json:
         print(config.model_dump_json(indent=2, serialize_as_any=True))
         return 0
     for line in describe(config):
         print(line)
-    warnings = [f"{name}: {note}" for name, _, note in access_warnings] + config.notes + careless(config)
-    warnings += [f"{key}: everybody on this machine can read {path}: chmod o-rwx" for key, path in exposed(config)]
-    for line in warnings:
-        print(f"warning      {line}")
-    print(f"{args.config}: good")
+    for warning in warnings:
+        print(f"warning      {warning}")
+    print(f"{args.config}: valid")
     return 0
 
 
-def unwise(config: Config) -> list[tuple[str, str, str]]:
+def driver_warnings(config: Config) -> list[tuple[str, str, str]]:
     """
-    What the drivers find unwise in their own part: (entry, id of a finding, evidence). Raises ConfigError for what one cannot
-    run with.
+    The drivers' warnings about their own options: (entry, id of a finding, evidence).
+
+    Raises ConfigError for options with which a driver cannot run.
     """
     from timesyncd.driver import AlarmSource, build
 
@@ -54,25 +57,25 @@ def unwise(config: Config) -> list[tuple[str, str, str]]:
     ]
 
 
-def careless(config: Config) -> list[str]:
-    """What is unwise in how the page is guarded."""
+def web_warnings(config: Config) -> list[str]:
+    """Weaknesses of the page's access control, one line each."""
     from timesyncd.web.auth import access_warnings
 
     return [] if config.web is None else [f"web: {note}" for note in access_warnings(config.web)]
 
 
-def exposed(config: Config) -> list[tuple[str, Path]]:
-    """Files that hold a secret or a private key and that everybody on this machine can read, each by its key."""
+def readable_secrets(config: Config) -> list[tuple[str, Path]]:
+    """(key, path) of each file with a secret or a private key that every user of this machine can read."""
     from timesyncd.config import secrets_of
 
     files = [(key, secret.file) for key, secret in secrets_of(config)]
     files += [("mqtt.key", config.mqtt.key)] if config.mqtt else []
     files += [("web.key", config.web.key)] if config.web else []
-    return [(key, path) for key, path in files if path is not None and _everybody_reads(path)]
+    return [(key, path) for key, path in files if path is not None and _is_world_readable(path)]
 
 
-def _everybody_reads(path: Path) -> bool:
-    """Also where it cannot be told, nobody is blamed."""
+def _is_world_readable(path: Path) -> bool:
+    """Also False where the permissions cannot be read."""
     try:
         return bool(path.stat().st_mode & 0o004) and all(
             folder.stat().st_mode & 0o001 for folder in path.absolute().parents
@@ -82,33 +85,34 @@ def _everybody_reads(path: Path) -> bool:
 
 
 def describe(config: Config) -> list[str]:
-    """What will run, a line a part. Secrets are named by where they come from."""
+    """What the daemon will run, one line per part. Of a secret, its origin is printed."""
     lines = [f"node         {config.node.name}, runtime folder {config.node.runtime_dir}"]
     if config.node.topology:
         lines.append(f"topology     {config.node.topology}")
     if config.node.link:
         lines.append(f"link         {config.node.link}, shared by the jobs of its nodes")
     for source in config.source:
-        lines.append(f"source       {source.name}: {source.driver} ({_said(source.options)})")
-    for unit in config.grandmaster:
-        lines.append(f"grandmaster  {unit.name}: {unit.driver} ({_said(unit.options)})")
+        lines.append(f"source       {source.name}: {source.driver} ({_options_text(source.options)})")
+    for grandmaster in config.grandmaster:
+        lines.append(f"grandmaster  {grandmaster.name}: {grandmaster.driver} ({_options_text(grandmaster.options)})")
     if config.traps:
-        lines.append(f"traps        {config.traps.host}:{config.traps.port}, or as systemd passes it")
+        lines.append(f"traps        {config.traps.host}:{config.traps.port}, or the socket that systemd passes")
     if config.syslog:
-        lines.append(f"syslog       {config.syslog.host}:{config.syslog.port}, or as systemd passes it")
+        lines.append(f"syslog       {config.syslog.host}:{config.syslog.port}, or the socket that systemd passes")
     if not config.source:
-        lines.append("source       none: no clock of this node is watched")
+        lines.append("source       none: no clock of this node is monitored")
     if config.store:
-        lines.append(f"store        {_store_said(config.store)}")
+        lines.append(f"store        {_store_text(config.store)}")
     if config.mqtt:
-        lines.append(f"mqtt         {_mqtt_said(config.mqtt)}")
+        lines.append(f"mqtt         {_mqtt_text(config.mqtt)}")
     if config.web:
-        lines.append(f"web          {_web_said(config.web)}")
+        lines.append(f"web          {_web_text(config.web)}")
     if config.clockbound:
         lines.append(f"clockbound   {config.clockbound.path}")
     if config.hub or not config.mqtt:
         lines.append(
-            "hub          " + ("joins the jobs of every node" if config.hub else "joins the jobs of this node")
+            "hub          "
+            + ("aggregates step timings of all nodes" if config.hub else "aggregates step timings of this node")
         )
     for job in config.job if config.hub or not config.mqtt else ():
         lines.append(f"job          {job.name}: policy {job.policy}")
@@ -116,75 +120,75 @@ def describe(config: Config) -> list[str]:
     return lines + ([f"off          {', '.join(off)}"] if off else [])
 
 
-def _store_said(store: StoreSettings) -> str:
+def _store_text(store: StoreSettings) -> str:
     spans = (("samples", store.keep_days), ("minutes", store.keep_minutes_days), ("hours", store.keep_hours_days))
     kept = ", ".join(f"{what} for {days:g} days" for what, days in spans)
-    password = f", password {_value_said(store.password)}" if store.password else ""
+    password = f", password {_value_text(store.password)}" if store.password else ""
     return f"{store.url or store.path}{password}; keeps {kept}"
 
 
-def _mqtt_said(mqtt: Mqtt) -> str:
+def _mqtt_text(mqtt: Mqtt) -> str:
     parts = [f"{mqtt.host}:{mqtt.broker_port}{' over TLS' if mqtt.tls else ''}"]
     parts += [f"{name} {value}" for name in ("ca", "certificate", "key") if (value := getattr(mqtt, name))]
     if mqtt.username:
         parts.append(f"as {mqtt.username}")
     if mqtt.password:
-        parts.append(f"password {_value_said(mqtt.password)}")
+        parts.append(f"password {_value_text(mqtt.password)}")
     parts.append(f"topics {mqtt.topic_prefix}/...")
-    parts.append(f"history until {' and '.join(mqtt.hubs) or 'one hub, whichever,'} stored it")
+    parts.append(f"history kept until {' and '.join(mqtt.hubs) or 'any hub'} stored it")
     return ", ".join(parts)
 
 
-def _web_said(web: Web) -> str:
+def _web_text(web: Web) -> str:
     scheme, host = "https" if web.certificate else "http", f"[{web.host}]" if ":" in web.host else web.host
     parts = [f"{scheme}://{host}:{web.port}/"]
     if web.certificate:
         parts.append(f"certificate {web.certificate}, key {web.key}")
     if web.client_ca:
-        parts.append(f"client certificates of {web.client_ca}: {web.client_role}")
-    parts += [f"token {token.name}: {token.role} {_value_said(token.secret)}" for token in web.token]
+        parts.append(f"client certificates of {web.client_ca}: role {web.client_role}")
+    parts += [f"token {token.name}: role {token.role} {_value_text(token.secret)}" for token in web.token]
     if web.is_local and not web.token and web.client_ca is None:
-        parts.append("everybody on this machine may read")
+        parts.append("every user of this machine may read")
     return ", ".join(parts)
 
 
-def _said(options: object) -> str:
+def _options_text(options: object) -> str:
     from pydantic import BaseModel
 
     assert isinstance(options, BaseModel)
     values = ((name, getattr(options, name)) for name in type(options).model_fields)
-    return ", ".join(f"{name} {_value_said(value)}" for name, value in values if value not in (None, False, ""))
+    return ", ".join(f"{name} {_value_text(value)}" for name, value in values if value not in (None, False, ""))
 
 
-def _value_said(value: object) -> str:
+def _value_text(value: object) -> str:
     from pydantic import BaseModel
 
     if isinstance(value, BaseModel):
-        return f"({_said(value)})"
+        return f"({_options_text(value)})"
     return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def unusable(config: Config) -> list[str]:
-    """What the file names and cannot be used, a line each: found now and not at the first connection."""
+def unusable_files(config: Config) -> list[str]:
+    """Errors of the secrets, certificates and keys that the configuration names, one line each; none is left to the first connection."""
     from timesyncd.config import secrets_of
     from timesyncd.errors import ConfigError
 
-    found = []
+    errors = []
     for place, secret in secrets_of(config):
         try:
             secret.reveal()
         except ConfigError as error:
-            found.append(f"{place}: {error}")
-    for read in () if found else _readers(config):
+            errors.append(f"{place}: {error}")
+    for read in () if errors else _readers(config):
         try:
             read()
         except ConfigError as error:
-            found.append(str(error))
-    return found
+            errors.append(str(error))
+    return errors
 
 
 def _readers(config: Config) -> list[Callable[[], object]]:
-    """How the daemon will read certificates, keys and tokens at its start. Each raises ConfigError."""
+    """The functions by which the daemon reads certificates, keys and tokens when it starts. Each raises ConfigError."""
     from timesyncd.mqtt.tls import tls_context
     from timesyncd.web import tls
     from timesyncd.web.auth import TokenSecrets

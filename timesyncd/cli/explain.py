@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """0 when a bound holds now, against UTC where no grandmaster is known, else 1. Unreachable when `--url` does not answer."""
-    from timesyncd.cli.budget import as_json, now_ns
+    from timesyncd.cli.budget import as_json, current_bound_ns
 
     node, note = _asked(args)
     if args.json:
@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
         _print(node)
     if note:
         print(f"timesyncd: {note}", file=sys.stderr)
-    return 0 if now_ns(node.main_bound, node.main_status, node.age_ns) is not None else 1
+    return 0 if current_bound_ns(node.main_bound, node.main_status, node.age_ns) is not None else 1
 
 
 def _asked(args: Namespace) -> tuple[NodeState, str]:

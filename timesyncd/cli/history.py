@@ -101,7 +101,7 @@ def _print_table(source: str, kind: str, records: list[Record], limit: int | Non
     from rich.console import Console
     from rich.table import Table
 
-    from timesyncd.cli.render import plain
+    from timesyncd.cli.render import plain_text
 
     headings, rows = table_of(kind, records)
     if not rows:
@@ -111,7 +111,7 @@ def _print_table(source: str, kind: str, records: list[Record], limit: int | Non
     for heading, justify in headings:
         table.add_column(heading, justify=justify, no_wrap=heading != "note", overflow="fold")
     for row in rows:
-        table.add_row(*map(plain, row))
+        table.add_row(*map(plain_text, row))
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 140)
     console.print(table)

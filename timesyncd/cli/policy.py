@@ -10,16 +10,16 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from timesyncd.cli._common import add_config_argument
-from timesyncd.cli._policy_jobs import Planned, RunningJob, find
+from timesyncd.cli._policy_jobs import PlannedPolicy, RunningJob, find_job
 from timesyncd.client.paths import runtime_dir
 from timesyncd.errors import ConfigError, Refused, Unreachable
 from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request
 from timesyncd.training.policy.text import parse_policy
 
 #: A request's way is the daemon, the broker and the hub's next round. One that is lost is sent again.
-GIVE_UP_AFTER_S = 10.0
-AGAIN_AFTER_S = 2.0
-LOOK_EVERY_S = 0.2
+TIMEOUT_S = 10.0
+RETRY_AFTER_S = 2.0
+CHECK_INTERVAL_S = 0.2
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
     """0 when the plan has the policy, else 1; 0 where none is given. ConfigError for what is no policy, or no job."""
     wanted = None if args.policy is None else _checked(args.policy)
     folder = runtime_dir(args.runtime_dir)
-    job = find(args.job, args, folder)
+    job = find_job(args.job, args, folder)
     planned = job.read() if wanted is None else _put(job, wanted, folder / SOCKET_NAME)
     if planned is None:
         raise Unreachable(f"job {job.name!r}: nothing was heard of it for 30 s: it ended, or no hub speaks")
@@ -51,7 +51,7 @@ def _checked(text: str) -> str:
         raise ConfigError(str(error)) from error
 
 
-def _put(job: RunningJob, wanted: str, path: Path) -> Planned:
+def _put(job: RunningJob, wanted: str, path: Path) -> PlannedPolicy:
     """Have it put into the plan, and see that it is there. Raises Refused, Unreachable."""
     if job.uid is not None and os.getuid() not in (0, job.uid):
         raise Refused(f"job {job.name!r} is user {job.uid}'s: that user may change its policy, and root")
@@ -62,18 +62,18 @@ def _put(job: RunningJob, wanted: str, path: Path) -> Planned:
         if planned is not None and before is not None and planned.version != before.version:
             raise Refused(f"job {job.name!r}: somebody else changed its policy meanwhile, to {planned.policy}")
         now_s = time.monotonic()
-        if now_s - began_s > GIVE_UP_AFTER_S:
+        if now_s - began_s > TIMEOUT_S:
             raise Refused(_why_not(job, planned))
-        if not is_sent or now_s - sent_s >= AGAIN_AFTER_S:
+        if not is_sent or now_s - sent_s >= RETRY_AFTER_S:
             is_sent, sent_s = _sent(path, encode_request(job.id, wanted)), now_s
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(CHECK_INTERVAL_S)
         planned = job.read()
         before = before or planned
     return planned
 
 
-def _why_not(job: RunningJob, planned: Planned | None) -> str:
-    tried = f"job {job.name!r}: after {GIVE_UP_AFTER_S:.0f} s its plan does not have this policy"
+def _why_not(job: RunningJob, planned: PlannedPolicy | None) -> str:
+    tried = f"job {job.name!r}: after {TIMEOUT_S:.0f} s its plan does not have this policy"
     if planned is None:
         return f"{tried}: nothing was heard of the job for 30 s: it ended, or no hub speaks (timesyncd status)"
     return f"{tried}: no hub took it: it is another user's job, or the way to the hub is closed; the hub's log says of what it refused"
@@ -94,7 +94,7 @@ def _sent(path: Path, request: bytes) -> bool:
     return True
 
 
-def _fields(job: RunningJob, planned: Planned) -> dict[str, object]:
+def _fields(job: RunningJob, planned: PlannedPolicy) -> dict[str, object]:
     return {
         "job": job.name,
         "job_id": job.id,
@@ -104,7 +104,7 @@ def _fields(job: RunningJob, planned: Planned) -> dict[str, object]:
     }
 
 
-def _line(job: RunningJob, planned: Planned) -> str:
+def _line(job: RunningJob, planned: PlannedPolicy) -> str:
     what = (
         f"{planned.policy} (change {planned.version})"
         if planned.policy

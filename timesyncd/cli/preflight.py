@@ -15,7 +15,7 @@ from timesyncd.errors import ConfigError
 from timesyncd.units import duration_text, limit_text, span_ns
 
 #: So many nodes leave room for the verdict on a screen of 24 lines.
-MOST_NODES = 18
+MAX_NODES_SHOWN = 18
 
 HEADINGS = ("node", "status", "within", "")
 
@@ -76,10 +76,10 @@ def _names(text: str) -> list[str]:
 
 def screen(answer: PreflightResult, max_ns: int) -> list[str]:
     """The nodes, the worst first, and under them the verdict. What came over a wire is shown as text."""
-    rows = [HEADINGS, *map(_row, answer.nodes[:MOST_NODES])] if answer.nodes else []
+    rows = [HEADINGS, *map(_row, answer.nodes[:MAX_NODES_SHOWN])] if answer.nodes else []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    if (more := len(answer.nodes) - MOST_NODES) > 0:
+    if (more := len(answer.nodes) - MAX_NODES_SHOWN) > 0:
         lines.append(f"and {more} more, none of them worse")
     return [*lines, *([""] if lines else []), _plain(verdict(answer, max_ns))]
 

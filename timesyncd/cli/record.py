@@ -9,7 +9,7 @@ from pathlib import Path
 from timesyncd.cli._access import access_of, add_access_arguments, progress
 
 MASKS = ("serials", "positions", "names", "addresses")
-MOST_OBJECTS = 100_000
+MAX_OBJECTS = 100_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--mask", type=_masks, default=(), metavar="WHAT", help=f"replaced by invented ones: {','.join(MASKS)}, or all"
     )
     parser.add_argument(
-        "--rows", type=_count, default=MOST_OBJECTS, metavar="N", help="so many SNMP objects at most (%(default)s)"
+        "--rows", type=_count, default=MAX_OBJECTS, metavar="N", help="so many SNMP objects at most (%(default)s)"
     )
 
 

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timesyncd.cli.render import headed, plain
+from timesyncd.cli.render import plain_text, table_with_headings
 from timesyncd.drivers.timeprovider._decoders import Unknown, Value
 from timesyncd.drivers.timeprovider._profiles import Profile, shown
 from timesyncd.probe.probe import DEVICE_NAMES, DEVICES, ROOTS, Cell, Probe, ProfileSaid, Said, SnmpSaid
@@ -21,8 +21,8 @@ from timesyncd.snmp import Community, Raw, format_oid
 from timesyncd.units import duration_text, span_text
 
 #: So many different values of a column are shown.
-MOST_VALUES = 6
-MOST_TEXT = 60
+MAX_VALUES = 6
+MAX_TEXT = 60
 
 
 def tables(probe: Probe) -> list[RenderableType]:
@@ -55,7 +55,7 @@ def _facts(snmp: SnmpSaid) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for name, value in known:
         if value is not None:
-            table.add_row(Text(f"  {name}", "dim"), plain(value))
+            table.add_row(Text(f"  {name}", "dim"), plain_text(value))
     table.add_row(Text("  not provided", "dim"), Text(", ".join(snmp.not_provided) or "nothing is missing", "dim"))
     return table
 
@@ -67,14 +67,14 @@ def _roots(snmp: SnmpSaid) -> RenderableType:
         answer = "nothing" if first is None else "yes"
         if root == DEVICES and snmp.device_branch is not None:
             answer = f"branch {snmp.device_branch}: {DEVICE_NAMES.get(snmp.device_branch, 'a device not known here')}"
-        rows.append([plain(name), plain(format_oid(root), "dim"), plain(answer, "" if first else "dim")])
-    return headed(["subtree", "OID", "served"], rows)
+        rows.append([plain_text(name), plain_text(format_oid(root), "dim"), plain_text(answer, "" if first else "dim")])
+    return table_with_headings(["subtree", "OID", "served"], rows)
 
 
 def _summary(snmp: SnmpSaid) -> RenderableType:
     rows = [[Text(told.profile.name, "bold"), Text("yes", "green"), Text(_share(told))] for told in snmp.served]
     rows += [[Text(profile.name), Text("no", "dim"), Text()] for profile in snmp.silent]
-    return headed(["profile", "answered", "objects provided"], rows)
+    return table_with_headings(["profile", "answered", "objects provided"], rows)
 
 
 def _share(told: ProfileSaid) -> str:
@@ -83,21 +83,21 @@ def _share(told: ProfileSaid) -> str:
 
 def _profile(told: ProfileSaid) -> list[RenderableType]:
     provided = [each for each in told.objects if each.cells]
-    rows = [[plain(each.entry.field), _values(each), Text(each.entry.confidence, "dim")] for each in provided]
+    rows = [[plain_text(each.entry.field), _values(each), Text(each.entry.confidence, "dim")] for each in provided]
     parts: list[RenderableType] = [
         Text(f"{told.profile.name} says", "bold"),
-        headed(["field", "value", "confidence"], rows),
+        table_with_headings(["field", "value", "confidence"], rows),
     ]
     if told.absent:
-        parts.append(plain(f"not provided: {', '.join(told.absent)}", "dim"))
+        parts.append(plain_text(f"not provided: {', '.join(told.absent)}", "dim"))
     return parts
 
 
 def _values(each: Said) -> Text:
     different = dict.fromkeys(map(_text, each.cells))
-    listed = ", ".join(list(different)[:MOST_VALUES]) + (", ..." if len(different) > MOST_VALUES else "")
+    listed = ", ".join(list(different)[:MAX_VALUES]) + (", ..." if len(different) > MAX_VALUES else "")
     rows = f"  ({len(each.cells)}{' or more' if each.cut else ''} rows)" if len(each.cells) > 1 else ""
-    return plain(listed + rows, "" if all(cell.understood for cell in each.cells) else "yellow")
+    return plain_text(listed + rows, "" if all(cell.understood for cell in each.cells) else "yellow")
 
 
 def _text(cell: Cell) -> str:
@@ -112,21 +112,21 @@ def _text(cell: Cell) -> str:
             return "yes" if cell.value else "no"
         case float() as number:
             return f"{number:.6g}"
-    return (shown(cell.value).splitlines() or ['""'])[0][:MOST_TEXT] or '""'
+    return (shown(cell.value).splitlines() or ['""'])[0][:MAX_TEXT] or '""'
 
 
 def raw_text(raw: Raw) -> str:
-    return raw.hex(" ")[:MOST_TEXT] if isinstance(raw, bytes) else str(raw)[:MOST_TEXT]
+    return raw.hex(" ")[:MAX_TEXT] if isinstance(raw, bytes) else str(raw)[:MAX_TEXT]
 
 
 def _uncovered(snmp: SnmpSaid) -> list[RenderableType]:
     if not snmp.uncovered:
         return [Text("nothing below 1.3.6.1.4.1.9070 that no profile knows", "dim")]
-    rows = [[plain(format_oid(branch.oid)), Text(str(branch.objects))] for branch in snmp.uncovered]
+    rows = [[plain_text(format_oid(branch.oid)), Text(str(branch.objects))] for branch in snmp.uncovered]
     more = " (there is more: counting stopped)" if snmp.vendor_cut else ""
     return [
         Text(f"answers, and no profile explains it{more}", "bold"),
-        headed(["branch", "objects"], rows),
+        table_with_headings(["branch", "objects"], rows),
         Text("a recording of it helps everybody with such a unit: timesyncd record", "dim"),
     ]
 
@@ -135,22 +135,27 @@ def _web(probe: Probe) -> list[RenderableType]:
     place = f"{probe.access.host}:{probe.access.https_port}"
     web = probe.web
     if web is None:
-        return [plain(probe.web_note or "", "dim")]
+        return [plain_text(probe.web_note or "", "dim")]
     parts: list[RenderableType] = [Text(f"{place} answers HTTPS", "bold"), Text("  certificate (SHA-256)", "dim")]
     parts.append(Text(f"  {web.fingerprint}", no_wrap=True))
     if probe.web_note is not None:
-        return [*parts, plain(f"  {probe.web_note}", "yellow")]
+        return [*parts, plain_text(f"  {probe.web_note}", "yellow")]
     if web.channels is None:
         return [*parts, Text("  look at it on the unit, then log in with --https-username and --fingerprint", "dim")]
-    states = [[plain(each.name), Text("monitored" if each.monitored else "not monitored")] for each in web.channels]
-    errors = [[plain(each.channel), Text(each.metric), *_error(each)] for each in web.time_errors]
-    parts += [headed(["channel", "state"], states), headed(["channel", "metric", "value", "against"], errors)]
-    parts.append(plain(f"TAI - UTC: {'not told' if web.utc_offset_s is None else f'{web.utc_offset_s} s'}"))
-    return parts + [plain(note, "yellow") for note in web.notes]
+    states = [
+        [plain_text(each.name), Text("monitored" if each.monitored else "not monitored")] for each in web.channels
+    ]
+    errors = [[plain_text(each.channel), Text(each.metric), *_error(each)] for each in web.time_errors]
+    parts += [
+        table_with_headings(["channel", "state"], states),
+        table_with_headings(["channel", "metric", "value", "against"], errors),
+    ]
+    parts.append(plain_text(f"TAI - UTC: {'not told' if web.utc_offset_s is None else f'{web.utc_offset_s} s'}"))
+    return parts + [plain_text(note, "yellow") for note in web.notes]
 
 
 def _error(each: TimeError) -> list[Text]:
-    return [Text(duration_text(each.value_ns)), plain(each.reference or "not told")]
+    return [Text(duration_text(each.value_ns)), plain_text(each.reference or "not told")]
 
 
 def as_json(probe: Probe, own_profiles: Sequence[str] = ()) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _CHUNK, _BATCH = 1 << 16, 1_000
 _LONGEST_LINE = 1 << 16
 
 #: Takes how much is done.
-Tell = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -96,7 +96,7 @@ def _size(stream: BufferedReader) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _lines(stream: BufferedReader, name: str, output: _Output, tell: Tell) -> Iterator[str]:
+def _lines(stream: BufferedReader, name: str, output: _Output, tell: OnProgress) -> Iterator[str]:
     """
     Without their ends. What came of all lines before is written before it waits for more: so a row that comes by itself is
     answered by itself, and of a file a thousand are at once. Raises TraceError.
@@ -154,7 +154,7 @@ def _store(args: Namespace) -> tuple[Place, EnsembleSettings]:
 
 
 @contextmanager
-def _progress(total: int | None) -> Iterator[Tell]:
+def _progress(total: int | None) -> Iterator[OnProgress]:
     """Drawn where somebody looks at the errors and not at the rows."""
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda done: None

@@ -9,7 +9,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from timesyncd.cli._common import lacks_extra
+from timesyncd.cli._common import audit_extra_is_missing
 from timesyncd.errors import TimesyncdError
 
 
@@ -34,15 +34,15 @@ def run(args: Namespace) -> int:
     if not command:
         print("timesyncd run-audit: no command; as in: timesyncd run-audit -- torchrun train.py", file=sys.stderr)
         return 2
-    if lacks_extra("run-audit"):
+    if audit_extra_is_missing("run-audit"):
         return 2
-    from timesyncd.audit.script import NotStarted, environment, run_script
+    from timesyncd.audit.script import CommandNotStarted, environment, run_script
 
     marks = args.out / f"marks-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
     environ = environment(os.environ, marks, _name(command))
     try:
         status = run_script(command, environ, args.seconds, lambda: _report(marks, args.out))
-    except NotStarted as error:
+    except CommandNotStarted as error:
         print(f"timesyncd: {error}", file=sys.stderr)
         return error.status
     _report(marks, args.out)

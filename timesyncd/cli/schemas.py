@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from timesyncd.audit.report import Report
+from timesyncd.audit.report import AuditReport
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load, proven_table
 from timesyncd.messages.events import ALARM, BEGAN, CHANGED, ENDED, NODE_SYNC, UNIT_CLASS, UNIT_GNSS, UNIT_LOCK
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, Message
@@ -67,7 +67,7 @@ def _json_text(content: Json) -> str:
 
 
 def _audit_report() -> Json:
-    return _DRAFT | Report.model_json_schema(schema_generator=_AllRequired, mode="serialization")
+    return _DRAFT | AuditReport.model_json_schema(schema_generator=_AllRequired, mode="serialization")
 
 
 def _mqtt_documents() -> dict[str, Json]:

@@ -17,7 +17,7 @@ SCENARIO_NAMES = (
     "wrong-utc-offset", "slow-agent", "lossy", "liar", "2000-clients", "old-firmware",
 )  # fmt: skip
 
-NOTE = """\
+INSTRUCTIONS = """\
 {model} "{name}" (simulated) answers SNMP on {snmp}.
 
 Look at it:
@@ -38,11 +38,11 @@ Watch it, with this in the daemon's environment and in its configuration:
 Ctrl-C ends it."""
 
 CURL = "curl -sk -c cookies -b cookies -H 'X-Requested-With: XMLHttpRequest'"
-LOOK = f"""\
+HTTPS_COMMANDS = f"""\
   {CURL} -d txtuname={{username}} -d txtpasswd={{password}} -d action=applylogin https://{{https}}/login
   {CURL} -d tgrp=-1 https://{{https}}/channels_thresholdValue
 """
-WATCH = """\
+HTTPS_CONFIGURATION = """\
   https = {{ port = {web_port}, username = "{username}", password = {{ env = "GM_WEB" }}, fingerprint = "{fingerprint}" }}
 """
 
@@ -100,9 +100,9 @@ def _note(units: list[Unit]) -> str:
     told |= {"model": units[0].device.model, "identities": json.dumps(facts["identities"])}
     if "https" in facts:
         told |= {"web_port": facts["https"].rpartition(":")[2], "export": f" GM_WEB={facts['password']}"}
-        told |= {"look": LOOK.format_map(told), "watch": WATCH.format_map(told)}
+        told |= {"look": HTTPS_COMMANDS.format_map(told), "watch": HTTPS_CONFIGURATION.format_map(told)}
     listed = [_row(unit.facts()) for unit in units] if len(units) > 1 else []
-    return "\n".join([*listed, NOTE.format_map(told)])
+    return "\n".join([*listed, INSTRUCTIONS.format_map(told)])
 
 
 def _row(facts: dict[str, Any]) -> str:

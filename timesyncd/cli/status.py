@@ -37,7 +37,7 @@ def run(args: Namespace) -> int:
 
 def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
     """A grandmaster goes before a node of the same name, and that before a job, which has a name and an id."""
-    from timesyncd.cli._status_tables import job_tables, node_tables, unit_tables
+    from timesyncd.cli._status_tables import grandmaster_tables, job_tables, node_tables
     from timesyncd.messages.jobs import JobState
     from timesyncd.messages.node import GrandmasterState, NodeState
 
@@ -48,7 +48,7 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
     jobs = {each[key]: each for key in ("job", "job_id") for each in newest}
     if name in units:
         unit = GrandmasterState.model_validate(units[name])
-        _show(units[name], as_json, unit_tables(unit))
+        _show(units[name], as_json, grandmaster_tables(unit))
         return 0 if unit.reachable and unit.clock_state == "locked" else 1
     if name in nodes:
         node = NodeState.model_validate(nodes[name])

@@ -15,8 +15,8 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import FindingMessage, GrandmasterState, NodeState, status_name
-from timesyncd.metrics.exposition import Counters, Metrics, Snapshot
-from timesyncd.metrics.fleet import FleetSnapshot, Lag
+from timesyncd.metrics.exposition import Counters, Metrics, MetricsSnapshot
+from timesyncd.metrics.fleet import FleetSnapshot, MessageLag
 from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 
@@ -26,7 +26,7 @@ class WebView:
     def __init__(
         self, config: Config, view: NodeView, desk: HubService, announcer: Publisher, parts: Parts, clocks: Clocks
     ) -> None:
-        self.lag = Lag()
+        self.lag = MessageLag()
         self.wrong_credentials: Callable[[], int] | None = None
         self._config = config
         self._view = view
@@ -111,10 +111,10 @@ class WebView:
     def metrics(self) -> bytes:
         return self._metrics.render()
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> MetricsSnapshot:
         mqtt, store, history = self._parts.mqtt, self._parts.store, self._parts.history
         known = self._announcer.known(self._now())
-        return Snapshot(
+        return MetricsSnapshot(
             node=known.node,
             polls=self._view.polls,
             grandmasters=known.units,

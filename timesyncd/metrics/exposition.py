@@ -27,9 +27,9 @@ from timesyncd.messages.node import (
 )
 from timesyncd.metrics import fleet as metrics_fleet
 from timesyncd.metrics import jobs as metrics_jobs
-from timesyncd.metrics.fleet import FleetSnapshot, Lag
+from timesyncd.metrics.fleet import FleetSnapshot, MessageLag
 from timesyncd.metrics.grandmasters import grandmasters
-from timesyncd.metrics.parts import gauge, one_of, seconds
+from timesyncd.metrics.parts import gauge, seconds, state_rows
 from timesyncd.sample import PortState
 
 
@@ -78,7 +78,7 @@ COUNTER_HELP = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     """
     What a scrape shows. `node.age_ns` is as of now; `polls` holds each source's latest report; None: not configured.
 
@@ -94,7 +94,7 @@ class Snapshot:
     mqtt_connected: bool | None = None
     counters: Counters = Counters()
     fleet: FleetSnapshot | None = None
-    lag: Lag | None = None
+    lag: MessageLag | None = None
     outbox_waiting: int | None = None
     store_waiting: int | None = None
 
@@ -102,7 +102,7 @@ class Snapshot:
 class Metrics:
     """Calling `render` is one scrape."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot], clocks: Clocks) -> None:
+    def __init__(self, snapshot: Callable[[], MetricsSnapshot], clocks: Clocks) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Collector(snapshot, clocks))
         ProcessCollector(registry=self._registry)
@@ -113,7 +113,7 @@ class Metrics:
 
 
 class _Collector(Collector):
-    def __init__(self, snapshot: Callable[[], Snapshot], clocks: Clocks) -> None:
+    def __init__(self, snapshot: Callable[[], MetricsSnapshot], clocks: Clocks) -> None:
         self._snapshot = snapshot
         self._clocks = clocks
 
@@ -121,7 +121,7 @@ class _Collector(Collector):
         yield from families(self._snapshot(), self._clocks.realtime_ns())
 
 
-def families(snapshot: Snapshot, realtime_ns: int) -> Iterator[Metric]:
+def families(snapshot: MetricsSnapshot, realtime_ns: int) -> Iterator[Metric]:
     node = snapshot.node
     yield gauge("node_info", "Where it stands.", ("node", "topology"), [((node.node, node.topology), 1.0)])
     if node.sources:  # a mere hub has no clock to tell of
@@ -137,7 +137,7 @@ def families(snapshot: Snapshot, realtime_ns: int) -> Iterator[Metric]:
     yield from _counters(snapshot.counters)
 
 
-def _services(snapshot: Snapshot) -> Iterator[Metric]:
+def _services(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     connected = None if snapshot.mqtt_connected is None else float(snapshot.mqtt_connected)
     yield gauge("mqtt_connected", "1 while connected to the broker.", (), [((), connected)])
     yield gauge("outbox_waiting_rows", "Rows of history that the hubs have not confirmed yet.", (),
@@ -153,11 +153,11 @@ def _node(node: NodeState) -> Iterator[Metric]:
     gm_status, utc_status = (_status_now(node, status) for status in (node.status, node.utc_status))
     yield gauge(
         "clock_status", "1 for the present status against the grandmaster.", ("node", "status"),
-        (((node.node, name), value) for name, value in one_of(names, gm_status)),
+        (((node.node, name), value) for name, value in state_rows(names, gm_status)),
     )  # fmt: skip
     yield gauge(
         "utc_status", "1 for the present status against UTC.", ("node", "status"),
-        (((node.node, name), value) for name, value in one_of(names, utc_status)),
+        (((node.node, name), value) for name, value in state_rows(names, utc_status)),
     )  # fmt: skip
     yield from _main(node)
     yield from _bounds(node, gm_status, utc_status)
@@ -175,7 +175,7 @@ def _main(node: NodeState) -> Iterator[Metric]:
     status = _status_now(node, node.main_status)
     main = None if node.main_bound is None else _bound_now(node.main_bound, status, node.age_ns)
     yield gauge("node_status", "1 for the status that is told first: of the main bound.", ("node", "status"),
-                (((node.node, name), value) for name, value in one_of(get_args(Status), status)))  # fmt: skip
+                (((node.node, name), value) for name, value in state_rows(get_args(Status), status)))  # fmt: skip
     yield gauge("node_bound_seconds", "The main bound: to the grandmaster, or to UTC where the sources know none; now.",
                 ("node",), [((node.node,), main)])  # fmt: skip
     growth = None if main is None or node.main_bound is None else seconds(node.main_bound.growth_ppb)
@@ -250,7 +250,7 @@ def _sources(sources: Sequence[SourceState]) -> Iterator[Metric]:
     ports = [(s.name, s.port_state) for s in sources if s.port_state is not None]
     names = [state.name for state in PortState]
     yield gauge("port_state", "1 for the PTP port's present state.", ("source", "state"),
-                 (((source, name), value) for source, port in ports for name, value in one_of(names, port)))  # fmt: skip
+                 (((source, name), value) for source, port in ports for name, value in state_rows(names, port)))  # fmt: skip
 
 
 def _polls(polls: Sequence[PollReport]) -> Iterator[Metric]:

@@ -13,13 +13,13 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from timesyncd.messages.fleet import AlignmentState, FleetSummary, HubState
 from timesyncd.messages.node import FindingMessage, Severity, Status
-from timesyncd.metrics.parts import gauge, grown, seconds
+from timesyncd.metrics.parts import bound_seconds_at, gauge, seconds
 
 #: Of the fleet's nodes so many have a series on the hub, the worst; each node exports its own.
 WORST_NODES = 10
 
 #: Grandmasters that nodes say that they follow: the most followed have a series.
-MOST_FOLLOWED = 32
+MAX_FOLLOWED = 32
 
 LAG_LIMITS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
@@ -33,7 +33,7 @@ class FleetSnapshot:
     alignment: AlignmentState | None = None
 
 
-class Lag:
+class MessageLag:
     """
     How long live messages took, from their sender's CLOCK_REALTIME to ours. A message that came before it was sent says that the
     two clocks disagree by more than the way takes: it is counted apart, in `ahead`.
@@ -75,7 +75,7 @@ def fleet(snapshot: FleetSnapshot, realtime_ns: int) -> Iterator[Metric]:
         ("missing", "Expected nodes that are not heard of.", len(hub.missing)),
     ):
         yield gauge(f"fleet_nodes_{name}", text, ("hub",), [(own, count)])
-    followed = Tally(snapshot.summary.grandmasters).most_common(MOST_FOLLOWED)
+    followed = Tally(snapshot.summary.grandmasters).most_common(MAX_FOLLOWED)
     yield gauge("fleet_nodes_following", "Nodes by the grandmaster that they follow: its name, or its identity where no unit has that; empty: none.", ("hub", "grandmaster"),
                 [((hub.node, name), count) for name, count in followed])  # fmt: skip
     yield gauge("fleet_jobs", "Jobs that it follows.", ("hub",), [(own, hub.jobs)])
@@ -85,7 +85,7 @@ def fleet(snapshot: FleetSnapshot, realtime_ns: int) -> Iterator[Metric]:
 
 def _alignment(hub: str, state: AlignmentState, realtime_ns: int) -> Iterator[Metric]:
     age_ns = max(0, realtime_ns - state.published_realtime_ns)
-    now = grown(state.alignment_ns, state.growth_ppb, state.holds_for_ns, age_ns)
+    now = bound_seconds_at(state.alignment_ns, state.growth_ppb, state.holds_for_ns, age_ns)
     yield gauge("fleet_alignment_seconds", "Bound on how far any two clocks of the fleet are apart, now; absent when unknown.",
                 ("hub",), [((hub,), now)])  # fmt: skip
     left_ns = None if state.holds_for_ns is None else max(0, state.holds_for_ns - age_ns)

@@ -11,11 +11,11 @@ from prometheus_client.core import Metric
 
 from timesyncd.bound import UNIT_HOLDS_NS, Bound
 from timesyncd.messages.node import GrandmasterState
-from timesyncd.metrics.parts import gauge, one_of, seconds
+from timesyncd.metrics.parts import gauge, seconds, state_rows
 from timesyncd.sample import ACCURACY_NS, ClockState, PtpPort
 
 #: Of each kind of part (a port, a sensor, a channel) so many series a unit at most, whatever it says that it has.
-MOST_PARTS = 64
+MAX_PARTS = 64
 
 ALARM_SEVERITIES = ("critical", "major", "minor", "event")
 
@@ -27,11 +27,11 @@ def grandmasters(units: Sequence[GrandmasterState]) -> Iterator[Metric]:
     yield from _unit_gauges(present, _OF_PRESENT_UNITS)
     for name, text, states, read in _UNIT_STATES:
         yield gauge(f"grandmaster_{name}", text, ("grandmaster", "state"),
-                     (((g.name, state), value) for g in present if (now := read(g)) for state, value in one_of(states, now)))  # fmt: skip
+                     (((g.name, state), value) for g in present if (now := read(g)) for state, value in state_rows(states, now)))  # fmt: skip
     yield gauge("grandmaster_alarms", "Standing alarms by the unit's own severity.", ("grandmaster", "severity"),
                  (((g.name, severity), count) for g in present for severity, count in _alarms(g)))  # fmt: skip
     for name, text, label, read_all in _UNIT_PARTS:
-        parts = [(g.name, dict(islice(read_all(g), MOST_PARTS))) for g in present]
+        parts = [(g.name, dict(islice(read_all(g), MAX_PARTS))) for g in present]
         yield gauge(f"grandmaster_{name}", text, ("grandmaster", *label),
                      (((unit, *key), value) for unit, found in parts for key, value in found.items()))  # fmt: skip
     yield gauge("grandmaster_info", "What it is.", ("grandmaster", "model", "serial", "firmware", "oscillator"),

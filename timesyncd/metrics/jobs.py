@@ -8,7 +8,7 @@ from typing import get_args
 from prometheus_client.core import Metric
 
 from timesyncd.messages.jobs import JobState, MethodName, Straggler
-from timesyncd.metrics.parts import gauge, grown, one_of, seconds
+from timesyncd.metrics.parts import bound_seconds_at, gauge, seconds, state_rows
 
 #: Of a job's stragglers so many have a series.
 WORST_STRAGGLERS = 10
@@ -67,7 +67,7 @@ def jobs(states: Sequence[JobState], realtime_ns: int) -> Iterator[Metric]:
     for name, text, read in (*_RATIOS, *aligned, *spans, *_NUMBERS):
         yield gauge(f"job_{name}", text, LABELS, [(_labels(j), read(j)) for j in states])
     yield gauge("job_method", "1 for what arrivals are compared by.", (*LABELS, "method"),
-                [((*_labels(j), name), value) for j in states for name, value in one_of(get_args(MethodName), j.method)])  # fmt: skip
+                [((*_labels(j), name), value) for j in states for name, value in state_rows(get_args(MethodName), j.method)])  # fmt: skip
     yield from _stragglers(states)
 
 
@@ -100,7 +100,9 @@ def _age_ns(job: JobState, realtime_ns: int) -> int:
 
 
 def _alignment_now(job: JobState, realtime_ns: int) -> float | None:
-    return grown(job.alignment_ns, job.alignment_growth_ppb, job.alignment_holds_for_ns, _age_ns(job, realtime_ns))
+    return bound_seconds_at(
+        job.alignment_ns, job.alignment_growth_ppb, job.alignment_holds_for_ns, _age_ns(job, realtime_ns)
+    )
 
 
 def _holds_now(job: JobState, realtime_ns: int) -> float | None:

@@ -24,13 +24,15 @@ def seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / 1e9
 
 
-def one_of(names: Iterable[str], actual: str | None) -> Iterator[tuple[str, float]]:
+def state_rows(names: Iterable[str], actual: str | None) -> Iterator[tuple[str, float]]:
     """A state as one series a name, 1 for the present one, so that an alert can name the state it means."""
     for name in names:
         yield name, float(name == actual)
 
 
-def grown(bound_ns: int | None, growth_ppb: int | None, holds_for_ns: int | None, age_ns: int) -> float | None:
+def bound_seconds_at(
+    bound_ns: int | None, growth_ppb: int | None, holds_for_ns: int | None, age_ns: int
+) -> float | None:
     """A bound in seconds, at this age; None once nothing holds any more."""
     if holds_for_ns is not None and age_ns >= holds_for_ns:
         return None

@@ -13,16 +13,27 @@ from bucket_lab import LATENCY_MS, one_by_one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.audit.buckets import MIB, Bucket, Cost, Profile, busy, exposed_ns, fit, resized
+from timesyncd.audit.buckets import (
+    MIB,
+    BucketProfile,
+    ReadyBucket,
+    ReductionCost,
+    busy_periods,
+    exposed_ns,
+    fit_cost,
+    resized,
+)
 
 BUCKETS = st.lists(st.tuples(st.floats(0, 1e7), st.integers(1, 1 << 26)), min_size=1, max_size=12).map(
-    lambda found: [Bucket(at, size) for at, (_, size) in zip(sorted(at for at, _ in found), found, strict=True)]
+    lambda found: [ReadyBucket(at, size) for at, (_, size) in zip(sorted(at for at, _ in found), found, strict=True)]
 )
-COSTS = st.builds(Cost, st.floats(100, 1e7), st.floats(0.01, 100))
+COSTS = st.builds(ReductionCost, st.floats(100, 1e7), st.floats(0.01, 100))
 
 
 @given(buckets=BUCKETS, cost=COSTS, faster=st.floats(1, 10))
-def test_more_bandwidth_and_less_latency_never_take_longer(buckets: list[Bucket], cost: Cost, faster: float) -> None:
+def test_more_bandwidth_and_less_latency_never_take_longer(
+    buckets: list[ReadyBucket], cost: ReductionCost, faster: float
+) -> None:
     """Whatever the buckets are, a quicker reduction leaves no more of it exposed."""
     wider = replace(cost, ns_per_byte=cost.ns_per_byte / faster)
     nearer = replace(cost, latency_ns=cost.latency_ns / faster)
@@ -34,23 +45,23 @@ def test_more_bandwidth_and_less_latency_never_take_longer(buckets: list[Bucket]
 
 
 @given(buckets=BUCKETS, cost=COSTS)
-def test_no_work_is_lost(buckets: list[Bucket], cost: Cost) -> None:
+def test_no_work_is_lost(buckets: list[ReadyBucket], cost: ReductionCost) -> None:
     """It takes at least all the work from the first gradients on, and at least the last bucket's own; without a gap no more."""
     works = [cost.work_ns(1, size) for _, size in buckets]
     until_ns = buckets[-1].ready_ns + exposed_ns(buckets, cost)
 
     assert until_ns >= max(buckets[0].ready_ns + sum(works), buckets[-1].ready_ns + works[-1]) * (1 - 1e-9)
-    assert exposed_ns([Bucket(0, size) for _, size in buckets], cost) == pytest.approx(sum(works))
+    assert exposed_ns([ReadyBucket(0, size) for _, size in buckets], cost) == pytest.approx(sum(works))
 
 
 @given(total=st.integers(1, 1 << 30), cost=COSTS)
-def test_one_bucket_overlaps_with_nothing(total: int, cost: Cost) -> None:
+def test_one_bucket_overlaps_with_nothing(total: int, cost: ReductionCost) -> None:
     """All gradients in one bucket: its whole reduction is exposed."""
-    assert exposed_ns([Bucket(0, total)], cost) == pytest.approx(cost.latency_ns + total * cost.ns_per_byte)
+    assert exposed_ns([ReadyBucket(0, total)], cost) == pytest.approx(cost.latency_ns + total * cost.ns_per_byte)
 
 
-def profile(sizes_mib: Sequence[float], ready_ms: Sequence[float]) -> Profile:
-    return Profile(
+def profile(sizes_mib: Sequence[float], ready_ms: Sequence[float]) -> BucketProfile:
+    return BucketProfile(
         tuple(round(mib * MIB) for mib in sizes_mib),
         tuple(at * MS for at in ready_ms),
         tuple(at * MS + 1 for at in ready_ms),
@@ -79,7 +90,7 @@ def test_joined_buckets_are_ready_with_their_last() -> None:
     recorded = profile([1, 5, 5, 5, 2], [-20, -16, -7, -2, 0])
 
     assert resized(recorded, [1 * MIB, 10 * MIB]) == [
-        Bucket(-20 * MS, 1 * MIB), Bucket(-7 * MS, 10 * MIB), Bucket(0, 7 * MIB),
+        ReadyBucket(-20 * MS, 1 * MIB), ReadyBucket(-7 * MS, 10 * MIB), ReadyBucket(0, 7 * MIB),
     ]  # fmt: skip
     assert resized(recorded, [1 * MIB, 5 * MIB]) == recorded.buckets
 
@@ -101,7 +112,7 @@ def test_the_fit_finds_what_a_reduction_costs(seed: int, ms_per_mib: float) -> N
     ends = one_by_one(list(zip(sizes, ready, strict=True)), LATENCY_MS, ms_per_mib)
     recorded = replace(profile(sizes, ready), ends_ns=tuple(at * MS for at in ends))
 
-    found = fit(busy(recorded))
+    found = fit_cost(busy_periods(recorded))
 
     assert found.ns_per_byte == pytest.approx(ms_per_mib * MS / MIB, rel=1e-3)
     assert found.latency_ns == pytest.approx(LATENCY_MS * MS, rel=1e-3)
@@ -111,9 +122,12 @@ def test_reductions_that_share_the_link_are_one_observation() -> None:
     """Two of 4 and 8 MiB at half speed each until the first is over: what both of them took together is what counts."""
     recorded = replace(profile([1, 4, 8], [0, 20, 22]), ends_ns=(3 * MS, 34 * MS, 36 * MS))
 
-    assert [(each.buckets, each.bytes // MIB, each.took_ns / MS) for each in busy(recorded)] == [(1, 1, 3), (2, 12, 16)]
-    assert fit(busy(recorded)).ns_per_byte * MIB == pytest.approx(1.0 * MS)
-    assert fit(busy(recorded)).latency_ns == pytest.approx(2.0 * MS)
+    assert [(each.buckets, each.bytes // MIB, each.took_ns / MS) for each in busy_periods(recorded)] == [
+        (1, 1, 3),
+        (2, 12, 16),
+    ]
+    assert fit_cost(busy_periods(recorded)).ns_per_byte * MIB == pytest.approx(1.0 * MS)
+    assert fit_cost(busy_periods(recorded)).latency_ns == pytest.approx(2.0 * MS)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +139,7 @@ def test_no_cost_is_negative(ends_ms: tuple[float, float], latency_ms: float, ms
     if ms_per_mib == 0:
         recorded = replace(recorded, ends_ns=(10 * MS, 25 * MS))
 
-    found = fit(busy(recorded))
+    found = fit_cost(busy_periods(recorded))
 
     assert found.latency_ns == pytest.approx(latency_ms * MS)
     assert found.ns_per_byte * MIB == pytest.approx(ms_per_mib * MS, abs=2)

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
-from timesyncd.audit.buckets import MIB, MIN_STEPS, Advice, advice
+from timesyncd.audit.buckets import MIB, MIN_STEPS, BucketAdvice, advise
 from timesyncd.audit.build import report
 from timesyncd.audit.headline import bucket_lines, sizes_text
 from timesyncd.audit.html import write
 from timesyncd.audit.measured import measured
-from timesyncd.audit.report import Report
+from timesyncd.audit.report import AuditReport
 from timesyncd.cli.schemas import documents
 from timesyncd.client.torch.ddp import bucket_options
 from timesyncd.ipc.job_datagram import Kind
@@ -28,13 +28,13 @@ from timesyncd.jobs.arrivals import StepMark
 from timesyncd.jobs.recording import Recording
 
 
-def told(recording: Recording) -> Advice:
-    found = advice(measured(recording))
+def told(recording: Recording) -> BucketAdvice:
+    found = advise(measured(recording))
     assert found is not None
     return found
 
 
-def of(recording: Recording) -> Report:
+def of(recording: Recording) -> AuditReport:
     return report(measured(recording))
 
 
@@ -137,7 +137,7 @@ def test_two_passes_of_a_step_are_no_pass() -> None:
 
 def test_a_job_without_buckets_or_without_comparison_is_told_nothing() -> None:
     """All-reduces are no buckets; and of ranks that do not compare nobody knows when all were ready."""
-    assert advice(measured(trained(kind=Kind.ALL_REDUCE))) is None
+    assert advise(measured(trained(kind=Kind.ALL_REDUCE))) is None
     alone = trained()
     assert of(replace(alone, world_size=1, ranks={0: alone.ranks[0]})).buckets is None
 

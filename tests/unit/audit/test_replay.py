@@ -9,12 +9,12 @@ from audit_lab import MS, job, late, noisy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timesyncd.audit.remedies import Gain, gains, overhead, replay, total_ns
+from timesyncd.audit.remedies import RemedyGain, gains, overhead, replay, total_ns
 from timesyncd.audit.timeline import runs
 from timesyncd.jobs.recording import Recording
 
 
-def by_name(recording: Recording, *stragglers: int) -> dict[str, Gain]:
+def by_name(recording: Recording, *stragglers: int) -> dict[str, RemedyGain]:
     return {gain.remedy.name: gain for gain in gains(runs(recording), stragglers)}
 
 

@@ -15,11 +15,11 @@ from jsonschema_rs import Draft202012Validator
 
 from timesyncd.audit import charts
 from timesyncd.audit.build import report
-from timesyncd.audit.headline import percent, span
+from timesyncd.audit.headline import percent, short_duration
 from timesyncd.audit.html import summary, write
 from timesyncd.audit.measured import measured
-from timesyncd.audit.report import Report
-from timesyncd.audit.sources import ranked
+from timesyncd.audit.report import AuditReport
+from timesyncd.audit.sources import overhead_sources
 from timesyncd.audit.stages import stages
 from timesyncd.cli.schemas import documents
 from timesyncd.errors import TimesyncdError
@@ -27,7 +27,7 @@ from timesyncd.jobs.arrivals import Arrival, compare
 from timesyncd.jobs.recording import Recording, Request
 
 
-def of(recording: Recording, before: Recording | None = None) -> Report:
+def of(recording: Recording, before: Recording | None = None) -> AuditReport:
     return report(measured(recording), None if before is None else measured(before))
 
 
@@ -70,7 +70,7 @@ def test_the_sources_are_all_exposed_time(seed: int, ranks: int, buckets: int) -
     recording = job(8, ranks, noisy(seed, 3 * MS), (2 * MS,) * buckets)
     now = measured(recording)
 
-    found = ranked(now)
+    found = overhead_sources(now)
 
     assert sum(source.exposed_ns for source in found) == now.exposed_ns
     assert [source.exposed_ns for source in found] == sorted((s.exposed_ns for s in found), reverse=True)
@@ -120,7 +120,7 @@ def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> No
     ]
     gone = {0: [mark for mark in whole.steps[0] if mark.step % 3], 1: whole.steps[1]}
     now = measured(replace(whole, steps=gone, requests={0: asked}))
-    found = ranked(now)
+    found = overhead_sources(now)
 
     assert sum(source.exposed_ns for source in found) == now.exposed_ns
     assert [source.exposed_ns for source in found if source.cause == "request"] == [10 * 2 * MS]
@@ -289,7 +289,7 @@ def test_the_page_and_the_file_are_written(tmp_path: Path) -> None:
     found = write(job(120, computing=late(1)), tmp_path / "out", job(120))
     page = (tmp_path / "out" / "report.html").read_text()
 
-    assert Report.model_validate_json((tmp_path / "out" / "report.json").read_text()) == found
+    assert AuditReport.model_validate_json((tmp_path / "out" / "report.json").read_text()) == found
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
     assert found.headline in page.replace("&#39;", "'")
     assert not [word for word in ("src=", "@import", "url(http", "<script", "<link") if word in page]
@@ -314,5 +314,5 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 
 def test_figures_are_short_and_never_a_false_nothing() -> None:
     """Three digits of a time, and a share that is not 0 is not shown as 0."""
-    assert [span(ns) for ns in (0, 999, 4_830_000, 1.5e9)] == ["0 ns", "999 ns", "4.83 ms", "1.5 s"]
+    assert [short_duration(ns) for ns in (0, 999, 4_830_000, 1.5e9)] == ["0 ns", "999 ns", "4.83 ms", "1.5 s"]
     assert [percent(ratio) for ratio in (0, 0.0000123, 0.1234)] == ["0.0 %", "0.001 %", "12.3 %"]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd.__main__ import main
-from timesyncd.audit.script import NotStarted, environment, run_script
+from timesyncd.audit.script import CommandNotStarted, environment, run_script
 
 PYTHON = sys.executable
 
@@ -67,9 +67,9 @@ def test_the_status_is_the_script_s(body: str, status: int) -> None:
 def test_what_cannot_be_run_is_what_a_shell_says(tmp_path: Path) -> None:
     """127 where there is no such command, 126 where it may not be run."""
     (tmp_path / "text").write_text("no program")
-    with pytest.raises(NotStarted, match="no-such-command: No such file") as missing:
+    with pytest.raises(CommandNotStarted, match="no-such-command: No such file") as missing:
         run_script(["no-such-command"], os.environ)
-    with pytest.raises(NotStarted, match="Permission denied") as refused:
+    with pytest.raises(CommandNotStarted, match="Permission denied") as refused:
         run_script([str(tmp_path / "text")], os.environ)
 
     assert (missing.value.status, refused.value.status) == (127, 126)

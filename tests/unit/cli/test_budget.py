@@ -10,11 +10,11 @@ from samples import nth
 from timesyncd.bound import ErrorBound, Rate, Reason, Term
 from timesyncd.cli.budget import (
     as_json,
+    current_bound_lines,
     growth_lines,
     node_forecast,
-    now_lines,
-    part_taken,
     reference_lines,
+    selection_of,
     term_lines,
 )
 from timesyncd.clocks import NS_PER_S
@@ -105,8 +105,10 @@ def test_an_unknown_reference_says_why() -> None:
 
 def test_the_bounds_now_have_grown() -> None:
     """By their own growth over the age; nothing of a clock that is disrupted or void."""
-    parent, *_ = now_lines(state(SOFTWARE))
-    gone = [now_lines(state(SOFTWARE, status=status, utc_status=status)) for status in ("DISRUPTED", "UNKNOWN")]
+    parent, *_ = current_bound_lines(state(SOFTWARE))
+    gone = [
+        current_bound_lines(state(SOFTWARE, status=status, utc_status=status)) for status in ("DISRUPTED", "UNKNOWN")
+    ]
 
     assert (parent.hard_ns, parent.stat_ns) == (SOFTWARE.parent_hard.at(NS_PER_S), SOFTWARE.parent_stat.at(NS_PER_S))
     assert [line.hard_ns for lines in gone for line in lines] == [None] * 6
@@ -116,8 +118,8 @@ def test_the_parent_is_known_where_the_grandmaster_is_not() -> None:
     """Behind boundary clocks of unknown error, until the sample is void."""
     unknown = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN.text)
     node = state(SOFTWARE, status="UNKNOWN", gm=unknown)
-    parent, gm, _ = now_lines(node)
-    void, *_ = now_lines(node.model_copy(update={"age_ns": node.void_after_ns}))
+    parent, gm, _ = current_bound_lines(node)
+    void, *_ = current_bound_lines(node.model_copy(update={"age_ns": node.void_after_ns}))
 
     assert (parent.hard_ns, gm.hard_ns, gm.what) == (SOFTWARE.parent_hard.at(NS_PER_S), None, unknown.reason)
     assert void.hard_ns is None
@@ -154,9 +156,9 @@ def test_where_several_know_utc_each_has_its_part() -> None:
     node = state(SOFTWARE, sources=sources, falsetickers=["c"])
     contradicted = node.model_copy(update={"falsetickers": [], "sources_contradict": True})
 
-    assert [part_taken(each, node) for each in node.sources] == ["takes part", "takes part", "FALSETICKER", "", ""]
-    assert part_taken(node.sources[0], contradicted) == "CONTRADICTED"
-    assert part_taken(node.sources[0], node.model_copy(update={"sources": node.sources[:1]})) == ""
+    assert [selection_of(each, node) for each in node.sources] == ["takes part", "takes part", "FALSETICKER", "", ""]
+    assert selection_of(node.sources[0], contradicted) == "CONTRADICTED"
+    assert selection_of(node.sources[0], node.model_copy(update={"sources": node.sources[:1]})) == ""
 
 
 def test_what_several_sources_leave_is_no_sum() -> None:
@@ -164,7 +166,7 @@ def test_what_several_sources_leave_is_no_sum() -> None:
     node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=[source("a", 10), source("b", 10)])
 
     assert [line.name for line in reference_lines(node)] == ["parent", "grandmaster"]
-    assert now_lines(node)[-1].what == "what 2 sources leave"
+    assert current_bound_lines(node)[-1].what == "what 2 sources leave"
 
 
 def test_where_another_source_alone_knows_utc_it_is_no_sum() -> None:
@@ -174,7 +176,7 @@ def test_where_another_source_alone_knows_utc_it_is_no_sum() -> None:
     lines = reference_lines(node)
 
     assert [line.name for line in lines] == ["parent", "grandmaster", "UTC"]
-    assert [lines[-1].what, now_lines(node)[-1].what] == ["from ntp"] * 2
+    assert [lines[-1].what, current_bound_lines(node)[-1].what] == ["from ntp"] * 2
 
 
 def test_no_error_of_the_grandmaster_is_negative() -> None:

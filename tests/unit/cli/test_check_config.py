@@ -1,4 +1,4 @@
-"""`timesyncd check-config`: what would run, in words."""
+"""`timesyncd check-config`: what the daemon would run, and errors of the named files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timesyncd.cli.check_config import describe, unusable
+from timesyncd.cli.check_config import describe, unusable_files
 from timesyncd.config import Config, parse
 from timesyncd.driver import options_of
 from timesyncd.simulation.bed.authority import Authority
@@ -31,7 +31,7 @@ def config(**sections: Any) -> Config:
         ),
         (
             {"mqtt": {"host": "b"}},
-            "mqtt         b:1883, topics timesyncd/v1/..., history until one hub, whichever, stored it",
+            "mqtt         b:1883, topics timesyncd/v1/..., history kept until any hub stored it",
         ),
         (
             {
@@ -42,13 +42,13 @@ def config(**sections: Any) -> Config:
             },
             (
                 "mqtt         b:8883 over TLS, ca /ca, certificate /c, key /k, as u, password (file /p), "
-                "topics timesyncd/v1/..., history until h1 and h2 stored it"
+                "topics timesyncd/v1/..., history kept until h1 and h2 stored it"
             ),
         ),
-        ({"web": {}}, "web          http://127.0.0.1:8319/, everybody on this machine may read"),
+        ({"web": {}}, "web          http://127.0.0.1:8319/, every user of this machine may read"),
         (
             {"web": {"token": [{"name": "ops", "secret": {"file": "/t"}}]}},
-            "web          http://127.0.0.1:8319/, token ops: reader (file /t)",
+            "web          http://127.0.0.1:8319/, token ops: role reader (file /t)",
         ),
         (
             {
@@ -57,17 +57,17 @@ def config(**sections: Any) -> Config:
                     "token": [{"name": "ops", "role": "admin", "secret": {"file": "/t"}}],
                 }
             },
-            "web          https://[::]:8319/, certificate /c, key /k, client certificates of /ca: job, token ops: admin (file /t)",
+            "web          https://[::]:8319/, certificate /c, key /k, client certificates of /ca: role job, token ops: role admin (file /t)",
         ),
     ],
 )  # fmt: skip
-def test_a_section_is_told_in_a_line(sections: dict[str, Any], line: str) -> None:
-    """With its defaults; secrets by where they come from."""
+def test_a_section_is_one_line(sections: dict[str, Any], line: str) -> None:
+    """A line gives the section's defaults, and of a secret its origin."""
     assert line in describe(config(**sections))
 
 
-def test_what_can_be_used_is_not_complained_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certificates, keys and tokens as they should be."""
+def test_usable_files_are_no_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Valid certificates, keys and tokens give no error."""
     authority = Authority(tmp_path)
     own = authority.identity("n1")
     monkeypatch.setenv("TOKEN", "0123456789abcdef")
@@ -77,13 +77,13 @@ def test_what_can_be_used_is_not_complained_of(tmp_path: Path, monkeypatch: pyte
         web={"client_ca": str(authority.ca), "token": [{"name": "r", "secret": {"env": "TOKEN"}}]} | tls,
     )
 
-    assert unusable(known) == []
+    assert unusable_files(known) == []
 
 
-def test_each_wrong_file_is_named(tmp_path: Path) -> None:
-    """All of them, not the first alone."""
+def test_each_unusable_file_is_named(tmp_path: Path) -> None:
+    """All unusable files are reported, not only the first."""
     own, another = Authority(tmp_path).identity("n1"), Authority(tmp_path, "other-ca").identity("n2")
     mixed = {"certificate": str(own.certificate), "key": str(another.key)}
-    lines = unusable(config(mqtt={"host": "b", "tls": True} | mixed, web=mixed))
+    lines = unusable_files(config(mqtt={"host": "b", "tls": True} | mixed, web=mixed))
 
     assert [line.split(" ")[0] for line in lines] == ["mqtt.key", "web.certificate"]

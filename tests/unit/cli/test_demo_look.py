@@ -9,14 +9,14 @@ import pytest
 from fake_view import FakeView
 
 from timesyncd.cli import _demo_system
-from timesyncd.cli.render import Answers, Seen
+from timesyncd.cli.render import DaemonReplies, DemoNodeState
 from timesyncd.messages.node import NodeState
 from timesyncd.simulation.bed.daemon import DaemonProcess
 
 
-def seen(*states: NodeState) -> list[Seen]:
+def seen(*states: NodeState) -> list[DemoNodeState]:
     """What each node's daemon answered at one moment."""
-    return [Seen(state.node, Answers(state, [], [], [], []), 0) for state in states]
+    return [DemoNodeState(state.node, DaemonReplies(state, [], [], [], []), 0) for state in states]
 
 
 async def test_every_node_had_a_sample_also_when_never_two_were_fresh_at_once(
@@ -27,10 +27,10 @@ async def test_every_node_had_a_sample_also_when_never_two_were_fresh_at_once(
     unknown = holdover.model_copy(update={"status": "UNKNOWN", "gm": None})
     moments = iter([seen(synchronized, unknown), seen(unknown, holdover)])
     monkeypatch.setattr(_demo_system, "_seen", lambda _: next(moments))
-    monkeypatch.setattr(_demo_system.Scene, "check", lambda _: None)
-    monkeypatch.setattr(_demo_system.Scene, "page", "")
-    nodes = [_demo_system.Node(DaemonProcess(s.node, tmp_path, "", "marker"), 0) for s in (synchronized, holdover)]
+    monkeypatch.setattr(_demo_system.DemoSystem, "check", lambda _: None)
+    monkeypatch.setattr(_demo_system.DemoSystem, "page", "")
+    nodes = [_demo_system.DemoNode(DaemonProcess(s.node, tmp_path, "", "marker"), 0) for s in (synchronized, holdover)]
 
-    valid = await _demo_system._look(_demo_system.Scene("simulated", nodes, []), 0.0, None, asyncio.Event())
+    valid = await _demo_system._look(_demo_system.DemoSystem("simulated", nodes, []), 0.0, None, asyncio.Event())
 
     assert valid

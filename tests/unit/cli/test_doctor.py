@@ -14,75 +14,75 @@ from rich.console import Console, Group
 
 from timesyncd.bound import Reason
 from timesyncd.cli.doctor import report
-from timesyncd.cli.doctor.checks import Result, checks, exit_status
+from timesyncd.cli.doctor.checks import CheckResult, checks, exit_status
 from timesyncd.cli.doctor.facts import (
     BrokerFacts,
     CertificateFacts,
     ConfigFacts,
-    PlaceFacts,
+    FileFacts,
+    NoReply,
+    NotChecked,
     ServiceFacts,
     SourceFacts,
     StoreFacts,
-    Unanswered,
-    Unseen,
 )
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH
 from timesyncd.findings.catalogue import CATALOGUE
 
 
-def to_do(**changes: Any) -> list[Result]:
-    return [result for result in checks(replace(WELL, **changes)) if result.state == "to do"]
+def to_do(**changes: Any) -> list[CheckResult]:
+    return [result for result in checks(replace(WELL, **changes)) if result.state == "to_do"]
 
 
-def one(**changes: Any) -> Result:
+def one(**changes: Any) -> CheckResult:
     [result] = to_do(**changes)
     return result
 
 
-def test_a_node_that_is_well() -> None:
-    """Nothing to do; what was not looked at says why."""
+def test_a_healthy_node_needs_nothing() -> None:
+    """Nothing is to be done, and each check that was not made gives its reason."""
     results = checks(WELL)
 
-    assert [result for result in results if result.state == "to do"] == []
-    assert [result.what for result in results if result.state == "not looked at"] == ["the daemon asks them"]
+    assert [result for result in results if result.state == "to_do"] == []
+    assert [result.what for result in results if result.state == "not_checked"] == ["the daemon polls them"]
     assert exit_status(results) == 0
 
 
-#: One thing wrong -> what it is called, a part of what is said, the command.
+#: (changes of a healthy node, the check that fails, a part of its text, the begin of its command)
 WRONG: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"config": replace(config(), broken=("mqtt.key = '/k': no",))}, "files", "mqtt.key", "timesyncd check-config"),
-    ({"config": replace(config(), notes=(("gm", "factory-password", "admin"),))}, "factory password", "admin", "timesyncd status gm"),
+    ({"config": replace(config(), unusable_files=("mqtt.key = '/k': no",))}, "files", "mqtt.key", "timesyncd check-config"),
+    ({"config": replace(config(), driver_warnings=(("gm", "factory-password", "admin"),))}, "factory password", "admin", "timesyncd status gm"),
     ({"max_dgram_qlen": 10}, "job datagrams", "is 10", "sysctl -w net.unix.max_dgram_qlen=512"),
     ({"service": ServiceFacts("loaded", "active", "success", "disabled")}, "service", "disabled", "systemctl enable timesyncd"),
     ({"service": ServiceFacts("loaded", "failed", "exit-code", "enabled")}, "service", "failed", "journalctl -u timesyncd -n 50"),
     ({"kernel": replace(KERNEL, synchronized=False, disciplines=())}, "steered", "unsynchronized", "systemctl status 'ptp4l*'"),
     ({"kernel": replace(KERNEL, disciplines=("chronyd", "phc2sys"))}, "two disciplines", "chronyd, phc2sys", "systemctl disable"),
     ({"kernel": replace(KERNEL, leap="insert")}, "kernel leap", "insert", "timesyncd status"),
-    ({"folder": PlaceFacts(RUN, 0o750)}, "runtime folder", "mode 0750", "chmod o+rx /run/timesyncd"),
-    ({"segment": PlaceFacts(RUN / "clock", 0o640)}, "clock segment", "mode 0640", "chmod o+r /run/timesyncd/clock"),
-    ({"segment": PlaceFacts(RUN / "clock", None)}, "clock segment", "there is none", "systemctl restart timesyncd"),
-    ({"job_socket": PlaceFacts(RUN / "job.sock", 0o644, True)}, "job socket", "mode 0644", "chmod o+rw /run/timesyncd/job.sock"),
-    ({"job_socket": PlaceFacts(RUN / "job.sock", 0o666, False)}, "job link", "nobody listens", "timesyncd check-config"),
+    ({"folder": FileFacts(RUN, 0o750)}, "runtime folder", "mode 0750", "chmod o+rx /run/timesyncd"),
+    ({"segment": FileFacts(RUN / "clock", 0o640)}, "clock segment", "mode 0640", "chmod o+r /run/timesyncd/clock"),
+    ({"segment": FileFacts(RUN / "clock", None)}, "clock segment", "does not exist", "systemctl restart timesyncd"),
+    ({"job_socket": FileFacts(RUN / "job.sock", 0o644, True)}, "job socket", "mode 0644", "chmod o+rw /run/timesyncd/job.sock"),
+    ({"job_socket": FileFacts(RUN / "job.sock", 0o666, False)}, "job link", "no daemon listens", "timesyncd check-config"),
     ({"segment_node": node(status="HOLDOVER", reason="stale")}, "clock", "HOLDOVER: stale", "timesyncd explain"),
     ({"daemon": replace(DAEMON, health="the store fails")}, "health", "the store fails", "timesyncd status"),
     ({"daemon": replace(DAEMON, findings=(finding("broker-lost"),))}, "broker-lost", "cannot be reached", "journalctl"),
     ({"daemon": replace(DAEMON, findings=(finding("phase-jump", "ptp"),))}, "phase-jump", "ptp", "timesyncd explain"),
     ({"daemon": replace(DAEMON, findings=(finding("grandmaster-fan", "gm 1"),))}, "grandmaster-fan", "fan", "timesyncd status 'gm 1'"),
     ({"daemon": replace(DAEMON, hubs=(hub(age_s=16),)), "config": config(mqtt={"host": "b"})}, "hubs", "no hub is alive", "systemctl"),
-    ({"daemon": replace(DAEMON, hubs=(hub("h2"),))}, "h1", "the hub is silent", "systemctl"),
+    ({"daemon": replace(DAEMON, hubs=(hub("h2"),))}, "h1", "the hub publishes nothing", "systemctl"),
     ({"store": StoreFacts("/s", "/s: malformed", {}, 10**11)}, "store failing", "malformed", "df -h; journalctl -u timesyncd -n 50"),
     ({"store": StoreFacts("/s", None, {"ptp": NOW_NS - 301 * NS_PER_S}, 10**11)}, "newest row", "5 min old", "journalctl"),
     ({"store": StoreFacts("/s", None, {}, 10**8)}, "disk", "100 MB are free", "df -h"),
     ({"broker": BrokerFacts("broker:1883", unreachable="Connection refused")}, "broker", "refused", "nc -vz broker 1883"),
     ({"broker": BrokerFacts("broker:1883", refused="Not authorized")}, "broker", "Not authorized", "timesyncd check-config"),
-    ({"certificates": (CertificateFacts("mqtt.ca", Path("/c"), 0, NOW_NS + 29 * DAY_NS),)}, "mqtt.ca", "runs out in 29 d", "openssl x509"),
-    ({"certificates": (CertificateFacts("mqtt.ca", Path("/c"), 0, NOW_NS - DAY_NS),)}, "mqtt.ca", "ran out", "openssl x509"),
-    ({"certificates": (CertificateFacts("web.certificate", Path("/c"), NOW_NS + DAY_NS, NOW_NS + 90 * DAY_NS),)}, "web.certificate", "not valid yet, in 24 h", "openssl x509"),
-    ({"daemon": Unanswered("http://127.0.0.1:8319/: no answer within 5 s")}, "page", "no answer within 5 s", "journalctl"),
-    ({"daemon": Unanswered("Connection refused"), "job_socket": PlaceFacts(RUN / "job.sock", None)}, "runs", "no daemon runs here", "systemctl start timesyncd"),
-    ({"config": replace(config(), careless=("web: tokens go in clear",))}, "page", "in clear", "timesyncd check-config"),
-    ({"config": replace(config(), exposed=(("mqtt.key", Path("/my key")),))}, "mqtt.key", "/my key", "chmod o-rwx '/my key'"),
+    ({"certificates": (CertificateFacts("mqtt.ca", Path("/c"), 0, NOW_NS + 29 * DAY_NS),)}, "mqtt.ca", "expires in 29 d", "openssl x509"),
+    ({"certificates": (CertificateFacts("mqtt.ca", Path("/c"), 0, NOW_NS - DAY_NS),)}, "mqtt.ca", "expired", "openssl x509"),
+    ({"certificates": (CertificateFacts("web.certificate", Path("/c"), NOW_NS + DAY_NS, NOW_NS + 90 * DAY_NS),)}, "web.certificate", "not yet valid; valid in 24 h", "openssl x509"),
+    ({"daemon": NoReply("http://127.0.0.1:8319/: no answer within 5 s")}, "page", "no answer within 5 s", "journalctl"),
+    ({"daemon": NoReply("Connection refused"), "job_socket": FileFacts(RUN / "job.sock", None)}, "runs", "no daemon runs on this node", "systemctl start timesyncd"),
+    ({"config": replace(config(), web_warnings=("web: tokens go in clear",))}, "page", "in clear", "timesyncd check-config"),
+    ({"config": replace(config(), readable_secrets=(("mqtt.key", Path("/my key")),))}, "mqtt.key", "/my key", "chmod o-rwx '/my key'"),
 ]  # fmt: skip
 
 
@@ -90,7 +90,7 @@ WRONG: list[tuple[dict[str, Any], str, str, str]] = [
     ("changes", "check", "what", "command"), WRONG, ids=[f"{w[1]}-{n}" for n, w in enumerate(WRONG)]
 )
 def test_one_thing_wrong_is_one_thing_to_do(changes: dict[str, Any], check: str, what: str, command: str) -> None:
-    """What, why, and a command that a shell takes."""
+    """Each fault gives one result with what, why, and a command that a shell accepts."""
     result = one(**changes)
 
     assert result.check == check
@@ -102,25 +102,25 @@ def test_one_thing_wrong_is_one_thing_to_do(changes: dict[str, Any], check: str,
 
 
 def test_a_stopped_daemon_is_one_thing_to_do() -> None:
-    """What follows from it is not told again: the service says it, and how to start it."""
-    stopped = to_do(**STOPPED, folder=PlaceFacts(RUN, None), segment=PlaceFacts(RUN / "clock", None))
+    """Consequences of a stopped daemon are not reported besides the service itself."""
+    stopped = to_do(**STOPPED, folder=FileFacts(RUN, None), segment=FileFacts(RUN / "clock", None))
 
     assert [(result.check, result.command) for result in stopped] == [("service", "systemctl start timesyncd")]
 
 
 def test_without_a_service_the_daemon_is_started_by_hand() -> None:
-    """With the configuration that the doctor was given, quoted."""
+    """The command names the configuration file that the doctor was given, quoted."""
     by_hand = replace(config(), path=Path("/my config.toml"))
-    result = one(**STOPPED | {"service": Unseen("systemd does not run here")}, config=by_hand)
+    result = one(**STOPPED | {"service": NotChecked("systemd does not run here")}, config=by_hand)
 
     assert result.command == "timesyncd run --config '/my config.toml'"
 
 
 def test_a_wrong_configuration_is_one_thing_to_do() -> None:
-    """Nothing can run with it, so that nothing runs is not told besides."""
+    """That no daemon runs is not reported besides an invalid configuration."""
     broken = ConfigFacts(DEFAULT_PATH, None, "t.toml: web.port = 0: too small")
-    nothing = {name: Unseen("no configuration") for name in ("sources", "store", "broker")}
-    stopped = STOPPED | {"service": Unseen("systemd does not run here")}
+    nothing = {name: NotChecked("no configuration") for name in ("sources", "store", "broker")}
+    stopped = STOPPED | {"service": NotChecked("systemd does not run here")}
     result = one(**stopped, config=broken, certificates=(), **nothing)
 
     assert (result.what, result.severity, result.command) == (
@@ -130,17 +130,17 @@ def test_a_wrong_configuration_is_one_thing_to_do() -> None:
     )
 
 
-def test_sources_are_told_where_no_daemon_runs() -> None:
-    """Which answers, and which not and why."""
+def test_sources_are_polled_where_no_daemon_runs() -> None:
+    """Each source is reported as replying, or with its error."""
     sources = (SourceFacts("ptp", "ptp4l", "no such socket"), SourceFacts("ntp", "chrony", None))
-    stopped = STOPPED | {"service": Unseen("systemd does not run here")}
+    stopped = STOPPED | {"service": NotChecked("systemd does not run here")}
     results = [result for result in checks(replace(WELL, **stopped, sources=sources)) if result.group == "sources"]
 
-    assert [(result.state, "no such socket" in result.what) for result in results] == [("to do", True), ("ok", False)]
+    assert [(result.state, "no such socket" in result.what) for result in results] == [("to_do", True), ("ok", False)]
 
 
-def test_what_is_for_information_is_nothing_to_do() -> None:
-    """A CLOCK_TAI that nobody set harms no bound of ours."""
+def test_an_informational_finding_needs_nothing() -> None:
+    """An unset CLOCK_TAI harms no bound, so the exit status stays 0."""
     results = checks(replace(WELL, kernel=replace(KERNEL, tai_offset_s=0)))
 
     assert exit_status(results) == 0
@@ -148,8 +148,8 @@ def test_what_is_for_information_is_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize("id", ["clock-unknown", "two-disciplines", "kernel-leap"])
-def test_what_the_doctor_sees_itself_is_told_once(id: str) -> None:
-    """The same finding of the daemon's own node is left out; another node's is not."""
+def test_a_derived_finding_is_reported_once(id: str) -> None:
+    """The daemon's finding of its own node is omitted if the doctor derives it; that of another node is not."""
     own, others = (to_do(daemon=replace(DAEMON, findings=(finding(id, subject),))) for subject in ("n1", "n2"))
 
     assert (own, [result.check for result in others]) == ([], [id])
@@ -158,32 +158,32 @@ def test_what_the_doctor_sees_itself_is_told_once(id: str) -> None:
 @pytest.mark.parametrize(
     ("id", "changes"),
     [
-        ("two-disciplines", {"kernel": Unseen("no such file")}),
+        ("two-disciplines", {"kernel": NotChecked("no such file")}),
         ("kernel-leap", {"config": config(node={"name": "n2"})}),
         ("clock-unknown", {"config": config(node={"name": "n2"})}),
     ],
 )
-def test_what_the_doctor_does_not_see_is_left_to_the_daemon(id: str, changes: dict[str, Any]) -> None:
-    """The kernel could not be read, or the daemon that answers is another node's."""
-    told = to_do(daemon=replace(DAEMON, findings=(finding(id),)), **changes)
+def test_a_finding_that_is_not_derived_is_the_daemon_s(id: str, changes: dict[str, Any]) -> None:
+    """Where the kernel cannot be read, or another node's daemon replies, its findings are reported."""
+    results = to_do(daemon=replace(DAEMON, findings=(finding(id),)), **changes)
 
-    assert [result.check for result in told] == [id]
+    assert [result.check for result in results] == [id]
 
 
 def test_a_service_that_runs_without_a_daemon_is_to_do() -> None:
-    """Nobody answers and nobody listens, whatever systemd says; and one that hangs is no service that stopped."""
-    absent = {"daemon": Unseen("no [web]"), "job_socket": PlaceFacts(RUN / "job.sock", None)}
+    """A service that systemd reports as active, without a daemon that replies or listens, is one thing to do."""
+    absent = {"daemon": NotChecked("no [web]"), "job_socket": FileFacts(RUN / "job.sock", None)}
 
     assert [result.check for result in to_do(**absent)] == ["runs"]
 
 
-def test_what_was_not_asked_is_nothing_to_do() -> None:
-    """Without [web] there is no page; what listens for jobs runs."""
-    assert to_do(daemon=Unseen("no [web]")) == []
+def test_a_daemon_without_a_page_needs_nothing() -> None:
+    """Without [web] no page replies; a daemon that listens on the job socket runs."""
+    assert to_do(daemon=NotChecked("no [web]")) == []
 
 
-def test_a_node_that_ntp_keeps_is_well() -> None:
-    """It needs no grandmaster."""
+def test_a_node_synchronized_by_ntp_is_healthy() -> None:
+    """A node that knows UTC alone needs no grandmaster."""
     alone = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text, "reason_code": "no_grandmaster"}
     known = node(status="UNKNOWN", utc_status="SYNCHRONIZED", gm=alone, sources=[])
 
@@ -192,16 +192,16 @@ def test_a_node_that_ntp_keeps_is_well() -> None:
 
 @pytest.mark.parametrize("id", CATALOGUE)
 def test_every_finding_has_a_command(id: str) -> None:
-    """Whatever is added to the catalogue."""
-    told = to_do(daemon=replace(DAEMON, findings=(finding(id, "some where"),)))
+    """Every finding of the catalogue has a command, and is something to do unless it is informational."""
+    results = to_do(daemon=replace(DAEMON, findings=(finding(id, "some where"),)))
 
-    assert all(shlex.split(result.command, comments=True) for result in told)
-    assert len(told) == (CATALOGUE[id].severity != "info")
+    assert all(shlex.split(result.command, comments=True) for result in results)
+    assert len(results) == (CATALOGUE[id].severity != "info")
 
 
-def test_the_worst_stands_last() -> None:
-    """Groups and checks: what was not looked at is scrolled away first, what is critical is next to the prompt."""
-    results = checks(replace(WELL, **STOPPED, max_dgram_qlen=10, sources=Unseen("why")))
+def test_the_most_urgent_is_last() -> None:
+    """Groups and checks that need most are printed next to the prompt."""
+    results = checks(replace(WELL, **STOPPED, max_dgram_qlen=10, sources=NotChecked("why")))
     console = Console(file=StringIO(), record=True, width=100)
     console.print(Group(*report(results)))
     lines = [line.rstrip() for line in console.export_text().splitlines()]
@@ -214,11 +214,11 @@ def test_the_worst_stands_last() -> None:
 
 
 def test_text_off_the_wire_is_text() -> None:
-    """A finding's subject may be anything."""
+    """Control characters and markup in a finding are printed as text."""
     nasty = "\x1b[2J[red]x"
-    told = finding("grandmaster-fan", nasty, evidence=nasty, cause=nasty, remedy=nasty)
+    hostile = finding("grandmaster-fan", nasty, evidence=nasty, cause=nasty, remedy=nasty)
     console = Console(file=StringIO(), record=True, width=200)
-    console.print(Group(*report(checks(replace(WELL, daemon=replace(DAEMON, findings=(told,)))))))
+    console.print(Group(*report(checks(replace(WELL, daemon=replace(DAEMON, findings=(hostile,)))))))
     text = console.export_text()
 
     assert "\x1b" not in text

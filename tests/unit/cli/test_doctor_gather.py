@@ -1,4 +1,4 @@
-"""What the doctor sees when it looks at files, a service, a daemon's page; and the whole command on this machine."""
+"""What the doctor gathers of files, service, daemon, store and certificates; and the whole command on this machine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from timesyncd import __main__ as program
 from timesyncd.cli.doctor import facts as gather
 from timesyncd.cli.doctor.facts import (
     DaemonFacts,
-    PlaceFacts,
+    FileFacts,
+    NoReply,
+    NotChecked,
     ServiceFacts,
     StoreFacts,
-    Unanswered,
-    Unseen,
     certificate_facts,
     store_facts,
 )
@@ -52,47 +52,47 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_is_seen_with_its_mode(tmp_path: Path) -> None:
-    """What is not there has none; a file is no socket that answers."""
+def test_a_file_has_its_mode(tmp_path: Path) -> None:
+    """A missing file has no mode, and a regular file does not listen."""
     path = tmp_path / "clock"
-    absent = gather.place_facts(path)
+    absent = gather.file_facts(path)
     path.touch()
     path.chmod(0o640)
 
-    assert (absent, gather.place_facts(path)) == (PlaceFacts(path, None), PlaceFacts(path, 0o640))
+    assert (absent, gather.file_facts(path)) == (FileFacts(path, None), FileFacts(path, 0o640))
 
 
-def test_a_socket_tells_whether_somebody_listens(tmp_path: Path) -> None:
-    """A daemon that was killed leaves the file behind."""
+def test_a_socket_listens_while_its_process_lives(tmp_path: Path) -> None:
+    """A killed daemon leaves a socket file on which no process listens."""
     path = tmp_path / "job.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(str(path))
-        alive = gather.place_facts(path).answers
+        alive = gather.file_facts(path).listens
 
-    assert (alive, gather.place_facts(path).answers) == (True, False)
+    assert (alive, gather.file_facts(path).listens) == (True, False)
 
 
-def test_the_service_as_systemctl_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Property by property; what it does not tell is unknown."""
+def test_the_service_has_systemctl_s_properties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A property that systemctl does not print is unknown."""
     systemctl = tmp_path / "systemctl"
     systemctl.write_text("#!/bin/sh\nprintf 'ActiveState=failed\\nLoadState=loaded\\nResult=exit-code\\n'\n")
     systemctl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(gather, "SYSTEMD_RUNS", tmp_path)
+    monkeypatch.setattr(gather, "SYSTEMD_FOLDER", tmp_path)
 
     assert gather.service_facts() == ServiceFacts("loaded", "failed", "exit-code", "unknown")
 
 
-def test_without_systemd_no_service_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container."""
-    monkeypatch.setattr(gather, "SYSTEMD_RUNS", tmp_path / "none")
+def test_without_systemd_the_service_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, for example, systemd does not run."""
+    monkeypatch.setattr(gather, "SYSTEMD_FOLDER", tmp_path / "none")
 
-    assert gather.service_facts() == Unseen("systemd does not run here")
+    assert gather.service_facts() == NotChecked("systemd does not run here")
 
 
 @pytest.mark.parametrize(("text", "length"), [("512\n", 512), ("odd", None), (None, None)])
 def test_the_datagram_limit(tmp_path: Path, text: str | None, length: int | None) -> None:
-    """A kernel without it, or with another text, is none that has it."""
+    """A kernel without the setting, or with unreadable text in it, has no limit."""
     if text is not None:
         (tmp_path / "limit").write_text(text)
 
@@ -101,7 +101,7 @@ def test_the_datagram_limit(tmp_path: Path, text: str | None, length: int | None
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    """A daemon that is well, and guarded."""
+    """A healthy daemon whose page needs a token."""
     with serving() as hub:
         findings = [finding("broker-lost"), finding("kernel-leap", until_realtime_ns=1)]
         hub.answers |= {
@@ -113,8 +113,8 @@ def hub() -> Iterator[FakeHub]:
         yield hub
 
 
-def test_a_daemon_is_asked_for_all_it_knows(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a token of its own that may read; what ended is no finding that stands."""
+def test_a_daemon_replies_with_all_its_facts(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor uses a configured token of the role reader, and keeps active findings only."""
     monkeypatch.setenv("READER", SECRET)
     monkeypatch.delenv("TIMESYNCD_TOKEN", raising=False)
     tokens = [{"name": "j", "role": "job", "secret": {"env": "JOB"}}, {"name": "r", "secret": {"env": "READER"}}]
@@ -127,8 +127,10 @@ def test_a_daemon_is_asked_for_all_it_knows(hub: FakeHub, tmp_path: Path, monkey
     assert {shown for _, shown in hub.asked} == {f"Bearer {SECRET}"}
 
 
-def test_another_daemon_is_not_told_our_token(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the configuration holds is for its own daemon: --url may name anybody."""
+def test_another_daemon_does_not_receive_our_token(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configured token is not sent to the server that --url names."""
     monkeypatch.setenv("READER", SECRET)
     monkeypatch.delenv("TIMESYNCD_TOKEN", raising=False)
     gather.daemon_facts(
@@ -138,8 +140,8 @@ def test_another_daemon_is_not_told_our_token(hub: FakeHub, tmp_path: Path, monk
     assert {shown for _, shown in hub.asked} == {None}
 
 
-def test_a_daemon_that_is_not_well_says_so(hub: FakeHub, tmp_path: Path) -> None:
-    """503 and its first line; that it tells of no hubs is no error."""
+def test_an_unhealthy_daemon_reports_it(hub: FakeHub, tmp_path: Path) -> None:
+    """The first line of a 503 is its health; missing hubs are no error."""
     hub.answers |= {"/healthz": (503, b"the store fails\nmore\n"), "/api/v1/hubs": (404, {"error": "no"})}
     seen = gather.daemon_facts(args(tmp_path, url=hub.url), None)
 
@@ -148,46 +150,46 @@ def test_a_daemon_that_is_not_well_says_so(hub: FakeHub, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [((401, {"error": "show who you are"}), "show who you are"), ((200, {"x": 1}), "no timesyncd"), ((200, []), "no timesyncd"), ((200, b"<"), "no timesyncd")]
+    ("answer", "why"), [((401, {"error": "show who you are"}), "show who you are"), ((200, {"x": 1}), "not a timesyncd"), ((200, []), "not a timesyncd"), ((200, b"<"), "no timesyncd")]
 )  # fmt: skip
-def test_who_is_no_daemon_gives_no_answer(hub: FakeHub, tmp_path: Path, answer: tuple[int, Any], why: str) -> None:
-    """And the doctor says why, in one line."""
+def test_a_foreign_server_gives_no_valid_reply(hub: FakeHub, tmp_path: Path, answer: tuple[int, Any], why: str) -> None:
+    """The reason is one line."""
     hub.answers["/api/v1/node"] = answer
     seen = gather.daemon_facts(args(tmp_path, url=hub.url), None)
 
-    assert isinstance(seen, Unanswered)
+    assert isinstance(seen, NoReply)
     assert why in seen.why and len(seen.why.splitlines()) == 1
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """One that everybody may enter, as tmp_path is not."""
+    """A folder that every user may enter, unlike tmp_path."""
     with TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
-def test_what_everybody_can_read_is_told(open_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Secrets and private keys, but not where a folder above is closed; and a page that takes tokens in clear."""
+def test_a_world_readable_secret_is_a_warning(open_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A secret in a closed folder is none; a page that receives tokens in clear text is another warning."""
     for name, mode in (("open", 0o644), ("closed", 0o640)):
         (open_folder / name).write_text(SECRET + name)
         (open_folder / name).chmod(mode)
     secrets = [f'[[web.token]]\nname = "{n}"\nsecret = {{ file = "{open_folder / n}" }}\n' for n in ("open", "closed")]
     path = written(open_folder, '[web]\nhost = "0.0.0.0"\n' + "".join(secrets))
     code = program.main(["check-config", "--config", str(path)])
-    told, seen = capsys.readouterr().out, gather.config_facts(args(path))
+    printed, seen = capsys.readouterr().out, gather.config_facts(args(path))
     open_folder.chmod(0o750)
     shut = gather.config_facts(args(path))
 
     assert code == 0
-    assert f"warning      web.token[0].secret: everybody on this machine can read {open_folder}/open" in told
-    assert "warning      web: tokens go over the network in clear" in told
-    assert (seen.exposed, shut.exposed) == ((("web.token[0].secret", open_folder / "open"),), ())
-    assert [line.partition(":")[0] for line in seen.careless] == ["web"]
+    assert f"warning      web.token[0].secret: every user of this machine can read {open_folder}/open" in printed
+    assert "warning      web: tokens go over the network in clear" in printed
+    assert (seen.readable_secrets, shut.readable_secrets) == ((("web.token[0].secret", open_folder / "open"),), ())
+    assert [line.partition(":")[0] for line in seen.web_warnings] == ["web"]
 
 
-def test_what_the_configuration_names_and_is_not_there(tmp_path: Path) -> None:
-    """Every secret and file, not the first alone."""
+def test_every_missing_secret_is_reported(tmp_path: Path) -> None:
+    """Every unreadable secret is reported, not only the first."""
     path = written(
         tmp_path,
         '[mqtt]\nhost = "b"\npassword = { file = "/nonexistent/a" }\n'
@@ -195,7 +197,7 @@ def test_what_the_configuration_names_and_is_not_there(tmp_path: Path) -> None:
     )
     seen = gather.config_facts(args(path))
 
-    assert [line.split(":")[0] for line in seen.broken] == ["mqtt.password", "web.token[0].secret"]
+    assert [line.split(":")[0] for line in seen.unusable_files] == ["mqtt.password", "web.token[0].secret"]
 
 
 @pytest.mark.parametrize(
@@ -209,27 +211,27 @@ def test_what_the_configuration_names_and_is_not_there(tmp_path: Path) -> None:
 def test_certificates_and_tokens_are_read_as_the_daemon_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, named: str
 ) -> None:
-    """What would end the daemon at its start is told by the doctor, and by check-config with exit 2."""
+    """What would stop the daemon at its start is reported by the doctor, and by check-config with exit status 2."""
     monkeypatch.setenv("SHORT", "short")
     path = written(tmp_path, text)
     seen = gather.config_facts(args(path))
     code = program.main(["check-config", "--config", str(path)])
 
-    assert [named in line for line in seen.broken] == [True]
+    assert [named in line for line in seen.unusable_files] == [True]
     assert code == 2
     assert named in capsys.readouterr().err
 
 
-def test_a_configuration_that_is_none(tmp_path: Path) -> None:
-    """One line."""
+def test_an_invalid_configuration_is_an_error(tmp_path: Path) -> None:
+    """The facts hold the error and no configuration."""
     seen = gather.config_facts(args(written(tmp_path, "[web]\nport = -1\n")))
 
     assert seen.config is None
     assert "web.port = -1" in seen.error
 
 
-def test_a_bundle_serves_as_long_as_one_of_it_does(tmp_path: Path) -> None:
-    """Of authorities an old one may stand beside its successor; one's own chain needs every part."""
+def test_a_bundle_is_valid_while_one_certificate_is(tmp_path: Path) -> None:
+    """Trusted certificates are a union; the daemon's own chain needs every certificate."""
     authority = Authority(tmp_path)
     both = authority.identity("old", is_expired=True), authority.identity("new")
     (tmp_path / "both.pem").write_bytes(b"".join(each.certificate.read_bytes() for each in both))
@@ -244,8 +246,8 @@ def test_a_bundle_serves_as_long_as_one_of_it_does(tmp_path: Path) -> None:
     assert spans == {"web.certificate": [-1, -1], "web.client_ca": [-3, 1]}
 
 
-def test_certificates_are_seen_with_their_end(tmp_path: Path) -> None:
-    """Of every file that is named and can be read."""
+def test_a_certificate_has_its_validity(tmp_path: Path) -> None:
+    """Each readable certificate file is reported with its end."""
     made = certificate(tmp_path, "hub")
     pem = next(path for path in tmp_path.iterdir() if b"BEGIN CERTIFICATE" in path.read_bytes())
     web = {"certificate": str(pem), "key": str(pem), "client_ca": str(tmp_path / "none")}
@@ -256,8 +258,8 @@ def test_certificates_are_seen_with_their_end(tmp_path: Path) -> None:
     assert 0 < seen.until_realtime_ns - time.time_ns() < 2 * 86_400 * 10**9
 
 
-def test_a_store_is_seen_with_its_newest_samples(tmp_path: Path) -> None:
-    """Of the sources that are configured, not of those that once were; and with the room that is left on its disk."""
+def test_a_store_has_its_newest_samples(tmp_path: Path) -> None:
+    """Only configured sources are included, and the free bytes of the disk."""
     path = tmp_path / "history.sqlite"
     engine = create_engine(f"sqlite:///{path}")
     tables.metadata.create_all(engine)
@@ -277,19 +279,19 @@ def test_a_store_is_seen_with_its_newest_samples(tmp_path: Path) -> None:
     assert seen.free_bytes is not None and seen.free_bytes > 0
 
 
-def test_a_store_that_is_none(tmp_path: Path) -> None:
-    """Missing while a daemon runs, or damaged: an error. Before the first start: nothing to look at."""
+def test_a_missing_or_damaged_store(tmp_path: Path) -> None:
+    """It is an error while a daemon runs; before the first start it is not checked."""
     missing = config(store={"path": str(tmp_path / "none.sqlite")})
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"no database " * 1_000)
     seen = [store_facts(missing, runs=True), store_facts(config(store={"path": str(damaged)}), runs=False)]
 
     assert all(isinstance(each, StoreFacts) and each.error for each in seen)
-    assert isinstance(store_facts(missing, runs=False), Unseen)
+    assert isinstance(store_facts(missing, runs=False), NotChecked)
 
 
 def test_the_whole_command_before_the_first_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every source is asked once, one that is not there is told, and nothing is left behind."""
+    """Every source is polled once, a missing one is reported, and no file is left behind."""
     runtime_dir = tmp_path / "run"
     path = written(
         tmp_path,
@@ -298,61 +300,63 @@ def test_the_whole_command_before_the_first_start(tmp_path: Path, capsys: pytest
         f'[[source]]\nname = "ptp"\ndriver = "ptp4l"\nuds_address = "{tmp_path}/none"\n',
     )
     code = program.main(["doctor", "--json", "--config", str(path)])
-    told = json.loads(capsys.readouterr().out)
-    sources = {each["check"]: each["state"] for each in told["checks"] if each["group"] == "sources"}
+    printed = json.loads(capsys.readouterr().out)
+    sources = {each["check"]: each["state"] for each in printed["checks"] if each["group"] == "sources"}
 
     assert code == 1
-    assert told["to_do"] == sum(each["state"] == "to do" for each in told["checks"])
-    assert sources == {"k": "ok", "source lost": "to do"}
+    assert printed["to_do"] == sum(each["state"] == "to_do" for each in printed["checks"])
+    assert sources == {"k": "ok", "source lost": "to_do"}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_daemon_that_hangs_is_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The kernel takes its datagrams and its connections, and nobody answers: exit 1."""
-    monkeypatch.setattr(gather, "ANSWER_S", 0.2)
+    """The kernel accepts datagrams and connections, no daemon replies, and the exit status is 1."""
+    monkeypatch.setattr(gather, "REPLY_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as page_end, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(str(tmp_path / "job.sock"))
         port = page_end.getsockname()[1]
         path = written(tmp_path, f'[node]\nname = "n1"\nruntime_dir = "{tmp_path}"\n[web]\nport = {port}\n')
         code = program.main(["doctor", "--json", "--config", str(path)])
-    told = json.loads(capsys.readouterr().out)
-    pages = [each for each in told["checks"] if (each["group"], each["check"]) == ("daemon", "page")]
+    printed = json.loads(capsys.readouterr().out)
+    pages = [each for each in printed["checks"] if (each["group"], each["check"]) == ("daemon", "page")]
 
     assert code == 1
-    assert [(each["state"], each["severity"]) for each in pages] == [("to do", "critical")]
+    assert [(each["state"], each["severity"]) for each in pages] == [("to_do", "critical")]
     assert "no answer within 0.2 s" in pages[0]["what"]
 
 
 def test_another_node_s_daemon_is_not_this_one(
     hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That it answers at --url does not make one run here: what is here is looked at as it is."""
+    """A reply from --url does not mean that a daemon runs on this node, so the doctor polls the sources."""
     path = written(
         tmp_path, f'[node]\nname = "n2"\nruntime_dir = "{tmp_path}"\n[[source]]\nname = "k"\ndriver = "kernel"\n'
     )
     program.main(["doctor", "--json", "--config", str(path), "--url", hub.url])
-    told = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
 
-    assert [each["what"] for each in told["checks"] if each["group"] == "sources"] == ["kernel answers"]
+    assert [each["what"] for each in printed["checks"] if each["group"] == "sources"] == ["kernel replies"]
 
 
-def test_the_daemon_s_sources_are_left_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody listens for jobs: two who ask ptp4l under one name get each other's answers."""
+def test_a_running_daemon_s_sources_are_not_polled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two pollers of ptp4l under one name would receive each other's replies."""
     path = written(tmp_path, f'[node]\nruntime_dir = "{tmp_path}"\n[[source]]\nname = "k"\ndriver = "kernel"\n')
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(str(tmp_path / "job.sock"))
         program.main(["doctor", "--json", "--config", str(path)])
-    told = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
 
-    assert [each["what"] for each in told["checks"] if each["group"] == "sources"] == [
-        "the daemon asks them; its findings tell"
+    assert [each["what"] for each in printed["checks"] if each["group"] == "sources"] == [
+        "the daemon polls them and reports its findings"
     ]
 
 
-def test_no_secret_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither on the screen nor in the JSON."""
+def test_no_secret_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the screen nor the JSON contains one."""
     monkeypatch.setenv("PASSWORD", SECRET)
     path = written(
         tmp_path,

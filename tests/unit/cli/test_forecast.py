@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.bound import Bound, Reason, unbounded
-from timesyncd.cli.budget import LIMITS_NS, Forecast, Leaving, forecast, forecast_text
+from timesyncd.cli.budget import LIMITS_NS, Forecast, LimitCrossing, forecast, forecast_text
 from timesyncd.clocks import NS_PER_S
 
 VOID_NS = 1_000 * NS_PER_S
@@ -45,7 +45,7 @@ def test_every_limit_that_is_ahead_can_be_told() -> None:
 def test_other_limits_may_be_asked_for() -> None:
     """In any order; none is told twice."""
     assert forecast(Bound(0, 1_000), 0, VOID_NS, (2_500, 500)) == Forecast(
-        (Leaving(500, NS_PER_S // 2), Leaving(2_500, NS_PER_S * 5 // 2)), VOID_NS
+        (LimitCrossing(500, NS_PER_S // 2), LimitCrossing(2_500, NS_PER_S * 5 // 2)), VOID_NS
     )
 
 

@@ -75,7 +75,7 @@ def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """The command is run by user 1000."""
     monkeypatch.delenv("TIMESYNCD_TOKEN", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: ME)
-    monkeypatch.setattr(command, "AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(command, "RETRY_AFTER_S", 0.0)
     with serving() as hub:
         cluster = Cluster(hub, folder)
         try:
@@ -188,7 +188,7 @@ def test_nobody_waits_for_ever(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub that takes nothing answers nothing: then the command says what may be wrong."""
-    monkeypatch.setattr(command, "GIVE_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(command, "TIMEOUT_S", 0.0)
     cluster.job(policy="asp", version=2)
     cluster.takes = lambda policy: None
 

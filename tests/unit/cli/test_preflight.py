@@ -12,7 +12,7 @@ import pytest
 from fake_hub import FakeHub, aligned, hub_state, node, page, serving
 
 from timesyncd import __main__ as program
-from timesyncd.cli.preflight import MOST_NODES, screen
+from timesyncd.cli.preflight import MAX_NODES_SHOWN, screen
 from timesyncd.client import PreflightNode, PreflightResult
 from timesyncd.units import span_ns
 
@@ -72,7 +72,7 @@ def test_a_large_fleet_fits_a_screen() -> None:
     lines = screen(PreflightResult(True, 500, "UTC", nodes), 1_000)
 
     assert len(lines) <= 24
-    assert lines[-3:-1] == [f"and {10_000 - MOST_NODES} more, none of them worse", ""]
+    assert lines[-3:-1] == [f"and {10_000 - MAX_NODES_SHOWN} more, none of them worse", ""]
     assert lines[-1].startswith("PASS: 10000 nodes")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group, RenderableType
 
-from timesyncd.cli.render import Answers, Seen, demo_screen, screen
+from timesyncd.cli.render import DaemonReplies, DemoNodeState, demo_screen, screen
 
 WIDTH, HEIGHT = 80, 24
 SECOND = 1_000_000_000
@@ -439,12 +439,12 @@ def test_text_from_the_wire_is_text() -> None:
     assert HARMLESS in told
 
 
-def demo_lines(*seen: Seen, ptp: str = "real") -> list[str]:
+def demo_lines(*seen: DemoNodeState, ptp: str = "real") -> list[str]:
     return lines(demo_screen(seen, ptp, "http://127.0.0.1:1/"))
 
 
-def looked(name: str, true_offset_ns: int, told: dict[str, Any]) -> Seen:
-    return Seen(name, Answers.of(told), true_offset_ns)
+def looked(name: str, true_offset_ns: int, told: dict[str, Any]) -> DemoNodeState:
+    return DemoNodeState(name, DaemonReplies.of(told), true_offset_ns)
 
 
 HUB = answer(grandmasters=[unit("gm-1"), unit("gm-2", "holdover", ("antenna short circuit",))], jobs=[job("demo")])
@@ -474,7 +474,7 @@ def test_the_demo_shows_units_alarms_job_and_page() -> None:
 
 def test_the_demo_says_what_it_waits_for() -> None:
     """While a daemon starts, or has no sample, the reason stands below the nodes."""
-    told = demo_lines(looked("node-a", 0, answer(unknown())), Seen("node-b", None, -300_000))
+    told = demo_lines(looked("node-a", 0, answer(unknown())), DemoNodeState("node-b", None, -300_000))
 
     assert "node-a: no valid sample yet" in told
     assert "node-b: its daemon does not answer yet" in told

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from unit_samples import EVERYTHING
 
 from timesyncd.cli import status
-from timesyncd.cli._status_tables import node_tables, unit_tables
+from timesyncd.cli._status_tables import grandmaster_tables, node_tables
 from timesyncd.client import api
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, NodeState, grandmaster_state
@@ -70,14 +70,14 @@ def words_of(parts: list[RenderableType]) -> list[list[str]]:
 )
 def test_a_unit_is_told_in_full(line: str) -> None:
     """Every field in words and units, a list as a table."""
-    assert line.split() in words_of(unit_tables(unit()))
+    assert line.split() in words_of(grandmaster_tables(unit()))
 
 
 def test_a_unit_that_tells_everything_leaves_nothing_out() -> None:
     """No field is called "not provided" of a unit that provides all but what is judged of it."""
     judged = {"utc": {"bound_ns": 1_200, "growth_ppb": 1, "reason": ""}, "holdover_left_ns": 13_200 * 10**9}
     offsets = [{"other": "gm-b", "offset_ns": -85, "bound_ns": 240, "evidence": "ptp-1"}]
-    told = text_of(unit_tables(unit(offsets=offsets, identities=["00a069.fffe.704760"], **judged)))
+    told = text_of(grandmaster_tables(unit(offsets=offsets, identities=["00a069.fffe.704760"], **judged)))
 
     assert "not provided" not in told
     assert "-85 ns +-240 ns" in told
@@ -85,7 +85,7 @@ def test_a_unit_that_tells_everything_leaves_nothing_out() -> None:
 
 def test_a_bare_unit_provides_nothing() -> None:
     """Each list that is not provided is said to be so, never to be empty; the facts are named in one line."""
-    told = text_of(unit_tables(unit(None, alarms=[])))
+    told = text_of(grandmaster_tables(unit(None, alarms=[])))
 
     assert "alarms: none" in told
     for what in ("references", "PTP ports", "satellites", "time errors", "hardware", "interfaces"):
@@ -95,7 +95,7 @@ def test_a_bare_unit_provides_nothing() -> None:
 
 def test_what_is_told_of_a_unit_that_does_not_answer_is_old() -> None:
     """Its last state is not read as its present one."""
-    told = [text_of(unit_tables(unit(reachable=reachable))) for reachable in (False, True)]
+    told = [text_of(grandmaster_tables(unit(reachable=reachable))) for reachable in (False, True)]
 
     assert ["all below is what was last known" in text for text in told] == [True, False]
 
@@ -140,7 +140,7 @@ def test_text_from_a_device_is_text() -> None:
         "port_state": NASTY,
     }
     bad_node = node(grandmaster_note=NASTY, clock=NASTY, boot_id=NASTY, sources=[source])
-    told = text_of([*unit_tables(bad_unit), *node_tables(bad_node)])
+    told = text_of([*grandmaster_tables(bad_unit), *node_tables(bad_node)])
 
     assert "\x1b" not in told and "\x07" not in told
     assert "[red]x[/] ?]0;owned??next" in told

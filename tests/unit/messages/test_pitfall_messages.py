@@ -28,7 +28,7 @@ from timesyncd.feed import Feed
 from timesyncd.ipc import clock_segment, clockbound
 from timesyncd.messages.node import BoundMessage, SourceState, status_name
 from timesyncd.metrics import exposition
-from timesyncd.metrics.exposition import Snapshot
+from timesyncd.metrics.exposition import MetricsSnapshot
 from timesyncd.model.replay import COLUMNS, read_trace
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import Inbox
@@ -57,7 +57,7 @@ OF_A_SOURCE = {"offset_seconds", "path_delay_seconds", "clock_class", "port_stat
 OF_A_BOUND = {"gm_bound_seconds", "utc_bound_seconds"}
 
 
-def series(snapshot: Snapshot) -> dict[Series, float]:
+def series(snapshot: MetricsSnapshot) -> dict[Series, float]:
     """What one scrape holds."""
     return {
         (sample.name.removeprefix("timesyncd_"), frozenset(sample.labels.items())): sample.value
@@ -66,7 +66,7 @@ def series(snapshot: Snapshot) -> dict[Series, float]:
     }
 
 
-def names(snapshot: Snapshot) -> set[str]:
+def names(snapshot: MetricsSnapshot) -> set[str]:
     return {name for name, _ in series(snapshot)}
 
 
@@ -89,8 +89,8 @@ def test_trap_08_gauges_are_withdrawn_with_their_source(gone: dict[str, Any]) ->
     """
     lost = FED.model_copy(update={"status": "UNKNOWN", "utc_status": "UNKNOWN", **gone})
 
-    assert names(Snapshot(FED)) >= OF_A_SOURCE | OF_A_BOUND
-    assert names(Snapshot(lost)) & (OF_A_SOURCE | OF_A_BOUND) == set()
+    assert names(MetricsSnapshot(FED)) >= OF_A_SOURCE | OF_A_BOUND
+    assert names(MetricsSnapshot(lost)) & (OF_A_SOURCE | OF_A_BOUND) == set()
 
 
 def test_trap_09_holdover_is_not_freerun_in_any_encoding() -> None:
@@ -98,10 +98,11 @@ def test_trap_09_holdover_is_not_freerun_in_any_encoding() -> None:
     good = good_bound()
     bounds = [good_bound(gm_status=status, utc_status=status) for status in ClockStatus]
     gauges = [
-        series(Snapshot(FED.model_copy(update={"status": status.name, "age_ns": None}))) for status in ClockStatus
+        series(MetricsSnapshot(FED.model_copy(update={"status": status.name, "age_ns": None})))
+        for status in ClockStatus
     ]
     units = [grandmaster("n", 1, 1).model_copy(update={"clock_state": state.value}) for state in ClockState]
-    shown = [series(Snapshot(FED, grandmasters=[unit])) for unit in units]
+    shown = [series(MetricsSnapshot(FED, grandmasters=[unit])) for unit in units]
 
     assert [status_name(status) for status in ClockStatus] == ["UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"]
     assert distinct([clock_segment.encode(bound, clock_segment.Epoch(1, 2))[5] for bound in bounds]) == len(ClockStatus)
@@ -164,10 +165,10 @@ def test_trap_22_an_error_s_text_is_no_label() -> None:
     assert not any("error" in label for _, labels in scraped[0] for pair in labels for label in pair)
 
 
-def snapshot_with(text: str) -> Snapshot:
+def snapshot_with(text: str) -> MetricsSnapshot:
     source = SOURCE.model_copy(update={"reason": text, "reachable": False})
     unit = grandmaster("n", 1, 1).model_copy(update={"reason": text, "unknown": [text], "utc_detail": text})
-    return Snapshot(
+    return MetricsSnapshot(
         FED.model_copy(update={"reason": text, "grandmaster_note": text, "sources": [source]}),
         polls=[PollReport("ptp", 0, 5, text, 1)],
         grandmasters=[unit],

@@ -12,15 +12,15 @@ from snapshots import ALIGNMENT, EVERYTHING, FULL, HUB, NODE, NOW_NS, SUMMARY
 from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.messages.node import BoundMessage, GrandmasterState
-from timesyncd.metrics.exposition import COUNTER_HELP, Counters, Metrics, Snapshot
-from timesyncd.metrics.fleet import MOST_FOLLOWED, WORST_NODES, FleetSnapshot, Lag
-from timesyncd.metrics.grandmasters import MOST_PARTS
+from timesyncd.metrics.exposition import COUNTER_HELP, Counters, Metrics, MetricsSnapshot
+from timesyncd.metrics.fleet import MAX_FOLLOWED, WORST_NODES, FleetSnapshot, MessageLag
+from timesyncd.metrics.grandmasters import MAX_PARTS
 from timesyncd.sample import Sensor
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 
 
-def scrape(snapshot: Snapshot, real_ns: int = NODE.published_realtime_ns) -> dict[Key, float]:
+def scrape(snapshot: MetricsSnapshot, real_ns: int = NODE.published_realtime_ns) -> dict[Key, float]:
     """What a Prometheus server would store, without the process's own metrics."""
     text = Metrics(lambda: snapshot, FakeClocks(real_ns=real_ns)).render().decode()
     return {
@@ -145,7 +145,7 @@ def fleet_metrics(real_ns: int = NOW_NS, **changes: Any) -> dict[Key, float]:
     """The scrape of a hub whose alignment is another."""
     assert EVERYTHING.fleet is not None
     fleet = replace(EVERYTHING.fleet, alignment=ALIGNMENT.model_copy(update=changes))
-    return scrape(Snapshot(node=NODE, fleet=fleet), real_ns=real_ns)
+    return scrape(MetricsSnapshot(node=NODE, fleet=fleet), real_ns=real_ns)
 
 
 def test_the_fleets_alignment_grows_until_it_holds_no_more() -> None:
@@ -159,7 +159,7 @@ def test_the_fleets_alignment_grows_until_it_holds_no_more() -> None:
 
 def test_a_node_without_a_clock_source_has_no_status() -> None:
     """A mere hub is not UNKNOWN: an alert would fire for ever."""
-    scraped = names(scrape(Snapshot(node=NODE.model_copy(update={"sources": [], "age_ns": None}))))
+    scraped = names(scrape(MetricsSnapshot(node=NODE.model_copy(update={"sources": [], "age_ns": None}))))
 
     assert "node_info" in scraped
     assert not scraped & {"node_status", "clock_status", "utc_status", "gm_bound_seconds"}
@@ -169,15 +169,15 @@ def test_a_fleet_does_not_decide_how_many_series_there_are() -> None:
     """Of its nodes the few worst whose bound is known have a series on the hub; each node exports its own."""
     worst = [dict(labels)["node"] for name, labels in fleet_metrics() if name == "fleet_worst_bound_seconds"]
     summary = SUMMARY.model_copy(update={"grandmasters": {f"gm-{n}": n for n in range(100)}})
-    followed = scrape(Snapshot(node=NODE, fleet=FleetSnapshot(HUB, summary)))
+    followed = scrape(MetricsSnapshot(node=NODE, fleet=FleetSnapshot(HUB, summary)))
 
     assert sorted(worst) == [f"trainer-{n:02}" for n in range(WORST_NODES)]
-    assert len([name for name, _ in followed if name == "fleet_nodes_following"]) == MOST_FOLLOWED
+    assert len([name for name, _ in followed if name == "fleet_nodes_following"]) == MAX_FOLLOWED
 
 
 def test_a_daemon_without_a_hub_tells_of_no_fleet() -> None:
     """No series of hub, fleet, outbox or lag where there is none."""
-    shown = names(scrape(Snapshot(node=NODE)))
+    shown = names(scrape(MetricsSnapshot(node=NODE)))
 
     assert not [name for name in shown if name.startswith(("hub_", "fleet_", "outbox_", "history_", "message"))]
 
@@ -187,14 +187,14 @@ def test_a_standby_hub_is_no_primary() -> None:
     assert EVERYTHING.fleet is not None
     standby = replace(EVERYTHING.fleet, hub=HUB.model_copy(update={"primary": False, "node": "hub-b"}))
 
-    assert scrape(Snapshot(node=NODE, fleet=standby))[key("hub_primary", hub="hub-b")] == 0
+    assert scrape(MetricsSnapshot(node=NODE, fleet=standby))[key("hub_primary", hub="hub-b")] == 0
 
 
 def test_a_message_from_the_future_has_no_lag() -> None:
     """It is counted apart: a lag below zero is no lag."""
-    lag = Lag()
+    lag = MessageLag()
     lag.note(NOW_NS + 1, NOW_NS)
-    scraped = scrape(Snapshot(node=NODE, lag=lag))
+    scraped = scrape(MetricsSnapshot(node=NODE, lag=lag))
 
     assert scraped[key("message_lag_seconds_count")] == 0
     assert scraped[key("messages_ahead_total")] == 1
@@ -211,7 +211,7 @@ def test_of_a_node_that_ntp_keeps_utc_is_told_first() -> None:
         "utc_status": "SYNCHRONIZED",
         "sources": NODE.sources[1:],
     }
-    scraped = scrape(Snapshot(node=NODE.model_copy(update=changes | {"age_ns": 0})))
+    scraped = scrape(MetricsSnapshot(node=NODE.model_copy(update=changes | {"age_ns": 0})))
 
     assert scraped[key("node_status", node="trainer-01", status="SYNCHRONIZED")] == 1
     assert scraped[key("node_bound_seconds", node="trainer-01")] == pytest.approx(1.5e-3)
@@ -220,7 +220,7 @@ def test_of_a_node_that_ntp_keeps_utc_is_told_first() -> None:
 def test_a_job_past_its_forecast_has_no_alignment() -> None:
     """A job's alignment is absent once nothing holds it any more."""
     job = FULL.jobs[0].model_copy(update={"alignment_holds_for_ns": 10 * NS_PER_S})
-    at = [scrape(Snapshot(node=NODE, jobs=[job]), NOW_NS + s * NS_PER_S) for s in (9, 10)]
+    at = [scrape(MetricsSnapshot(node=NODE, jobs=[job]), NOW_NS + s * NS_PER_S) for s in (9, 10)]
 
     assert ["job_alignment_seconds" in names(scraped) for scraped in at] == [True, False]
 
@@ -290,7 +290,7 @@ def test_a_disrupted_clock_has_no_bound() -> None:
 def test_what_is_void_is_explained_no_longer() -> None:
     """No term, rate or statistical bound outlives the bound that it explains."""
     age_ns = {"age_ns": NODE.void_after_ns}
-    scraped = scrape(Snapshot(node=NODE.model_copy(update=age_ns)))
+    scraped = scrape(MetricsSnapshot(node=NODE.model_copy(update=age_ns)))
 
     assert not {"bound_term_seconds", "bound_growth_ratio", "gm_bound_stat_seconds"} & names(scraped)
 
@@ -298,7 +298,7 @@ def test_what_is_void_is_explained_no_longer() -> None:
 def unit_metrics(**changes: Any) -> dict[Key, float]:
     """The scrape of one grandmaster."""
     unit = FULL.grandmasters[0].model_copy(update=changes)
-    return scrape(Snapshot(node=NODE, grandmasters=[unit]))
+    return scrape(MetricsSnapshot(node=NODE, grandmasters=[unit]))
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_what_a_unit_does_not_provide_has_no_series() -> None:
     bare = GrandmasterState(
         node="n", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=1, age_ns=None, reachable=True
     )
-    scraped = scrape(Snapshot(node=NODE, grandmasters=[bare]))
+    scraped = scrape(MetricsSnapshot(node=NODE, grandmasters=[bare]))
 
     assert {name for name in names(scraped) if name.startswith("grandmaster_")} == {
         "grandmaster_reachable", "grandmaster_info",
@@ -363,7 +363,7 @@ def test_a_unit_does_not_decide_how_many_series_there_are() -> None:
     scraped = unit_metrics(ports=ports, alarms=alarms)
     clients = [labels for name, labels in scraped if name == "grandmaster_port_clients"]
 
-    assert len(clients) == MOST_PARTS
+    assert len(clients) == MAX_PARTS
     assert scraped[key("grandmaster_alarms", grandmaster="gm-a", severity="other")] == 2_000
     assert len([name for name, _ in scraped if name == "grandmaster_alarms"]) == 5
 
@@ -380,7 +380,7 @@ def test_no_metric_outlives_its_source() -> None:
     now = FULL
     metrics = Metrics(lambda: now, FakeClocks())
     before = metrics.render().decode()
-    now = Snapshot(node=NODE.model_copy(update={"sources": []}))
+    now = MetricsSnapshot(node=NODE.model_copy(update={"sources": []}))
     after = metrics.render().decode()
 
     assert all(label in before for label in ('source="ptp"', 'grandmaster="gm-a"', 'job="llama-pretrain"'))

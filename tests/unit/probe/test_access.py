@@ -10,7 +10,7 @@ import pytest
 
 from timesyncd.__main__ import main
 from timesyncd.cli._access import AUTH, PRIV, access_of, add_access_arguments
-from timesyncd.cli.record import MOST_OBJECTS
+from timesyncd.cli.record import MAX_OBJECTS
 from timesyncd.errors import ConfigError
 from timesyncd.probe.access import Access
 from timesyncd.snmp import AuthProtocol, Community, PrivProtocol, User
@@ -145,7 +145,7 @@ def test_a_recording_that_cannot_be_taken_so(capsys: pytest.CaptureFixture[str],
         main(["record", "192.0.2.1", "/tmp/none", *options])
 
     assert ended.value.code == 2
-    assert MOST_OBJECTS > 1
+    assert MAX_OBJECTS > 1
 
 
 def test_a_folder_that_holds_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from timesyncd.cli._common import add_config_argument
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from timesyncd.cli.doctor.checks import Result
+    from timesyncd.cli.doctor.checks import CheckResult, State
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """0 when there is nothing to do, else 1. Looks and asks, and changes nothing."""
+    """0 if nothing has to be done, else 1. Reads and asks, and changes nothing."""
     import json
     from dataclasses import asdict
 
@@ -31,52 +31,57 @@ def run(args: Namespace) -> int:
 
     results = checks(gather(args))
     if args.json:
-        to_do = sum(result.state == "to do" for result in results)
+        to_do = sum(result.state == "to_do" for result in results)
         print(json.dumps({"to_do": to_do, "checks": [asdict(result) for result in results]}))
     else:
         Console(highlight=False).print(Group(*report(results)))
     return exit_status(results)
 
 
-def report(results: list[Result]) -> list[RenderableType]:
-    """A line a check, the groups that need something and in them what is worst at the end; then how much is to be done."""
+def report(results: list[CheckResult]) -> list[RenderableType]:
+    """One line per check. The most urgent groups and checks are last, then a summary."""
     from rich.text import Text
 
     from timesyncd.cli.doctor.checks import RANKS
 
-    groups: dict[str, list[Result]] = {}
+    groups: dict[str, list[CheckResult]] = {}
     for result in results:
         groups.setdefault(result.group, []).append(result)
     parts: list[RenderableType] = []
     for name, members in sorted(groups.items(), key=lambda item: max(RANKS[each.rank] for each in item[1])):
         parts += [Text(name, "bold"), _table(sorted(members, key=lambda each: RANKS[each.rank]))]
-    return [*parts, Text(), _sum(results)]
+    return [*parts, Text(), _summary(results)]
 
 
-def _table(results: list[Result]) -> RenderableType:
+_STATE_TEXTS: dict[State, str] = {"ok": "ok", "to_do": "TO DO", "not_checked": "not checked"}
+
+
+def _table(results: list[CheckResult]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from timesyncd.cli.render import SEVERITIES, plain
+    from timesyncd.cli.render import SEVERITIES, plain_text
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, width=16)
     table.add_column(no_wrap=True, width=16, overflow="ellipsis")
     for result in results:
-        style = SEVERITIES[result.severity] if result.state == "to do" else "" if result.state == "ok" else "dim"
-        state = result.state.upper() if result.state == "to do" else result.state
-        table.add_row(Text(f"  {state}", style), plain(result.check), plain(result.what, style))
-        if result.state == "to do":
-            table.add_row("", "", plain(result.why, "dim"))
-            table.add_row("", Text("do", "bold"), plain(result.command, "bold"))
+        style = SEVERITIES[result.severity] if result.state == "to_do" else "" if result.state == "ok" else "dim"
+        table.add_row(
+            Text(f"  {_STATE_TEXTS[result.state]}", style), plain_text(result.check), plain_text(result.what, style)
+        )
+        if result.state == "to_do":
+            table.add_row("", "", plain_text(result.why, "dim"))
+            table.add_row("", Text("do", "bold"), plain_text(result.command, "bold"))
     return table
 
 
-def _sum(results: list[Result]) -> RenderableType:
+def _summary(results: list[CheckResult]) -> RenderableType:
     from rich.text import Text
 
-    counts = {state: sum(result.state == state for result in results) for state in ("to do", "ok", "not looked at")}
-    if not counts["to do"]:
-        return Text(f"nothing to do: {counts['ok']} checks are well, {counts['not looked at']} not looked at", "green")
-    things = "1 thing" if counts["to do"] == 1 else f"{counts['to do']} things"
-    return Text(f"{things} to do; {counts['ok']} checks are well, {counts['not looked at']} not looked at", "bold")
+    counts = {state: sum(result.state == state for result in results) for state in _STATE_TEXTS}
+    rest = f"{counts['ok']} checks passed, {counts['not_checked']} not checked"
+    if not counts["to_do"]:
+        return Text(f"nothing to do: {rest}", "green")
+    things = "1 thing" if counts["to_do"] == 1 else f"{counts['to_do']} things"
+    return Text(f"{things} to do; {rest}", "bold")

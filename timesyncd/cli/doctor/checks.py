@@ -1,10 +1,4 @@
-"""
-The doctor's checks of daemon, hubs, sources, store, broker and certificates, from what was gathered. Pure.
-
-What the doctor says of one thing that it looked at, and the commands that it gives to type. Pure.
-
-The doctor's checks of this machine, from what was gathered of it. Pure.
-"""
+"""The doctor's checks: from the facts of one node to what has to be done, why, and the command to type. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from timesyncd.cli.doctor.facts import RUNS, Facts, PlaceFacts, ServiceFacts, Unanswered, Unseen
+from timesyncd.cli.doctor.facts import RUNNING_STATES, Facts, FileFacts, NoReply, NotChecked, ServiceFacts
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH
 from timesyncd.findings.catalogue import CATALOGUE, Severity
@@ -21,20 +15,20 @@ from timesyncd.findings.node import kernel_conditions
 from timesyncd.sample import KernelSample
 from timesyncd.units import span_text
 
-State = Literal["ok", "to do", "not looked at"]
+State = Literal["ok", "to_do", "not_checked"]
 
-#: What looks further into a finding, or mends it.
+#: By a finding's id: the command that investigates or repairs it.
 _COMMANDS = {
     "source-lost": "systemctl status 'ptp4l*' 'phc2sys*' 'chrony*'",
-    "two-disciplines": "systemctl disable --now systemd-timesyncd  # or the one that is too many",
+    "two-disciplines": "systemctl disable --now systemd-timesyncd  # or the superfluous one",
     "store-failing": "df -h; journalctl -u timesyncd -n 50",
     "broker-lost": "journalctl -u timesyncd -n 50",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One check. What is to be done has `why` and the `command` to type; what is well or was not looked at, neither."""
+class CheckResult:
+    """One check. `why` and the `command` to type are set only where `state` is "to_do"."""
 
     group: str
     check: str
@@ -46,58 +40,61 @@ class Result:
 
     @property
     def rank(self) -> str:
-        return self.severity if self.state == "to do" else self.state
+        """A key of RANKS."""
+        return self.severity if self.state == "to_do" else self.state
 
 
-#: From what may be passed over to what is to be done first.
-RANKS = {rank: place for place, rank in enumerate(("not looked at", "ok", "info", "warning", "critical"))}
+#: The order of the results in a report; the most urgent are last, next to the prompt.
+RANKS = {rank: place for place, rank in enumerate(("not_checked", "ok", "info", "warning", "critical"))}
 
 
-def exit_status(results: list[Result]) -> int:
-    return 1 if any(result.state == "to do" for result in results) else 0
+def exit_status(results: list[CheckResult]) -> int:
+    return 1 if any(result.state == "to_do" for result in results) else 0
 
 
-def ok(group: str, check: str, what: str) -> Result:
-    return Result(group, check, "ok", what)
+def ok(group: str, check: str, what: str) -> CheckResult:
+    return CheckResult(group, check, "ok", what)
 
 
-def unseen(group: str, check: str, why: str) -> Result:
-    return Result(group, check, "not looked at", why)
+def not_checked(group: str, check: str, why: str) -> CheckResult:
+    return CheckResult(group, check, "not_checked", why)
 
 
-def to_do(group: str, check: str, what: str, why: str, command: str, severity: Severity = "warning") -> Result:
-    return Result(group, check, "to do", what, why, command, severity)
+def to_do(group: str, check: str, what: str, why: str, command: str, severity: Severity = "warning") -> CheckResult:
+    return CheckResult(group, check, "to_do", what, why, command, severity)
 
 
-def own(facts: Facts, command: str) -> str:
-    """One of our commands, with the configuration that the doctor was given."""
+def own_command(facts: Facts, command: str) -> str:
+    """The command line of a timesyncd command, with the configuration file that the doctor was given."""
     path = facts.config.path
     return f"timesyncd {command}" + ("" if path == DEFAULT_PATH else f" --config {shlex.quote(str(path))}")
 
 
-def start(facts: Facts) -> str:
+def start_command(facts: Facts) -> str:
     service = facts.service
-    is_service = not isinstance(service, Unseen) and service.load == "loaded"
-    return "systemctl start timesyncd" if is_service else own(facts, "run")
+    is_service = not isinstance(service, NotChecked) and service.load == "loaded"
+    return "systemctl start timesyncd" if is_service else own_command(facts, "run")
 
 
-def of_finding(facts: Facts, group: str, id: str, subject: str, evidence: str) -> Result:
-    """What the daemon would find, too."""
+def finding_result(facts: Facts, group: str, id: str, subject: str, evidence: str) -> CheckResult:
+    """The result for a condition that the daemon reports as a finding, too."""
     kind, check = CATALOGUE[id], id.replace("-", " ")
     if kind.severity == "info":
         return ok(group, check, f"for information: {evidence}")
-    return to_do(group, check, f"{kind.cause}: {evidence}", kind.remedy, command_for(facts, id, subject), kind.severity)
+    return to_do(
+        group, check, f"{kind.cause}: {evidence}", kind.remedy, finding_command(facts, id, subject), kind.severity
+    )
 
 
-def command_for(facts: Facts, id: str, subject: str) -> str:
-    """What to type about a finding; of a place or of hubs there is no page of its own."""
+def finding_command(facts: Facts, id: str, subject: str) -> str:
+    """The command to type about a finding; racks and hubs have no screen of their own, so `status` shows them."""
     if id in _COMMANDS:
         return _COMMANDS[id]
     if id.startswith(("rack-", "hub-")):
-        return own(facts, "status")
+        return own_command(facts, "status")
     daemon = facts.daemon
-    ours = [] if isinstance(daemon, Unseen) else [daemon.node.node, *(each.name for each in daemon.node.sources)]
-    return own(facts, "explain" if subject in ours else f"status {shlex.quote(subject)}")
+    ours = [] if isinstance(daemon, NotChecked) else [daemon.node.node, *(each.name for each in daemon.node.sources)]
+    return own_command(facts, "explain" if subject in ours else f"status {shlex.quote(subject)}")
 
 
 CERTIFICATE_WARNING_NS = 30 * 86_400 * NS_PER_S
@@ -105,300 +102,321 @@ OLD_SAMPLE_NS = 300 * NS_PER_S
 HUB_SILENT_NS = 15 * NS_PER_S
 LITTLE_SPACE_BYTES = 1_000_000_000
 
-#: What the doctor sees by itself, in the clock segment and in the kernel.
+#: Findings that the doctor derives itself, from the clock segment and from the kernel.
 CLOCK_FINDINGS = frozenset({"clock-unknown", "clock-holdover", "clock-disrupted"})
 KERNEL_FINDINGS = frozenset({"two-disciplines", "tai-offset", "kernel-leap"})
 
 
-def daemon(facts: Facts) -> Iterator[Result]:
+def daemon(facts: Facts) -> Iterator[CheckResult]:
     group, daemon = "daemon", facts.daemon
-    if isinstance(daemon, Unseen):
-        yield from _absent(facts, daemon)
+    if isinstance(daemon, NotChecked):
+        yield from _daemon_absent(facts, daemon)
         return
-    yield ok(group, "runs", f"{daemon.node.node} answers at {daemon.url}")
+    yield ok(group, "runs", f"the daemon of {daemon.node.node} replies at {daemon.url}")
     if daemon.health is not None and not daemon.findings:
-        yield to_do(group, "health", daemon.health, "it says so of itself", own(facts, "status"))
+        yield to_do(group, "health", daemon.health, "the daemon reports itself unhealthy", own_command(facts, "status"))
 
 
-def _absent(facts: Facts, daemon: Unseen) -> Iterator[Result]:
-    """Nobody answered, or was asked; a service that does not run is told with the service."""
+def _daemon_absent(facts: Facts, daemon: NotChecked) -> Iterator[CheckResult]:
+    """No daemon replied, or none was asked. A stopped service is reported by the check of the service."""
     group, service = "daemon", facts.service
-    if facts.job_socket.answers:
-        yield ok(group, "runs", "it listens for jobs")
-    elif isinstance(service, ServiceFacts) and service.load == "loaded" and service.active not in RUNS:
-        yield unseen(group, "runs", "none does, as the service tells")
+    if facts.job_socket.listens:
+        yield ok(group, "runs", "the daemon listens on the job socket")
+    elif isinstance(service, ServiceFacts) and service.load == "loaded" and service.active not in RUNNING_STATES:
+        yield not_checked(group, "runs", "the service is not running")
     elif facts.config.config is None:
-        yield unseen(group, "runs", "none can run without a configuration")
+        yield not_checked(group, "runs", "no daemon can run without a valid configuration")
     else:
-        why = f"the clock is not watched ({daemon.why})"
-        yield to_do(group, "runs", "no daemon runs here", why, start(facts), "critical")
+        why = f"this node's clock is not monitored ({daemon.why})"
+        yield to_do(group, "runs", "no daemon runs on this node", why, start_command(facts), "critical")
         return
-    if isinstance(daemon, Unanswered) and facts.job_socket.answers:
-        why = "it hangs, or does not let the doctor in (a token that may read: TIMESYNCD_TOKEN)"
+    if isinstance(daemon, NoReply) and facts.job_socket.listens:
+        why = "the daemon hangs, or rejects the doctor: set TIMESYNCD_TOKEN to a token of the role reader"
         yield to_do(group, "page", daemon.why, why, "journalctl -u timesyncd -n 50", "critical")
     else:
-        yield unseen(group, "page", daemon.why)
+        yield not_checked(group, "page", daemon.why)
 
 
-def findings(facts: Facts) -> Iterator[Result]:
-    """What the daemon found; what the doctor sees by itself is told once."""
+def findings(facts: Facts) -> Iterator[CheckResult]:
+    """The daemon's findings, without those that the doctor derives itself."""
     daemon = facts.daemon
-    if isinstance(daemon, Unseen):
-        yield unseen("findings", "daemon's", "no page of a daemon could be asked")
+    if isinstance(daemon, NotChecked):
+        yield not_checked("findings", "daemon", "no daemon replied")
         return
     own = {daemon.node.node, *(source.name for source in daemon.node.sources)} if facts.is_own else set()
-    told = CLOCK_FINDINGS if isinstance(facts.kernel, Unseen) else CLOCK_FINDINGS | KERNEL_FINDINGS
-    new = [finding for finding in daemon.findings if not (finding.id in told and finding.subject in own)]
-    for finding in new:
+    derived = CLOCK_FINDINGS if isinstance(facts.kernel, NotChecked) else CLOCK_FINDINGS | KERNEL_FINDINGS
+    others = [finding for finding in daemon.findings if not (finding.id in derived and finding.subject in own)]
+    for finding in others:
         evidence = " -> ".join(step.text for step in finding.chain) or finding.evidence
-        command = command_for(facts, finding.id, finding.subject)
+        command = finding_command(facts, finding.id, finding.subject)
         what, why = f"{finding.subject}: {finding.cause}", f"{evidence}; {finding.remedy}"
         if finding.severity == "info":
             yield ok("findings", finding.id, f"for information: {what}")
         else:
             yield to_do("findings", finding.id, what, why, command, finding.severity)
-    if not new:
-        yield ok("findings", "daemon's", "none stands")
+    if not others:
+        yield ok("findings", "daemon", "the daemon reports no finding")
 
 
-def hubs(facts: Facts) -> Iterator[Result]:
+def hubs(facts: Facts) -> Iterator[CheckResult]:
     group, daemon, config = "hubs", facts.daemon, facts.config.config
     if config is None or config.mqtt is None:
-        yield unseen(group, "hubs", "no [mqtt]: this node works alone")
+        yield not_checked(group, "hubs", "no [mqtt] section: this node works without a hub")
         return
-    if isinstance(daemon, Unseen) or daemon.hubs is None:
-        yield unseen(group, "hubs", "no daemon that knows of hubs could be asked")
+    if isinstance(daemon, NotChecked) or daemon.hubs is None:
+        yield not_checked(group, "hubs", "no daemon replied with its list of hubs")
         return
     alive = {hub.node: hub for hub in daemon.hubs if facts.realtime_ns - hub.published_realtime_ns < HUB_SILENT_NS}
     command = "systemctl status timesyncd  # on the hub"
     for name in [name for name in config.mqtt.hubs if name not in alive]:
-        why = "it stores no history: what it has not got waits here"
-        yield to_do(group, name, "the hub is silent", why, command)
+        why = "the hub stores no history meanwhile; unsent history waits in this node's outbox"
+        yield to_do(group, name, "the hub publishes nothing", why, command)
     if not alive:
-        yield to_do(group, "hubs", "no hub is alive", "nobody compares the nodes' clocks or joins jobs", command)
+        yield to_do(
+            group, "hubs", "no hub is alive", "no hub compares the nodes' clocks or aggregates step timings", command
+        )
     for hub in alive.values():
         what = f"{hub.nodes_live} of {hub.nodes_expected or hub.nodes_known} nodes live"
-        yield ok(group, hub.node, f"{'primary' if hub.primary else 'second'}, {what}")
+        yield ok(group, hub.node, f"{'primary' if hub.primary else 'standby'}, {what}")
 
 
-def sources(facts: Facts) -> Iterator[Result]:
+def sources(facts: Facts) -> Iterator[CheckResult]:
     group, sources = "sources", facts.sources
-    if isinstance(sources, Unseen):
-        yield unseen(group, "sources", sources.why)
+    if isinstance(sources, NotChecked):
+        yield not_checked(group, "sources", sources.why)
         return
     for source in sources:
         if source.error is None:
-            yield ok(group, source.name, f"{source.driver} answers")
+            yield ok(group, source.name, f"{source.driver} replies")
         else:
-            yield of_finding(facts, group, "source-lost", source.name, f"{source.driver}: {source.error}")
+            yield finding_result(facts, group, "source-lost", source.name, f"{source.driver}: {source.error}")
 
 
-def store(facts: Facts) -> Iterator[Result]:
+def store(facts: Facts) -> Iterator[CheckResult]:
     group, store = "store", facts.store
-    if isinstance(store, Unseen):
-        yield unseen(group, "store", store.why)
+    if isinstance(store, NotChecked):
+        yield not_checked(group, "store", store.why)
         return
     if store.error is not None:
-        yield of_finding(facts, group, "store-failing", store.place, store.error)
+        yield finding_result(facts, group, "store-failing", store.place, store.error)
     else:
         yield from _newest(facts, store.newest)
     if store.free_bytes is None:
-        yield unseen(group, "disk", "it is the database's machine's")
+        yield not_checked(group, "disk", "the database's disk is on another machine")
     elif store.free_bytes < LITTLE_SPACE_BYTES:
         what = f"{store.free_bytes // 1_000_000} MB are free for {store.place}"
-        yield to_do(group, "disk", what, "a full disk ends the history; the clock goes on", "df -h", "warning")
+        yield to_do(
+            group,
+            "disk",
+            what,
+            "when the disk is full, no history is stored; the bound is not affected",
+            "df -h",
+            "warning",
+        )
     else:
         yield ok(group, "disk", f"{store.free_bytes / 1e9:.1f} GB are free")
 
 
-def _newest(facts: Facts, newest: dict[str, int]) -> Iterator[Result]:
-    """A source that gives nothing is told by its finding; a store to which none writes is told here."""
+def _newest(facts: Facts, newest: dict[str, int]) -> Iterator[CheckResult]:
+    """Whether the daemon still writes to the store. A single source that gives nothing has a finding of its own."""
     if not newest:
-        yield ok("store", "newest row", "it opens; no sample yet")
+        yield ok("store", "newest row", "the store opens; it holds no sample yet")
         return
     age_ns = max(0, facts.realtime_ns - max(newest.values()))
-    told = f"{span_text(age_ns)} old"
+    what = f"the newest sample is {span_text(age_ns)} old"
     if facts.is_running and age_ns > OLD_SAMPLE_NS:
-        why = "the daemon runs and stores nothing: see whether its sources answer, and what it says"
-        yield to_do("store", "newest row", told, why, "journalctl -u timesyncd -n 50")
+        why = "the daemon runs and stores nothing: check that its sources reply, and read its log"
+        yield to_do("store", "newest row", what, why, "journalctl -u timesyncd -n 50")
     else:
-        yield ok("store", "newest row", told)
+        yield ok("store", "newest row", what)
 
 
-def broker(facts: Facts) -> Iterator[Result]:
+def broker(facts: Facts) -> Iterator[CheckResult]:
     group, broker = "broker", facts.broker
-    if isinstance(broker, Unseen):
-        yield unseen(group, "broker", broker.why)
+    if isinstance(broker, NotChecked):
+        yield not_checked(group, "broker", broker.why)
         return
     host, _, port = broker.where.rpartition(":")
     if broker.unreachable is not None:
         what, command = f"{broker.where}: {broker.unreachable}", f"nc -vz {shlex.quote(host)} {port}"
-        yield to_do(group, "broker", what, "states wait, and history waits in the outbox", command)
+        yield to_do(group, "broker", what, "no state is published; history waits in the outbox", command)
     elif broker.refused is not None:
-        what = f"{broker.where} is there, and refuses: {broker.refused}"
-        why = "see [mqtt] username, password, ca, certificate, and what the broker's log says"
-        yield to_do(group, "broker", what, why, own(facts, "check-config"))
+        what = f"{broker.where} rejects the connection: {broker.refused}"
+        why = "check [mqtt] username, password, ca and certificate, and the broker's log"
+        yield to_do(group, "broker", what, why, own_command(facts, "check-config"))
     else:
-        yield ok(group, "broker", f"{broker.where} lets this node in")
+        yield ok(group, "broker", f"{broker.where} accepts this node")
 
 
-def certificates(facts: Facts) -> Iterator[Result]:
+def certificates(facts: Facts) -> Iterator[CheckResult]:
     group = "certificates"
     if not facts.certificates:
-        yield unseen(group, "certificates", "the configuration names none that can be read")
+        yield not_checked(group, "certificates", "the configuration names no readable certificate")
     for each in facts.certificates:
         left_ns, early_ns = each.until_realtime_ns - facts.realtime_ns, each.from_realtime_ns - facts.realtime_ns
         command = f"openssl x509 -noout -subject -dates -in {shlex.quote(str(each.path))}"
         if early_ns > 0:
-            what = f"{each.path}: not valid yet, in {span_text(early_ns)} it is"
-            why = "until then connections with it are refused; or is this machine's clock wrong?"
+            what = f"{each.path}: not yet valid; valid in {span_text(early_ns)}"
+            why = "until then, peers reject connections with it; check this machine's clock too"
             yield to_do(group, each.key, what, why, command, "critical")
         elif left_ns <= 0:
-            what = f"{each.path}: ran out {span_text(-left_ns)} ago"
-            yield to_do(group, each.key, what, "connections with it are refused", command, "critical")
+            what = f"{each.path}: expired {span_text(-left_ns)} ago"
+            yield to_do(group, each.key, what, "peers reject connections with it", command, "critical")
         elif left_ns < CERTIFICATE_WARNING_NS:
-            is_followed = each.key == "web.certificate"
-            why = f"put a new one there{': it is taken without a restart' if is_followed else ' and restart timesyncd'}"
-            yield to_do(group, each.key, f"{each.path}: runs out in {span_text(left_ns)}", why, command)
+            is_reloaded = each.key == "web.certificate"
+            why = (
+                f"replace it{'; the daemon reloads it without a restart' if is_reloaded else ' and restart timesyncd'}"
+            )
+            yield to_do(group, each.key, f"{each.path}: expires in {span_text(left_ns)}", why, command)
         else:
-            yield ok(group, each.key, f"{each.path}: good for {span_text(left_ns)}")
+            yield ok(group, each.key, f"{each.path}: valid for another {span_text(left_ns)}")
 
 
-#: A datagram of marks is lost where fewer wait; systemd/timesyncd.sysctl sets it.
-DATAGRAMS = 512
+#: The queue length of a Unix socket that the job link needs; systemd/timesyncd.sysctl sets it.
+MIN_DGRAM_QLEN = 512
 
 
-def checks(facts: Facts) -> list[Result]:
+def checks(facts: Facts) -> list[CheckResult]:
     """Every check, in the order of their groups."""
-    parts = (_config, _machine, _kernel, _places, daemon, findings, hubs, sources, store, broker, certificates)
+    parts = (_config, _machine, _kernel, _runtime_files, daemon, findings, hubs, sources, store, broker, certificates)
     return [result for part in parts for result in part(facts)]
 
 
-def _config(facts: Facts) -> Iterator[Result]:
+def _config(facts: Facts) -> Iterator[CheckResult]:
     known, group = facts.config, "configuration"
-    check = own(facts, "check-config")
+    check = own_command(facts, "check-config")
     if known.config is None:
-        yield to_do(group, "file", known.error, "the daemon does not start with it", check, "critical")
+        yield to_do(group, "file", known.error, "the daemon does not start with this configuration", check, "critical")
         return
-    yield ok(group, "file", f"{known.path}: good")
-    for line in known.broken:
-        yield to_do(group, "files", line, "what needs it does not start, or not connect", check, "critical")
-    for line in known.careless:
-        yield to_do(group, "page", line, "who should not ask can, or who should cannot", check)
-    for key, path in known.exposed:
+    yield ok(group, "file", f"{known.path}: valid")
+    for line in known.unusable_files:
+        yield to_do(
+            group, "files", line, "the part of the daemon that needs it does not start or connect", check, "critical"
+        )
+    for line in known.web_warnings:
+        yield to_do(group, "page", line, "the page is open to more clients than intended, or to fewer", check)
+    for key, path in known.readable_secrets:
         command = f"chmod o-rwx {shlex.quote(str(path))}"
-        yield to_do(group, key, f"everybody on this machine can read {path}", "it holds a secret", command)
-    for name, id, evidence in known.notes:
-        yield of_finding(facts, group, id, name, evidence)
+        yield to_do(group, key, f"every user of this machine can read {path}", "the file holds a secret", command)
+    for name, id, evidence in known.driver_warnings:
+        yield finding_result(facts, group, id, name, evidence)
 
 
-def _machine(facts: Facts) -> Iterator[Result]:
+def _machine(facts: Facts) -> Iterator[CheckResult]:
     group, length = "machine", facts.max_dgram_qlen
     if length is None:
-        yield unseen(group, "job datagrams", "this kernel has no net.unix.max_dgram_qlen")
-    elif length < DATAGRAMS:
+        yield not_checked(group, "job datagrams", "this kernel has no net.unix.max_dgram_qlen")
+    elif length < MIN_DGRAM_QLEN:
         yield to_do(
             group,
             "job datagrams",
             f"net.unix.max_dgram_qlen is {length}",
-            "marks of jobs with many ranks on a node are lost (and counted); it counts from the daemon's next start",
-            f"sysctl -w net.unix.max_dgram_qlen={DATAGRAMS}  # for good: systemd/timesyncd.sysctl",
+            "step timings of jobs with many ranks on a node are lost (and counted); the daemon applies a new value at its next start",
+            f"sysctl -w net.unix.max_dgram_qlen={MIN_DGRAM_QLEN}  # permanently: systemd/timesyncd.sysctl",
         )
     else:
         yield ok(group, "job datagrams", f"net.unix.max_dgram_qlen is {length}")
     yield _service(facts)
 
 
-def _service(facts: Facts) -> Result:
+def _service(facts: Facts) -> CheckResult:
     group, check, service = "machine", "service", facts.service
-    if isinstance(service, Unseen):
-        return unseen(group, check, service.why)
+    if isinstance(service, NotChecked):
+        return not_checked(group, check, service.why)
     if service.load != "loaded":
         if facts.is_running:
-            return unseen(group, check, "the daemon runs, and not as timesyncd.service")
-        what, why = "timesyncd.service is not installed", "nothing starts the daemon; docs/operations.md installs it"
-        return to_do(group, check, what, why, own(facts, "run"))
-    if service.active not in RUNS:
+            return not_checked(group, check, "the daemon runs, but not as timesyncd.service")
+        what, why = (
+            "timesyncd.service is not installed",
+            "nothing starts the daemon; docs/operations.md explains the installation",
+        )
+        return to_do(group, check, what, why, own_command(facts, "run"))
+    if service.active not in RUNNING_STATES:
         what = f"timesyncd.service is {service.active} (result: {service.result})"
         command = "journalctl -u timesyncd -n 50" if service.result != "success" else "systemctl start timesyncd"
-        return to_do(group, check, what, "no daemon watches the clock", command, "critical")
+        return to_do(group, check, what, "no daemon monitors the clock", command, "critical")
     if service.enabled not in ("enabled", "static"):
         what = f"timesyncd.service is {service.enabled}"
-        return to_do(group, check, what, "it does not come back after a boot", "systemctl enable timesyncd")
+        return to_do(
+            group, check, what, "systemd does not start the daemon after a reboot", "systemctl enable timesyncd"
+        )
     return ok(group, check, f"timesyncd.service is {service.active} and {service.enabled}")
 
 
-def _kernel(facts: Facts) -> Iterator[Result]:
+def _kernel(facts: Facts) -> Iterator[CheckResult]:
     group, sample = "kernel", facts.kernel
-    if isinstance(sample, Unseen):
-        yield unseen(group, "adjtimex", sample.why)
+    if isinstance(sample, NotChecked):
+        yield not_checked(group, "adjtimex", sample.why)
         return
     yield _steered(sample)
     config = facts.config.config
     offsets = [source.bounds.utc_offset_s for source in config.source] if config is not None else []
     for id, evidence in kernel_conditions(sample, offsets[0] if offsets else None).items():
         check = id.replace("-", " ")
-        yield ok(group, check, _WELL[id]) if evidence is None else of_finding(facts, group, id, check, evidence)
+        yield ok(group, check, _HEALTHY[id]) if evidence is None else finding_result(facts, group, id, check, evidence)
 
 
-_WELL = {
-    "two-disciplines": "not more than one daemon steers the clock",
-    "tai-offset": "CLOCK_TAI is as configured, or nothing is",
-    "kernel-leap": "no leap second is armed",
+_HEALTHY = {
+    "two-disciplines": "at most one program steers the clock",
+    "tai-offset": "CLOCK_TAI is as configured, or no offset is configured",
+    "kernel-leap": "no leap second is pending",
 }
 
 
-def _steered(sample: KernelSample) -> Result:
-    who = ", ".join(sample.disciplines) or "nobody that is seen here"
+def _steered(sample: KernelSample) -> CheckResult:
+    steered = f"steered by {', '.join(sample.disciplines) or 'no visible program'}"
     if sample.synchronized:
-        return ok("kernel", "steered", f"the kernel holds the clock for synchronized; it is steered by {who}")
+        return ok("kernel", "steered", f"the kernel reports the clock as synchronized; {steered}")
     return to_do(
         "kernel",
         "steered",
-        f"the kernel holds the clock for unsynchronized; it is steered by {who}",
-        "nothing has set it, or what did fell silent",
+        f"the kernel reports the clock as unsynchronized; {steered}",
+        "no program has set the clock, or the one that did has stopped",
         "systemctl status 'ptp4l*' 'phc2sys*' 'chrony*'",
     )
 
 
-def _places(facts: Facts) -> Iterator[Result]:
-    """What a daemon that does not run leaves undone is told where that is told."""
+def _runtime_files(facts: Facts) -> Iterator[CheckResult]:
+    """What follows from a daemon that does not run is reported by the checks of service and daemon alone."""
     group, folder, socket = "jobs' files", facts.folder, facts.job_socket
     if not facts.is_running and folder.mode is None:
-        yield unseen(group, "runtime folder", f"{folder.path}: the daemon makes it, and none runs")
+        yield not_checked(group, "runtime folder", f"{folder.path}: the daemon creates it, and no daemon runs")
         return
     yield _mode(group, "runtime folder", folder, 0o005, "o+rx", "enter it")
     if not facts.is_running:
-        yield unseen(group, "clock", "no daemon runs")
+        yield not_checked(group, "clock", "no daemon runs")
         return
     yield _mode(group, "clock segment", facts.segment, 0o004, "o+r", "read it")
     yield _clock(facts)
     yield _mode(group, "job socket", socket, 0o006, "o+rw", "send to it")
-    if socket.mode is not None and not socket.answers:
-        what, why = f"{socket.path}: nobody listens", "marks of jobs are lost: is this the daemon's runtime folder?"
-        yield to_do(group, "job link", what, why, own(facts, "check-config"), "critical")
+    if socket.mode is not None and not socket.listens:
+        what, why = (
+            f"{socket.path}: no daemon listens",
+            "step timings are lost: check that this is the daemon's runtime folder",
+        )
+        yield to_do(group, "job link", what, why, own_command(facts, "check-config"), "critical")
 
 
-def _mode(group: str, check: str, place: PlaceFacts, wanted: int, change: str, verb: str) -> Result:
-    path = shlex.quote(str(place.path))
-    if place.mode is None:
-        why = "the daemon makes it at its start"
-        return to_do(group, check, f"{place.path}: there is none", why, "systemctl restart timesyncd", "critical")
-    if place.mode & wanted != wanted:
-        what = f"{place.path}: mode {place.mode:04o}"
+def _mode(group: str, check: str, file: FileFacts, wanted: int, change: str, verb: str) -> CheckResult:
+    path = shlex.quote(str(file.path))
+    if file.mode is None:
+        why = "the daemon creates it when it starts"
+        return to_do(group, check, f"{file.path}: does not exist", why, "systemctl restart timesyncd", "critical")
+    if file.mode & wanted != wanted:
+        what = f"{file.path}: mode {file.mode:04o}"
         return to_do(group, check, what, f"jobs of other users cannot {verb}", f"chmod {change} {path}", "critical")
-    return ok(group, check, f"{place.path}, mode {place.mode:04o}")
+    return ok(group, check, f"{file.path}, mode {file.mode:04o}")
 
 
-def _clock(facts: Facts) -> Result:
-    """As jobs see it."""
+def _clock(facts: Facts) -> CheckResult:
+    """The node's clock as jobs read it."""
     group, check, node = "jobs' files", "clock", facts.segment_node
     if node.main_status == "SYNCHRONIZED":
         return ok(group, check, f"SYNCHRONIZED{' with UTC' if node.knows_utc_alone else ''}")
     config = facts.config.config
     if config is not None and not config.source:
-        return unseen(group, check, "there is no [[source]]: this node's clock is not watched")
+        return not_checked(group, check, "no [[source]] section: this node's clock is not monitored")
     what = f"{node.main_status}: {node.reason or 'no bound'}"
-    why = "jobs get no bound" if node.main_status != "HOLDOVER" else "the bound grows until a sample comes"
+    why = "jobs get no bound" if node.main_status != "HOLDOVER" else "the bound grows until a new sample arrives"
     severity: Severity = "warning" if node.main_status == "HOLDOVER" else "critical"
-    return to_do(group, check, what, why, own(facts, "explain"), severity)
+    return to_do(group, check, what, why, own_command(facts, "explain"), severity)

@@ -1,9 +1,7 @@
 """
-Looks at this node for the doctor: files, kernel, service, daemon. Changes nothing, and waits for nothing long.
+Gathers what the doctor judges: files, kernel, service, daemon, sources, store, broker and certificates of one node.
 
-What the doctor gathers of one node, before anything is judged.
-
-What the doctor sees of store, broker and certificates, which may be on other machines.
+It reads and asks, and changes nothing; every request has a timeout of a few seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from pydantic import ValidationError
 
 from timesyncd.cli._common import load_config, page_trust, page_url
 from timesyncd.cli._segment_node import segment_node
-from timesyncd.cli.check_config import careless, exposed, unusable, unwise
+from timesyncd.cli.check_config import driver_warnings, readable_secrets, unusable_files, web_warnings
 from timesyncd.client.api import get, get_json
 from timesyncd.client.paths import runtime_dir as default_runtime_dir
 from timesyncd.clocks import NS_PER_S
@@ -47,49 +45,49 @@ from timesyncd.store.history import samples, sources
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """It was not looked at, and why."""
+class NotChecked:
+    """This was not checked, for the reason `why`."""
 
     why: str
 
 
-class Unanswered(Unseen):
-    """It was asked, and gave no answer that counts."""
+class NoReply(NotChecked):
+    """The daemon was asked, and gave no valid reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFacts:
     """
-    `config` None: it cannot be used, for `error`. `broken` are files and secrets that it names and that cannot be used, `exposed`
-    those that everybody can read, each by its key; `careless` is what else is unwise in how the page is guarded.
+    `config` None: the file is invalid, as `error` states. `unusable_files` are errors of the files and secrets that it names;
+    `readable_secrets` are (key, path) of those that every user of this machine can read.
+    `driver_warnings` are (entry, id of a finding, evidence); `web_warnings` concern the access to the page.
     """
 
     path: Path
     config: Config | None
     error: str = ""
-    broken: tuple[str, ...] = ()
-    notes: tuple[tuple[str, str, str], ...] = ()
-    """(driver's entry, id of a finding, evidence) of what is unwise in it."""
-    exposed: tuple[tuple[str, Path], ...] = ()
-    careless: tuple[str, ...] = ()
+    unusable_files: tuple[str, ...] = ()
+    driver_warnings: tuple[tuple[str, str, str], ...] = ()
+    readable_secrets: tuple[tuple[str, Path], ...] = ()
+    web_warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceFacts:
-    """A file's permission bits, None where there is none. `answers`: of a socket, whether somebody listens."""
+class FileFacts:
+    """`mode`: the permission bits; None: there is no such file. `listens`: it is a socket on which a process listens."""
 
     path: Path
     mode: int | None
-    answers: bool = False
+    listens: bool = False
 
 
-#: The active states of a service that runs.
-RUNS = ("active", "reloading")
+#: The values of ActiveState of a service that runs.
+RUNNING_STATES = ("active", "reloading")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """The unit's properties, as systemctl names their values."""
+    """Properties of the systemd unit: LoadState, ActiveState, Result, UnitFileState."""
 
     load: str
     active: str
@@ -99,7 +97,7 @@ class ServiceFacts:
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """What the daemon answers; `health` None = it says that all is well. `hubs` None: it does not tell."""
+    """The daemon's replies; `health` None: it reports itself healthy. `hubs` None: it did not reply with them."""
 
     url: str
     node: NodeState
@@ -110,7 +108,7 @@ class DaemonFacts:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """One poll of a clock source or grandmaster; `error` None = it answered."""
+    """One poll of a clock source or grandmaster; `error` None: it replied."""
 
     name: str
     driver: str
@@ -119,7 +117,7 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """`newest` is each source's newest sample on CLOCK_REALTIME; `free_bytes` None: the disk is another machine's."""
+    """`newest`: by source, its newest sample's CLOCK_REALTIME in ns; `free_bytes` None: the disk is on another machine."""
 
     place: str
     error: str | None = None
@@ -129,7 +127,7 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """`connected` False with an `error` of the connection itself; `refused`: it was there and did not want us."""
+    """`unreachable`: why no connection was made; `refused`: why the broker rejected it."""
 
     where: str
     unreachable: str | None = None
@@ -139,8 +137,8 @@ class BrokerFacts:
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
     """
-    A file of certificates by its key in the configuration, and from when until when it serves: one's own as long as each of its
-    chain is valid, those that are trusted as long as any is.
+    A file of certificates by its key in the configuration, and its validity: that of the daemon's own certificate is the
+    intersection over its chain, that of trusted ones the union.
     """
 
     key: str
@@ -149,55 +147,55 @@ class CertificateFacts:
     until_realtime_ns: int
 
 
-Service: TypeAlias = ServiceFacts | Unseen
-Daemon: TypeAlias = DaemonFacts | Unseen
-Sources: TypeAlias = tuple[SourceFacts, ...] | Unseen
+Service: TypeAlias = ServiceFacts | NotChecked
+Daemon: TypeAlias = DaemonFacts | NotChecked
+Sources: TypeAlias = tuple[SourceFacts, ...] | NotChecked
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of one moment. `segment` is the node as the clock segment alone tells it. `max_dgram_qlen` None: there is no such setting."""
+    """All facts of one moment. `segment_node`: the node's state by its clock segment. `max_dgram_qlen` None: no such setting."""
 
     realtime_ns: int
     config: ConfigFacts
-    folder: PlaceFacts
-    segment: PlaceFacts
+    folder: FileFacts
+    segment: FileFacts
     segment_node: NodeState
-    job_socket: PlaceFacts
+    job_socket: FileFacts
     max_dgram_qlen: int | None
     service: Service
     daemon: Daemon
     sources: Sources
-    kernel: KernelSample | Unseen
-    store: StoreFacts | Unseen
-    broker: BrokerFacts | Unseen
+    kernel: KernelSample | NotChecked
+    store: StoreFacts | NotChecked
+    broker: BrokerFacts | NotChecked
     certificates: tuple[CertificateFacts, ...] = ()
 
     @property
     def is_own(self) -> bool:
-        """The daemon that answers is that of this node, and not another one that --url names."""
+        """The daemon that replied is this node's, and not another one that --url names."""
         return is_own(self.daemon, self.config.config)
 
     @property
     def is_running(self) -> bool:
-        """A daemon of this node: its page answers, or it listens for jobs."""
-        return self.is_own or self.job_socket.answers
+        """This node's daemon runs: its page replies, or it listens on the job socket."""
+        return self.is_own or self.job_socket.listens
 
 
 def is_own(daemon: Daemon, config: Config | None) -> bool:
     return isinstance(daemon, DaemonFacts) and (config is None or daemon.node.node == config.node.name)
 
 
-BROKER_S = 5.0
+BROKER_TIMEOUT_S = 5.0
 
 
-def store_facts(config: Config | None, runs: bool) -> StoreFacts | Unseen:
+def store_facts(config: Config | None, runs: bool) -> StoreFacts | NotChecked:
     if config is None:
-        return Unseen("the configuration cannot be used")
+        return NotChecked("the configuration is invalid")
     if config.store is None:
-        return Unseen("no [store]: no history is kept")
+        return NotChecked("no [store] section: the daemon stores no history")
     if config.store.url is None and not runs and not config.store.path.exists():
-        return Unseen(f"{config.store.path}: the daemon makes it, and none runs")
+        return NotChecked(f"{config.store.path}: the daemon creates it, and no daemon runs")
     free_bytes = None if config.store.url else _free_bytes(config.store.path)
     try:
         place = Place.of(config.store)
@@ -214,7 +212,7 @@ def _newest(place: Place, source: str) -> int | None:
 
 
 def _free_bytes(path: Path) -> int | None:
-    """Of the disk that the file is on, or will be; for those who are not root."""
+    """Bytes that a process without root may still write on the file's disk."""
     folder = next((folder for folder in path.absolute().parents if folder.exists()), Path("/"))
     try:
         return shutil.disk_usage(folder).free
@@ -222,19 +220,19 @@ def _free_bytes(path: Path) -> int | None:
         return None
 
 
-async def broker_facts(config: Config | None, node: str) -> BrokerFacts | Unseen:
-    """The connection, then CONNECT with the configured credentials, as a client of its own: the daemon's stays."""
+async def broker_facts(config: Config | None, node: str) -> BrokerFacts | NotChecked:
+    """Connects over TCP, then sends CONNECT with the configured credentials; its own client id leaves the daemon's session alone."""
     if config is None:
-        return Unseen("the configuration cannot be used")
+        return NotChecked("the configuration is invalid")
     if config.mqtt is None:
-        return Unseen("no [mqtt]")
+        return NotChecked("no [mqtt] section")
     where = f"{config.mqtt.host}:{config.mqtt.broker_port}"
     try:
-        async with asyncio.timeout(BROKER_S):
+        async with asyncio.timeout(BROKER_TIMEOUT_S):
             _, writer = await asyncio.open_connection(config.mqtt.host, config.mqtt.broker_port)
             writer.close()
     except TimeoutError:
-        return BrokerFacts(where, unreachable=f"no answer within {BROKER_S:g} s")
+        return BrokerFacts(where, unreachable=f"no answer within {BROKER_TIMEOUT_S:g} s")
     except OSError as error:
         known = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
         return BrokerFacts(where, unreachable=known or str(error))
@@ -255,7 +253,7 @@ async def _refusal(settings: Mqtt, node: str) -> str | None:
             identifier=f"timesyncd-{node}-doctor",
             protocol=aiomqtt.ProtocolVersion.V5,
             tls_context=tls_context(settings),
-            timeout=BROKER_S,
+            timeout=BROKER_TIMEOUT_S,
         )
         async with client:
             return None
@@ -264,7 +262,7 @@ async def _refusal(settings: Mqtt, node: str) -> str | None:
 
 
 def certificate_facts(config: Config | None) -> tuple[CertificateFacts, ...]:
-    """Those that can be read; the others make the configuration unusable."""
+    """Only readable ones; the others are among `ConfigFacts.unusable_files`."""
     return () if config is None else tuple(_certificates(config))
 
 
@@ -289,24 +287,24 @@ def _unix_ns(at: datetime) -> int:
 
 
 MAX_DGRAM_QLEN = Path("/proc/sys/net/unix/max_dgram_qlen")
-UNIT = "timesyncd.service"
-SYSTEMD_RUNS = Path("/run/systemd/system")
-ANSWER_S = 5.0
+SERVICE = "timesyncd.service"
+SYSTEMD_FOLDER = Path("/run/systemd/system")
+REPLY_TIMEOUT_S = 5.0
 
 
 def gather(args: Namespace) -> Facts:
     config = config_facts(args)
     known = config.config
     folder = default_runtime_dir() if known is None else known.node.runtime_dir
-    job_socket = place_facts(folder / SOCKET_NAME)
+    job_socket = file_facts(folder / SOCKET_NAME)
     daemon = daemon_facts(args, known)
-    runs = job_socket.answers or is_own(daemon, known)
-    sources, kernel, broker = asyncio.run(_asked(known, folder, runs))
+    runs = job_socket.listens or is_own(daemon, known)
+    sources, kernel, broker = asyncio.run(_polled_facts(known, folder, runs))
     return Facts(
         realtime_ns=time.time_ns(),
         config=config,
-        folder=place_facts(folder),
-        segment=place_facts(folder / SEGMENT_NAME),
+        folder=file_facts(folder),
+        segment=file_facts(folder / SEGMENT_NAME),
         segment_node=segment_node(folder),
         job_socket=job_socket,
         max_dgram_qlen=max_dgram_qlen(MAX_DGRAM_QLEN),
@@ -325,22 +323,29 @@ def config_facts(args: Namespace) -> ConfigFacts:
         config = load_config(args)
     except ConfigError as error:
         return ConfigFacts(args.config, None, str(error))
-    broken, notes = unusable(config), []
+    unusable, warnings = unusable_files(config), []
     try:
-        notes = unwise(config)
+        warnings = driver_warnings(config)
     except ConfigError as error:
-        broken.append(str(error))
-    unguarded = tuple(exposed(config)), tuple(careless(config))
-    return ConfigFacts(args.config, config, "", tuple(broken), tuple(notes), *unguarded)
+        unusable.append(str(error))
+    return ConfigFacts(
+        args.config,
+        config,
+        "",
+        tuple(unusable),
+        tuple(warnings),
+        tuple(readable_secrets(config)),
+        tuple(web_warnings(config)),
+    )
 
 
-def place_facts(path: Path) -> PlaceFacts:
-    """A socket is connected to, which sends nothing."""
+def file_facts(path: Path) -> FileFacts:
+    """Connects to a socket, which sends nothing."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return PlaceFacts(path, None)
-    return PlaceFacts(path, stat.S_IMODE(mode), stat.S_ISSOCK(mode) and _listens(path))
+        return FileFacts(path, None)
+    return FileFacts(path, stat.S_IMODE(mode), stat.S_ISSOCK(mode) and _listens(path))
 
 
 def _listens(path: Path) -> bool:
@@ -361,31 +366,31 @@ def max_dgram_qlen(path: Path) -> int | None:
 
 def service_facts() -> Service:
     systemctl = shutil.which("systemctl")
-    if systemctl is None or not SYSTEMD_RUNS.exists():
-        return Unseen("systemd does not run here")
+    if systemctl is None or not SYSTEMD_FOLDER.exists():
+        return NotChecked("systemd does not run here")
     wanted = ("LoadState", "ActiveState", "Result", "UnitFileState")
     try:
-        command = [systemctl, "show", UNIT, *(f"--property={name}" for name in wanted)]
-        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=5).stdout
+        command = [systemctl, "show", SERVICE, *(f"--property={name}" for name in wanted)]
+        output = subprocess.run(command, check=False, capture_output=True, text=True, timeout=5).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Unseen(f"systemctl: {error}")
-    values = dict(line.partition("=")[::2] for line in told.splitlines())
+        return NotChecked(f"systemctl: {error}")
+    values = dict(line.partition("=")[::2] for line in output.splitlines())
     return ServiceFacts(*(values.get(name, "") or "unknown" for name in wanted))
 
 
 def daemon_facts(args: Namespace, config: Config | None) -> Daemon:
-    """What the page tells; a part that this daemon does not have is left out."""
+    """The replies of the daemon's page. Parts that this daemon does not have are absent."""
     try:
         page = _page(args, config)
     except ConfigError as error:
-        return Unseen(str(error))
+        return NotChecked(str(error))
     try:
-        return _told(page)
+        return _daemon_replies(page)
     except SourceError as error:
-        return Unanswered(str(error))
+        return NoReply(str(error))
     except ValidationError as error:
         why = validation_text(error)
-        return Unanswered(f"{page.url}: what answers there is no timesyncd of this version ({why})")
+        return NoReply(f"{page.url}: the server there is not a timesyncd daemon of this version ({why})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,45 +401,45 @@ class _Page:
 
     def part(self, what: str) -> Any:
         """Raises SourceError."""
-        status, told = get_json(f"{self.url.rstrip('/')}/api/v1/{what}", self.token, ANSWER_S, self.trusted)
+        status, reply = get_json(f"{self.url.rstrip('/')}/api/v1/{what}", self.token, REPLY_TIMEOUT_S, self.trusted)
         if status != 200:
-            why = told.get("error") if isinstance(told, dict) else None
+            why = reply.get("error") if isinstance(reply, dict) else None
             raise Refused(f"{self.url}: {why or f'status {status}'}")
-        return told
+        return reply
 
     def items(self, what: str) -> list[Any]:
-        """Of a list's first page. Raises SourceError."""
-        told = self.part(what)
-        items = told.get("items") if isinstance(told, dict) else None
+        """The items of a list's first page. Raises SourceError."""
+        reply = self.part(what)
+        items = reply.get("items") if isinstance(reply, dict) else None
         if not isinstance(items, list):
-            raise Malformed(f"{self.url}: what answers there is no timesyncd of this version")
+            raise Malformed(f"{self.url}: the server there is not a timesyncd daemon of this version")
         return items
 
     def health(self) -> str | None:
-        """Raises SourceError."""
-        status, body = get(f"{self.url.rstrip('/')}/healthz", self.token, ANSWER_S, self.trusted)
-        said = body.decode(errors="replace").splitlines() or ["it says that it is not well"]
-        return None if status == 200 else said[0]
+        """What the daemon reports of its own health; None: it is healthy. Raises SourceError."""
+        status, body = get(f"{self.url.rstrip('/')}/healthz", self.token, REPLY_TIMEOUT_S, self.trusted)
+        lines = body.decode(errors="replace").splitlines() or ["the daemon reports itself unhealthy"]
+        return None if status == 200 else lines[0]
 
 
 def _page(args: Namespace, config: Config | None) -> _Page:
-    """What the configuration holds is for its own daemon alone: --url may name anybody. Raises ConfigError."""
+    """The configured token is sent to the configured daemon only: --url may name any server. Raises ConfigError."""
     token = os.environ.get("TIMESYNCD_TOKEN")
     if args.url is not None or config is None:
         return _Page(args.url or page_url(args), token, None)
     return _Page(page_url(args), token or _token(config), page_trust(config))
 
 
-def _told(page: _Page) -> DaemonFacts:
+def _daemon_replies(page: _Page) -> DaemonFacts:
     """Raises SourceError and ValidationError."""
     node = NodeState.model_validate(page.part("node"))
     findings = [FindingMessage.model_validate(each) for each in page.items("findings?standing=true&limit=1000")]
-    standing = tuple(finding for finding in findings if finding.until_realtime_ns is None)
-    return DaemonFacts(page.url, node, standing, _hubs(page), page.health())
+    active = tuple(finding for finding in findings if finding.until_realtime_ns is None)
+    return DaemonFacts(page.url, node, active, _hubs(page), page.health())
 
 
 def _token(config: Config) -> str | None:
-    """One of the daemon's own that may read, for whoever may read the file that it is in. Raises ConfigError."""
+    """A configured token with read access, if the user of this command may read the token's file. Raises ConfigError."""
     tokens = [token for token in config.web.token if token.role != "job"] if config.web else []
     return tokens[0].secret.reveal().get_secret_value() if tokens else None
 
@@ -446,19 +451,19 @@ def _hubs(page: _Page) -> tuple[HubState, ...] | None:
         return None
 
 
-async def _asked(
+async def _polled_facts(
     config: Config | None, folder: Path, runs: bool
-) -> tuple[Sources, KernelSample | Unseen, BrokerFacts | Unseen]:
+) -> tuple[Sources, KernelSample | NotChecked, BrokerFacts | NotChecked]:
     name = "" if config is None else config.node.name
     return await asyncio.gather(_source_facts(config, folder, runs), _kernel(folder), broker_facts(config, name))
 
 
 async def _source_facts(config: Config | None, folder: Path, runs: bool) -> Sources:
-    """Only where no daemon asks them: two who ask under one name get each other's answers."""
+    """Polls the sources only if no daemon does: two pollers under one name receive each other's replies."""
     if config is None:
-        return Unseen("the configuration cannot be used")
+        return NotChecked("the configuration is invalid")
     if runs:
-        return Unseen("the daemon asks them; its findings tell")
+        return NotChecked("the daemon polls them and reports its findings")
     entries: list[ClockSource | Grandmaster] = [*config.source, *config.grandmaster]
     with _writable(folder) as place:
         return tuple(await asyncio.gather(*(_polled(entry, place) for entry in entries)))
@@ -466,7 +471,7 @@ async def _source_facts(config: Config | None, folder: Path, runs: bool) -> Sour
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[Path]:
-    """Where ptp4l's answers come in: the runtime folder, or one that stands in for it and goes again."""
+    """A folder for the socket that receives ptp4l's replies: the runtime folder, or a temporary one if it is not writable."""
     if os.access(folder, os.W_OK):
         yield folder
         return
@@ -492,13 +497,13 @@ async def _polled(entry: ClockSource | Grandmaster, folder: Path) -> SourceFacts
     return SourceFacts(entry.name, entry.driver, error)
 
 
-async def _kernel(folder: Path) -> KernelSample | Unseen:
-    """As the kernel driver reads it, which changes nothing."""
+async def _kernel(folder: Path) -> KernelSample | NotChecked:
+    """One poll of the kernel driver, which changes nothing."""
     try:
         driver = build("kernel", "kernel", options_of("kernel")(), folder)
         await driver.open()
         [sample] = await driver.poll()
     except (ConfigError, SourceError) as error:
-        return Unseen(str(error))
+        return NotChecked(str(error))
     assert isinstance(sample, KernelSample)
     return sample
