@@ -68,7 +68,7 @@ async def test_a_mere_hub_has_no_clock(view: FleetView) -> None:
     server = await serve(config.Web(port=0), view)
     async with opened(server.url) as page:
         await page.until("status", "NO CLOCK")
-        told = [await page.text(name) for name in ("bound", "to-whom", "since", "reason", "utc")]
+        told = [await page.text(name) for name in ("bound", "reference", "since", "reason", "utc")]
         title = await page.evaluate("document.title")
         await page.until("nodes", "trainer-00001")
         first = (await rows(page, "nodes"))[0]
@@ -86,10 +86,10 @@ async def test_the_fleet_is_told_in_few_words(page: Page) -> None:
     worst = await rows(page, "fleet-worst")
 
     assert 42.6 <= float(shown["alignment"].removesuffix(" µs")) < 100
-    assert shown["pair"].endswith("furthest apart may be trainer-00007 and trainer-00011")
-    assert shown["forecast"].startswith("if nothing more is heard: leaves 100 µs in ")
+    assert shown["pair"].endswith("the widest pair is trainer-00007 and trainer-00011")
+    assert shown["forecast"].startswith("without new states: exceeds 100 µs in ")
     assert (shown["count"], shown["missing"]) == (
-        "11 nodes are heard of 13 expected", "▲ 2 missing: trainer-99998, trainer-99999",
+        "11 nodes reporting of 13 expected", "▲ 2 missing: trainer-99998, trainer-99999",
     )  # fmt: skip
     assert (await page.text("fleet-statuses")).split("\n") == [
         "● 10 SYNCHRONIZED", "◐ 1 HOLDOVER", "✕ 1 DISRUPTED", "? 0 UNKNOWN",
@@ -102,7 +102,7 @@ async def test_the_fleet_is_told_in_few_words(page: Page) -> None:
 async def test_an_alignment_that_is_not_known_is_said_so(page: Page, view: FleetView) -> None:
     """A node that is silent is unknown, not fine: the reason stands where the number was."""
     view.unaligned = "trainer-00003 has no bound"
-    await page.until("fleet-alignment", "not known")
+    await page.until("fleet-alignment", "unknown")
     await page.until("fleet-reason", "trainer-00003 has no bound")
 
     assert [await page.text(f"fleet-{name}") for name in ("pair", "forecast")] == ["", ""]
@@ -142,13 +142,13 @@ async def test_a_node_has_a_page(page: Page, view: FleetView) -> None:
     await page.until("one-status", "SYNCHRONIZED")
     shown = {
         name: await page.text(name)
-        for name in ("drawer-name", "drawer-place", "one-to-whom", "one-sources", "one-terms")
+        for name in ("drawer-name", "drawer-place", "one-reference", "one-sources", "one-terms")
     }
     await page.evaluate("document.getElementById('drawer-close').click()")
     await page.becomes("document.getElementById('drawer').open", False)
 
     assert (shown["drawer-name"], shown["drawer-place"]) == ("trainer-00001", "hall-1/rack-01")
-    assert shown["one-to-whom"] == "to grandmaster gm-a (001122.fffe.334455)"
+    assert shown["one-reference"] == "to grandmaster gm-a (001122.fffe.334455)"
     assert "falseticker" in shown["one-sources"] and "path delay" in shown["one-terms"]
     assert page.complaints == []
 
@@ -156,7 +156,7 @@ async def test_a_node_has_a_page(page: Page, view: FleetView) -> None:
 async def test_a_node_that_is_not_known_is_said_so(page: Page) -> None:
     """An address of a node that is gone shows no other node's numbers."""
     await page.evaluate("location.hash = '#node=nobody'")
-    await page.until("drawer-note", "No node of this name is known here.")
+    await page.until("drawer-note", "This daemon knows no node of this name.")
 
     assert await page.evaluate("document.getElementById('drawer-parts').hidden") is True
 
@@ -167,9 +167,9 @@ async def test_ten_thousand_nodes_stay_usable() -> None:
     try:
         async with opened(server.url) as page:
             await page.until("nodes-page", "page 1, trainer-00000 to trainer-00049")
-            await page.evaluate("document.getElementById('nodes-on').click()")
+            await page.evaluate("document.getElementById('nodes-next').click()")
             await page.until("nodes-page", "page 2, trainer-00050 to trainer-00099")
-            await page.evaluate("document.getElementById('nodes-back').click()")
+            await page.evaluate("document.getElementById('nodes-previous').click()")
             await page.until("nodes-page", "page 1, trainer-00000 to trainer-00049")
             await page.becomes("document.querySelectorAll('#fleet-map canvas').length", 250)
             size = await page.evaluate("document.querySelectorAll('*').length")
@@ -180,7 +180,7 @@ async def test_ten_thousand_nodes_stay_usable() -> None:
             await page.until("nodes-page", "page 1, trainer-00997 to trainer-09979")
 
             assert size < 3_000
-            assert "clock-holdover · 115 times: trainer-00003" in findings[1] and "and 103 more" in findings[1]
+            assert "clock-holdover · 115 findings: trainer-00003" in findings[1] and "and 103 more" in findings[1]
             assert page.complaints == []
     finally:
         await server.close()
@@ -192,7 +192,7 @@ async def test_a_node_alone_has_no_empty_box() -> None:
     view.states = view.states[:1]
     view.hubs = list  # type: ignore[method-assign]
     server = await serve(config.Web(port=0), view)
-    hidden = "['fleet-section', 'hubs-section', 'nodes-section', 'past', 'events-section'].map((id) => document.getElementById(id).hidden)"
+    hidden = "['fleet-section', 'hubs-section', 'nodes-section', 'history', 'events-section'].map((id) => document.getElementById(id).hidden)"
     try:
         async with opened(server.url) as page:
             await page.until("status", "SYNCHRONIZED")
@@ -233,21 +233,21 @@ def stored(folder: Path, node: str) -> Place:
 async def test_the_past_is_drawn(view: FleetView, tmp_path: Path) -> None:
     """Of the own node each quantity that the store has is a chart with a hole where nothing was stored; a span without data says so."""
     server = await serve(config.Web(port=0), view, stored(tmp_path, "trainer-00000"))
-    charts = "[...document.querySelectorAll('#past figure')].map((chart) => chart.innerText.replaceAll('\\n', ' '))"
-    holes = "document.querySelector('#past .line').getAttribute('d').split('M').length - 2"
+    charts = "[...document.querySelectorAll('#history figure')].map((chart) => chart.innerText.replaceAll('\\n', ' '))"
+    holes = "document.querySelector('#history .line').getAttribute('d').split('M').length - 2"
     try:
         async with opened(server.url) as page:
-            await page.until("past", "ptp offset")
+            await page.until("history", "ptp offset")
             shown, gaps = await page.evaluate(charts), await page.evaluate(holes)
-            await page.evaluate("document.querySelector('#past .spans button:nth-child(3)').click()")
+            await page.evaluate("document.querySelector('#history .spans button:nth-child(3)').click()")
             await page.becomes(
-                "document.querySelector('#past .spans button:nth-child(3)').getAttribute('aria-pressed')", "true"
+                "document.querySelector('#history .spans button:nth-child(3)').getAttribute('aria-pressed')", "true"
             )
-            await page.until("past", "ptp offset")
+            await page.until("history", "ptp offset")
 
             assert shown == [
-                "ptp offset −80 ns to +100 ns, median last +5 ns",
-                "ptp bound to the grandmaster ±800 ns to ±930 ns, median last ±850 ns",
+                "ptp offset −80 ns to +100 ns, latest median +5 ns",
+                "ptp bound to the grandmaster ±800 ns to ±930 ns, latest median ±850 ns",
             ]
             assert gaps == 1
             assert page.complaints == []

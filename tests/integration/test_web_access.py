@@ -280,7 +280,7 @@ async def test_a_real_browser_with_a_job_s_token_is_told(server: WebServer) -> N
     async with opened(f"{server.url}login") as page:
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['job']!r}")
         await page.evaluate("document.querySelector('button').click()")
-        said = await page.until("refusal", "the token the-job has the role job")
+        said = await page.until("login-error", "the token the-job has the role job")
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['reader']!r}")
         await page.evaluate("document.querySelector('button').click()")
         await page.until("node-name", "trainer-01")

@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 ROUTES = (*api.ROUTES, web_api.FLEET_MAP_ROUTE, *history_api.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
-    "app", "ask", "chart", "dom", "drawer", "fleet", "jobs", "list", "map", "model", "news", "node", "past", "units",
+    "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map", "model", "node",
 )  # fmt: skip
 PAGE_FILES = {
     "/": ("index.html", "text/html"),

@@ -88,5 +88,5 @@ def _cross_site_refusal(request: web.Request) -> web.Response | None:
 
 
 def _page(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
-    body = _PAGE.replace("{refusal}", html.escape(text))
+    body = _PAGE.replace("{error}", html.escape(text))
     return web.Response(status=status, text=body, content_type="text/html", headers=headers)

@@ -1,6 +1,6 @@
-// Small drawings in SVG: the last minutes of offset and bound, satellites' C/N0, a day of time error.
+// SVG charts: offset and bound of the last minutes, C/N0 of satellites, a day of time error, and roll-ups.
 
-import { duration, up } from "./model.js";
+import { duration, roundUp } from "./model.js";
 
 const WINDOW_MS = 5 * 60 * 1000;
 const WIDTH = 600;
@@ -18,7 +18,7 @@ export class Chart {
     this.points = [];
   }
 
-  /** null for a value that is not known: the line and the band break there. */
+  /** A value that is unknown is null; the line or the band has a gap there. */
   add(now, offsetNs, boundNs) {
     this.points.push({ at: now, offsetNs, boundNs });
     while (this.points[0].at < now - WINDOW_MS) this.points.shift();
@@ -30,12 +30,12 @@ export class Chart {
     const from = Math.min(now - 30_000, this.points[0]?.at ?? now);
     const x = (p) => (((p.at - from) / (now - from)) * WIDTH).toFixed(1);
     const y = (ns) => (MIDDLE - (ns / largest) * (MIDDLE - 3)).toFixed(1);
-    this.line.setAttribute("d", runs(points, "offsetNs").map((run) => path(run.map((p) => [x(p), y(p.offsetNs)]))).join(""));
-    this.band.setAttribute("d", runs(points, "boundNs").map((run) => path([
-      ...run.map((p) => [x(p), y(p.boundNs)]),
-      ...run.toReversed().map((p) => [x(p), y(-p.boundNs)]),
+    this.line.setAttribute("d", knownSegments(points, "offsetNs").map((segment) => path(segment.map((p) => [x(p), y(p.offsetNs)]))).join(""));
+    this.band.setAttribute("d", knownSegments(points, "boundNs").map((segment) => path([
+      ...segment.map((p) => [x(p), y(p.boundNs)]),
+      ...segment.toReversed().map((p) => [x(p), y(-p.boundNs)]),
     ]) + "Z").join(""));
-    this.scale.textContent = `full height ±${duration(largest, up)};`;
+    this.scale.textContent = `full height ±${duration(largest, roundUp)};`;
   }
 }
 
@@ -49,7 +49,7 @@ function shape(svg, name, attributes, text = "") {
   return element;
 }
 
-/** A bar a satellite, its number below; hollow where it has no C/N0. The line is at what a healthy sky has. */
+/** One bar per satellite above its number. The line marks the C/N0 that a healthy sky reaches. */
 export function drawSatellites(svg, satellites) {
   const width = Math.max(satellites.length, 12) * 24;
   svg.setAttribute("viewBox", `0 0 ${width} 74`);
@@ -57,15 +57,15 @@ export function drawSatellites(svg, satellites) {
   svg.replaceChildren(
     shape(svg, "line", { class: "zero", x1: 0, x2: width, y1: y(CN0_GOOD), y2: y(CN0_GOOD) }),
     ...satellites.flatMap(({ number, cn0_db_hz: cn0, healthy }, at) => [
-      shape(svg, "rect", { class: healthy ? "healthy" : "ill", x: at * 24 + 3, width: 18, y: y(cn0 ?? 2), height: 56 - y(cn0 ?? 2) }),
+      shape(svg, "rect", { class: healthy ? "healthy" : "unhealthy", x: at * 24 + 3, width: 18, y: y(cn0 ?? 2), height: 56 - y(cn0 ?? 2) }),
       shape(svg, "text", { x: at * 24 + 12, y: y(cn0 ?? 2) - 2 }, String(cn0 ?? "?")),
       shape(svg, "text", { class: "name", x: at * 24 + 12, y: 70 }, String(number)),
     ]),
   );
 }
 
-/** Steps of {realtime_ns, lowest_ns, highest_ns} as a band; dashed: the channel's own alarm threshold, where it fits. */
-export function drawCourse(svg, steps, thresholdNs) {
+/** Steps of {realtime_ns, lowest_ns, highest_ns} as a band. The dashed line is the channel's alarm threshold, where it lies within the chart. */
+export function drawTimeErrors(svg, steps, thresholdNs) {
   const largest = Math.max(1, ...steps.map((step) => Math.max(Math.abs(step.lowest_ns), Math.abs(step.highest_ns))));
   const from = steps[0].realtime_ns;
   const length = Math.max(1, steps.at(-1).realtime_ns - from);
@@ -75,7 +75,7 @@ export function drawCourse(svg, steps, thresholdNs) {
   svg.replaceChildren(
     shape(svg, "line", { class: "zero", x1: 0, x2: 200, y1: 20, y2: 20 }),
     ...threshold.map((ns) => shape(svg, "line", { class: "threshold", x1: 0, x2: 200, y1: y(ns), y2: y(ns) })),
-    shape(svg, "path", { class: "course", d: path([
+    shape(svg, "path", { class: "time-error", d: path([
       ...steps.map((step) => [x(step), y(step.highest_ns)]),
       ...steps.toReversed().map((step) => [x(step), y(step.lowest_ns)]),
     ]) + "Z" }),
@@ -84,28 +84,28 @@ export function drawCourse(svg, steps, thresholdNs) {
 
 const GAP_STEPS = 3;
 
-/** Points of {at, low, high, middle, most}: the band from lowest to highest, the 99th of 100, the median. The extremes are given back. */
-export function drawHistory(svg, points, from, until) {
+/** Points of {at, low, high, median, p99}: a band from low to high, a line for the 99th percentile and one for the median. Returns the lowest and the highest value. */
+export function drawRollups(svg, points, from, until) {
   const low = Math.min(...points.map((point) => point.low));
   const high = Math.max(...points.map((point) => point.high));
   const margin = Math.max(1, (high - low) * 0.05);
   const x = ({ at }) => (((at - from) / (until - from)) * 600).toFixed(1);
   const y = (ns) => (100 - ((ns - low + margin) / (high - low + 2 * margin)) * 100).toFixed(1);
-  const parts = stretches(points);
+  const parts = segments(points);
   const line = (name, read) => shape(svg, "path", { class: name, d: parts.map((part) => path(part.map((p) => [x(p), y(read(p))]))).join("") });
   const band = parts.map((part) => `${path([...part.map((p) => [x(p), y(p.high)]), ...part.toReversed().map((p) => [x(p), y(p.low)])])}Z`);
   const zero = low < 0 && high > 0 ? [shape(svg, "line", { class: "zero", x1: 0, x2: 600, y1: y(0), y2: y(0) })] : [];
-  svg.replaceChildren(shape(svg, "path", { class: "band", d: band.join("") }), ...zero, line("most", (p) => p.most), line("line", (p) => p.middle));
+  svg.replaceChildren(shape(svg, "path", { class: "band", d: band.join("") }), ...zero, line("p99", (p) => p.p99), line("line", (p) => p.median));
   return [low, high];
 }
 
-/** Where a step is far longer than the others nothing was stored. */
-function stretches(points) {
+/** Splits the points where a step is far longer than the median step: the store has no data there. */
+function segments(points) {
   const steps = points.slice(1).map((point, at) => point.at - points[at].at).toSorted((a, b) => a - b);
-  const usual = steps[Math.floor(steps.length / 2)];
+  const medianStep = steps[Math.floor(steps.length / 2)];
   const found = [[points[0]]];
   points.slice(1).forEach((point, at) => {
-    if (point.at - points[at].at > GAP_STEPS * usual) found.push([]);
+    if (point.at - points[at].at > GAP_STEPS * medianStep) found.push([]);
     found.at(-1).push(point);
   });
   return found;
@@ -113,12 +113,12 @@ function stretches(points) {
 
 const path = (corners) => "M" + corners.map((corner) => corner.join(" ")).join("L");
 
-/** The stretches without a gap. */
-function runs(points, field) {
+/** The consecutive points at which the field is known. */
+function knownSegments(points, field) {
   const found = [[]];
   for (const point of points) {
     if (point[field] === null) found.push([]);
     else found.at(-1).push(point);
   }
-  return found.filter((run) => run.length > 0);
+  return found.filter((segment) => segment.length > 0);
 }

@@ -1,34 +1,34 @@
-// How rows and texts get onto the page. Every text goes in as text, never as markup.
+// Writes texts and table rows into the page: always as text, never as markup.
 
 export const byId = (id) => document.getElementById(id);
 
-export function put(element, text, look) {
+export function put(element, text, className) {
   if (element.textContent !== text) element.textContent = text;
-  if (look !== undefined && element.className !== look) element.className = look;
+  if (className !== undefined && element.className !== className) element.className = className;
 }
 
-/** Rows are [key, cell, ...]; a cell is a text or {text, look, bar, href, chain}. Rows are kept by key, so that a selection stays. */
+/** A row is [key, cell, ...]; a cell is a text or {text, className, bar, href, chain}. A key keeps its row element, so that a reader's selection stays. */
 export function fillTable(body, rows) {
-  const old = new Map([...body.children].map((row) => [row.dataset.key, row]));
-  const fresh = rows.map(([key, ...cells]) => {
-    const row = old.get(key) ?? document.createElement("tr");
+  const existing = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  const children = rows.map(([key, ...cells]) => {
+    const row = existing.get(key) ?? document.createElement("tr");
     row.dataset.key = key;
     while (row.cells.length < cells.length) row.insertCell();
     cells.forEach((cell, index) => fillCell(row.cells[index], typeof cell === "string" ? { text: cell } : cell));
     return row;
   });
-  putChildren(body, fresh);
+  putChildren(body, children);
 }
 
-/** Only when they are others: what is under a reader's eyes or cursor is not touched. */
+/** Replaces children only where they differ, so that the selection and the cursor stay. */
 export function putChildren(parent, children) {
   if (children.length !== parent.children.length || children.some((child, index) => parent.children[index] !== child)) parent.replaceChildren(...children);
 }
 
-function fillCell(cell, { text, look = "", bar, href, chain = [] }) {
+function fillCell(cell, { text, className = "", bar, href, chain = [] }) {
   if (chain.length > 0) return fillChain(cell, text, chain);
   if (href !== undefined) return fillLink(cell, text, href);
-  if (bar === undefined) return put(cell, text, look);
+  if (bar === undefined) return put(cell, text, className);
   if (!cell.firstChild) cell.append(document.createElement("span"), document.createElement("b"));
   cell.className = "bar";
   cell.firstChild.style.width = `${Math.max(0, Math.min(1, bar)) * 65}%`;
@@ -42,7 +42,7 @@ function fillLink(cell, text, href) {
   put(link, text);
 }
 
-/** From the cause to what it does to whom, above the text. */
+/** The causal chain, from the root cause to the affected jobs, above the text. */
 function fillChain(cell, text, chain) {
   if (cell.querySelector("ol")) cell.firstChild.replaceChildren();
   else cell.replaceChildren(document.createElement("ol"), document.createElement("p"));
@@ -51,4 +51,4 @@ function fillChain(cell, text, chain) {
   put(cell.lastChild, text);
 }
 
-export const number = (text) => ({ text, look: "number" });
+export const number = (text) => ({ text, className: "number" });

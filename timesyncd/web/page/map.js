@@ -1,15 +1,15 @@
-// The whole fleet as a picture: a block a rack, a cell a node, coloured by status and bound; shapes tell what colours do.
+// The fleet as a picture: one block per rack, one cell per node. Colour and shape both show the status, so colour alone decides nothing.
 
-import { Poll, address } from "./ask.js";
+import { Poll, hashWith } from "./api.js";
 import { byId, put, putChildren } from "./dom.js";
-import { SIGNS, bound } from "./model.js";
+import { STATUS_SIGNS, bound } from "./model.js";
 
 const MAP_EVERY_MS = 10_000;
-const BLOCKS_MOST = 600;
-/** Nodes that say nothing of where they stand are told in blocks of so many, by name. */
-const NOWHERE = 100;
-/** A cell's side in pixels, up to so many nodes. */
-const CELLS = [[300, 18], [2_000, 11], [Infinity, 6]];
+const MAX_BLOCKS = 600;
+/** Nodes without a place form blocks of this many, by name. */
+const NODES_A_BLOCK = 100;
+/** A cell's side in pixels, for up to so many nodes. */
+const CELL_SIZES = [[300, 18], [2_000, 11], [Infinity, 6]];
 const GAP = 1;
 const STATUSES = ["SYNCHRONIZED", "HOLDOVER", "DISRUPTED", "UNKNOWN"];
 const DECADES = [1e3, 1e4, 1e5];
@@ -18,8 +18,8 @@ export class FleetMap {
   constructor() {
     this.blocks = new Map();
     this.columns = 10;
-    this.cell = CELLS[0][1];
-    this.poll = new Poll(MAP_EVERY_MS, (answer) => this.take(answer));
+    this.cell = CELL_SIZES[0][1];
+    this.poll = new Poll(MAP_EVERY_MS, (body) => this.update(body));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.blocks.clear());
   }
 
@@ -27,79 +27,78 @@ export class FleetMap {
     this.poll.tick(isFleet ? "api/v1/fleet/map" : null, now);
   }
 
-  /** Only what changed is drawn again. */
-  take(answer) {
-    const places = answer ? blocksOf(answer.places) : [];
+  /** Redraws only the blocks that changed. */
+  update(body) {
+    const places = body ? blocksOf(body.places) : [];
     byId("fleet-picture").hidden = places.length === 0;
     const largest = Math.max(1, ...places.map(([, nodes]) => nodes.length));
     this.columns = Math.max(4, Math.ceil(Math.sqrt(largest * 1.6)));
     const count = places.reduce((sum, [, nodes]) => sum + nodes.length, 0);
-    this.cell = CELLS.find(([most]) => count <= most)[1];
-    const colours = paints();
-    const kept = new Map(places.map(([place, nodes]) => [place, this.block(place, nodes, colours)]));
-    this.blocks = kept;
-    putChildren(byId("fleet-map"), withHeads(kept));
+    this.cell = CELL_SIZES.find(([most]) => count <= most)[1];
+    const colours = statusColours();
+    this.blocks = new Map(places.map(([place, nodes]) => [place, this.block(place, nodes, colours)]));
+    putChildren(byId("fleet-map"), withHallHeadings(this.blocks));
   }
 
   block(place, nodes, colours) {
     const block = this.blocks.get(place) ?? newBlock();
-    const said = JSON.stringify([nodes, this.columns, this.cell]);
-    if (block.said === said) return block;
-    Object.assign(block, { said, nodes });
+    const drawn = JSON.stringify([nodes, this.columns, this.cell]);
+    if (block.drawn === drawn) return block;
+    Object.assign(block, { drawn, nodes });
     const { element } = block;
     const [link, canvas] = element.children;
-    link.href = address({ topology: block.nodes.isPlace === false ? null : place, node: null });
+    link.href = hashWith({ topology: block.nodes.isPlace === false ? null : place, node: null });
     put(link, place.split("/").at(-1));
     element.className = nodes.some(([, status]) => status !== "SYNCHRONIZED") ? "block troubled" : "block";
-    canvas.setAttribute("aria-label", `${place}: ${inWords(nodes)}`);
-    link.title = `${place}: ${inWords(nodes)}`;
+    canvas.setAttribute("aria-label", `${place}: ${blockSummary(nodes)}`);
+    link.title = `${place}: ${blockSummary(nodes)}`;
     draw(canvas, nodes, this.columns, this.cell, colours);
-    this.follow(block, canvas);
+    this.attachMouse(block, canvas);
     return block;
   }
 
-  /** The cell below the cursor says whose it is; a click opens it. */
-  follow(block, canvas) {
+  /** The cell under the mouse names its node; a click opens that node. */
+  attachMouse(block, canvas) {
     const nodeAt = ({ offsetX, offsetY }) => block.nodes[Math.floor(offsetY / (this.cell + GAP)) * this.columns + Math.floor(offsetX / (this.cell + GAP))];
     canvas.onmousemove = (event) => {
       const node = nodeAt(event);
-      canvas.title = node ? `${node[0]}: ${SIGNS[node[1]]} ${node[1]}, ${bound(node[2])}` : "";
+      canvas.title = node ? `${node[0]}: ${STATUS_SIGNS[node[1]]} ${node[1]}, ${bound(node[2])}` : "";
     };
     canvas.onclick = (event) => {
       const node = nodeAt(event);
-      if (node) location.hash = address({ node: node[0] });
+      if (node) location.hash = hashWith({ node: node[0] });
     };
   }
 }
 
-/** Places in their order; those with too many blocks are put together one level up. */
+/** The places in order. Too many blocks are merged one level up. */
 function blocksOf(places) {
   let named = Object.entries(places).flatMap(([place, nodes]) => (place ? [[place, nodes]] : chunks(nodes)));
-  while (named.length > BLOCKS_MOST) {
-    const above = Map.groupBy(named, ([place]) => place.split("/").slice(0, -1).join("/"));
-    if (above.size >= named.length || above.has("")) break;
-    named = [...above].map(([place, parts]) => [place, parts.flatMap(([, nodes]) => nodes)]);
+  while (named.length > MAX_BLOCKS) {
+    const parents = Map.groupBy(named, ([place]) => place.split("/").slice(0, -1).join("/"));
+    if (parents.size >= named.length || parents.has("")) break;
+    named = [...parents].map(([place, parts]) => [place, parts.flatMap(([, nodes]) => nodes)]);
   }
-  return named.slice(0, BLOCKS_MOST).toSorted(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }));
+  return named.slice(0, MAX_BLOCKS).toSorted(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }));
 }
 
 function chunks(nodes) {
-  const count = Math.ceil(nodes.length / NOWHERE);
+  const count = Math.ceil(nodes.length / NODES_A_BLOCK);
   return Array.from({ length: count }, (_, at) => {
-    const part = nodes.slice(at * NOWHERE, (at + 1) * NOWHERE);
+    const part = nodes.slice(at * NODES_A_BLOCK, (at + 1) * NODES_A_BLOCK);
     return [`${part[0][0]} …`, Object.assign(part, { isPlace: false })];
   });
 }
 
-const heads = new Map();
+const hallHeadings = new Map();
 
-/** Where racks are in more than one hall, its name stands before those of each. */
-function withHeads(blocks) {
+/** With racks in several halls, each hall's name precedes its racks. */
+function withHallHeadings(blocks) {
   const halls = Map.groupBy(blocks.entries(), ([place]) => place.split("/").slice(0, -1).join("/"));
   if (halls.size < 2) return [...blocks.values()].map(({ element }) => element);
   return [...halls].flatMap(([hall, its]) => {
-    if (!heads.has(hall)) heads.set(hall, Object.assign(document.createElement("li"), { className: "hall", textContent: hall }));
-    return [heads.get(hall), ...its.map(([, { element }]) => element)];
+    if (!hallHeadings.has(hall)) hallHeadings.set(hall, Object.assign(document.createElement("li"), { className: "hall", textContent: hall }));
+    return [hallHeadings.get(hall), ...its.map(([, { element }]) => element)];
   });
 }
 
@@ -108,17 +107,17 @@ function newBlock() {
   const canvas = document.createElement("canvas");
   canvas.setAttribute("role", "img");
   element.append(document.createElement("a"), canvas);
-  return { element, said: null, nodes: [] };
+  return { element, drawn: null, nodes: [] };
 }
 
 /** "38 SYNCHRONIZED, 2 HOLDOVER; widest ±3.10 µs". */
-function inWords(nodes) {
+function blockSummary(nodes) {
   const counts = STATUSES.map((status) => [nodes.filter(([, its]) => its === status).length, status]).filter(([count]) => count > 0);
   const widest = Math.max(-1, ...nodes.map(([, , ns]) => ns ?? -1));
   return `${counts.map((pair) => pair.join(" ")).join(", ")}${widest < 0 ? "" : `; widest ${bound(widest)}`}`;
 }
 
-function paints() {
+function statusColours() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
   return {
@@ -127,7 +126,7 @@ function paints() {
   };
 }
 
-/** Full: synchronized, paler with a wider bound. Lower half: holdover. Crossed: disrupted. Hollow: unknown. */
+/** Filled: synchronized, paler with a wider bound. Lower half: holdover. Crossed: disrupted. Hollow: unknown. */
 function draw(canvas, nodes, columns, cell, colours) {
   const ratio = window.devicePixelRatio || 1;
   const step = cell + GAP;

@@ -1,34 +1,34 @@
-// One node: its status and bound, its sources, and what the bound is made of.
+// One node: its status and bound, its clock sources, and the terms of its bound.
 
 import { Chart } from "./chart.js";
 import { byId, fillTable, number, put } from "./dom.js";
-import { NO_CLOCK, bound, clockTime, duration, nodeNow, signed, span, up, word } from "./model.js";
+import { NO_CLOCK, bound, duration, elapsedText, nodeNow, roundUp, signed, statusCell, timeOfDay } from "./model.js";
 
-/** What stands in a source's fields is its last sample: current only while it can be read and says so. */
+/** A source's fields hold its last sample, which is current only while the daemon can read the source and the source is in order. */
 const isCurrent = (source) => source.reachable && source.reason_code === "ok";
 
-/** The node's offset: that of the first source that has one now against its reference; a PHC is none. */
+/** The node's offset: that of the first current source, except a PHC, which is no reference. */
 export const offsetOf = (node) => node.sources.find((source) => isCurrent(source) && source.kind !== "phc" && source.offset_ns !== null)?.offset_ns ?? null;
 
-export const follows = (node) => node.grandmaster_note ?? node.grandmaster ?? node.grandmaster_identity ?? "—";
+export const grandmasterText = (node) => node.grandmaster_note ?? node.grandmaster ?? node.grandmaster_identity ?? "—";
 
-/** The elements of a node: those of the page with this prefix to their ids. */
+/** The elements of one node: those whose ids begin with this prefix. */
 export class NodeCard {
   constructor(prefix = "") {
     this.at = (name) => byId(prefix + name);
     this.chart = new Chart(this.at("chart"), this.at("chart-scale"));
-    this.shown = null;
+    this.node = null;
   }
 
-  /** A state that came: a point of the chart. */
-  take(node, now) {
-    if (this.shown !== node.node) this.chart.clear();
-    this.shown = node.node;
+  /** Adds a received state to the chart. */
+  addSample(node, now) {
+    if (this.node !== node.node) this.chart.clear();
+    this.node = node.node;
     this.chart.add(now, offsetOf(node), nodeNow(node, now, now).mainNs);
   }
 
-  render(node, heardAt, now) {
-    const state = nodeNow(node, heardAt, now);
+  render(node, receivedAt, now) {
+    const state = nodeNow(node, receivedAt, now);
     this.renderHero(node, state);
     this.renderSources(node);
     this.renderTerms(node, state);
@@ -38,17 +38,17 @@ export class NodeCard {
 
   renderHero(node, state) {
     const { at } = this;
-    at("hero").dataset.status = state.main;
-    put(at("whose"), node.node);
-    put(at("status"), word(state.main, state.alone ? "UTC " : "").text);
-    put(at("bound"), state.main === NO_CLOCK ? "" : state.mainNs === null ? "no bound" : bound(state.mainNs));
-    put(at("forecast"), state.forecast && `if samples stop: ${state.forecast}`);
-    put(at("to-whom"), toWhom(node, state));
-    put(at("unit-note"), node.grandmaster_note ?? "");
-    put(at("since"), state.lastingMs === null ? "" : `for ${span(state.lastingMs)}, ${sinceTime(node, state)}`);
-    put(at("reason"), reasonOf(node, state), "quiet");
-    const utc = state.utcNs === null ? `no bound: ${node.utc?.reason || "not known"}` : bound(state.utcNs);
-    put(at("utc"), state.alone || state.main === NO_CLOCK ? "" : `UTC ${state.utcStatus}, ${utc}`, "quiet");
+    at("hero").dataset.status = state.mainStatus;
+    put(at("hero-node"), node.node);
+    put(at("status"), statusCell(state.mainStatus, state.isUtcOnly ? "UTC " : "").text);
+    put(at("bound"), state.mainStatus === NO_CLOCK ? "" : state.mainNs === null ? "no bound" : bound(state.mainNs));
+    put(at("forecast"), state.forecast && `without new samples: ${state.forecast}`);
+    put(at("reference"), referenceText(node, state));
+    put(at("grandmaster-note"), node.grandmaster_note ?? "");
+    put(at("since"), state.inStatusMs === null ? "" : `for ${elapsedText(state.inStatusMs)}, ${sinceText(node, state)}`);
+    put(at("reason"), reasonText(node, state), "quiet");
+    const utc = state.utcNs === null ? `no bound: ${node.utc?.reason || "unknown"}` : bound(state.utcNs);
+    put(at("utc"), state.isUtcOnly || state.mainStatus === NO_CLOCK ? "" : `UTC ${state.utcStatus}, ${utc}`, "quiet");
   }
 
   renderSources(node) {
@@ -63,62 +63,62 @@ export class NodeCard {
     ]));
   }
 
-  /** Each term of the hard bound and of the statistical one, their sums, and how fast they grow. */
+  /** Each term of the hard and of the statistical bound, their sums, and their growth. */
   renderTerms(node, state) {
     const body = this.at("terms");
-    if (state.parentNs === null) fillTable(body, [["none", state.utcNs === null ? `no bound: ${reasonOf(node, state)}` : "no terms: UTC is known from a source alone"]]);
+    if (state.parentNs === null) fillTable(body, [["none", state.utcNs === null ? `no bound: ${reasonText(node, state)}` : "no terms: a source gives UTC directly"]]);
     else fillTable(body, [...termRows(node, state), ...sumRows(state)]);
     fillTable(this.at("rates"), state.parentNs === null && state.utcNs === null ? [] : rateRows(node, state));
   }
 }
 
-function toWhom(node, state) {
-  if (state.main === NO_CLOCK) return "";
-  if (state.alone) return "to UTC; no grandmaster is followed";
-  if (!node.grandmaster_identity) return "follows no grandmaster";
+function referenceText(node, state) {
+  if (state.mainStatus === NO_CLOCK) return "";
+  if (state.isUtcOnly) return "to UTC; this node has no grandmaster";
+  if (!node.grandmaster_identity) return "no grandmaster";
   return `to grandmaster ${node.grandmaster ? `${node.grandmaster} (${node.grandmaster_identity})` : node.grandmaster_identity}`;
 }
 
-const sinceTime = (node, state) =>
-  state.asWritten ? `since ${clockTime(node.since_realtime_ns)}` : "as this page counts while nothing is heard";
+const sinceText = (node, state) =>
+  state.isAsPublished ? `since ${timeOfDay(node.since_realtime_ns)}` : "computed by this page without new states";
 
-export function reasonOf(node, state) {
+export function reasonText(node, state) {
   if (node.reason) return node.reason;
-  if (state.gmNs === null && node.gm?.reason && !state.alone) return node.gm.reason;
-  if (state.main === "HOLDOVER") return `no fresh sample for ${span(state.ageNs / 1e6)}; the bound grows`;
-  return state.main === "UNKNOWN" ? "no fresh sample for too long" : "";
+  if (state.gmNs === null && node.gm?.reason && !state.isUtcOnly) return node.gm.reason;
+  if (state.mainStatus === "HOLDOVER") return `no fresh sample for ${elapsedText(state.ageNs / 1e6)}; the bound grows`;
+  return state.mainStatus === "UNKNOWN" ? "no fresh sample for too long" : "";
 }
 
 function sourceName(source, node) {
-  if (!isCurrent(source)) return { text: `${source.name} ✕`, look: "bad" };
-  return node.falsetickers?.includes(source.name) ? { text: `${source.name} ✕ falseticker`, look: "bad" } : source.name;
+  if (!isCurrent(source)) return { text: `${source.name} ✕`, className: "bad" };
+  return node.falsetickers?.includes(source.name) ? { text: `${source.name} ✕ falseticker`, className: "bad" } : source.name;
 }
 
 function sourceState(source) {
-  const known = source.port_state ?? source.detail ?? null;
-  if (isCurrent(source)) return known ?? "—";
-  return { text: `${source.reason ?? "unreachable"}${known === null ? "" : `; last known: ${known}`}`, look: "bad" };
+  const last = source.port_state ?? source.detail ?? null;
+  if (isCurrent(source)) return last ?? "—";
+  return { text: `${source.reason ?? "unreachable"}${last === null ? "" : `; last known: ${last}`}`, className: "bad" };
 }
 
 function termRows(node, state) {
   const { terms, stat_terms: stat = {} } = node;
   const names = [...new Set([...Object.keys(terms), ...Object.keys(stat)])];
-  const grown = `growth in ${(state.ageNs / 1e9).toFixed(1)} s`;
+  const growth = `growth in ${(state.ageNs / 1e9).toFixed(1)} s`;
   return [
     ...names.filter((name) => terms[name] || stat[name]).map((name) => row(name, name.replaceAll("_", " "), terms[name], stat[name], state)),
-    row("growth", grown, state.parentNs - node.parent.bound_ns, state.parentStatNs === null ? undefined : state.parentStatNs - node.parent_stat.bound_ns, state),
+    row("growth", growth, state.parentNs - node.parent.bound_ns, state.parentStatNs === null ? undefined : state.parentStatNs - node.parent_stat.bound_ns, state),
   ];
 }
 
 function row(key, name, hardNs, statNs, state) {
   const share = (hardNs ?? 0) / state.parentNs;
-  return [key, name, number(told(hardNs)), number(told(statNs)), hardNs === undefined ? "" : { text: `${(share * 100).toFixed(0)} %`, bar: share }];
+  return [key, name, number(termText(hardNs)), number(termText(statNs)), hardNs === undefined ? "" : { text: `${(share * 100).toFixed(0)} %`, bar: share }];
 }
 
-const told = (ns) => (ns === undefined || ns === null ? "" : duration(ns, up));
+const termText = (ns) => (ns === undefined || ns === null ? "" : duration(ns, roundUp));
 
 function sumRows(state) {
-  const sum = (key, name, hardNs, statNs) => [key, { text: name, look: "unknown" },
+  const sum = (key, name, hardNs, statNs) => [key, { text: name, className: "unknown" },
     number(hardNs === null ? "unknown" : bound(hardNs)), number(statNs === null ? "" : bound(statNs)), ""];
   return [
     sum("=parent", "to the parent clock", state.parentNs, state.parentStatNs),
@@ -129,11 +129,11 @@ function sumRows(state) {
 
 function rateRows(node, state) {
   const rates = Object.entries(node.rates ?? {}).filter(([, ppb]) => ppb > 0);
-  const sum = (name, known, hard, stat) => (known === null ? [] : [[`=${name}`, { text: name, look: "unknown" },
-    number(duration(hard.growth_ppb, up)), number(stat?.bound_ns == null ? "" : duration(stat.growth_ppb, up))]]);
+  const sum = (name, nowNs, hard, stat) => (nowNs === null ? [] : [[`=${name}`, { text: name, className: "unknown" },
+    number(duration(hard.growth_ppb, roundUp)), number(stat?.bound_ns == null ? "" : duration(stat.growth_ppb, roundUp))]]);
   return [
-    ...rates.map(([name, ppb]) => [name, name.replaceAll("_", " "), number(duration(ppb, up)), ""]),
-    ...sum("to the grandmaster, in all", state.gmNs, node.gm, node.gm_stat),
-    ...sum("to UTC, in all", state.utcNs, node.utc, node.utc_stat),
+    ...rates.map(([name, ppb]) => [name, name.replaceAll("_", " "), number(duration(ppb, roundUp)), ""]),
+    ...sum("to the grandmaster, total", state.gmNs, node.gm, node.gm_stat),
+    ...sum("to UTC, total", state.utcNs, node.utc, node.utc_stat),
   ];
 }
