@@ -23,7 +23,7 @@ UNKNOWN_PAST_PPB = 550_000
 STAT_PROBABILITY = 0.997
 
 #: What a poll told of a grandmaster's own error holds no longer than this: as long as a clock's own bound does.
-UNIT_HOLDS_NS = DEFAULT_VOID_AFTER_NS
+GRANDMASTER_EXPIRES_AFTER_NS = DEFAULT_VOID_AFTER_NS
 
 
 class ClockStatus(IntEnum):
@@ -289,7 +289,7 @@ def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_af
     return ClockStatus.SYNCHRONIZED if age_ns < holdover_after_ns else ClockStatus.HOLDOVER
 
 
-class Part(NamedTuple):
+class ReferenceBound(NamedTuple):
     """An ErrorBound's part for one reference; the reference is `ahead_ns` ahead of CLOCK_REALTIME, plus or minus the bound."""
 
     bound: Bound
@@ -297,25 +297,25 @@ class Part(NamedTuple):
     ahead_ns: int = 0
 
 
-def part_of(bound: ErrorBound, reference: Reference) -> Part:
+def reference_bound(bound: ErrorBound, reference: Reference) -> ReferenceBound:
     if reference is Reference.TAI:
         return _tai(bound)
     return {
-        Reference.PARENT: Part(bound.parent_hard, bound.gm_status),
-        Reference.GRANDMASTER: Part(bound.gm_hard, bound.gm_status),
-        Reference.UTC: Part(bound.utc_hard, bound.utc_status),
+        Reference.PARENT: ReferenceBound(bound.parent_hard, bound.gm_status),
+        Reference.GRANDMASTER: ReferenceBound(bound.gm_hard, bound.gm_status),
+        Reference.UTC: ReferenceBound(bound.utc_hard, bound.utc_status),
     }[reference]
 
 
-def _tai(bound: ErrorBound) -> Part:
+def _tai(bound: ErrorBound) -> ReferenceBound:
     """
     TAI is UTC and the seconds that the PTP daemon takes out of a PTP timescale, which is TAI. Where it takes out none, the
     grandmaster's timescale is another one, and how far UTC is from TAI is told by nobody.
     """
     seconds = bound.utc_seconds_removed
     if bound.utc_hard.bound_ns is None or seconds:
-        return Part(bound.utc_hard, bound.utc_status, (seconds or 0) * NS_PER_S)
-    return Part(
+        return ReferenceBound(bound.utc_hard, bound.utc_status, (seconds or 0) * NS_PER_S)
+    return ReferenceBound(
         unbounded(Reason.UTC_OFFSET_UNKNOWN if seconds is None else Reason.ARBITRARY_TIMESCALE), ClockStatus.UNKNOWN
     )
 
@@ -332,7 +332,7 @@ def interval_now(
     while not _same_epoch(bound, readings[-1]) and len(readings) < 3:
         readings.append(read_clocks())
     real_ns, boot_ns = max(readings, key=lambda reading: reading[0] - reading[1])
-    part, written, ahead_ns = part_of(bound, reference)
+    part, written, ahead_ns = reference_bound(bound, reference)
     age_ns = boot_ns - bound.as_of_ns
     status = status_at(written, age_ns, bound.holdover_after_ns, bound.void_after_ns)
     reason = _reason(part, written, status, age_ns)

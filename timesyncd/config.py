@@ -48,14 +48,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Secret(Section):
+class SecretSettings(Section):
     """Never in the file itself: `file` holds it, or the environment variable `env` does."""
 
     file: Path | None = None
     env: str | None = None
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Secret:
+    def _one_of_both(self) -> SecretSettings:
         if (self.file is None) == (self.env is None):
             raise ValueError("give either file or env")
         return self
@@ -70,34 +70,34 @@ class Secret(Section):
             raise ConfigError(f"secret: {self.file} cannot be read: {error}") from error
 
 
-class SnmpUser(Section):
+class SnmpUserSettings(Section):
     """A user of SNMP v3, authPriv. Keys of AES-192 and AES-256 are stretched as net-snmp does it, with -c as Cisco does."""
 
     name: Annotated[str, Field(min_length=1, max_length=32)]
     auth: Literal["sha1", "sha224", "sha256", "sha384", "sha512"] = "sha256"
-    auth_pass: Secret
+    auth_pass: SecretSettings
     priv: Literal["aes128", "aes192", "aes256", "aes192-c", "aes256-c"] = "aes128"
-    priv_pass: Secret
+    priv_pass: SecretSettings
     context: str = ""
 
 
-class Traps(Section):
+class TrapSettings(Section):
     """Listen for the traps and informs of the `[[grandmaster]]` units; systemd may pass the socket of a port below 1024."""
 
     host: str = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 162
-    communities: list[Secret] = []
-    users: list[SnmpUser] = []
+    communities: list[SecretSettings] = []
+    users: list[SnmpUserSettings] = []
 
 
-class Syslog(Section):
+class SyslogSettings(Section):
     """Listen for the syslog lines of the `[[grandmaster]]` units, over UDP."""
 
     host: str = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 514
 
 
-class Mqtt(Section):
+class MqttSettings(Section):
     """
     `port` None: 1883, or with `tls` 8883. `hubs` names those that must have stored what this node sends before its outbox is
     cut; none named: one of them, whichever. What waits longer than `outbox_days`, or beyond `outbox_rows`, is lost and counted.
@@ -106,7 +106,7 @@ class Mqtt(Section):
     host: Annotated[str, Field(min_length=1)]
     port: Port | None = None
     username: str | None = None
-    password: Secret | None = None
+    password: SecretSettings | None = None
     tls: bool = False
     ca: Path | None = None
     certificate: Path | None = None
@@ -118,7 +118,7 @@ class Mqtt(Section):
     outbox_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 100_000
 
     @model_validator(mode="after")
-    def _certificates_need_tls(self) -> Mqtt:
+    def _certificates_need_tls(self) -> MqttSettings:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key belong together: give both or neither")
         if not self.tls and (self.ca or self.certificate):
@@ -149,7 +149,7 @@ class StoreSettings(Section):
 
     path: Path = Path("/var/lib/timesyncd/history.sqlite")
     url: str | None = None
-    password: Secret | None = None
+    password: SecretSettings | None = None
     keep_days: Annotated[float, Field(gt=0)] = 7
     keep_minutes_days: Annotated[float, Field(gt=0)] = 90
     keep_hours_days: Annotated[float, Field(gt=0)] = 1_095
@@ -171,7 +171,7 @@ class StoreSettings(Section):
         return self
 
 
-class ClockBound(Section):
+class ClockBoundSettings(Section):
     """Also write a segment that clients of AWS ClockBound (v2) understand."""
 
     path: Path = Path("/var/run/clockbound/shm0")
@@ -180,15 +180,15 @@ class ClockBound(Section):
 Role = Literal["reader", "job", "admin"]
 
 
-class Token(Section):
+class TokenSettings(Section):
     """Who shows this secret may do what `role` allows: job < reader < admin."""
 
     name: Name
     role: Role = "reader"
-    secret: Secret
+    secret: SecretSettings
 
 
-class Web(Section):
+class WebSettings(Section):
     """
     On loopback everybody on this machine may read, unless there are tokens or `client_ca`. On any other address whoever asks needs a
     token, or a certificate that `client_ca` signed, which gives `client_role`.
@@ -200,7 +200,7 @@ class Web(Section):
     key: Path | None = None
     client_ca: Path | None = None
     client_role: Role = "reader"
-    token: list[Token] = []
+    token: list[TokenSettings] = []
 
     @property
     def is_local(self) -> bool:
@@ -215,7 +215,7 @@ class Web(Section):
             return bool(self.host)
 
     @model_validator(mode="after")
-    def _is_guarded(self) -> Web:
+    def _is_guarded(self) -> WebSettings:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key belong together: give both or neither")
         if self.client_ca is not None and self.certificate is None:
@@ -253,10 +253,10 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def secrets_of(part: object, place: str = "") -> Iterator[tuple[str, Secret]]:
+def secrets_of(part: object, place: str = "") -> Iterator[tuple[str, SecretSettings]]:
     """Every secret below, by the path of its key."""
     match part:
-        case Secret():
+        case SecretSettings():
             yield place, part
         case BaseModel():
             for name in type(part).model_fields:
@@ -289,7 +289,7 @@ class NodeSettings(Section):
 _ASSUMED = SourceSettings()
 
 
-class Bounds(Section):
+class BoundSettings(Section):
     """What is assumed of a clock source; docs/error-bound.md explains each."""
 
     local_drift_ppb: Nanoseconds = _ASSUMED.local_drift_ppb
@@ -315,7 +315,7 @@ class ClockSource(Section):
 
     name: Name
     driver: str
-    bounds: Bounds = Bounds()
+    bounds: BoundSettings = BoundSettings()
     options: BaseModel
 
 
@@ -358,12 +358,12 @@ class Config(Section):
     source: list[ClockSource] = []
     grandmaster: list[Grandmaster] = []
     oscillator: dict[Name, OscillatorSettings] = {}
-    traps: Traps | None = None
-    syslog: Syslog | None = None
-    mqtt: Mqtt | None = None
+    traps: TrapSettings | None = None
+    syslog: SyslogSettings | None = None
+    mqtt: MqttSettings | None = None
     store: StoreSettings | None = None
-    web: Web | None = None
-    clockbound: ClockBound | None = None
+    web: WebSettings | None = None
+    clockbound: ClockBoundSettings | None = None
     hub: HubSettings | None = None
     job: list[JobSettings] = []
 

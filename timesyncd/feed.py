@@ -28,7 +28,7 @@ class Observation:
     own_error: Bound | None = None
 
 
-class Listener(Protocol[T_contra]):
+class Subscriber(Protocol[T_contra]):
     """Is told of everything that is published, and never waits. `dropped` counts what it lost."""
 
     dropped: int
@@ -66,7 +66,7 @@ class Feed(Generic[T]):
     def __init__(self, key: Callable[[T], Hashable]) -> None:
         self.latest: dict[Hashable, T] = {}
         self._key = key
-        self._subscriptions: set[Listener[T]] = set()
+        self._subscriptions: set[Subscriber[T]] = set()
 
     def publish(self, value: T) -> None:
         self.latest[self._key(value)] = value
@@ -78,10 +78,10 @@ class Feed(Generic[T]):
         self.attach(subscription)
         return subscription
 
-    def attach(self, listener: Listener[T]) -> None:
+    def attach(self, listener: Subscriber[T]) -> None:
         self._subscriptions.add(listener)
 
-    def unsubscribe(self, listener: Listener[T]) -> None:
+    def unsubscribe(self, listener: Subscriber[T]) -> None:
         self._subscriptions.discard(listener)
 
     @property

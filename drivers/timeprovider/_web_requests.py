@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from timesyncd.config import Port, Secret, Section
+from timesyncd.config import Port, SecretSettings, Section
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -167,7 +167,7 @@ class WebOptions(Section):
 
     port: Port = 443
     username: Annotated[str, Field(min_length=1)]
-    password: Secret
+    password: SecretSettings
     ca: Annotated[Path, AfterValidator(_certificates)] | None = None
     fingerprint: Annotated[str, AfterValidator(_sha256)] | None = None
     insecure: bool = False

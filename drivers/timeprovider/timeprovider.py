@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import Port, Secret, Section, SnmpUser
+from timesyncd.config import Port, SecretSettings, Section, SnmpUserSettings
 from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._grandmaster_reader import UnitReader
 from timesyncd.drivers.timeprovider._notifications import Notifications
@@ -43,8 +43,8 @@ class TimeProviderOptions(Section):
 
     host: Annotated[str, Field(min_length=1)]
     port: Port = 161
-    community: Secret | None = None
-    user: SnmpUser | None = None
+    community: SecretSettings | None = None
+    user: SnmpUserSettings | None = None
     https: WebOptions | None = None
     state_interval_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
     table_interval_s: Annotated[float, Field(ge=1, le=86_400)] = 60.0

@@ -16,7 +16,7 @@ from history_rows import event
 from samples import HEALTHY
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
-from timesyncd.config import Mqtt, StoreSettings
+from timesyncd.config import MqttSettings, StoreSettings
 from timesyncd.feed import Observation
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.mqtt import client
@@ -68,8 +68,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog, "LIMIT_NS", HASTE * backlog.LIMIT_NS)
 
 
-def settings(broker: Mosquitto) -> Mqtt:
-    return Mqtt(host=broker.host, port=broker.port, hubs=list(HUBS))
+def settings(broker: Mosquitto) -> MqttSettings:
+    return MqttSettings(host=broker.host, port=broker.port, hubs=list(HUBS))
 
 
 def order_of(name: str, incarnation: int) -> Callable[[], dict[str, Any]]:

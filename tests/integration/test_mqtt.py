@@ -14,7 +14,7 @@ from mqtt_links import eventually, running
 from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import Mqtt, Secret
+from timesyncd.config import MqttSettings, SecretSettings
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Stored
 from timesyncd.messages.jobs import JobState, MarkBatch, Plan
 from timesyncd.messages.node import Availability, GrandmasterState, Message, NodeState
@@ -79,8 +79,8 @@ class Reader:
         return [received.message for received in self.received if isinstance(received.message, kind)]
 
 
-def settings(broker: Mosquitto, **more: object) -> Mqtt:
-    return Mqtt.model_validate({"host": broker.host, "port": broker.port} | more)
+def settings(broker: Mosquitto, **more: object) -> MqttSettings:
+    return MqttSettings.model_validate({"host": broker.host, "port": broker.port} | more)
 
 
 def writer(broker: Mosquitto, incarnation: int = 1, **more: object) -> MqttLink:
@@ -431,7 +431,7 @@ async def test_the_password_opens_the_door_and_is_not_told(tmp_path: Path, caplo
     secret = tmp_path / "password"
     secret.write_text("wrong-Xyzzy\n")
     with Mosquitto(users={"timesyncd": "right-Xyzzy"}) as broker, caplog.at_level(logging.DEBUG):
-        link = writer(broker, username="timesyncd", password=Secret(file=secret))
+        link = writer(broker, username="timesyncd", password=SecretSettings(file=secret))
         async with running(link):
             await eventually(lambda: caplog.records)
             secret.write_text("right-Xyzzy\n")
@@ -446,7 +446,7 @@ async def test_an_unreadable_password_is_waited_for(
 ) -> None:
     """A missing secret keeps the link down, says so, and costs the daemon nothing else."""
     secret = tmp_path / "password"
-    link = writer(mosquitto, username="timesyncd", password=Secret(file=secret))
+    link = writer(mosquitto, username="timesyncd", password=SecretSettings(file=secret))
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(link):
             await eventually(lambda: caplog.records)
@@ -458,7 +458,7 @@ async def test_an_unreadable_password_is_waited_for(
 
 async def test_a_host_that_is_no_name_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """What no resolver would take keeps the link down, and ends no daemon."""
-    link = MqttLink(Mqtt(host="broker..example"), "n1", 1, (), lambda _: None)
+    link = MqttLink(MqttSettings(host="broker..example"), "n1", 1, (), lambda _: None)
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(link):
             await eventually(lambda: caplog.records)

@@ -15,7 +15,7 @@ import pytest
 from mqtt_links import eventually, running
 from wire import grandmaster, history, hub_state, node_state, stored
 
-from timesyncd.config import Mqtt, Secret
+from timesyncd.config import MqttSettings, SecretSettings
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.inbox import ReceivedMessage
@@ -60,7 +60,7 @@ def link(
     on_message: Callable[[ReceivedMessage], None] = lambda _: None,
     **more: object,
 ) -> MqttLink:
-    settings = Mqtt.model_validate({"host": broker.host, "port": broker.port, "tls": True} | more)
+    settings = MqttSettings.model_validate({"host": broker.host, "port": broker.port, "tls": True} | more)
     return MqttLink(settings, node, 1, wanted, on_message)
 
 
@@ -184,7 +184,7 @@ async def test_a_changed_password_is_used_at_the_next_connection(
     secret = tmp_path / "password"
     secret.write_text("first\n")
     with Mosquitto(users={"n1": "first"}, tls=server) as broker:
-        node = link(broker, ca=authority.ca, username="n1", password=Secret(file=secret))
+        node = link(broker, ca=authority.ca, username="n1", password=SecretSettings(file=secret))
         async with running(node):
             await eventually(lambda: node.connected)
             broker.stop()
@@ -240,7 +240,7 @@ async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
         links = {
             user: link(
                 broker, user, wanted.get(user, NODE_SUBSCRIPTIONS), noting(heard[user]),
-                tls=False, username=user, password=Secret(env="TIMESYNCD_TEST_PASSWORD"),
+                tls=False, username=user, password=SecretSettings(env="TIMESYNCD_TEST_PASSWORD"),
             )
             for user in heard
         }  # fmt: skip
@@ -289,7 +289,7 @@ async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel
 async def test_a_node_under_another_s_name_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     """Mosquitto lets it in, and drops what it says: that must not look like a connection."""
     with Mosquitto(users={"n1": "x"}, acl=ACL) as broker:
-        secret = Secret(env="TIMESYNCD_TEST_PASSWORD")
+        secret = SecretSettings(env="TIMESYNCD_TEST_PASSWORD")
         told = await reason_of_refusal(link(broker, "n2", tls=False, username="n1", password=secret), caplog)
 
     assert told == ["it does not take timesyncd/v1/node/n2/availability from us: Not authorized"]
@@ -299,7 +299,7 @@ async def test_a_topic_that_may_not_be_written_is_told_once(caplog: pytest.LogCa
     """An ACL that forgets one topic costs what goes there, and nothing else."""
     forgetful = "user n1\ntopic write timesyncd/v1/node/n1/availability\n"
     with Mosquitto(users={"n1": "x"}, acl=forgetful) as broker, caplog.at_level(logging.INFO, "timesyncd.mqtt"):
-        node = link(broker, tls=False, username="n1", password=Secret(env="TIMESYNCD_TEST_PASSWORD"))
+        node = link(broker, tls=False, username="n1", password=SecretSettings(env="TIMESYNCD_TEST_PASSWORD"))
         node.publish(history(1))
         node.publish(history(2))
         async with running(node):
@@ -324,7 +324,9 @@ async def test_the_broker_s_settings_of_the_page_work(tmp_path: Path, authority:
     config = tmp_path / "mosquitto.conf"
     here = text.replace("/etc/mosquitto", str(tmp_path)).replace("listener 8883", f"listener {port} {Mosquitto.host}")
     config.write_text(f"{here}user {getpass.getuser()}\n")
-    settings = Mqtt(host=Mosquitto.host, port=port, tls=True, ca=authority.ca, **shown(authority.identity("n1")))
+    settings = MqttSettings(
+        host=Mosquitto.host, port=port, tls=True, ca=authority.ca, **shown(authority.identity("n1"))
+    )
     node = MqttLink(settings, "n1", 1, NODE_SUBSCRIPTIONS, lambda _: None)
     broker = await asyncio.create_subprocess_exec(*host.dying_with_parent([host.find("mosquitto"), "-c", str(config)]))
     try:

@@ -41,7 +41,7 @@ def serving(view: FakeView, store: Place) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        server = asyncio.run_coroutine_threadsafe(serve(config.Web(port=0), view, store), loop).result(60)
+        server = asyncio.run_coroutine_threadsafe(serve(config.WebSettings(port=0), view, store), loop).result(60)
         yield server.url
         asyncio.run_coroutine_threadsafe(server.close(), loop).result(60)
     finally:

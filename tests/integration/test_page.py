@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Place:
 
 @pytest.fixture
 async def server(view: FakeView, store: Place) -> AsyncIterator[WebServer]:
-    server = await serve(config.Web(port=0), view, store)
+    server = await serve(config.WebSettings(port=0), view, store)
     yield server
     await server.close()
 
@@ -358,7 +358,7 @@ async def test_a_lost_connection_is_said_and_healed(page: Page, server: WebServe
     await page.until("status", "SYNCHRONIZED")
     await server.close()
     await page.until("connection", "connection to the daemon lost")
-    again = await serve(config.Web(port=int(server.url.rsplit(":", 1)[1].rstrip("/"))), view)
+    again = await serve(config.WebSettings(port=int(server.url.rsplit(":", 1)[1].rstrip("/"))), view)
     try:
         await page.until("connection", "● live")
     finally:

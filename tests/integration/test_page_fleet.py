@@ -41,7 +41,7 @@ def view() -> FleetView:
 
 @pytest.fixture
 async def page(view: FleetView) -> AsyncIterator[Page]:
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     async with opened(server.url) as page:
         await page.until("fleet-alignment", "µs")
         yield page
@@ -65,7 +65,7 @@ async def test_a_mere_hub_has_no_clock(view: FleetView) -> None:
     none: dict[str, Any] = dict.fromkeys(("age_ns", "gm", "utc", "parent"))
     alone = none | {"sources": [], "status": "UNKNOWN", "reason": NO_SOURCE, "terms": {}, "rates": {}}
     view.states[0] = view.states[0].model_copy(update=alone)
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     async with opened(server.url) as page:
         await page.until("status", "NO CLOCK")
         told = [await page.text(name) for name in ("bound", "reference", "since", "reason", "utc")]
@@ -163,7 +163,7 @@ async def test_a_node_that_is_not_known_is_said_so(page: Page) -> None:
 
 async def test_ten_thousand_nodes_stay_usable() -> None:
     """A page of the list at a time, searched by the daemon; a picture of all; the document stays small."""
-    server = await serve(config.Web(port=0), FleetView(count=10_000))
+    server = await serve(config.WebSettings(port=0), FleetView(count=10_000))
     try:
         async with opened(server.url) as page:
             await page.until("nodes-page", "page 1, trainer-00000 to trainer-00049")
@@ -191,7 +191,7 @@ async def test_a_node_alone_has_no_empty_box() -> None:
     view = FakeView()
     view.states = view.states[:1]
     view.hubs = list  # type: ignore[method-assign]
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     hidden = "['fleet-section', 'hubs-section', 'nodes-section', 'history', 'events-section'].map((id) => document.getElementById(id).hidden)"
     try:
         async with opened(server.url) as page:
@@ -232,7 +232,7 @@ def stored(folder: Path, node: str) -> Place:
 
 async def test_the_past_is_drawn(view: FleetView, tmp_path: Path) -> None:
     """Of the own node each quantity that the store has is a chart with a hole where nothing was stored; a span without data says so."""
-    server = await serve(config.Web(port=0), view, stored(tmp_path, "trainer-00000"))
+    server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
     charts = "[...document.querySelectorAll('#history figure')].map((chart) => chart.innerText.replaceAll('\\n', ' '))"
     holes = "document.querySelector('#history .line').getAttribute('d').split('M').length - 2"
     try:
@@ -257,7 +257,7 @@ async def test_the_past_is_drawn(view: FleetView, tmp_path: Path) -> None:
 
 async def test_what_happened_is_a_list_with_pages(view: FleetView, tmp_path: Path) -> None:
     """The newest events first, the older ones page by page."""
-    server = await serve(config.Web(port=0), view, stored(tmp_path, "trainer-00000"))
+    server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
     try:
         async with opened(server.url) as page:
             await page.until("events", "no answer, number 1")
@@ -277,13 +277,13 @@ async def test_who_must_log_in_is_led_there(view: FleetView, tmp_path: Path) -> 
     """When the daemon wants a token that this page has not shown, the log-in is what the reader sees."""
     secret = tmp_path / "token"
     secret.write_text("a long enough secret of this test alone")
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
     async with opened(server.url) as page:
         await page.until("status", "SYNCHRONIZED")
         await server.close()
-        token = config.Token(name="reader", secret=config.Secret(file=secret))
-        guarded = await serve(config.Web(host="0.0.0.0", port=port, token=[token]), view)
+        token = config.TokenSettings(name="reader", secret=config.SecretSettings(file=secret))
+        guarded = await serve(config.WebSettings(host="0.0.0.0", port=port, token=[token]), view)
         try:
             await page.becomes("location.pathname", "/login")
             await page.becomes("document.getElementById('token') !== null", True)

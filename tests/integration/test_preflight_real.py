@@ -14,7 +14,7 @@ from fake_view import FakeView
 
 from timesyncd.cli.doctor.facts import BrokerFacts, DaemonFacts, broker_facts, daemon_facts
 from timesyncd.client import PreflightResult, preflight
-from timesyncd.config import Config, Web, parse
+from timesyncd.config import Config, WebSettings, parse
 from timesyncd.driver import options_of
 from timesyncd.messages.fleet import AlignmentState
 from timesyncd.simulation.bed.authority import Authority
@@ -49,7 +49,7 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr("timesyncd.client.preflight_check.LAST_QUERY_TIMEOUT_S", 60.0)
     token = {"name": "slurm", "role": "job", "secret": {"env": "HUB_TOKEN"}}
     files = {"certificate": identity.certificate, "key": identity.key}
-    server = await serve(Web.model_validate({"port": 0, "token": [token]} | files), FreshView())
+    server = await serve(WebSettings.model_validate({"port": 0, "token": [token]} | files), FreshView())
     yield server
     await server.close()
 
@@ -98,7 +98,7 @@ async def test_the_doctor_believes_the_certificate_that_it_is_told_of(
     own, another = Authority(tmp_path, "own").identity("hub.example"), Authority(tmp_path, "another").identity("hub")
     files = {"certificate": str(own.certificate), "key": str(own.key)}
     token = {"name": "slurm", "secret": {"env": "HUB_TOKEN"}}
-    server = await serve(Web.model_validate({"port": 0, "token": [token]} | files), FreshView())
+    server = await serve(WebSettings.model_validate({"port": 0, "token": [token]} | files), FreshView())
     port = int(server.url.rstrip("/").rpartition(":")[2])
     shown = files if is_own else {"certificate": str(another.certificate), "key": str(another.key)}
     path = tmp_path / "t.toml"

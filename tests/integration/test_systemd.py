@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.config import Syslog, Traps
+from timesyncd.config import SyslogSettings, TrapSettings
 from timesyncd.simulation.bed import host
 
 pytestmark = pytest.mark.integration
@@ -79,7 +79,7 @@ def test_the_sockets_are_those_that_the_daemon_asks_for(unit: str, name: str, po
     parser = ConfigParser()
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(UNITS / unit)
-    defaults = {"traps": Traps().port, "syslog": Syslog().port}
+    defaults = {"traps": TrapSettings().port, "syslog": SyslogSettings().port}
 
     assert dict(parser["Socket"]) == {
         "ListenDatagram": str(port),

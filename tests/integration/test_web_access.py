@@ -15,7 +15,7 @@ from chromium import opened
 from fake_view import FakeView
 
 from timesyncd.client.api import fetch_all
-from timesyncd.config import Role, Secret, Token, Web
+from timesyncd.config import Role, SecretSettings, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.simulation.bed.authority import Authority
 from timesyncd.web import login, tls
@@ -32,15 +32,17 @@ JOB = "0f3a9c51d2b4e687"
 
 
 @pytest.fixture
-def tokens(tmp_path: Path) -> list[Token]:
+def tokens(tmp_path: Path) -> list[TokenSettings]:
     for role, secret in SECRETS.items():
         (tmp_path / role).write_text(f"{secret}\n")
-    return [Token(name=f"the-{role}", role=role, secret=Secret(file=tmp_path / role)) for role in SECRETS]
+    return [
+        TokenSettings(name=f"the-{role}", role=role, secret=SecretSettings(file=tmp_path / role)) for role in SECRETS
+    ]
 
 
 @pytest.fixture
-async def server(tokens: list[Token]) -> AsyncIterator[WebServer]:
-    server = await serve(Web(port=0, token=tokens), FakeView())
+async def server(tokens: list[TokenSettings]) -> AsyncIterator[WebServer]:
+    server = await serve(WebSettings(port=0, token=tokens), FakeView())
     yield server
     await server.close()
 
@@ -250,7 +252,7 @@ async def test_a_form_that_does_not_come_is_not_waited_for(server: WebServer, mo
 
 async def test_without_tokens_there_is_no_log_in() -> None:
     """Then nothing at all takes a POST."""
-    server = await serve(Web(port=0), FakeView())
+    server = await serve(WebSettings(port=0), FakeView())
     async with aiohttp.ClientSession(server.url) as http:
         answers = [(await http.get("/login")).status, (await http.post("/login")).status]
     await server.close()
@@ -293,9 +295,9 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def guarded(authority: Authority, **more: object) -> Web:
+def guarded(authority: Authority, **more: object) -> WebSettings:
     own = authority.identity("server", "127.0.0.1")
-    return Web.model_validate({"port": 0, "certificate": own.certificate, "key": own.key} | more)
+    return WebSettings.model_validate({"port": 0, "certificate": own.certificate, "key": own.key} | more)
 
 
 def client(trusted: Authority, signer: Authority | None = None, name: str = "node-a") -> ssl.SSLContext:
@@ -339,7 +341,7 @@ async def test_old_tls_is_refused(authority: Authority) -> None:
     assert context is not None and context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-async def test_over_tls_the_cookie_is_secure(authority: Authority, tokens: list[Token]) -> None:
+async def test_over_tls_the_cookie_is_secure(authority: Authority, tokens: list[TokenSettings]) -> None:
     """It never goes over plain HTTP."""
     server = await serve(guarded(authority, token=tokens), FakeView())
     connector = aiohttp.TCPConnector(ssl=client(authority))
@@ -395,15 +397,15 @@ async def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_pat
 
 async def test_a_secret_that_is_missing_is_named(tmp_path: Path) -> None:
     """Before anything listens."""
-    token = Token(name="x", secret=Secret(file=tmp_path / "none"))
+    token = TokenSettings(name="x", secret=SecretSettings(file=tmp_path / "none"))
 
     with pytest.raises(ConfigError, match="none cannot be read"):
-        await serve(Web(port=0, token=[token]), FakeView())
+        await serve(WebSettings(port=0, token=[token]), FakeView())
 
 
-async def test_tokens_in_clear_are_warned_of(tokens: list[Token], caplog: pytest.LogCaptureFixture) -> None:
+async def test_tokens_in_clear_are_warned_of(tokens: list[TokenSettings], caplog: pytest.LogCaptureFixture) -> None:
     """On the network without TLS the daemon says so at its start, and no secret."""
-    server = await serve(Web(host="0.0.0.0", port=0, token=tokens), FakeView())
+    server = await serve(WebSettings(host="0.0.0.0", port=0, token=tokens), FakeView())
     await server.close()
     said = caplog.text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_view import FakeView
 
-from timesyncd.config import Web
+from timesyncd.config import WebSettings
 from timesyncd.simulation.bed.authority import Authority
 from timesyncd.web import tls
 from timesyncd.web.app import WebServer, serve
@@ -28,7 +28,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def started(stack: AsyncExitStack, settings: Web) -> WebServer:
+async def started(stack: AsyncExitStack, settings: WebSettings) -> WebServer:
     server = await serve(settings, FakeView())
     stack.push_async_callback(server.close)
     return server
@@ -53,7 +53,7 @@ async def test_half_a_request_is_not_waited_for(
 ) -> None:
     """The connection ends, whether it is the first request of it or a later one."""
     monkeypatch.setattr(tls, "IDLE_TIMEOUT_S", SOON_S)
-    reader, writer = await connected(stack, await started(stack, Web(port=0)))
+    reader, writer = await connected(stack, await started(stack, WebSettings(port=0)))
     writer.write(sent)
     async with asyncio.timeout(60):
         answer = await reader.read()
@@ -64,7 +64,7 @@ async def test_half_a_request_is_not_waited_for(
 async def test_a_stream_is_not_idle(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A viewer asks once and then listens, however long."""
     monkeypatch.setattr(tls, "IDLE_TIMEOUT_S", SOON_S)
-    reader, writer = await connected(stack, await started(stack, Web(port=0)))
+    reader, writer = await connected(stack, await started(stack, WebSettings(port=0)))
     writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     with suppress(TimeoutError):
         async with asyncio.timeout(4 * SOON_S):
@@ -79,7 +79,7 @@ async def test_one_connection_too_many_is_refused(
 ) -> None:
     """With 503, while as many are open as may be; told once; when one goes the next comes in, and the others stay served."""
     monkeypatch.setattr(tls, "MAX_CONNECTIONS", 3)
-    server = await started(stack, Web(port=0))
+    server = await started(stack, WebSettings(port=0))
     within = [await answer_of(stack, server) for _ in range(3)]
     with caplog.at_level(logging.WARNING):
         beyond = [await answer_of(stack, server) for _ in range(2)]
@@ -111,7 +111,7 @@ async def test_a_handshake_is_not_waited_for(
     """Over TLS too, who says nothing is sent away."""
     monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", SOON_S)
     own = Authority(tmp_path).identity("server", "127.0.0.1")
-    server = await started(stack, Web(port=0, certificate=own.certificate, key=own.key))
+    server = await started(stack, WebSettings(port=0, certificate=own.certificate, key=own.key))
     reader, writer = await connected(stack, server)
     writer.write(b"\x16\x03\x01")
     async with asyncio.timeout(60):

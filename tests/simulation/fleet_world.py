@@ -17,7 +17,7 @@ from timesyncd.config import HubSettings
 from timesyncd.fleet.alignment import Alignment
 from timesyncd.hub.hub import Hub
 from timesyncd.messages.node import NodeState
-from timesyncd.model.grandmaster import GrandmasterVerdict, Received
+from timesyncd.model.grandmaster import GrandmasterVerdict, MessageReceipt
 
 STEP_S = 0.25
 HUB = "hub"
@@ -185,7 +185,7 @@ class World:
     def _hear_unit(self, unit: Unit, polled_s: float, void_before_s: float | None, changed_s: float) -> None:
         """The hub hears the poller, whose clock is right."""
         if void_before_s is not None:
-            came = Received(nanoseconds(self.now_s), 0, EPOCH_NS + nanoseconds(polled_s))
+            came = MessageReceipt(nanoseconds(self.now_s), 0, EPOCH_NS + nanoseconds(polled_s))
             self.hub.fleet.void([unit.identity], came.void(EPOCH_NS + nanoseconds(void_before_s), VOID_REASON))
         self._void_heard_s[unit.identity] = max(changed_s, self._void_heard_s.get(unit.identity, -math.inf))
 

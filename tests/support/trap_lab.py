@@ -20,7 +20,7 @@ from timesyncd.drivers.ptp4l._management import (
     TimeProperties,
     TimeStatus,
 )
-from timesyncd.model.ensemble import Ensemble, Outcome
+from timesyncd.model.ensemble import Ensemble, EnsembleUpdate
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.replay import Replay, ReplayedRow
 from timesyncd.sample import ClockSample, NoSample, PortState
@@ -114,7 +114,7 @@ class Node:
         """The driver saw another instance answer."""
         self.take(self.ensemble.accept(self._history.restart(self.clocks.boot_ns)))
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: EnsembleUpdate) -> None:
         self.published = outcome.bound or self.published
 
     def seen(self, reference: Reference = Reference.GRANDMASTER) -> tuple[Interval, str]:

@@ -205,8 +205,8 @@ def test_a_secret_is_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COMMUNITY", "s3cret")
     (tmp_path / "password").write_text("s3cret\n")
     parsed = parse(GOOD)
-    from_env = config.Secret(env="COMMUNITY").reveal()
-    from_file = config.Secret(file=tmp_path / "password").reveal()
+    from_env = config.SecretSettings(env="COMMUNITY").reveal()
+    from_file = config.SecretSettings(file=tmp_path / "password").reveal()
 
     assert from_env == from_file
     assert from_file.get_secret_value() == "s3cret"
@@ -218,7 +218,7 @@ def test_a_secret_that_is_not_there_is_told(tmp_path: Path) -> None:
     With its place, not its value.
     """
     with pytest.raises(ConfigError, match="cannot be read"):
-        config.Secret(file=tmp_path / "none").reveal()
+        config.SecretSettings(file=tmp_path / "none").reveal()
 
 
 def test_keys_that_exclude_each_other_are_told_without_the_table() -> None:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from timesyncd.__main__ import COMMANDS, main
 from timesyncd.cli.schemas import with_profile_tables
-from timesyncd.config import Config, Secret, SnmpUser, load
+from timesyncd.config import Config, SecretSettings, SnmpUserSettings, load
 from timesyncd.driver import installed, load_driver, options_of
 from timesyncd.drivers.timeprovider._profiles import load as load_profile
 from timesyncd.simulation.bed.authority import Authority
@@ -32,7 +32,7 @@ IN_WORDS = {
 
 
 #: Tables that several keys hold: each has one section of its own.
-SHARED: dict[str, type[BaseModel]] = {"Secrets": Secret, "An SNMP v3 user": SnmpUser}
+SHARED: dict[str, type[BaseModel]] = {"Secrets": SecretSettings, "An SNMP v3 user": SnmpUserSettings}
 
 
 def inner_table(field: FieldInfo) -> type[BaseModel] | None:

@@ -11,7 +11,7 @@ from timesyncd.cli._common import add_config_argument, load_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from timesyncd.config import ClockSource, Config, Grandmaster, Mqtt, StoreSettings, Web
+    from timesyncd.config import ClockSource, Config, Grandmaster, MqttSettings, StoreSettings, WebSettings
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -127,7 +127,7 @@ def _store_text(store: StoreSettings) -> str:
     return f"{store.url or store.path}{password}; keeps {kept}"
 
 
-def _mqtt_text(mqtt: Mqtt) -> str:
+def _mqtt_text(mqtt: MqttSettings) -> str:
     parts = [f"{mqtt.host}:{mqtt.broker_port}{' over TLS' if mqtt.tls else ''}"]
     parts += [f"{name} {value}" for name in ("ca", "certificate", "key") if (value := getattr(mqtt, name))]
     if mqtt.username:
@@ -139,7 +139,7 @@ def _mqtt_text(mqtt: Mqtt) -> str:
     return ", ".join(parts)
 
 
-def _web_text(web: Web) -> str:
+def _web_text(web: WebSettings) -> str:
     scheme, host = "https" if web.certificate else "http", f"[{web.host}]" if ":" in web.host else web.host
     parts = [f"{scheme}://{host}:{web.port}/"]
     if web.certificate:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, growth_ns
+from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason, growth_ns
 from timesyncd.cli.budget import forecast_text, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.jobs import JobState
@@ -214,7 +214,7 @@ def alarm_count_text(number: int) -> str:
 
 def utc_error_text(unit: GrandmasterState) -> str:
     """Its own error against UTC now; what a poll told holds for a while only, and within the holdover budget."""
-    holds = unit.age_ns is not None and unit.age_ns <= UNIT_HOLDS_NS and holdover_left_ns(unit) != 0
+    holds = unit.age_ns is not None and unit.age_ns <= GRANDMASTER_EXPIRES_AFTER_NS and holdover_left_ns(unit) != 0
     now_ns = bound_now_ns(unit.utc, unit.age_ns) if holds else None
     return "UTC unbounded" if now_ns is None else f"UTC +-{duration_text(now_ns)}"
 

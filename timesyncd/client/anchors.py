@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, interval_now, part_of
+from timesyncd.bound import ClockStatus, ErrorBound, Reason, Reference, interval_now, reference_bound
 from timesyncd.client.job import Job
 from timesyncd.clocks import boot_id, time_namespace
 
@@ -245,7 +245,7 @@ def _part(
     if known is None:
         return ReferenceOffset(0, None, 0, 0), ClockStatus.UNKNOWN, reason
     interval, why = interval_now(known, reference, lambda: reading)
-    growth_ppb = part_of(known, reference).bound.growth_ppb
+    growth_ppb = reference_bound(known, reference).bound.growth_ppb
     past_growth_ppb = max(growth_ppb, known.past_growth_ppb)
     if interval.earliest is None or interval.latest is None:
         return ReferenceOffset(0, None, growth_ppb, past_growth_ppb), interval.status, why.text

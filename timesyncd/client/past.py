@@ -7,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, ClockStatus, ErrorBound, Interval, Reference, part_of, status_at
+from timesyncd.bound import (
+    UNKNOWN_PAST_PPB,
+    Bound,
+    ClockStatus,
+    ErrorBound,
+    Interval,
+    Reference,
+    reference_bound,
+    status_at,
+)
 from timesyncd.clocks import STEP_TOLERANCE_NS
 
 #: The clocks whose readings are translated; perf_counter is monotonic on Linux.
@@ -145,7 +154,7 @@ def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_b
     The interval at the moment. The bound widens with the distance, in either direction, and the one status table is applied
     to the distance to the newest sample.
     """
-    part, written, ahead_ns = part_of(bound, reference)
+    part, written, ahead_ns = reference_bound(bound, reference)
     distance_ns = max(abs(end_ns - bound.as_of_ns) for end_ns in moment.boottime_ns)
     status = status_at(written, distance_ns, bound.holdover_after_ns, bound.void_after_ns)
     width_ns = _width_ns(bound, part, moment.boottime_ns)

@@ -30,7 +30,7 @@ from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, Ordered
 from timesyncd.model.ensemble import Ensemble
-from timesyncd.model.grandmaster import StoredLock, UnitMemory
+from timesyncd.model.grandmaster import GrandmasterMemory, StoredLock
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
 from timesyncd.mqtt.inbox import ReceivedMessage
@@ -71,7 +71,7 @@ class Daemon:
         self._told: ErrorBound | None = None
         self._suspended_ns = suspended_ns()
         self._source_names = [source.name for source in config.source]
-        self._judges: dict[str, UnitMemory] = {}
+        self._judges: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -115,7 +115,7 @@ class Daemon:
         self._web_view = WebView(config, self._view, self._desk, self._announcer, self._parts, self._clocks)
         for unit in config.grandmaster:
             stored_lock = await asyncio.to_thread(self._stored_lock, unit.name)
-            self._judges[unit.name] = UnitMemory(config.curve_of(unit), stored_lock)
+            self._judges[unit.name] = GrandmasterMemory(config.curve_of(unit), stored_lock)
         await self._open_alarms(stack, incarnation)
         await self._open_web(stack)
 

@@ -10,8 +10,8 @@ from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judged
 from timesyncd.findings.fleet import FleetFindings, Key
 from timesyncd.findings.followers import Follower, Followers
-from timesyncd.fleet.node_clock import Standing, bounded_ns, standings
-from timesyncd.fleet.registry import Summary
+from timesyncd.fleet.node_clock import AgedStatus, aged_statuses, bounded_ns
+from timesyncd.fleet.registry import FleetOverview
 from timesyncd.hub.hub import Hub, HubOutput
 from timesyncd.hub.primary import STATE_EVERY_NS, Primary
 from timesyncd.jobs.joining import JOB_ENDS_AFTER_NS
@@ -19,7 +19,7 @@ from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, NodeState, status_name
-from timesyncd.model.grandmaster import Void
+from timesyncd.model.grandmaster import Invalidation
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class HubService:
         speaking = [hub.node for hub in self._primary.alive(now.boottime_ns) if hub.primary]
         return not self.is_primary and state.node in (speaking[:1] or [state.node]) and state.node != self._node
 
-    def void(self, identities: Collection[str], void: Void | None) -> None:
+    def void(self, identities: Collection[str], void: Invalidation | None) -> None:
         """A grandmaster did something after which nothing counts that was measured before."""
         if void is not None:
             self.hub.fleet.void(identities, void)
@@ -181,16 +181,16 @@ class HubService:
             worst=list(told.worst),
         )
 
-    def _summary(self, now: Moment) -> Summary:
+    def _summary(self, now: Moment) -> FleetOverview:
         return self.hub.fleet.summary(now)
 
-    def standings(self, now: Moment) -> list[Standing]:
+    def standings(self, now: Moment) -> list[AgedStatus]:
         """Of every node, as told first, aged until now."""
-        return standings(self.hub.fleet, now)
+        return aged_statuses(self.hub.fleet, now)
 
     def map(self, now: Moment) -> FleetMap:
         places: dict[str, list[tuple[str, str, int | None]]] = {}
-        for status, error, clock in standings(self.hub.fleet.watched(), now):
+        for status, error, clock in aged_statuses(self.hub.fleet.watched(), now):
             told = (clock.node, status_name(status), bounded_ns(error))
             places.setdefault(clock.topology, []).append(told)
         return FleetMap.model_validate({"published_realtime_ns": now.realtime_ns, "places": places})

@@ -22,8 +22,8 @@ from timesyncd.findings.catalogue import Finding, Judged
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.messages import node as messages_node
 from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState, StateReason
-from timesyncd.model.grandmaster import UnitVerdict
-from timesyncd.model.grandmaster_events import UnitEventKind
+from timesyncd.model.grandmaster import GrandmasterAssessment
+from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import Alarm, AlarmEvent, ClockSample, GrandmasterSample, NoSample, NoSampleCause, TimeErrorSeries
 
@@ -118,7 +118,7 @@ class NodeView:
         self._source_bounds: dict[str, ErrorBound] = {}
         self._refusals: dict[str, NoSample] = {}
         self._units: dict[str, GrandmasterSample] = {}
-        self._verdicts: dict[str, UnitVerdict] = {}
+        self._verdicts: dict[str, GrandmasterAssessment] = {}
         self._alarms = {unit.name: ActiveAlarms() for unit in config.grandmaster}
         self._identities = {unit.name: AdvertisedIdentities(unit.identities) for unit in config.grandmaster}
         self._polls: dict[str, PollReport] = {}
@@ -180,10 +180,10 @@ class NodeView:
         elif refusal.restarted:
             self._source_bounds.pop(refusal.source, None)
 
-    def note_verdict(self, unit: str, verdict: UnitVerdict) -> None:
+    def note_verdict(self, unit: str, verdict: GrandmasterAssessment) -> None:
         """What follows from the sample of this unit that is noted next."""
         self._verdicts[unit] = verdict
-        if any(event.kind is UnitEventKind.RESTARTED for event in verdict.events):
+        if any(event.kind is GrandmasterEventKind.RESTARTED for event in verdict.events):
             self._alarms[unit].forget(self._units[unit].boottime_ns)
 
     def note_alarm(self, event: AlarmEvent) -> None:
@@ -341,7 +341,7 @@ def _changed(last: ErrorBound, bound: ErrorBound) -> bool:
 _TOLD_AT_ONCE = ("gm_status", "utc_status", "grandmaster_identity", "parent_identity")
 
 
-def _judged(verdict: UnitVerdict | None) -> dict[str, object]:
+def _judged(verdict: GrandmasterAssessment | None) -> dict[str, object]:
     """The verdict's part of a unit's state; its detail says more than the reason does."""
     if verdict is None:
         return {}

@@ -30,7 +30,7 @@ from timesyncd.messages.node import (
     Message,
     NodeState,
 )
-from timesyncd.model.grandmaster import UnitEvent
+from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistorySender
 from timesyncd.sample import AlarmEvent
@@ -187,7 +187,7 @@ class Publisher:
             self._parts.store.put_alarm_event(message)
         self._happen(self._happened.alarm(message), now_ns)
 
-    def unit_events(self, unit: str, events: Iterable[UnitEvent]) -> None:
+    def unit_events(self, unit: str, events: Iterable[GrandmasterEvent]) -> None:
         """What happened to a unit between two polls; to be told before the later sample is in the view."""
         now = Moment.read(self._clocks)
         elsewhere = self._is_told_elsewhere(unit, self.heard.grandmasters(now), now)

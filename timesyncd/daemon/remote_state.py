@@ -9,7 +9,7 @@ from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.node_clock import Explanation
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import GrandmasterState, Message, NodeState, SourceState, StateReason, status_name
-from timesyncd.model.grandmaster import GrandmasterVerdict, Received
+from timesyncd.model.grandmaster import GrandmasterVerdict, MessageReceipt
 
 JOB_FORGOTTEN_NS = 60 * NS_PER_S
 
@@ -28,7 +28,7 @@ def heard_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | 
     """What a unit's state that came now means for those who follow it; None: its poller has not judged it."""
     if state.utc is None or state.age_ns is None:
         return None
-    came = Received(now.boottime_ns, now.realtime_ns, state.published_realtime_ns)
+    came = MessageReceipt(now.boottime_ns, now.realtime_ns, state.published_realtime_ns)
     utc = Bound(state.utc.bound_ns, state.utc.growth_ppb, _reason(state.utc.reason_code))
     if max(utc.bound_ns or 0, utc.growth_ppb) > LARGEST_ERROR:
         utc = unbounded(Reason.GRANDMASTER_STATE_UNKNOWN)

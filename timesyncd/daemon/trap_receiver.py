@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from timesyncd.clocks import Clocks
-from timesyncd.config import Config, Syslog
+from timesyncd.config import Config, SyslogSettings
 from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.sample import AlarmEvent, Trap
@@ -84,7 +84,7 @@ class TrapReceiver:
         if self._config.syslog is not None:
             await self._open_syslog(self._config.syslog, passed("syslog"))
 
-    async def _open_syslog(self, settings: Syslog, ready: socket.socket | None) -> None:
+    async def _open_syslog(self, settings: SyslogSettings, ready: socket.socket | None) -> None:
         loop = asyncio.get_running_loop()
         address = None if ready else (settings.host, settings.port)
         try:

@@ -19,8 +19,8 @@ from timesyncd.findings.grandmaster_history import UnitHistory
 from timesyncd.findings.grandmaster_symptoms import Symptom, symptoms
 from timesyncd.findings.text import identities, is_locked, names_text, poll_realtime_ns, utc_text
 from timesyncd.messages.node import OK, GrandmasterOffset, GrandmasterState
-from timesyncd.model.grandmaster import UnitEvent
-from timesyncd.model.grandmaster_events import UnitEventKind
+from timesyncd.model.grandmaster import GrandmasterEvent
+from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.units import duration_text
 
 #: Why a node may have no bound against UTC whatever its grandmaster does.
@@ -178,8 +178,8 @@ DOUBTS = ("grandmaster-spoofing", "grandmaster-unfounded-lock")
 
 #: What happens to a unit and is told at once. A jump becomes a suspicion; the other kinds stand as a state.
 EVENTS = {
-    UnitEventKind.RESTARTED: "grandmaster-rebooted",
-    UnitEventKind.IDENTITY_CHANGED: "grandmaster-identity-changed",
+    GrandmasterEventKind.RESTARTED: "grandmaster-rebooted",
+    GrandmasterEventKind.IDENTITY_CHANGED: "grandmaster-identity-changed",
 }
 
 #: A poller that published a unit's state within this is alive.
@@ -197,7 +197,7 @@ class UnitFindings:
         self._histories: dict[str, UnitHistory] = defaultdict(UnitHistory)
         self._since: dict[Timer, int] = {}
 
-    def happened(self, unit: str, event: UnitEvent) -> str | None:
+    def happened(self, unit: str, event: GrandmasterEvent) -> str | None:
         """Take what happened between two polls of a unit. The id of the finding that is to be told at once, if it is one."""
         self._histories[unit].happened(event)
         return EVENTS.get(event.kind)

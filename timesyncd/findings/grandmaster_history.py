@@ -10,8 +10,8 @@ from statistics import median
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.text import utc_text
 from timesyncd.messages.node import GrandmasterState
-from timesyncd.model.grandmaster import UnitEvent
-from timesyncd.model.grandmaster_events import UnitEventKind
+from timesyncd.model.grandmaster import GrandmasterEvent
+from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.sample import Position, Satellite
 
 #: A fall of C/N0 by so much, of three satellites in four, is no weather; half of it is still a fall that lasts.
@@ -61,11 +61,11 @@ class UnitHistory:
         if unit.leap in ("insert", "delete"):
             self._leap_ns = now_ns
 
-    def happened(self, event: UnitEvent) -> None:
+    def happened(self, event: GrandmasterEvent) -> None:
         """Take what happened between two polls, before the state of the later one is noted."""
-        if event.kind is UnitEventKind.RESTARTED:
+        if event.kind is GrandmasterEventKind.RESTARTED:
             self._restarted_ns, self.selected = event.realtime_ns, None
-        is_leap = event.kind is UnitEventKind.UTC_OFFSET_CHANGED and _is_recent(self._leap_ns, event.realtime_ns)
+        is_leap = event.kind is GrandmasterEventKind.UTC_OFFSET_CHANGED and _is_recent(self._leap_ns, event.realtime_ns)
         if event.kind in _SUSPICIOUS and self._was_locked and not is_leap:
             told = f"{event.evidence} while it was locked, at {utc_text(event.realtime_ns, event.realtime_ns)}"
             self._jump = (told, event.realtime_ns)
@@ -79,7 +79,7 @@ class UnitHistory:
         return self._restarted_ns if _is_recent(self._restarted_ns, now_ns) else None
 
 
-_SUSPICIOUS = (UnitEventKind.PHASE_JUMPED, UnitEventKind.UTC_OFFSET_CHANGED)
+_SUSPICIOUS = (GrandmasterEventKind.PHASE_JUMPED, GrandmasterEventKind.UTC_OFFSET_CHANGED)
 
 
 def _is_recent(then_ns: int | None, now_ns: int) -> bool:

@@ -12,13 +12,13 @@ from timesyncd.bound import Bound
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.node_clock import (
     GRANDMASTER,
-    LARGEST,
+    MAX_PLAUSIBLE,
     PARENT,
     UNBOUNDED,
     UTC,
     Explanation,
     NodeClock,
-    whole_ns,
+    rounded_up_ns,
 )
 from timesyncd.messages.node import StateReason
 
@@ -71,7 +71,7 @@ _FIGURES = ("alignment_ns", "growth_ppb", "holds_for_ns", "reason", "reason_code
 ONE_CLOCK = Alignment(0, 0, None, "one clock")
 
 
-def unknown(reason: str, reason_code: str) -> Alignment:
+def unknown_alignment(reason: str, reason_code: str) -> Alignment:
     return Alignment(None, None, None, reason, reason_code=reason_code)
 
 
@@ -83,13 +83,13 @@ def alignment(clocks: Sequence[NodeClock], now: Moment) -> Alignment:
     their utc bounds. A pair is judged in the innermost group that holds both, where the widest of each of two subgroups decide: no
     pair is visited.
     """
-    return judged(clocks, now)[0]
+    return alignment_and_reference(clocks, now)[0]
 
 
-def judged(clocks: Sequence[NodeClock], now: Moment) -> tuple[Alignment, int]:
+def alignment_and_reference(clocks: Sequence[NodeClock], now: Moment) -> tuple[Alignment, int]:
     """The alignment, and the reference that decides."""
     if not clocks:
-        return unknown("no node is heard", StateReason.NO_NODE_REPORTS), GRANDMASTER
+        return unknown_alignment("no node is heard", StateReason.NO_NODE_REPORTS), GRANDMASTER
     groups, lost, holds_for_ns = _grown(clocks, now)
     if lost:
         return _unknown_of(lost[0], lost[0].why(now)), GRANDMASTER
@@ -101,11 +101,11 @@ def judged(clocks: Sequence[NodeClock], now: Moment) -> tuple[Alignment, int]:
         return _why(widest, now), widest.by
     pair = (min(widest.one, widest.other), max(widest.one, widest.other))
     growth_ppb = max(each.growth_ppb for each in found)
-    if max(widest.sum_ns // NS_PER_S, growth_ppb) > LARGEST:
+    if max(widest.sum_ns // NS_PER_S, growth_ppb) > MAX_PLAUSIBLE:
         apart = f"{pair[0]} and {pair[1]}: more than eleven days apart"
-        return unknown(apart, StateReason.TOO_FAR_APART), widest.by
+        return unknown_alignment(apart, StateReason.TOO_FAR_APART), widest.by
     reason = f"{pair[0]} and {pair[1]}, by {_BY[widest.by]}"
-    return Alignment(whole_ns(widest.sum_ns), growth_ppb, pair, reason, holds_for_ns), widest.by
+    return Alignment(rounded_up_ns(widest.sum_ns), growth_ppb, pair, reason, holds_for_ns), widest.by
 
 
 class _Widest(NamedTuple):
@@ -165,7 +165,7 @@ def _grown(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[_Group], list
     groups: dict[str, _Group] = {}
     lost: list[NodeClock] = []
     boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns
-    left_ns = LARGEST
+    left_ns = MAX_PLAUSIBLE
     for clock in clocks:
         origin, published, lasts, void_before, group, parent, growth, gm, gm_growth, utc, utc_growth, mute = clock.reach
         if published - offset_ns < origin:  # noqa: PLR1730  a call of min() takes longer than what stands here
@@ -222,7 +222,7 @@ def _against_grandmaster(siblings: Sequence[_Group]) -> _Widest:
 
 def _unknown_of(clock: NodeClock, why: Explanation | None, shared: str = "") -> Alignment:
     code, text = why or Explanation(StateReason.NO_BOUND, "no bound")
-    return unknown(f"{shared}{clock.node}: {text}", code)
+    return unknown_alignment(f"{shared}{clock.node}: {text}", code)
 
 
 def _why(widest: _Widest, now: Moment) -> Alignment:

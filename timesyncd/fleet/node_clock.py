@@ -11,7 +11,7 @@ from typing import NamedTuple
 from timesyncd.bound import ClockStatus, Reason, status_at
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.messages.node import BoundMessage, NodeState, StateReason
-from timesyncd.model.grandmaster import Void
+from timesyncd.model.grandmaster import Invalidation
 from timesyncd.units import span_text
 
 USABLE = (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
@@ -37,7 +37,7 @@ UNBOUNDED = 1 << 130
 UNKNOWN = 4 * UNBOUNDED
 
 #: Eleven days, and as much a second: what is off by more is told by no clock that works.
-LARGEST = 10**15
+MAX_PLAUSIBLE = 10**15
 
 NEVER_NS = -(1 << 62)
 
@@ -48,7 +48,7 @@ SILENT_AFTER_NS = 25 * NS_PER_S
 SILENT_STATES = 4
 
 
-Reach = tuple[int, int, int, int, str, int, int, int, int, int, int, int]
+AgingNumbers = tuple[int, int, int, int, str, int, int, int, int, int, int, int]
 """
 What is asked of ten thousand nodes at once: when the bounds were true by the hub's BOOTTIME, and by its REALTIME; how long they hold;
 before when they are void; the group of those that share grandmaster and parent; the bound, in 1e-9 ns, with its growth in ppb
@@ -82,8 +82,8 @@ class NodeClock:
     grandmaster: str
     gm_group: str
     whys: tuple[Explanation | None, Explanation | None, Explanation | None]
-    reach: Reach
-    void: Void | None = None
+    reach: AgingNumbers
+    void: Invalidation | None = None
 
     @classmethod
     def of(cls, state: NodeState, received_boottime_ns: int, live: bool) -> NodeClock:
@@ -127,7 +127,7 @@ class NodeClock:
             ),
         )
 
-    def voided(self, void: Void | None) -> NodeClock:
+    def voided(self, void: Invalidation | None) -> NodeClock:
         """Nothing counts that was measured before `void`."""
         if void is None:
             return self
@@ -146,8 +146,8 @@ class NodeClock:
         """The age of the node's bounds, None where it has none."""
         return None if self.told_age_ns is None else max(0, now.boottime_ns - self.origin_ns(now))
 
-    def standing(self, now: Moment, reference: int) -> Standing:
-        return standings((self,), now, reference)[0]
+    def standing(self, now: Moment, reference: int) -> AgedStatus:
+        return aged_statuses((self,), now, reference)[0]
 
     def status(self, now: Moment, reference: int = GRANDMASTER) -> ClockStatus:
         return self.standing(now, reference)[0]
@@ -186,17 +186,17 @@ def silent_after_ns(state: NodeState) -> int:
     return max(SILENT_AFTER_NS, SILENT_STATES * state.every_ns)
 
 
-Standing = tuple[ClockStatus, int, NodeClock]
+AgedStatus = tuple[ClockStatus, int, NodeClock]
 """A clock's status against a reference, and how far it may be from that in 1e-9 ns."""
 
 
-def standings(clocks: Iterable[NodeClock], now: Moment, reference: int | None = None) -> list[Standing]:
+def aged_statuses(clocks: Iterable[NodeClock], now: Moment, reference: int | None = None) -> list[AgedStatus]:
     """
     Of each clock, aged by the one status table: UNKNOWN until a live message came, where it is void, and from when it is silent. Without a
     `reference` against what it is told of first.
     """
     boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns
-    found: list[Standing] = []
+    found: list[AgedStatus] = []
     for clock in clocks:
         reach = clock.reach
         origin_ns = reach[0]
@@ -213,17 +213,21 @@ def standings(clocks: Iterable[NodeClock], now: Moment, reference: int | None = 
     return found
 
 
-_BOUND_OF: tuple[Callable[[Reach], tuple[int, int]], ...] = (itemgetter(9, 10), itemgetter(7, 8), itemgetter(5, 6))
+_BOUND_OF: tuple[Callable[[AgingNumbers], tuple[int, int]], ...] = (
+    itemgetter(9, 10),
+    itemgetter(7, 8),
+    itemgetter(5, 6),
+)
 
 
-def whole_ns(sum_ns: int) -> int:
+def rounded_up_ns(sum_ns: int) -> int:
     """Of 1e-9 ns, rounded up, so never understated."""
     return -(-sum_ns // NS_PER_S)
 
 
 def bounded_ns(sum_ns: int) -> int | None:
     """The same of what may be no bound at all."""
-    return whole_ns(sum_ns) if sum_ns <= LARGEST * NS_PER_S else None
+    return rounded_up_ns(sum_ns) if sum_ns <= MAX_PLAUSIBLE * NS_PER_S else None
 
 
 def _whys(
@@ -249,7 +253,7 @@ def _why_lost(state: NodeState) -> Explanation:
 
 
 def _is_bounded(bound: BoundMessage | None) -> bool:
-    return bound is not None and bound.bound_ns is not None and max(bound.bound_ns, bound.growth_ppb) <= LARGEST
+    return bound is not None and bound.bound_ns is not None and max(bound.bound_ns, bound.growth_ppb) <= MAX_PLAUSIBLE
 
 
 def _why_unbounded(bound: BoundMessage | None) -> Explanation | None:

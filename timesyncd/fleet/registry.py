@@ -10,21 +10,21 @@ from operator import itemgetter
 
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import Moment
-from timesyncd.fleet.alignment import Alignment, alignment, judged, unknown
-from timesyncd.fleet.node_clock import NodeClock, Standing, bounded_ns, standings
+from timesyncd.fleet.alignment import Alignment, alignment, alignment_and_reference, unknown_alignment
+from timesyncd.fleet.node_clock import AgedStatus, NodeClock, aged_statuses, bounded_ns
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import NodeState, StateReason, Status, status_name
-from timesyncd.model.grandmaster import Void
+from timesyncd.model.grandmaster import Invalidation
 
 #: So many nodes are told of with their part in an alignment, and so many in a summary.
-MOST_TOLD = 100
-MOST_WORST = 10
+MAX_PUBLISHED = 100
+MAX_WORST = 10
 
-NEVER_HEARD = "never sent its state to this hub"
+NEVER_REPORTED = "never sent its state to this hub"
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class FleetOverview:
     """
     The fleet in few numbers: how many nodes with a clock source are known, and how many of them were heard lately; by the status that is told
     first; by the grandmaster that they follow ("" = none); the worst few; and of the expected ones those that were not heard lately, if
@@ -46,7 +46,7 @@ class Fleet:
         self._expected = tuple(dict.fromkeys(expected))
         self._clocks: dict[str, NodeClock] = {}
         self._states: dict[str, str] = {}
-        self._voids: dict[str, Void] = {}
+        self._voids: dict[str, Invalidation] = {}
 
     def __len__(self) -> int:
         return len(self._clocks)
@@ -102,7 +102,7 @@ class Fleet:
             }
         return left
 
-    def void(self, identities: Collection[str], void: Void) -> None:
+    def void(self, identities: Collection[str], void: Invalidation) -> None:
         """
         A grandmaster that shows these identities did something after which nothing counts that its followers measured before
         (CLOCK_BOOTTIME). An event that is told again keeps its first date.
@@ -114,7 +114,7 @@ class Fleet:
                 self._clocks[node] = clock.voided(void)
 
     @staticmethod
-    def _is_news(void: Void, known: Void | None) -> bool:
+    def _is_news(void: Invalidation, known: Invalidation | None) -> bool:
         return known is None or (known.event != void.event and known.before_ns < void.before_ns)
 
     def alignment(self, names: Iterable[str] | None, now: Moment) -> Alignment:
@@ -128,22 +128,22 @@ class Fleet:
     def alignment_state(self, names: Iterable[str] | None, now: Moment) -> AlignmentState:
         """The same as a message, with each node's part, the worst first."""
         clocks, unheard = self._named(names)
-        found, reference = judged(clocks, now)
+        found, reference = alignment_and_reference(clocks, now)
         if unheard:
             found = self._unknown_without(unheard[0])
         parts = [_never_reported(node) for node in unheard]
-        worst = nlargest(MOST_TOLD, standings(clocks, now, reference), key=_HOW_BAD)
+        worst = nlargest(MAX_PUBLISHED, aged_statuses(clocks, now, reference), key=_HOW_BAD)
         parts += [_part(each, now, reference) for each in worst]
         return AlignmentState.model_validate(
-            found.figures() | {"published_realtime_ns": now.realtime_ns, "nodes": parts[:MOST_TOLD]}
+            found.figures() | {"published_realtime_ns": now.realtime_ns, "nodes": parts[:MAX_PUBLISHED]}
         )
 
-    def summary(self, now: Moment) -> Summary:
+    def summary(self, now: Moment) -> FleetOverview:
         watched = self.watched()
-        told = standings(watched, now)
+        told = aged_statuses(watched, now)
         statuses = [status for status, _, _ in told]
-        worst = nlargest(MOST_WORST, told, key=_HOW_BAD)
-        return Summary(
+        worst = nlargest(MAX_WORST, told, key=_HOW_BAD)
+        return FleetOverview(
             known=len(watched),
             live=sum(not clock.is_silent(now) for clock in watched),
             statuses={status_name(each): count for each in ClockStatus if (count := statuses.count(each))},
@@ -166,7 +166,7 @@ class Fleet:
 
     def _unknown_without(self, node: str) -> Alignment:
         expected = "it is expected (hub.nodes) and" if node in self._expected else "it"
-        return unknown(f"{node}: {expected} {NEVER_HEARD}", StateReason.NODE_NEVER_REPORTED)
+        return unknown_alignment(f"{node}: {expected} {NEVER_REPORTED}", StateReason.NODE_NEVER_REPORTED)
 
 
 def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: NodeClock) -> bool:
@@ -181,7 +181,7 @@ def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: No
 _HOW_BAD = itemgetter(1)
 
 
-def _part(standing: Standing, now: Moment, reference: int) -> NodeAlignment:
+def _part(standing: AgedStatus, now: Moment, reference: int) -> NodeAlignment:
     status, sum_ns, clock = standing
     bound_ns = bounded_ns(sum_ns)
     why = clock.why(now, reference) if bound_ns is None else None
@@ -193,4 +193,4 @@ def _part(standing: Standing, now: Moment, reference: int) -> NodeAlignment:
 
 def _never_reported(node: str) -> NodeAlignment:
     code = StateReason.NODE_NEVER_REPORTED
-    return NodeAlignment(node=node, status="UNKNOWN", bound_ns=None, reason=NEVER_HEARD, reason_code=code)
+    return NodeAlignment(node=node, status="UNKNOWN", bound_ns=None, reason=NEVER_REPORTED, reason_code=code)

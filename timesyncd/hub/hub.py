@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from timesyncd.clocks import Moment
 from timesyncd.config import HubSettings
 from timesyncd.findings.catalogue import Judged
-from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown
+from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown_alignment
 from timesyncd.fleet.registry import Fleet
 from timesyncd.hub.barrier_plan import Planned, View, amended, decide, taken_over
 from timesyncd.hub.groups import JobGroups
@@ -296,12 +296,12 @@ class Hub:
             return ONE_CLOCK
         if len(job.ranks) < job.world_size:
             missing = f"heard of {len(job.ranks)} ranks of {job.world_size}"
-            return unknown(missing, StateReason.RANKS_MISSING)
+            return unknown_alignment(missing, StateReason.RANKS_MISSING)
         for rank in job.ranks.values():
             clock = self.fleet.clock(rank.newest.node)
             if clock is not None and rank.newest.boot_id != clock.boot_id:
                 other = f"{rank.newest.node}: the marks of rank {rank.newest.rank} are of another boot than its state"
-                return unknown(other, StateReason.OTHER_BOOT_OF_RANK)
+                return unknown_alignment(other, StateReason.OTHER_BOOT_OF_RANK)
         return self.fleet.alignment(_nodes(job), now)
 
 

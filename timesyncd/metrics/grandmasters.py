@@ -9,7 +9,7 @@ from statistics import median
 
 from prometheus_client.core import Metric
 
-from timesyncd.bound import UNIT_HOLDS_NS, Bound
+from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound
 from timesyncd.messages.node import GrandmasterState
 from timesyncd.metrics.parts import gauge, seconds, state_rows
 from timesyncd.sample import ACCURACY_NS, ClockState, PtpPort
@@ -45,7 +45,12 @@ def _unit_gauges(units: Sequence[GrandmasterState], gauges: Iterable[UnitGauge])
 
 def _unit_bound_now(unit: GrandmasterState) -> float | None:
     """None where nothing holds any more: what a poll told is too old, or the holdover budget is used up since."""
-    if unit.utc is None or unit.age_ns is None or unit.age_ns > UNIT_HOLDS_NS or _holdover_left_ns(unit) == 0:
+    if (
+        unit.utc is None
+        or unit.age_ns is None
+        or unit.age_ns > GRANDMASTER_EXPIRES_AFTER_NS
+        or _holdover_left_ns(unit) == 0
+    ):
         return None
     return seconds(Bound(unit.utc.bound_ns, unit.utc.growth_ppb).at(unit.age_ns))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.oscillator import Drift
-from timesyncd.model.statistics import SlidingMaximum, Spread, Usual
+from timesyncd.model.statistics import RobustMean, SlidingMaximum, Spread
 from timesyncd.sample import ClockSample
 
 #: A standstill of the path delay that is so many times the usual one is no chance.
@@ -18,9 +18,9 @@ _STANDSTILLS = 6
 _LIVELY_NS = 10.0
 
 
-class Seen(NamedTuple):
+class FilterEntry(NamedTuple):
     """
-    A sample of the memory at `time_ns` on the measured clock; `renewed_ns` is `Renewal`'s time then; `unsteered_ns` is its forward difference, as if nothing had steered since
+    A sample of the memory at `time_ns` on the measured clock; `renewed_ns` is `DelayRefreshClock`'s time then; `unsteered_ns` is its forward difference, as if nothing had steered since
     the first sample. So are the `floors` of the truth that its raw exchanges give, each with its time.
     """
 
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
     floors: tuple[tuple[int, float], ...]
 
 
-class Renewal:
+class DelayRefreshClock:
     """
     Time in which the path delay was measured anew, as far as that shows. A delay that used to change and stands still is not measured: then
     no time passes for who waits until the delay filter has forgotten something.
@@ -43,7 +43,7 @@ class Renewal:
         self._delay_ns: int | None = None
         self._changed_ns = 0
         self._at_change_ns = 0
-        self._usual = Usual()
+        self._usual = RobustMean()
 
     def at(self, time_ns: int, delay_ns: int, noise_ns: float) -> int:
         """The time so far, with a sample of this path delay now. Without noise in the samples the delay has no reason to change."""
@@ -65,12 +65,12 @@ class DelayFilterWindow:
     """
 
     def __init__(self) -> None:
-        self.seen: deque[Seen] = deque()
+        self.seen: deque[FilterEntry] = deque()
         self.spread = Spread()
         self._lowest = SlidingMaximum()
         self._floors = SlidingMaximum()
 
-    def push(self, seen: Seen, drift: Drift | None, learnt: bool) -> None:
+    def push(self, seen: FilterEntry, drift: Drift | None, learnt: bool) -> None:
         """`learnt`: the drift is another one than at the last sample."""
         self.seen.append(seen)
         if drift is None:
@@ -82,7 +82,7 @@ class DelayFilterWindow:
         for each in self.seen:
             self._remember(each, drift)
 
-    def forget(self, passed: Callable[[Seen], bool]) -> int:
+    def forget(self, passed: Callable[[FilterEntry], bool]) -> int:
         """Let go of what has passed; gives the number of the oldest that is left."""
         seen = self.seen
         number = seen[0].number
@@ -122,7 +122,7 @@ class DelayFilterWindow:
         newest_ns = seen[-1].sample.path_delay_ns
         return max(newest_ns, seen[-2].sample.path_delay_ns) if len(seen) > 1 else newest_ns
 
-    def _remember(self, seen: Seen, drift: Drift) -> None:
+    def _remember(self, seen: FilterEntry, drift: Drift) -> None:
         time_ns = seen.time_ns
         level_ns = seen.unsteered_ns - drift.rate_ppb * time_ns / NS_PER_S
         self._lowest.push(seen.number, -level_ns - seen.doubt_ns - drift.wander_ppb * time_ns / NS_PER_S)

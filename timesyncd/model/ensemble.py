@@ -9,22 +9,22 @@ from typing import NamedTuple
 from timesyncd.bound import ClockStatus, ErrorBound, Reason
 from timesyncd.model.error_bound import (
     EnsembleSettings,
-    against_system,
+    coasted,
     error_bound,
-    fed,
-    held_over,
-    plausible,
-    utc_alone,
+    invalidated,
+    status_of,
+    system_clock_bound,
     utc_bound,
+    utc_only_bound,
+    wider,
     with_agreement,
-    withdrawn,
-    worse,
+    without_implausible,
 )
-from timesyncd.model.grandmaster import GrandmasterVerdict, Void
+from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
 from timesyncd.model.oscillator import Drift
 from timesyncd.model.phc import PhcLink, PhcMemory
 from timesyncd.model.selection import Agreement, Claim, agree
-from timesyncd.model.source import Held, ParentBound, SourceMemory
+from timesyncd.model.source import Coasting, ParentBound, SourceMemory
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
 #: As the kernel's source names them.
@@ -34,7 +34,7 @@ NTP_DAEMONS = frozenset({"chronyd", "ntpd", "openntpd", "systemd-timesyncd"})
 POLLER_LOST_NS = 60_000_000_000
 
 
-class Outcome(NamedTuple):
+class EnsembleUpdate(NamedTuple):
     """
     What a reading led to: the bound to publish (None: nothing new; the last one ages), and a phase jump if there was.
     `source_bound` is what the sample's source by itself says, be it believed or not.
@@ -51,7 +51,7 @@ class _Unit:
 
     identities: frozenset[str]
     verdict: GrandmasterVerdict
-    void: Void | None
+    void: Invalidation | None
 
 
 class Ensemble:
@@ -74,7 +74,7 @@ class Ensemble:
         self._vm_disruptions: int | None = None
         self._may_slew = True
 
-    def accept(self, reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> Outcome:
+    def accept(self, reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> EnsembleUpdate:
         """Take the next reading of a source. The outcome's bound is what readers of the segment shall see from now on."""
         match reading:
             case ClockSample():
@@ -87,11 +87,11 @@ class Ensemble:
                 return self._migrated(reading)
         return self._disrupted(reading)
 
-    def _measure(self, reading: ClockSample) -> Outcome:
+    def _measure(self, reading: ClockSample) -> EnsembleUpdate:
         memory, known = self._memories[reading.source], self._bounds.get(reading.source)
         units = self._followed(reading)
         if units and any(unit.void and reading.as_of_ns < unit.void.before_ns for unit in units):
-            return Outcome(None)
+            return EnsembleUpdate(None)
         last = memory.newest or known
         if last and last.parent_identity != reading.parent_identity:
             # What is known holds against the former parent, and the servo may already follow the new one.
@@ -100,23 +100,23 @@ class Ensemble:
             return outcome
         parent = memory.accept(reading)
         if parent is None:
-            return Outcome(self._held(reading.source, memory.held(reading.read_ns), reading.read_ns))
+            return EnsembleUpdate(self._held(reading.source, memory.held(reading.read_ns), reading.read_ns))
         self._measured[reading.source], self._parents[reading.source] = reading, parent
         bound = self._bound(reading.source)
-        return Outcome(self._published(bound, reading.read_ns), parent.phase_jump_ns, bound)
+        return EnsembleUpdate(self._published(bound, reading.read_ns), parent.phase_jump_ns, bound)
 
     def _bound(self, source: str) -> ErrorBound:
         """What the newest sample of this source says, by itself."""
         sample, settings = self._measured[source], self._settings[source]
         units = self._followed(sample)
-        parent = against_system(self._parents[source], sample, settings.source, self._links.get(sample.clock))
-        bound = plausible(error_bound(sample, parent, settings, units[0].verdict if units else None))
+        parent = system_clock_bound(self._parents[source], sample, settings.source, self._links.get(sample.clock))
+        bound = without_implausible(error_bound(sample, parent, settings, units[0].verdict if units else None))
         self._bounds[source] = bound
         for unit in units[1:]:
             bound = self._against_utc(source, unit) or bound
         return bound
 
-    def _link(self, reading: PhcSample) -> Outcome:
+    def _link(self, reading: PhcSample) -> EnsembleUpdate:
         """What is known of the PHC is known of the system clock thereby."""
         if reading.clock not in self._link_memories:
             self._link_memories[reading.clock] = PhcMemory(self._settings[reading.source].source)
@@ -126,11 +126,11 @@ class Ensemble:
             # ptp4l may have set the PHC: what it measured before is of another clock, and so is what is known of the system clock.
             voided = [self._withdrawn(source, Reason.CLOCK_STEPPED, reading.as_of_ns) for source in followers]
             self._links[reading.clock] = link
-            return next((outcome for outcome in voided if outcome.bound), Outcome(None))
+            return next((outcome for outcome in voided if outcome.bound), EnsembleUpdate(None))
         published = [self._published(self._bound(source), reading.as_of_ns) for source in followers]
-        return Outcome(next((bound for bound in published if bound), None))
+        return EnsembleUpdate(next((bound for bound in published if bound), None))
 
-    def _claim(self, reading: UtcSample) -> Outcome:
+    def _claim(self, reading: UtcSample) -> EnsembleUpdate:
         """
         A source that knows UTC and no grandmaster. An NTP daemon may begin to take its offset out at any moment, so all between that
         and 0 counts, unless the kernel's source knows that it steers nothing.
@@ -138,21 +138,23 @@ class Ensemble:
         least_ns, most_ns = sorted((reading.offset_ns, 0 if self._may_slew else reading.offset_ns))
         low_ns, high_ns = least_ns - reading.error_ns, most_ns + reading.error_ns
         self._claims[reading.source] = Claim(reading.as_of_ns, low_ns, high_ns, reading.growth_ppb)
-        bound = self._bounds[reading.source] = plausible(utc_alone(reading, self._settings[reading.source]))
+        bound = self._bounds[reading.source] = without_implausible(
+            utc_only_bound(reading, self._settings[reading.source])
+        )
         deciding = self.advance(reading.as_of_ns)
-        return Outcome(deciding and self._published(deciding, reading.as_of_ns), None, bound)
+        return EnsembleUpdate(deciding and self._published(deciding, reading.as_of_ns), None, bound)
 
-    def _migrated(self, reading: KernelSample) -> Outcome:
+    def _migrated(self, reading: KernelSample) -> EnsembleUpdate:
         """A virtual machine that went on elsewhere has clocks that were never compared with anything."""
         self._may_slew = not NTP_DAEMONS.isdisjoint(reading.disciplines + reading.undecided_disciplines)
         if reading.vm_disruptions is None:
-            return Outcome(None)
+            return EnsembleUpdate(None)
         before, self._vm_disruptions = self._vm_disruptions, reading.vm_disruptions
         if before in (None, reading.vm_disruptions):
-            return Outcome(None)
+            return EnsembleUpdate(None)
         return self._withdraw_all(Reason.VM_MIGRATED)
 
-    def suspended(self) -> Outcome:
+    def suspended(self) -> EnsembleUpdate:
         """The machine slept: CLOCK_REALTIME was set from elsewhere meanwhile, and CLOCK_BOOTTIME along with it, so no step shows."""
         return self._withdraw_all(Reason.SUSPENDED)
 
@@ -186,7 +188,7 @@ class Ensemble:
             return None
         # The parent bound is around the local clock, so it is the wider of both sides; what is above it counts at both.
         beyond_ns = bound.utc_hard.bound_ns - bound.parent_hard.bound_ns
-        parent = against_system(
+        parent = system_clock_bound(
             self._parents[source],
             self._measured[source],
             self._settings[source].source,
@@ -201,10 +203,10 @@ class Ensemble:
         """
         return self._held(source, self._memories[source].hold(boottime_ns, frequency_ppb), boottime_ns)
 
-    def _held(self, source: str, held: Held | None, boottime_ns: int) -> ErrorBound | None:
+    def _held(self, source: str, held: Coasting | None, boottime_ns: int) -> ErrorBound | None:
         if held is None or source not in self._bounds or held.time_ns < self._parents[source].as_of_ns:
             return None
-        self._parents[source] = held_over(self._parents[source], held)
+        self._parents[source] = coasted(self._parents[source], held)
         return self._published(self._bound(source), boottime_ns)
 
     def known(self, source: str) -> ErrorBound | None:
@@ -266,7 +268,7 @@ class Ensemble:
             return []
         return [unit for unit in self._units.values() if sample.grandmaster_identity in unit.identities]
 
-    def _voided(self, source: str, followers: Collection[str], void: Void | None) -> ErrorBound | None:
+    def _voided(self, source: str, followers: Collection[str], void: Invalidation | None) -> ErrorBound | None:
         """Forget what the source measured before, where its grandmaster is among these."""
         known = self._measured.get(source) or self._memories[source].newest
         if void is None or known is None or known.grandmaster_identity not in followers:
@@ -280,13 +282,13 @@ class Ensemble:
             return None
         sample = replace(self._measured[source], read_ns=last.as_of_ns)
         heard = utc_bound(last.gm_hard, sample, self._settings[source].source, unit.verdict)
-        utc = worse(last.utc_hard, heard)
+        utc = wider(last.utc_hard, heard)
         if utc == last.utc_hard:
             return None
-        bound = self._bounds[source] = replace(last, utc_hard=utc, utc_status=fed(utc))
+        bound = self._bounds[source] = replace(last, utc_hard=utc, utc_status=status_of(utc))
         return bound
 
-    def _disrupted(self, reading: NoSample) -> Outcome:
+    def _disrupted(self, reading: NoSample) -> EnsembleUpdate:
         if reading.stepped:
             return self._withdraw_all(Reason.CLOCK_STEPPED)
         if reading.restarted:
@@ -295,27 +297,27 @@ class Ensemble:
             # ptp4l empties its delay filter when the port ceases to follow; what is known ages on.
             self._memories[reading.source].clear()
         if reading.frequency_ppb is None:
-            return Outcome(None)
-        return Outcome(self.hold(reading.source, reading.boottime_ns, reading.frequency_ppb))
+            return EnsembleUpdate(None)
+        return EnsembleUpdate(self.hold(reading.source, reading.boottime_ns, reading.frequency_ppb))
 
-    def _withdraw_all(self, reason: Reason) -> Outcome:
+    def _withdraw_all(self, reason: Reason) -> EnsembleUpdate:
         for memory in self._link_memories.values():
             memory.interrupt()
         self._links.clear()
         self.agreement = None
         outcomes = [self._withdraw(name, reason) for name in self._settings]
-        return next((outcome for outcome in outcomes if outcome.bound), Outcome(None))
+        return next((outcome for outcome in outcomes if outcome.bound), EnsembleUpdate(None))
 
-    def _withdrawn(self, source: str, reason: Reason, boottime_ns: int) -> Outcome:
+    def _withdrawn(self, source: str, reason: Reason, boottime_ns: int) -> EnsembleUpdate:
         """What one source knew is void. Readers see that, but where another source decides."""
         deciding, own = self.advance(boottime_ns), self._bounds.get(source)
         outcome = self._withdraw(source, reason)
         if deciding is None or deciding is own:
             return outcome
         narrowed = own is not None and self.agreement is not None
-        return Outcome(self._published(deciding, boottime_ns) if narrowed else None, None, outcome.bound)
+        return EnsembleUpdate(self._published(deciding, boottime_ns) if narrowed else None, None, outcome.bound)
 
-    def _withdraw(self, source: str, reason: Reason) -> Outcome:
+    def _withdraw(self, source: str, reason: Reason) -> EnsembleUpdate:
         self._memories[source].clear()
         measured = self._measured.pop(source, None)
         if measured is not None and measured.clock in self._link_memories:
@@ -324,8 +326,8 @@ class Ensemble:
         self._claims.pop(source, None)
         last = self._bounds.pop(source, None)
         if last is None:
-            return Outcome(None)
-        return Outcome(withdrawn(last, reason, ClockStatus.DISRUPTED))
+            return EnsembleUpdate(None)
+        return EnsembleUpdate(invalidated(last, reason, ClockStatus.DISRUPTED))
 
 
 def _is_alive(bound: ErrorBound, boottime_ns: int) -> bool:
@@ -337,7 +339,7 @@ def _takes_over(new: GrandmasterVerdict, known: GrandmasterVerdict) -> bool:
     return new.poller == known.poller or new.as_of_ns - known.as_of_ns > POLLER_LOST_NS
 
 
-def _newest_void(known: _Unit | None, heard: Void | None, boottime_ns: int) -> Void | None:
+def _newest_void(known: _Unit | None, heard: Invalidation | None, boottime_ns: int) -> Invalidation | None:
     """An event that is told again keeps its first date; none lies in the future."""
     before = known.void if known else None
     if heard is None or (before and before.event == heard.event):

@@ -23,7 +23,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.model.grandmaster import GrandmasterVerdict
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Held, ParentBound, SourceSettings
+from timesyncd.model.source import Coasting, ParentBound, SourceSettings
 from timesyncd.sample import ACCURACY_NS, ClockSample, UtcSample
 
 #: Clock classes on the PTP timescale: locked to a primary reference, and in holdover within specification.
@@ -45,10 +45,10 @@ def utc_bound(
     gm: Bound, sample: ClockSample, settings: SourceSettings, verdict: GrandmasterVerdict | None = None
 ) -> Bound:
     """Against UTC: the grandmaster's own error on top, where it is told and the timescale is known. Both growths count."""
-    return added(gm, utc_error(sample, settings, verdict))
+    return combined(gm, utc_error(sample, settings, verdict))
 
 
-def added(gm: Bound, own: Bound) -> Bound:
+def combined(gm: Bound, own: Bound) -> Bound:
     """A clock's bound against its grandmaster, and that one's own against UTC."""
     if gm.bound_ns is None:
         return gm
@@ -80,7 +80,7 @@ def _grandmaster_error(sample: ClockSample, settings: SourceSettings, verdict: G
         return announced
     if verdict.holdover_left_ns is not None and sample.clock_class == HOLDOVER_CLASS:
         announced = Bound(ACCURACY_NS.get(sample.clock_accuracy, 0))
-    return worse(told, announced)
+    return wider(told, announced)
 
 
 def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:
@@ -93,7 +93,7 @@ def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:
     return Bound(accuracy_ns + holdover_ns)
 
 
-def worse(one: Bound, other: Bound) -> Bound:
+def wider(one: Bound, other: Bound) -> Bound:
     """A bound that holds where either does; unbounded where one is. Both of one moment."""
     if one.bound_ns is None or other.bound_ns is None:
         return one if one.bound_ns is None else other
@@ -106,7 +106,7 @@ def utc_seconds_removed(sample: ClockSample, settings: SourceSettings) -> int:
 
 
 #: Eleven days. What is off by more is not a clock's error.
-LARGEST_NS = 10**15
+MAX_PLAUSIBLE_NS = 10**15
 
 #: A bound is used until the next sample: of two that hold, the one that is narrower then is the better one.
 _SOON_NS = NS_PER_S
@@ -121,7 +121,7 @@ class EnsembleSettings:
     void_after_ns: int = DEFAULT_VOID_AFTER_NS
 
 
-def against_system(
+def system_clock_bound(
     parent: ParentBound, sample: ClockSample, settings: SourceSettings, link: PhcLink | None
 ) -> ParentBound:
     """
@@ -161,7 +161,7 @@ def error_bound(
     gm_stat = grandmaster_bound(parent.statistical, sample, settings.source)
     measured = replace(sample, read_ns=parent.as_of_ns) if parent.since_sample_ns else sample
     own = utc_error(measured, settings.source, verdict)
-    utc = added(gm, own)
+    utc = combined(gm, own)
     return ErrorBound(
         as_of_ns=parent.as_of_ns,
         real_minus_boot_ns=sample.real_minus_boot_ns,
@@ -170,9 +170,9 @@ def error_bound(
         utc_hard=utc,
         parent_stat=parent.statistical,
         gm_stat=gm_stat,
-        utc_stat=added(gm_stat, own),
-        gm_status=fed(gm),
-        utc_status=fed(utc),
+        utc_stat=combined(gm_stat, own),
+        gm_status=status_of(gm),
+        utc_status=status_of(utc),
         grandmaster_identity=sample.grandmaster_identity,
         parent_identity=sample.parent_identity,
         utc_seconds_removed=utc_seconds_removed(sample, settings.source),
@@ -188,7 +188,7 @@ def error_bound(
     )
 
 
-def utc_alone(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
+def utc_only_bound(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
     """Of a source that knows UTC and no grandmaster."""
     nothing = unbounded(Reason.NO_GRANDMASTER)
     utc = Bound(abs(sample.offset_ns) + sample.error_ns, sample.growth_ppb)
@@ -200,21 +200,21 @@ def utc_alone(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
         utc_hard=utc,
         utc_stat=utc,
         gm_status=ClockStatus.UNKNOWN,
-        utc_status=fed(utc),
+        utc_status=status_of(utc),
         clock="realtime",
         holdover_after_ns=settings.holdover_after_ns,
         void_after_ns=settings.void_after_ns,
     )
 
 
-def held_over(parent: ParentBound, held: Held) -> ParentBound:
+def coasted(parent: ParentBound, held: Coasting) -> ParentBound:
     """What the last sample says some time later. A hard bound that became the narrower one is the statistical one, too."""
     later_ns = held.time_ns - parent.as_of_ns
     grown_ns, hard_ns = parent.bound.bound_ns, held.bound.bound_ns
     assert grown_ns is not None and hard_ns is not None
     terms = parent.terms | {Term.SINCE_SAMPLE: parent.terms.get(Term.SINCE_SAMPLE, 0) + hard_ns - grown_ns}
     grown = _grown(parent.statistical, later_ns)
-    stat = no_wider(grown, held.bound)
+    stat = narrower(grown, held.bound)
     return parent._replace(
         as_of_ns=held.time_ns,
         bound=held.bound,
@@ -270,7 +270,7 @@ def with_agreement(bound: ErrorBound, agreement: Agreement, boottime_ns: int, do
     utc = Bound(max(abs(agreement.low_ns), abs(agreement.high_ns)), agreement.growth_ppb)
     if not doubted and _is_within(utc, now.utc_hard) and _is_narrower(now.utc_hard, utc):
         return bound
-    utc_stat = utc if doubted else no_wider(now.utc_stat, utc)
+    utc_stat = utc if doubted else narrower(now.utc_stat, utc)
     return replace(now, utc_hard=utc, utc_status=ClockStatus.SYNCHRONIZED, utc_stat=utc_stat)
 
 
@@ -285,22 +285,22 @@ def _is_narrower(one: Bound, other: Bound) -> bool:
     return one_ns is not None and other_ns is not None and one_ns <= other_ns
 
 
-def no_wider(statistical: Bound, hard: Bound) -> Bound:
+def narrower(statistical: Bound, hard: Bound) -> Bound:
     """A hard bound holds at any probability: the narrower one."""
     if hard.bound_ns is None or (statistical.bound_ns is not None and statistical.bound_ns <= hard.bound_ns):
         return statistical
     return hard
 
 
-def plausible(bound: ErrorBound) -> ErrorBound:
+def without_implausible(bound: ErrorBound) -> ErrorBound:
     """A bound that is larger than this bounds nothing, is a lie of some device, and would not fit where bounds are written."""
     parts = (bound.parent_hard, bound.gm_hard, bound.utc_hard)
-    if all((part.bound_ns or 0) <= LARGEST_NS and part.growth_ppb <= LARGEST_NS for part in parts):
+    if all((part.bound_ns or 0) <= MAX_PLAUSIBLE_NS and part.growth_ppb <= MAX_PLAUSIBLE_NS for part in parts):
         return bound
-    return withdrawn(bound, Reason.IMPLAUSIBLE, ClockStatus.UNKNOWN)
+    return invalidated(bound, Reason.IMPLAUSIBLE, ClockStatus.UNKNOWN)
 
 
-def withdrawn(bound: ErrorBound, reason: Reason, status: ClockStatus) -> ErrorBound:
+def invalidated(bound: ErrorBound, reason: Reason, status: ClockStatus) -> ErrorBound:
     """Whose it was stays told; nothing of what it said holds."""
     nothing = unbounded(reason)
     return replace(
@@ -319,5 +319,5 @@ def withdrawn(bound: ErrorBound, reason: Reason, status: ClockStatus) -> ErrorBo
     )
 
 
-def fed(bound: Bound) -> ClockStatus:
+def status_of(bound: Bound) -> ClockStatus:
     return ClockStatus.UNKNOWN if bound.bound_ns is None else ClockStatus.SYNCHRONIZED

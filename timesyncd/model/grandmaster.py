@@ -15,9 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, unbounded
+from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.grandmaster_events import DARK, HOLDOVERS, UPTIME_SLACK_S, Changes, UnitEventKind, accuracy_ns
+from timesyncd.model.grandmaster_events import (
+    DARK,
+    HOLDOVERS,
+    UPTIME_SLACK_S,
+    ChangeDetector,
+    GrandmasterEventKind,
+    accuracy_ns,
+)
 from timesyncd.sample import ACCURACY_NS, ClockState, GrandmasterSample
 
 #: A unit bridges a short loss of its reference: in holdover already, it announces the class of before (usually 900 s).
@@ -73,16 +80,16 @@ class HoldoverCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitEvent:
+class GrandmasterEvent:
     """Something that happened between two polls, dated at the later one."""
 
-    kind: UnitEventKind
+    kind: GrandmasterEventKind
     realtime_ns: int
     evidence: str
 
 
 @dataclass(frozen=True, slots=True)
-class UnitVerdict:
+class GrandmasterAssessment:
     """
     What follows from all samples of a unit up to one. `utc` bounds its own error as of that sample's `boottime_ns` and holds
     for UNIT_HOLDS_NS, in holdover no longer than `holdover_left_ns` (None: it is not in a holdover that has a budget).
@@ -95,7 +102,7 @@ class UnitVerdict:
     holdover_left_ns: int | None = None
     void_before_realtime_ns: int | None = None
     void_reason: Reason | None = None
-    events: tuple[UnitEvent, ...] = ()
+    events: tuple[GrandmasterEvent, ...] = ()
 
 
 class _Judged(NamedTuple):
@@ -120,20 +127,20 @@ class StoredLock(NamedTuple):
     clock_accuracy: int | None
 
 
-class UnitMemory:
+class GrandmasterMemory:
     """One unit as its samples tell it. `curve` None: no holdover budget is configured."""
 
     def __init__(self, curve: HoldoverCurve | None, stored_lock: StoredLock | None = None) -> None:
         self._curve = curve
         self._stored_lock = stored_lock
-        self._changes = Changes()
+        self._changes = ChangeDetector()
         self._said: ClockState | None = None
         self._since_ns: int | None = None
         self._lock: _Lock | Reason = Reason.HOLDOVER_AGE_UNKNOWN
         self._void: tuple[int, Reason] | None = None
         self._good = True
 
-    def accept(self, sample: GrandmasterSample, realtime_ns: int) -> UnitVerdict:
+    def accept(self, sample: GrandmasterSample, realtime_ns: int) -> GrandmasterAssessment:
         """Take the next sample, as soon as it was read: `realtime_ns` is CLOCK_REALTIME now."""
         state = sample.clock_state
         if self._said is None:
@@ -141,7 +148,7 @@ class UnitMemory:
         elif state not in (None, self._said):
             self._since_ns = realtime_ns
         self._said = state or self._said
-        events = tuple(UnitEvent(kind, realtime_ns, why) for kind, why in self._changes.accept(sample))
+        events = tuple(GrandmasterEvent(kind, realtime_ns, why) for kind, why in self._changes.accept(sample))
         reasons = [event.kind.voids for event in events if event.kind.voids]
         self._void = (realtime_ns, reasons[0]) if reasons else self._void
         self._note_lock(sample, {event.kind for event in events})
@@ -150,13 +157,13 @@ class UnitMemory:
             self._good = judged.left_ns is None and (judged.utc.bound_ns is not None or judged.utc.reason is _UNTOLD)
         void_ns, void_reason = self._void or (None, None)
         since_ns = self._since_realtime_ns(sample, realtime_ns)
-        return UnitVerdict(judged.utc, judged.detail, since_ns, judged.left_ns, void_ns, void_reason, events)
+        return GrandmasterAssessment(judged.utc, judged.detail, since_ns, judged.left_ns, void_ns, void_reason, events)
 
-    def _note_lock(self, sample: GrandmasterSample, happened: set[UnitEventKind]) -> None:
+    def _note_lock(self, sample: GrandmasterSample, happened: set[GrandmasterEventKind]) -> None:
         state = sample.clock_state
-        if UnitEventKind.RESTARTED in happened:
+        if GrandmasterEventKind.RESTARTED in happened:
             self._lock = Reason.GRANDMASTER_RESTARTED
-        elif UnitEventKind.PHASE_JUMPED in happened and self._changes.state in HOLDOVERS:
+        elif GrandmasterEventKind.PHASE_JUMPED in happened and self._changes.state in HOLDOVERS:
             self._lock = Reason.GRANDMASTER_JUMPED
         if state is ClockState.LOCKED:
             if _contradiction(sample) is None:
@@ -196,7 +203,7 @@ class UnitMemory:
         if error_ns is None:
             return _Judged(unbounded(Reason.GRANDMASTER_ACCURACY_UNKNOWN), f"accuracy {sample.clock_accuracy:#x}")
         # It may lose its reference right after the poll.
-        growth_ppb = self._curve.steepest_ppb(0, UNIT_HOLDS_NS) if self._curve else 0
+        growth_ppb = self._curve.steepest_ppb(0, GRANDMASTER_EXPIRES_AFTER_NS) if self._curve else 0
         return _Judged(Bound(error_ns, growth_ppb))
 
     def _holdover_error(self, sample: GrandmasterSample) -> _Judged:
@@ -216,7 +223,7 @@ class UnitMemory:
         # The curve began with its first point; a unit whose accuracy was worse than that began with more.
         budget_ns += max(0, lock.accuracy_ns - curve.points[0][1])
         error_ns = max(budget_ns, accuracy_ns(sample) or 0)
-        growth_ppb = curve.steepest_ppb(age_ns, age_ns + UNIT_HOLDS_NS)
+        growth_ppb = curve.steepest_ppb(age_ns, age_ns + GRANDMASTER_EXPIRES_AFTER_NS)
         return _Judged(Bound(error_ns, growth_ppb), left_ns=curve.end_ns - age_ns)
 
 
@@ -260,7 +267,7 @@ def _class_unfit(clock_class: int | None, age_ns: int) -> Reason | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Void:
+class Invalidation:
     """
     A grandmaster did something, for `reason`, after which nothing holds that was measured before `before_ns` (CLOCK_BOOTTIME).
     `event` is the same each time that this one is told.
@@ -282,7 +289,7 @@ class GrandmasterVerdict:
     utc: Bound
     as_of_ns: int
     holdover_left_ns: int | None = None
-    void: Void | None = None
+    void: Invalidation | None = None
 
     def utc_at(self, boottime_ns: int) -> Bound:
         """Its own error at this moment; unbounded when its budget is used up, or nothing was heard for too long."""
@@ -292,13 +299,13 @@ class GrandmasterVerdict:
             return self.utc
         if self.holdover_left_ns is not None and age_ns > self.holdover_left_ns:
             return unbounded(Reason.HOLDOVER_BUDGET_EXCEEDED)
-        if age_ns >= UNIT_HOLDS_NS:
+        if age_ns >= GRANDMASTER_EXPIRES_AFTER_NS:
             return unbounded(Reason.GRANDMASTER_UNHEARD)
         return Bound(bound_ns, self.utc.growth_ppb)
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class MessageReceipt:
     """When a message came, on this node's two clocks, and its sender's CLOCK_REALTIME at its publication."""
 
     boottime_ns: int
@@ -309,7 +316,7 @@ class Received:
         """CLOCK_BOOTTIME of what was `age_ns` old at publication: an age is never understated, however long the way."""
         return self.boottime_ns - age_ns - max(0, self.realtime_ns - self.published_realtime_ns)
 
-    def void(self, before_realtime_ns: int, reason: Reason) -> Void:
+    def void(self, before_realtime_ns: int, reason: Reason) -> Invalidation:
         """Of what the sender dated on its own clock: never dated too early, so the way here does not count."""
         age_ns = max(0, self.published_realtime_ns - before_realtime_ns)
-        return Void(before_realtime_ns, self.boottime_ns - age_ns, reason)
+        return Invalidation(before_realtime_ns, self.boottime_ns - age_ns, reason)

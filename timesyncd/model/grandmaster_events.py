@@ -25,7 +25,7 @@ DARK = (None, ClockState.UNKNOWN)
 HOLDOVERS = (ClockState.HOLDOVER, ClockState.HOLDOVER_OUT_OF_SPEC)
 
 
-class UnitEventKind(StrEnum):
+class GrandmasterEventKind(StrEnum):
     """What happens to a unit, the gravest first."""
 
     RESTARTED = "restarted"
@@ -43,16 +43,16 @@ class UnitEventKind(StrEnum):
 
 
 _VOIDS = {
-    UnitEventKind.RESTARTED: Reason.GRANDMASTER_RESTARTED,
-    UnitEventKind.IDENTITY_CHANGED: Reason.GRANDMASTER_IDENTITY_CHANGED,
-    UnitEventKind.UTC_OFFSET_CHANGED: Reason.GRANDMASTER_UTC_OFFSET_CHANGED,
-    UnitEventKind.PHASE_JUMPED: Reason.GRANDMASTER_JUMPED,
-    UnitEventKind.LEFT_HOLDOVER: Reason.GRANDMASTER_LEFT_HOLDOVER,
-    UnitEventKind.LOCKED_ANEW: Reason.GRANDMASTER_LEFT_HOLDOVER,
+    GrandmasterEventKind.RESTARTED: Reason.GRANDMASTER_RESTARTED,
+    GrandmasterEventKind.IDENTITY_CHANGED: Reason.GRANDMASTER_IDENTITY_CHANGED,
+    GrandmasterEventKind.UTC_OFFSET_CHANGED: Reason.GRANDMASTER_UTC_OFFSET_CHANGED,
+    GrandmasterEventKind.PHASE_JUMPED: Reason.GRANDMASTER_JUMPED,
+    GrandmasterEventKind.LEFT_HOLDOVER: Reason.GRANDMASTER_LEFT_HOLDOVER,
+    GrandmasterEventKind.LOCKED_ANEW: Reason.GRANDMASTER_LEFT_HOLDOVER,
 }
 
 
-class Changes:
+class ChangeDetector:
     """What each sample says otherwise than the last one that said anything of it. `state` is the last one told."""
 
     def __init__(self) -> None:
@@ -60,19 +60,19 @@ class Changes:
         self._told: dict[str, GrandmasterSample] = {}
         self._channels: dict[str, TimeError] = {}
 
-    def accept(self, sample: GrandmasterSample) -> list[tuple[UnitEventKind, str]]:
+    def accept(self, sample: GrandmasterSample) -> list[tuple[GrandmasterEventKind, str]]:
         """What happened since, the gravest first, with its evidence."""
         restart = self._change("engine_boots", sample) or self._uptime_back(sample)
         if restart:
             self._told.pop("phase_offset_ns", None)
             self._channels.clear()
         happened = [
-            (UnitEventKind.RESTARTED, restart),
-            (UnitEventKind.IDENTITY_CHANGED, self._change("clock_identity", sample)),
-            (UnitEventKind.UTC_OFFSET_CHANGED, self._change("utc_offset_s", sample)),
-            (UnitEventKind.PHASE_JUMPED, self._phase_jump(sample) or self._channels_jump(sample)),
+            (GrandmasterEventKind.RESTARTED, restart),
+            (GrandmasterEventKind.IDENTITY_CHANGED, self._change("clock_identity", sample)),
+            (GrandmasterEventKind.UTC_OFFSET_CHANGED, self._change("utc_offset_s", sample)),
+            (GrandmasterEventKind.PHASE_JUMPED, self._phase_jump(sample) or self._channels_jump(sample)),
             *self._reference_back(sample),
-            (UnitEventKind.LEAP_ANNOUNCED, self._leap(sample)),
+            (GrandmasterEventKind.LEAP_ANNOUNCED, self._leap(sample)),
         ]
         self._remember(sample)
         return [(kind, why) for kind, why in happened if why is not None]
@@ -135,14 +135,14 @@ class Changes:
         ]
         return f"its time errors moved: {', '.join(moved)}" if moved and len(moved) == len(pairs) else None
 
-    def _reference_back(self, sample: GrandmasterSample) -> list[tuple[UnitEventKind, str | None]]:
+    def _reference_back(self, sample: GrandmasterSample) -> list[tuple[GrandmasterEventKind, str | None]]:
         before, now = self.state, sample.clock_state
         if now in DARK or before is None or before is now:
             return []
         why = f"clock state was {before} and is {now}"
         if before in HOLDOVERS and now not in HOLDOVERS:
-            return [(UnitEventKind.LEFT_HOLDOVER, why)]
-        return [(UnitEventKind.LOCKED_ANEW, why)] if now is ClockState.LOCKED else []
+            return [(GrandmasterEventKind.LEFT_HOLDOVER, why)]
+        return [(GrandmasterEventKind.LOCKED_ANEW, why)] if now is ClockState.LOCKED else []
 
     def _leap(self, sample: GrandmasterSample) -> str | None:
         last = self._told.get("leap")

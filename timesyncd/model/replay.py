@@ -18,7 +18,7 @@ from timesyncd.bound import ClockStatus, ErrorBound, status_at
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 from timesyncd.errors import TraceError
 from timesyncd.model.ensemble import Ensemble
-from timesyncd.model.error_bound import EnsembleSettings, added, utc_error, worse
+from timesyncd.model.error_bound import EnsembleSettings, combined, utc_error, wider
 from timesyncd.model.source import SourceSettings
 from timesyncd.sample import ClockSample, NoSample, PortState
 
@@ -99,8 +99,8 @@ class Replay:
         told = utc_error(replace(sample, clock_class=row.clock_class, clock_accuracy=accuracy), SETTINGS.source, None)
         return replace(
             bound,
-            utc_hard=worse(bound.utc_hard, added(bound.gm_hard, told)),
-            utc_stat=worse(bound.utc_stat, added(bound.gm_stat, told)),
+            utc_hard=wider(bound.utc_hard, combined(bound.gm_hard, told)),
+            utc_stat=wider(bound.utc_stat, combined(bound.gm_stat, told)),
         )
 
 

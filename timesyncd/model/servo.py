@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.statistics import UNUSUAL, Usual
+from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean
 
 #: What a servo or an operator may do to the clock's rate when nobody looks: the kernel's limit.
 SLEW_LIMIT_PPB = 500_000
@@ -41,7 +41,7 @@ class Steering:
         self.phase_doubt_ns = 0.0
         self.change_ppb = 0.0
         self._time_ns: int | None = None
-        self._usual = Usual()
+        self._usual = RobustMean()
         self._unread_ns = 0
 
     def read(self, time_ns: int, frequency_ppb: int | None) -> None:
@@ -79,11 +79,11 @@ class Steering:
         """
         unread_s = self._unread_ns / NS_PER_S
         if surprise_ns is None:
-            self.doubt_ns += _UNSEEN * max(0.0, self.change_ppb - UNUSUAL * self._usual.size) * unread_s
+            self.doubt_ns += _UNSEEN * max(0.0, self.change_ppb - OUTLIER_FACTOR * self._usual.size) * unread_s
         elif noise_ns > 0 and self._usual.size > 0:
             gain = self._usual.size / noise_ns
             chased_ns = surprise_ns * math.expm1(min(_FASTER * gain * unread_s, _MOST_CHASED))
-            unanswered_ppb = self.change_ppb - UNUSUAL * self._usual.size - _FASTER * gain * answered_ns
+            unanswered_ppb = self.change_ppb - OUTLIER_FACTOR * self._usual.size - _FASTER * gain * answered_ns
             done_ns = max(0.0, unanswered_ppb) / (_INTEGRAL_SHARE * gain)
             self.doubt_ns += min(chased_ns + done_ns, SLEW_LIMIT_PPB * unread_s)
         if self._unread_ns:

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from timesyncd.bound import UNKNOWN_PAST_PPB, Bound, Rate, Term
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
-from timesyncd.model.delay_filter import DelayFilterWindow, Renewal, Seen
+from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry
 from timesyncd.model.oscillator import Drift, Oscillator
 from timesyncd.model.servo import Steering, steering_ppb
-from timesyncd.model.statistics import UNUSUAL, SlidingMaximum, Usual, statistical_terms
+from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean, SlidingMaximum, statistical_terms
 from timesyncd.sample import ClockSample, DelayExchange
 
 
@@ -72,7 +72,7 @@ class ParentBound(NamedTuple):
     since_sample_ns: int = 0
 
 
-class Held(NamedTuple):
+class Coasting(NamedTuple):
     """
     What the last sample says after some time without one: `bound` as of `time_ns` (CLOCK_BOOTTIME), when the true offset is in
     [`low_ns`, `high_ns`]. `rates` add up to its growth.
@@ -112,7 +112,7 @@ class SourceMemory:
         self._oscillator = Oscillator()
         self._origin: ClockSample | None = None
         self._number = 0
-        self._noise = Usual()
+        self._noise = RobustMean()
         self._measured_minus_boot_ns = 0
         self._held: _Held | None = None
         self._clock: str | None = None
@@ -122,8 +122,8 @@ class SourceMemory:
         """Forget what the filter may remember: the source restarted, the clock was stepped, or the parent is another one."""
         self._oscillator.interrupt()
         self._levels = DelayFilterWindow()
-        self._renewal = Renewal()
-        self._first: Seen | None = None
+        self._renewal = DelayRefreshClock()
+        self._first: FilterEntry | None = None
         self._is_full = False
         self._disturbance = SlidingMaximum()
         self._change = SlidingMaximum()
@@ -160,7 +160,7 @@ class SourceMemory:
         )
         return bound
 
-    def hold(self, boottime_ns: int, frequency_ppb: int) -> Held | None:
+    def hold(self, boottime_ns: int, frequency_ppb: int) -> Coasting | None:
         """
         A reading of the frequency without a valid sample: what the last sample says now, since what was applied meanwhile is known.
         None: no better than its growth.
@@ -168,7 +168,7 @@ class SourceMemory:
         self._steering.read(boottime_ns + self._measured_minus_boot_ns, frequency_ppb)
         return self.held(boottime_ns)
 
-    def held(self, boottime_ns: int) -> Held | None:
+    def held(self, boottime_ns: int) -> Coasting | None:
         """The same after a sample that gave no bound."""
         held = self._held
         if held is None or boottime_ns < held.time_ns:
@@ -185,7 +185,7 @@ class SourceMemory:
         held.time_ns, held.growth_ppb = boottime_ns, growth_ppb
         held.steered_ns, held.doubt_ns = self._steering.steered_ns, self._steering.doubt_ns
         low_ns, high_ns = math.floor(held.low_ns), math.ceil(held.high_ns)
-        return Held(Bound(max(abs(low_ns), abs(high_ns)), growth_ppb), rates, boottime_ns, low_ns, high_ns)
+        return Coasting(Bound(max(abs(low_ns), abs(high_ns)), growth_ppb), rates, boottime_ns, low_ns, high_ns)
 
     def _held_movement(self, age_ns: int) -> tuple[float, float] | None:
         """How fast the free oscillator runs away, and the doubt about it, in ppb; None: nothing is known but what is allowed for."""
@@ -209,7 +209,7 @@ class SourceMemory:
         """Another clock is measured: nothing that was learnt is true of it."""
         self.clear()
         self._clock, self._origin, self._held = clock, None, None
-        self._steering, self._oscillator, self._noise = Steering(), Oscillator(), Usual()
+        self._steering, self._oscillator, self._noise = Steering(), Oscillator(), RobustMean()
 
     def _started_anew(self, sample: ClockSample) -> bool:
         last = self.newest
@@ -219,7 +219,7 @@ class SourceMemory:
             last.delay_responses_received, sample.delay_responses_received
         )
 
-    def _passed(self, old: Seen, new: Seen) -> bool:
+    def _passed(self, old: FilterEntry, new: FilterEntry) -> bool:
         """The filter holds nothing any more that it held when `old` was taken."""
         length, interval_ns = self._settings.delay_filter_length, new.sample.delay_interval_ns
         sent, received = new.sample.delay_requests_sent, new.sample.delay_responses_received
@@ -232,7 +232,7 @@ class SourceMemory:
             sent - sent_then > length and received - received_then > length and 2 * renewed_ns >= length * interval_ns
         )
 
-    def _take(self, sample: ClockSample) -> Seen:
+    def _take(self, sample: ClockSample) -> FilterEntry:
         last = self._levels.seen[-1] if self._levels.seen else None
         origin = self._origin = self._origin or sample
         self._measured_minus_boot_ns = sample.ingress_time_ns - sample.read_ns
@@ -249,7 +249,7 @@ class SourceMemory:
         floors = tuple([self._floor(exchange, steering.doubt_ns - doubt_ns) for exchange in sample.exchanges])
         time_ns = sample.ingress_time_ns - origin.ingress_time_ns
         renewed_ns = self._renewal.at(sample.as_of_ns, sample.path_delay_ns, self._noise.size)
-        seen = Seen(sample, number, time_ns, renewed_ns, unsteered_ns, steering.doubt_ns, floors)
+        seen = FilterEntry(sample, number, time_ns, renewed_ns, unsteered_ns, steering.doubt_ns, floors)
         learnt = self._learn(seen)
         self._levels.push(seen, self._oscillator.drift, learnt)
         self._change.push(number, steering.change_ppb)
@@ -260,7 +260,7 @@ class SourceMemory:
             each.expire(first)
         return seen
 
-    def _learn(self, seen: Seen) -> bool:
+    def _learn(self, seen: FilterEntry) -> bool:
         frequency_ppb = seen.sample.frequency_ppb
         if frequency_ppb is None:
             self._oscillator.interrupt()
@@ -279,7 +279,7 @@ class SourceMemory:
         if drift is None:
             return None
         moved_ns = abs(moved_ns - drift.rate_ppb * gap_ns / NS_PER_S)
-        surprise_ns = moved_ns - UNUSUAL * self._noise.size - drift.wander_ppb * gap_ns / NS_PER_S
+        surprise_ns = moved_ns - OUTLIER_FACTOR * self._noise.size - drift.wander_ppb * gap_ns / NS_PER_S
         known = self._noise.known
         self._noise.take(moved_ns)
         return max(0.0, surprise_ns) if known else None

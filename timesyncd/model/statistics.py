@@ -111,7 +111,7 @@ def _student(degrees: int) -> float:
 
 
 #: What is so many times the usual is no noise.
-UNUSUAL = 4.0
+OUTLIER_FACTOR = 4.0
 
 #: The usual is an average over some so many values,
 _REMEMBERED = 32
@@ -120,7 +120,7 @@ _REMEMBERED = 32
 _FIRST = 8
 
 
-class Usual:
+class RobustMean:
     """The usual size of noise: an average in which what is unusual counts as little as if it were not."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Usual:
 
     def take(self, size: float) -> None:
         if self.known:
-            size = min(size, UNUSUAL * self.size + 1)
+            size = min(size, OUTLIER_FACTOR * self.size + 1)
         self._count += 1
         self.size += (size - self.size) / min(self._count, _REMEMBERED)
 

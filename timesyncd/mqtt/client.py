@@ -25,7 +25,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from timesyncd.clocks import SystemClocks
-from timesyncd.config import Mqtt
+from timesyncd.config import MqttSettings
 from timesyncd.driver import backoff_s
 from timesyncd.errors import ConfigError
 from timesyncd.messages.node import Availability, Message
@@ -105,7 +105,7 @@ class MqttLink:
 
     def __init__(
         self,
-        settings: Mqtt,
+        settings: MqttSettings,
         node: str,
         incarnation: int,
         wanted: Sequence[MqttChannel],

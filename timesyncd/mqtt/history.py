@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.config import Mqtt
+from timesyncd.config import MqttSettings
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Stored
 from timesyncd.messages.node import Message
@@ -266,7 +266,7 @@ class HistorySender:
         self,
         link: HistoryLink,
         source: OutboxSource,
-        settings: Mqtt,
+        settings: MqttSettings,
         node: str,
         order: Callable[[], dict[str, Any]],
         is_hub: bool = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from timesyncd.config import Mqtt
+from timesyncd.config import MqttSettings
 from timesyncd.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ class _ClosingSocket(ssl.SSLSocket):
             raise
 
 
-def tls_context(settings: Mqtt) -> ssl.SSLContext | None:
+def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
     """
     None without TLS. Raises ConfigError, with the key's path, for a file that cannot be read or does not fit. Blocks for as
     long as reading them takes.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import SecretStr, ValidationError
 
-from timesyncd.config import Secret, validation_text
+from timesyncd.config import SecretSettings, validation_text
 from timesyncd.drivers.timeprovider._web_requests import WebOptions
 from timesyncd.errors import ConfigError
 from timesyncd.snmp import Community, Credentials, User
@@ -25,7 +25,7 @@ class SnmpAccess:
     """`secrets` says where each came from, by its key in the configuration; one that was typed is not in it."""
 
     credentials: Credentials
-    secrets: Mapping[str, Secret]
+    secrets: Mapping[str, SecretSettings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class WebAccess:
 
     options: WebOptions
     password: SecretStr
-    secret: Secret | None
+    secret: SecretSettings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Access:
         return frozenset(secrets)
 
 
-def given_secret(env: str | None, file: Path | None) -> Secret | None:
-    return None if env is None and file is None else Secret(env=env, file=file)
+def given_secret(env: str | None, file: Path | None) -> SecretSettings | None:
+    return None if env is None and file is None else SecretSettings(env=env, file=file)
 
 
-def revealed(secret: Secret | None, what: str, options: str) -> str:
+def revealed(secret: SecretSettings | None, what: str, options: str) -> str:
     """The secret, asked for on the terminal where it was not given. Raises ConfigError, which names `options`."""
     if secret is not None:
         return secret.reveal().get_secret_value()
@@ -79,7 +79,7 @@ def revealed(secret: Secret | None, what: str, options: str) -> str:
     return typed
 
 
-def pass_phrase(secret: Secret | None, what: str, options: str) -> str:
+def pass_phrase(secret: SecretSettings | None, what: str, options: str) -> str:
     """Raises ConfigError, also where it is too short to make a key."""
     phrase = revealed(secret, what, options)
     if len(phrase) < SHORTEST_PASS_PHRASE:

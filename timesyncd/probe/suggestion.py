@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from timesyncd.config import Secret
+from timesyncd.config import SecretSettings
 from timesyncd.drivers.timeprovider._profiles import DEFAULT
 from timesyncd.probe.access import SnmpAccess
 from timesyncd.probe.probe import Probe
@@ -109,7 +109,7 @@ def _https(probe: Probe, name: str) -> list[str]:
     return [*lines, f"ca = {quoted(str(options.ca))}" if options.ca is not None else proof]
 
 
-def place(secret: Secret | None, file: str) -> str:
+def place(secret: SecretSettings | None, file: str) -> str:
     """Where it was; of one that was typed, where to put it."""
     if secret is None:
         return inline({"file": f"/etc/timesyncd/{file}"}) + "    # put it there"

@@ -20,7 +20,7 @@ from cryptography.hazmat.decrepit.ciphers.modes import CFB
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Secret, SnmpUser
+from timesyncd.config import SecretSettings, SnmpUserSettings
 from timesyncd.errors import ConfigError, Malformed, Refused
 from timesyncd.snmp import ber
 from timesyncd.snmp.messages import INT32_MAX, encode_report
@@ -300,7 +300,7 @@ def _message(number: int, flags: int, engine: Engine, user: bytes, digest_size: 
     return ber.encode(ber.SEQUENCE, ber.encode_integer(VERSION_3) + ber.encode(ber.SEQUENCE, header) + security + data)
 
 
-def revealed(secret: Secret, place: str) -> str:
+def revealed(secret: SecretSettings, place: str) -> str:
     """Raises ConfigError that begins with `place`, the path of its key."""
     try:
         return secret.reveal().get_secret_value()
@@ -308,7 +308,7 @@ def revealed(secret: Secret, place: str) -> str:
         raise ConfigError(f"{place}: {error}") from error
 
 
-def user_of(settings: SnmpUser, place: str) -> User:
+def user_of(settings: SnmpUserSettings, place: str) -> User:
     """Raises ConfigError that begins with `place`, where a secret cannot be read or makes no key."""
     auth_pass = revealed(settings.auth_pass, f"{place}.auth_pass")
     priv_pass = revealed(settings.priv_pass, f"{place}.priv_pass")

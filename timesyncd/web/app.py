@@ -119,7 +119,7 @@ class WebServer:
         await self._runner.cleanup()
 
 
-async def serve(settings: config.Web, view: View, store: Place | None = None) -> WebServer:
+async def serve(settings: config.WebSettings, view: View, store: Place | None = None) -> WebServer:
     """
     Listen; port 0 takes a free one. `store` is the history's place, where one is kept. Raises ConfigError when the address
     cannot be had, or a certificate or a secret cannot be used.
@@ -147,7 +147,9 @@ async def serve(settings: config.Web, view: View, store: Place | None = None) ->
     return WebServer(runner, listener, url, access, _start_certificate_reload(context, settings))
 
 
-def _start_certificate_reload(context: ssl.SSLContext | None, settings: config.Web) -> asyncio.Task[None] | None:
+def _start_certificate_reload(
+    context: ssl.SSLContext | None, settings: config.WebSettings
+) -> asyncio.Task[None] | None:
     return (
         None if context is None else asyncio.create_task(tls.reload_certificate(context, settings), name="certificate")
     )

@@ -23,7 +23,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from aiohttp import web
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Role, Token, Web
+from timesyncd.config import Role, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError
 from timesyncd.web.responses import error_response
 from timesyncd.web.tls import certificate_name
@@ -76,7 +76,7 @@ class TokenSecrets:
     short to be one, or is another token's too, and for a name that two have.
     """
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[TokenSettings]) -> None:
         self._known: list[tuple[bytes, Grant]] = []
         for index, token in enumerate(tokens):
             secret = token.secret.reveal().get_secret_value().strip()
@@ -167,7 +167,7 @@ class BrowserSessions:
 class Access:
     """Raises ConfigError for tokens that cannot be used."""
 
-    def __init__(self, settings: Web) -> None:
+    def __init__(self, settings: WebSettings) -> None:
         self.failures = FailedAttempts()
         self.sessions = BrowserSessions()
         self.has_tokens = bool(settings.token)
@@ -203,7 +203,7 @@ class Access:
         return grant
 
 
-def access_warnings(settings: Web) -> list[str]:
+def access_warnings(settings: WebSettings) -> list[str]:
     """What is unwise in how the page is guarded."""
     found = []
     if settings.token and settings.certificate is None and not settings.is_local:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from timesyncd.config import Web
+from timesyncd.config import WebSettings
 from timesyncd.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 RELOAD_INTERVAL_S = 60.0
 
 
-def server_context(settings: Web) -> ssl.SSLContext | None:
+def server_context(settings: WebSettings) -> ssl.SSLContext | None:
     """None where plain HTTP is spoken. Raises ConfigError for files that cannot be used."""
     if settings.certificate is None:
         return None
@@ -38,7 +38,7 @@ def server_context(settings: Web) -> ssl.SSLContext | None:
     return made
 
 
-def load_certificate(into: ssl.SSLContext, settings: Web) -> None:
+def load_certificate(into: ssl.SSLContext, settings: WebSettings) -> None:
     """The pair is tried elsewhere first, so that a half-written one replaces nothing. Raises ConfigError."""
     assert settings.certificate is not None and settings.key is not None
     try:
@@ -48,7 +48,7 @@ def load_certificate(into: ssl.SSLContext, settings: Web) -> None:
         raise ConfigError(f"web.certificate = '{settings.certificate}': cannot be used: {error}") from error
 
 
-async def reload_certificate(into: ssl.SSLContext, settings: Web) -> None:
+async def reload_certificate(into: ssl.SSLContext, settings: WebSettings) -> None:
     """New connections get the certificate that is in the files now."""
     files = [path for path in (settings.certificate, settings.key) if path is not None]
     seen = _file_versions(files)

@@ -16,7 +16,7 @@ from timesyncd.daemon.hub_service import FORGOTTEN_AFTER_NS, HubService
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS
 from timesyncd.messages.jobs import JobState
-from timesyncd.model.grandmaster import Void
+from timesyncd.model.grandmaster import Invalidation
 
 START = Moment(realtime_ns=1_700_001_000 * NS_PER_S, boottime_ns=1_000 * NS_PER_S)
 
@@ -227,7 +227,7 @@ def test_a_grandmaster_s_event_voids_what_its_followers_said_before() -> None:
     for name in ("n1", "n2"):
         desk.accept_node(follower(name, published_realtime_ns=START.realtime_ns), START.boottime_ns, live=True)
     before = desk.alignment(None, None, after(1))
-    desk.void([GM_A], Void(1, after(1).boottime_ns, Reason.GRANDMASTER_JUMPED))
+    desk.void([GM_A], Invalidation(1, after(1).boottime_ns, Reason.GRANDMASTER_JUMPED))
     since = desk.alignment(None, None, after(1))
 
     assert before is not None and before.alignment_ns is not None

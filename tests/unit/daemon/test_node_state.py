@@ -22,7 +22,7 @@ from timesyncd.fleet.node_clock import Explanation
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import NodeState, SourceState, grandmaster_state
-from timesyncd.model.error_bound import EnsembleSettings, utc_alone
+from timesyncd.model.error_bound import EnsembleSettings, utc_only_bound
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import (
     ClockSample,
@@ -462,7 +462,7 @@ KERNEL_SAMPLE = KernelSample("kernel", HEALTHY.as_of_ns, 1, 2, 3, True, "none", 
 def ntp() -> NodeView:
     """A node that NTP alone keeps, after one reading of each of its sources."""
     view = NodeView(NTP_CONFIG, Epoch(0xB007, 7), incarnation=3)
-    bound = utc_alone(UTC_SAMPLE, EnsembleSettings())
+    bound = utc_only_bound(UTC_SAMPLE, EnsembleSettings())
     view.note(Observation(UTC_SAMPLE, bound, bound))
     view.note(Observation(KERNEL_SAMPLE, None))
     return view
@@ -499,7 +499,7 @@ def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(told: Told) -> Non
     """UTC is known, but the grandmaster that it should follow is not: its status stays UNKNOWN, with the source's reason."""
     told.of(HEALTHY, BOUND)
     told.of(SILENT)
-    told.view.note_bound(utc_alone(UTC_SAMPLE, EnsembleSettings()))
+    told.view.note_bound(utc_only_bound(UTC_SAMPLE, EnsembleSettings()))
     state = told.view.node_state(after(1))
 
     assert (state.main_status, state.utc_status) == ("UNKNOWN", "SYNCHRONIZED")
@@ -509,14 +509,14 @@ def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(told: Told) -> Non
 
 def test_while_ptp_warms_up_its_sample_is_what_is_waited_for(told: Told) -> None:
     """What NTP said first is no reason why no grandmaster is known: PTP has given no sample yet."""
-    told.view.note_bound(utc_alone(UTC_SAMPLE, EnsembleSettings()))
+    told.view.note_bound(utc_only_bound(UTC_SAMPLE, EnsembleSettings()))
 
     assert told.view.node_state(after(1)).reason == Reason.NO_SAMPLE_YET.text
 
 
 def test_a_change_of_the_utc_status_is_told_at_once(ntp: NodeView) -> None:
     """On a node without a grandmaster it is the one that counts."""
-    bound = utc_alone(UTC_SAMPLE, EnsembleSettings())
+    bound = utc_only_bound(UTC_SAMPLE, EnsembleSettings())
     withdrawn = replace(bound, utc_hard=unbounded(Reason.CLOCK_STEPPED), utc_status=ClockStatus.DISRUPTED)
 
     assert [ntp.note_bound(each) for each in (bound, withdrawn, withdrawn)] == [False, True, False]

@@ -24,8 +24,8 @@ from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import job_id
 from timesyncd.messages.fleet import CloudEvent
 from timesyncd.messages.node import GrandmasterState, Message, NodeState
-from timesyncd.model.grandmaster import UnitEvent
-from timesyncd.model.grandmaster_events import UnitEventKind
+from timesyncd.model.grandmaster import GrandmasterEvent
+from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.sample import ClockState, GrandmasterSample
 from timesyncd.store.writer import Store
@@ -264,7 +264,10 @@ def test_what_happened_to_a_unit_is_told_at_once(watching: Watching) -> None:
     """A restart is an event; a jump while it was locked stands as a suspicion."""
     watching.poll(clock_state=ClockState.LOCKED)
     now_ns = watching.clocks.realtime_ns()
-    events = [UnitEvent(kind, now_ns, "why") for kind in (UnitEventKind.RESTARTED, UnitEventKind.PHASE_JUMPED)]
+    events = [
+        GrandmasterEvent(kind, now_ns, "why")
+        for kind in (GrandmasterEventKind.RESTARTED, GrandmasterEventKind.PHASE_JUMPED)
+    ]
     watching.announcer.unit_events("gm-a", events)
     watching.poll(clock_state=ClockState.LOCKED)
 
@@ -303,7 +306,7 @@ def test_of_a_unit_that_a_daemon_before_us_polls_we_tell_nothing(watching: Watch
         watching.clocks.boottime_ns(),
         live=True,
     )
-    watching.announcer.unit_events("gm-a", [UnitEvent(UnitEventKind.RESTARTED, 1, "why")])
+    watching.announcer.unit_events("gm-a", [GrandmasterEvent(GrandmasterEventKind.RESTARTED, 1, "why")])
     watching.poll(antenna="open")
 
     assert watching.announcer.findings() == []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from timesyncd.clocks import SystemClocks
-from timesyncd.config import Config, Secret, Syslog, Traps
+from timesyncd.config import Config, SecretSettings, SyslogSettings, TrapSettings
 from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, TrapReceiver
 from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError
@@ -54,7 +54,7 @@ class Heard:
             receiver.bind((HERE, 0))
             sender.connect(receiver.getsockname())
             alarm_sources: dict[str, AlarmSource] = {unit.name: unit for unit in units}
-            desk = desk_of(Config(syslog=Syslog()), self, alarm_sources)
+            desk = desk_of(Config(syslog=SyslogSettings()), self, alarm_sources)
             await desk.open({"syslog": receiver}.get)
             yield desk, sender
             await desk.close()
@@ -151,7 +151,10 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as taken:
         taken.bind((HERE, 0))
         port = taken.getsockname()[1]
-        configs = [Config(syslog=Syslog(host=HERE, port=port)), Config(traps=Traps(host=HERE, port=port))]
+        configs = [
+            Config(syslog=SyslogSettings(host=HERE, port=port)),
+            Config(traps=TrapSettings(host=HERE, port=port)),
+        ]
         desks = [desk_of(config, Heard()) for config in configs]
         for section, desk in zip(("syslog", "traps"), desks, strict=True):
             with pytest.raises(ConfigError, match=f"^{section}: .*{port}.*in use.*systemd can pass"):
@@ -160,7 +163,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
 
 def test_a_secret_that_is_not_there_is_told_before_anything_listens() -> None:
     """It names the key."""
-    config = Config(traps=Traps(communities=[Secret(env="TIMESYNCD_NOT_SET")]))
+    config = Config(traps=TrapSettings(communities=[SecretSettings(env="TIMESYNCD_NOT_SET")]))
 
     with pytest.raises(ConfigError, match=r"^traps\.communities\[0\]: .*TIMESYNCD_NOT_SET"):
         desk_of(config, Heard())

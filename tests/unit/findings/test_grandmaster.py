@@ -23,8 +23,8 @@ from timesyncd.findings.catalogue import CATALOGUE, Judged, Step
 from timesyncd.findings.grandmaster import POLLER_ALIVE_NS, UnitFindings
 from timesyncd.findings.grandmaster_history import MIN_READINGS, NORMAL_AFTER_NS, RECENT_NS
 from timesyncd.messages.node import BoundMessage, GrandmasterOffset, GrandmasterState, NodeState
-from timesyncd.model.grandmaster import UnitEvent
-from timesyncd.model.grandmaster_events import UnitEventKind
+from timesyncd.model.grandmaster import GrandmasterEvent
+from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.sample import Alarm, InputReference, Position, PtpPort, Sensor
 
 DISQUALIFIED = [InputReference("GNSS-1", "disqualified"), InputReference("PTP-1", "disabled")]
@@ -68,8 +68,8 @@ class Watch:
     def ids(self, *units: GrandmasterState, **more: Any) -> set[str]:
         return {id for id, _ in self.judge(*units, **more)}
 
-    def happened(self, kind: UnitEventKind, evidence: str = "") -> str | None:
-        return self.findings.happened("gm-a", UnitEvent(kind, self.now_ns, evidence))
+    def happened(self, kind: GrandmasterEventKind, evidence: str = "") -> str | None:
+        return self.findings.happened("gm-a", GrandmasterEvent(kind, self.now_ns, evidence))
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_unhealthy_satellites_are_none(watch: Watch) -> None:
 def test_a_cold_start_is_given_its_time(watch: Watch) -> None:
     """After a restart the receiver finds its satellites for up to a quarter of an hour."""
     cold = unit(clock_state="warmup", clock_class=248, satellites=[], references=DISQUALIFIED, selected_reference=None)
-    watch.happened(UnitEventKind.RESTARTED)
+    watch.happened(GrandmasterEventKind.RESTARTED)
     first = watch.judge(cold)
 
     assert {id for id, _ in first} == {"grandmaster-not-locked"}
@@ -334,7 +334,7 @@ def test_jamming_does_not_become_normal_within_hours() -> None:
 def test_jamming_and_spoofing_are_one_finding() -> None:
     """Who sends false signals drowns the true ones first; the nodes that believe them are named."""
     watch = after_an_hour([50, 49, 48, 47, 46, 45])
-    watch.happened(UnitEventKind.PHASE_JUMPED, "its phase moved")
+    watch.happened(GrandmasterEventKind.PHASE_JUMPED, "its phase moved")
     found = watch.judge(unit(satellites=satellites(43, 42, 41, 40, 39, 38)), nodes=[follower()])
 
     assert set(found) == {("grandmaster-spoofing", "gm-a")}
@@ -397,8 +397,8 @@ def test_a_position_that_is_not_held_may_move() -> None:
     assert [watch.ids(each) for each in states] == [set()] * 4
 
 
-@pytest.mark.parametrize("kind", [UnitEventKind.PHASE_JUMPED, UnitEventKind.UTC_OFFSET_CHANGED])
-def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: UnitEventKind) -> None:
+@pytest.mark.parametrize("kind", [GrandmasterEventKind.PHASE_JUMPED, GrandmasterEventKind.UTC_OFFSET_CHANGED])
+def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: GrandmasterEventKind) -> None:
     """For an hour; and the nodes that believe it are named."""
     told = watch.happened(kind, "its time moved")
     found = watch.judge(unit(), nodes=[follower()])
@@ -417,17 +417,17 @@ def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: UnitE
 def test_a_jump_that_has_a_reason_is_not_suspicious(watch: Watch) -> None:
     """A leap second was announced; or the unit was not locked, where a phase may be set."""
     watch.judge(unit(leap="insert"))
-    watch.happened(UnitEventKind.UTC_OFFSET_CHANGED)
+    watch.happened(GrandmasterEventKind.UTC_OFFSET_CHANGED)
     leapt = watch.ids(unit(utc_offset_s=38))
     watch.judge(unit(clock_state="holdover"))
-    watch.happened(UnitEventKind.PHASE_JUMPED)
+    watch.happened(GrandmasterEventKind.PHASE_JUMPED)
 
     assert (leapt, watch.ids(unit())) == (set(), set())
 
 
 def test_a_suspicion_is_told_beside_another_cause(watch: Watch) -> None:
     """A cut antenna explains a lost reference, and no jump."""
-    watch.happened(UnitEventKind.PHASE_JUMPED)
+    watch.happened(GrandmasterEventKind.PHASE_JUMPED)
 
     assert watch.ids(unit(**ANTENNA_CUT)) == {"grandmaster-antenna", "grandmaster-spoofing"}
 
@@ -435,12 +435,12 @@ def test_a_suspicion_is_told_beside_another_cause(watch: Watch) -> None:
 @pytest.mark.parametrize(
     ("kind", "id"),
     [
-        (UnitEventKind.RESTARTED, "grandmaster-rebooted"),
-        (UnitEventKind.IDENTITY_CHANGED, "grandmaster-identity-changed"),
-        (UnitEventKind.LEFT_HOLDOVER, None),
+        (GrandmasterEventKind.RESTARTED, "grandmaster-rebooted"),
+        (GrandmasterEventKind.IDENTITY_CHANGED, "grandmaster-identity-changed"),
+        (GrandmasterEventKind.LEFT_HOLDOVER, None),
     ],
 )
-def test_what_happens_at_one_moment_is_an_event(watch: Watch, kind: UnitEventKind, id: str | None) -> None:
+def test_what_happens_at_one_moment_is_an_event(watch: Watch, kind: GrandmasterEventKind, id: str | None) -> None:
     """A restart and another identity are told at once; what stands as a state is told as that."""
     assert watch.happened(kind) == id
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, alignment, unknown
+from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, alignment, unknown_alignment
 from timesyncd.fleet.node_clock import GRANDMASTER, UTC, NodeClock
 from timesyncd.messages.node import BoundMessage, NodeState, Status
 
@@ -110,7 +110,7 @@ def test_an_unknown_node_makes_it_unknown_and_is_named() -> None:
     """One clock of which nothing is known can be anywhere."""
     found = alignment([full("a", 10, 100, 1_000), node("b", status="DISRUPTED")], NOW)
 
-    assert found == unknown("b: its clock is DISRUPTED", "no_bound")
+    assert found == unknown_alignment("b: its clock is DISRUPTED", "no_bound")
 
 
 def test_a_missing_common_reference_is_said() -> None:
@@ -225,7 +225,7 @@ def test_it_is_foretold_when_a_limit_is_left(growth_ppb: int, limit_ns: int, lea
 
 def test_one_clock_never_leaves_a_limit() -> None:
     """And what is unknown is within none."""
-    assert (ONE_CLOCK.leaves_in_ns(0), unknown("b is silent", "node_silent").leaves_in_ns(10**9)) == (None, 0)
+    assert (ONE_CLOCK.leaves_in_ns(0), unknown_alignment("b is silent", "node_silent").leaves_in_ns(10**9)) == (None, 0)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import pytest
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.node_clock import SILENT_AFTER_NS, NodeClock
-from timesyncd.fleet.registry import MOST_TOLD, MOST_WORST, Fleet
+from timesyncd.fleet.registry import MAX_PUBLISHED, MAX_WORST, Fleet
 from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
-from timesyncd.model.grandmaster import Void
+from timesyncd.model.grandmaster import Invalidation
 
 NOW = Moment(realtime_ns=0, boottime_ns=1_000 * NS_PER_S)
 SILENT = SILENT_AFTER_NS
@@ -51,8 +51,8 @@ def fleet_of(*states: NodeState, expected: tuple[str, ...] = (), live: bool = Tr
     return fleet
 
 
-def void(before_ns: int, event: int = 1) -> Void:
-    return Void(event, before_ns, Reason.GRANDMASTER_JUMPED)
+def void(before_ns: int, event: int = 1) -> Invalidation:
+    return Invalidation(event, before_ns, Reason.GRANDMASTER_JUMPED)
 
 
 def source(kind: str) -> SourceState:
@@ -215,10 +215,10 @@ def test_the_message_tells_the_bound_that_decides() -> None:
 
 def test_a_large_fleet_is_told_in_part() -> None:
     """A hundred nodes in a message, ten in a summary."""
-    fleet = fleet_of(*(state(f"n{n}", n) for n in range(MOST_TOLD + 1)))
+    fleet = fleet_of(*(state(f"n{n}", n) for n in range(MAX_PUBLISHED + 1)))
 
-    assert len(fleet.alignment_state(None, NOW).nodes) == MOST_TOLD
-    assert [each.bound_ns for each in fleet.summary(NOW).worst] == [MOST_TOLD - n for n in range(MOST_WORST)]
+    assert len(fleet.alignment_state(None, NOW).nodes) == MAX_PUBLISHED
+    assert [each.bound_ns for each in fleet.summary(NOW).worst] == [MAX_PUBLISHED - n for n in range(MAX_WORST)]
 
 
 def test_numbers_that_no_clock_has_bound_nothing() -> None:

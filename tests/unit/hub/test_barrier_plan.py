@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown
+from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown_alignment
 from timesyncd.hub.barrier_plan import (
     GUARD_FOR_NS,
     MAX_SLACK_NS,
@@ -30,7 +30,7 @@ def view(
     alignment_ns: int | None = 200_000, newest_step: int = 100, run: int = 0, transfers_ns: Sequence[int] = (MS,) * 20
 ) -> View:
     aligned = (
-        unknown("b: silent", "node_silent")
+        unknown_alignment("b: silent", "node_silent")
         if alignment_ns is None
         else Alignment(alignment_ns, 0, ("a", "b"), "a and b")
     )

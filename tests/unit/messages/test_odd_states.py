@@ -30,7 +30,7 @@ from timesyncd.ipc.seqlock import SegmentWriter
 from timesyncd.messages.node import BoundMessage
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.grandmaster import GrandmasterVerdict, UnitMemory, Void
+from timesyncd.model.grandmaster import GrandmasterMemory, GrandmasterVerdict, Invalidation
 from timesyncd.sample import AlarmEvent, ClockState, GrandmasterSample, PtpPort
 from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES
 
@@ -89,7 +89,7 @@ def test_of_two_units_with_one_identity_the_worse_word_counts(names: tuple[str, 
 
 def test_a_void_of_either_of_two_units_with_one_identity_counts() -> None:
     """A sample of before the event of the second one is ignored."""
-    jumped = replace(WELL, void=Void(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
+    jumped = replace(WELL, void=Invalidation(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
     ensemble = node(a=WELL, b=WELL)
     ensemble.hear_grandmaster("b", GM, jumped, NOW_NS)
     late = [ensemble.accept(nth(12 + index, as_of_ns=NOW_NS - 1, **UTC)).bound for index in range(12)]
@@ -155,7 +155,7 @@ def test_the_longest_budget_fits_into_a_message() -> None:
     settings = config(
         oscillator={"ocxo": {"holdover": [[0, 10**12], [10**9, 10**12]]}}, grandmaster=[{**UNIT, "oscillator": "ocxo"}]
     )
-    memory, seen = UnitMemory(settings.curve_of(settings.grandmaster[0])), view(settings)
+    memory, seen = GrandmasterMemory(settings.curve_of(settings.grandmaster[0])), view(settings)
     for seconds, state in enumerate((ClockState.LOCKED, ClockState.HOLDOVER)):
         sample = GrandmasterSample("gm-a", seconds * NS_PER_S, clock_state=state, clock_accuracy=0x30)
         seen.note_verdict("gm-a", memory.accept(sample, NIGHT_NS))
@@ -169,7 +169,7 @@ def test_the_longest_budget_fits_into_a_message() -> None:
 
 def test_what_a_unit_says_after_its_restart_stands_though_the_poll_comes_later() -> None:
     """Its standing alarms come by trap first; the poll that they called for tells of the restart."""
-    seen, memory = view(), UnitMemory(None)
+    seen, memory = view(), GrandmasterMemory(None)
 
     def poll(boottime_ns: int, boots: int) -> None:
         sample = GrandmasterSample("gm-a", boottime_ns, engine_boots=boots)
@@ -199,7 +199,7 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
     before = seen.node_state(moment).sources[0].gm
     seen.note_bounded(ensemble.bounded)
     kept = seen.node_state(moment).sources[0].gm
-    ensemble.hear_grandmaster("gm", GM, replace(WELL, void=Void(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS)
+    ensemble.hear_grandmaster("gm", GM, replace(WELL, void=Invalidation(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS)
     seen.note_bounded(ensemble.bounded)
 
     assert before is not None

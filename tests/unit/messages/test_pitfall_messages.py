@@ -19,7 +19,7 @@ from wire import finding, grandmaster, marks, node_state
 
 from timesyncd.bound import ClockStatus
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Bounds, Mqtt, parse
+from timesyncd.config import BoundSettings, MqttSettings, parse
 from timesyncd.driver import PollReport, options_of
 from timesyncd.drivers.timeprovider._profiles import SHIPPED
 from timesyncd.drivers.timeprovider._web_session import LARGEST_ANSWER, _body
@@ -145,7 +145,7 @@ def test_trap_10_an_older_event_never_replaces_a_live_one() -> None:
 
 def test_trap_11_publishing_never_blocks_the_poll_loop() -> None:
     """With no broker and a viewer that never reads, a poll loop comes to its end, and what was lost is counted."""
-    link = MqttLink(Mqtt(host="broker.invalid"), "n1", 1, [], lambda received: None)
+    link = MqttLink(MqttSettings(host="broker.invalid"), "n1", 1, [], lambda received: None)
     feed = Feed[int](lambda value: 0)
     polls = MAX_QUEUED + 7
     viewer = feed.subscribe(10)
@@ -204,7 +204,7 @@ THRESHOLDS = (
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(Bounds.model_fields)), THRESHOLDS))
+@given(st.dictionaries(st.sampled_from(sorted(BoundSettings.model_fields)), THRESHOLDS))
 def test_trap_24_any_threshold_is_taken_or_told(bounds: dict[str, Any]) -> None:
     """Of a table of any values there is a configuration or one line of error; what is taken is a threshold."""
     table = {"source": [{"name": "ptp", "driver": "kernel", "bounds": bounds}]}

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from samples import nth
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.delay_filter import DelayFilterWindow, Renewal, Seen
+from timesyncd.model.delay_filter import DelayFilterWindow, DelayRefreshClock, FilterEntry
 from timesyncd.model.oscillator import Drift
 
 SOME = st.floats(-1e6, 1e6)
 
 
-def seen(number: int, unsteered_ns: float, doubt_ns: float, floors: tuple[tuple[int, float], ...] = ()) -> Seen:
+def seen(number: int, unsteered_ns: float, doubt_ns: float, floors: tuple[tuple[int, float], ...] = ()) -> FilterEntry:
     sample = nth(number, offset_ns=round(unsteered_ns), path_delay_ns=1_000 + 7 * number % 5)
-    return Seen(sample, number, number * NS_PER_S, number * NS_PER_S, unsteered_ns, doubt_ns, floors)
+    return FilterEntry(sample, number, number * NS_PER_S, number * NS_PER_S, unsteered_ns, doubt_ns, floors)
 
 
-def is_older(number: int, old: Seen) -> bool:
+def is_older(number: int, old: FilterEntry) -> bool:
     return (old.sample.delay_requests_sent or 0) < number
 
 
@@ -84,7 +84,7 @@ def test_a_delay_that_used_to_change_and_stands_still_lets_no_time_pass() -> Non
     """
     Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that would change it, tells nothing.
     """
-    lively, steady, quiet = Renewal(), Renewal(), Renewal()
+    lively, steady, quiet = DelayRefreshClock(), DelayRefreshClock(), DelayRefreshClock()
     changing = [lively.at(second * NS_PER_S, second, 50.0) for second in range(60)]
     still = [lively.at(second * NS_PER_S, 59, 50.0) for second in range(60, 90)]
     again = [lively.at(second * NS_PER_S, second, 50.0) for second in range(90, 93)]

@@ -11,7 +11,7 @@ from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.grandmaster import GrandmasterVerdict, Void
+from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
 from timesyncd.sample import NoSample, PortState
 
 
@@ -129,7 +129,7 @@ NOW_NS = HEALTHY.as_of_ns + 11 * INTERVAL_NS + 1
 
 GOOD = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns)
 BAD = replace(GOOD, utc=unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))
-JUMPED = replace(GOOD, void=Void(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
+JUMPED = replace(GOOD, void=Invalidation(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
 
 
 def followed() -> Ensemble:
@@ -221,7 +221,7 @@ def test_an_event_that_is_told_again_voids_once() -> None:
     for index in range(12):
         ensemble.accept(nth(12 + index, **UTC))
     later_ns = HEALTHY.as_of_ns + 23 * INTERVAL_NS + 1
-    again = replace(JUMPED, as_of_ns=later_ns, void=Void(77, later_ns, Reason.GRANDMASTER_JUMPED))
+    again = replace(JUMPED, as_of_ns=later_ns, void=Invalidation(77, later_ns, Reason.GRANDMASTER_JUMPED))
 
     assert ensemble.hear_grandmaster("gm-a", GM, again, later_ns) is None
     assert ensemble.advance(later_ns) is not None
@@ -231,7 +231,7 @@ def test_an_event_of_before_the_newest_sample_voids_nothing() -> None:
     """
     What was measured after it holds.
     """
-    heard_late = replace(JUMPED, void=Void(77, NOW_NS - INTERVAL_NS, Reason.GRANDMASTER_JUMPED))
+    heard_late = replace(JUMPED, void=Invalidation(77, NOW_NS - INTERVAL_NS, Reason.GRANDMASTER_JUMPED))
 
     assert followed().hear_grandmaster("gm-a", GM, heard_late, NOW_NS) is None
 
@@ -242,7 +242,7 @@ def test_no_event_lies_in_the_future() -> None:
     """
     ensemble = followed()
     ensemble.hear_grandmaster(
-        "gm-a", GM, replace(JUMPED, void=Void(77, NOW_NS + 10**12, Reason.GRANDMASTER_JUMPED)), NOW_NS
+        "gm-a", GM, replace(JUMPED, void=Invalidation(77, NOW_NS + 10**12, Reason.GRANDMASTER_JUMPED)), NOW_NS
     )
 
     assert [ensemble.accept(nth(12 + index, **UTC)).bound is not None for index in range(12)][-1]
@@ -252,7 +252,7 @@ def test_a_unit_that_changed_its_identity_voids_what_followed_the_old_one() -> N
     """
     Its followers' newest samples still name the identity of before.
     """
-    changed = replace(GOOD, void=Void(1, NOW_NS, Reason.GRANDMASTER_IDENTITY_CHANGED))
+    changed = replace(GOOD, void=Invalidation(1, NOW_NS, Reason.GRANDMASTER_IDENTITY_CHANGED))
     voided = followed().hear_grandmaster("gm-a", ["00a069.fffe.000001"], changed, NOW_NS)
 
     assert voided is not None

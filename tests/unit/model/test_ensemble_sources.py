@@ -15,7 +15,7 @@ from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unboun
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
-from timesyncd.model.grandmaster import GrandmasterVerdict, Void
+from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
 UTC: dict[str, Any] = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
@@ -124,7 +124,7 @@ def test_an_event_between_the_last_look_and_the_reading_voids_the_sample() -> No
     newest = lab_sample(lab)
     bound = ensemble.accept(newest).bound
     within_ns = newest.read_ns - NS_PER_S // 2
-    void = Void(77, within_ns, Reason.GRANDMASTER_JUMPED)
+    void = Invalidation(77, within_ns, Reason.GRANDMASTER_JUMPED)
     jumped = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns, void=void)
     voided = ensemble.hear_grandmaster("gm-a", [HEALTHY.grandmaster_identity], jumped, lab.boottime_ns)
 

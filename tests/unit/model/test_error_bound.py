@@ -15,18 +15,18 @@ from timesyncd.bound import Bound, ClockStatus, Rate, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.error_bound import (
     EnsembleSettings,
-    against_system,
+    coasted,
     error_bound,
-    held_over,
-    no_wider,
-    plausible,
+    narrower,
     rebased,
-    utc_alone,
+    system_clock_bound,
+    utc_only_bound,
     with_agreement,
+    without_implausible,
 )
 from timesyncd.model.phc import PhcLink
 from timesyncd.model.selection import Agreement
-from timesyncd.model.source import Held, ParentBound, SourceMemory, SourceSettings
+from timesyncd.model.source import Coasting, ParentBound, SourceMemory, SourceSettings
 from timesyncd.sample import UtcSample
 
 SETTINGS = SourceSettings()
@@ -52,14 +52,14 @@ def test_software_stamps_measure_the_system_clock_itself() -> None:
     """
     Nothing is added.
     """
-    assert against_system(PARENT, nth(0), SETTINGS, LINK) is PARENT
+    assert system_clock_bound(PARENT, nth(0), SETTINGS, LINK) is PARENT
 
 
 def test_without_a_reading_of_both_a_hardware_clock_tells_nothing() -> None:
     """
     Never the PHC's bound under another name.
     """
-    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, None)
+    bound = system_clock_bound(PARENT, nth(0, **PHC), SETTINGS, None)
 
     assert (bound.bound, bound.statistical) == (unbounded(Reason.PHC_NOT_MEASURED),) * 2
 
@@ -79,7 +79,7 @@ def test_what_lies_between_the_two_clocks_is_a_term(timescale: bool, link_ns: in
     A PHC on the PTP timescale is 37 s ahead of UTC, and one on an arbitrary one is not: a mistake between the two shows as 37 s.
     """
     sample = nth(0, **{**PHC, "ptp_timescale": timescale})
-    bound = against_system(PARENT, sample, SETTINGS, replace(LINK, offset_ns=link_ns, as_of_ns=PARENT.as_of_ns))
+    bound = system_clock_bound(PARENT, sample, SETTINGS, replace(LINK, offset_ns=link_ns, as_of_ns=PARENT.as_of_ns))
 
     assert bound.bound == PARENT.bound.plus(apart_ns + 20, 1_500)
     assert bound.statistical == PARENT.statistical.plus(apart_ns + 20, 1_500)
@@ -90,7 +90,7 @@ def test_terms_and_rates_of_a_hardware_clock_add_up() -> None:
     """
     With the link's own, each to its bound.
     """
-    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, LINK)
+    bound = system_clock_bound(PARENT, nth(0, **PHC), SETTINGS, LINK)
 
     assert bound.bound == Bound(sum(bound.terms.values()), sum(bound.rates.values()))
     assert bound.statistical.bound_ns == sum(bound.stat_terms.values())
@@ -102,7 +102,7 @@ def test_the_newer_of_both_readings_dates_the_bound(link_age_s: int) -> None:
     Until then each grew by its own rate; holdover and the end count from the PTP sample.
     """
     link = replace(LINK, as_of_ns=PARENT.as_of_ns - link_age_s * NS_PER_S)
-    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, link)
+    bound = system_clock_bound(PARENT, nth(0, **PHC), SETTINGS, link)
 
     later_ns = max(0, -link_age_s) * NS_PER_S
     grown_ns = (
@@ -120,7 +120,7 @@ def test_wherever_both_clocks_are_the_system_clock_is_inside(share: float, link_
     """
     The PHC anywhere in its interval, the reading off by anything up to half its window.
     """
-    bound = against_system(PARENT, nth(0, **PHC), SETTINGS, replace(LINK, offset_ns=apart_ns - 37 * NS_PER_S))
+    bound = system_clock_bound(PARENT, nth(0, **PHC), SETTINGS, replace(LINK, offset_ns=apart_ns - 37 * NS_PER_S))
     phc_ns = PARENT.low_ns + share * (PARENT.high_ns - PARENT.low_ns)
     system_ns = phc_ns + apart_ns + link_share * LINK.error_ns
 
@@ -146,7 +146,7 @@ def test_ntp_alone_gives_utc_and_no_grandmaster() -> None:
     """
     Its offset, of either sign, and its error.
     """
-    bound = utc_alone(NTP, EnsembleSettings())
+    bound = utc_only_bound(NTP, EnsembleSettings())
 
     assert bound.utc_hard == Bound(10_000, 1_200)
     assert (bound.parent_hard, bound.gm_hard) == (unbounded(Reason.NO_GRANDMASTER),) * 2
@@ -191,10 +191,10 @@ def test_a_hard_bound_that_is_narrower_is_the_statistical_one_too() -> None:
     """
     narrow, wide = Bound(100, 2_000), Bound(500, 100)
 
-    assert no_wider(narrow, wide) is narrow
-    assert no_wider(wide, narrow) is narrow
-    assert no_wider(unbounded(Reason.NOT_COMPUTED), wide) is wide
-    assert no_wider(narrow, unbounded(Reason.VOID)) is narrow
+    assert narrower(narrow, wide) is narrow
+    assert narrower(wide, narrow) is narrow
+    assert narrower(unbounded(Reason.NOT_COMPUTED), wide) is wide
+    assert narrower(narrow, unbounded(Reason.VOID)) is narrow
 
 
 def test_of_a_source_that_contradicts_the_others_nothing_of_utc_counts() -> None:
@@ -233,8 +233,8 @@ def test_what_is_known_without_a_sample_replaces_the_parent_s_part_alone(
     """
     settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=boundary_ns))
     now_ns = PARENT.as_of_ns + age_ns
-    held = Held(Bound(held_ns, growth_ppb), {Rate.LOCAL_DRIFT: growth_ppb}, now_ns, -held_ns, held_ns)
-    bound = error_bound(nth(0, **PTP_SCALE, steps_removed=2), held_over(PARENT, held), settings)
+    held = Coasting(Bound(held_ns, growth_ppb), {Rate.LOCAL_DRIFT: growth_ppb}, now_ns, -held_ns, held_ns)
+    bound = error_bound(nth(0, **PTP_SCALE, steps_removed=2), coasted(PARENT, held), settings)
 
     assert bound.parent_hard == held.bound
     assert bound.gm_hard.bound_ns == pytest.approx(held_ns + boundary_ns, abs=1)
@@ -253,8 +253,8 @@ def test_what_was_unknown_stays_so_without_a_sample() -> None:
     """
     UTC on an arbitrary timescale.
     """
-    held = Held(Bound(10, 0), {}, PARENT.as_of_ns, -10, 10)
-    bound = error_bound(nth(0), held_over(PARENT, held), EnsembleSettings())
+    held = Coasting(Bound(10, 0), {}, PARENT.as_of_ns, -10, 10)
+    bound = error_bound(nth(0), coasted(PARENT, held), EnsembleSettings())
 
     assert bound.utc_hard == unbounded(Reason.ARBITRARY_TIMESCALE)
 
@@ -265,7 +265,7 @@ def test_what_cannot_be_is_no_bound(changes: dict[str, int]) -> None:
     An error of eleven days is a lie of some device, and sums of it would not fit the segment.
     """
     parent = PARENT._replace(bound=PARENT.bound.plus(max(abs(each) for each in changes.values())))
-    bound = plausible(error_bound(nth(0, **PTP_SCALE, **changes), parent, EnsembleSettings()))
+    bound = without_implausible(error_bound(nth(0, **PTP_SCALE, **changes), parent, EnsembleSettings()))
 
     assert {bound.parent_hard, bound.gm_hard, bound.utc_hard} == {unbounded(Reason.IMPLAUSIBLE)}
     assert (bound.gm_status, bound.utc_status, bound.terms) == (ClockStatus.UNKNOWN, ClockStatus.UNKNOWN, {})

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import HEALTHY, nth
 
-from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason, unbounded
+from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.error_bound import grandmaster_bound, utc_bound, utc_seconds_removed, worse
-from timesyncd.model.grandmaster import GrandmasterVerdict, Received, Void
+from timesyncd.model.error_bound import grandmaster_bound, utc_bound, utc_seconds_removed, wider
+from timesyncd.model.grandmaster import GrandmasterVerdict, Invalidation, MessageReceipt
 from timesyncd.model.source import SourceSettings
 
 SETTINGS = SourceSettings()
@@ -136,7 +136,7 @@ def test_utc_is_unknown_where_either_says_so(
     [
         judged(unbounded(Reason.GRANDMASTER_UNTOLD)),
         judged(unbounded(Reason.GRANDMASTER_UNTOLD), age_s=9_999),
-        judged(Bound(250, 2), age_s=UNIT_HOLDS_NS // NS_PER_S),
+        judged(Bound(250, 2), age_s=GRANDMASTER_EXPIRES_AFTER_NS // NS_PER_S),
     ],
 )
 @pytest.mark.parametrize("changes", [{}, {"clock_class": 7}, {"clock_class": 248}, {"clock_accuracy": 0xFE}])
@@ -154,9 +154,9 @@ def test_where_a_poller_knows_nothing_the_announcement_counts_alone(
     gm_ppb=st.integers(0, 10**6),
     own_ns=st.integers(0, 10**6),
     own_ppb=st.integers(0, 10**3),
-    left_ns=st.none() | st.integers(0, 2 * UNIT_HOLDS_NS),
-    since_poll_ns=st.integers(-60 * NS_PER_S, 2 * UNIT_HOLDS_NS),
-    age_ns=st.integers(0, UNIT_HOLDS_NS),
+    left_ns=st.none() | st.integers(0, 2 * GRANDMASTER_EXPIRES_AFTER_NS),
+    since_poll_ns=st.integers(-60 * NS_PER_S, 2 * GRANDMASTER_EXPIRES_AFTER_NS),
+    age_ns=st.integers(0, GRANDMASTER_EXPIRES_AFTER_NS),
     clock_class=st.sampled_from([6, 7]),
 )
 def test_both_errors_at_their_largest_are_within_the_utc_bound(
@@ -174,7 +174,7 @@ def test_both_errors_at_their_largest_are_within_the_utc_bound(
     """
     verdict = GrandmasterVerdict("hub", Bound(own_ns, own_ppb), HEALTHY.as_of_ns - since_poll_ns, left_ns)
     bound = utc_bound(Bound(gm_ns, gm_ppb), nth(0, **{**UTC, "clock_class": clock_class}), SETTINGS, verdict)
-    holds = since_poll_ns < UNIT_HOLDS_NS and (left_ns is None or since_poll_ns <= left_ns)
+    holds = since_poll_ns < GRANDMASTER_EXPIRES_AFTER_NS and (left_ns is None or since_poll_ns <= left_ns)
     node_ns = gm_ns + Fraction(gm_ppb * age_ns, NS_PER_S)
     unit_ns = own_ns + Fraction(own_ppb * max(0, since_poll_ns + age_ns), NS_PER_S)
 
@@ -199,7 +199,7 @@ def test_the_worse_of_two_holds_where_either_does(first: Bound, second: Bound) -
     """
     At every age it is no narrower than one of them; it is unknown where one is, for that one's reason.
     """
-    both = worse(first, second)
+    both = wider(first, second)
     limits = [(first.at(age_ns), second.at(age_ns), both.at(age_ns)) for age_ns in (0, NS_PER_S, 10**12)]
 
     assert both.reason in {each.reason for each in (first, second) if each.bound_ns == both.bound_ns} | {Reason.OK}
@@ -212,13 +212,15 @@ def test_what_is_heard_is_put_on_the_own_clock_to_the_safe_side() -> None:
     A bound is as old as it may be, an event as new: the way from there to here widens the one and does not age the other.
     """
     second = NS_PER_S
-    prompt = Received(boottime_ns=1_000 * second, realtime_ns=5_000 * second, published_realtime_ns=5_000 * second)
+    prompt = MessageReceipt(
+        boottime_ns=1_000 * second, realtime_ns=5_000 * second, published_realtime_ns=5_000 * second
+    )
     late = replace(prompt, realtime_ns=5_030 * second)
     ahead = replace(prompt, realtime_ns=4_963 * second)
 
     assert [each.poll_ns(7 * second) for each in (prompt, late, ahead)] == [993 * second, 963 * second, 993 * second]
     assert {each.void(4_990 * second, Reason.GRANDMASTER_JUMPED) for each in (prompt, late, ahead)} == {
-        Void(4_990 * second, 990 * second, Reason.GRANDMASTER_JUMPED)
+        Invalidation(4_990 * second, 990 * second, Reason.GRANDMASTER_JUMPED)
     }
     assert prompt.void(5_001 * second, Reason.GRANDMASTER_JUMPED).before_ns == 1_000 * second
 

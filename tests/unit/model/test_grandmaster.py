@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.bound import UNIT_HOLDS_NS, Bound, Reason
+from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason
 from timesyncd.clocks import NS_PER_S
-from timesyncd.model.grandmaster import BRIDGING_NS, HoldoverCurve, StoredLock, UnitMemory, UnitVerdict
-from timesyncd.model.grandmaster_events import JUMP_NS, UPTIME_WRAPS_S, UnitEventKind
+from timesyncd.model.grandmaster import BRIDGING_NS, GrandmasterAssessment, GrandmasterMemory, HoldoverCurve, StoredLock
+from timesyncd.model.grandmaster_events import JUMP_NS, UPTIME_WRAPS_S, GrandmasterEventKind
 from timesyncd.sample import ACCURACY_NS, ClockState, GrandmasterSample, InputReference, Satellite, TimeError
 
 CURVE = HoldoverCurve(((0, 100), (3_600, 460), (14_400, 1_540)))
@@ -55,21 +55,21 @@ class Polled:
     curve: HoldoverCurve | None = CURVE
     last_locked_realtime_ns: int | None = None
     last_locked_accuracy: int | None = 0x21
-    memory: UnitMemory = field(init=False)
+    memory: GrandmasterMemory = field(init=False)
 
     def __post_init__(self) -> None:
         locked_ns = self.last_locked_realtime_ns
         stored = None if locked_ns is None else StoredLock(locked_ns, self.last_locked_accuracy)
-        self.memory = UnitMemory(self.curve, stored)
+        self.memory = GrandmasterMemory(self.curve, stored)
 
-    def at(self, seconds: float, **said: Any) -> UnitVerdict:
+    def at(self, seconds: float, **said: Any) -> GrandmasterAssessment:
         """The verdict of a poll so long after the first possible one; it takes a tenth of a second to read."""
         elapsed_ns = round(seconds * NS_PER_S)
         boottime_ns = START_NS + elapsed_ns
         sample = replace(LOCKED, **{"boottime_ns": boottime_ns, "uptime_s": 500_000 + elapsed_ns // NS_PER_S, **said})
         return self.memory.accept(sample, real_ns(seconds + 0.1))
 
-    def kinds(self, seconds: float, **said: Any) -> list[UnitEventKind]:
+    def kinds(self, seconds: float, **said: Any) -> list[GrandmasterEventKind]:
         return [event.kind for event in self.at(seconds, **said).events]
 
 
@@ -309,17 +309,21 @@ def test_a_quiet_unit_tells_nothing() -> None:
 @pytest.mark.parametrize(
     ("said", "kind", "reason"),
     [
-        ({"engine_boots": 4}, UnitEventKind.RESTARTED, Reason.GRANDMASTER_RESTARTED),
-        ({"uptime_s": 5}, UnitEventKind.RESTARTED, Reason.GRANDMASTER_RESTARTED),
-        ({"uptime_s": 5, "engine_boots": None}, UnitEventKind.RESTARTED, Reason.GRANDMASTER_RESTARTED),
-        ({"clock_identity": "00a069.fffe.000001"}, UnitEventKind.IDENTITY_CHANGED, Reason.GRANDMASTER_IDENTITY_CHANGED),
-        ({"utc_offset_s": 36}, UnitEventKind.UTC_OFFSET_CHANGED, Reason.GRANDMASTER_UTC_OFFSET_CHANGED),
-        ({"phase_offset_ns": 5_000}, UnitEventKind.PHASE_JUMPED, Reason.GRANDMASTER_JUMPED),
-        ({"phase_offset_ns": -5_000}, UnitEventKind.PHASE_JUMPED, Reason.GRANDMASTER_JUMPED),
+        ({"engine_boots": 4}, GrandmasterEventKind.RESTARTED, Reason.GRANDMASTER_RESTARTED),
+        ({"uptime_s": 5}, GrandmasterEventKind.RESTARTED, Reason.GRANDMASTER_RESTARTED),
+        ({"uptime_s": 5, "engine_boots": None}, GrandmasterEventKind.RESTARTED, Reason.GRANDMASTER_RESTARTED),
+        (
+            {"clock_identity": "00a069.fffe.000001"},
+            GrandmasterEventKind.IDENTITY_CHANGED,
+            Reason.GRANDMASTER_IDENTITY_CHANGED,
+        ),
+        ({"utc_offset_s": 36}, GrandmasterEventKind.UTC_OFFSET_CHANGED, Reason.GRANDMASTER_UTC_OFFSET_CHANGED),
+        ({"phase_offset_ns": 5_000}, GrandmasterEventKind.PHASE_JUMPED, Reason.GRANDMASTER_JUMPED),
+        ({"phase_offset_ns": -5_000}, GrandmasterEventKind.PHASE_JUMPED, Reason.GRANDMASTER_JUMPED),
     ],
 )
 def test_what_voids_is_told_once_and_dated_at_the_poll_that_saw_it(
-    said: dict[str, Any], kind: UnitEventKind, reason: Reason
+    said: dict[str, Any], kind: GrandmasterEventKind, reason: Reason
 ) -> None:
     """It happened at some moment between two polls: what followers measured before the later one is void."""
     unit = Polled()
@@ -336,7 +340,7 @@ def test_an_uptime_that_counts_on_may_still_have_begun_anew() -> None:
     unit = Polled()
     unit.at(0, uptime_s=30, engine_boots=None)
 
-    assert unit.kinds(600, uptime_s=300, engine_boots=None) == [UnitEventKind.RESTARTED]
+    assert unit.kinds(600, uptime_s=300, engine_boots=None) == [GrandmasterEventKind.RESTARTED]
 
 
 def test_an_uptime_that_is_read_at_its_own_pace_is_no_restart() -> None:
@@ -346,9 +350,9 @@ def test_an_uptime_that_is_read_at_its_own_pace_is_no_restart() -> None:
     assert [unit.kinds(10 * n, uptime_s=500_000 + n // 60 * 600) for n in range(200)] == [[]] * 200
 
 
-@pytest.mark.parametrize(("boots", "expected"), [(3, []), (None, [UnitEventKind.RESTARTED])])
+@pytest.mark.parametrize(("boots", "expected"), [(3, []), (None, [GrandmasterEventKind.RESTARTED])])
 def test_the_wrap_of_the_uptime_is_no_restart_where_the_boots_stand_still(
-    boots: int | None, expected: list[UnitEventKind]
+    boots: int | None, expected: list[GrandmasterEventKind]
 ) -> None:
     """After 497 days sysUpTime begins anew; where the boots are not served that cannot be told from a restart."""
     unit = Polled()
@@ -362,7 +366,7 @@ def test_boots_that_stand_still_do_not_hide_a_restart_at_any_other_time() -> Non
     unit = Polled()
     unit.at(0)
 
-    assert unit.kinds(10, uptime_s=5) == [UnitEventKind.RESTARTED]
+    assert unit.kinds(10, uptime_s=5) == [GrandmasterEventKind.RESTARTED]
 
 
 def test_a_phase_that_moves_as_slowly_as_it_may_has_not_jumped() -> None:
@@ -373,7 +377,7 @@ def test_a_phase_that_moves_as_slowly_as_it_may_has_not_jumped() -> None:
     other.at(0, phase_offset_ns=0)
 
     assert unit.kinds(10, phase_offset_ns=explained_ns) == []
-    assert other.kinds(10, phase_offset_ns=explained_ns + 1) == [UnitEventKind.PHASE_JUMPED]
+    assert other.kinds(10, phase_offset_ns=explained_ns + 1) == [GrandmasterEventKind.PHASE_JUMPED]
 
 
 def test_a_phase_against_another_reference_is_no_jump() -> None:
@@ -391,8 +395,8 @@ def time_errors(at_s: int, **channels: int) -> tuple[TimeError, ...]:
 @pytest.mark.parametrize(
     ("channels", "expected"),
     [
-        ({"gnss": 9_000}, [UnitEventKind.PHASE_JUMPED]),
-        ({"gnss": 9_000, "ptp": 9_100}, [UnitEventKind.PHASE_JUMPED]),
+        ({"gnss": 9_000}, [GrandmasterEventKind.PHASE_JUMPED]),
+        ({"gnss": 9_000, "ptp": 9_100}, [GrandmasterEventKind.PHASE_JUMPED]),
         ({"gnss": 9_000, "ptp": 100}, []),
         ({"gnss": 300, "ptp": 100}, []),
     ],
@@ -411,17 +415,17 @@ def test_a_channel_that_was_not_measured_anew_says_nothing() -> None:
     unit.at(0, time_errors=time_errors(0, gnss=10, ptp=20))
     mixed = (*time_errors(0, ptp=20), *time_errors(10, gnss=9_000))
 
-    assert unit.kinds(10, time_errors=mixed) == [UnitEventKind.PHASE_JUMPED]
+    assert unit.kinds(10, time_errors=mixed) == [GrandmasterEventKind.PHASE_JUMPED]
 
 
 @pytest.mark.parametrize(
     ("states", "expected"),
     [
-        ((ClockState.HOLDOVER, ClockState.LOCKED), UnitEventKind.LEFT_HOLDOVER),
-        ((ClockState.HOLDOVER, ClockState.ACQUIRING), UnitEventKind.LEFT_HOLDOVER),
-        ((ClockState.HOLDOVER_OUT_OF_SPEC, ClockState.LOCKED), UnitEventKind.LEFT_HOLDOVER),
-        ((ClockState.HOLDOVER, None, ClockState.UNKNOWN, ClockState.LOCKED), UnitEventKind.LEFT_HOLDOVER),
-        ((ClockState.ACQUIRING, ClockState.LOCKED), UnitEventKind.LOCKED_ANEW),
+        ((ClockState.HOLDOVER, ClockState.LOCKED), GrandmasterEventKind.LEFT_HOLDOVER),
+        ((ClockState.HOLDOVER, ClockState.ACQUIRING), GrandmasterEventKind.LEFT_HOLDOVER),
+        ((ClockState.HOLDOVER_OUT_OF_SPEC, ClockState.LOCKED), GrandmasterEventKind.LEFT_HOLDOVER),
+        ((ClockState.HOLDOVER, None, ClockState.UNKNOWN, ClockState.LOCKED), GrandmasterEventKind.LEFT_HOLDOVER),
+        ((ClockState.ACQUIRING, ClockState.LOCKED), GrandmasterEventKind.LOCKED_ANEW),
         ((ClockState.HOLDOVER, ClockState.HOLDOVER_OUT_OF_SPEC), None),
         ((ClockState.LOCKED, ClockState.HOLDOVER), None),
         ((ClockState.LOCKED, None, ClockState.LOCKED), None),
@@ -429,7 +433,7 @@ def test_a_channel_that_was_not_measured_anew_says_nothing() -> None:
     ],
 )
 def test_a_reference_that_is_followed_anew_voids(
-    states: tuple[ClockState | None, ...], expected: UnitEventKind | None
+    states: tuple[ClockState | None, ...], expected: GrandmasterEventKind | None
 ) -> None:
     """When it leaves holdover, and when it has locked again: each time its phase may step. Losing lock moves nothing."""
     unit = Polled()
@@ -447,9 +451,9 @@ def test_of_several_events_the_gravest_says_why() -> None:
     verdict = unit.at(20, engine_boots=4, uptime_s=3, utc_offset_s=0, clock_state=ClockState.WARMUP)
 
     assert [event.kind for event in verdict.events] == [
-        UnitEventKind.RESTARTED,
-        UnitEventKind.UTC_OFFSET_CHANGED,
-        UnitEventKind.LEFT_HOLDOVER,
+        GrandmasterEventKind.RESTARTED,
+        GrandmasterEventKind.UTC_OFFSET_CHANGED,
+        GrandmasterEventKind.LEFT_HOLDOVER,
     ]
     assert verdict.void_reason is Reason.GRANDMASTER_RESTARTED
 
@@ -461,7 +465,7 @@ def test_a_leap_second_is_announced_once_and_voids_when_it_happens() -> None:
     announced, again = unit.at(10, leap="insert"), unit.at(20, leap="insert")
     happened = unit.at(30, leap="none", utc_offset_s=38)
 
-    assert [event.kind for event in announced.events] == [UnitEventKind.LEAP_ANNOUNCED]
+    assert [event.kind for event in announced.events] == [GrandmasterEventKind.LEAP_ANNOUNCED]
     assert (announced.void_before_realtime_ns, announced.utc.bound_ns, again.events) == (None, 100, ())
     assert happened.void_reason is Reason.GRANDMASTER_UTC_OFFSET_CHANGED
 
@@ -606,7 +610,7 @@ def test_the_truth_of_a_unit_that_keeps_to_its_curve_is_within_its_bound(
             elapsed_ns / NS_PER_S, boottime_ns=START_NS + elapsed_ns, **unit.said(elapsed_ns, tells_accuracy)
         )
         left_ns = verdict.holdover_left_ns
-        holds_ns = min(UNIT_HOLDS_NS, unit.curve.end_ns if left_ns is None else left_ns)
+        holds_ns = min(GRANDMASTER_EXPIRES_AFTER_NS, unit.curve.end_ns if left_ns is None else left_ns)
         for age_ns in (0, holds_ns, *(int(age * holds_ns) for age in ages)):
             bound_ns, error_ns = verdict.utc.at(age_ns), unit.error_ns(elapsed_ns + age_ns)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesyncd.model.statistics import SlidingMaximum, Usual
+from timesyncd.model.statistics import RobustMean, SlidingMaximum
 
 VALUES = st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(0, 3)), min_size=1, max_size=100)
 
@@ -59,7 +59,7 @@ def test_the_usual_begins_with_the_mean_of_what_was_seen(sizes: list[float]) -> 
     """
     It is right from the first values on and not after a hundred, and says when they are enough.
     """
-    usual = Usual()
+    usual = RobustMean()
     for size in sizes:
         usual.take(size)
 
@@ -71,7 +71,7 @@ def test_what_is_unusual_hardly_counts() -> None:
     """
     One value of any size moves the usual by a tenth.
     """
-    usual = Usual()
+    usual = RobustMean()
     for _ in range(40):
         usual.take(100.0)
     usual.take(1e12)
@@ -83,7 +83,7 @@ def test_the_usual_becomes_another() -> None:
     """
     What is unusual again and again is so no longer, and the former is forgotten.
     """
-    louder, quieter = Usual(), Usual()
+    louder, quieter = RobustMean(), RobustMean()
     for size, usual in [(10.0, louder)] * 40 + [(10_000.0, quieter)] * 40:
         usual.take(size)
     for _ in range(300):

@@ -13,7 +13,7 @@ import pytest
 from history_rows import STREAM, event, row, rows_of
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Mqtt
+from timesyncd.config import MqttSettings
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.node import Message
@@ -349,7 +349,7 @@ def in_order() -> Callable[[], dict[str, Any]]:
 
 @asynccontextmanager
 async def sending(link: Link, source: Outbox, is_hub: bool = False) -> AsyncIterator[HistorySender]:
-    sender = HistorySender(link, source, Mqtt(host="broker"), "n1", in_order(), is_hub, PROMPT)
+    sender = HistorySender(link, source, MqttSettings(host="broker"), "n1", in_order(), is_hub, PROMPT)
     task = asyncio.create_task(sender.run())
     try:
         yield sender

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from timesyncd.config import Mqtt
+from timesyncd.config import MqttSettings
 from timesyncd.errors import ConfigError
 from timesyncd.mqtt.tls import tls_context
 from timesyncd.simulation.bed.authority import Authority
@@ -24,8 +24,8 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def settings(**more: object) -> Mqtt:
-    return Mqtt.model_validate({"host": "broker.example", "tls": True} | more)
+def settings(**more: object) -> MqttSettings:
+    return MqttSettings.model_validate({"host": "broker.example", "tls": True} | more)
 
 
 def test_without_tls_there_is_none() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from timesyncd.config import Secret, parse
+from timesyncd.config import SecretSettings, parse
 from timesyncd.driver import options_of
 from timesyncd.drivers.timeprovider._profiles import DEFAULT
 from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
@@ -21,15 +21,15 @@ from timesyncd.sample import GrandmasterSample, PtpPort
 from timesyncd.snmp import Community, User
 
 FINGERPRINT = "ab" * 32
-COMMUNITY = SnmpAccess(Community("hush-hush"), {"community": Secret(env="GM_C")})
+COMMUNITY = SnmpAccess(Community("hush-hush"), {"community": SecretSettings(env="GM_C")})
 EVA = SnmpAccess(
     User("eva", "sha512", "auth phrase", "aes256", "priv phrase"),
-    {"auth_pass": Secret(env="GM_A"), "priv_pass": Secret(file=Path("/etc/timesyncd/p"))},
+    {"auth_pass": SecretSettings(env="GM_A"), "priv_pass": SecretSettings(file=Path("/etc/timesyncd/p"))},
 )
 WEB = WebAccess(
     web_options({"username": "eva", "port": 8443, "fingerprint": FINGERPRINT}),
     SecretStr("web word"),
-    Secret(env="GM_W"),
+    SecretSettings(env="GM_W"),
 )
 ACCESS = Access("192.0.2.1", 161, 443, 2.0, COMMUNITY, None)
 SAMPLE = GrandmasterSample(
@@ -60,7 +60,7 @@ def test_a_community() -> None:
 
     assert (name, identities) == ("gm-a.lab-7", ["00a069.fffe.000001", "00a069.fffe.000002"])
     assert (options.host, options.port, options.profiles) == ("192.0.2.1", 161, DEFAULT)
-    assert options.community == Secret(env="GM_C")
+    assert options.community == SecretSettings(env="GM_C")
 
 
 def test_a_user_and_the_web_interface() -> None:
@@ -76,7 +76,7 @@ def test_a_user_and_the_web_interface() -> None:
     }
     assert (options.user.auth_pass, options.user.priv_pass) == (EVA.secrets["auth_pass"], EVA.secrets["priv_pass"])
     assert (options.port, options.https.port, options.https.username) == (1161, 8443, "eva")
-    assert (options.https.password, options.https.fingerprint) == (Secret(env="GM_W"), FINGERPRINT)
+    assert (options.https.password, options.https.fingerprint) == (SecretSettings(env="GM_W"), FINGERPRINT)
     assert not any(secret in text for secret in ("hush", "phrase", "web word"))
 
 
@@ -102,7 +102,7 @@ def test_a_secret_that_was_typed() -> None:
     typed = replace(ACCESS, snmp=SnmpAccess(Community("hush-hush"), {}))
     _, _, options = unit(suggestion(probed(typed)))
 
-    assert options.community == Secret(file=Path("/etc/timesyncd/gm-a.lab-7.community"))
+    assert options.community == SecretSettings(file=Path("/etc/timesyncd/gm-a.lab-7.community"))
 
 
 def test_profiles_that_answered() -> None:

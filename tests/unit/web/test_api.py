@@ -27,7 +27,7 @@ def view() -> FakeView:
 
 @pytest.fixture
 async def server(view: FakeView) -> AsyncIterator[WebServer]:
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     yield server
     await server.close()
 
@@ -156,7 +156,7 @@ async def test_a_taken_port_is_one_line(server: WebServer, view: FakeView) -> No
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
 
     with pytest.raises(ConfigError, match=f"web: cannot listen on 127.0.0.1 port {port}: "):
-        await serve(config.Web(port=port), view)
+        await serve(config.WebSettings(port=port), view)
 
 
 async def names(http: aiohttp.ClientSession, asked: str) -> list[str]:

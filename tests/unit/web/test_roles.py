@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import Role, Secret, Token, Web
+from timesyncd.config import Role, SecretSettings, TokenSettings, WebSettings
 from timesyncd.errors import ConfigError
 from timesyncd.web import auth as module
 from timesyncd.web.auth import (
@@ -31,15 +31,17 @@ ROLES: dict[str, Role] = {"slurm": "job", "prometheus": "reader", "ops": "admin"
 
 
 @pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Web:
+def settings(monkeypatch: pytest.MonkeyPatch) -> WebSettings:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(f"TOKEN_{name}", secret)
-    tokens = [Token(name=name, role=role, secret=Secret(env=f"TOKEN_{name}")) for name, role in ROLES.items()]
-    return Web(host="192.0.2.1", token=tokens)
+    tokens = [
+        TokenSettings(name=name, role=role, secret=SecretSettings(env=f"TOKEN_{name}")) for name, role in ROLES.items()
+    ]
+    return WebSettings(host="192.0.2.1", token=tokens)
 
 
 @pytest.fixture
-def access(settings: Web) -> Access:
+def access(settings: WebSettings) -> Access:
     return Access(settings)
 
 
@@ -85,20 +87,20 @@ def test_roles_reach_downwards() -> None:
 def test_on_loopback_without_tokens_everybody_reads() -> None:
     """This machine's own users; with a token, or with a certificate authority, they too must show something."""
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
-    guarded = Access(Web.model_validate(certificates))
+    guarded = Access(WebSettings.model_validate(certificates))
 
-    assert Access(Web()).judge(Credentials("127.0.0.1"), 0) == Grant("whoever is on this machine", "reader")
+    assert Access(WebSettings()).judge(Credentials("127.0.0.1"), 0) == Grant("whoever is on this machine", "reader")
     assert isinstance(guarded.judge(Credentials("127.0.0.1"), 0), Denial)
 
 
-def test_loopback_with_tokens_is_guarded(settings: Web) -> None:
+def test_loopback_with_tokens_is_guarded(settings: WebSettings) -> None:
     """A proxy before it may let in the whole world."""
     access = Access(settings.model_copy(update={"host": "127.0.0.1"}))
 
     assert isinstance(access.judge(Credentials("127.0.0.1"), 0), Denial)
 
 
-def test_a_certificate_gives_the_configured_role(settings: Web) -> None:
+def test_a_certificate_gives_the_configured_role(settings: WebSettings) -> None:
     """It was verified before; a token that is shown with it goes first, be it wrong."""
     access = Access(settings.model_copy(update={"client_role": "job"}))
     with_both = Credentials("192.0.2.9", "Bearer wrong", certificate="node-a")
@@ -112,14 +114,14 @@ def test_a_short_secret_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_short", "hunter2")
 
     with pytest.raises(ConfigError, match=r"web.token\[0\].secret: of x: shorter than 16 characters") as caught:
-        Access(Web(token=[Token(name="x", secret=Secret(env="TOKEN_short"))]))
+        Access(WebSettings(token=[TokenSettings(name="x", secret=SecretSettings(env="TOKEN_short"))]))
     assert "hunter2" not in str(caught.value)
 
 
 def test_spaces_around_a_secret_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of Windows, or with a space at its end, holds the token that a request shows without them."""
     monkeypatch.setenv("TOKEN_x", " of-the-prolog-0123456789 \r\n")
-    access = Access(Web(token=[Token(name="x", secret=Secret(env="TOKEN_x"))]))
+    access = Access(WebSettings(token=[TokenSettings(name="x", secret=SecretSettings(env="TOKEN_x"))]))
 
     assert access.judge(bearer("of-the-prolog-0123456789"), 0) == Grant("x", "reader")
 
@@ -129,7 +131,7 @@ def test_a_secret_of_spaces_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_x", " " * 40)
 
     with pytest.raises(ConfigError, match="shorter than 16 characters"):
-        Access(Web(token=[Token(name="x", secret=Secret(env="TOKEN_x"))]))
+        Access(WebSettings(token=[TokenSettings(name="x", secret=SecretSettings(env="TOKEN_x"))]))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +141,13 @@ def test_a_secret_of_spaces_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         ("slurm", "ops", r"web.token\[1\].name = 'slurm': another token is called so"),
     ],
 )
-def test_no_two_tokens_share(settings: Web, name: str, of: str, error: str) -> None:
+def test_no_two_tokens_share(settings: WebSettings, name: str, of: str, error: str) -> None:
     """A secret that two have would give one of their roles, whichever; of one name nobody could tell who was refused."""
     first = settings.token[0]
-    second = Token(name=name, role="admin", secret=Secret(env=f"TOKEN_{of}"))
+    second = TokenSettings(name=name, role="admin", secret=SecretSettings(env=f"TOKEN_{of}"))
 
     with pytest.raises(ConfigError, match=error) as caught:
-        Access(Web(token=[first, second]))
+        Access(WebSettings(token=[first, second]))
     assert not any(secret in str(caught.value) for secret in SECRETS.values())
 
 
@@ -233,7 +235,7 @@ def test_sessions_are_bounded() -> None:
 
 def test_where_nothing_guards_nothing_is_judged() -> None:
     """A token or a session that is meant for another daemon takes nobody out of this machine's own, and is no guess."""
-    access = Access(Web())
+    access = Access(WebSettings())
     shown = Credentials("127.0.0.1", authorization="Bearer of-another-daemon-0123", session="of another")
     judged = [access.judge(shown, n) for n in range(20)]
 
@@ -241,7 +243,7 @@ def test_where_nothing_guards_nothing_is_judged() -> None:
     assert access.failures.total == 0
 
 
-def test_a_page_that_nobody_can_see_is_noted(settings: Web) -> None:
+def test_a_page_that_nobody_can_see_is_noted(settings: WebSettings) -> None:
     """Where every token, and every certificate, has the role job; a reader among them is enough."""
     prolog = settings.model_copy(update={"host": "127.0.0.1", "token": settings.token[:1]})
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
@@ -254,7 +256,7 @@ def test_a_page_that_nobody_can_see_is_noted(settings: Web) -> None:
     assert access_warnings(settings.model_copy(update={"host": "127.0.0.1"})) == []
 
 
-def test_tokens_in_clear_are_noted(settings: Web) -> None:
+def test_tokens_in_clear_are_noted(settings: WebSettings) -> None:
     """On the network without TLS; not on loopback."""
     assert len(access_warnings(settings)) == 1
-    assert access_warnings(settings.model_copy(update={"host": "::1"})) == access_warnings(Web()) == []
+    assert access_warnings(settings.model_copy(update={"host": "::1"})) == access_warnings(WebSettings()) == []

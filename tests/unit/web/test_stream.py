@@ -309,7 +309,7 @@ async def test_of_a_large_fleet_some_nodes_can_be_followed(stream: EventStream, 
 
 @pytest.fixture
 async def server(view: FakeView) -> AsyncIterator[WebServer]:
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     yield server
     await server.close()
 
@@ -355,7 +355,7 @@ async def test_viewers_are_so_many_at_most(
 async def test_closing_does_not_wait_for_viewers(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server with a viewer that never leaves closes, the viewer's stream ends, and nobody subscribes any more."""
     monkeypatch.setattr("timesyncd.web.app.SHUTDOWN_TIMEOUT_S", 3600.0)
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     async with aiohttp.ClientSession(server.url) as session, session.get("/events") as answer:
         await answer.content.readuntil(b"event: finding")
         async with asyncio.timeout(60):

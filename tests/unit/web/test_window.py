@@ -94,7 +94,7 @@ def test_a_page_does_not_grow_with_the_job(job: Job, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 async def server() -> AsyncIterator[WebServer]:
-    server = await serve(config.Web(port=0), FakeView(), None)
+    server = await serve(config.WebSettings(port=0), FakeView(), None)
     yield server
     await server.close()
 

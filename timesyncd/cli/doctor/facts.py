@@ -32,7 +32,7 @@ from timesyncd.cli.check_config import driver_warnings, readable_secrets, unusab
 from timesyncd.client.api import get, get_json
 from timesyncd.client.paths import runtime_dir as default_runtime_dir
 from timesyncd.clocks import NS_PER_S
-from timesyncd.config import ClockSource, Config, Grandmaster, Mqtt, validation_text
+from timesyncd.config import ClockSource, Config, Grandmaster, MqttSettings, validation_text
 from timesyncd.driver import build, options_of
 from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, StoreError
 from timesyncd.ipc.clock_segment import NAME as SEGMENT_NAME
@@ -239,7 +239,7 @@ async def broker_facts(config: Config | None, node: str) -> BrokerFacts | NotChe
     return BrokerFacts(where, refused=await _refusal(config.mqtt, node))
 
 
-async def _refusal(settings: Mqtt, node: str) -> str | None:
+async def _refusal(settings: MqttSettings, node: str) -> str | None:
     import aiomqtt
 
     from timesyncd.mqtt.tls import tls_context
