@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import statistics
 import tempfile
@@ -26,16 +25,6 @@ def lateness(wait: Callable[[int], object]) -> tuple[int, int]:
     return late_ns, time.thread_time_ns() - busy_ns
 
 
-async def lateness_async(clock: Clock) -> int:
-    instant_ns = time.time_ns() + random.randrange(1_000_000, 4_000_000)
-    await clock.wait_until_async(GmNs(instant_ns), timeout_s=TIMEOUT_S)
-    return time.time_ns() - instant_ns
-
-
-async def async_waits(clock: Clock) -> list[int]:
-    return [await lateness_async(clock) for _ in range(WAITS // 4)]
-
-
 def percentiles(lates: list[int]) -> tuple[float, float]:
     """p50 and p99, in microseconds."""
     hundredths = statistics.quantiles(lates, n=100)
@@ -51,7 +40,6 @@ def main() -> None:
             lambda t: clock.wait_until(GmNs(t), timeout_s=TIMEOUT_S),
         )
         rounds = [[lateness(way) for way in ways] for _ in range(WAITS)]
-        asleep = asyncio.run(async_waits(clock))
     found = [[late for late, _ in column] for column in zip(*rounds, strict=True)]
     busy = [statistics.mean(spent for _, spent in column) / 1e3 for column in zip(*rounds, strict=True)]
     (sleep_p50, sleep_p99), (ours_p50, ours_p99) = (percentiles(lates) for lates in found)
@@ -61,7 +49,6 @@ def main() -> None:
     print(
         f"wait_until()        late by p50 {ours_p50:7.1f} us, p99 {ours_p99:7.1f} us; {busy[1]:5.0f} us of CPU time each"
     )
-    print("wait_until_async()  late by p50 {:7.1f} us, p99 {:7.1f} us".format(*percentiles(asleep)))
     print(
         f"wait_until() is later by {ours_p50 / sleep_p50:.2f}x (p50) and {ours_p99 / sleep_p99:.2f}x (p99) of time.sleep()"
     )

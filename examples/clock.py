@@ -1,5 +1,5 @@
 """
-The clock alone: a stamp that is surely past when others see it, a start at one instant, and when this process began.
+The clock alone: a commit wait, a start at the same time on all nodes, and the time at which this process began.
 
     python examples/clock.py [--runtime-dir FOLDER]
 """
@@ -16,15 +16,15 @@ clock = Clock(parser.parse_args().runtime_dir)
 
 now = clock.gm_now()
 if now.earliest is None or now.latest is None:
-    raise SystemExit(f"no time to trust: {clock.reason()}")
+    raise SystemExit(f"the clock is not trusted: {clock.reason()}")
 print(f"the grandmaster's time is known to +- {(now.latest - now.earliest) // 2} ns ({now.status.name})")
 
 stamp = GmNs(now.latest)
-committed = clock.wait_after(stamp, timeout_s=1)  # whoever stamps after this, on any node, gets a later moment
-print(f"the stamp has surely passed: {committed.reached}")
+committed = clock.wait_after(stamp, timeout_s=1)  # a timestamp that any node takes after this is later
+print(f"the timestamp has certainly passed: {committed.reached}")
 
-started = clock.wait_until(stamp + 50_000_000, timeout_s=1)  # every node that was told this moment starts now
-print(f"started {started.lateness_ns} ns after the moment agreed upon")
+started = clock.wait_until(stamp + 50_000_000, timeout_s=1)  # every node that waits for the same timestamp starts now
+print(f"started {started.lateness_ns} ns after the agreed timestamp")
 
-began, reason = clock.translate(perf_counter_ns=began_ns)  # from this machine's clock to the one that all nodes share
-print(f"this process began at {began.earliest} to {began.latest} {reason}")
+began = clock.translate(perf_counter_ns=began_ns)  # from this machine's clock to the clock that all nodes share
+print(f"this process began between {began.interval.earliest} and {began.interval.latest} {began.reason}")

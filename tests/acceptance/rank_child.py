@@ -46,7 +46,7 @@ def clocks() -> tuple[int, int]:
 
 def record(job: Job, step: int, verdict: Verdict) -> dict[str, Any]:
     before = clocks()
-    interval, reason = job.clock.explained()
+    interval, _, reason = job.clock.read()
     after = clocks()
     signals = job.signals()
     return {

@@ -82,7 +82,7 @@ class Utc:
     @classmethod
     def of(cls, clock: Clock) -> Utc:
         before_ns = time.time_ns()
-        interval, reason = clock.explained(Reference.UTC)
+        interval, _, reason = clock.read(Reference.UTC)
         return cls(interval, reason, (before_ns, time.time_ns()))
 
 

@@ -80,7 +80,7 @@ class Seen:
         before_ns = time.time_ns(), boottime_ns()
         interval, reason = clock.gm_now(), ""
         if interval.status is not ClockStatus.SYNCHRONIZED:
-            interval, reason = clock.explained()
+            interval, _, reason = clock.read()
         after_ns = time.time_ns(), boottime_ns()
         same = bound is not None and clock.snapshot() == bound
         return cls(

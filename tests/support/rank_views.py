@@ -99,7 +99,7 @@ class BrokenClock:
     def gm_now(self) -> NoReturn:
         raising()
 
-    def explained(self) -> NoReturn:
+    def read(self) -> NoReturn:
         raising()
 
 

@@ -13,7 +13,7 @@ from timesyncd.messages.node import NodeState, bound_fields, status_name
 def segment_node(runtime_dir: Path | None) -> NodeState:
     """Of this moment. `runtime_dir` None: where clients look for it."""
     clock = Clock(runtime_dir)
-    (gm, reason), utc, bound = clock.explained(), clock.now(), clock.snapshot()
+    (gm, _, reason), utc, bound = clock.read(), clock.now(), clock.snapshot()
     boottime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     parts = {} if bound is None else bound_fields(bound)
     state = NodeState.model_validate(

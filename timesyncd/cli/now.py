@@ -9,6 +9,7 @@ from pathlib import Path
 
 from timesyncd.bound import Interval, Reference
 from timesyncd.client.clock import Clock
+from timesyncd.client.past import ClockReading
 from timesyncd.units import duration_text
 
 
@@ -20,11 +21,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """0 when the grandmaster's interval is known, else 1."""
     clock = Clock(args.runtime_dir)
-    gm, utc = clock.explained(Reference.GRANDMASTER), clock.explained(Reference.UTC)
+    gm, utc = clock.read(Reference.GRANDMASTER), clock.read(Reference.UTC)
     if args.json:
-        print(json.dumps({interval.reference.value: _fields(interval, reason) for interval, reason in (gm, utc)}))
+        print(json.dumps({reading.interval.reference.value: _fields(reading) for reading in (gm, utc)}))
     else:
-        for interval, reason in (gm, utc):
+        for interval, _, reason in (gm, utc):
             print(line(interval, reason))
     return 0 if gm.interval.earliest is not None else 1
 
@@ -42,10 +43,12 @@ def line(interval: Interval, reason: str) -> str:
     return f"{name:<12} {status:<13} {written} +- {duration_text(half_ns)}" + (f"  ({reason})" if reason else "")
 
 
-def _fields(interval: Interval, reason: str) -> dict[str, object]:
+def _fields(reading: ClockReading) -> dict[str, object]:
+    interval = reading.interval
     return {
         "earliest_ns": interval.earliest,
         "latest_ns": interval.latest,
         "status": interval.status.name,
-        "reason": reason,
+        "reason_code": reading.reason_code.code,
+        "reason": reading.reason,
     }

@@ -107,7 +107,7 @@ def _own_clock(job: Job) -> tuple[int | None, str]:
     signals = job.signals()
     if signals is not None and signals.one_clock:
         return GRANULARITY_NS, ""
-    interval, reason = job.clock.explained()
+    interval, _, reason = job.clock.read()
     if interval.status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
         return half_width_ns(interval), ""
     return None, reason

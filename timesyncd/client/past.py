@@ -1,10 +1,11 @@
-"""A past reading of another clock -> the interval of a reference at that moment. Pure, but for reading pairs of clocks."""
+"""Translates a past reading of one of this machine's clocks into the interval of a reference at that moment."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from timesyncd.bound import (
@@ -13,27 +14,63 @@ from timesyncd.bound import (
     ClockStatus,
     ErrorBound,
     Interval,
+    Reason,
     Reference,
     reference_bound,
     status_at,
 )
 from timesyncd.clocks import STEP_TOLERANCE_NS
 
-#: The clocks whose readings are translated; perf_counter is monotonic on Linux.
+#: The clocks whose readings are translated; perf_counter is CLOCK_MONOTONIC on Linux.
 ClockName = Literal["boottime", "monotonic", "perf_counter", "realtime"]
 
 _TRIES = 5
 _SHORTEST_SUSPEND_NS = 1_000_000
 
-IN_FUTURE = "the moment lies in the future"
-FAR = "the moment lies far from the newest sample; the bound grew"
-TOO_FAR = "the moment lies too far from the newest sample, or before this boot"
-STEPPED = "the system clock was stepped after the moment, or shows it twice; give the moment on another clock"
-SUSPENDED = "the machine was suspended after the moment; give it as boottime_ns"
+
+class TranslationReason(StrEnum):
+    """Why a past reading has no interval, or (FAR_FROM_SAMPLE) only a wide one."""
+
+    MOMENT_IN_FUTURE = "moment_in_future"
+    FAR_FROM_SAMPLE = "far_from_sample"
+    TOO_FAR_FROM_SAMPLE = "too_far_from_sample"
+    CLOCK_STEPPED_SINCE = "clock_stepped_since"
+    SUSPENDED_SINCE = "suspended_since"
+
+    @property
+    def text(self) -> str:
+        return _TEXTS[self]
+
+    @property
+    def code(self) -> str:
+        """As `Reason.code`."""
+        return self.value
+
+
+_TEXTS = {
+    TranslationReason.MOMENT_IN_FUTURE: "the moment lies in the future",
+    TranslationReason.FAR_FROM_SAMPLE: "the moment lies far from the newest sample, so the bound has grown",
+    TranslationReason.TOO_FAR_FROM_SAMPLE: "the moment lies too far from the newest sample, or before this boot",
+    TranslationReason.CLOCK_STEPPED_SINCE: (
+        "the system clock was stepped after the moment, or showed this time twice; give the moment on another clock"
+    ),
+    TranslationReason.SUSPENDED_SINCE: "the machine was suspended after the moment; give the moment as boottime_ns",
+}
+
+#: A present reading has a bound's reason; a past one may also have the translation's.
+ReasonCode = Reason | TranslationReason
+
+
+class ClockReading(NamedTuple):
+    """A reference's interval, now or at a past moment, and why it is unknown or wide (else Reason.OK and an empty text)."""
+
+    interval: Interval
+    reason_code: ReasonCode
+    reason: str
 
 
 class NsRange(NamedTuple):
-    """One clock minus another, which lies in [low_ns, high_ns]."""
+    """A time, or a difference of two clocks, that lies in [low_ns, high_ns]."""
 
     low_ns: int
     high_ns: int
@@ -41,10 +78,10 @@ class NsRange(NamedTuple):
 
 def difference(one: Callable[[], int], other: Callable[[], int]) -> NsRange:
     """`one` minus `other`, from `one` read between two readings of `other`; the narrowest of a few."""
-    return min((_pair(one, other) for _ in range(_TRIES)), key=lambda found: found.high_ns - found.low_ns)
+    return min((_difference(one, other) for _ in range(_TRIES)), key=lambda found: found.high_ns - found.low_ns)
 
 
-def _pair(one: Callable[[], int], other: Callable[[], int]) -> NsRange:
+def _difference(one: Callable[[], int], other: Callable[[], int]) -> NsRange:
     before_ns = other()
     between_ns = one()
     return NsRange(between_ns - other(), between_ns - before_ns)
@@ -55,19 +92,12 @@ def boottime_ns() -> int:
 
 
 def _boot_minus_mono() -> NsRange:
-    """Grows by each suspend, and by nothing else."""
+    """Only a suspend increases it."""
     return difference(boottime_ns, time.monotonic_ns)
 
 
-class ClockReading(NamedTuple):
-    """What a reference's clock showed at a moment; `reason`: why that is not known, or not known better."""
-
-    interval: Interval
-    reason: str
-
-
 class PastMoment(NamedTuple):
-    """A past moment: what CLOCK_REALTIME, as it is set now, would have shown, and CLOCK_BOOTTIME; each between two numbers."""
+    """One past moment on two clocks: CLOCK_REALTIME as it is set now, and CLOCK_BOOTTIME."""
 
     realtime_ns: NsRange
     boottime_ns: NsRange
@@ -76,10 +106,10 @@ class PastMoment(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Continuity:
     """
-    Since when this process knows REALTIME to have stood still against BOOTTIME, and BOOTTIME against MONOTONIC.
+    Since when, as this process knows, REALTIME was not stepped against BOOTTIME, and BOOTTIME ran equally with MONOTONIC.
 
-    A moment on CLOCK_REALTIME before `unstepped_since_ns` (BOOTTIME), or one on CLOCK_MONOTONIC before `awake_since_ns`
-    (MONOTONIC), may be another one than its number says. 0: no step and no suspend was ever seen.
+    A CLOCK_REALTIME reading from before `unstepped_since_ns` (BOOTTIME), or a CLOCK_MONOTONIC reading from before
+    `awake_since_ns` (MONOTONIC), may mean another moment than its number says. 0: no step and no suspend was observed.
     """
 
     real_minus_boot_ns: int | None = None
@@ -88,52 +118,52 @@ class Continuity:
     awake_since_ns: int = 0
 
     def after_sample(self, as_of_ns: int, real_minus_boot_ns: int) -> Continuity:
-        """A clock that was set back showed twice what it shows next, so the step counts as over only when that has passed."""
-        former_ns = self.real_minus_boot_ns
-        if former_ns is not None and abs(real_minus_boot_ns - former_ns) <= STEP_TOLERANCE_NS:
+        """A clock that was set back shows times again that it showed before, so the step ends only when those have passed."""
+        previous_ns = self.real_minus_boot_ns
+        if previous_ns is not None and abs(real_minus_boot_ns - previous_ns) <= STEP_TOLERANCE_NS:
             return self
-        over_ns = 0 if former_ns is None else as_of_ns + max(0, former_ns - real_minus_boot_ns)
+        over_ns = 0 if previous_ns is None else as_of_ns + max(0, previous_ns - real_minus_boot_ns)
         since_ns = max(self.unstepped_since_ns, over_ns)
         return replace(self, real_minus_boot_ns=real_minus_boot_ns, unstepped_since_ns=since_ns)
 
-    def after_pair(self, found: NsRange, monotonic_ns: int) -> Continuity:
-        """`monotonic_ns` was read after the pair."""
-        former_ns = self.boot_minus_mono_ns
-        if former_ns is not None and found.low_ns - former_ns < _SHORTEST_SUSPEND_NS:
+    def after_difference(self, boot_minus_mono: NsRange, monotonic_ns: int) -> Continuity:
+        """`monotonic_ns` was read after the difference."""
+        previous_ns = self.boot_minus_mono_ns
+        if previous_ns is not None and boot_minus_mono.low_ns - previous_ns < _SHORTEST_SUSPEND_NS:
             return self
-        since_ns = 0 if former_ns is None else monotonic_ns
-        return replace(self, boot_minus_mono_ns=found.low_ns, awake_since_ns=since_ns)
+        since_ns = 0 if previous_ns is None else monotonic_ns
+        return replace(self, boot_minus_mono_ns=boot_minus_mono.low_ns, awake_since_ns=since_ns)
 
 
 class Translator:
-    """Past readings of this machine's clocks, translated by what this process saw of steps and suspends since it began."""
+    """Translates past readings of this machine's clocks. It knows the steps and suspends that it observed since it was made."""
 
     def __init__(self) -> None:
-        self._seen = Continuity().after_pair(_boot_minus_mono(), time.monotonic_ns())
+        self._continuity = Continuity().after_difference(_boot_minus_mono(), time.monotonic_ns())
 
-    def notice(self, bound: ErrorBound) -> tuple[NsRange, Continuity]:
-        """To be told of each new bound; gives BOOTTIME minus MONOTONIC, and what this thread knows by now."""
-        found = _boot_minus_mono()
-        seen = self._seen.after_pair(found, time.monotonic_ns())
-        seen = self._seen = seen.after_sample(bound.as_of_ns, bound.real_minus_boot_ns)
-        return found, seen
+    def update(self, bound: ErrorBound) -> tuple[NsRange, Continuity]:
+        """Call it with each new bound. Returns BOOTTIME minus MONOTONIC, and the continuity as this thread knows it."""
+        boot_minus_mono = _boot_minus_mono()
+        continuity = self._continuity.after_difference(boot_minus_mono, time.monotonic_ns())
+        continuity = self._continuity = continuity.after_sample(bound.as_of_ns, bound.real_minus_boot_ns)
+        return boot_minus_mono, continuity
 
     def translate(self, bound: ErrorBound, reference: Reference, clock: ClockName, ns: int) -> ClockReading:
-        """`bound` is the last one noticed, and believed at this moment."""
+        """`bound` is the newest one, and valid now."""
         real_minus_boot = difference(time.time_ns, boottime_ns)
-        boot_minus_mono, seen = self.notice(bound)
+        boot_minus_mono, continuity = self.update(bound)
         if clock == "realtime":
             moment = PastMoment(NsRange(ns, ns), NsRange(ns - real_minus_boot.high_ns, ns - real_minus_boot.low_ns))
-            if moment.boottime_ns.low_ns < seen.unstepped_since_ns:
-                return unknown(reference, STEPPED)
+            if moment.boottime_ns.low_ns < continuity.unstepped_since_ns:
+                return unknown(reference, TranslationReason.CLOCK_STEPPED_SINCE)
         elif clock == "boottime":
             moment = moment_at(NsRange(ns, ns), real_minus_boot)
-        elif ns < seen.awake_since_ns:
-            return unknown(reference, SUSPENDED)
+        elif ns < continuity.awake_since_ns:
+            return unknown(reference, TranslationReason.SUSPENDED_SINCE)
         else:
             moment = moment_at(_sum(NsRange(ns, ns), boot_minus_mono), real_minus_boot)
         if not _agree(real_minus_boot, bound.real_minus_boot_ns):
-            return unknown(reference, STEPPED)
+            return unknown(reference, TranslationReason.CLOCK_STEPPED_SINCE)
         return translate(bound, reference, moment, boottime_ns())
 
 
@@ -151,28 +181,28 @@ def _sum(one: NsRange, other: NsRange) -> NsRange:
 
 def translate(bound: ErrorBound, reference: Reference, moment: PastMoment, now_boottime_ns: int) -> ClockReading:
     """
-    The interval at the moment. The bound widens with the distance, in either direction, and the one status table is applied
-    to the distance to the newest sample.
+    The reference's interval at the moment.
+
+    The bound widens with the distance to the newest sample, in either direction, and the status table is applied to that distance.
     """
     part, written, ahead_ns = reference_bound(bound, reference)
     distance_ns = max(abs(end_ns - bound.as_of_ns) for end_ns in moment.boottime_ns)
     status = status_at(written, distance_ns, bound.holdover_after_ns, bound.void_after_ns)
     width_ns = _width_ns(bound, part, moment.boottime_ns)
     if width_ns is None or written in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
-        return unknown(reference, part.reason.text)
+        return unknown(reference, part.reason)
     if moment.boottime_ns.low_ns > now_boottime_ns:
-        return unknown(reference, IN_FUTURE)
+        return unknown(reference, TranslationReason.MOMENT_IN_FUTURE)
     if status is ClockStatus.UNKNOWN or moment.boottime_ns.low_ns < 0:
-        return unknown(reference, TOO_FAR)
+        return unknown(reference, TranslationReason.TOO_FAR_FROM_SAMPLE)
     earliest = moment.realtime_ns.low_ns + ahead_ns - width_ns
     latest = moment.realtime_ns.high_ns + ahead_ns + width_ns
-    return ClockReading(
-        Interval(earliest, latest, status, reference), "" if status is ClockStatus.SYNCHRONIZED else FAR
-    )
+    reason = Reason.OK if status is ClockStatus.SYNCHRONIZED else TranslationReason.FAR_FROM_SAMPLE
+    return ClockReading(Interval(earliest, latest, status, reference), reason, reason.text)
 
 
 def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: NsRange) -> int | None:
-    """What is known of the clock's rate reaches back some way; before that only the kernel's limit is."""
+    """The clock's rate is known for `past_span_ns` back; for any time before that only the kernel's slew limit holds."""
     if part.bound_ns is None:
         return None
     back_ns = max(0, bound.as_of_ns - boottime_ns.low_ns)
@@ -185,5 +215,5 @@ def _width_ns(bound: ErrorBound, part: Bound, boottime_ns: NsRange) -> int | Non
     return max(before_ns or 0, later_ns or 0)
 
 
-def unknown(reference: Reference, reason: str) -> ClockReading:
-    return ClockReading(Interval(None, None, ClockStatus.UNKNOWN, reference), reason)
+def unknown(reference: Reference, reason: ReasonCode) -> ClockReading:
+    return ClockReading(Interval(None, None, ClockStatus.UNKNOWN, reference), reason, reason.text)

@@ -1,24 +1,26 @@
 """
-Waiting for a moment, and for the clock's status to change: iterators decide how long to sleep, small loops sleep.
+Waits for a timestamp, and for a change of the clock's status.
 
-Nothing here trusts a sleep, or a clock, for longer than CHECK_NS: a step, a new sample or a daemon that died is seen by then.
+An iterator decides how long to sleep next, and a small loop around it sleeps.
+No sleep and no clock reading is trusted for longer than POLL_NS, so a step, a new sample or a dead daemon is noticed by then.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from timesyncd.bound import ClockStatus, Interval, Reference
+from timesyncd.bound import ClockStatus, Interval, Reason, Reference
+from timesyncd.client.past import ClockReading, ReasonCode
 from timesyncd.clocks import NS_PER_S
 
 POLL_NS = 100_000_000
 
-_FOR_EVER_S = 10**9
+#: Stands for an infinite timeout.
+_MAX_TIMEOUT_S = 10**9
 
 #: The last part of a wait is spun, because a sleep ends late.
 SPIN_NS = 300_000
@@ -26,28 +28,30 @@ SPIN_NS = 300_000
 
 class WaitResult(NamedTuple):
     """
-    What became of a wait, as of its last look at the clock.
+    The result of a wait, as of its last clock reading.
 
-    `reached`: True, what was waited for is so; False, it is not, the timeout came first; None, it cannot be told, for
-    `reason`. `lateness_ns`: what this clock showed then, less the moment (None: it shows nothing on that scale).
+    `reached`: True, the condition holds; False, it does not hold and the timeout ended the wait; None, it cannot be decided, for
+    `reason_code` and `reason`. `lateness_ns`: this clock's reading minus the timestamp (None: no reading on that scale).
     """
 
     reached: bool | None
     lateness_ns: int | None
     interval: Interval
+    reason_code: ReasonCode
     reason: str
 
 
 class StatusChange(NamedTuple):
-    """What a clock's status has become, and why it is not SYNCHRONIZED (else empty)."""
+    """A clock's new status, and why it is not SYNCHRONIZED (else Reason.OK and an empty text)."""
 
     status: ClockStatus
+    reason_code: Reason
     reason: str
     reference: Reference
 
 
 def is_after(interval: Interval, t: int) -> bool | None:
-    """The moment has passed: surely, surely not, or (None) that cannot be told."""
+    """Whether the timestamp has passed: True or False where that is certain, else None."""
     if interval.earliest is None or interval.latest is None:
         return None
     if interval.earliest > t:
@@ -56,7 +60,7 @@ def is_after(interval: Interval, t: int) -> bool | None:
 
 
 def is_before(interval: Interval, t: int) -> bool | None:
-    """The moment is yet to come: surely, surely not, or (None) that cannot be told."""
+    """Whether the timestamp is still to come: True or False where that is certain, else None."""
     if interval.earliest is None or interval.latest is None:
         return None
     if interval.latest < t:
@@ -64,26 +68,27 @@ def is_before(interval: Interval, t: int) -> bool | None:
     return False if interval.earliest >= t else None
 
 
-#: How long it is until what is waited for, by an interval and what the clock shows (None: nobody knows), and whether it is so.
-Aim = Callable[[Interval, int | None, int], tuple[int | None, bool | None]]
+#: What a wait waits for. From an interval, the clock's reading and the timestamp: how long until the condition can hold (None:
+#: unknown), and whether it holds.
+Condition = Callable[[Interval, int | None, int], tuple[int | None, bool | None]]
 
 
-def until(interval: Interval, shown_ns: int | None, t: int) -> tuple[int | None, bool | None]:
-    """This clock shows the moment, or a later one. It does so also when nobody knows how wrong it is: then that is None."""
-    if shown_ns is None:
+def clock_shows(interval: Interval, reading_ns: int | None, t: int) -> tuple[int | None, bool | None]:
+    """This clock reads the timestamp or later. It does so even when its error is unknown: then the second value is None."""
+    if reading_ns is None:
         return None, None
-    if shown_ns < t:
-        return t - shown_ns, False
+    if reading_ns < t:
+        return t - reading_ns, False
     return 0, None if interval.earliest is None else True
 
 
-def after(interval: Interval, shown_ns: int | None, t: int) -> tuple[int | None, bool | None]:
-    """The moment has surely passed."""
+def has_passed(interval: Interval, reading_ns: int | None, t: int) -> tuple[int | None, bool | None]:
+    """The timestamp has certainly passed."""
     return None if interval.earliest is None else t + 1 - interval.earliest, is_after(interval, t)
 
 
 def midpoint_ns(interval: Interval) -> int | None:
-    """What the clock showed: the middle. UTC and the grandmaster's scale it shows also when unknown, TAI not."""
+    """The clock's reading: the interval's midpoint. While the interval is unknown, CLOCK_REALTIME, or None for TAI."""
     if interval.earliest is not None and interval.latest is not None:
         return (interval.earliest + interval.latest) // 2
     return None if interval.reference is Reference.TAI else time.time_ns()
@@ -92,97 +97,85 @@ def midpoint_ns(interval: Interval) -> int | None:
 @dataclass
 class Wait:
     """
-    Iterates over naps, each until a moment on CLOCK_MONOTONIC before which nothing can happen. It ends when none is left, or
-    the time is out; `waited` is as of the last look.
+    Iterates over sleeps, each until a CLOCK_MONOTONIC time before which the condition cannot hold.
+
+    It ends when the condition holds or at the timeout; `result` is as of the last clock reading.
     """
 
     now: Callable[[], Interval]
-    explained: Callable[[], tuple[Interval, str]]
-    aim: Aim
+    read: Callable[[], ClockReading]
+    condition: Condition
     t: int
     timeout_s: float
-    waited: WaitResult = field(init=False)
+    result: WaitResult = field(init=False)
 
     def __iter__(self) -> Iterator[int]:
-        give_up_ns = time.monotonic_ns() + timeout_ns(self.timeout_s)
+        deadline_ns = time.monotonic_ns() + timeout_ns(self.timeout_s)
         while True:
-            left_ns = self._look()
+            left_ns = self._check()
             now_ns = time.monotonic_ns()
-            if now_ns >= give_up_ns or (left_ns is not None and left_ns <= 0):
+            if now_ns >= deadline_ns or (left_ns is not None and left_ns <= 0):
                 return
-            yield min(now_ns + (POLL_NS if left_ns is None else min(left_ns, POLL_NS)), give_up_ns)
+            yield min(now_ns + (POLL_NS if left_ns is None else min(left_ns, POLL_NS)), deadline_ns)
 
-    def _look(self) -> int | None:
-        """How long it is. The verdict is ready at each look, because code that did not just run costs microseconds."""
-        interval, reason = self.now(), ""
-        if interval.status is not ClockStatus.SYNCHRONIZED:
-            interval, reason = self.explained()
-        shown_ns = midpoint_ns(interval)
-        left_ns, reached = self.aim(interval, shown_ns, self.t)
-        lateness_ns = None if shown_ns is None else shown_ns - self.t
-        self.waited = WaitResult(reached, lateness_ns, interval, reason)
+    def _check(self) -> int | None:
+        """The time left. The result is built at each check, because code that did not just run costs microseconds."""
+        reading = ClockReading(self.now(), Reason.OK, "")
+        if reading.interval.status is not ClockStatus.SYNCHRONIZED:
+            reading = self.read()
+        reading_ns = midpoint_ns(reading.interval)
+        left_ns, reached = self.condition(reading.interval, reading_ns, self.t)
+        lateness_ns = None if reading_ns is None else reading_ns - self.t
+        self.result = WaitResult(reached, lateness_ns, *reading)
         return left_ns
 
 
-def sleep_and_spin(naps: Wait) -> WaitResult:
-    """Spins by looking."""
-    for until_ns in naps:
+def sleep_and_spin(wait: Wait) -> WaitResult:
+    """Sleeps up to SPIN_NS before each time that the wait yields, and spins the rest by reading the clock."""
+    for until_ns in wait:
         sleep_ns = until_ns - time.monotonic_ns() - SPIN_NS
         if sleep_ns > 0:
             time.sleep(sleep_ns / NS_PER_S)
-    return naps.waited
-
-
-async def sleep_async(naps: Wait) -> WaitResult:
-    """Never holds the event loop, which wakes up to a millisecond late."""
-    for until_ns in naps:
-        await asyncio.sleep((until_ns - time.monotonic_ns()) / NS_PER_S)
-    return naps.waited
+    return wait.result
 
 
 def timeout_ns(timeout_s: float) -> int:
-    """At least 0, and at most thirty years, which stand for infinity. Raises ValueError for NaN."""
+    """In nanoseconds, at least 0 and at most thirty years, which stand for infinity. Raises ValueError for NaN."""
     if math.isnan(timeout_s):
-        raise ValueError("timeout_s is not a number")
-    return round(min(max(timeout_s, 0), _FOR_EVER_S) * NS_PER_S)
+        raise ValueError("timeout_s is NaN: give a number of seconds, or math.inf to wait without a limit")
+    return round(min(max(timeout_s, 0), _MAX_TIMEOUT_S) * NS_PER_S)
 
 
-def changing(state: Callable[[], StatusChange], timeout_s: float | None) -> Iterator[StatusChange | int]:
+def changes_and_sleeps(read: Callable[[], StatusChange], timeout_s: float | None) -> Iterator[StatusChange | int]:
     """
-    The state, then each other one that a look finds, and in between naps in ns; ends when none has come for so long. Raises
-    ValueError for NaN at once, not with the first state.
+    The present status, then each different one that a poll finds, and between them the lengths of sleeps in ns.
+
+    Ends when there was no change for `timeout_s`. Raises ValueError for NaN at the call, not at the first status.
     """
-    return _changing(state, None if timeout_s is None else timeout_ns(timeout_s))
+    return _changes_and_sleeps(read, None if timeout_s is None else timeout_ns(timeout_s))
 
 
-def _changing(state: Callable[[], StatusChange], quiet_at_most_ns: int | None) -> Iterator[StatusChange | int]:
+def _changes_and_sleeps(read: Callable[[], StatusChange], max_unchanged_ns: int | None) -> Iterator[StatusChange | int]:
     last: StatusChange | None = None
-    given_ns = 0
+    changed_ns = 0
     while True:
-        found = state()
-        if found != last:
-            last = found
-            yield found
-            given_ns = time.monotonic_ns()
+        status = read()
+        if status != last:
+            last = status
+            yield status
+            changed_ns = time.monotonic_ns()
             continue
-        quiet_ns = time.monotonic_ns() - given_ns
-        rest_ns = POLL_NS if quiet_at_most_ns is None else quiet_at_most_ns - quiet_ns
-        if rest_ns <= 0:
+        unchanged_ns = time.monotonic_ns() - changed_ns
+        left_ns = POLL_NS if max_unchanged_ns is None else max_unchanged_ns - unchanged_ns
+        if left_ns <= 0:
             return
-        yield min(POLL_NS, rest_ns)
+        yield min(POLL_NS, left_ns)
 
 
-def changes(steps: Iterator[StatusChange | int]) -> Iterator[StatusChange]:
-    for step in steps:
-        if isinstance(step, StatusChange):
-            yield step
+def status_changes(changes: Iterator[StatusChange | int]) -> Iterator[StatusChange]:
+    """The changes alone, with the sleeps between them slept."""
+    for change in changes:
+        if isinstance(change, StatusChange):
+            yield change
         else:
-            time.sleep(step / NS_PER_S)
-
-
-async def changes_async(steps: Iterator[StatusChange | int]) -> AsyncIterator[StatusChange]:
-    for step in steps:
-        if isinstance(step, StatusChange):
-            yield step
-        else:
-            await asyncio.sleep(step / NS_PER_S)
+            time.sleep(change / NS_PER_S)

@@ -25,7 +25,7 @@ def test_the_example_waits_starts_and_translates(tmp_path: Path) -> None:
 
     assert (done.returncode, len(printed)) == (0, 4), done.stderr
     assert printed[0].endswith("ns (SYNCHRONIZED)")
-    assert printed[1] == "the stamp has surely passed: True"
+    assert printed[1] == "the timestamp has certainly passed: True"
 
 
 def test_the_example_says_why_there_is_no_time(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_the_example_says_why_there_is_no_time(tmp_path: Path) -> None:
     done = run_example(tmp_path)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("no time to trust: no clock segment")
+    assert done.stderr.startswith("the clock is not trusted: no clock segment")
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:

@@ -20,10 +20,10 @@ ONE_CLOCK = Signals(world_size=2, steps_complete=1, steps_incomplete=0, alignmen
 
 
 def job(signals: Signals | None = ONE_CLOCK) -> Any:
-    def explained() -> None:
+    def read() -> None:
         raise RuntimeError("no clock")
 
-    clock = SimpleNamespace(explained=explained)
+    clock = SimpleNamespace(read=read)
     return SimpleNamespace(rank=0, signals=lambda: signals, plan=Plan, clock=clock)
 
 

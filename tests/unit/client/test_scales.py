@@ -70,7 +70,7 @@ def test_a_moment_is_written_and_copied() -> None:
 def test_a_number_without_a_scale_is_refused_by_name(tmp_path: Path) -> None:
     """before, after and the waits take moments only, also at run time."""
     clock = Clock(tmp_path)
-    with pytest.raises(TypeError, match=r"int has no scale: say which it is on by UtcNs\(t\)"):
+    with pytest.raises(TypeError, match=r"int has no scale: give UtcNs\(t\)"):
         clock.before(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="has no scale"):
         clock.after(UtcNs(5) - UtcNs(3))  # type: ignore[arg-type]
