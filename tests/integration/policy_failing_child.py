@@ -82,7 +82,7 @@ def train(sync: Synchronizer, ddp: DDP, optimizer: Skips, case: str) -> None:
                 raise ValueError("mine")
         optimizer.maybe()
     if rank == 1 and case == "closing":
-        vars(synchronizer)["unite"] = die
+        vars(synchronizer)["average_replicas"] = die
     sync.close()
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_processes import RankProcess, start
 from torch_ranks import TIMEOUT_S, free_port
 
 pytestmark = pytest.mark.integration
@@ -23,7 +22,7 @@ LONG_S, SHORT_S = 250, 12
 
 
 @contextmanager
-def ranks_of(folder: Path, policy: str, case: str, timeout_s: int) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks_of(folder: Path, policy: str, case: str, timeout_s: int) -> Iterator[list[RankProcess]]:
     arguments = ["--folder", str(folder), "--policy", policy, "--case", case, "--timeout", str(timeout_s)]
     shared = {
         "MASTER_ADDR": "127.0.0.1",
@@ -32,14 +31,7 @@ def ranks_of(folder: Path, policy: str, case: str, timeout_s: int) -> Iterator[l
         "OMP_NUM_THREADS": "1",
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(CHILD), *arguments],
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start(CHILD, arguments, rank, os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(RANKS)
     ]
     try:
@@ -50,8 +42,7 @@ def ranks_of(folder: Path, policy: str, case: str, timeout_s: int) -> Iterator[l
             rank.communicate()
 
 
-def said_by(rank: subprocess.Popen[str]) -> dict[str, Any]:
-    assert rank.stdout is not None and rank.stderr is not None
+def said_by(rank: RankProcess) -> dict[str, Any]:
     assert rank.wait(timeout=TIMEOUT_S) == 0, rank.stderr.read()[-4_000:]
     said: dict[str, Any] = json.loads(rank.stdout.read().strip().splitlines()[-1])
     return said

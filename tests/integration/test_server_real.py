@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch_processes import RankProcess, start
 from torch_ranks import TIMEOUT_S, Marks, free_port, listening, run_ranks
 
 from timesyncd.client import Kind
@@ -161,13 +160,7 @@ def ends(failure: str, servers: int, timeout_s: float = 60.0) -> list[tuple[int,
     with listening() as (folder, _):
         options = ["--folder", folder, "--servers", servers, "--timeout", timeout_s, "--failure", failure]
         processes = [
-            subprocess.Popen(
-                [sys.executable, str(CHILD), *map(str, options)],
-                env=environ | {"RANK": str(number)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            start(CHILD, list(map(str, options)), number, environ | {"RANK": str(number)})
             for number in range(2 + servers)
         ]
         try:
@@ -177,13 +170,10 @@ def ends(failure: str, servers: int, timeout_s: float = 60.0) -> list[tuple[int,
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
-                for stream in (process.stdout, process.stderr):
-                    if stream is not None:
-                        stream.close()
+                process.communicate()
 
 
-def ended(process: subprocess.Popen[str], stands_still: bool) -> tuple[int, dict[str, str]]:
+def ended(process: RankProcess, stands_still: bool) -> tuple[int, dict[str, str]]:
     if stands_still:
         return 0, {}
     said, complained = process.communicate(timeout=TIMEOUT_S)

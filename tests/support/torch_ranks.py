@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 from collections import defaultdict
@@ -15,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch_processes import start
 
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Mark, decode
 
@@ -83,13 +83,7 @@ def run_ranks(script: Path, arguments: Sequence[str], world_size: int = 2, **env
         **environ,
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start(script, arguments, rank, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(world_size)
     ]
     try:
