@@ -178,8 +178,9 @@ def ended(process: RankProcess, stands_still: bool) -> tuple[int, dict[str, str]
         return 0, {}
     said, complained = process.communicate(timeout=TIMEOUT_S)
     lines = said.strip().splitlines()
-    assert lines or process.returncode <= 0, complained[-3000:]
-    return process.returncode, json.loads(lines[-1]) if lines else {}
+    status = process.wait()
+    assert lines or status <= 0, complained[-3000:]
+    return status, json.loads(lines[-1]) if lines else {}
 
 
 KILLED = -9
