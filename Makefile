@@ -9,23 +9,37 @@ PACKAGES = linuxptp chrony prometheus postgresql libedit2 libseccomp2 mosquitto 
 # Peers that only benches compare with.
 BENCH_PACKAGES = $(PACKAGES) prometheus-node-exporter mosquitto-clients
 
-.PHONY: run test lint test-packages bench-packages bench bench-policies fuzz soak schemas clean
+.PHONY: run check unit lint test real test-packages bench-packages bench bench-policies fuzz soak schemas clean
 
 # DEMO='--seconds 20 --json' runs it without the view.
 run: .venv/daemon
 	@$(BIN)/timesyncd demo $(DEMO)
 
-# Where chrony and prometheus are unpacked to (tests/packages.sh).
-test soak: export PATH := $(PATH):$(CURDIR)/.unpacked/usr/sbin:$(CURDIR)/.unpacked/usr/bin
+# What a contributor runs before each commit: lint, types, import layers and the unit tests. Needs no Debian package and no root.
+check: .venv/dev
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint unit
 
-test: test-packages lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(PYTEST)
+unit: .venv/dev
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/unit $(PYTEST)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Everything: what `check` runs, then all that needs real parts.
+test: test-packages
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory real
+
+# The tests on real parts. They wait more than they compute, so there are more processes than cores.
+real: .venv/dev
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --database postgresql tests/unit/store
+	$(BIN)/pytest --numprocesses 3 --dist loadfile tests/integration tests/acceptance tests/simulation $(PYTEST)
+
+# Where chrony and prometheus are unpacked to (tests/packages.sh).
+real soak: export PATH := $(PATH):$(CURDIR)/.unpacked/usr/sbin:$(CURDIR)/.unpacked/usr/bin
 
 # Root installs what is missing; anybody else is told, before any test.
 test-packages:
