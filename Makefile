@@ -86,9 +86,9 @@ clean:
 .venv/daemon: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install -qq --editable '.[daemon]'
+	$(BIN)/python -m pip install -qq --editable '.[daemon,demo]'
 	@touch $@
 
 .venv/dev: .venv/daemon
-	$(BIN)/python -m pip install --quiet --editable ".[audit,daemon,mib,parquet,postgresql]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[audit,daemon,demo,mib,parquet,postgresql]" --group dev
 	@touch $@

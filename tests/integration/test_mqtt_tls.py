@@ -30,7 +30,7 @@ from timesyncd.mqtt.topics import (
     MqttChannel,
 )
 from timesyncd.simulation.bed import host
-from timesyncd.simulation.bed.authority import Authority, Identity
+from timesyncd.simulation.bed.authority import Authority, CertificateFiles
 from timesyncd.simulation.bed.broker import Mosquitto, free_port
 
 pytestmark = pytest.mark.integration
@@ -49,7 +49,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def server(authority: Authority) -> Identity:
+def server(authority: Authority) -> CertificateFiles:
     return authority.identity("broker", host=Mosquitto.host)
 
 
@@ -64,7 +64,7 @@ def link(
     return MqttLink(settings, node, 1, wanted, on_message)
 
 
-def shown(identity: Identity) -> dict[str, Any]:
+def shown(identity: CertificateFiles) -> dict[str, Any]:
     return {"certificate": identity.certificate, "key": identity.key}
 
 
@@ -83,7 +83,7 @@ async def reason_of_refusal(refused: MqttLink, caplog: pytest.LogCaptureFixture)
     ]
 
 
-async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, server: Identity) -> None:
+async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, server: CertificateFiles) -> None:
     """Messages go over TLS with the configured CA, and nothing else is needed."""
     heard: list[ReceivedMessage] = []
     with Mosquitto(tls=server) as broker:
@@ -97,7 +97,7 @@ async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, serv
 
 
 async def test_a_broker_of_another_ca_is_refused(
-    tmp_path: Path, server: Identity, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither by a CA of the same name nor by those that the system trusts; the log says why, once."""
     (tmp_path / "other").mkdir()
@@ -107,7 +107,7 @@ async def test_a_broker_of_another_ca_is_refused(
         caplog.clear()
         systems_ca = await reason_of_refusal(link(broker), caplog)
 
-    assert wrong_ca == ["its certificate is not trusted: certificate signature failure"]
+    assert wrong_ca == ["its certificate is not trusted: unable to get local issuer certificate"]
     assert systems_ca == ["its certificate is not trusted: unable to get local issuer certificate"]
 
 
@@ -130,7 +130,7 @@ async def test_a_certificate_of_another_host_is_refused(authority: Authority, ca
 
 
 async def test_a_doubt_is_told_though_the_broker_was_away(
-    tmp_path: Path, authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That the broker is away hides nothing: what does not mend itself is told when it shows, and coming back is told too."""
     (tmp_path / "other").mkdir()
@@ -153,7 +153,7 @@ async def test_a_doubt_is_told_though_the_broker_was_away(
 
 
 async def test_a_client_certificate_opens_the_door(
-    authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+    authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the broker asks for one, a node that shows none stays outside, and the log says why."""
     with Mosquitto(tls=server, client_ca=authority.ca) as broker:
@@ -166,7 +166,7 @@ async def test_a_client_certificate_opens_the_door(
 
 
 async def test_a_client_certificate_of_another_ca_opens_nothing(
-    tmp_path: Path, authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A certificate that somebody signed for himself is none."""
     (tmp_path / "other").mkdir()
@@ -174,11 +174,11 @@ async def test_a_client_certificate_of_another_ca_opens_nothing(
     with Mosquitto(tls=server, client_ca=authority.ca) as broker:
         told = await reason_of_refusal(link(broker, ca=authority.ca, **shown(forged)), caplog)
 
-    assert told == ["it does not take our certificate: tlsv1 alert decrypt error"]
+    assert told == ["it does not take our certificate: tlsv1 alert unknown ca"]
 
 
 async def test_a_changed_password_is_used_at_the_next_connection(
-    tmp_path: Path, authority: Authority, server: Identity
+    tmp_path: Path, authority: Authority, server: CertificateFiles
 ) -> None:
     """User and password go over TLS; a password changed at both ends needs no restart of the daemon."""
     secret = tmp_path / "password"
@@ -196,7 +196,7 @@ async def test_a_changed_password_is_used_at_the_next_connection(
 
 
 async def test_a_ca_that_vanishes_is_waited_for(
-    authority: Authority, server: Identity, caplog: pytest.LogCaptureFixture
+    authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file that cannot be read keeps the link down, says which key names it, and costs the daemon nothing else."""
     moved = authority.ca.rename(authority.ca.with_suffix(".moved"))

@@ -17,7 +17,7 @@ from timesyncd.simulation.bed import host as bed_host
 from timesyncd.simulation.bed.host import marked_environment, new_marker, run
 
 if TYPE_CHECKING:  # whoever wants TLS has loaded it
-    from timesyncd.simulation.bed.authority import Identity
+    from timesyncd.simulation.bed.authority import CertificateFiles
 
 HOST = "127.0.0.1"
 
@@ -37,7 +37,7 @@ class Mosquitto:
         self,
         users: dict[str, str] | None = None,
         marker: str | None = None,
-        tls: Identity | None = None,
+        tls: CertificateFiles | None = None,
         client_ca: Path | None = None,
         acl: str | None = None,
     ) -> None:
