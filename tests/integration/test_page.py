@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import fake_view
 import pytest
 from chromium import Page, opened
 from fake_view import FakeView
+from random_sentences import with_random_sentences
 
 from timesyncd import config
 from timesyncd.bound import Reason
@@ -214,6 +217,57 @@ async def test_the_page_grows_a_bound_as_python_does(page: Page) -> None:
     assert await page.evaluate(grow) == [each["at_ns"] for each in table]
 
 
+#: JavaScript: the tag, id, class, status and visibility of every element but the connection's, which shows the page's own clock.
+APPEARANCE = """[...document.querySelectorAll("body *:not(#connection)")].map((element) =>
+    [element.tagName, element.id, element.getAttribute("class"), element.dataset.status ?? null, element.hidden])"""
+
+
+async def appearance(view: FakeView) -> list[Any]:
+    """How a page shows this view, without its texts."""
+    server = await serve(config.Web(port=0), view)
+    try:
+        async with opened(server.url) as page:
+            for element, text in (
+                ("status", "SYNCHRONIZED"),
+                ("nodes", "trainer-02"),
+                ("fleet-alignment", "µs"),
+                ("jobs", "llama"),
+            ):
+                await page.until(element, text)
+            await page.becomes("document.querySelectorAll('#fleet-map canvas').length", 1)
+            found: list[Any] = await page.evaluate(APPEARANCE)
+            return found
+    finally:
+        await server.close()
+
+
+async def test_no_sentence_decides_how_something_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a random text in place of every sentence each element has the same class, status and visibility."""
+    recorded = deepcopy(fake_view.RECORDED)
+    for node in recorded["nodes"]:
+        node["holdover_after_ns"] = node["void_after_ns"]  # a slow machine's page must not age between the two views
+    monkeypatch.setattr(fake_view, "RECORDED", recorded)
+    as_written = await appearance(FakeView())
+    monkeypatch.setattr(fake_view, "RECORDED", with_random_sentences(recorded))
+
+    assert await appearance(FakeView()) == as_written
+
+
+async def test_no_sentence_decides_whether_utc_is_first(page: Page, view: FakeView) -> None:
+    """A node that NTP keeps is known by the code of its reason: the page shows UTC first, whatever the sentence is."""
+    nothing = {"bound_ns": None, "growth_ppb": 0, "reason": "b5e1", "reason_code": Reason.NO_GRANDMASTER.code}
+    changes = {
+        "status": "UNKNOWN",
+        "utc_status": "SYNCHRONIZED",
+        "gm": BoundMessage.model_validate(nothing),
+        "sources": view.node().sources[1:],
+    }
+    await page.until("status", "SYNCHRONIZED")
+    view.events.publish(StreamEvent("node", view.node().model_copy(update=changes)))
+
+    await page.until("status", "● UTC SYNCHRONIZED")
+
+
 async def test_a_finding_that_is_over_goes(page: Page, view: FakeView) -> None:
     """A standing finding is shown until a message says that it is over."""
     await page.until("findings", "Check the antenna's connector.")
@@ -366,11 +420,11 @@ async def test_a_lost_connection_is_said_and_healed(page: Page, server: WebServe
 
 
 def poisoned(unit: GrandmasterState, evil: str) -> GrandmasterState:
-    """Every text that the unit tells, also within its lists."""
+    """Every text that the grandmaster reports, also within its lists; a receiver rejects a message with a poisoned code."""
 
     def evil_of(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: evil_of(item) for key, item in value.items()}
+            return {key: item if key.endswith("reason_code") else evil_of(item) for key, item in value.items()}
         if isinstance(value, list):
             return [evil_of(item) for item in value]
         return evil if isinstance(value, str) else value
