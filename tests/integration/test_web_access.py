@@ -117,7 +117,7 @@ async def test_who_must_not_list_learns_no_names(http: aiohttp.ClientSession) ->
     headers = {role: bearer(SECRETS[role]) for role in SECRETS}
     few, all = [await http.get("/api/v1/jobs/0000000000000000", headers=headers[role]) for role in ("job", "reader")]
 
-    assert (await few.json())["error"] == "there is no job '0000000000000000'"
+    assert (await few.json())["error"] == "unknown job '0000000000000000'"
     assert JOB in (await all.json())["error"]
 
 
@@ -152,7 +152,7 @@ async def test_guessing_ends(http: aiohttp.ClientSession, server: WebServer, cap
 
     assert wrong == [401] * 10
     assert refused.status == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60
-    assert lines == ["web: wrong credentials: 1 times, the last from 127.0.0.1"]
+    assert lines == ["web: 1 requests with wrong credentials, the last from 127.0.0.1"]
     assert server.wrong_credentials == 10
 
 
@@ -161,7 +161,7 @@ async def test_the_commands_show_the_token_of_the_environment(
 ) -> None:
     """Without it they say what is wanted, and never what was shown."""
     monkeypatch.setenv("TIMESYNCD_TOKEN", "a-token-of-somebody-else")
-    with pytest.raises(Unreachable, match="these credentials are not known; TIMESYNCD_TOKEN") as caught:
+    with pytest.raises(Unreachable, match="unknown credentials; TIMESYNCD_TOKEN") as caught:
         await asyncio.to_thread(fetch_all, server.url)
     monkeypatch.setenv("TIMESYNCD_TOKEN", SECRETS["reader"])
     answer = await asyncio.to_thread(fetch_all, server.url)
@@ -177,7 +177,7 @@ async def test_a_browser_logs_in_and_out(http: aiohttp.ClientSession) -> None:
     inside = [await status(http, path) for path in ("/", "/api/v1/nodes", "/api/v1/config")]
     left = await http.post("/logout", allow_redirects=False)
 
-    assert (wrong.status, "these credentials are not known" in await wrong.text()) == (401, True)
+    assert (wrong.status, "unknown credentials" in await wrong.text()) == (401, True)
     assert (right.status, right.headers["Location"]) == (303, "./")
     cookie = right.headers["Set-Cookie"]
     assert all(part in cookie for part in ("HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"))
@@ -219,7 +219,7 @@ async def test_another_site_s_form_is_refused(http: aiohttp.ClientSession, path:
     """Its origin tells, be the token right."""
     answer = await http.post(path, data={"token": SECRETS["reader"]}, headers={"Origin": origin})
 
-    assert (answer.status, await answer.json()) == (403, {"error": "this form was sent by another site"})
+    assert (answer.status, await answer.json()) == (403, {"error": "the form was sent from another site"})
 
 
 @pytest.mark.parametrize("body", [b"", b"token", b"\xff=\xfe", b"a=1&b=2&token=3", b'{"token": 1}'])
@@ -234,7 +234,10 @@ async def test_a_form_without_end_is_cut(http: aiohttp.ClientSession) -> None:
     """No more is read than a token needs."""
     answer = await http.post("/login", data=b"token=" + b"x" * 100_000)
 
-    assert (answer.status, await answer.json()) == (413, {"error": "a form has at most 4096 octets"})
+    assert (answer.status, await answer.json()) == (
+        413,
+        {"error": "the form is too large; at most 4096 bytes are allowed"},
+    )
 
 
 async def test_a_form_that_does_not_come_is_not_waited_for(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +290,7 @@ async def test_a_real_browser_with_a_job_s_token_is_told(server: WebServer) -> N
         await page.evaluate("document.querySelector('button').click()")
         await page.until("node-name", "trainer-01")
 
-    assert said.endswith("the page is for a reader's or an admin's")
+    assert said.endswith("the page requires the role reader or admin")
 
 
 @pytest.fixture
@@ -391,7 +394,7 @@ async def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_pat
     (tmp_path / "bad.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
     settings = guarded(authority, client_ca=authority.ca).model_copy(update={which: tmp_path / "bad.pem"})
 
-    with pytest.raises(ConfigError, match=f"^web.{which} = '.*/bad.pem': cannot be used: "):
+    with pytest.raises(ConfigError, match=f"^web.{which} = '.*/bad.pem': cannot load it "):
         await serve(settings, FakeView())
 
 
@@ -409,5 +412,5 @@ async def test_tokens_in_clear_are_warned_of(tokens: list[TokenSettings], caplog
     await server.close()
     said = caplog.text
 
-    assert "tokens go over the network in clear" in said
+    assert "tokens cross the network unencrypted" in said
     assert not any(secret in said for secret in SECRETS.values())

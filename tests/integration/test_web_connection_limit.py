@@ -92,7 +92,9 @@ async def test_one_connection_too_many_is_refused(
     assert [line for line, _ in within] == [b"HTTP/1.1 200 OK\r\n"] * 3
     assert [line for line, _ in beyond] == [b"HTTP/1.1 503 Service Unavailable\r\n"] * 2
     assert again[0] == b"HTTP/1.1 200 OK\r\n"
-    assert [record.getMessage() for record in caplog.records] == ["web: 3 connections are open: more are refused"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "web: rejected a connection: 3 connections are open, which is the limit"
+    ]
 
 
 async def answer_of(stack: AsyncExitStack, server: WebServer) -> tuple[bytes, asyncio.StreamWriter]:

@@ -1,4 +1,4 @@
-"""What the web room needs of a daemon, from recorded states."""
+"""The daemon that the HTTP server reads, from recorded states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_json(message: Message) -> Any:
 
 @dataclass
 class FakeView:
-    """A node in sync, one in holdover, a grandmaster with an alarm, a job with a slow rank, and a hub that speaks for them."""
+    """A node in sync, one in holdover, a grandmaster with an alarm, a job with a straggler, and the primary hub."""
 
     states: list[NodeState] = field(default_factory=lambda: [NodeState.model_validate(n) for n in RECORDED["nodes"]])
     wrong: str | None = None
@@ -36,11 +36,11 @@ class FakeView:
     def node_count(self) -> int:
         return len(self.states)
 
-    def node_names(self, wanted: NodeFilter = ALL_NODES) -> list[str]:
+    def node_names(self, node_filter: NodeFilter = ALL_NODES) -> list[str]:
         return sorted(
             state.node
             for state in self.states
-            if wanted.takes(
+            if node_filter.matches(
                 state.node, state.main_status, state.topology, (state.grandmaster, state.grandmaster_identity)
             )
         )

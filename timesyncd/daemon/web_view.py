@@ -54,15 +54,15 @@ class WebView:
         own = self._config.node.name
         return [name for name in self._desk.hub.fleet.names() if name != own]
 
-    def node_names(self, wanted: NodeFilter = ALL_NODES) -> list[str]:
+    def node_names(self, node_filter: NodeFilter = ALL_NODES) -> list[str]:
         own = self.node()
         called = own.grandmaster, own.grandmaster_identity
         own_status = own.main_status if own.sources else None
-        names = [own.node] if wanted.takes(own.node, own_status, own.topology, called) else []
+        names = [own.node] if node_filter.matches(own.node, own_status, own.topology, called) else []
         for status, _, clock in self._desk.standings(self._now()):
             called = clock.grandmaster, clock.grandmaster_identity
             told = status_name(status) if clock.is_watched else None
-            if clock.node != own.node and wanted.takes(clock.node, told, clock.topology, called):
+            if clock.node != own.node and node_filter.matches(clock.node, told, clock.topology, called):
                 names.append(clock.node)
         return sorted(names)
 

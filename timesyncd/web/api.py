@@ -1,8 +1,4 @@
-"""
-What is known at this moment, as documents.
-
-The whole fleet in one small document: what a picture of it needs.
-"""
+"""The routes of the current state: nodes, grandmasters, jobs, findings, hubs and the fleet, configuration, metrics and health."""
 
 from __future__ import annotations
 
@@ -38,8 +34,8 @@ async def node(request: web.Request, _query: Query) -> web.Response:
 
 async def nodes(request: web.Request, query: NodesQuery) -> web.Response:
     view = request.app[VIEW]
-    wanted = NodeFilter(query.status, query.grandmaster, query.topology, query.q)
-    names, next = paginate(view.node_names(wanted), lambda name: (name,), query)
+    node_filter = NodeFilter(query.status, query.grandmaster, query.topology, query.q)
+    names, next = paginate(view.node_names(node_filter), lambda name: (name,), query)
     return list_response(request, view.nodes(names), next)
 
 
@@ -54,11 +50,12 @@ async def fleet(request: web.Request, _query: Query) -> web.Response:
 
 
 async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response:
-    """Of all nodes, and of a job of which only the name is known, to those alone who may list them."""
+    """The alignment of some nodes, of a job or of all nodes. Only a reader may list all nodes or find a job by its name."""
     view, grant = request.app[VIEW], GRANT.get()
     if query.nodes is None and not re.fullmatch(JOB_ID, query.job or "") and not grant.covers("reader"):
         return error_response(
-            403, f"the role {grant.role} reads the alignment of nodes that it names, or of a job by its id"
+            403,
+            f"the role {grant.role} may request the alignment of named nodes or of a job by its id; others need the role reader",
         )
     names = None if query.nodes is None else list(dict.fromkeys(query.nodes.split(",")))
     job_id = None if query.job is None else _resolve_job_id(view.jobs(), query.job)
@@ -69,7 +66,7 @@ async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response
 
 
 def _resolve_job_id(jobs: Iterable[JobState], wanted: str) -> str | None:
-    """An id is itself; of several jobs of one name the one that was told of last."""
+    """The id of the job with this id or name; of several jobs with one name, of the one that published last."""
     named = [job for job in jobs if wanted in (job.job_id, job.job)]
     newest = max(named, key=lambda job: (job.job_id == wanted, job.published_realtime_ns), default=None)
     return None if newest is None else newest.job_id
@@ -80,13 +77,15 @@ async def hubs(request: web.Request, _query: Query) -> web.Response:
 
 
 async def grandmasters(request: web.Request, query: PageQuery) -> web.Response:
-    return list_response(request, *paginate(request.app[VIEW].grandmasters(), lambda unit: (unit.name,), query))
+    return list_response(
+        request, *paginate(request.app[VIEW].grandmasters(), lambda grandmaster: (grandmaster.name,), query)
+    )
 
 
 async def grandmaster(request: web.Request, _query: Query) -> web.Response:
-    units = {unit.name: unit for unit in request.app[VIEW].grandmasters()}
+    known = {each.name: each for each in request.app[VIEW].grandmasters()}
     name = request.match_info["name"]
-    return message_response(request, units[name]) if name in units else _not_found("grandmaster", name, list(units))
+    return message_response(request, known[name]) if name in known else _not_found("grandmaster", name, list(known))
 
 
 async def jobs(request: web.Request, query: PageQuery) -> web.Response:
@@ -117,10 +116,10 @@ async def findings(request: web.Request, query: FindingsQuery) -> web.Response:
 
 
 def _matches(finding: FindingMessage, query: FindingsQuery) -> bool:
-    """Of a span of time what held at some moment of it."""
+    """Whether the finding is active at some moment of the query's time range."""
     until_ns = finding.until_realtime_ns
     return (
-        (until_ns is None or query.standing == "false")
+        (until_ns is None or query.active == "false")
         and (query.since is None or until_ns is None or until_ns > query.since)
         and (query.until is None or finding.since_realtime_ns < query.until)
     )
@@ -135,39 +134,39 @@ async def metrics(request: web.Request, _query: Query) -> web.Response:
 
 
 async def health(request: web.Request, _query: Query) -> web.Response:
-    wrong = request.app[VIEW].health()
-    return web.Response(status=200 if wrong is None else 503, text=f"{wrong or 'ok'}\n")
+    fault = request.app[VIEW].health()
+    return web.Response(status=200 if fault is None else 503, text=f"{fault or 'ok'}\n")
 
 
 def _not_found(what: str, wanted: str, known: list[str]) -> web.Response:
-    """Those that there are, to whom may list them."""
+    """Status 404; the existing names are for clients that may list them."""
     if not GRANT.get().covers("reader"):
-        return error_response(404, f"there is no {what} {wanted!r}")
+        return error_response(404, f"unknown {what} {wanted!r}")
     return not_found_response(what, wanted, known, len(known))
 
 
 ROUTES = (
     Route("/api/v1/node", "This daemon's own node.", "job", node, Document(NodeState)),
-    Route("/api/v1/nodes", "Every node known here, by name.", "reader", nodes, DocumentList(NodeState), NodesQuery),
-    Route("/api/v1/nodes/{name}", "A node.", "job", node_named, Document(NodeState), fails=(404,)),
-    Route("/api/v1/fleet", "The fleet in few numbers.", "reader", fleet, Document(FleetSummary)),
+    Route("/api/v1/nodes", "Every known node, sorted by name.", "reader", nodes, DocumentList(NodeState), NodesQuery),
+    Route("/api/v1/nodes/{name}", "One node.", "job", node_named, Document(NodeState), errors=(404,)),
+    Route("/api/v1/fleet", "The fleet's summary.", "reader", fleet, Document(FleetSummary)),
     Route(
-        "/api/v1/alignment", "How far apart the clocks of nodes may be: of some, of a job's, or of all.", "job",
+        "/api/v1/alignment", "How far apart the clocks may be: of named nodes, of a job's nodes, or of all nodes.", "job",
         alignment, Document(AlignmentState), AlignmentQuery, (404,),
     ),
-    Route("/api/v1/hubs", "The hubs that are alive.", "job", hubs, DocumentList(HubState)),
-    Route("/api/v1/grandmasters", "The grandmasters known here, by name.", "reader", grandmasters,
+    Route("/api/v1/hubs", "The live hubs.", "job", hubs, DocumentList(HubState)),
+    Route("/api/v1/grandmasters", "The known grandmasters, sorted by name.", "reader", grandmasters,
           DocumentList(GrandmasterState), PageQuery),
-    Route("/api/v1/grandmasters/{name}", "A grandmaster.", "reader", grandmaster, Document(GrandmasterState), fails=(404,)),
-    Route("/api/v1/jobs", "The training jobs, by id.", "reader", jobs, DocumentList(JobState), PageQuery),
-    Route("/api/v1/jobs/{id}", "A training job.", "job", job, Document(JobState), fails=(404,)),
-    Route("/api/v1/jobs/{id}/window", "What a hub joined of a job's newest steps, page by page.", "job", window, Document(RecordingMessage),
+    Route("/api/v1/grandmasters/{name}", "One grandmaster.", "reader", grandmaster, Document(GrandmasterState), errors=(404,)),
+    Route("/api/v1/jobs", "The training jobs, sorted by id.", "reader", jobs, DocumentList(JobState), PageQuery),
+    Route("/api/v1/jobs/{id}", "One training job.", "job", job, Document(JobState), errors=(404,)),
+    Route("/api/v1/jobs/{id}/window", "The arrivals of a job's newest steps, as the hub aggregated them, in pages.", "job", window, Document(RecordingMessage),
           WindowQuery, (404,)),
-    Route("/api/v1/findings", "What is or was wrong, the newest first.", "reader", findings, DocumentList(FindingMessage),
+    Route("/api/v1/findings", "Active and ended findings, the newest first.", "reader", findings, DocumentList(FindingMessage),
           FindingsQuery),
-    Route("/api/v1/config", "The configuration as it counts, secrets by where they stand.", "admin", config, Document(None)),
-    Route("/metrics", "What Prometheus scrapes.", "reader", metrics, PlainText("text/plain")),
-    Route("/healthz", "ok, or what is wrong.", None, health, PlainText("text/plain"), fails=(503,)),
+    Route("/api/v1/config", "The effective configuration, with the location of each secret in place of its value.", "admin", config, Document(None)),
+    Route("/metrics", "Metrics for Prometheus.", "reader", metrics, PlainText("text/plain")),
+    Route("/healthz", "ok, or the daemon's fault in one line.", None, health, PlainText("text/plain"), errors=(503,)),
 )  # fmt: skip
 
 
@@ -176,5 +175,5 @@ async def fleet_map(request: web.Request, _query: Query) -> web.Response:
 
 
 FLEET_MAP_ROUTE = Route(
-    "/api/v1/fleet/map", "Every node in few words, by place.", "reader", fleet_map, Document(FleetMap)
+    "/api/v1/fleet/map", "Status and bound of every node, by place.", "reader", fleet_map, Document(FleetMap)
 )

@@ -1,11 +1,9 @@
 """
-The daemon's HTTP side, read-only: documents, server-sent events, metrics, health, and the status page.
+The daemon's HTTP server, read-only: JSON documents, server-sent events, metrics, health, and the status page.
 
-Which Host headers are answered. Pure.
-
-A web site may give its own name the address 127.0.0.1, and then its scripts read, in a browser on this machine, whatever
-listens there (DNS rebinding). The browser tells by which name it came, so a page on loopback answers to its own names alone.
-Where the page listens on the network whoever asks must show who he is, by whatever name he asks.
+Against DNS rebinding a server on a loopback address accepts only its own names in the Host header: a web site may resolve its name to
+127.0.0.1, and its scripts, in a browser on this host, could then read the server. On the network every client needs credentials,
+whatever name it uses.
 """
 
 from __future__ import annotations
@@ -27,8 +25,6 @@ from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
 from timesyncd.store.engine import Place
 from timesyncd.web import api, history_api, login, openapi, stream, tls
-from timesyncd.web import api as web_api
-from timesyncd.web import tls as web_tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
@@ -36,7 +32,7 @@ from timesyncd.web.view import View
 
 
 def is_allowed_host(listening: str, host_header: str | None) -> bool:
-    """`listening` is the configured address. Without a header it is no browser."""
+    """`listening` is the configured address. A request without the header is not from a browser."""
     if host_header is None or not is_loopback(listening):
         return True
     try:
@@ -56,7 +52,7 @@ def _is_address(name: str) -> bool:
 
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, web_api.FLEET_MAP_ROUTE, *history_api.ROUTES, stream.ROUTE, openapi.route())
+ROUTES = (*api.ROUTES, api.FLEET_MAP_ROUTE, *history_api.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
     "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map", "model", "node",
@@ -67,7 +63,7 @@ PAGE_FILES = {
     **{f"/{script}.js": (f"{script}.js", "text/javascript") for script in SCRIPTS},
 }
 
-#: A browser tells a form's origin only under a policy that lets it name its own site.
+#: Under a stricter Referrer-Policy a browser sends no origin with the log-in form.
 SAFETY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -78,17 +74,17 @@ SAFETY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-#: Of a request's line: the names of 10,000 nodes.
+#: Enough for a query with the names of 10,000 nodes.
 MAX_REQUEST_LINE_BYTES = 262_144
 
-#: So long are answers under way given when the server closes.
+#: How long responses in progress may take when the server closes.
 SHUTDOWN_TIMEOUT_S = 2.0
 
 LISTENING = web.AppKey("listening", str)
 
 
 class WebServer:
-    """A listening server; `url` is where the page is."""
+    """A listening server; `url` is the address of the page."""
 
     def __init__(
         self,
@@ -96,49 +92,50 @@ class WebServer:
         listener: asyncio.Server,
         url: str,
         access: Access,
-        following: asyncio.Task[None] | None,
+        certificate_reload: asyncio.Task[None] | None,
     ) -> None:
         self.url = url
         self._runner = runner
         self._listener = listener
         self._access = access
-        self._following = following
+        self._certificate_reload = certificate_reload
 
     @property
     def wrong_credentials(self) -> int:
-        """Counted since the start."""
+        """The number of requests with wrong credentials since the start."""
         return self._access.failures.total
 
     async def close(self) -> None:
-        """Viewers are cut off; answers under way are finished."""
-        if self._following is not None:
-            self._following.cancel()
+        """Ends the viewers' streams, and finishes responses in progress."""
+        if self._certificate_reload is not None:
+            self._certificate_reload.cancel()
             with suppress(asyncio.CancelledError):
-                await self._following
+                await self._certificate_reload
         self._listener.close()
         await self._runner.cleanup()
 
 
 async def serve(settings: config.WebSettings, view: View, store: Place | None = None) -> WebServer:
     """
-    Listen; port 0 takes a free one. `store` is the history's place, where one is kept. Raises ConfigError when the address
-    cannot be had, or a certificate or a secret cannot be used.
+    A server that listens; port 0 selects a free one. `store` is the location of the history, None without a store.
+
+    Raises ConfigError if it cannot listen on the address, or cannot use a certificate or a secret.
     """
     access, context = Access(settings), tls.server_context(settings)
-    for note in access_warnings(settings):
-        log.warning("web: %s", note)
+    for warning in access_warnings(settings):
+        log.warning("web: %s", warning)
     runner = web.AppRunner(
         application(view, settings.host, access, store),
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         max_line_size=MAX_REQUEST_LINE_BYTES,
-        keepalive_timeout=web_tls.IDLE_TIMEOUT_S,
+        keepalive_timeout=tls.IDLE_TIMEOUT_S,
     )
     await runner.setup()
     assert runner.server is not None
     try:
-        listener = await web_tls.ConnectionLimiter(runner.server).open(settings.host, settings.port, context)
+        listener = await tls.ConnectionLimiter(runner.server).listen(settings.host, settings.port, context)
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"web: cannot listen on {settings.host} port {settings.port}: {error.strerror}") from error
@@ -157,7 +154,7 @@ def _start_certificate_reload(
 
 def application(view: View, listening: str, access: Access, store: Place | None) -> web.Application:
     app = web.Application(
-        middlewares=[_check_host, _check_method, AccessGuard().admit], client_max_size=login.MAX_FORM_BYTES
+        middlewares=[_check_host, _check_method, AccessGuard().check_role], client_max_size=login.MAX_FORM_BYTES
     )
     app[api.VIEW] = view
     if store is not None:
@@ -175,8 +172,8 @@ def application(view: View, listening: str, access: Access, store: Place | None)
         app.router.add_get(path, _page_file(name, content_type))
     if access.has_tokens:
         login.add_login(app)
-    needs_nothing = [path for path in (*PAGE_FILES, *login.LOGIN_PATHS) if path != "/"]
-    app[REQUIRED_ROLES] = {route.path: route.role for route in ROUTES} | dict.fromkeys(needs_nothing)
+    public = [path for path in (*PAGE_FILES, *login.LOGIN_PATHS) if path != "/"]
+    app[REQUIRED_ROLES] = {route.path: route.role for route in ROUTES} | dict.fromkeys(public)
     return app
 
 
@@ -190,28 +187,30 @@ async def _check_host(request: web.Request, handler: Handler) -> web.StreamRespo
     listening, named = request.app[LISTENING], request.headers.get("Host")
     if is_allowed_host(listening, named):
         return await handler(request)
-    return error_response(421, f"{named!r} is not served here: ask {listening}, another IP address, or localhost")
+    return error_response(
+        421, f"Host: {named!r} is not a name of this server; use {listening}, another IP address, or localhost"
+    )
 
 
 @web.middleware
 async def _check_method(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What is refused is refused in JSON, with a line that helps."""
+    """Rejects methods other than GET and HEAD, and turns aiohttp's errors into JSON."""
     writable = login.LOGIN_PATHS if request.app[ACCESS].has_tokens else ()
     if request.method not in ("GET", "HEAD") and request.path not in writable:
-        return error_response(
-            405, f"{request.method} is not served: everything here is read with GET", {"Allow": "GET, HEAD"}
-        )
+        return error_response(405, f"{request.method} is not allowed; use GET", {"Allow": "GET, HEAD"})
     try:
         return await handler(request)
     except web.HTTPNotFound:
         paths = sorted({resource.canonical for resource in request.app.router.resources()})
-        return error_response(404, f"there is no {request.path}; there are: {', '.join(paths)}")
+        return error_response(404, f"unknown path {request.path}; the paths are: {', '.join(paths)}")
     except web.HTTPMethodNotAllowed as error:
         return error_response(
-            405, f"{request.method} is not served here", {"Allow": ", ".join(sorted(error.allowed_methods))}
+            405,
+            f"{request.method} is not allowed for {request.path}",
+            {"Allow": ", ".join(sorted(error.allowed_methods))},
         )
     except web.HTTPRequestEntityTooLarge:
-        return error_response(413, f"a form has at most {login.MAX_FORM_BYTES} octets")
+        return error_response(413, f"the form is too large; at most {login.MAX_FORM_BYTES} bytes are allowed")
 
 
 async def _add_safety_headers(_request: web.Request, response: web.StreamResponse) -> None:

@@ -1,10 +1,8 @@
 """
-Who may ask for what. Pure: time is an argument, and secrets are kept as their SHA-256 alone.
+Access control of the HTTP server: which credentials have which role, and the middleware that checks each request first.
 
-Wrong credentials are counted by address, so that nobody can go on guessing; from an address that guessed too often the right
-ones are refused as well, since else the answer would tell them.
-
-The middleware that asks who asks, before any answer is made.
+`Access` is pure: time is an argument, and it stores only the SHA-256 of a secret. It counts wrong credentials by client address,
+which limits guessing. From an address over the limit it rejects correct credentials too: a different response would confirm a guess.
 """
 
 from __future__ import annotations
@@ -32,17 +30,17 @@ ROLE_RANKS: dict[Role, int] = {"job": 0, "reader": 1, "admin": 2}
 
 MIN_SECRET_LENGTH = 16
 MAX_FAILURES_PER_MINUTE = 10
-#: So many addresses are counted apart; all others share one count.
+#: The number of client addresses with a count of their own; all others share one count.
 MAX_ADDRESSES = 1_000
 MINUTE_NS = 60 * NS_PER_S
 SESSION_NS = 12 * 3_600 * NS_PER_S
-#: Of one token: who has a job's cannot log out everybody else.
+#: Per token, so that the holder of one token cannot end the sessions of another.
 MAX_SESSIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What somebody may do, and by which token or certificate."""
+    """The role that a request has, and the name of the token or certificate that gives it."""
 
     name: str
     role: Role
@@ -53,7 +51,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """401: nothing was shown that counts; 429: too many wrong credentials, come back after `retry_after_s`."""
+    """Why a request is denied. 401: no valid credentials; 403: the role is too low; 429: too many wrong credentials, retry after `retry_after_s`."""
 
     status: int
     text: str
@@ -62,7 +60,7 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a request brought. `certificate` is the name in one that the configured authority signed."""
+    """The credentials of one request. `certificate` is the common name in a certificate that the configured authority signed."""
 
     address: str
     authorization: str | None = None
@@ -72,8 +70,9 @@ class Credentials:
 
 class TokenSecrets:
     """
-    The tokens' secrets, without spaces around, which no header can hold. Raises ConfigError for one that cannot be read, is too
-    short to be one, or is another token's too, and for a name that two have.
+    The digests of the tokens' secrets, without surrounding spaces, which no header can carry.
+
+    Raises ConfigError for a secret that cannot be read, is too short or belongs to two tokens, and for a name that two tokens have.
     """
 
     def __init__(self, tokens: Sequence[TokenSettings]) -> None:
@@ -82,57 +81,61 @@ class TokenSecrets:
             secret = token.secret.reveal().get_secret_value().strip()
             if len(secret) < MIN_SECRET_LENGTH:
                 raise ConfigError(
-                    f"web.token[{index}].secret: of {token.name}: shorter than {MIN_SECRET_LENGTH} characters; "
-                    "openssl rand -hex 24 makes a good one"
+                    f"web.token[{index}].secret: the secret of {token.name} is shorter than {MIN_SECRET_LENGTH} characters; "
+                    "create one with: openssl rand -hex 24"
                 )
             for digest, grant in self._known:
                 if grant.name == token.name:
-                    raise ConfigError(f"web.token[{index}].name = {token.name!r}: another token is called so")
+                    raise ConfigError(
+                        f"web.token[{index}].name = {token.name!r}: another token has this name; give each token its own"
+                    )
                 if digest == _digest(secret):
-                    raise ConfigError(f"web.token[{index}].secret: of {token.name}: it is that of {grant.name} too")
+                    raise ConfigError(
+                        f"web.token[{index}].secret: {token.name} and {grant.name} have the same secret; give each token its own"
+                    )
             self._known.append((_digest(secret), Grant(token.name, token.role)))
 
     def match(self, secret: str) -> Grant | None:
-        """Takes as long whichever fits."""
-        shown, found = _digest(secret), None
+        """The grant of this secret. Compares with every token in constant time, so that the response time reveals nothing."""
+        digest_given, found = _digest(secret), None
         for digest, grant in self._known:
-            if hmac.compare_digest(digest, shown):
+            if hmac.compare_digest(digest, digest_given):
                 found = grant
         return found
 
 
 class FailedAttempts:
-    """Wrong credentials of the last minute, of each address, an IPv6 network of 64 bits counting as one."""
+    """The wrong credentials of the last minute per client address; a /64 of IPv6 counts as one address. `total` counts since the start."""
 
     def __init__(self) -> None:
         self.total = 0
         self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
-    def note(self, address: str, now_ns: int) -> None:
+    def record(self, address: str, now_ns: int) -> None:
         self.total += 1
-        self._forget(now_ns)
-        who = self._who(address)
-        began_ns, count = self._counts.get(who, (now_ns, 0))
-        self._counts[who] = (began_ns, count + 1)
+        self._expire(now_ns)
+        key = self._key(address)
+        began_ns, count = self._counts.get(key, (now_ns, 0))
+        self._counts[key] = (began_ns, count + 1)
 
     def wait_s(self, address: str, now_ns: int) -> int | None:
-        """How long until this address may try again; None: it may now."""
-        self._forget(now_ns)
-        began_ns, count = self._counts.get(self._who(address), (0, 0))
+        """Seconds until this address may try again; None: it may now."""
+        self._expire(now_ns)
+        began_ns, count = self._counts.get(self._key(address), (0, 0))
         return None if count < MAX_FAILURES_PER_MINUTE else -((now_ns - began_ns - MINUTE_NS) // NS_PER_S)
 
-    def _who(self, address: str) -> str:
+    def _key(self, address: str) -> str:
         network = network_key(address)
-        return network if network in self._counts or len(self._counts) < MAX_ADDRESSES else "all others"
+        return network if network in self._counts or len(self._counts) < MAX_ADDRESSES else "other addresses"
 
-    def _forget(self, now_ns: int) -> None:
-        """Counts begin in the order that they are kept in."""
+    def _expire(self, now_ns: int) -> None:
+        """Removes counts older than a minute. They are stored in the order in which they began."""
         while self._counts and now_ns - next(iter(self._counts.values()))[0] >= MINUTE_NS:
             self._counts.popitem(last=False)
 
 
 def network_key(address: str) -> str:
-    """An IPv4 address, or the 64 bits of an IPv6 network."""
+    """The key under which an address is counted: an IPv4 address, or the /64 network of an IPv6 address, which one host may own."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -143,7 +146,7 @@ def network_key(address: str) -> str:
 
 
 class BrowserSessions:
-    """Browsers that logged in: a random id stands for the token's grant. The token's oldest goes when it has too many."""
+    """Sessions of browsers that logged in: a random id stands for the grant of a token. Above the limit a token's oldest session ends."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[bytes, tuple[Grant, int]] = OrderedDict()
@@ -165,54 +168,58 @@ class BrowserSessions:
 
 
 class Access:
-    """Raises ConfigError for tokens that cannot be used."""
+    """Decides which role a request has. Raises ConfigError for tokens that cannot be used."""
 
     def __init__(self, settings: WebSettings) -> None:
         self.failures = FailedAttempts()
         self.sessions = BrowserSessions()
         self.has_tokens = bool(settings.token)
-        self.is_guarded = self.has_tokens or settings.client_ca is not None or not settings.is_local
-        self._keys = TokenSecrets(settings.token)
+        self.requires_credentials = self.has_tokens or settings.client_ca is not None or not settings.is_local
+        self._secrets = TokenSecrets(settings.token)
         self._client_role = settings.client_role
 
-    def judge(self, shown: Credentials, now_ns: int) -> Grant | Denial:
+    def authorize(self, credentials: Credentials, now_ns: int) -> Grant | Denial:
         """
-        A token goes before a session, and that before a certificate. Where nothing guards, what is shown does not count: it may be
-        meant for another daemon.
+        A token takes precedence over a session, and a session over a certificate. Where no credentials are required, those given are
+        ignored: they may be for another daemon.
         """
-        if not self.is_guarded:
-            return Grant("whoever is on this machine", "reader")
-        if shown.authorization is not None:
-            scheme, _, secret = shown.authorization.partition(" ")
-            return self.judge_secret(secret.strip() if scheme.lower() == "bearer" else "", shown.address, now_ns)
-        session = None if shown.session is None else self.sessions.find(shown.session, now_ns)
+        if not self.requires_credentials:
+            return Grant("a client on this host", "reader")
+        if credentials.authorization is not None:
+            scheme, _, secret = credentials.authorization.partition(" ")
+            return self.authorize_secret(
+                secret.strip() if scheme.lower() == "bearer" else "", credentials.address, now_ns
+            )
+        session = None if credentials.session is None else self.sessions.find(credentials.session, now_ns)
         if session is not None:
             return session
-        if shown.certificate is not None:
-            return Grant(shown.certificate, self._client_role)
-        return Denial(401, "show who you are: Authorization: Bearer TOKEN, a client certificate, or log in at /login")
+        if credentials.certificate is not None:
+            return Grant(credentials.certificate, self._client_role)
+        return Denial(
+            401, "credentials required: send Authorization: Bearer TOKEN or a client certificate, or log in at /login"
+        )
 
-    def judge_secret(self, secret: str, address: str, now_ns: int) -> Grant | Denial:
+    def authorize_secret(self, secret: str, address: str, now_ns: int) -> Grant | Denial:
         wait_s = self.failures.wait_s(address, now_ns)
         if wait_s is not None:
-            return Denial(429, f"too many wrong credentials from this address: again in {wait_s} s", wait_s)
-        grant = self._keys.match(secret)
+            return Denial(429, f"too many wrong credentials from this address: retry in {wait_s} s", wait_s)
+        grant = self._secrets.match(secret)
         if grant is None:
-            self.failures.note(address, now_ns)
-            return Denial(401, "these credentials are not known")
+            self.failures.record(address, now_ns)
+            return Denial(401, "unknown credentials")
         return grant
 
 
 def access_warnings(settings: WebSettings) -> list[str]:
-    """What is unwise in how the page is guarded."""
-    found = []
+    """The weaknesses of the configured access control, one sentence each."""
+    found: list[str] = []
     if settings.token and settings.certificate is None and not settings.is_local:
         found.append(
-            "tokens go over the network in clear: give certificate and key, or have a proxy speak TLS before it"
+            "tokens cross the network unencrypted: set certificate and key, or terminate TLS in a proxy on this host"
         )
     roles = [token.role for token in settings.token] + ([settings.client_role] if settings.client_ca else [])
     if roles and all(role == "job" for role in roles):
-        found.append("nobody can see the page, the metrics or timesyncd status: no token has the role reader")
+        found.append("no client can read the page, the metrics or timesyncd status: no token has the role reader")
     return found
 
 
@@ -225,43 +232,46 @@ log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ACCESS = web.AppKey("access", Access)
-#: What each path needs; None: nothing. A path that is not there needs a reader.
+#: The role that each path requires; None: no credentials. A path that does not exist requires a reader.
 REQUIRED_ROLES = web.AppKey("roles", Mapping[str, Role | None])
-#: Of the request that is being answered.
+#: The grant of the current request.
 GRANT: ContextVar[Grant] = ContextVar("grant")
 SESSION_COOKIE = "timesyncd-session"
 
 
 class AccessGuard:
+    """The middleware that lets a request pass only with the role that its path requires."""
+
     def __init__(self) -> None:
-        self._told_ns = -MINUTE_NS
-        self._told = 0
+        self._logged_ns = -MINUTE_NS
+        self._logged_failures = 0
 
     @web.middleware
-    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check_role(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
-        needed = request.app[REQUIRED_ROLES].get(resource.canonical, "reader") if resource is not None else "reader"
+        required = request.app[REQUIRED_ROLES].get(resource.canonical, "reader") if resource is not None else "reader"
         access, now_ns = request.app[ACCESS], time.monotonic_ns()
-        if needed is None:
+        if required is None:
             response = await handler(request)
-            self._tell(request, now_ns)
+            self._log_failures(request, now_ns)
             return response
-        judged = access.judge(_credentials(request), now_ns)
-        self._tell(request, now_ns)
-        if isinstance(judged, Denial):
-            return _denial_response(request, access, judged)
-        if not judged.covers(needed):
-            said = f"{request.path} needs the role {needed}; {judged.name} has {judged.role}"
-            return _denial_response(request, access, Denial(403, said))
-        GRANT.set(judged)
+        decision = access.authorize(_credentials(request), now_ns)
+        self._log_failures(request, now_ns)
+        if isinstance(decision, Denial):
+            return _denial_response(request, access, decision)
+        if not decision.covers(required):
+            text = f"{request.path} requires the role {required}; {decision.name} has the role {decision.role}"
+            return _denial_response(request, access, Denial(403, text))
+        GRANT.set(decision)
         return await handler(request)
 
-    def _tell(self, request: web.Request, now_ns: int) -> None:
-        """Of wrong credentials, at most once a minute."""
+    def _log_failures(self, request: web.Request, now_ns: int) -> None:
+        """Logs the number of wrong credentials, at most once a minute."""
         total = request.app[ACCESS].failures.total
-        if total > self._told and now_ns - self._told_ns >= MINUTE_NS:
-            log.warning("web: wrong credentials: %d times, the last from %s", total - self._told, request.remote)
-            self._told, self._told_ns = total, now_ns
+        if total > self._logged_failures and now_ns - self._logged_ns >= MINUTE_NS:
+            new = total - self._logged_failures
+            log.warning("web: %d requests with wrong credentials, the last from %s", new, request.remote)
+            self._logged_failures, self._logged_ns = total, now_ns
 
 
 def retry_after_header(denial: Denial) -> dict[str, str]:
@@ -280,8 +290,8 @@ def _credentials(request: web.Request) -> Credentials:
 
 
 def _denial_response(request: web.Request, access: Access, denial: Denial) -> web.Response:
-    """A browser that comes for the page is led to the log-in."""
+    """A browser that requests the page is redirected to the log-in page."""
     if access.has_tokens and request.path == "/" and "text/html" in request.headers.get("Accept", ""):
         return web.Response(status=303, headers={"Location": "login"})
-    asks = {"WWW-Authenticate": "Bearer"} if denial.status == 401 else {}
-    return error_response(denial.status, denial.text, asks | retry_after_header(denial))
+    challenge = {"WWW-Authenticate": "Bearer"} if denial.status == 401 else {}
+    return error_response(denial.status, denial.text, challenge | retry_after_header(denial))

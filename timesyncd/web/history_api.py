@@ -1,4 +1,4 @@
-"""What the store holds, as documents. Reading blocks, so it is done in threads."""
+"""The routes of the history in the store. Reading blocks, so it runs in threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TIME_ERROR_STEPS = 288
 
 
 class TimeErrorStep(Message):
-    """Of a unit's channel the lowest and the highest of a metric, from `realtime_ns` on for the length of a step."""
+    """The lowest and the highest value of a metric of a grandmaster's channel, in one step that begins at `realtime_ns`."""
 
     channel: str
     metric: str
@@ -47,7 +47,7 @@ class TimeErrorStep(Message):
 
 
 class HistoryPoint(Message):
-    """What a quantity was from `realtime_ns` on for `span_s`, 0 for one sample, of `count` samples."""
+    """A roll-up of `count` samples over `span_s` that begins at `realtime_ns`; `span_s` 0: a single sample."""
 
     realtime_ns: Int64
     span_s: Int64
@@ -60,7 +60,7 @@ class HistoryPoint(Message):
 
 
 class HistorySource(Message):
-    """Of what there is a history."""
+    """A source and one of its quantities with a history."""
 
     node: str
     source: str
@@ -71,13 +71,13 @@ Page = tuple[Sequence[Message], str | None]
 
 
 async def time_errors(request: web.Request, query: TimeRangeQuery) -> web.Response:
-    """Also of a unit that is not polled any more, so every name is one that may have been."""
-    unit, span = request.match_info["name"], query.span_ns(DAY_NS, time.time_ns())
-    if not re.fullmatch(NAME, unit, re.ASCII):
-        return error_response(404, f"there is no grandmaster {unit!r}")
+    """Includes grandmasters that the daemon no longer polls, so it accepts every valid name."""
+    name, span = request.match_info["name"], query.span_ns(DAY_NS, time.time_ns())
+    if not re.fullmatch(NAME, name, re.ASCII):
+        return error_response(404, f"unknown grandmaster {name!r}: not a valid name")
 
     def read(place: Place) -> Page:
-        steps = history.time_error_course(place, unit, *span, TIME_ERROR_STEPS)
+        steps = history.time_error_course(place, name, *span, TIME_ERROR_STEPS)
         return [TimeErrorStep.model_validate(step) for step in steps], None
 
     return await _read_list(request, read)
@@ -90,16 +90,20 @@ async def events(request: web.Request, query: EventsQuery) -> web.Response:
 
     def read(place: Place) -> Page:
         rows = history.cloud_events(place, query.node, since_ns, until_ns, after, query.limit + 1, query.type)
-        shown = rows[: query.limit]
-        next = [shown[-1][name] for name in ("realtime_ns", "sequence", "node")] if len(rows) > len(shown) else None
-        return [_cloud_event(row) for row in shown], None if next is None else encode_cursor(tuple(next))
+        page_rows = rows[: query.limit]
+        next = (
+            [page_rows[-1][name] for name in ("realtime_ns", "sequence", "node")]
+            if len(rows) > len(page_rows)
+            else None
+        )
+        return [_cloud_event(row) for row in page_rows], None if next is None else encode_cursor(tuple(next))
 
     return await _read_list(request, read)
 
 
 def _cloud_event(row: history.Record) -> CloudEvent:
-    said = {name: row[name] for name in ("type", "subject", "time", "data")}
-    return CloudEvent.model_validate(said | {"id": row["event_id"], "source": NODE_PATH + row["node"]})
+    fields = {name: row[name] for name in ("type", "subject", "time", "data")}
+    return CloudEvent.model_validate(fields | {"id": row["event_id"], "source": NODE_PATH + row["node"]})
 
 
 async def series(request: web.Request, query: HistoryQuery) -> web.Response:
@@ -127,7 +131,7 @@ async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Respo
 
 
 async def _read_list(request: web.Request, read: Callable[[Place], Page]) -> web.Response:
-    """Nothing without a store."""
+    """A list that a thread reads from the store; empty without a store."""
     place = request.app.get(STORE)
     if place is None:
         return list_response(request, [])
@@ -138,12 +142,12 @@ async def _read_list(request: web.Request, read: Callable[[Place], Page]) -> web
 
 
 ROUTES = (
-    Route("/api/v1/grandmasters/{name}/time-errors", "The course of a grandmaster's time errors.", "reader", time_errors,
+    Route("/api/v1/grandmasters/{name}/time-errors", "The time errors of a grandmaster over time.", "reader", time_errors,
           DocumentList(TimeErrorStep), TimeRangeQuery, (404, 503)),
-    Route("/api/v1/events", "What happened, the newest first, as CloudEvents.", "reader", events, DocumentList(CloudEvent),
+    Route("/api/v1/events", "Events as CloudEvents, the newest first.", "reader", events, DocumentList(CloudEvent),
           EventsQuery, (503,)),
-    Route("/api/v1/history", "The course of a quantity, to be drawn.", "reader", series, DocumentList(HistoryPoint), HistoryQuery,
+    Route("/api/v1/history", "The history of one quantity, for a chart.", "reader", series, DocumentList(HistoryPoint), HistoryQuery,
           (503,)),
-    Route("/api/v1/history/sources", "Of what there is a history.", "reader", sources, DocumentList(HistorySource),
+    Route("/api/v1/history/sources", "The sources and quantities with a history.", "reader", sources, DocumentList(HistorySource),
           HistorySourcesQuery, (503,)),
 )  # fmt: skip

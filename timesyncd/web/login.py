@@ -1,4 +1,4 @@
-"""For browsers: a form that takes a token and gives a session."""
+"""The log-in page: a form that exchanges a token for a session cookie."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ async def _form(_request: web.Request) -> web.Response:
 
 
 async def _log_in(request: web.Request) -> web.Response:
-    if (stranger := _cross_site_refusal(request)) is not None:
-        return stranger
+    if (refusal := _cross_site_refusal(request)) is not None:
+        return refusal
     access = request.app[ACCESS]
     try:
         async with asyncio.timeout(FORM_TIMEOUT_S):
             secret = _parse_token(await request.read())
     except TimeoutError:
-        return error_response(408, f"the form did not come within {FORM_TIMEOUT_S:g} s")
-    judged = access.judge_secret(secret, request.remote or "", time.monotonic_ns())
-    if isinstance(judged, Denial):
-        return _page(judged.status, judged.text, retry_after_header(judged))
-    if not judged.covers("reader"):
+        return error_response(408, f"the form did not arrive within {FORM_TIMEOUT_S:g} s")
+    decision = access.authorize_secret(secret, request.remote or "", time.monotonic_ns())
+    if isinstance(decision, Denial):
+        return _page(decision.status, decision.text, retry_after_header(decision))
+    if not decision.covers("reader"):
         return _page(
-            403, f"the token {judged.name} has the role {judged.role}: the page is for a reader's or an admin's"
+            403, f"the token {decision.name} has the role {decision.role}; the page requires the role reader or admin"
         )
-    session = access.sessions.open(judged, time.monotonic_ns())
+    session = access.sessions.open(decision, time.monotonic_ns())
     response = web.Response(status=303, headers={"Location": "./"})
     response.set_cookie(
         SESSION_COOKIE,
@@ -61,8 +61,8 @@ async def _log_in(request: web.Request) -> web.Response:
 
 
 async def _log_out(request: web.Request) -> web.Response:
-    if (stranger := _cross_site_refusal(request)) is not None:
-        return stranger
+    if (refusal := _cross_site_refusal(request)) is not None:
+        return refusal
     request.app[ACCESS].sessions.close(request.cookies.get(SESSION_COOKIE, ""))
     response = web.Response(status=303, headers={"Location": "login"})
     response.del_cookie(SESSION_COOKIE, httponly=True, samesite="Strict", secure=request.secure, path="/")
@@ -77,14 +77,14 @@ def _parse_token(form: bytes) -> str:
 
 
 def _cross_site_refusal(request: web.Request) -> web.Response | None:
-    """A form of another site. What is no browser tells no origin."""
+    """403 for a form that another site's page sent. A client that is not a browser sends no Origin."""
     origin = request.headers.get("Origin")
     try:
         if origin is None or urlsplit(origin).netloc == request.host:
             return None
-    except ValueError:  # no origin that a browser would tell
+    except ValueError:  # not an origin that a browser sends
         pass
-    return error_response(403, "this form was sent by another site")
+    return error_response(403, "the form was sent from another site")
 
 
 def _page(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

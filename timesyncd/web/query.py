@@ -1,4 +1,4 @@
-"""What may stand behind the question mark. Each model is read from a request, and told in the OpenAPI document."""
+"""The query parameters of each route: models that parse a request, and that the OpenAPI document is generated from."""
 
 from __future__ import annotations
 
@@ -34,37 +34,39 @@ _UNIX_NS = r"[0-9]{1,18}|[1-8][0-9]{18}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-#: In the year 2255: what is added to it still has 64 bits.
+#: In the year 2255, so that a sum with it still fits 64 bits.
 MAX_TIME_NS = 9 * 10**18
 
 
 class BadQuery(Exception):
-    """What a request asks is not understood; the text says what is allowed."""
+    """The query of a request is invalid; the text names the parameter, its value and what is allowed."""
 
 
 def _require_integer(text: Any) -> Any:
     if isinstance(text, str) and not re.fullmatch("[0-9]{1,18}", text, re.ASCII):
-        raise ValueError("a whole number is wanted")
+        raise ValueError("expected a whole number")
     return text
 
 
 def _require_step_key(text: Any) -> Any:
-    """A step's key has 63 bits."""
+    """A step's key is a whole number of 63 bits."""
     if isinstance(text, str) and not re.fullmatch("[0-9]{1,19}", text, re.ASCII):
-        raise ValueError("a step's key is wanted, a whole number")
+        raise ValueError("expected a step's key, a whole number")
     return text
 
 
 def parse_time_ns(text: Any) -> int:
-    """RFC 3339 or Unix nanoseconds, cut at 1970 and LATEST_NS; a leap second counts as the one that follows. Raises ValueError."""
+    """
+    RFC 3339 or Unix time in ns, limited to 1970 and MAX_TIME_NS; a leap second counts as the second after it. Raises ValueError.
+    """
     if re.fullmatch(_UNIX_NS, text, re.ASCII):
         return int(text)
     found = _RFC3339.fullmatch(text)
     if found is None:
-        raise ValueError("RFC 3339 is wanted, as 2026-03-01T12:00:00Z, or nanoseconds since 1970")
+        raise ValueError("expected RFC 3339, for example 2026-03-01T12:00:00Z, or nanoseconds since 1970")
     day, minutes, seconds, fraction, zone = found.groups()
     if int(seconds) > 60:
-        raise ValueError("there are at most 60 seconds")
+        raise ValueError("the seconds are 0 to 60")
     whole_s = (datetime.fromisoformat(f"{day}T{minutes}:00").replace(tzinfo=_parse_zone(zone)) - _EPOCH) // timedelta(
         seconds=1
     )
@@ -77,7 +79,7 @@ def _parse_zone(text: str) -> timezone:
         return UTC
     hours, minutes = int(text[1:3]), int(text[4:])
     if minutes > 59:
-        raise ValueError("there are at most 59 minutes")
+        raise ValueError("the minutes of a time zone are 0 to 59")
     return timezone((1 if text[0] == "+" else -1) * timedelta(hours=hours, minutes=minutes))
 
 
@@ -86,7 +88,7 @@ _TIME_SCHEMA = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "s
 Timestamp = Annotated[int, BeforeValidator(parse_time_ns), WithJsonSchema(_TIME_SCHEMA)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Names = Annotated[
-    str, Field(pattern=rf"^{NAME}(,{NAME})*$", max_length=250_000, description="Names with commas between.")
+    str, Field(pattern=rf"^{NAME}(,{NAME})*$", max_length=250_000, description="Names, separated by commas.")
 ]
 
 
@@ -94,48 +96,55 @@ _AS_CURSOR: dict[str, JsonValue] = {"format": "cursor"}
 
 
 class Query(BaseModel):
-    """Nothing may be asked."""
+    """A query without parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PageQuery(Query):
     limit: Annotated[
-        int, Field(ge=1, le=MAX_LIMIT, description="The most items."), BeforeValidator(_require_integer)
+        int, Field(ge=1, le=MAX_LIMIT, description="The maximum number of items."), BeforeValidator(_require_integer)
     ] = DEFAULT_LIMIT
-    cursor: Annotated[str | None, Field(description="The `next` of the page before.", json_schema_extra=_AS_CURSOR)] = (
+    cursor: Annotated[str | None, Field(description="`next` of the previous page.", json_schema_extra=_AS_CURSOR)] = (
         None
     )
 
 
 class TimeRangeQuery(Query):
-    since: Annotated[Timestamp | None, Field(description=f"The first moment: {_TIME_FORMATS}.")] = None
-    until: Annotated[Timestamp | None, Field(description=f"The moment after the last: {_TIME_FORMATS}.")] = None
+    since: Annotated[Timestamp | None, Field(description=f"Start of the time range, inclusive: {_TIME_FORMATS}.")] = (
+        None
+    )
+    until: Annotated[Timestamp | None, Field(description=f"End of the time range, exclusive: {_TIME_FORMATS}.")] = None
 
     def span_ns(self, default_ns: int, now_ns: int) -> tuple[int, int]:
-        """Until now and `default_ns` long, where nothing else is said."""
+        """The range in ns since 1970; by default it ends now and is `default_ns` long."""
         until_ns = now_ns if self.until is None else self.until
         return (max(0, until_ns - default_ns) if self.since is None else self.since, until_ns)
 
 
 class NodesQuery(PageQuery):
     status: Annotated[
-        Status | None, Field(description="As told first: against UTC on a node that knows no grandmaster.")
+        Status | None,
+        Field(
+            description="The main status: against UTC on a node without a grandmaster, else against the grandmaster."
+        ),
     ] = None
-    grandmaster: Annotated[Name | None, Field(description="Name or clock identity of the unit that is followed.")] = (
-        None
-    )
+    grandmaster: Annotated[
+        Name | None, Field(description="Name or clock identity of the grandmaster that the node follows.")
+    ] = None
     topology: Annotated[
         str | None,
         Field(
-            pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$", max_length=255, description="A place, and all below it."
+            pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$",
+            max_length=255,
+            description="A place; includes the places below it.",
         ),
     ] = None
-    q: Annotated[str | None, Field(pattern="^[A-Za-z0-9._-]{1,64}$", description="A part of the name.")] = None
+    q: Annotated[str | None, Field(pattern="^[A-Za-z0-9._-]{1,64}$", description="A part of the node's name.")] = None
 
 
 class FindingsQuery(PageQuery, TimeRangeQuery):
-    standing: Annotated[Literal["true", "false"], Field(description="true: only what holds now.")] = "false"
+    active: Annotated[Literal["true", "false"], Field(description="true: only findings that have not ended.")] = "false"
 
 
 class EventsQuery(PageQuery, TimeRangeQuery):
@@ -145,35 +154,39 @@ class EventsQuery(PageQuery, TimeRangeQuery):
 
 class HistoryQuery(TimeRangeQuery):
     source: Name
-    quantity: Annotated[str, Field(pattern="^[a-z0-9_]{1,64}$", description="As /api/v1/history/sources names it.")]
-    node: Annotated[Name | None, Field(description="The own one unless given.")] = None
+    quantity: Annotated[str, Field(pattern="^[a-z0-9_]{1,64}$", description="A quantity of /api/v1/history/sources.")]
+    node: Annotated[Name | None, Field(description="The node; by default this daemon's own.")] = None
 
 
 class HistorySourcesQuery(Query):
-    node: Annotated[Name | None, Field(description="Whose; this node's own unless given.")] = None
+    node: Annotated[Name | None, Field(description="The node; by default this daemon's own.")] = None
 
 
 class AlignmentQuery(Query):
     nodes: Names | None = None
     job: Annotated[
         str | None,
-        Field(min_length=1, max_length=1_024, description="Id of a job: its nodes; for a reader its name too."),
+        Field(
+            min_length=1,
+            max_length=1_024,
+            description="The nodes of this job, by its id, or, with the role reader, by its name.",
+        ),
     ] = None
 
     @model_validator(mode="after")
     def _one_set(self) -> AlignmentQuery:
         if self.nodes is not None and self.job is not None:
-            raise ValueError("give either nodes or job")
+            raise ValueError("give nodes or job, not both")
         return self
 
 
 class WindowQuery(Query):
     limit: Annotated[
-        int, Field(ge=1, le=MAX_LIMIT, description="The most steps."), BeforeValidator(_require_integer)
+        int, Field(ge=1, le=MAX_LIMIT, description="The maximum number of steps."), BeforeValidator(_require_integer)
     ] = DEFAULT_LIMIT
     from_step: Annotated[
         int,
-        Field(ge=0, le=2**63 - 1, description="The first step's key: `next_step` of the page before."),
+        Field(ge=0, le=2**63 - 1, description="The first step's key: `next_step` of the previous page."),
         BeforeValidator(_require_step_key),
     ] = 0
 
@@ -182,20 +195,20 @@ class StreamQuery(Query):
     kinds: Annotated[
         str | None,
         Field(
-            pattern="^[a-z]+(,[a-z]+)*$", max_length=100, description="Only events of these kinds, with commas between."
+            pattern="^[a-z]+(,[a-z]+)*$", max_length=100, description="Only events of these kinds, separated by commas."
         ),
     ] = None
-    nodes: Annotated[Names | None, Field(description="Of the kind node only these, with commas between.")] = None
+    nodes: Annotated[Names | None, Field(description="Of the kind node only these nodes, separated by commas.")] = None
 
 
 Q = TypeVar("Q", bound=Query)
 
 
 def parse_query(model: type[Q], given: list[tuple[str, str]]) -> Q:
-    """Raises BadQuery."""
+    """The parsed query. Raises BadQuery."""
     for name, times in Counter(name for name, _ in given).items():
         if times > 1:
-            raise BadQuery(f"{name}: given more than once")
+            raise BadQuery(f"{name}: given {times} times; give it once")
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:
@@ -206,18 +219,18 @@ CursorKey = tuple[int | str, ...]
 
 
 def encode_cursor(key: CursorKey) -> str:
-    """What names an item by its place in the list's order."""
+    """An opaque text that names an item by its key in the list's order."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).rstrip(b"=").decode()
 
 
-def decode_cursor(cursor: str, like: tuple[type, ...]) -> CursorKey:
-    """The other way round. Raises BadQuery."""
+def decode_cursor(cursor: str, types: tuple[type, ...]) -> CursorKey:
+    """The key of a cursor, with parts of these types. Raises BadQuery."""
     try:
         key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError, binascii.Error):
         key = None
-    if not isinstance(key, list) or tuple(map(type, key)) != like or not all(map(_fits_store, key)):
-        raise BadQuery("cursor: this is none; take it from `next` of the page before")
+    if not isinstance(key, list) or tuple(map(type, key)) != types or not all(map(_fits_store, key)):
+        raise BadQuery("cursor: not a cursor of this list; use `next` of the previous page")
     return tuple(key)
 
 

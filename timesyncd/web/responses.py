@@ -1,7 +1,5 @@
 """
-How an answer is written: messages as they are, lists page by page, and a tag by which a copy is known to hold still.
-
-A request that is not answered is told why, in JSON, on one line that helps.
+How responses are written: a message as its own JSON, lists in pages, an ETag for conditional requests, and errors as one line in JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ def message_response(request: web.Request, message: Message) -> web.Response:
 
 
 def list_response(request: web.Request, messages: Sequence[Message], next: str | None = None) -> web.Response:
-    """A page; `next` is the cursor of the one after it."""
+    """A page of a list; `next` is the cursor of the following page, None on the last one."""
     items = b",".join(message.model_dump_json().encode() for message in messages)
     body = b'{"items":[%s],"next":%s}' % (items, json.dumps(next).encode())
     headers = {} if next is None else {"Link": f'<{request.rel_url.update_query(cursor=next)}>; rel="next"'}
@@ -37,7 +35,7 @@ def list_response(request: web.Request, messages: Sequence[Message], next: str |
 
 
 def json_response(request: web.Request, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
-    """JSON, or 304 where the copy that was named says the same."""
+    """JSON, or status 304 if a copy that If-None-Match names is current."""
     lasting = _AGES.sub(b"", body)
     tag = ETag(hashlib.sha256(lasting).hexdigest()[:32], is_weak=lasting != body)
     if any(known.value in (tag.value, "*") for known in request.if_none_match or ()):
@@ -49,15 +47,13 @@ def json_response(request: web.Request, body: bytes, headers: dict[str, str] | N
 
 
 def paginate(items: Sequence[T], key: Callable[[T], CursorKey], query: PageQuery) -> tuple[list[T], str | None]:
-    """
-    Of the items in their order by `key` those after the cursor, and the cursor of the next page. Raises BadQuery.
-    """
-    left = sorted(items, key=key)
-    if query.cursor is not None and left:
-        after = decode_cursor(query.cursor, tuple(map(type, key(left[0]))))
-        left = [item for item in left if key(item) > after]
-    shown = left[: query.limit]
-    return shown, encode_cursor(key(shown[-1])) if len(left) > len(shown) else None
+    """The items after the query's cursor, in the order of `key`, and the cursor of the next page. Raises BadQuery."""
+    remaining = sorted(items, key=key)
+    if query.cursor is not None and remaining:
+        after = decode_cursor(query.cursor, tuple(map(type, key(remaining[0]))))
+        remaining = [item for item in remaining if key(item) > after]
+    items_of_page = remaining[: query.limit]
+    return items_of_page, encode_cursor(key(items_of_page[-1])) if len(remaining) > len(items_of_page) else None
 
 
 MAX_NAMES = 10
@@ -69,7 +65,7 @@ def error_response(status: int, text: str, headers: dict[str, str] | None = None
 
 
 def not_found_response(what: str, wanted: str, known: Iterable[str], count: int) -> web.Response:
-    """404, with the first few of those that there are."""
+    """Status 404 with the first few existing names."""
     names = list(islice(known, MAX_NAMES))
     more = f" and {count - len(names)} more" if count > len(names) else ""
-    return error_response(404, f"there is no {what} {wanted!r}; {what}s known here: {', '.join(names) or 'none'}{more}")
+    return error_response(404, f"unknown {what} {wanted!r}; the known {what}s are: {', '.join(names) or 'none'}{more}")

@@ -1,4 +1,4 @@
-"""What a route is: the server is built from these, and the OpenAPI document too, so that the two cannot differ."""
+"""The definition of a route. Both the server and the OpenAPI document are generated from it, so they cannot differ."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ from timesyncd.config import Role
 from timesyncd.web.query import JOB_ID, NAME, BadQuery, Query, parse_query
 from timesyncd.web.responses import error_response
 
-#: What stands in a path, by the name that it has there.
+#: The pattern of each parameter in a path.
 PATH_PATTERNS = {"name": NAME, "id": JOB_ID}
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document: a message; None: an object of no model."""
+    """The route responds with one message of this model; None: with a JSON object without a model."""
 
     model: type[BaseModel] | None
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentList:
-    """A list, with items of this model."""
+    """The route responds with a page of a list, with items of this model."""
 
     model: type[BaseModel]
 
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
+    """The route responds with text of this type."""
+
     content_type: str
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """
-    `handler` gets what was asked as a `query`; `role` is the least that may, None: everybody. `fails` are the refusals of its own, by
-    status.
+    `handler` gets the request and its parsed `query`. `role` is the lowest role that may use the route, None: no credentials needed.
+    `errors` are the error statuses that this route has beside those of every route.
     """
 
     path: str
     summary: str
     role: Role | None
     handler: Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
-    answer: Document | DocumentList | PlainText
+    response: Document | DocumentList | PlainText
     query: type[Query] = Query
-    fails: tuple[int, ...] = ()
+    errors: tuple[int, ...] = ()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         try:

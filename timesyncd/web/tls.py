@@ -1,7 +1,7 @@
 """
-HTTPS: the daemon's certificate, and whose certificates are believed. A renewed file is taken without a restart.
+The HTTP server's connections: TLS with the configured certificate, which reloads without a restart, and a limit on their number.
 
-How many connections are let in at once: each takes a file descriptor, and the daemon's other parts need some too.
+The limit exists because each connection takes a file descriptor, and the rest of the daemon needs some too.
 """
 
 from __future__ import annotations
@@ -23,46 +23,50 @@ RELOAD_INTERVAL_S = 60.0
 
 
 def server_context(settings: WebSettings) -> ssl.SSLContext | None:
-    """None where plain HTTP is spoken. Raises ConfigError for files that cannot be used."""
+    """The server's TLS context; None: plain HTTP. Raises ConfigError for a file that cannot be used."""
     if settings.certificate is None:
         return None
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    load_certificate(made, settings)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, settings)
     if settings.client_ca is not None:
-        made.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_mode = ssl.CERT_OPTIONAL
         try:
-            made.load_verify_locations(settings.client_ca)
+            context.load_verify_locations(settings.client_ca)
         except OSError as error:
-            raise ConfigError(f"web.client_ca = '{settings.client_ca}': cannot be used: {error}") from error
-    return made
+            raise ConfigError(
+                f"web.client_ca = '{settings.client_ca}': cannot load it as certificates in PEM form: {error}"
+            ) from error
+    return context
 
 
 def load_certificate(into: ssl.SSLContext, settings: WebSettings) -> None:
-    """The pair is tried elsewhere first, so that a half-written one replaces nothing. Raises ConfigError."""
+    """Loads certificate and key into the context, after a trial in another one: a half-written pair replaces nothing. Raises ConfigError."""
     assert settings.certificate is not None and settings.key is not None
     try:
         for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), into):
             each.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"web.certificate = '{settings.certificate}': cannot be used: {error}") from error
+        raise ConfigError(
+            f"web.certificate = '{settings.certificate}': cannot load it with web.key = '{settings.key}': {error}"
+        ) from error
 
 
 async def reload_certificate(into: ssl.SSLContext, settings: WebSettings) -> None:
-    """New connections get the certificate that is in the files now."""
+    """Loads the certificate again whenever its files change, until cancelled; new connections then use it."""
     files = [path for path in (settings.certificate, settings.key) if path is not None]
-    seen = _file_versions(files)
+    loaded = _file_versions(files)
     while True:
         await asyncio.sleep(RELOAD_INTERVAL_S)
-        now = _file_versions(files)
-        if now == seen:
+        current = _file_versions(files)
+        if current == loaded:
             continue
-        seen = now
+        loaded = current
         try:
             load_certificate(into, settings)
-            log.info("web: the certificate in %s is another one: taken", settings.certificate)
+            log.info("web: certificate %s changed: loaded the new one", settings.certificate)
         except ConfigError as error:
-            log.warning("%s; the one before is kept", error)
+            log.warning("%s; the server keeps using the previous one", error)
 
 
 def _file_versions(files: list[Path]) -> list[tuple[int, int] | None]:
@@ -78,14 +82,14 @@ def _file_version(path: Path) -> tuple[int, int] | None:
 
 
 def certificate_name(certificate: dict[str, Any]) -> str:
-    """The common name of one that was verified."""
+    """The common name in a verified certificate."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else "a certificate without a common name"
 
 
 MAX_CONNECTIONS = 512
 HANDSHAKE_TIMEOUT_S = 10.0
-#: How long a connection may be without a whole head of a request. More than proxies keep one that they may use again.
+#: How long a connection may stay open without a complete request head: longer than proxies keep an idle one for reuse.
 IDLE_TIMEOUT_S = 75.0
 LOG_INTERVAL_S = 60.0
 
@@ -95,41 +99,42 @@ _TOO_MANY_CONNECTIONS = (
 
 
 class ConnectionLimiter:
+    """Passes each new connection to the server, or answers 503 while MAX_CONNECTIONS are open."""
+
     def __init__(self, server: web.Server) -> None:
         self._server = server
-        self._told_s = -LOG_INTERVAL_S
+        self._logged_s = -LOG_INTERVAL_S
 
-    async def open(self, host: str, port: int, context: ssl.SSLContext | None) -> asyncio.Server:
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> asyncio.Server:
         """Raises OSError."""
         loop = asyncio.get_running_loop()
-        within_s = HANDSHAKE_TIMEOUT_S if context else None
+        timeout_s = HANDSHAKE_TIMEOUT_S if context else None
         return await loop.create_server(
-            lambda: _PendingConnection(self), host, port, ssl=context, ssl_handshake_timeout=within_s
+            lambda: _PendingConnection(self), host, port, ssl=context, ssl_handshake_timeout=timeout_s
         )
 
-    def let_in(self, transport: asyncio.Transport) -> None:
-        """Or not."""
+    def accept_or_reject(self, transport: asyncio.Transport) -> None:
         if len(self._server.connections) >= MAX_CONNECTIONS:
             transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
-            self._tell()
+            self._log_rejection()
             return
         handler = self._server()
         transport.set_protocol(handler)
         handler.connection_made(transport)
 
-    def _tell(self) -> None:
+    def _log_rejection(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_s >= LOG_INTERVAL_S:
-            log.warning("web: %d connections are open: more are refused", MAX_CONNECTIONS)
-            self._told_s = now_s
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
+            log.warning("web: rejected a connection: %d connections are open, which is the limit", MAX_CONNECTIONS)
+            self._logged_s = now_s
 
 
 class _PendingConnection(asyncio.Protocol):
-    """Stands for a connection until it is made, which over TLS is after the handshake."""
+    """The protocol of a connection until it is established, which over TLS is after the handshake."""
 
-    def __init__(self, door: ConnectionLimiter) -> None:
-        self._door = door
+    def __init__(self, limiter: ConnectionLimiter) -> None:
+        self._limiter = limiter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._door.let_in(cast(asyncio.Transport, transport))
+        self._limiter.accept_or_reject(cast(asyncio.Transport, transport))

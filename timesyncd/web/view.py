@@ -1,8 +1,4 @@
-"""
-What the web room needs of a daemon, and how nodes are looked for among many.
-
-What viewers are told of, as server-sent events.
-"""
+"""What the HTTP server reads of a daemon: the `View` protocol, the filter of nodes, and the events for viewers."""
 
 from __future__ import annotations
 
@@ -22,30 +18,30 @@ StreamEventKind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """Something changed. It is serialised when the first viewer wants it, once for all of them, and never without one."""
+    """A changed state, for viewers. It is serialised at most once, when the first viewer needs it, and shared by all of them."""
 
     kind: StreamEventKind
     data: Message
 
     @cached_property
     def frame(self) -> bytes:
-        """Without its id. One line of data: the serialiser escapes line ends, so a name cannot end the event early."""
+        """The event's frame without an id. The data is one line, since JSON escapes line ends: a name cannot end the event early."""
         return b"event: %s\ndata: %s\n\n" % (self.kind.encode(), self.data.model_dump_json().encode())
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """Which nodes; None: whatever. `grandmaster` is a unit's name or a clock identity, `topology` a place and all below it."""
+    """Selects nodes; None: any. `grandmaster` is a name or a clock identity, `topology` a place with all places below it, `part` a part of the name."""
 
     status: Status | None = None
     grandmaster: str | None = None
     topology: str | None = None
     part: str | None = None
 
-    def takes(self, node: str, status: Status | None, topology: str, grandmasters: Sequence[str | None]) -> bool:
+    def matches(self, node: str, status: Status | None, topology: str, grandmasters: Sequence[str | None]) -> bool:
         """
-        `status` is the one that is told first, as it has aged, None of a node without a clock source; `grandmasters` what the one it
-        follows is called.
+        `status` is the node's main status at its present age (None: a node without a clock source); `grandmasters` are the name and the
+        identity of the grandmaster that it follows.
         """
         return (
             (self.status is None or self.status == status)
@@ -60,54 +56,56 @@ ALL_NODES = NodeFilter()
 
 class View(Protocol):
     """
-    What is shown. Every `age_ns` is as of the call (a hub adds the time since a node's message came), and none of these
-    waits or raises. What a grandmaster reports by itself comes as an event alone.
+    The states of a daemon, for reading; no method blocks, raises or has an effect.
+
+    Every `age_ns` is as of the call: a hub adds the time since it received the node's message. A grandmaster's notifications exist as
+    events only.
     """
 
     def node(self) -> NodeState:
         """This daemon's own node."""
 
     def node_count(self) -> int:
-        """Of every node known here, the own one among them. Cheap: asked each second."""
+        """The number of known nodes, with this daemon's own. Cheap: called each second."""
 
-    def node_names(self, wanted: NodeFilter = ALL_NODES) -> list[str]:
-        """Of those that are wanted, in order. Makes no message of any, so that it may be asked about 10,000."""
+    def node_names(self, node_filter: NodeFilter = ALL_NODES) -> list[str]:
+        """The matching nodes' names, sorted. Builds no message, so it is cheap for 10,000 nodes."""
 
     def nodes(self, names: Sequence[str]) -> list[NodeState]:
-        """Those of the names that are known, in the same order."""
+        """The states of the known ones of these nodes, in the same order."""
 
     def fleet(self) -> FleetSummary: ...
 
     def map(self) -> FleetMap:
-        """Of every node known here. Makes no message of any either."""
+        """Place, status and bound of every known node. Builds no message of a single node."""
 
     def alignment(self, names: Sequence[str] | None, job: str | None) -> AlignmentState | None:
         """
-        Of these nodes, or of those of the job with this id, or with neither of all. A name that is not known is that of a node
-        never heard of. None: there is no such job.
+        The alignment of these nodes, of the nodes of the job with this id, or, with neither, of all nodes. An unknown name is a
+        node that never published a state. None: no such job.
         """
 
     def hubs(self) -> list[HubState]:
-        """Those that are alive, by name."""
+        """The live hubs, sorted by name."""
 
     def grandmasters(self) -> list[GrandmasterState]: ...
 
     def jobs(self) -> list[JobState]: ...
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
-        """A page of a job's closed steps, from this key on. None: no such job is joined here. Does not hold long."""
+        """A page of a job's closed steps, from this step key on. None: this daemon aggregates no such job. A page is bounded, so the call is short."""
 
     def findings(self) -> list[FindingMessage]: ...
 
     def config(self) -> str:
-        """The configuration as it counts, in JSON, its secrets by where they stand."""
+        """The effective configuration in JSON, with the location of each secret in place of its value."""
 
     def metrics(self) -> bytes:
-        """The Prometheus text format, version 0.0.4."""
+        """All metrics in the Prometheus text format, version 0.0.4."""
 
     def health(self) -> str | None:
-        """None while all is well, else what is wrong, in one line that strangers may read."""
+        """None while the daemon works, else the fault in one line, which clients without credentials may read."""
 
     @property
     def events(self) -> Feed[StreamEvent]:
-        """What changes, as it changes."""
+        """The feed of changed states."""

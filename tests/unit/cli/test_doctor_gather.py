@@ -183,7 +183,7 @@ def test_a_world_readable_secret_is_a_warning(open_folder: Path, capsys: pytest.
 
     assert code == 0
     assert f"warning      web.token[0].secret: every user of this machine can read {open_folder}/open" in printed
-    assert "warning      web: tokens go over the network in clear" in printed
+    assert "warning      web: tokens cross the network unencrypted" in printed
     assert (seen.readable_secrets, shut.readable_secrets) == ((("web.token[0].secret", open_folder / "open"),), ())
     assert [line.partition(":")[0] for line in seen.web_warnings] == ["web"]
 

@@ -141,7 +141,7 @@ def test_a_job_is_asked_for_as_it_is_named(hub: FakeHub) -> None:
 
     def asked(query: dict[str, list[str]]) -> tuple[int, object]:
         seen.append(query["job"])
-        return (404, {"error": "there is no job 'typo'"}) if query["job"] == ["typo"] else (200, aligned(400))
+        return (404, {"error": "unknown job 'typo'"}) if query["job"] == ["typo"] else (200, aligned(400))
 
     hub.answers["/api/v1/alignment"] = asked
     answers = [ask(hub, nodes=None, job=job) for job in ("llm", "f" * 16)]
@@ -149,7 +149,7 @@ def test_a_job_is_asked_for_as_it_is_named(hub: FakeHub) -> None:
 
     assert [answer.ok for answer in answers] == [True, True]
     assert seen[:2] == [["llm"], ["f" * 16]]
-    assert unknown.reason == f"{hub.url}: there is no job 'typo'"
+    assert unknown.reason == f"{hub.url}: unknown job 'typo'"
 
 
 def test_of_a_large_set_the_worst_are_told(hub: FakeHub) -> None:
@@ -246,7 +246,7 @@ def test_a_hub_that_was_only_heard_of_gets_no_token_in_clear(hub: FakeHub, monke
         if url.startswith(hub.url):
             return 200, hubs if url.endswith("hubs") else aligned(None, "a")
         shown.append((url.partition("/api")[0], token))
-        return (401, {"error": "show who you are"}) if url.startswith("http:") else (200, aligned(400))
+        return (401, {"error": "credentials required"}) if url.startswith("http:") else (200, aligned(400))
 
     monkeypatch.setattr("timesyncd.client.preflight_check.get_json", asked)
     hubs = page(hub_state("h1", "http://h1:8319/"))
@@ -273,7 +273,7 @@ def test_who_is_refused_does_not_ask_again(hub: FakeHub, status: int, advice: st
 
 def test_a_daemon_that_refuses_the_token_still_leads_to_the_hub(hub: FakeHub, other: FakeHub) -> None:
     """The token is the hub's: the daemon of this machine was only asked the way, and is then asked without."""
-    hub.answers["/api/v1/alignment"] = (401, {"error": "these credentials are not known"})
+    hub.answers["/api/v1/alignment"] = (401, {"error": "unknown credentials"})
     hub.answers["/api/v1/hubs"] = (200, page(hub_state("h1", other.url, primary=True)))
     other.agree(400)
     answer = ask(hub, token=TOKEN)
@@ -325,7 +325,7 @@ def test_what_is_unknown_for_want_of_a_hub_says_so(
     hub: FakeHub, hubs: list[tuple[str, str | None, bool]], hint: str
 ) -> None:
     """No hub, one that does not speak yet (it may be the one that was asked), or one without a page."""
-    hub.answers["/api/v1/alignment"] = (404, {"error": "there is no job 'llm'"})
+    hub.answers["/api/v1/alignment"] = (404, {"error": "unknown job 'llm'"})
     hub.answers["/api/v1/hubs"] = (200, page(*(hub_state(*each) for each in hubs)))
     hub.answers["/api/v1/node"] = (200, {"node": "a"})
     answer = ask(hub, nodes=None, job="llm")

@@ -71,7 +71,7 @@ async def test_an_unknown_job_is_told_which_there_are(http: aiohttp.ClientSessio
     answer = await http.get("/api/v1/jobs/nope")
 
     assert answer.status == 404
-    assert (await answer.json())["error"] == "there is no job 'nope'; jobs known here: 0f3a9c51d2b4e687"
+    assert (await answer.json())["error"] == "unknown job 'nope'; the known jobs are: 0f3a9c51d2b4e687"
 
 
 async def test_a_grandmaster_by_its_name(http: aiohttp.ClientSession, view: FakeView) -> None:
@@ -81,7 +81,7 @@ async def test_a_grandmaster_by_its_name(http: aiohttp.ClientSession, view: Fake
 
     assert await answer.json() == as_json(view.grandmasters()[0])
     assert unknown.status == 404
-    assert (await unknown.json())["error"] == "there is no grandmaster 'gm-z'; grandmasters known here: gm-a"
+    assert (await unknown.json())["error"] == "unknown grandmaster 'gm-z'; the known grandmasters are: gm-a"
 
 
 async def test_without_a_store_there_is_no_course(http: aiohttp.ClientSession) -> None:
@@ -96,7 +96,7 @@ async def test_an_unknown_path_is_told_which_there_are(http: aiohttp.ClientSessi
     answer = await http.get("/api/v1/nodez")
     error = (await answer.json())["error"]
 
-    assert (answer.status, error[:44]) == (404, "there is no /api/v1/nodez; there are: /, /ap")
+    assert (answer.status, error[:49]) == (404, "unknown path /api/v1/nodez; the paths are: /, /ap")
     assert "/api/v1/jobs/{id}" in error
 
 
@@ -118,7 +118,7 @@ async def test_a_foreign_name_is_refused(http: aiohttp.ClientSession, path: str)
         error = (await answer.json())["error"]
 
     assert answer.status == 421
-    assert error == "'evil.example' is not served here: ask 127.0.0.1, another IP address, or localhost"
+    assert error == "Host: 'evil.example' is not a name of this server; use 127.0.0.1, another IP address, or localhost"
 
 
 async def test_health_says_what_is_wrong(http: aiohttp.ClientSession, view: FakeView) -> None:
@@ -232,7 +232,7 @@ async def test_findings_of_a_span(http: aiohttp.ClientSession, view: FakeView) -
         return [finding["id"] for finding in (await answer.json())["items"]]
 
     assert await found("") == ["grandmaster-alarm", "clock-holdover"]
-    assert await found("standing=true") == ["grandmaster-alarm"]
+    assert await found("active=true") == ["grandmaster-alarm"]
     assert await found("since=199&until=1970-01-01T00:00:01Z") == ["clock-holdover"]
     assert await found("since=200&until=201") == []
 
@@ -245,7 +245,7 @@ async def test_alignment_of_some_of_a_job_or_of_all(http: aiohttp.ClientSession)
 
     found = [[node["node"] for node in answer["nodes"]] for answer in answers]
     assert found == [["trainer-02"], *[["trainer-01", "trainer-02"]] * 3]
-    assert (unknown.status, (await unknown.json())["error"][:23]) == (404, "there is no job 'nope';")
+    assert (unknown.status, (await unknown.json())["error"][:19]) == (404, "unknown job 'nope';")
 
 
 async def test_ten_thousand_names_can_be_asked_for(http: aiohttp.ClientSession) -> None:
@@ -263,11 +263,11 @@ async def test_ten_thousand_names_can_be_asked_for(http: aiohttp.ClientSession) 
             "nodes?colour=red",
             "colour = 'red': unknown parameter; allowed here: cursor, grandmaster, limit, q, status, topology",
         ),
-        ("nodes?limit=1&limit=2", "limit: given more than once"),
+        ("nodes?limit=1&limit=2", "limit: given 2 times; give it once"),
         ("nodes?limit=1001", "limit = '1001': Input should be less than or equal to 1000"),
-        ("nodes?cursor=never", "cursor: this is none; take it from `next` of the page before"),
+        ("nodes?cursor=never", "cursor: not a cursor of this list; use `next` of the previous page"),
         ("node?x=1", "x = '1': unknown parameter; allowed here: none"),
-        ("alignment?nodes=a&job=b", "give either nodes or job"),
+        ("alignment?nodes=a&job=b", "give nodes or job, not both"),
     ],
 )
 async def test_what_is_not_understood_is_refused(http: aiohttp.ClientSession, asked: str, error: str) -> None:
@@ -310,5 +310,5 @@ async def test_the_configuration_is_for_administrators(http: aiohttp.ClientSessi
 
     assert (answer.status, await answer.json()) == (
         403,
-        {"error": "/api/v1/config needs the role admin; whoever is on this machine has reader"},
+        {"error": "/api/v1/config requires the role admin; a client on this host has the role reader"},
     )

@@ -82,7 +82,7 @@ def test_a_cursor_of_anything_is_a_key_or_refused(text: str) -> None:
 @pytest.mark.parametrize("key", [("a",), (1, "a", 2), ("a", 1), (2**63, "a"), (True, "a"), (1, "a\n"), (1, "\ud800")])
 def test_a_cursor_of_another_list_is_refused(key: tuple[int | str, ...]) -> None:
     """Its parts are as many and of such types as the list's order has, and fit the store."""
-    with pytest.raises(BadQuery, match="cursor: this is none"):
+    with pytest.raises(BadQuery, match="cursor: not a cursor of this list"):
         decode_cursor(encode_cursor(key), (int, str))
 
 

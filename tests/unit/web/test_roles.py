@@ -52,7 +52,7 @@ def bearer(secret: str, address: str = "192.0.2.9") -> Credentials:
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_token_gives_its_role(access: Access, name: str) -> None:
     """Each secret is its own token's."""
-    assert access.judge(bearer(SECRETS[name]), 0) == Grant(name, ROLES[name])
+    assert access.authorize(bearer(SECRETS[name]), 0) == Grant(name, ROLES[name])
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,17 @@ def test_a_token_gives_its_role(access: Access, name: str) -> None:
 )  # fmt: skip
 def test_whatever_else_is_shown_is_refused_and_counted(access: Access, authorization: str) -> None:
     """401, and a failure of that address; the answer does not say what was shown."""
-    judged = access.judge(Credentials("192.0.2.9", authorization), 0)
+    decision = access.authorize(Credentials("192.0.2.9", authorization), 0)
 
-    assert judged == Denial(401, "these credentials are not known")
+    assert decision == Denial(401, "unknown credentials")
     assert access.failures.total == 1
 
 
 def test_nothing_shown_is_no_guess(access: Access) -> None:
     """Who asks without credentials is told how to show them, and not counted."""
-    judged = access.judge(Credentials("192.0.2.9"), 0)
+    decision = access.authorize(Credentials("192.0.2.9"), 0)
 
-    assert isinstance(judged, Denial) and judged.status == 401
+    assert isinstance(decision, Denial) and decision.status == 401
     assert access.failures.total == 0
 
 
@@ -89,15 +89,15 @@ def test_on_loopback_without_tokens_everybody_reads() -> None:
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
     guarded = Access(WebSettings.model_validate(certificates))
 
-    assert Access(WebSettings()).judge(Credentials("127.0.0.1"), 0) == Grant("whoever is on this machine", "reader")
-    assert isinstance(guarded.judge(Credentials("127.0.0.1"), 0), Denial)
+    assert Access(WebSettings()).authorize(Credentials("127.0.0.1"), 0) == Grant("a client on this host", "reader")
+    assert isinstance(guarded.authorize(Credentials("127.0.0.1"), 0), Denial)
 
 
 def test_loopback_with_tokens_is_guarded(settings: WebSettings) -> None:
     """A proxy before it may let in the whole world."""
     access = Access(settings.model_copy(update={"host": "127.0.0.1"}))
 
-    assert isinstance(access.judge(Credentials("127.0.0.1"), 0), Denial)
+    assert isinstance(access.authorize(Credentials("127.0.0.1"), 0), Denial)
 
 
 def test_a_certificate_gives_the_configured_role(settings: WebSettings) -> None:
@@ -105,15 +105,17 @@ def test_a_certificate_gives_the_configured_role(settings: WebSettings) -> None:
     access = Access(settings.model_copy(update={"client_role": "job"}))
     with_both = Credentials("192.0.2.9", "Bearer wrong", certificate="node-a")
 
-    assert access.judge(Credentials("192.0.2.9", certificate="node-a"), 0) == Grant("node-a", "job")
-    assert isinstance(access.judge(with_both, 0), Denial)
+    assert access.authorize(Credentials("192.0.2.9", certificate="node-a"), 0) == Grant("node-a", "job")
+    assert isinstance(access.authorize(with_both, 0), Denial)
 
 
 def test_a_short_secret_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty file would let everybody in; the error shows no secret."""
     monkeypatch.setenv("TOKEN_short", "hunter2")
 
-    with pytest.raises(ConfigError, match=r"web.token\[0\].secret: of x: shorter than 16 characters") as caught:
+    with pytest.raises(
+        ConfigError, match=r"web.token\[0\].secret: the secret of x is shorter than 16 characters"
+    ) as caught:
         Access(WebSettings(token=[TokenSettings(name="x", secret=SecretSettings(env="TOKEN_short"))]))
     assert "hunter2" not in str(caught.value)
 
@@ -123,7 +125,7 @@ def test_spaces_around_a_secret_do_not_count(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TOKEN_x", " of-the-prolog-0123456789 \r\n")
     access = Access(WebSettings(token=[TokenSettings(name="x", secret=SecretSettings(env="TOKEN_x"))]))
 
-    assert access.judge(bearer("of-the-prolog-0123456789"), 0) == Grant("x", "reader")
+    assert access.authorize(bearer("of-the-prolog-0123456789"), 0) == Grant("x", "reader")
 
 
 def test_a_secret_of_spaces_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +139,8 @@ def test_a_secret_of_spaces_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "of", "error"),
     [
-        ("y", "slurm", r"web.token\[1\].secret: of y: it is that of slurm too"),
-        ("slurm", "ops", r"web.token\[1\].name = 'slurm': another token is called so"),
+        ("y", "slurm", r"web.token\[1\].secret: y and slurm have the same secret; give each token its own"),
+        ("slurm", "ops", r"web.token\[1\].name = 'slurm': another token has this name; give each token its own"),
     ],
 )
 def test_no_two_tokens_share(settings: WebSettings, name: str, of: str, error: str) -> None:
@@ -153,7 +155,7 @@ def test_no_two_tokens_share(settings: WebSettings, name: str, of: str, error: s
 
 def test_no_secret_is_kept(access: Access) -> None:
     """What the daemon holds in memory, and would show in a trace, is digests."""
-    held = repr(vars(access)) + repr(vars(access._keys))
+    held = repr(vars(access)) + repr(vars(access._secrets))
 
     assert not any(secret in held for secret in SECRETS.values())
 
@@ -161,15 +163,15 @@ def test_no_secret_is_kept(access: Access) -> None:
 def test_who_guesses_ten_times_waits(access: Access) -> None:
     """Then even the right one is refused, with when to come again; another address goes on, and a minute later so does this one."""
     for n in range(10):
-        access.judge(bearer(f"guess-{n}"), n * NS_PER_S)
+        access.authorize(bearer(f"guess-{n}"), n * NS_PER_S)
     right = SECRETS["ops"]
     refused, elsewhere = (
-        access.judge(bearer(right), 10 * NS_PER_S),
-        access.judge(bearer(right, "192.0.2.10"), 10 * NS_PER_S),
+        access.authorize(bearer(right), 10 * NS_PER_S),
+        access.authorize(bearer(right, "192.0.2.10"), 10 * NS_PER_S),
     )
-    later = access.judge(bearer(right), MINUTE_NS)
+    later = access.authorize(bearer(right), MINUTE_NS)
 
-    assert refused == Denial(429, "too many wrong credentials from this address: again in 50 s", 50)
+    assert refused == Denial(429, "too many wrong credentials from this address: retry in 50 s", 50)
     assert (elsewhere, later) == (Grant("ops", "admin"), Grant("ops", "admin"))
     assert access.failures.total == 10
 
@@ -177,11 +179,11 @@ def test_who_guesses_ten_times_waits(access: Access) -> None:
 def test_success_does_not_undo_guesses(access: Access) -> None:
     """Who has a token of his own could else guess for ever."""
     for n in range(10):
-        access.judge(bearer(f"guess-{n}"), n)
-        access.judge(bearer(SECRETS["slurm"]), n)
+        access.authorize(bearer(f"guess-{n}"), n)
+        access.authorize(bearer(SECRETS["slurm"]), n)
 
-    assert access.judge(bearer(SECRETS["slurm"]), 10) == Denial(
-        429, "too many wrong credentials from this address: again in 60 s", 60
+    assert access.authorize(bearer(SECRETS["slurm"]), 10) == Denial(
+        429, "too many wrong credentials from this address: retry in 60 s", 60
     )
 
 
@@ -189,7 +191,7 @@ def test_guesses_need_bounded_memory() -> None:
     """Beyond a thousand addresses all others share one count, which is limited too."""
     failures = FailedAttempts()
     for n in range(module.MAX_ADDRESSES + 20):
-        failures.note(f"10.0.{n // 256}.{n % 256}", n)
+        failures.record(f"10.0.{n // 256}.{n % 256}", n)
 
     assert len(failures._counts) == module.MAX_ADDRESSES + 1
     assert failures.wait_s("198.51.100.1", 5_000) == 60
@@ -233,13 +235,13 @@ def test_sessions_are_bounded() -> None:
     assert sessions.find(other, 1) == ops
 
 
-def test_where_nothing_guards_nothing_is_judged() -> None:
+def test_where_no_credentials_are_required_those_given_are_ignored() -> None:
     """A token or a session that is meant for another daemon takes nobody out of this machine's own, and is no guess."""
     access = Access(WebSettings())
     shown = Credentials("127.0.0.1", authorization="Bearer of-another-daemon-0123", session="of another")
-    judged = [access.judge(shown, n) for n in range(20)]
+    decisions = [access.authorize(shown, n) for n in range(20)]
 
-    assert judged == [Grant("whoever is on this machine", "reader")] * 20
+    assert decisions == [Grant("a client on this host", "reader")] * 20
     assert access.failures.total == 0
 
 
@@ -248,8 +250,8 @@ def test_a_page_that_nobody_can_see_is_noted(settings: WebSettings) -> None:
     prolog = settings.model_copy(update={"host": "127.0.0.1", "token": settings.token[:1]})
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
 
-    assert [note.split(":")[0] for note in access_warnings(prolog)] == [
-        "nobody can see the page, the metrics or timesyncd status"
+    assert [warning.split(":")[0] for warning in access_warnings(prolog)] == [
+        "no client can read the page, the metrics or timesyncd status"
     ]
     assert len(access_warnings(prolog.model_copy(update=certificates | {"client_role": "job"}))) == 1
     assert access_warnings(prolog.model_copy(update=certificates)) == []

@@ -70,10 +70,10 @@ class Heard:
 async def viewer(
     stream: EventStream, chosen: StreamFilter = EVERYTHING, last: str | None = None, heartbeat_s: float = 15.0
 ) -> AsyncIterator[Heard]:
-    entered = stream.enter(chosen, last)
+    entered = stream.add_viewer(chosen, last)
     async with asyncio.timeout(60), aclosing(frames(stream, entered, heartbeat_s)) as told:
         yield Heard(told)
-    stream.leave(entered)
+    stream.remove_viewer(entered)
 
 
 def sequences(frame: bytes) -> list[int]:
@@ -248,7 +248,7 @@ async def test_a_poisoned_name_cannot_forge_an_event(stream: EventStream, view: 
 
 async def test_only_what_was_asked_for(stream: EventStream, view: FakeView) -> None:
     """Kinds and nodes are chosen, of the state and of the changes; ids go on all the same."""
-    chosen = StreamFilter.of(StreamQuery(kinds="node,job", nodes="trainer-02"))
+    chosen = StreamFilter.from_query(StreamQuery(kinds="node,job", nodes="trainer-02"))
     async with viewer(stream, chosen) as heard:
         first = parse(await heard.next())
         view.events.publish(node_event(view, 1))
@@ -263,8 +263,8 @@ async def test_only_what_was_asked_for(stream: EventStream, view: FakeView) -> N
 @pytest.mark.parametrize("asked", [{"kinds": "node,colour"}, {"nodes": ",".join(f"n{n}" for n in range(1_001))}])
 def test_a_choice_that_is_none_is_refused(asked: dict[str, str]) -> None:
     """A kind that is not there, and more nodes than a viewer may follow."""
-    with pytest.raises(BadQuery, match="kinds|at most 1000"):
-        StreamFilter.of(StreamQuery(**asked))
+    with pytest.raises(BadQuery, match="kinds|at most 1000 are allowed"):
+        StreamFilter.from_query(StreamQuery(**asked))
 
 
 @pytest.fixture

@@ -116,8 +116,8 @@ async def test_the_window_is_served(server: WebServer) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "error"),
     [
-        ("0000000000000000/window", 404, f"there is no job '0000000000000000'; jobs known here: {JOB}"),
-        (f"{JOB}/window?from_step=-1", 400, "from_step = '-1': a step's key is wanted, a whole number"),
+        ("0000000000000000/window", 404, f"unknown job '0000000000000000'; the known jobs are: {JOB}"),
+        (f"{JOB}/window?from_step=-1", 400, "from_step = '-1': expected a step's key, a whole number"),
         (f"{JOB}/window?from_step=9223372036854775808", 400, "from_step = '9223372036854775808': "),
         (f"{JOB}/window?limit=1001", 400, "limit = '1001': "),
         (f"{JOB}/window?cursor=x", 400, "cursor = 'x': unknown parameter; allowed here: from_step, limit"),

@@ -433,7 +433,7 @@ def _page(args: Namespace, config: Config | None) -> _Page:
 def _daemon_replies(page: _Page) -> DaemonFacts:
     """Raises SourceError and ValidationError."""
     node = NodeState.model_validate(page.part("node"))
-    findings = [FindingMessage.model_validate(each) for each in page.items("findings?standing=true&limit=1000")]
+    findings = [FindingMessage.model_validate(each) for each in page.items("findings?active=true&limit=1000")]
     active = tuple(finding for finding in findings if finding.until_realtime_ns is None)
     return DaemonFacts(page.url, node, active, _hubs(page), page.health())
 
