@@ -224,7 +224,7 @@ APPEARANCE = """[...document.querySelectorAll("body *:not(#connection)")].map((e
 
 async def appearance(view: FakeView) -> list[Any]:
     """How a page shows this view, without its texts."""
-    server = await serve(config.Web(port=0), view)
+    server = await serve(config.WebSettings(port=0), view)
     try:
         async with opened(server.url) as page:
             for element, text in (
