@@ -185,7 +185,7 @@ def test_without_namespaces_ptp_is_simulated_and_said(place: Place) -> None:
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 2)
     assert (run.result["contained"], run.result["contained_without_offset"]) == (1.0, 1.0)
     assert run.result["alignment_ns"] > 300_000
-    assert "no real PTP here, so its answers are simulated: test bed: unshare" in run.stderr
+    assert "no real PTP on this machine: ptp4l is simulated: test bed: unshare" in run.stderr
     assert run.left_behind == []
 
 
@@ -195,7 +195,7 @@ def test_with_nothing_installed_one_node_is_left_and_said(place: Place) -> None:
 
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 1)
     assert run.result["straggler_rank"] == 1
-    assert "one node alone, with both ranks on it: mosquitto is not installed: Debian package mosquitto" in run.stderr
+    assert "the demo runs one node with both ranks: mosquitto is not installed: Debian package mosquitto" in run.stderr
     assert "ptp4l is not installed: Debian package linuxptp" in run.stderr
     assert run.left_behind == []
 
@@ -251,7 +251,7 @@ def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
 
     assert run.status == 0
     assert "GNSS: antenna open" in run.stdout
-    assert "left behind: nothing" in run.stdout
+    assert "leftovers: none" in run.stdout
     assert run.left_behind == []
 
 

@@ -1,4 +1,4 @@
-"""A node's state as the clock segment alone tells it: the bounds and their hard terms."""
+"""A node's state by its clock segment alone: the bounds and their hard terms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timesyncd.messages.node import NodeState, bound_fields, status_name
 
 
 def segment_node(runtime_dir: Path | None) -> NodeState:
-    """Of this moment. `runtime_dir` None: where clients look for it."""
+    """The state now. `runtime_dir` None: the folder in which clients look for the segment."""
     clock = Clock(runtime_dir)
     (gm, _, reason), utc, bound = clock.read(), clock.now(), clock.snapshot()
     boottime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -32,5 +32,5 @@ def segment_node(runtime_dir: Path | None) -> NodeState:
             "since_realtime_ns": None,
         }
     )
-    is_well = state.knows_utc_alone and state.utc_status == "SYNCHRONIZED"
-    return state.model_copy(update={"reason": ""}) if is_well else state
+    is_synchronized = state.knows_utc_alone and state.utc_status == "SYNCHRONIZED"
+    return state.model_copy(update={"reason": ""}) if is_synchronized else state

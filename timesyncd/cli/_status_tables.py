@@ -1,4 +1,4 @@
-"""All that is known of one grandmaster, node or job, as tables. What came over a wire is shown as text."""
+"""`timesyncd status NAME`: all fields of one grandmaster, node or job as tables. Strings from the network are printed as text."""
 
 from __future__ import annotations
 
@@ -31,48 +31,53 @@ Facts = Sequence[tuple[str, str | None]]
 ABSENT = "not provided"
 
 
-def grandmaster_tables(unit: GrandmasterState) -> list[RenderableType]:
-    """The line of the status screen, then every field; a list that the unit does not provide is said to be so."""
-    line = Text("  ").join(grandmaster_row(unit))
-    old = [] if unit.reachable else [Text("all below is what was last known", "yellow")]
-    return [line, *old, facts(_unit_facts(unit)), *(part for table in _TABLES for part in _table(unit, *table))]
+def grandmaster_tables(grandmaster: GrandmasterState) -> list[RenderableType]:
+    """The line of the status screen, then every field; a field that the grandmaster does not provide is named as such."""
+    line = Text("  ").join(grandmaster_row(grandmaster))
+    old = [] if grandmaster.reachable else [Text("not reachable: everything below is the last known state", "yellow")]
+    return [
+        line,
+        *old,
+        facts(_grandmaster_facts(grandmaster)),
+        *(part for table in _TABLES for part in _table(grandmaster, *table)),
+    ]
 
 
 def node_tables(node: NodeState) -> list[RenderableType]:
-    """The block of the status screen, then the sources field by field."""
+    """The block of the status screen, then every field of each source."""
     more = [
         ("bound to the parent", bound_text(node.parent, node.age_ns).plain),
-        ("sample's age", None if node.age_ns is None else duration_text(node.age_ns)),
+        ("age of the sample", None if node.age_ns is None else duration_text(node.age_ns)),
         ("published", local_time_text(node.published_realtime_ns)),
         ("clock", node.clock),
-        ("seconds taken out", _text(node.utc_seconds_removed)),
+        ("UTC seconds removed", _text(node.utc_seconds_removed)),
         ("boot", node.boot_id),
     ]
     return [node_block(node), facts(more), *(part for source in node.sources for part in _source(source))]
 
 
 def job_tables(job: JobState) -> list[RenderableType]:
-    """The line of the status screen, then what holds of all ranks, the stragglers, and rank by rank."""
+    """The job's line, then the facts of the whole job, its stragglers, and each rank."""
     line = Text.assemble(
         plain_text(job.job, "bold"), plain_text(f"  attempt {job.attempt}, {job.world_size} ranks  {job.job_id}")
     )
     stragglers = [[plain_text(cell) for cell in straggler_cells(each)] for each in job.stragglers]
     ranks = [[plain_text(cell) for cell in rank_cells(rank)] for rank in sorted(job.ranks, key=lambda rank: rank.rank)]
-    late: list[RenderableType] = [
-        Text("\nlate persistently", "bold"),
+    straggler_table: list[RenderableType] = [
+        Text("\nstragglers", "bold"),
         table_with_headings(STRAGGLER_HEADINGS, stragglers),
     ]
     return [
         line,
         facts(job_facts(job)),
-        *(late if stragglers else []),
+        *(straggler_table if stragglers else []),
         Text("\nranks", "bold"),
         table_with_headings(RANK_HEADINGS, ranks),
     ]
 
 
 def facts(known: Facts) -> RenderableType:
-    """A line a fact; what is not provided is one line at the end."""
+    """One line per fact; the names of absent ones are the last line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for name, value in known:
@@ -83,65 +88,65 @@ def facts(known: Facts) -> RenderableType:
     return table
 
 
-def _unit_facts(unit: GrandmasterState) -> Facts:
-    left_ns, void_ns = holdover_left_ns(unit), unit.void_before_realtime_ns
-    now_ns = unit.published_realtime_ns
+def _grandmaster_facts(grandmaster: GrandmasterState) -> Facts:
+    left_ns, invalid_ns = holdover_left_ns(grandmaster), grandmaster.void_before_realtime_ns
+    now_ns = grandmaster.published_realtime_ns
     return [
-        ("own error", None if unit.utc is None else _error_text(unit, unit.utc.reason)),
+        ("error against UTC", None if grandmaster.utc is None else _error_text(grandmaster, grandmaster.utc.reason)),
         ("holdover budget left", None if left_ns is None else span_text(left_ns)),
-        ("void", "nothing" if void_ns is None else f"what was measured before {utc_time_text(void_ns, now_ns)}: {unit.void_reason}"),
-        ("selected reference", unit.selected_reference),
-        ("phase to it", None if unit.phase_offset_ns is None else duration_text(unit.phase_offset_ns)),
-        ("class", _text(unit.clock_class)),
-        ("accuracy", _accuracy(unit.clock_accuracy)),
-        ("variance", _hex(unit.offset_scaled_log_variance)),
-        ("priority 1, 2", _both(unit.priority1, unit.priority2)),
-        ("domain", _text(unit.domain)),
-        ("time source", _hex(unit.time_source)),
-        ("TAI - UTC", None if unit.utc_offset_s is None else f"{unit.utc_offset_s} s"),
-        ("leap second", unit.leap),
-        ("traceable", _traceable(unit)),
-        ("steps removed", _text(unit.steps_removed)),
-        ("GNSS", unit.gnss_state),
-        ("antenna", unit.antenna),
-        ("position mode", unit.gnss_position_mode),
-        ("position", _position(unit)),
-        ("NTP", _ntp(unit)),
-        ("model", unit.model),
-        ("serial", unit.serial),
-        ("firmware", unit.firmware),
-        ("oscillator", unit.oscillator),
-        ("up for", None if unit.uptime_s is None else span_text(unit.uptime_s * 1_000_000_000)),
-        ("engine boots", _text(unit.engine_boots)),
-        ("system", _joined([unit.sys_name, unit.sys_descr, unit.sys_object_id])),
-        ("clock identity", unit.clock_identity),
-        ("identities", _joined(unit.identities)),
-        ("profiles", _joined(unit.profiles)),
-        ("not understood", _joined(unit.unknown) or "nothing"),
-        ("polled by", f"{unit.node}, {'never read' if unit.age_ns is None else span_text(unit.age_ns) + ' ago'}"),
+        ("invalidated", "nothing" if invalid_ns is None else f"samples before {utc_time_text(invalid_ns, now_ns)}: {grandmaster.void_reason}"),
+        ("selected reference", grandmaster.selected_reference),
+        ("phase offset to it", None if grandmaster.phase_offset_ns is None else duration_text(grandmaster.phase_offset_ns)),
+        ("class", _text(grandmaster.clock_class)),
+        ("accuracy", _accuracy(grandmaster.clock_accuracy)),
+        ("variance", _hex(grandmaster.offset_scaled_log_variance)),
+        ("priority 1, 2", _both(grandmaster.priority1, grandmaster.priority2)),
+        ("domain", _text(grandmaster.domain)),
+        ("time source", _hex(grandmaster.time_source)),
+        ("TAI - UTC", None if grandmaster.utc_offset_s is None else f"{grandmaster.utc_offset_s} s"),
+        ("leap second", grandmaster.leap),
+        ("traceable", _traceable(grandmaster)),
+        ("steps removed", _text(grandmaster.steps_removed)),
+        ("GNSS", grandmaster.gnss_state),
+        ("antenna", grandmaster.antenna),
+        ("position mode", grandmaster.gnss_position_mode),
+        ("position", _position(grandmaster)),
+        ("NTP", _ntp(grandmaster)),
+        ("model", grandmaster.model),
+        ("serial", grandmaster.serial),
+        ("firmware", grandmaster.firmware),
+        ("oscillator", grandmaster.oscillator),
+        ("uptime", None if grandmaster.uptime_s is None else span_text(grandmaster.uptime_s * 1_000_000_000)),
+        ("engine boots", _text(grandmaster.engine_boots)),
+        ("system", _joined([grandmaster.sys_name, grandmaster.sys_descr, grandmaster.sys_object_id])),
+        ("clock identity", grandmaster.clock_identity),
+        ("identities", _joined(grandmaster.identities)),
+        ("profiles", _joined(grandmaster.profiles)),
+        ("not understood", _joined(grandmaster.unknown) or "nothing"),
+        ("polled by", f"{grandmaster.node}, {'no poll succeeded yet' if grandmaster.age_ns is None else span_text(grandmaster.age_ns) + ' ago'}"),
     ]  # fmt: skip
 
 
-def _error_text(unit: GrandmasterState, reason: str) -> str:
-    return utc_error_text(unit) + (f": {reason}" if reason else "")
+def _error_text(grandmaster: GrandmasterState, reason: str) -> str:
+    return utc_error_text(grandmaster) + (f": {reason}" if reason else "")
 
 
-def _traceable(unit: GrandmasterState) -> str | None:
-    told = [f"{what} {'yes' if flag else 'no'}" for what, flag in
-            (("time", unit.time_traceable), ("frequency", unit.frequency_traceable)) if flag is not None]  # fmt: skip
-    return ", ".join(told) or None
+def _traceable(grandmaster: GrandmasterState) -> str | None:
+    flags = [f"{what} {'yes' if flag else 'no'}" for what, flag in
+            (("time", grandmaster.time_traceable), ("frequency", grandmaster.frequency_traceable)) if flag is not None]  # fmt: skip
+    return ", ".join(flags) or None
 
 
-def _position(unit: GrandmasterState) -> str | None:
-    if unit.position is None:
+def _position(grandmaster: GrandmasterState) -> str | None:
+    if grandmaster.position is None:
         return None
-    height = "" if unit.position.height_m is None else f", {unit.position.height_m:.1f} m"
-    return f"{unit.position.latitude_deg:.5f}, {unit.position.longitude_deg:.5f}{height}"
+    height = "" if grandmaster.position.height_m is None else f", {grandmaster.position.height_m:.1f} m"
+    return f"{grandmaster.position.latitude_deg:.5f}, {grandmaster.position.longitude_deg:.5f}{height}"
 
 
-def _ntp(unit: GrandmasterState) -> str | None:
-    stratum = None if unit.ntp_stratum is None else f"stratum {unit.ntp_stratum}"
-    return _joined([unit.ntp_mode, stratum, unit.ntp_leap and f"leap {unit.ntp_leap}"])
+def _ntp(grandmaster: GrandmasterState) -> str | None:
+    stratum = None if grandmaster.ntp_stratum is None else f"stratum {grandmaster.ntp_stratum}"
+    return _joined([grandmaster.ntp_mode, stratum, grandmaster.ntp_leap and f"leap {grandmaster.ntp_leap}"])
 
 
 def _reference(each: InputReference) -> list[str | None]:
@@ -191,17 +196,21 @@ _TABLES: tuple[tuple[str, str, Sequence[str], Callable[[Any], list[str | None]]]
     ("PTP ports", "ports", ("name", "state", "profile", "domain", "clients", "load", "identity"), _port),
     ("satellites", "satellites", ("number", "C/N0", "health"), _satellite),
     ("time errors", "time_errors", ("channel", "metric", "value", "reference", "status", "threshold"), _time_error),
-    ("its time less that of", "offsets", ("unit", "offset", "evidence"), _offset),
-    ("hardware", "sensors", ("name", "kind", "value", "rated"), _sensor),
+    ("offset to other grandmasters", "offsets", ("grandmaster", "offset", "evidence"), _offset),
+    ("hardware", "sensors", ("name", "kind", "value", "rating"), _sensor),
     ("interfaces", "interfaces", ("name", "state", "speed"), _interface),
 )
 
 
 def _table(
-    unit: GrandmasterState, title: str, field: str, headings: Sequence[str], row: Callable[[Any], list[str | None]]
+    grandmaster: GrandmasterState,
+    title: str,
+    field: str,
+    headings: Sequence[str],
+    row: Callable[[Any], list[str | None]],
 ) -> list[RenderableType]:
-    """A cell that is not provided is a dash."""
-    items = getattr(unit, field)
+    """The rows of one list; "-": not provided."""
+    items = getattr(grandmaster, field)
     if not items:
         return [Text(f"\n{title}: {ABSENT if items is None else 'none'}", "dim")]
     rows = [[plain_text("-" if cell is None else cell) for cell in row(item)] for item in items]
@@ -217,7 +226,7 @@ def _source(source: SourceState) -> list[RenderableType]:
         ("port", source.port_state),
         ("state", source.detail),
         ("offset", None if source.offset_ns is None else duration_text(source.offset_ns)),
-        ("known within", None if source.error_ns is None else f"+-{duration_text(source.error_ns)}"),
+        ("offset error", None if source.error_ns is None else f"+-{duration_text(source.error_ns)}"),
         ("path delay", None if source.path_delay_ns is None else duration_text(source.path_delay_ns)),
         ("frequency", None if source.frequency_ppb is None else f"{source.frequency_ppb} ppb"),
         ("steps removed", _text(source.steps_removed)),
@@ -225,7 +234,7 @@ def _source(source: SourceState) -> list[RenderableType]:
         ("accuracy", _hex(source.clock_accuracy)),
         ("grandmaster", source.grandmaster_identity),
         ("TAI - UTC", None if source.current_utc_offset_s is None else f"{source.current_utc_offset_s} s"),
-        ("poll took", None if duration_ns is None else duration_text(duration_ns)),
+        ("poll duration", None if duration_ns is None else duration_text(duration_ns)),
     ]
     return [Text.assemble("\n", plain_text(source.name, "bold")), facts(known)]
 

@@ -1,4 +1,4 @@
-"""Why the bound is what it is, term by term, and how long it would last without a further sample."""
+"""Explain the bound term by term, and forecast it without new samples."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_config_argument(parser)
     parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
     parser.add_argument(
-        "--runtime-dir", type=Path, metavar="DIR", help="read the clock segment there, and ask no daemon"
+        "--runtime-dir",
+        type=Path,
+        metavar="DIR",
+        help="read the clock segment in this folder instead of asking a daemon",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object; integer nanoseconds")
 
 
 def run(args: Namespace) -> int:
-    """0 when a bound holds now, against UTC where no grandmaster is known, else 1. Unreachable when `--url` does not answer."""
+    """0 if the main bound is known now, else 1. Raises Unreachable if the daemon of `--url` does not reply."""
     from timesyncd.cli.budget import as_json, current_bound_ns
 
-    node, note = _asked(args)
+    node, warning = _node_state(args)
     if args.json:
         print(json.dumps(as_json(node)))
     else:
         _print(node)
-    if note:
-        print(f"timesyncd: {note}", file=sys.stderr)
+    if warning:
+        print(f"timesyncd: {warning}", file=sys.stderr)
     return 0 if current_bound_ns(node.main_bound, node.main_status, node.age_ns) is not None else 1
 
 
-def _asked(args: Namespace) -> tuple[NodeState, str]:
-    """What the daemon says; where none answers what the clock segment holds, and a note that says so."""
+def _node_state(args: Namespace) -> tuple[NodeState, str]:
+    """The daemon's reply; without one, the clock segment's content and a warning that says so."""
     from timesyncd.cli._segment_node import segment_node
     from timesyncd.client.api import fetch_part
     from timesyncd.messages.node import NodeState
@@ -51,9 +54,8 @@ def _asked(args: Namespace) -> tuple[NodeState, str]:
     except (ConfigError, Unreachable) as error:
         if args.url is not None:
             raise
-        return segment_node(
-            None
-        ), f"{error}; this is the clock segment's, which has no statistical terms, rates and sources"
+        warning = f"{error}; the clock segment was read instead: it has no statistical terms, rates or sources"
+        return segment_node(None), warning
 
 
 def _print(node: NodeState) -> None:

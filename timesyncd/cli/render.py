@@ -1,8 +1,12 @@
-"""What daemons answer over HTTP, on one screen of a terminal. What came over a wire is shown as text, never as markup."""
+"""
+The screens of `timesyncd status` and of the demo: a daemon's replies on a terminal of 80 columns and 24 lines.
+
+Strings that came over the network are printed as text, never as markup or control sequences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,17 +22,19 @@ from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import OK, BoundMessage, FindingMessage, GrandmasterState, NodeState, SourceState
 from timesyncd.units import duration_text, span_text
 
-#: So many rows of a kind leave room for the other kinds; what is wrong comes first.
+#: Rows of one section, so that all sections fit one screen; the rows that need attention come first.
 MAX_ROWS = 3
-MAX_FINDINGS = 2  # of two lines each
+MAX_FINDINGS = 2  # two lines each
 
 STYLES = {"SYNCHRONIZED": "bold green", "HOLDOVER": "bold yellow", "DISRUPTED": "bold red", "UNKNOWN": "bold red"}
+#: Findings whose evidence is the reason of a node or of one of its sources.
+_FINDINGS_OF_REASONS = frozenset({"source-lost", "clock-holdover", "clock-unknown", "clock-disrupted"})
 SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonReplies:
-    """What one daemon answered: itself first in `nodes`, and of the findings those that stand."""
+    """The replies of one daemon; `findings` are the active ones."""
 
     node: NodeState
     nodes: list[NodeState]
@@ -38,6 +44,7 @@ class DaemonReplies:
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> DaemonReplies:
+        """From the JSON of `client.api.fetch_all`. Raises pydantic.ValidationError."""
         findings = [FindingMessage.model_validate(each) for each in answer["findings"]]
         return cls(
             NodeState.model_validate(answer["node"]),
@@ -49,22 +56,18 @@ class DaemonReplies:
 
 
 def screen(answer: dict[str, Any]) -> list[RenderableType]:
-    """In sync or not, since when, to whom, how well, and why not; then the others, and what is wrong."""
-    answers = DaemonReplies.of(answer)
-    others = [node for node in answers.nodes if node.node != answers.node.node]
+    """The daemon's own node, then the other nodes, the grandmasters, the jobs and the findings."""
+    replies = DaemonReplies.of(answer)
+    others = [node for node in replies.nodes if node.node != replies.node.node]
     others.sort(key=lambda node: (node.main_status == "SYNCHRONIZED", node.node))
-    units = sorted(answers.grandmasters, key=lambda unit: unit.clock_state == "locked" and not unit.alarms)
-    findings = sorted(answers.findings, key=lambda finding: list(SEVERITIES).index(finding.severity))
+    grandmasters = sorted(replies.grandmasters, key=lambda each: each.clock_state == "locked" and not each.alarms)
+    findings = sorted(replies.findings, key=lambda finding: list(SEVERITIES).index(finding.severity))
     return [
-        node_block(answers.node),
+        node_block(replies.node),
         *titled_section("nodes", [node_row(node) for node in others]),
-        *titled_section("grandmasters", [grandmaster_row(unit) for unit in units]),
-        *titled_section("jobs", [job_row(job) for job in answers.jobs]),
-        *titled_section(
-            "findings",
-            [finding_row(finding, reasons_in_node_block(answers.node)) for finding in findings],
-            MAX_FINDINGS,
-        ),
+        *titled_section("grandmasters", [grandmaster_row(each) for each in grandmasters]),
+        *titled_section("jobs", [job_row(job) for job in replies.jobs]),
+        *titled_section("findings", [finding_row(finding, replies.node) for finding in findings], MAX_FINDINGS),
     ]
 
 
@@ -73,63 +76,81 @@ def node_block(node: NodeState) -> RenderableType:
     table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
     table.add_row(plain_text(node.node, "bold"), headline(node))
     if node.reason:
-        table.add_row("why not", plain_text(node.reason))
-    told = {node.reason}
-    if node.reason and node.grandmaster_identity is None:
-        told.add(Reason.NO_GRANDMASTER.text)  # why that is so stands there already
-    if node.knows_utc_alone:
-        table.add_row("within", Text.assemble(bound_text(node.utc, node.age_ns), " of UTC; no grandmaster is followed"))
-    elif is_new_information(node.gm, told):
-        whom = plain_text(f" of {followed_text(node)}" if node.grandmaster_identity else "")
-        table.add_row("within", Text.assemble(bound_text(node.gm, node.age_ns), whom))
-    if node.grandmaster_note:
-        table.add_row("grandmaster", plain_text(node.grandmaster_note))
-    if not node.knows_utc_alone and is_new_information(node.utc, told | {node.gm.reason if node.gm else ""}):
-        table.add_row("UTC", bound_text(node.utc, node.age_ns))
+        table.add_row("reason", plain_text(node.reason))
+    for name, text in _bound_rows(node):
+        table.add_row(name, text)
     if (expected := node_forecast(node)) is not None:
-        table.add_row("if silent", forecast_text(expected), style="dim")
+        table.add_row("forecast", f"without new samples: {forecast_text(expected)}", style="dim")
     if node.terms:
-        table.add_row("made of", plain_text(terms_text(node)), style="dim")
+        table.add_row("terms", plain_text(terms_text(node)), style="dim")
+    explained = explained_source(node)
     for source in node.sources:
-        table.add_row(plain_text(source.name), source_text(source, node.reason), style="dim")
+        table.add_row(plain_text(source.name), source_text(source, with_reason=source is not explained), style="dim")
     if node.falsetickers:
-        table.add_row("wrong", plain_text(f"{', '.join(node.falsetickers)}: not where the other sources are", "yellow"))
+        names = ", ".join(node.falsetickers)
+        table.add_row("falseticker", plain_text(f"{names}: disagrees with the majority of the sources", "yellow"))
     if node.sources_contradict:
-        table.add_row("wrong", plain_text("the sources contradict each other: one of them at least", "yellow"))
+        table.add_row("conflict", Text("the sources contradict each other: at least one of them is wrong", "yellow"))
     return table
 
 
+def _bound_rows(node: NodeState) -> Iterator[tuple[str, Text]]:
+    """The bounds, and the reason of an unknown one unless a line above it has printed that reason."""
+    if node.knows_utc_alone:
+        yield "within", Text.assemble(bound_text(node.utc, node.age_ns), " of UTC; the node follows no grandmaster")
+        return
+    printed = {node.reason_code}
+    if node.reason_code != OK and node.grandmaster_identity is None:
+        printed.add(Reason.NO_GRANDMASTER.code)  # the node's reason explains why it follows none
+    if is_new_information(node.gm, printed):
+        followed = plain_text(f" of {followed_text(node)}" if node.grandmaster_identity else "")
+        yield "within", Text.assemble(bound_text(node.gm, node.age_ns), followed)
+    if node.grandmaster_note:
+        yield "grandmaster", plain_text(node.grandmaster_note)
+    if is_new_information(node.utc, printed | {node.gm.reason_code if node.gm else OK}):
+        yield "UTC", bound_text(node.utc, node.age_ns)
+
+
 def headline(node: NodeState) -> Text:
+    """The status and when it began."""
     since = f" since {local_time_text(node.since_realtime_ns)}" if node.since_realtime_ns else ""
     return Text.assemble(status_text(node), since)
 
 
-def is_new_information(message: BoundMessage | None, told: set[str]) -> bool:
-    """A bound is; that there is none only for a reason that does not stand above it."""
-    return message is not None and (message.bound_ns is not None or message.reason not in told)
+def is_new_information(message: BoundMessage | None, printed: set[str]) -> bool:
+    """Whether the bound is known, or unknown for a reason whose code is not among the `printed` ones."""
+    return message is not None and (message.bound_ns is not None or message.reason_code not in printed)
+
+
+def explained_source(node: NodeState) -> SourceState | None:
+    """The source that the node's reason is about: the first one that gives no samples for that reason; None: no source."""
+    if node.reason_code == OK:
+        return None
+    return next((source for source in node.sources if source.reason_code == node.reason_code), None)
 
 
 def followed_text(node: NodeState) -> str:
-    through = "" if node.parent_identity == node.grandmaster_identity else f", heard through {node.parent_identity}"
-    known_as = "" if node.grandmaster is None else f"{node.grandmaster}, "
-    return f"grandmaster {known_as}{node.grandmaster_identity}{through}"
+    """The grandmaster that the node follows, and the parent clock between them."""
+    through = "" if node.parent_identity == node.grandmaster_identity else f", through parent {node.parent_identity}"
+    name = "" if node.grandmaster is None else f"{node.grandmaster}, "
+    return f"grandmaster {name}{node.grandmaster_identity}{through}"
 
 
 def terms_text(node: NodeState) -> str:
-    """The bound's parts, the largest first, and what it has grown by since the last reading."""
-    parts = dict(node.terms)
+    """The terms of the hard parent bound, the largest first, with its growth since the sample."""
+    terms = dict(node.terms)
     if node.parent and node.age_ns is not None:
-        parts["growth"] = growth_ns(node.parent.growth_ppb, node.age_ns)
-    largest_first = sorted(parts.items(), key=lambda part: -part[1])
+        terms["growth"] = growth_ns(node.parent.growth_ppb, node.age_ns)
+    largest_first = sorted(terms.items(), key=lambda term: -term[1])
     return " + ".join(f"{name.replace('_', ' ')} {duration_text(ns)}" for name, ns in largest_first if ns)
 
 
-def source_text(source: SourceState, told: str) -> Text:
-    """`told`: the reason that stands above it, which is not said twice. What a lost source gave is old."""
+def source_text(source: SourceState, with_reason: bool = True) -> Text:
+    """`with_reason` False: a line above has printed the source's reason. The values of a lost source are marked as last known."""
     known = ", ".join(part for part in (source.port_state, measured_text(source), source.detail) if part)
     is_old = source.reason_code != OK or not source.reachable
     parts = [source.driver, f"last known {known}" if known and is_old else known]
-    if source.reason and source.reason not in told:
+    if source.reason and with_reason:
         parts.append(source.reason)
     return plain_text(", ".join(part for part in parts if part))
 
@@ -150,7 +171,7 @@ def bound_text(message: BoundMessage | None, age_ns: int | None) -> Text:
 
 
 def bound_now_ns(message: BoundMessage | None, age_ns: int | None) -> int | None:
-    """Grown since it was read; None: unbounded."""
+    """The bound in ns at this age; None: unknown."""
     if message is None or age_ns is None:
         return None
     return Bound(message.bound_ns, message.growth_ppb).at(age_ns)
@@ -164,90 +185,94 @@ def node_row(node: NodeState) -> list[Text]:
     ]
 
 
-def grandmaster_row(unit: GrandmasterState) -> list[Text]:
-    """What an operator asks first, the most telling before where the line is cut."""
-    if not unit.reachable:
-        return [plain_text(unit.name), Text.assemble(("not reachable", "yellow"), " ", plain_text(unit.reason or ""))]
-    if (trouble := snmp_failure(unit)) is not None:
-        return [plain_text(unit.name), Text.assemble(("state not read", "yellow"), " ", plain_text(trouble))]
-    since_ns = unit.clock_state_since_realtime_ns
-    since = "" if since_ns is None else f" since {utc_time_text(since_ns, unit.published_realtime_ns)}"
+def grandmaster_row(grandmaster: GrandmasterState) -> list[Text]:
+    """State, reference, error against UTC, holdover budget and alarms, in the order of urgency: the terminal cuts the line."""
+    if not grandmaster.reachable:
+        return [
+            plain_text(grandmaster.name),
+            Text.assemble(
+                ("not reachable", "yellow"), plain_text(f": {grandmaster.reason}" if grandmaster.reason else "")
+            ),
+        ]
+    if (failure := snmp_failure(grandmaster)) is not None:
+        return [plain_text(grandmaster.name), Text.assemble(("state not read", "yellow"), plain_text(f": {failure}"))]
+    since_ns = grandmaster.clock_state_since_realtime_ns
+    since = "" if since_ns is None else f" since {utc_time_text(since_ns, grandmaster.published_realtime_ns)}"
     known = [
-        gnss_text(unit),
-        None if unit.utc is None else utc_error_text(unit),
-        None if (left_ns := holdover_left_ns(unit)) is None else f"{span_text(left_ns)} left",
-        None if unit.alarms is None else alarm_count_text(len(unit.alarms)),
+        gnss_text(grandmaster),
+        None if grandmaster.utc is None else utc_error_text(grandmaster),
+        None if (left_ns := holdover_left_ns(grandmaster)) is None else f"budget left {span_text(left_ns)}",
+        None if grandmaster.alarms is None else alarm_count_text(len(grandmaster.alarms)),
     ]
-    told = [word for word in known if word]
+    rest = "".join(f", {text}" for text in known if text)
     return [
-        plain_text(unit.name),
-        Text.assemble(
-            grandmaster_state_text(unit), plain_text(since), plain_text("".join(f", {word}" for word in told))
-        ),
+        plain_text(grandmaster.name),
+        Text.assemble(grandmaster_state_text(grandmaster), plain_text(f"{since}{rest}")),
     ]
 
 
-def snmp_failure(unit: GrandmasterState) -> str | None:
-    """Why there is no state, where the unit's web interface alone answers."""
-    if unit.clock_state is not None:
+def snmp_failure(grandmaster: GrandmasterState) -> str | None:
+    """Why SNMP gave no state although the grandmaster is reachable over HTTPS; None: SNMP did not fail."""
+    if grandmaster.clock_state is not None:
         return None
-    return next((note.removeprefix("snmp=") for note in unit.unknown if note.startswith("snmp=")), None)
+    return next((note.removeprefix("snmp=") for note in grandmaster.unknown if note.startswith("snmp=")), None)
 
 
-def grandmaster_state_text(unit: GrandmasterState) -> Text:
-    if unit.clock_state is None:
-        known = "" if unit.clock_class is None else f", class {unit.clock_class}"
+def grandmaster_state_text(grandmaster: GrandmasterState) -> Text:
+    if grandmaster.clock_state is None:
+        known = "" if grandmaster.clock_class is None else f", class {grandmaster.clock_class}"
         return plain_text(f"state not provided{known}", "yellow")
-    return plain_text(unit.clock_state.replace("_", " ").upper(), "green" if unit.clock_state == "locked" else "yellow")
+    return plain_text(
+        grandmaster.clock_state.replace("_", " ").upper(), "green" if grandmaster.clock_state == "locked" else "yellow"
+    )
 
 
-def gnss_text(unit: GrandmasterState) -> str | None:
-    """An antenna that is not well says more than the receiver that it feeds."""
-    if unit.antenna not in (None, "ok"):
-        return f"antenna {unit.antenna}"
-    return None if unit.gnss_state is None else f"GNSS {unit.gnss_state.replace('_', ' ')}"
+def gnss_text(grandmaster: GrandmasterState) -> str | None:
+    """The antenna's state if it is faulty, else that of the GNSS receiver, which follows from it."""
+    if grandmaster.antenna not in (None, "ok"):
+        return f"antenna {grandmaster.antenna}"
+    return None if grandmaster.gnss_state is None else f"GNSS {grandmaster.gnss_state.replace('_', ' ')}"
 
 
 def alarm_count_text(number: int) -> str:
-    return "no alarm" if number == 0 else "1 alarm" if number == 1 else f"{number} alarms"
+    return "no alarms" if number == 0 else "1 alarm" if number == 1 else f"{number} alarms"
 
 
-def utc_error_text(unit: GrandmasterState) -> str:
-    """Its own error against UTC now; what a poll told holds for a while only, and within the holdover budget."""
-    holds = unit.age_ns is not None and unit.age_ns <= GRANDMASTER_EXPIRES_AFTER_NS and holdover_left_ns(unit) != 0
-    now_ns = bound_now_ns(unit.utc, unit.age_ns) if holds else None
+def utc_error_text(grandmaster: GrandmasterState) -> str:
+    """The grandmaster's own error against UTC now; unbounded if the last poll is too old or no budget is left."""
+    age_ns = grandmaster.age_ns
+    holds = age_ns is not None and age_ns <= GRANDMASTER_EXPIRES_AFTER_NS and holdover_left_ns(grandmaster) != 0
+    now_ns = bound_now_ns(grandmaster.utc, age_ns) if holds else None
     return "UTC unbounded" if now_ns is None else f"UTC +-{duration_text(now_ns)}"
 
 
-def holdover_left_ns(unit: GrandmasterState) -> int | None:
-    if unit.holdover_left_ns is None or unit.age_ns is None:
+def holdover_left_ns(grandmaster: GrandmasterState) -> int | None:
+    if grandmaster.holdover_left_ns is None or grandmaster.age_ns is None:
         return None
-    return max(0, unit.holdover_left_ns - unit.age_ns)
+    return max(0, grandmaster.holdover_left_ns - grandmaster.age_ns)
 
 
 def utc_time_text(realtime_ns: int, now_ns: int) -> str:
-    """The time of day in UTC, with its date where it is not of the last 20 hours."""
+    """The time of day in UTC, with its date if it is not within the 20 hours before `now_ns`."""
     at = datetime.fromtimestamp(realtime_ns // 1_000_000_000, UTC)
     return f"{at:%H:%MZ}" if 0 <= now_ns - realtime_ns < 72_000_000_000_000 else f"{at:%Y-%m-%d %H:%MZ}"
 
 
-def clock_state_cell(unit: GrandmasterState) -> Text:
-    return plain_text(unit.clock_state or "unknown", "green" if unit.clock_state == "locked" else "yellow")
+def clock_state_cell(grandmaster: GrandmasterState) -> Text:
+    return plain_text(
+        grandmaster.clock_state or "unknown", "green" if grandmaster.clock_state == "locked" else "yellow"
+    )
 
 
 def job_row(job: JobState) -> list[Text]:
     return [plain_text(job.job), plain_text(job_line(job))]
 
 
-def reasons_in_node_block(node: NodeState) -> set[str]:
-    """The reasons that the node's own block shows already."""
-    return {node.reason, *(source.reason or "" for source in node.sources)}
-
-
-def finding_row(finding: FindingMessage, told: Iterable[str]) -> list[Text]:
-    what = " -> ".join(step.text for step in finding.chain) or (
-        finding.cause if finding.evidence in told else finding.evidence
-    )
+def finding_row(finding: FindingMessage, node: NodeState) -> list[Text]:
+    """The chain of causes, or the evidence; the cause if the block of `node` has printed the evidence as a reason."""
+    in_block = {node.node, *(source.name for source in node.sources)}
+    is_printed = finding.id in _FINDINGS_OF_REASONS and finding.subject in in_block
+    what = " -> ".join(step.text for step in finding.chain) or (finding.cause if is_printed else finding.evidence)
     return [
         plain_text(finding.subject),
         plain_text(finding.id, SEVERITIES[finding.severity]),
@@ -256,7 +281,7 @@ def finding_row(finding: FindingMessage, told: Iterable[str]) -> list[Text]:
 
 
 def titled_section(title: str, rows: Sequence[list[Text]], most: int = MAX_ROWS) -> list[RenderableType]:
-    """One line a row, the last cell cut where the screen ends; the title counts those left out. Nothing without rows."""
+    """One line per row, cut at the edge of the screen; the title counts omitted rows. Empty without rows."""
     if not rows:
         return []
     table = Table.grid(padding=(0, 2))
@@ -268,12 +293,12 @@ def titled_section(title: str, rows: Sequence[list[Text]], most: int = MAX_ROWS)
 
 
 def status_text(node: NodeState) -> Text:
-    """Against the grandmaster, unless the node knows UTC alone."""
+    """The status against the grandmaster, or against UTC where the node knows UTC alone."""
     return Text(f"{'UTC ' if node.knows_utc_alone else ''}{node.main_status}", STYLES[node.main_status])
 
 
 def plain_text(text: str, style: str = "") -> Text:
-    """Text of whatever origin: no markup, and nothing that a terminal would obey."""
+    """Text of any origin: without markup, and with "?" for each control character."""
     return Text("".join(each if each.isprintable() else "?" for each in text), style)
 
 
@@ -283,34 +308,34 @@ def local_time_text(realtime_ns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DemoNodeState:
-    """A node of the demo: what its daemon answers, None while it starts, and the true offset of its clock."""
+    """A node of the demo: its daemon's replies (None while it starts) and the true offset of its clock."""
 
     name: str
-    answers: DaemonReplies | None
+    replies: DaemonReplies | None
     true_offset_ns: int
 
 
-#: Why the demo can tell a true offset.
+#: By the kind of ptp4l: how the demo knows the true offset.
 TRUTHS = {
-    "real": "true offset: both have one clock, and a relay shifts node-b's grandmaster",
-    "simulated": "true offset: what the simulated ptp4l was told, before its noise",
+    "real": "true offset: both nodes read one clock; a relay shifts node-b's grandmaster",
+    "simulated": "true offset: the value set in the simulated ptp4l, before its noise",
 }
 
 
-def demo_screen(seen: Sequence[DemoNodeState], ptp: str, page: str) -> RenderableType:
+def demo_screen(nodes: Sequence[DemoNodeState], ptp: str, page: str) -> RenderableType:
     """The demo's live view. The first node's daemon is the one that polls grandmasters and has the hub."""
-    hub = seen[0].answers
+    hub = nodes[0].replies
     return Group(
         Text.assemble(("timesyncd demo", "bold"), f", {ptp} ptp4l, simulated grandmasters: {page}"),
         Text(),
-        table_with_headings(["node", "status", "bound", "offset", "delay", "true offset"], map(demo_node_row, seen)),
-        *([plain_text(why, "dim") for each in seen if (why := unready_reason(each))] or [Text(TRUTHS[ptp], "dim")]),
+        table_with_headings(["node", "status", "bound", "offset", "delay", "true offset"], map(demo_node_row, nodes)),
+        *([plain_text(why, "dim") for each in nodes if (why := unready_reason(each))] or [Text(TRUTHS[ptp], "dim")]),
         Text(),
         table_with_headings(
             ["grandmaster", "state", "class", "alarms"], map(demo_grandmaster_row, hub.grandmasters if hub else [])
         ),
         *(demo_job(job) for job in (hub.jobs if hub else [])),
-        Text("\nCtrl-C ends the demo; nothing stays behind", "dim"),
+        Text("\nCtrl-C ends the demo and removes all that it started", "dim"),
     )
 
 
@@ -321,53 +346,56 @@ def table_with_headings(titles: Sequence[str], rows: Iterable[Sequence[Text]]) -
     return table
 
 
-def demo_node_row(seen: DemoNodeState) -> list[Text]:
-    if seen.answers is None:
-        return [Text(seen.name), Text("-", "dim")]
-    node = seen.answers.node
+def demo_node_row(state: DemoNodeState) -> list[Text]:
+    if state.replies is None:
+        return [Text(state.name), Text("-", "dim")]
+    node = state.replies.node
     sources = [source for source in node.sources if source.offset_ns is not None]
     row = [plain_text(node.node), status_text(node)]
     now_ns = bound_now_ns(node.gm, node.age_ns)
     if now_ns is None or not sources:
         return row
-    held = abs(seen.true_offset_ns) <= now_ns
+    is_inside = abs(state.true_offset_ns) <= now_ns
     return [
         *row,
         bound_text(node.gm, node.age_ns),
         Text(duration_text(sources[0].offset_ns)),
         Text(duration_text(sources[0].path_delay_ns)),
         Text(
-            f"{duration_text(seen.true_offset_ns)}, {'inside' if held else 'OUTSIDE'} the bound",
-            "green" if held else "bold red",
+            f"{duration_text(state.true_offset_ns)}, {'inside' if is_inside else 'OUTSIDE'} the bound",
+            "green" if is_inside else "bold red",
         ),
     ]
 
 
-def unready_reason(seen: DemoNodeState) -> str:
-    reason = seen.answers.node.reason if seen.answers else "its daemon does not answer yet"
-    return f"{seen.name}: {reason}" if reason else ""
+def unready_reason(state: DemoNodeState) -> str:
+    """Why the node is not synchronized; empty: it is."""
+    reason = state.replies.node.reason if state.replies else "the daemon does not reply yet"
+    return f"{state.name}: {reason}" if reason else ""
 
 
-def demo_grandmaster_row(unit: GrandmasterState) -> list[Text]:
-    told = "; ".join(alarm.text for alarm in unit.alarms or []) or ("not provided" if unit.alarms is None else "none")
-    alarms = told if unit.reachable else unit.reason or ""
-    clock_class = "unknown" if unit.clock_class is None else str(unit.clock_class)
+def demo_grandmaster_row(grandmaster: GrandmasterState) -> list[Text]:
+    texts = "; ".join(alarm.text for alarm in grandmaster.alarms or []) or (
+        "not provided" if grandmaster.alarms is None else "none"
+    )
+    alarms = texts if grandmaster.reachable else grandmaster.reason or ""
+    clock_class = "unknown" if grandmaster.clock_class is None else str(grandmaster.clock_class)
     return [
-        plain_text(unit.name),
-        clock_state_cell(unit),
+        plain_text(grandmaster.name),
+        clock_state_cell(grandmaster),
         Text(clock_class),
-        plain_text(alarms, "yellow" if unit.alarms else ""),
+        plain_text(alarms, "yellow" if grandmaster.alarms else ""),
     ]
 
 
 def demo_job(job: JobState) -> RenderableType:
-    timed = f"timed: all ranks go on at one instant, slack {duration_text(job.plan.slack_ns)}"
+    timed = f"timed: all ranks continue at one instant, slack {duration_text(job.plan.slack_ns)}"
     table = Table.grid(padding=(0, 2))
     table.add_row()
     table.add_row(
         plain_text(f"job {job.job}", "bold"), plain_text(f"{job.world_size} ranks, {job.steps_complete} steps")
     )
-    table.add_row("slow rank", plain_text(job.verdict, "" if job.straggler_rank is None else "yellow"))
+    table.add_row("straggler", plain_text(job.verdict, "" if job.straggler_rank is None else "yellow"))
     table.add_row("sync overhead", f"{percent(job.sync_overhead)} of the time is spent in barriers")
     table.add_row("clocks", plain_text(f"{agreement(job)}: {job.alignment_reason}"))
     table.add_row("barrier", plain_text(timed if job.plan.mode == "timed" else f"plain: {job.plan.reason}"))

@@ -1,4 +1,4 @@
-"""Am I in sync, how well, to whom, since when, and if not, why not."""
+"""Show whether this node is synchronized, to which grandmaster, within which bound, since when, or the reason why not."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="all that is known of one grandmaster, node or job")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show all fields of one grandmaster, node or job")
     add_config_argument(parser)
     parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
-    parser.add_argument("--json", action="store_true", help="what the daemon answered, as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the daemon's reply as one JSON object")
 
 
 def run(args: Namespace) -> int:
     """
-    0 when this node is SYNCHRONIZED, against UTC where it knows no grandmaster (of a NAME: that node, or the unit answers and is locked, or the job has no slow rank and
-    its clocks are comparable), else 1; 2 for a name that is not known. ConfigError when the daemon cannot be asked.
+    0 if this node is SYNCHRONIZED (against UTC where it knows no grandmaster), else 1.
+
+    With NAME: 0 if that node is synchronized, the grandmaster reachable and locked, or the job without straggler and its clocks
+    comparable, else 1; 2 for an unknown name. Raises ConfigError without the address of a daemon, Unreachable without its reply.
     """
     from timesyncd.cli.render import screen
     from timesyncd.client.api import fetch_all
@@ -36,20 +38,20 @@ def run(args: Namespace) -> int:
 
 
 def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
-    """A grandmaster goes before a node of the same name, and that before a job, which has a name and an id."""
+    """The exit status. A grandmaster precedes a node of the same name, and a node a job; a job has a name and an id."""
     from timesyncd.cli._status_tables import grandmaster_tables, job_tables, node_tables
     from timesyncd.messages.jobs import JobState
     from timesyncd.messages.node import GrandmasterState, NodeState
 
-    units = {each["name"]: each for each in answer["grandmasters"]}
+    grandmasters = {each["name"]: each for each in answer["grandmasters"]}
     nodes = {each["node"]: each for each in answer["nodes"]} | {answer["node"]["node"]: answer["node"]}
-    # Of several jobs of one name the one that was told of last; an id is itself.
+    # Of several jobs of one name, the one with the newest state; an id is unique.
     newest = sorted(answer["jobs"], key=lambda each: each["published_realtime_ns"])
     jobs = {each[key]: each for key in ("job", "job_id") for each in newest}
-    if name in units:
-        unit = GrandmasterState.model_validate(units[name])
-        _show(units[name], as_json, grandmaster_tables(unit))
-        return 0 if unit.reachable and unit.clock_state == "locked" else 1
+    if name in grandmasters:
+        grandmaster = GrandmasterState.model_validate(grandmasters[name])
+        _show(grandmasters[name], as_json, grandmaster_tables(grandmaster))
+        return 0 if grandmaster.reachable and grandmaster.clock_state == "locked" else 1
     if name in nodes:
         node = NodeState.model_validate(nodes[name])
         _show(nodes[name], as_json, node_tables(node))
@@ -58,8 +60,8 @@ def _one(answer: dict[str, Any], name: str, as_json: bool) -> int:
         job = JobState.model_validate(jobs[name])
         _show(jobs[name], as_json, job_tables(job))
         return 0 if job.straggler_rank is None and job.alignment_ns is not None else 1
-    names = ", ".join([*units, *nodes, *dict.fromkeys(each["job"] for each in answer["jobs"])])
-    print(f"timesyncd: there is no {name!r}; there are: {names}", file=sys.stderr)
+    names = ", ".join([*grandmasters, *nodes, *dict.fromkeys(each["job"] for each in answer["jobs"])])
+    print(f"timesyncd: no grandmaster, node or job is named {name!r}; known: {names}", file=sys.stderr)
     return 2
 
 

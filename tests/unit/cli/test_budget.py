@@ -1,4 +1,4 @@
-"""The budget: each term named and described, sums that are sums, and what stands where something is unknown."""
+"""The budget: every term is described, the terms add up to their sums, and an unknown bound gives its reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLES = 600
 
 
 def sampled(**changes: Any) -> ErrorBound:
-    """What some minutes of samples of one source make, with hardware stamps where `clock` says so."""
+    """The bound after some minutes of samples of one source, with hardware timestamps if `clock` is a PHC."""
     settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=50))
     ensemble = Ensemble({"ptp": settings, "phc": settings})
     bound = None
@@ -59,7 +59,7 @@ def state(bound: ErrorBound, **changes: Any) -> NodeState:
 
 SOFTWARE = sampled()
 HARDWARE = sampled(clock="phc:0", ptp_timescale=True, time_traceable=True, current_utc_offset_s=37)
-TOLD = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
+ANNOUNCED = {"ptp_timescale": True, "time_traceable": True, "current_utc_offset_s": 37}
 
 
 def test_every_term_and_rate_is_described() -> None:
@@ -85,9 +85,9 @@ def named(lines: list[Any]) -> dict[str, tuple[int | None, int | None]]:
     return {line.name: (line.hard_ns, line.stat_ns) for line in lines}
 
 
-def test_what_lies_between_the_references_is_told() -> None:
+def test_the_terms_between_the_references_are_given() -> None:
     """Parent + boundary clocks = grandmaster; grandmaster + its own error = UTC, in both columns."""
-    found = named(reference_lines(state(sampled(steps_removed=3, **TOLD), sources=[source("ptp", 10, "ptp")])))
+    found = named(reference_lines(state(sampled(steps_removed=3, **ANNOUNCED), sources=[source("ptp", 10, "ptp")])))
     parent, clocks, gm, own, utc = found.values()
 
     assert list(found) == ["parent", "boundary clocks", "grandmaster", "grandmaster's own", "UTC"]
@@ -96,37 +96,37 @@ def test_what_lies_between_the_references_is_told() -> None:
     assert [a + b for a, b in zip(gm, own, strict=True)] == list(utc)  # type: ignore[operator]
 
 
-def test_an_unknown_reference_says_why() -> None:
-    """No number, and the reason beside it; what is known stays."""
+def test_an_unknown_reference_gives_its_reason() -> None:
+    """An unknown bound has no number and its reason; the known ones are unchanged."""
     *_, utc = reference_lines(state(SOFTWARE))
 
     assert (utc.what, utc.hard_ns, utc.stat_ns) == (Reason.ARBITRARY_TIMESCALE.text, None, None)
 
 
-def test_the_bounds_now_have_grown() -> None:
-    """By their own growth over the age; nothing of a clock that is disrupted or void."""
+def test_the_current_bounds_have_grown() -> None:
+    """Each bound grows by its own rate over the age; a disrupted or unknown clock has none."""
     parent, *_ = current_bound_lines(state(SOFTWARE))
-    gone = [
+    lost = [
         current_bound_lines(state(SOFTWARE, status=status, utc_status=status)) for status in ("DISRUPTED", "UNKNOWN")
     ]
 
     assert (parent.hard_ns, parent.stat_ns) == (SOFTWARE.parent_hard.at(NS_PER_S), SOFTWARE.parent_stat.at(NS_PER_S))
-    assert [line.hard_ns for lines in gone for line in lines] == [None] * 6
+    assert [line.hard_ns for lines in lost for line in lines] == [None] * 6
 
 
-def test_the_parent_is_known_where_the_grandmaster_is_not() -> None:
-    """Behind boundary clocks of unknown error, until the sample is void."""
+def test_the_parent_can_be_known_without_the_grandmaster() -> None:
+    """Behind boundary clocks of unknown error, the bound against the parent is known until the sample expires."""
     unknown = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN.text)
     node = state(SOFTWARE, status="UNKNOWN", gm=unknown)
     parent, gm, _ = current_bound_lines(node)
-    void, *_ = current_bound_lines(node.model_copy(update={"age_ns": node.void_after_ns}))
+    expired, *_ = current_bound_lines(node.model_copy(update={"age_ns": node.void_after_ns}))
 
     assert (parent.hard_ns, gm.hard_ns, gm.what) == (SOFTWARE.parent_hard.at(NS_PER_S), None, unknown.reason)
-    assert void.hard_ns is None
+    assert expired.hard_ns is None
 
 
-def test_the_growth_is_told_by_its_rates() -> None:
-    """Each rate under its name, and the sum of each reference that is known."""
+def test_the_growth_is_given_by_its_rates() -> None:
+    """Each rate has a line under its name, and each known reference a sum."""
     lines = named(growth_lines(state(HARDWARE)))
     rates = [hard for name, (hard, _) in lines.items() if name in set(Rate)]
 
@@ -135,13 +135,13 @@ def test_the_growth_is_told_by_its_rates() -> None:
     assert "UTC" in lines and "UTC" not in named(growth_lines(state(SOFTWARE)))
 
 
-def test_the_forecast_is_that_of_the_bound_that_is_told_first() -> None:
-    """The grandmaster's; none while the clock has no bound."""
+def test_the_forecast_is_that_of_the_main_bound() -> None:
+    """With a grandmaster it is that bound; a disrupted clock has no forecast."""
     node = state(SOFTWARE)
     found = node_forecast(node)
 
     assert found is not None and node.gm is not None
-    assert found.void_in_ns == node.void_after_ns - NS_PER_S
+    assert found.expires_in_ns == node.void_after_ns - NS_PER_S
     assert node_forecast(node.model_copy(update={"status": "DISRUPTED"})) is None
 
 
@@ -150,27 +150,33 @@ def source(name: str, bound_ns: int | None, kind: str = "utc", age_ns: int = 1) 
     return {"name": name, "driver": "d", "reachable": True, "kind": kind, "utc": utc, "age_ns": age_ns}
 
 
-def test_where_several_know_utc_each_has_its_part() -> None:
-    """A falseticker is called so; what is void or knows nothing takes no part; without a majority all are contradicted."""
+def test_several_sources_of_utc_are_classified() -> None:
+    """Expired sources and sources without UTC are not classified; without a majority all are contradicted."""
     sources = [source("a", 10), source("b", 10), source("c", 99), source("d", None), source("e", 10, age_ns=10**12)]
     node = state(SOFTWARE, sources=sources, falsetickers=["c"])
     contradicted = node.model_copy(update={"falsetickers": [], "sources_contradict": True})
 
-    assert [selection_of(each, node) for each in node.sources] == ["takes part", "takes part", "FALSETICKER", "", ""]
-    assert selection_of(node.sources[0], contradicted) == "CONTRADICTED"
-    assert selection_of(node.sources[0], node.model_copy(update={"sources": node.sources[:1]})) == ""
+    assert [selection_of(each, node) for each in node.sources] == [
+        "truechimer",
+        "truechimer",
+        "falseticker",
+        None,
+        None,
+    ]
+    assert selection_of(node.sources[0], contradicted) == "contradicted"
+    assert selection_of(node.sources[0], node.model_copy(update={"sources": node.sources[:1]})) is None
 
 
-def test_what_several_sources_leave_is_no_sum() -> None:
-    """Then UTC is not told as the grandmaster's bound and more, but as it is now."""
+def test_an_intersection_is_no_sum() -> None:
+    """With several sources of UTC no terms lead from the grandmaster's bound to that against UTC."""
     node = state(HARDWARE, utc_status="SYNCHRONIZED", sources=[source("a", 10), source("b", 10)])
 
     assert [line.name for line in reference_lines(node)] == ["parent", "grandmaster"]
-    assert current_bound_lines(node)[-1].what == "what 2 sources leave"
+    assert current_bound_lines(node)[-1].what == "intersection of 2 sources"
 
 
-def test_where_another_source_alone_knows_utc_it_is_no_sum() -> None:
-    """NTP's word on UTC says nothing of the grandmaster, be it narrower or wider; so it is told whose word it is."""
+def test_utc_of_another_source_is_no_sum() -> None:
+    """UTC by NTP is independent of the grandmaster, so the line names its source."""
     utc = BoundMessage(bound_ns=10, growth_ppb=1, reason="")
     node = state(SOFTWARE, utc=utc, utc_status="SYNCHRONIZED", sources=[source("ptp", None, "ptp"), source("ntp", 10)])
     lines = reference_lines(node)
@@ -180,25 +186,25 @@ def test_where_another_source_alone_knows_utc_it_is_no_sum() -> None:
 
 
 def test_no_error_of_the_grandmaster_is_negative() -> None:
-    """A bound of UTC that is narrower than the grandmaster's is none of its making."""
+    """A UTC bound that is narrower than the grandmaster's does not come from it."""
     utc = BoundMessage(bound_ns=10, growth_ppb=1, reason="")
     node = state(SOFTWARE, utc=utc, utc_status="SYNCHRONIZED", sources=[source("ptp", 10, "ptp")])
 
     assert "grandmaster's own" not in named(reference_lines(node))
 
 
-def test_a_term_of_a_newer_daemon_is_shown() -> None:
-    """Under its own name, and described as unknown."""
+def test_a_term_unknown_to_this_version_is_shown() -> None:
+    """A newer daemon's term has its own name and is described as unknown."""
     *_, last = term_lines(state(SOFTWARE, terms=SOFTWARE.terms | {"moon": 5}))
 
     assert (last.name, last.what, last.hard_ns) == ("moon", "term unknown to this version", 5)
 
 
-def test_json_holds_all_of_it() -> None:
-    """Raw nanoseconds under the names of the tables."""
-    told: Any = as_json(state(HARDWARE, age_ns=0))
+def test_json_contains_the_whole_budget() -> None:
+    """The JSON has integer nanoseconds under the names of the tables."""
+    printed: Any = as_json(state(HARDWARE, age_ns=0))
 
-    reading = told["terms"]["phc_reading"]
+    reading = printed["terms"]["phc_reading"]
 
     assert reading == {
         "what": Term.PHC_READING.description,
@@ -206,15 +212,15 @@ def test_json_holds_all_of_it() -> None:
         "stat_ns": reading["hard_ns"],
     }
     assert reading["hard_ns"] >= 300
-    assert told["now"]["grandmaster"]["hard_ns"] == HARDWARE.gm_hard.bound_ns
-    assert told["forecast"]["leaves"][0].keys() == {"limit_ns", "in_ns"}
+    assert printed["now"]["grandmaster"]["hard_ns"] == HARDWARE.gm_hard.bound_ns
+    assert printed["forecast"]["exceeds"][0].keys() == {"limit_ns", "in_ns"}
 
 
-def test_a_node_that_ntp_keeps_is_forecast_against_utc() -> None:
-    """It knows UTC and no grandmaster: its UTC bound is the one that is told first."""
+def test_a_node_synchronized_by_ntp_is_forecast_against_utc() -> None:
+    """A node without grandmaster has UTC as its main bound."""
     nothing = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text, "reason_code": "no_grandmaster"}
     utc = {"bound_ns": 400_000, "growth_ppb": 51_000, "reason": ""}
-    alone = {
+    utc_alone = {
         "parent": nothing,
         "gm": nothing,
         "utc": utc,
@@ -222,7 +228,7 @@ def test_a_node_that_ntp_keeps_is_forecast_against_utc() -> None:
         "utc_status": "SYNCHRONIZED",
         "terms": {},
     }
-    node = state(SOFTWARE, **alone, sources=[source("ntp", 400_000), source("kernel", None, "kernel")])
+    node = state(SOFTWARE, **utc_alone, sources=[source("ntp", 400_000), source("kernel", None, "kernel")])
     with_ptp = node.model_copy(update={"sources": [*node.sources, node.sources[0].model_copy(update={"kind": "ptp"})]})
 
     assert (node.knows_utc_alone, node.main_status, node.main_bound) == (True, "SYNCHRONIZED", node.utc)

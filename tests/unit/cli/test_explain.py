@@ -1,4 +1,4 @@
-"""`timesyncd explain`: the budget as a table of 80 columns, from the daemon or from the clock segment alone."""
+"""`timesyncd explain`: the budget as tables of 80 columns, from the daemon or from the clock segment alone."""
 
 from __future__ import annotations
 
@@ -43,22 +43,25 @@ def run(*words: str) -> int:
 
 
 @pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that answers with the recorded node."""
+def replying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that replies with the recorded node."""
     monkeypatch.setattr(api, "fetch_part", lambda url, what: {"node": RECORDED["nodes"][0]}[what])
 
 
-def test_the_answer_comes_before_its_reasons() -> None:
-    """How well, at which share of moments, to whom, and until when, in the first lines."""
+def test_the_summary_is_first() -> None:
+    """The first lines give the status, the bounds, their reference and the forecast."""
     first, second, *forecast = lines(NODE)[:4]
 
     assert first.startswith("trainer-01  SYNCHRONIZED since 2023-11-1")
     assert second == "within      +-28.3 us (99.7%: +-21.0 us) of grandmaster 001122.fffe.334455"
-    assert forecast == ["if silent   leaves 100 us in 1 s, 1 ms in 19 s", "            void in 16 min"]
+    assert forecast == [
+        "forecast    without new samples: exceeds 100 us in 1 s, 1 ms in 19 s,",
+        "            expires in 16 min",
+    ]
 
 
-def test_no_line_is_longer_than_a_terminal() -> None:
-    """Of 80 columns, whatever is told."""
+def test_no_line_exceeds_80_columns() -> None:
+    """Every line fits a terminal of 80 columns."""
     assert max(map(len, lines(NODE))) <= 80
 
 
@@ -70,73 +73,77 @@ def test_no_line_is_longer_than_a_terminal() -> None:
         "noise offset spread times Student's t 618 ns",
         "granularity resolution of one timestamp 8 ns 8 ns",
         "parent 24.3 us 20.9 us",
-        "growth a second hard 99.7%",
+        "growth per second hard 99.7%",
         "steering servo changes between two readings 48.9 us",
-        "parent in all 50.1 us 1.09 us",
+        "parent sum 50.1 us 1.09 us",
         "now, 80.0 ms later hard 99.7%",
         "grandmaster 28.3 us 21.0 us",
         "ntp chrony, offset 940 us +-410 us, follows 192.0.2.1, stratum 2, 3 of 4 sources answer FALSETICKER",
     ],
 )
-def test_each_part_is_a_line(line: str) -> None:
-    """A name, what it is in a few words, and its nanoseconds in units for people."""
+def test_each_term_is_a_line(line: str) -> None:
+    """A line has a name, a description and values with units."""
     assert line in words(NODE)
 
 
-def test_an_unknown_bound_says_why_once() -> None:
-    """Grandmaster and UTC may be unknown for one reason: it is said where it is met first."""
+def test_a_reason_is_printed_once() -> None:
+    """If grandmaster and UTC are unknown for one reason, only the first line gives it."""
     why = "boundary clock error unknown: set boundary_clock_error_ns"
-    none = {"bound_ns": None, "growth_ppb": 0, "reason": why}
+    code = "boundary_clock_error_unknown"
+    none = {"bound_ns": None, "growth_ppb": 0, "reason": why, "reason_code": code}
     nothing = {name: none for name in ("gm", "gm_stat", "utc", "utc_stat")}
-    node = NodeState.model_validate(RECORDED["nodes"][0] | nothing | {"status": "UNKNOWN", "reason": why})
-    told = words(node)
+    node = NodeState.model_validate(
+        RECORDED["nodes"][0] | nothing | {"status": "UNKNOWN", "reason": why, "reason_code": code}
+    )
+    printed = words(node)
 
-    assert told.count(f"grandmaster unknown: {why}") == 2  # at the sample, and now
-    assert told.count("UTC unknown") == 2 and f"UTC unknown: {why}" not in told
-    assert f"why not {why}" in told
+    assert printed.count(f"grandmaster unknown: {why}") == 2  # at the sample, and now
+    assert printed.count("UTC unknown") == 2 and f"UTC unknown: {why}" not in printed
+    assert f"reason {why}" in printed
 
 
 def test_before_the_first_sample_there_is_no_table() -> None:
-    """Only that nothing is known, why, and what the sources say."""
+    """Without a sample only the status, its reason and the sources are printed."""
     fields: dict[str, Any] = {
         "status": "UNKNOWN",
         "age_ns": None,
         "reason": "no valid sample yet",
+        "reason_code": "no_sample_yet",
         "gm": None,
         "terms": {},
     }
-    told = lines(NodeState.model_validate(RECORDED["nodes"][0] | fields))
+    printed = lines(NodeState.model_validate(RECORDED["nodes"][0] | fields))
 
-    assert told[1] == "why not     no valid sample yet"
-    assert not any("at the sample" in line for line in told)
-
-
-def test_what_came_over_a_wire_is_text() -> None:
-    """Neither markup nor a terminal's control sequences get through."""
-    nasty = "[red]x[/]\x1b]0;owned\x07"
-    sources = [{"name": nasty, "driver": nasty, "reachable": True, "detail": nasty, "kind": "utc"}]
-    fields = {"reason": nasty, "terms": {nasty: 5}, "sources": sources}
-    told = "\n".join(lines(NodeState.model_validate(RECORDED["nodes"][0] | fields)))
-
-    assert "\x1b" not in told and "[red]x[/]?]0;owned?" in told
+    assert printed[1] == "reason      no valid sample yet"
+    assert not any("at the sample" in line for line in printed)
 
 
-@pytest.mark.usefixtures("answering")
-def test_the_daemon_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its node's budget is printed, as a table or as JSON; 0 while a bound holds."""
+def test_strings_from_the_network_are_text() -> None:
+    """Markup and control characters are printed as text."""
+    hostile = "[red]x[/]\x1b]0;owned\x07"
+    sources = [{"name": hostile, "driver": hostile, "reachable": True, "detail": hostile, "kind": "utc"}]
+    fields = {"reason": hostile, "terms": {hostile: 5}, "sources": sources}
+    printed = "\n".join(lines(NodeState.model_validate(RECORDED["nodes"][0] | fields)))
+
+    assert "\x1b" not in printed and "[red]x[/]?]0;owned?" in printed
+
+
+@pytest.mark.usefixtures("replying")
+def test_the_daemon_s_budget_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """As tables or as JSON; the exit status is 0 while the main bound is known."""
     codes = [run(*URL), run(*URL, "--json")]
-    table, told = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    table, text = capsys.readouterr().out.rsplit("\n", 2)[:2]
 
     assert codes == [0, 0]
     assert "SYNCHRONIZED" in table
-    assert json.loads(told)["terms"]["path_delay"]["hard_ns"] == 21_060
+    assert json.loads(text)["terms"]["path_delay"]["hard_ns"] == 21_060
 
 
-def test_a_page_that_does_not_answer_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who names another daemon is not shown this machine's clock instead."""
+def test_a_silent_url_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the daemon of --url does not reply, this machine's segment is not read instead."""
 
     def fetch_part(url: str, what: str) -> Any:
-        raise Unreachable("nobody")
+        raise Unreachable("no reply")
 
     monkeypatch.setattr(api, "fetch_part", fetch_part)
 
@@ -145,7 +152,7 @@ def test_a_page_that_does_not_answer_is_not_replaced(monkeypatch: pytest.MonkeyP
 
 
 def segment_of(folder: Path) -> None:
-    """A clock that was measured just now, as a daemon leaves it to readers."""
+    """Writes a clock segment with a clock that was measured just now."""
     clocks = SystemClocks()
     bound = ErrorBound(
         as_of_ns=clocks.boottime_ns(),
@@ -168,33 +175,33 @@ def segment_of(folder: Path) -> None:
 
 
 def test_the_clock_segment_alone_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bounds and hard terms are in shared memory, so they are told although no daemon answers."""
+    """Bounds and hard terms are read from shared memory without a daemon."""
     segment_of(tmp_path)
     code = run("--runtime-dir", str(tmp_path))
-    told = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
 
     assert code == 0
-    assert "this-node SYNCHRONIZED within +-3.10 us (99.7%: +-900 ns) of grandmaster 001122.fffe.334455" in told
-    assert "path delay worst case: all of the delay in 3.00 us one direction" in told
+    assert "this-node SYNCHRONIZED within +-3.10 us (99.7%: +-900 ns) of grandmaster 001122.fffe.334455" in printed
+    assert "path delay worst case: all of the delay in 3.00 us one direction" in printed
 
 
 def test_without_daemon_and_segment_nothing_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """1, and the reason that a client gets too."""
+    """The exit status is 1, and the reason is the one that a client gets."""
     code = run("--runtime-dir", str(tmp_path))
 
     assert code == 1
     assert "no clock segment: is timesyncd running here?" in capsys.readouterr().out
 
 
-def test_a_silent_daemon_leaves_the_segment(
+def test_without_a_daemon_the_segment_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is printed then says on stderr where it is from, and what it lacks."""
+    """A warning on stderr names the origin and what it lacks."""
     monkeypatch.setenv("TIMESYNCD_RUNTIME_DIR", str(tmp_path))
     segment_of(tmp_path)
     code = run("--config", str(tmp_path / "none.toml"))
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
 
     assert code == 0
-    assert "SYNCHRONIZED" in told.out
-    assert "the clock segment's, which has no statistical terms" in told.err
+    assert "SYNCHRONIZED" in printed.out
+    assert "the clock segment was read instead: it has no statistical terms" in printed.err
