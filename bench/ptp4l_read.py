@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from timesyncd.drivers.ptp4l._management import ALL_PORTS, ManagementId
-from timesyncd.drivers.ptp4l._socket import Questions, new_asker
+from timesyncd.drivers.ptp4l._socket import ManagementClient, new_requester
 from timesyncd.errors import TimesyncdError
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
@@ -40,7 +40,7 @@ def cpu_s() -> float:
 
 async def native(server: Path, folder: Path, reads: int, pause_s: float) -> tuple[float, float]:
     """Median wall seconds and mean CPU seconds of a read; the pauses' own CPU is taken out."""
-    questions = Questions(folder / "native", server, new_asker(DOMAIN, 0))
+    questions = ManagementClient(folder / "native", server, new_requester(DOMAIN, 0))
     walls: list[float] = []
     before = cpu_s()
     for _ in range(reads):

@@ -22,8 +22,8 @@ from timesyncd.bound import Bound, ClockStatus, ErrorBound
 from timesyncd.ipc.clock_segment import TERMS
 from timesyncd.sample import ClockSample, PortState
 from timesyncd.store import session
-from timesyncd.store.backlog import Batch
-from timesyncd.store.engine import Place, migrate, writer_engine
+from timesyncd.store.backlog import RowBatch
+from timesyncd.store.engine import StoreLocation, migrate, writer_engine
 from timesyncd.store.rows import CLOCK_COLUMNS, ClockEntry, Entry, clock_values
 from timesyncd.store.writer import BATCH_ROWS
 
@@ -53,16 +53,16 @@ def observations(number: int, bound: ErrorBound | None) -> list[Observed]:
 
 def store_s(folder: Path, observed: list[Observed]) -> float:
     """As the daemon's writer does it: an entry for each, a transaction for each batch."""
-    place = Place(path=folder / "store.sqlite")
-    migrate(place)
-    engine = writer_engine(place)
+    location = StoreLocation(path=folder / "store.sqlite")
+    migrate(location)
+    engine = writer_engine(location)
     with engine.begin():
         pass
     began = time.perf_counter()
     for start in range(0, len(observed), BATCH_ROWS):
         entries: list[Entry] = [ClockEntry(*each, queued_ns=0) for each in observed[start : start + BATCH_ROWS]]
         with engine.begin() as connection:
-            session.insert_batch(connection, Batch(entries, []))
+            session.insert_batch(connection, RowBatch(entries, []))
     took_s = time.perf_counter() - began
     engine.dispose()
     return took_s
@@ -72,9 +72,9 @@ def bare_s(folder: Path, lines: list[str]) -> float:
     """The standard library alone, with our adapters for flags and NULLs, into a table of the same columns and index."""
     names = ", ".join(CLOCK_COLUMNS)
     insert = f"INSERT INTO clock_sample ({names}) VALUES ({', '.join('?' * len(CLOCK_COLUMNS))})"
-    place = Place(path=folder / "bare.sqlite")
-    migrate(place)
-    with closing(sqlite3.connect(str(place))) as connection:
+    location = StoreLocation(path=folder / "bare.sqlite")
+    migrate(location)
+    with closing(sqlite3.connect(str(location))) as connection:
         connection.execute("PRAGMA synchronous=NORMAL")
         began = time.perf_counter()
         for start in range(0, len(lines), BATCH_ROWS):

@@ -72,7 +72,7 @@ class NoSuchSource(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChronyRequest:
     """A question; `index` of the source, where it is about one. It reads and can do nothing else."""
 
     command: Command

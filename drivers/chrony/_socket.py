@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from timesyncd.drivers.chrony._protocol import Command, Content, Request, parse
+from timesyncd.drivers.chrony._protocol import ChronyRequest, Command, Content, parse
 from timesyncd.errors import Malformed, SourceError, Unreachable
 
 #: A UNIX socket's path, or host and port.
@@ -23,7 +23,7 @@ UDP_ADDRESS = ("127.0.0.1", 323)
 T = TypeVar("T", bound=Content)
 
 
-class Conversation(asyncio.DatagramProtocol):
+class ChronyClient(asyncio.DatagramProtocol):
     """
     Connected, so that the kernel lets no stranger's datagram through; a late answer shows by its number. It is dead once chronyd is
     gone: open another one.
@@ -44,7 +44,7 @@ class Conversation(asyncio.DatagramProtocol):
                 await self._connect(socket.AF_UNSPEC, None, address)
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be asked for
             self.close()
-            raise Unreachable(f"{text(address)}: {reason(error)}") from error
+            raise Unreachable(f"{address_text(address)}: {os_error_text(error)}") from error
 
     async def ask(self, kind: type[T], command: Command, index: int | None = None) -> T:
         """Waits until the caller gives up. Raises Unreachable, Malformed and Refused."""
@@ -53,7 +53,7 @@ class Conversation(asyncio.DatagramProtocol):
         self._sequence = secrets.randbits(32)
         self._answer = asyncio.get_running_loop().create_future()
         try:
-            self._transport.sendto(Request(command, self._sequence, index).to_bytes())
+            self._transport.sendto(ChronyRequest(command, self._sequence, index).to_bytes())
             answer = await self._answer
         finally:
             self._answer = None
@@ -80,7 +80,7 @@ class Conversation(asyncio.DatagramProtocol):
             self._fail(error)
 
     def error_received(self, exc: Exception) -> None:
-        self._fail(Unreachable(reason(exc)))
+        self._fail(Unreachable(os_error_text(exc)))
 
     async def _open_unix(self, server: Path, name: str) -> None:
         """Bound beside chronyd's own socket, as chronyc is: there chronyd may write, whatever confines it."""
@@ -99,7 +99,7 @@ class Conversation(asyncio.DatagramProtocol):
             self._answer.set_exception(error)
 
 
-def usual_address() -> Address:
+def default_address() -> Address:
     """chronyd's UNIX socket where we may use it (root and chronyd's own user may), else UDP."""
     usable = os.access(UNIX_ADDRESS, os.W_OK) and os.access(UNIX_ADDRESS.parent, os.W_OK)
     return UNIX_ADDRESS if usable else UDP_ADDRESS
@@ -122,7 +122,7 @@ def parse_address(written: str) -> Address:
     return host, int(found[3])
 
 
-def text(address: Address) -> str:
+def address_text(address: Address) -> str:
     """As people write it."""
     if isinstance(address, Path):
         return str(address)
@@ -130,7 +130,7 @@ def text(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def reason(error: Exception) -> str:
+def os_error_text(error: Exception) -> str:
     match error:
         case ConnectionRefusedError():
             return "nobody answers there: is chronyd running, and with this address?"

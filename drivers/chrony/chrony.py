@@ -26,7 +26,7 @@ from timesyncd.drivers.chrony._protocol import (
     SourceStats,
     Tracking,
 )
-from timesyncd.drivers.chrony._socket import Conversation, parse_address, text, usual_address
+from timesyncd.drivers.chrony._socket import ChronyClient, address_text, default_address, parse_address
 from timesyncd.drivers.kernel._adjtimex import frequency_ppb
 from timesyncd.errors import SourceError, Unreachable
 from timesyncd.sample import NoSample, NtpSource, Reading, UtcSample
@@ -35,7 +35,7 @@ _PPB_PER_PPM = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ChronySnapshot:
     """
     chronyd's answers of one poll. The clocks were read before the first question and, what ends in `_after`, behind the last;
     the kernel's frequency around TRACKING (None: it does not tell).
@@ -49,7 +49,7 @@ class Picture:
     sources: tuple[NtpSource, ...]
 
 
-class History:
+class ChronyHistory:
     """What is remembered between polls, in order to notice steps. It outlives chronyd."""
 
     def __init__(self, source: str, max_clock_error_ppb: int) -> None:
@@ -58,7 +58,7 @@ class History:
         self._real_minus_boot_ns: int | None = None
         self._void_reference: tuple[int, int, int] | None = None
 
-    def take(self, picture: Picture) -> UtcSample | NoSample:
+    def take(self, picture: ChronySnapshot) -> UtcSample | NoSample:
         """After a step chronyd goes on to tell what it knew before, until it measures again: only then it is believed."""
         before_ns = picture.real_minus_boot_ns if self._real_minus_boot_ns is None else self._real_minus_boot_ns
         by_ns = picture.real_minus_boot_after_ns - before_ns
@@ -73,7 +73,7 @@ class History:
         self._void_reference = None
         return self._sample(picture)
 
-    def _why_none(self, picture: Picture) -> str | None:
+    def _why_none(self, picture: ChronySnapshot) -> str | None:
         tracking = picture.tracking
         if tracking.leap == "unsynchronised" or tracking.stratum == 0 or tracking.reference_id == 0:
             return f"chronyd is not synchronised: {_states(picture.sources)}"
@@ -85,7 +85,7 @@ class History:
             return "the kernel does not tell how the clock is steered (adjtimex)"
         return None
 
-    def _sample(self, picture: Picture) -> UtcSample:
+    def _sample(self, picture: ChronySnapshot) -> UtcSample:
         tracking = picture.tracking
         return UtcSample(
             source=self._source,
@@ -139,7 +139,7 @@ def _frequency_ppb(tracking: Tracking) -> int:
     return round(-tracking.frequency_ppm * _PPB_PER_PPM)
 
 
-def _steering_ppb(picture: Picture) -> int:
+def _steering_ppb(picture: ChronySnapshot) -> int:
     """
     How far the clock's rate is from what chronyd holds for right: while it slews an offset away, and all the time where it may not steer
     the clock (`chronyd -x`).
@@ -161,7 +161,7 @@ def _up_ns(seconds: float) -> int:
 
 
 #: No more of chronyd's sources are asked for.
-MOST_SOURCES = 32
+MAX_SOURCES = 32
 
 _ANSWERS_WITHIN_S = 1.0
 
@@ -194,12 +194,12 @@ class Chrony:
         self._name = name
         self._configured = options.address
         self._clocks = clocks or SystemClocks()
-        self._history = History(name, options.max_clock_error_ppb)
-        self._conversation = Conversation()
+        self._history = ChronyHistory(name, options.max_clock_error_ppb)
+        self._conversation = ChronyClient()
 
     async def open(self) -> None:
         """Raises Unreachable."""
-        self._address = parse_address(self._configured) if self._configured else usual_address()
+        self._address = parse_address(self._configured) if self._configured else default_address()
         await self._conversation.open(self._address, self._name)
 
     async def poll(self) -> Sequence[Reading]:
@@ -208,18 +208,18 @@ class Chrony:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
                 return [self._history.take(await self._picture())]
         except TimeoutError:
-            raise Unreachable(f"{text(self._address)}: no answer within {_ANSWERS_WITHIN_S:g} s") from None
+            raise Unreachable(f"{address_text(self._address)}: no answer within {_ANSWERS_WITHIN_S:g} s") from None
         except SourceError as error:
-            raise type(error)(f"{text(self._address)}: {error}") from error
+            raise type(error)(f"{address_text(self._address)}: {error}") from error
 
     async def close(self) -> None:
         self._conversation.close()
 
-    async def _picture(self) -> Picture:
+    async def _picture(self) -> ChronySnapshot:
         asked_ns, asked_real_minus_boot_ns = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
         kernel_ppb = frequency_ppb()
         tracking = await self._conversation.ask(Tracking, Command.TRACKING)
-        return Picture(
+        return ChronySnapshot(
             boottime_ns=asked_ns,
             real_minus_boot_ns=asked_real_minus_boot_ns,
             kernel_ppb=(kernel_ppb, frequency_ppb()),
@@ -232,7 +232,7 @@ class Chrony:
         """Those that are still there when their turn comes."""
         count = (await self._conversation.ask(SourceCount, Command.N_SOURCES)).sources
         found = []
-        for index in range(min(count, MOST_SOURCES)):
+        for index in range(min(count, MAX_SOURCES)):
             try:
                 data = await self._conversation.ask(SourceData, Command.SOURCE_DATA, index)
                 stats = await self._conversation.ask(SourceStats, Command.SOURCE_STATS, index)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S
 
-LOOK_EVERY_NS = 30 * NS_PER_S
-LOOK_AT_MOST_EVERY_NS = 5 * NS_PER_S
+SCAN_EVERY_NS = 30 * NS_PER_S
+MIN_SCAN_INTERVAL_NS = 5 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Process:
     command: tuple[str, ...]
 
 
-def look(proc: Path, comms: frozenset[str]) -> tuple[Process, ...] | None:
+def find_processes(proc: Path, comms: frozenset[str]) -> tuple[Process, ...] | None:
     """Every process with one of these names, of this pid namespace. None: others' processes are hidden from us."""
     try:
         (proc / "1" / "comm").read_text()
@@ -72,7 +72,7 @@ def _short(letters: str, valued: str, words: Iterator[str]) -> Iterator[tuple[st
         yield letter, ""
 
 
-class Lookout:
+class ProcessScanner:
     """Looks in a thread, since a node may have thousands of processes; between two looks the last one counts."""
 
     def __init__(self, proc: Path, comms: frozenset[str]) -> None:
@@ -89,13 +89,13 @@ class Lookout:
     async def seen(self, boottime_ns: int) -> tuple[Process, ...] | None:
         if self._is_due(boottime_ns):
             self._looked_ns, self._wanted = boottime_ns, False
-            self._seen = await asyncio.to_thread(look, self._proc, self._comms)
+            self._seen = await asyncio.to_thread(find_processes, self._proc, self._comms)
         return self._seen
 
     def _is_due(self, boottime_ns: int) -> bool:
         if self._looked_ns is None:
             return True
-        return boottime_ns - self._looked_ns >= (LOOK_AT_MOST_EVERY_NS if self._wanted else LOOK_EVERY_NS)
+        return boottime_ns - self._looked_ns >= (MIN_SCAN_INTERVAL_NS if self._wanted else SCAN_EVERY_NS)
 
 
 REALTIME = "CLOCK_REALTIME"

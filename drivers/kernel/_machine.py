@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timesyncd.drivers.kernel._adjtimex import Timex, phc_timex, system_timex
-from timesyncd.drivers.phc._ioctl import Request
+from timesyncd.drivers.phc._ioctl import OffsetIoctl
 
 _SIOCETHTOOL = 0x8946
 _GET_TS_INFO = 0x41
@@ -19,12 +19,12 @@ _TS_INFO = struct.Struct("=I40x")
 _IFREQ = struct.Struct("@16sP16x")
 
 
-def ask_phc(fd: int, request: Request, asked: bytearray) -> None:
+def phc_ioctl(fd: int, request: OffsetIoctl, asked: bytearray) -> None:
     """The answer is written into `asked`. Raises OSError."""
     fcntl.ioctl(fd, request, asked)
 
 
-def ask_ethtool(interface: str) -> bytes:
+def ethtool_ts_info(interface: str) -> bytes:
     """struct ethtool_ts_info of an interface, which needs no privilege. Raises OSError."""
     info = ctypes.create_string_buffer(_TS_INFO.pack(_GET_TS_INFO), _TS_INFO.size)
     request = bytearray(_IFREQ.pack(interface.encode()[:15], ctypes.addressof(info)))
@@ -40,7 +40,7 @@ class Machine:
     dev: Path = Path("/dev")
     net: Path = Path("/sys/class/net")
     proc: Path = Path("/proc")
-    ask_phc: Callable[[int, Request, bytearray], None] = ask_phc
-    ask_ethtool: Callable[[str], bytes] = ask_ethtool
+    phc_ioctl: Callable[[int, OffsetIoctl, bytearray], None] = phc_ioctl
+    ethtool_ts_info: Callable[[str], bytes] = ethtool_ts_info
     phc_timex: Callable[[int], Timex] = phc_timex
     system_timex: Callable[[], Timex] = system_timex

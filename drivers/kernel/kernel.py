@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timesyncd.clocks import Clocks, SystemClocks
 from timesyncd.drivers.kernel._adjtimex import STA_DEL, STA_INS, STA_UNSYNC, TIME_WAIT, Timex, to_ppb
-from timesyncd.drivers.kernel._disciplines import COMMS, Lookout, disciplines
+from timesyncd.drivers.kernel._disciplines import COMMS, ProcessScanner, disciplines
 from timesyncd.drivers.kernel._machine import Machine
 from timesyncd.drivers.kernel._vmclock import disruption_marker
 from timesyncd.errors import Refused
@@ -43,7 +43,7 @@ class Kernel:
         self._name = name
         self._clocks = clocks or SystemClocks()
         self._machine = machine or Machine()
-        self._lookout = Lookout(self._machine.proc, COMMS)
+        self._lookout = ProcessScanner(self._machine.proc, COMMS)
         self._freq: int | None = None
         self._behaviour: tuple[int, int, bool] | None = None
 

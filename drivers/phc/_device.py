@@ -12,7 +12,7 @@ import struct
 
 from timesyncd.drivers.kernel._adjtimex import to_ppb
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.phc._ioctl import Request, Window, question, windows
+from timesyncd.drivers.phc._ioctl import OffsetIoctl, ReadingWindow, ioctl_buffer, windows
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
 #: The clock cannot be asked in this way; ENODEV for PRECISE: not beside the system's present clocksource.
@@ -21,14 +21,14 @@ _BUSY = {errno.EBUSY, errno.EINTR}
 _TRIES = 3
 
 
-class Device:
+class PhcDevice:
     """One open PHC. Which way it can be asked is tried out at the first reading and remembered."""
 
     def __init__(self, index: int, machine: Machine) -> None:
         """Raises Unreachable."""
         self._machine = machine
         self._path = machine.dev / f"ptp{index}"
-        self._ways = tuple(Request)
+        self._ways = tuple(OffsetIoctl)
         self.gone = False
         try:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -40,7 +40,7 @@ class Device:
         except OSError as error:
             raise Unreachable(f"{self._path}: {error.strerror}") from error
 
-    def read(self, readings: int) -> tuple[Request, tuple[Window, ...]]:
+    def read(self, readings: int) -> tuple[OffsetIoctl, tuple[ReadingWindow, ...]]:
         """How it was asked, and the answer. Raises Unreachable, Refused and Malformed."""
         why: OSError | None = None
         for request in self._ways:
@@ -66,12 +66,12 @@ class Device:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _ask(self, request: Request, readings: int) -> bytes:
+    def _ask(self, request: OffsetIoctl, readings: int) -> bytes:
         """Raises OSError."""
         for left in reversed(range(_TRIES)):
-            asked = question(request, readings)
+            asked = ioctl_buffer(request, readings)
             try:
-                self._machine.ask_phc(self._fd, request, asked)
+                self._machine.phc_ioctl(self._fd, request, asked)
             except OSError as error:
                 if error.errno not in _BUSY or not left:
                     raise
@@ -91,12 +91,12 @@ class PhcFrequency:
     def __init__(self, index: int, machine: Machine | None = None) -> None:
         self._index = index
         self._machine = machine or Machine()
-        self._device: Device | None = None
+        self._device: PhcDevice | None = None
 
     def ppb(self) -> int | None:
         """None where the device is not there or does not tell us."""
         try:
-            device = self._device = self._device or Device(self._index, self._machine)
+            device = self._device = self._device or PhcDevice(self._index, self._machine)
         except Unreachable:
             return None
         found = device.frequency_ppb()
@@ -142,7 +142,7 @@ def parse_phc_index(ts_info: bytes) -> int | None:
 
 def _told(interface: str, machine: Machine) -> int | None:
     try:
-        return parse_phc_index(machine.ask_ethtool(interface))
+        return parse_phc_index(machine.ethtool_ts_info(interface))
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
             return None

@@ -22,7 +22,7 @@ _CLOCK_TIME = struct.Struct("=qI4x")  # struct ptp_clock_time: seconds, nanoseco
 _HEAD = 16
 
 
-class Request(IntEnum):
+class OffsetIoctl(IntEnum):
     """Every ioctl that a PHC is sent, best first. None of them sets anything."""
 
     PRECISE = 0xC0403D08
@@ -30,11 +30,11 @@ class Request(IntEnum):
     BASIC = 0x43403D05
 
 
-_SIZES = {Request.PRECISE: 64, Request.EXTENDED: 1216, Request.BASIC: 832}
+_SIZES = {OffsetIoctl.PRECISE: 64, OffsetIoctl.EXTENDED: 1216, OffsetIoctl.BASIC: 832}
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReadingWindow:
     """The PHC showed `phc_ns` at some instant from `before_ns` to `after_ns` of CLOCK_REALTIME."""
 
     before_ns: int
@@ -51,33 +51,33 @@ class Window:
         return (self.before_ns + self.after_ns) // 2 - self.phc_ns
 
 
-def question(request: Request, readings: int) -> bytearray:
+def ioctl_buffer(request: OffsetIoctl, readings: int) -> bytearray:
     """What is handed to the ioctl, which writes the answer into it. The `clockid` of newer kernels is 0: CLOCK_REALTIME."""
     asked = bytearray(_SIZES[request])
-    if request is not Request.PRECISE:
+    if request is not OffsetIoctl.PRECISE:
         struct.pack_into("=I", asked, 0, readings)
     return asked
 
 
-def windows(request: Request, answer: bytes) -> tuple[Window, ...]:
+def windows(request: OffsetIoctl, answer: bytes) -> tuple[ReadingWindow, ...]:
     """Raises Malformed."""
     if len(answer) != _SIZES[request]:
         raise Malformed(f"{request.name}: {len(answer)} octets where {_SIZES[request]} are due")
-    if request is Request.PRECISE:
+    if request is OffsetIoctl.PRECISE:
         phc_ns, realtime_ns = _times(answer, 0, 2)
         half_ns = PRECISE_GRANULARITY_NS // 2
-        return (Window(realtime_ns - half_ns, phc_ns, realtime_ns - half_ns + PRECISE_GRANULARITY_NS),)
+        return (ReadingWindow(realtime_ns - half_ns, phc_ns, realtime_ns - half_ns + PRECISE_GRANULARITY_NS),)
     (count,) = struct.unpack_from("=I", answer)
     if not 1 <= count <= MAX_READINGS:
         raise Malformed(f"{request.name}: {count} readings")
-    if request is Request.EXTENDED:
+    if request is OffsetIoctl.EXTENDED:
         times = _times(answer, _HEAD, 3 * count)
-        return tuple(Window(*times[at : at + 3]) for at in range(0, 3 * count, 3))
+        return tuple(ReadingWindow(*times[at : at + 3]) for at in range(0, 3 * count, 3))
     times = _times(answer, _HEAD, 2 * count + 1)
-    return tuple(Window(*times[at : at + 3]) for at in range(0, 2 * count, 2))
+    return tuple(ReadingWindow(*times[at : at + 3]) for at in range(0, 2 * count, 2))
 
 
-def shortest(of: tuple[Window, ...]) -> Window:
+def shortest(of: tuple[ReadingWindow, ...]) -> ReadingWindow:
     """The one that was disturbed least. Raises Malformed where none ends after it began: no such window says anything."""
     sound = [window for window in of if window.width_ns >= 0]
     if not sound:

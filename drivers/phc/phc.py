@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Clocks, SystemClocks, real_minus_boot_ns
 from timesyncd.drivers.kernel._adjtimex import to_ppb
-from timesyncd.drivers.kernel._disciplines import Lookout, Process, may_steer_between
+from timesyncd.drivers.kernel._disciplines import Process, ProcessScanner, may_steer_between
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.phc._device import Device, phc_index
+from timesyncd.drivers.phc._device import PhcDevice, phc_index
 from timesyncd.drivers.phc._ioctl import MAX_READINGS, shortest
 from timesyncd.errors import SourceError, Unreachable
 from timesyncd.sample import NoSample, PhcSample, Reading
@@ -62,12 +62,12 @@ class Phc:
         self._options = options
         self._clocks = clocks or SystemClocks()
         self._machine = machine or Machine()
-        self._device: Device | None = None
+        self._device: PhcDevice | None = None
 
     async def open(self) -> None:
         """Raises Unreachable, Refused and Malformed."""
         self._index = await self._present_index()
-        self._device = Device(self._index, self._machine)
+        self._device = PhcDevice(self._index, self._machine)
 
     async def poll(self) -> Sequence[Reading]:
         """Raises Unreachable, Refused and Malformed."""
@@ -138,7 +138,7 @@ class Phc2sys(Phc):
         machine: Machine | None = None,
     ) -> None:
         super().__init__(name, options, runtime_dir, clocks, machine)
-        self._lookout = Lookout(self._machine.proc, frozenset({"phc2sys"}))
+        self._lookout = ProcessScanner(self._machine.proc, frozenset({"phc2sys"}))
         self._judged: tuple[tuple[Process, ...], int] | None = None
         self._judged_ns = 0
         self._steered = False

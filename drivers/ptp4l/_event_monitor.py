@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.drivers.ptp4l._socket import Channel
+from timesyncd.drivers.ptp4l._socket import Ptp4lSocket
 from timesyncd.errors import Malformed, Unreachable
 from timesyncd.sample import DelayExchange
 
@@ -82,19 +82,19 @@ class DelayTiming:
         return self.t3_ns
 
 
-Record = RxSync | DelayTiming
+EventRecord = RxSync | DelayTiming
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SlaveEvent:
     """A record, and of which ptp4l: two on one interface have one identity, and are in two domains."""
 
     domain: int
     clock_identity: bytes
-    record: Record
+    record: EventRecord
 
 
-def parse_event(datagram: bytes) -> Event:
+def parse_event(datagram: bytes) -> SlaveEvent:
     """Raises Malformed for all but a Signaling message with one record of the two kinds."""
     if len(datagram) < _PREFIX.size:
         raise Malformed(f"event of {len(datagram)} octets")
@@ -104,11 +104,11 @@ def parse_event(datagram: bytes) -> Event:
     body = datagram[_PREFIX.size : _PREFIX.size + tlv_length]
     if _PREFIX.size + tlv_length > length or len(body) != tlv_length:
         raise Malformed(f"event of {len(datagram)} octets says {length}, its TLV {tlv_length}")
-    return Event(domain, identity, _record(tlv, body))
+    return SlaveEvent(domain, identity, _record(tlv, body))
 
 
 def exchanges(
-    records: Sequence[Record], parent: tuple[bytes, int], ingress_time_ns: int, forward_ns: int
+    records: Sequence[EventRecord], parent: tuple[bytes, int], ingress_time_ns: int, forward_ns: int
 ) -> tuple[DelayExchange, ...]:
     """
     The delay measurements with this parent port, on the scale of ptp4l's offset; `forward_ns` is that offset plus the
@@ -135,10 +135,10 @@ def _whole_seconds_ns(difference_ns: int) -> int | None:
     return whole_ns if abs(difference_ns - whole_ns) <= _DELAY_MOVED_NS else None
 
 
-def _record(tlv: int, body: bytes) -> Record:
+def _record(tlv: int, body: bytes) -> EventRecord:
     if tlv == SYNC_TLV and len(body) == _SYNC.size:
         master, port, sequence, *sent, correction, high, low, fraction = _SYNC.unpack(body)
-        kind: type[Record] = RxSync
+        kind: type[EventRecord] = RxSync
     elif tlv == DELAY_TLV and len(body) == _DELAY.size:
         master, port, sequence, *sent, correction, high, low, fraction = _DELAY.unpack(body)
         kind = DelayTiming
@@ -178,7 +178,7 @@ _GO, _IF_EQUAL, _IF_GREATER, _RETURN = 0x05, 0x15, 0x25, 0x06
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
-class Pace:
+class SyncIntervalEstimator:
     """
     At which interval the master sends Syncs, as their own numbers tell; None until enough were heard in a row, and
     again after some that ptp4l used and we did not hear: then the pace that we had made too short a lease.
@@ -226,7 +226,7 @@ def lease_ms(queue: int, sync_interval_ns: int, delay_interval_ns: int) -> int:
     return max(0, min(_LONGEST_MS, fitting_ns // _NS_PER_MS))
 
 
-def admitting(from_ns: int, for_ms: int) -> bytes:
+def lease_filter(from_ns: int, for_ms: int) -> bytes:
     """
     The filter that lets in events stamped within `for_ms` after `from_ns`, or in the second before: t3 is older than
     the t2 of a Sync that overtook the Delay_Resp.
@@ -259,13 +259,13 @@ def admitting(from_ns: int, for_ms: int) -> bytes:
 
 
 #: Lets nothing in.
-NOTHING = _INSTRUCTION.pack(_RETURN, 0, 0, 0)
+ADMIT_NOTHING = _INSTRUCTION.pack(_RETURN, 0, 0, 0)
 
 
 _MOST_KEPT = 1024
 
 
-class Monitor:
+class EventMonitor:
     """
     Keeps the newest records of one ptp4l until they are taken; `lost` counts those that had to go before, `strange`
     what was no record of this ptp4l. ptp4l never waits for us: outside the lease that `renew` gives the kernel tosses
@@ -279,11 +279,11 @@ class Monitor:
         self._path = path
         self._server = server
         self._sender = (domain, clock_identity)
-        self._records: deque[Record] = deque(maxlen=_MOST_KEPT)
+        self._records: deque[EventRecord] = deque(maxlen=_MOST_KEPT)
         self._queue = queue_length()
         self._lease_ms = 0
         self._from_ns = 0
-        self._pace = Pace()
+        self._pace = SyncIntervalEstimator()
         self._channel = self._bind()
 
     def renew(self, local_ns: int, sync_interval_ns: int, delay_interval_ns: int) -> None:
@@ -300,7 +300,7 @@ class Monitor:
         self._lease_ms = lease_ms(self._queue, syncs_ns, delay_interval_ns)
         self._admit_from(local_ns)
 
-    def take(self) -> list[Record]:
+    def take(self) -> list[EventRecord]:
         """The records since the last call, oldest first."""
         records = list(self._records)
         self._records.clear()
@@ -309,11 +309,11 @@ class Monitor:
     def close(self) -> None:
         self._channel.close()
 
-    def _bind(self) -> Channel:
+    def _bind(self) -> Ptp4lSocket:
         _clear(self._path)
-        channel = Channel(self._path, self._server, self._received)
+        channel = Ptp4lSocket(self._path, self._server, self._received)
         try:
-            channel.admit(NOTHING)
+            channel.admit(ADMIT_NOTHING)
         except Unreachable:
             channel.close()
             raise
@@ -328,7 +328,7 @@ class Monitor:
         self._keep(event)
         return True
 
-    def _keep(self, event: Event) -> None:
+    def _keep(self, event: SlaveEvent) -> None:
         if (event.domain, event.clock_identity) != self._sender:
             self.strange += 1
             return
@@ -342,7 +342,7 @@ class Monitor:
 
     def _admit_from(self, local_ns: int) -> None:
         self._from_ns = local_ns
-        self._channel.admit(admitting(local_ns, self._lease_ms))
+        self._channel.admit(lease_filter(local_ns, self._lease_ms))
 
 
 def _clear(path: Path) -> None:

@@ -27,7 +27,7 @@ _SYNCS_UNTIL_STALE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Ptp4lSnapshot:
     """
     What was read in one go. `status` was read first and `status_again` last: when both show one Sync, all that lies
     between belongs to it. `asked` is before the questions, `read_ns` and `real_minus_boot_ns` are of after the answers.
@@ -50,12 +50,12 @@ class Picture:
 class _Last:
     """The newest Sync that we know; `not_yet` is the last moment at which no newer one had shown itself."""
 
-    picture: Picture
+    picture: Ptp4lSnapshot
     not_yet: Moment
     overdue: bool = False
 
 
-class History:
+class SyncHistory:
     """
     Remembers the last Sync of one source. A Sync is new when its ingress_time is another one; the first only primes,
     because since when it had been there is not known.
@@ -87,7 +87,7 @@ class History:
         self._last = None
         self._observed_sync_ns = None
 
-    def take(self, picture: Picture) -> ClockSample | NoSample | None:
+    def take(self, picture: Ptp4lSnapshot) -> ClockSample | NoSample | None:
         """The next picture. None: no new Sync yet, or the first one, or one more came in while the picture was taken."""
         last = self._last
         by_ns = picture.real_minus_boot_ns - (last.not_yet if last else picture.asked).real_minus_boot_ns
@@ -103,7 +103,7 @@ class History:
             return None
         return self._new_sync(picture, last)
 
-    def _no_newer(self, picture: Picture, last: _Last) -> NoSample | None:
+    def _no_newer(self, picture: Ptp4lSnapshot, last: _Last) -> NoSample | None:
         age_ns = picture.asked.boottime_ns - last.picture.asked.boottime_ns
         expected_ns = max(interval_ns(last.picture.port.log_sync_interval), self._observed_sync_ns or 0)
         overdue = age_ns > _SYNCS_UNTIL_STALE * expected_ns
@@ -113,7 +113,7 @@ class History:
         reason = f"no Sync for {age_ns / NS_PER_S:.1f} s: the port is {picture.port.state.name}"
         return replace(self._nothing(picture, reason), frequency_ppb=picture.frequency_ppb)
 
-    def _new_sync(self, picture: Picture, last: _Last | None) -> ClockSample | NoSample | None:
+    def _new_sync(self, picture: Ptp4lSnapshot, last: _Last | None) -> ClockSample | NoSample | None:
         self._last = _Last(picture, picture.asked)
         stats, self._stats = self._stats, picture.stats
         if _went_back(stats, picture.stats):
@@ -132,10 +132,10 @@ class History:
             self._observed_sync_ns = _observed_sync_ns(last.picture, picture) or self._observed_sync_ns
         return self._sample(picture, last.not_yet)
 
-    def _nothing(self, picture: Picture, reason: str) -> NoSample:
+    def _nothing(self, picture: Ptp4lSnapshot, reason: str) -> NoSample:
         return NoSample(self._source, picture.asked.boottime_ns, reason, port_state=picture.port.state)
 
-    def _sample(self, picture: Picture, not_yet: Moment) -> ClockSample:
+    def _sample(self, picture: Ptp4lSnapshot, not_yet: Moment) -> ClockSample:
         port, parent, properties = picture.port, picture.parent, picture.properties
         sent, received = _delay_counters(picture)
         delay_log = port.log_min_pdelay_req_interval if _is_p2p(port) else port.log_min_delay_req_interval
@@ -173,7 +173,7 @@ def interval_ns(log_seconds: int) -> int:
     return int(NS_PER_S * 2.0 ** max(-10, min(10, log_seconds)))
 
 
-def _is_of_one_sync(picture: Picture) -> bool:
+def _is_of_one_sync(picture: Ptp4lSnapshot) -> bool:
     status = picture.status
     return (
         picture.status_again.ingress_time_ns == status.ingress_time_ns
@@ -181,7 +181,7 @@ def _is_of_one_sync(picture: Picture) -> bool:
     )
 
 
-def _problem(picture: Picture) -> str | None:
+def _problem(picture: Ptp4lSnapshot) -> str | None:
     """Why a new Sync gives no valid offset."""
     if picture.port.state not in FOLLOWING:
         return f"the port is {picture.port.state.name}"
@@ -194,12 +194,12 @@ def _is_p2p(port: PortDataSet) -> bool:
     return port.delay_mechanism in _P2P_MECHANISMS
 
 
-def _path_delay(picture: Picture) -> int:
+def _path_delay(picture: Ptp4lSnapshot) -> int:
     """ns x 2^16."""
     return picture.port.peer_mean_path_delay if _is_p2p(picture.port) else picture.current.mean_path_delay
 
 
-def _delay_counters(picture: Picture) -> tuple[int | None, int | None]:
+def _delay_counters(picture: Ptp4lSnapshot) -> tuple[int | None, int | None]:
     if picture.stats is None:
         return None, None
     request, response = _P2P_MESSAGES if _is_p2p(picture.port) else _E2E_MESSAGES
@@ -221,7 +221,7 @@ def _parent_moved(old: ParentDataSet, new: ParentDataSet) -> str | None:
     return None
 
 
-def _observed_sync_ns(old: Picture, new: Picture) -> int | None:
+def _observed_sync_ns(old: Ptp4lSnapshot, new: Ptp4lSnapshot) -> int | None:
     """Other domains' Syncs may be counted too: never longer than the truth."""
     if old.stats is None or new.stats is None:
         return None

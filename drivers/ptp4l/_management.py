@@ -149,7 +149,7 @@ Content = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ManagementRequester:
     """Whom ptp4l answers. `number` (32 bits, not 0) is our port identity, on which it keys subscriptions."""
 
     domain: int
@@ -179,7 +179,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ManagementResponse:
     """A management message from ptp4l: an answer, or a push, which counts its own sequence."""
 
     identity: bytes
@@ -205,7 +205,7 @@ class Answer:
         return _name(self.management_id)
 
 
-def parse(datagram: bytes) -> Answer:
+def parse(datagram: bytes) -> ManagementResponse:
     """What one datagram says, its body still undecoded. Raises Malformed."""
     if len(datagram) < _PREFIX_SIZE:
         raise Malformed(f"management message of {len(datagram)} octets")
@@ -218,10 +218,10 @@ def parse(datagram: bytes) -> Answer:
         raise Malformed(f"management message of {len(datagram)} octets says {length}, its TLV {tlv_length}")
     body = datagram[_PREFIX_SIZE:end]
     if tlv_type == _MANAGEMENT_TLV:
-        return Answer(identity, sequence, number, None, body)
+        return ManagementResponse(identity, sequence, number, None, body)
     if tlv_type != _ERROR_TLV or len(body) < _ERROR.size:
         raise Malformed(f"management message with a TLV of type {tlv_type}, {tlv_length} octets")
-    return Answer(identity, sequence, _ERROR.unpack_from(body)[0], number, b"")
+    return ManagementResponse(identity, sequence, _ERROR.unpack_from(body)[0], number, b"")
 
 
 def _name(management_id: int) -> str:

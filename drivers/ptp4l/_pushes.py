@@ -7,8 +7,8 @@ from pathlib import Path
 
 from timesyncd.clocks import NS_PER_S, Clocks
 from timesyncd.drivers.ptp4l._event_monitor import queue_length
-from timesyncd.drivers.ptp4l._management import Asker, TimeStatus, parse
-from timesyncd.drivers.ptp4l._socket import Channel
+from timesyncd.drivers.ptp4l._management import ManagementRequester, TimeStatus, parse
+from timesyncd.drivers.ptp4l._socket import Ptp4lSocket
 from timesyncd.errors import Malformed, Refused, Unreachable
 
 _WAIT_S = 0.5
@@ -17,18 +17,18 @@ _SHORTEST_S = 3
 _SYNCS_UNTIL_POLLING = 3
 
 
-class Pushes:
+class PushSubscription:
     """
     A subscription on a socket and an identity of its own, because pushes count their own sequence. That it is granted
     proves nothing (3.1.1 grants it and pushes nothing): `active` from a push that really came until three Syncs long none did.
     """
 
-    def __init__(self, own: Path, server: Path, asker: Asker, clocks: Clocks) -> None:
+    def __init__(self, own: Path, server: Path, asker: ManagementRequester, clocks: Clocks) -> None:
         """Raises Unreachable."""
         self.active = False
         self._asker = asker
         self._clocks = clocks
-        self._channel = Channel(own, server, self._take)
+        self._channel = Ptp4lSocket(own, server, self._take)
         self._arrived = asyncio.Event()
         self._latest_ns = 0
         self._renew_at_ns = 0

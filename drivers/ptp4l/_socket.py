@@ -12,14 +12,14 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from timesyncd.drivers.ptp4l._management import Answer, Asker, Content, ManagementId, parse
+from timesyncd.drivers.ptp4l._management import Content, ManagementId, ManagementRequester, ManagementResponse, parse
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
-ANSWER_WITHIN_S = 0.8
+RESPONSE_TIMEOUT_S = 0.8
 
 #: ptp4l waits for ever in sendto() while our queue (net.unix.max_dgram_qlen, 10 by default) is full, and keeps no time
 #: meanwhile. One question has one answer, so never more of them may be under way.
-MOST_QUESTIONS = 8
+MAX_QUERIES = 8
 
 _LARGEST = 2048
 
@@ -30,19 +30,19 @@ _FILTER_INSTRUCTION_SIZE = 8
 _CREDENTIALS = struct.Struct("iII")
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 
-Question = tuple[ManagementId, int]
+ManagementQuery = tuple[ManagementId, int]
 
 
-class NoAnswer(Unreachable):
+class NoResponse(Unreachable):
     """The questions went out, and nothing came back."""
 
 
-def new_asker(domain: int, transport_specific: int) -> Asker:
+def new_requester(domain: int, transport_specific: int) -> ManagementRequester:
     """With a random identity: process ids repeat among containers, and two sockets of one identity share a subscription."""
-    return Asker(domain, transport_specific, secrets.randbits(32) | 1)
+    return ManagementRequester(domain, transport_specific, secrets.randbits(32) | 1)
 
 
-class Channel:
+class Ptp4lSocket:
     """A datagram socket bound to a file, so that ptp4l can answer from another network namespace too; never connected."""
 
     def __init__(self, own: Path, server: Path, take: Callable[[bytes], bool]) -> None:
@@ -121,27 +121,29 @@ def sender_uid(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
     return None
 
 
-class Questions:
+class ManagementClient:
     """Asks several things at once and gathers the answers; strangers' and late answers are dropped."""
 
-    def __init__(self, own: Path, server: Path, asker: Asker) -> None:
+    def __init__(self, own: Path, server: Path, asker: ManagementRequester) -> None:
         """Raises Unreachable."""
         self.clock_identity: bytes | None = None
-        self._channel = Channel(own, server, self._take)
+        self._channel = Ptp4lSocket(own, server, self._take)
         self._asker = asker
         self._sequence = secrets.randbits(16)
         self._awaited: dict[tuple[int, int], int] = {}
         self._answers: list[Content | Refused | None] = []
         self._complete: asyncio.Future[None] | None = None
 
-    async def ask(self, questions: Sequence[Question]) -> list[Content | Refused]:
+    async def ask(self, questions: Sequence[ManagementQuery]) -> list[Content | Refused]:
         """The answers in the order of the questions. Raises Unreachable and Malformed."""
-        assert len(questions) <= MOST_QUESTIONS
+        assert len(questions) <= MAX_QUERIES
         loop = asyncio.get_running_loop()
         self._awaited.clear()
         self._answers = [None] * len(questions)
         self._complete = loop.create_future()
-        alarm = loop.call_later(ANSWER_WITHIN_S, self._fail, NoAnswer(f"no answer within {ANSWER_WITHIN_S:g} s"))
+        alarm = loop.call_later(
+            RESPONSE_TIMEOUT_S, self._fail, NoResponse(f"no answer within {RESPONSE_TIMEOUT_S:g} s")
+        )
         try:
             for index, (management_id, port) in enumerate(questions):
                 self._sequence = (self._sequence + 1) & 0xFFFF
@@ -165,7 +167,7 @@ class Questions:
             self._fail(error)
         return not self._complete.done()
 
-    def _sort(self, answer: Answer) -> None:
+    def _sort(self, answer: ManagementResponse) -> None:
         if self.clock_identity not in (None, answer.identity):
             return
         index = self._awaited.pop((answer.sequence, answer.management_id), None)

@@ -13,15 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from timesyncd.clocks import NS_PER_S, Clocks, Moment, SystemClocks, real_minus_boot_ns
 from timesyncd.drivers.kernel._adjtimex import frequency_ppb
 from timesyncd.drivers.phc._device import PhcFrequency
-from timesyncd.drivers.ptp4l._event_monitor import Monitor, exchanges
-from timesyncd.drivers.ptp4l._history import FOLLOWING, History, Picture, interval_ns
+from timesyncd.drivers.ptp4l._event_monitor import EventMonitor, exchanges
+from timesyncd.drivers.ptp4l._history import FOLLOWING, Ptp4lSnapshot, SyncHistory, interval_ns
 from timesyncd.drivers.ptp4l._management import (
     ALL_PORTS,
-    Asker,
     Content,
     CurrentDataSet,
     DefaultDataSet,
     ManagementId,
+    ManagementRequester,
     ParentDataSet,
     PortDataSet,
     PortHwclock,
@@ -30,13 +30,13 @@ from timesyncd.drivers.ptp4l._management import (
     TimeProperties,
     TimeStatus,
 )
-from timesyncd.drivers.ptp4l._pushes import Pushes
+from timesyncd.drivers.ptp4l._pushes import PushSubscription
 from timesyncd.drivers.ptp4l._socket import (
-    MOST_QUESTIONS,
-    NoAnswer,
-    Question,
-    Questions,
-    new_asker,
+    MAX_QUERIES,
+    ManagementClient,
+    ManagementQuery,
+    NoResponse,
+    new_requester,
     own_path,
     remove_stale,
 )
@@ -44,7 +44,7 @@ from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import ClockSample, Reading
 
 #: The read-write socket first: it alone tells the time stamping and pushes. Newer paths before older ones.
-USUAL_ADDRESSES = tuple(map(Path, ("/run/ptp/ptp4l", "/var/run/ptp4l", "/run/ptp/ptp4lro", "/var/run/ptp4lro")))
+DEFAULT_ADDRESSES = tuple(map(Path, ("/run/ptp/ptp4l", "/var/run/ptp4l", "/run/ptp/ptp4lro", "/var/run/ptp4lro")))
 
 _FASTEST_POLL_S = 1 / 16
 _SLOWEST_POLL_S = 1.0
@@ -82,18 +82,18 @@ class Ptp4l:
         self._options = options
         self._runtime_dir = runtime_dir
         self._clocks = clocks or SystemClocks()
-        self._history = History(name)
+        self._history = SyncHistory(name)
         self._instance: tuple[object, ...] | None = None
-        self._questions: Questions | None = None
-        self._pushes: Pushes | None = None
-        self._monitor: Monitor | None = None
+        self._questions: ManagementClient | None = None
+        self._pushes: PushSubscription | None = None
+        self._monitor: EventMonitor | None = None
         self._phc_frequency: PhcFrequency | None = None
 
     async def open(self) -> None:
         """Raises Unreachable, Malformed and Refused."""
         remove_stale(self._runtime_dir, self._name)
         self._server = _find_server(self._options.uds_address)
-        self._questions = Questions(own_path(self._runtime_dir, self._name, ""), self._server, self._new_asker())
+        self._questions = ManagementClient(own_path(self._runtime_dir, self._name, ""), self._server, self._new_asker())
         default = await self._default_data_set()
         self._questions.clock_identity = default.clock_identity
         self._number_ports, self._history.domain = default.number_ports, default.domain
@@ -103,11 +103,11 @@ class Ptp4l:
         self._history.clock = "realtime" if stamping == "software" else _phc_name(phc)
         self._history.granularity_ns = _GRANULARITY_NS[stamping]
         self._port = await self._following_port()
-        self._pushes = Pushes(
+        self._pushes = PushSubscription(
             own_path(self._runtime_dir, self._name, ".push"), self._server, self._new_asker(), self._clocks
         )
         if self._options.slave_event_monitor is not None:
-            self._monitor = Monitor(
+            self._monitor = EventMonitor(
                 self._options.slave_event_monitor, self._server, self._options.domain, default.clock_identity
             )
         self._began_anew = self._is_another_instance()
@@ -137,7 +137,7 @@ class Ptp4l:
             self._port = await self._following_port()
         return self._with_exchanges(self._history.take(picture), picture)
 
-    def _with_exchanges(self, reading: Reading | None, picture: Picture) -> Reading | None:
+    def _with_exchanges(self, reading: Reading | None, picture: Ptp4lSnapshot) -> Reading | None:
         """A sample takes what was heard since the last one; what was heard before a reading that gave none is void."""
         if self._monitor is None:
             return reading
@@ -156,7 +156,7 @@ class Ptp4l:
         )
         return reading
 
-    async def _picture(self) -> Picture:
+    async def _picture(self) -> Ptp4lSnapshot:
         asked = Moment.read(self._clocks)
         status, port, parent, current, properties, stats, again = await self._ask(
             (ManagementId.TIME_STATUS_NP, ALL_PORTS),
@@ -167,7 +167,7 @@ class Ptp4l:
             (ManagementId.PORT_STATS_NP, self._port),
             (ManagementId.TIME_STATUS_NP, ALL_PORTS),
         )
-        return Picture(
+        return Ptp4lSnapshot(
             asked=asked,
             status=_expect(TimeStatus, status),
             port=_expect(PortDataSet, port),
@@ -181,7 +181,7 @@ class Ptp4l:
             frequency_ppb=self._frequency_ppb(),
         )
 
-    async def _ask(self, *questions: Question) -> list[Content | Refused]:
+    async def _ask(self, *questions: ManagementQuery) -> list[Content | Refused]:
         if self._questions is None:
             raise Unreachable("not open")
         return await self._questions.ask(questions)
@@ -189,7 +189,7 @@ class Ptp4l:
     async def _default_data_set(self) -> DefaultDataSet:
         try:
             return _expect(DefaultDataSet, (await self._ask((ManagementId.DEFAULT_DATA_SET, ALL_PORTS)))[0])
-        except NoAnswer as error:
+        except NoResponse as error:
             domain, specific = self._options.domain, self._options.transport_specific
             hint = f"is it in domain {domain} with transport_specific {specific}? It ignores questions for others"
             raise Unreachable(f"{self._server}: {error}: {hint}") from error
@@ -215,8 +215,8 @@ class Ptp4l:
     async def _following_port(self) -> int:
         """The port that follows a parent; 1 when none does."""
         ports = range(1, self._number_ports + 1)
-        for first in range(0, self._number_ports, MOST_QUESTIONS) if self._number_ports > 1 else ():
-            batch = ports[first : first + MOST_QUESTIONS]
+        for first in range(0, self._number_ports, MAX_QUERIES) if self._number_ports > 1 else ():
+            batch = ports[first : first + MAX_QUERIES]
             for answer in await self._ask(*((ManagementId.PORT_DATA_SET, port) for port in batch)):
                 if isinstance(answer, PortDataSet) and answer.state in FOLLOWING:
                     return answer.port
@@ -241,13 +241,13 @@ class Ptp4l:
         pushes = self._pushes is not None and self._pushes.active
         self.poll_interval_s = 0.0 if pushes else self._options.poll_interval_s or followed_s
 
-    def _new_asker(self) -> Asker:
-        return new_asker(self._options.domain, self._options.transport_specific)
+    def _new_asker(self) -> ManagementRequester:
+        return new_requester(self._options.domain, self._options.transport_specific)
 
 
 def _find_server(configured: Path | None) -> Path:
     """Raises Unreachable."""
-    candidates = (configured,) if configured else USUAL_ADDRESSES
+    candidates = (configured,) if configured else DEFAULT_ADDRESSES
     for path in candidates:
         if os.access(path, os.W_OK):
             return path

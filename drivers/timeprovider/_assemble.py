@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from timesyncd.drivers.timeprovider._decoders import printable
-from timesyncd.drivers.timeprovider._evidence import Evidence, Row, Rows
+from timesyncd.drivers.timeprovider._evidence import Evidence, Rows, TableRow
 from timesyncd.drivers.timeprovider._profiles import SAMPLE, Profile
 from timesyncd.sample import (
     Alarm,
@@ -52,11 +52,11 @@ def interfaces(evidence: Evidence) -> tuple[Interface, ...] | None:
     return found if rows else None
 
 
-def _interface_name(row: Row) -> str:
+def _interface_name(row: TableRow) -> str:
     return row.word("name") or row.word("description") or f"if{row.arc('ifIndex')}"
 
 
-def _is_up(row: Row) -> bool | None:
+def _is_up(row: TableRow) -> bool | None:
     return {"up": True, "down": False}.get(row.text("state") or "")
 
 
@@ -76,12 +76,12 @@ def ports(evidence: Evidence) -> tuple[PtpPort, ...] | None:
     return tuple(found.values()) if rows else None
 
 
-def _port_name(row: Row, names: dict[int | None, str | None]) -> str:
+def _port_name(row: TableRow, names: dict[int | None, str | None]) -> str:
     if_index = row.integer("if_index") or row.arc("ifIndex")
     return (names.get(if_index) if if_index else None) or row.word("name") or f"port {if_index or row.index[-1]}"
 
 
-def _port(name: str, row: Row) -> PtpPort:
+def _port(name: str, row: TableRow) -> PtpPort:
     domain = row.integer("domain")
     return PtpPort(
         name=name,
@@ -102,7 +102,7 @@ def _completed(port: PtpPort, other: PtpPort) -> PtpPort:
 
 
 def sensors(
-    evidence: Evidence, alarms: Sequence[tuple[Alarm, Row]], status: dict[str, str]
+    evidence: Evidence, alarms: Sequence[tuple[Alarm, TableRow]], status: dict[str, str]
 ) -> tuple[Sensor, ...] | None:
     """Of ENTITY-SENSOR, of the hardware's status text, and fans and power supplies that an alarm is about."""
     entities = [_entity(row, evidence) for row in evidence.rows("entities")]
@@ -111,7 +111,7 @@ def sensors(
     return found or None
 
 
-def _entity(row: Row, evidence: Evidence) -> Sensor | None:
+def _entity(row: TableRow, evidence: Evidence) -> Sensor | None:
     """A sensor by its value; a fan or a power supply that has none, by its state."""
     name, part = row.word("name") or f"entity {row.index[-1]}", row.text("class")
     kind, unit = _SENSORS.get(row.text("sensor_type") or "", ("other", None))
@@ -125,7 +125,7 @@ def _entity(row: Row, evidence: Evidence) -> Sensor | None:
     return Sensor(name, "fan" if part == "fan" else "power", None, None, is_ok)
 
 
-def _scaled(row: Row, evidence: Evidence) -> float | None:
+def _scaled(row: TableRow, evidence: Evidence) -> float | None:
     """The number in its unit (RFC 3433): scale is a power of 1000, precision counts decimal places."""
     value, scale, precision = (row.integer(f"sensor_{column}") for column in ("value", "scale", "precision"))
     if value is None:
@@ -157,7 +157,7 @@ def _of_line(key: str, value: str) -> Sensor:
     return Sensor(key, kind, None, None, value.lower() in ("ok", "normal") if value else None)
 
 
-def _alarmed(alarms: Sequence[tuple[Alarm, Row]]) -> Iterator[Sensor]:
+def _alarmed(alarms: Sequence[tuple[Alarm, TableRow]]) -> Iterator[Sensor]:
     for alarm, row in alarms:
         ids = row.profile.alarms
         for kind, meant in (("fan", ids.fan), ("power", ids.power)) if ids is not None else ():
@@ -185,7 +185,7 @@ def satellites(evidence: Evidence) -> tuple[Satellite, ...] | None:
     return () if evidence.first("gnss_position_mode") is not None else None
 
 
-def _satellite(row: Row) -> Satellite | None:
+def _satellite(row: TableRow) -> Satellite | None:
     number = row.integer("number")
     healthy = {"healthy": True, "unhealthy": False}.get(row.text("health") or "")
     return None if number is None else Satellite(number, row.integer("cn0_db_hz"), healthy)
@@ -212,7 +212,7 @@ def position(evidence: Evidence) -> Position | None:
     return found
 
 
-def antenna(alarms: Sequence[tuple[Alarm, Row]], status: dict[str, str]) -> str | None:
+def antenna(alarms: Sequence[tuple[Alarm, TableRow]], status: dict[str, str]) -> str | None:
     """ok, open, short or fault. An alarm says more than the hardware status; no alarm at all says nothing."""
     for alarm, row in alarms:
         ids = row.profile.alarms
@@ -261,7 +261,7 @@ def references(evidence: Evidence) -> tuple[InputReference, ...] | None:
     return found if rows else None
 
 
-def _reference_name(row: Row) -> str:
+def _reference_name(row: TableRow) -> str:
     """Its column, else the text in the table's index: length, then one arc a character."""
     length_at = 1
     return row.text("name") or printable(bytes(arc & 0xFF for arc in row.index[length_at + 1 :]))
@@ -361,7 +361,7 @@ def _leap(evidence: Evidence) -> str | None:
     return "insert" if leap61 else "delete" if leap59 else "none"
 
 
-def _alarms(evidence: Evidence) -> list[tuple[Alarm, Row]] | None:
+def _alarms(evidence: Evidence) -> list[tuple[Alarm, TableRow]] | None:
     """The standing alarms; an event or a cleared alarm is none. A count without rows is told, not taken for silence."""
     count, rows = evidence.first("alarm_count"), evidence.rows("alarms")
     if not rows and count != 0:
@@ -378,7 +378,7 @@ def _alarms(evidence: Evidence) -> list[tuple[Alarm, Row]] | None:
     return found
 
 
-def _alarm(row: Row) -> Alarm | None:
+def _alarm(row: TableRow) -> Alarm | None:
     alarm_id = row.integer("id")
     if alarm_id is None:
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timesyncd.drivers.timeprovider._decoders import Unknown, Value
-from timesyncd.drivers.timeprovider._profiles import Group, Object, Profile, shown
+from timesyncd.drivers.timeprovider._profiles import Group, Object, Profile, value_text
 from timesyncd.sample import ClockState
 from timesyncd.snmp.values import Index, Oid, Raw
 
@@ -20,7 +20,7 @@ BatchRows = dict[Oid, dict[Index, Raw]]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReadBatch:
     """What is read together: all of the state, or the scalars of another group, or one table of it. `fields` names it to people."""
 
     group: Group
@@ -30,7 +30,7 @@ class Batch:
     columns: tuple[Oid, ...]
 
 
-def batches(profiles: Iterable[Profile]) -> list[Batch]:
+def batches(profiles: Iterable[Profile]) -> list[ReadBatch]:
     """All that these profiles read, the state first; an object that several name is read once a group."""
     found: dict[tuple[Group, Oid], list[Object]] = {}
     for profile in profiles:
@@ -40,14 +40,14 @@ def batches(profiles: Iterable[Profile]) -> list[Batch]:
     return sorted((_batch(group, table, entries) for (group, table), entries in found.items()), key=_order)
 
 
-def _batch(group: Group, table: Oid, entries: Sequence[Object]) -> Batch:
+def _batch(group: Group, table: Oid, entries: Sequence[Object]) -> ReadBatch:
     fields = dict.fromkeys(entry.field.partition(".")[0] for entry in entries)
     scalars = dict.fromkeys(entry.oid for entry in entries if not entry.index)
     columns = dict.fromkeys(entry.oid for entry in entries if entry.index)
-    return Batch(group, table, tuple(fields), tuple(scalars), tuple(columns))
+    return ReadBatch(group, table, tuple(fields), tuple(scalars), tuple(columns))
 
 
-def _order(batch: Batch) -> int:
+def _order(batch: ReadBatch) -> int:
     return ("state", "table", "inventory").index(batch.group)
 
 
@@ -72,39 +72,39 @@ class _Kept:
     notes: tuple[str, ...] = ()
 
 
-class Memory:
+class ReadCache:
     """What one unit said, each batch at its own pace. What is older than two of its intervals does not count any more."""
 
     def __init__(self, unit: str, intervals_ns: Mapping[Group, int]) -> None:
         self._unit = unit
         self._intervals_ns = intervals_ns
-        self._kept: dict[Batch, _Kept] = {}
+        self._kept: dict[ReadBatch, _Kept] = {}
 
-    def due(self, wanted: Iterable[Batch], now_ns: int) -> list[Batch]:
+    def due(self, wanted: Iterable[ReadBatch], now_ns: int) -> list[ReadBatch]:
         """What is to be read now, what was never tried first. The state is read at each poll and never waits."""
         due = [batch for batch in wanted if batch.group == "state" or self._is_due(batch, now_ns)]
         return sorted(due, key=lambda batch: (batch.group != "state", self._of(batch).tried_ns or 0))
 
-    def _is_due(self, batch: Batch, now_ns: int) -> bool:
+    def _is_due(self, batch: ReadBatch, now_ns: int) -> bool:
         interval_ns = self._intervals_ns[batch.group]
         phase = phase_ns(self._unit, batch.table, interval_ns)
         return is_due(self._of(batch).tried_ns, now_ns, interval_ns, phase)
 
-    def _of(self, batch: Batch) -> _Kept:
+    def _of(self, batch: ReadBatch) -> _Kept:
         return self._kept.setdefault(batch, _Kept())
 
     def keep(
-        self, batch: Batch, rows: Mapping[Oid, Mapping[Index, Raw]], now_ns: int, notes: Iterable[str] = ()
+        self, batch: ReadBatch, rows: Mapping[Oid, Mapping[Index, Raw]], now_ns: int, notes: Iterable[str] = ()
     ) -> None:
         self._kept[batch] = _Kept(now_ns, now_ns, rows, tuple(notes))
 
-    def fail(self, batch: Batch, reason: str, now_ns: int) -> None:
+    def fail(self, batch: ReadBatch, reason: str, now_ns: int) -> None:
         """What was read before still counts for its time; the next try is an interval later."""
         kept = self._of(batch)
         kept.tried_ns = now_ns
         kept.notes = (f"{'/'.join(batch.fields)}=not read: {reason}",)
 
-    def rows_of(self, batch: Batch) -> Mapping[Oid, Mapping[Index, Raw]] | None:
+    def rows_of(self, batch: ReadBatch) -> Mapping[Oid, Mapping[Index, Raw]] | None:
         """What it said last, however long ago; None: nothing yet."""
         return self._of(batch).rows
 
@@ -143,7 +143,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row of a list; `arcs` names the arcs of its index."""
 
     profile: Profile
@@ -166,7 +166,7 @@ class Row:
     def text(self, column: str) -> str | None:
         """What came in words, be it unknown(7)."""
         value = self.values.get(column)
-        return None if value is None else shown(value)
+        return None if value is None else value_text(value)
 
     def word(self, column: str) -> str | None:
         """What came, if it is understood and not empty."""
@@ -212,20 +212,20 @@ class Evidence:
         cell = next(iter(self._cells.get(field, [])), None)
         return None if cell is None else _arc(cell.entry.index, cell.index, name)
 
-    def rows(self, kind: str) -> list[Row]:
+    def rows(self, kind: str) -> list[TableRow]:
         """The list `kind` of the first profile that serves it."""
         rows = self.all_rows(kind)
         return [row for row in rows if row.profile is rows[0].profile]
 
-    def all_rows(self, kind: str) -> list[Row]:
+    def all_rows(self, kind: str) -> list[TableRow]:
         """The lists `kind` of all profiles, those of higher precedence first, each joined by its index."""
-        lists: dict[str, dict[Index, Row]] = {}
+        lists: dict[str, dict[Index, TableRow]] = {}
         for field, cells in self._cells.items():
             if not field.startswith(f"{kind}."):
                 continue
             for cell in cells:
                 joined = lists.setdefault(cell.profile.name, {})
-                row = joined.setdefault(cell.index, Row(cell.profile, cell.index, cell.entry.index, {}))
+                row = joined.setdefault(cell.index, TableRow(cell.profile, cell.index, cell.entry.index, {}))
                 row.values.setdefault(field.removeprefix(f"{kind}."), cell.value)
         return [joined[index] for joined in lists.values() for index in sorted(joined)]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from timesyncd.drivers.timeprovider._evidence import Batch, BatchRows, Evidence, Memory, batches
+from timesyncd.drivers.timeprovider._evidence import BatchRows, Evidence, ReadBatch, ReadCache, batches
 from timesyncd.drivers.timeprovider._profiles import Group, Profile
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Credentials, Session
@@ -22,11 +22,11 @@ _TURNS = ("clock_state", "alarm_count")
 #: A change of these is a change of firmware, or another unit.
 _BODY = ("firmware", "serial", "sys_descr", "sys_object_id")
 
-Said = Mapping[Oid, Mapping[Index, Raw]]
+ObjectRows = Mapping[Oid, Mapping[Index, Raw]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class GrandmasterRows:
     """Of the profiles served: all that still counts, and what could not be read."""
 
     profiles: Sequence[Profile]
@@ -34,7 +34,7 @@ class Answers:
     notes: Sequence[str]
 
 
-class UnitReader:
+class GrandmasterReader:
     """
     The state is read at each poll, and its failure is the poll's. What fails of the rest is a note, and costs nothing else.
 
@@ -52,8 +52,8 @@ class UnitReader:
         self._credentials = credentials
         self._try_s = try_s
         self._profiles = [profile for profile in profiles if profile.object]
-        self._memory = Memory(unit, intervals_ns)
-        self._batches: list[Batch] = []
+        self._memory = ReadCache(unit, intervals_ns)
+        self._batches: list[ReadBatch] = []
         self._session: Session | None = None
         self._is_settled = self._is_another = False
 
@@ -80,7 +80,7 @@ class UnitReader:
         """All but the inventory is due at the next read."""
         self._memory.request_poll()
 
-    async def read(self, now_ns: int, until: float) -> Answers:
+    async def read(self, now_ns: int, until: float) -> GrandmasterRows:
         """What the rest needs longer than `until` (the event loop's time) is left for the next time."""
         if self._session is None:
             raise Unreachable(f"{self._device}: not open")
@@ -94,7 +94,7 @@ class UnitReader:
             await self._probe(self._session)
             await self._read_state(self._session, now_ns)
         await self._read_rest(self._session, now_ns, until)
-        return Answers(self.served, self._memory.rows(now_ns), self._memory.notes())
+        return GrandmasterRows(self.served, self._memory.rows(now_ns), self._memory.notes())
 
     @property
     def _device(self) -> str:
@@ -145,7 +145,7 @@ class UnitReader:
             if before is not None and self._differs(before, self._memory.rows_of(batch) or {}, _BODY):
                 self._is_another = True
 
-    async def _read(self, session: Session, batch: Batch, now_ns: int) -> None:
+    async def _read(self, session: Session, batch: ReadBatch, now_ns: int) -> None:
         """All of it or nothing: a value of the wrong type is an error like any other."""
         rows = await session.get(batch.scalars) if batch.scalars else {}
         walked, cut = await session.walk(batch.columns, ROW_CAP) if batch.columns else ({}, [])
@@ -162,16 +162,16 @@ class UnitReader:
     def _oids(self, *fields: str) -> set[Oid]:
         return {entry.oid for profile in self.served for entry in profile.object if entry.field in fields}
 
-    def _is_younger(self, before: Said, after: Said) -> bool:
+    def _is_younger(self, before: ObjectRows, after: ObjectRows) -> bool:
         boots, uptime = self._oids("engine_boots"), self._oids("uptime_s")
         rebooted = _number(before, boots) >= 0 and _number(after, boots) != _number(before, boots)
         return rebooted or 0 <= _number(after, uptime) < _number(before, uptime)
 
-    def _differs(self, before: Said, after: Said, fields: Iterable[str]) -> bool:
+    def _differs(self, before: ObjectRows, after: ObjectRows, fields: Iterable[str]) -> bool:
         return any(before.get(oid) != after.get(oid) for oid in self._oids(*fields))
 
 
-def _number(rows: Said, oids: Iterable[Oid]) -> int:
+def _number(rows: ObjectRows, oids: Iterable[Oid]) -> int:
     """The one value of these objects; -1 where none is served."""
     found = (raw for oid in oids for raw in rows.get(oid, {}).values() if isinstance(raw, int))
     return next(found, -1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from timesyncd.drivers.timeprovider._decoders import printable
-from timesyncd.drivers.timeprovider._profiles import AlarmIds, Notification, Profile, Told
+from timesyncd.drivers.timeprovider._profiles import AlarmIds, NotificationType, Profile, VariableRole
 from timesyncd.errors import Malformed
 from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp.values import Oid, Raw, format_oid
@@ -30,7 +30,7 @@ _DATE = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d", re.ASCII)
 _ALARM = re.compile(r"(\d{1,9}),(\d{1,9}),\s*(\w{1,20})\s*,\s*(.*)", re.ASCII | re.DOTALL)
 
 
-class Notifications:
+class NotificationDecoder:
     """One unit's, in the order in which they come."""
 
     def __init__(self, source: str, profiles: Sequence[Profile]) -> None:
@@ -38,7 +38,7 @@ class Notifications:
         self._source = source
         self._profiles = profiles
         self._served: Sequence[Profile] = ()
-        self._sequences = Sequences()
+        self._sequences = SequenceTracker()
 
     def learn(self, served: Sequence[Profile]) -> None:
         """The profiles that the unit serves tell how its alarms are numbered where nothing else does."""
@@ -57,7 +57,7 @@ class Notifications:
         return alarm_event_of_line(self._source, line, boottime_ns, next(numbered, _NO_IDS))
 
 
-class Sequences:
+class SequenceTracker:
     """
     Which notification came before, and how many did not come at all. Each notification OID counts for itself; a unit that
     restarts begins anew, which is no loss.
@@ -130,7 +130,7 @@ def _as_sent(oid: Oid) -> tuple[Oid, ...]:
     return (oid, oid[:-2] + oid[-1:]) if len(oid) > 2 and oid[-2] == 0 else (oid,)
 
 
-def _told(source: str, trap: Trap, oid: Oid, notification: Notification, ids: AlarmIds) -> AlarmEvent:
+def _told(source: str, trap: Trap, oid: Oid, notification: NotificationType, ids: AlarmIds) -> AlarmEvent:
     """Raises Malformed when a variable has the wrong type."""
     values = _variables(trap, notification)
     alarm_id = oid[-1] if notification.id_in_oid else _number(values, "id")
@@ -149,7 +149,7 @@ def _told(source: str, trap: Trap, oid: Oid, notification: Notification, ids: Al
     )
 
 
-def _variables(trap: Trap, notification: Notification) -> dict[Told, Raw]:
+def _variables(trap: Trap, notification: NotificationType) -> dict[VariableRole, Raw]:
     """By what they tell; an instance (.0, an ifIndex) may follow the variable's own OID."""
     return {
         told: next(raw for oid, raw in trap.variables if oid[: len(base)] == base)
@@ -158,34 +158,36 @@ def _variables(trap: Trap, notification: Notification) -> dict[Told, Raw]:
     }
 
 
-def _number(values: Mapping[Told, Raw], name: Told) -> int | None:
+def _number(values: Mapping[VariableRole, Raw], name: VariableRole) -> int | None:
     raw = values.get(name)
     if raw is not None and (not isinstance(raw, int) or abs(raw) >= _LARGEST_NUMBER):
         raise Malformed(f"{name}: an integer is wanted, {raw!r:.80} came")
     return raw
 
 
-def _text(values: Mapping[Told, Raw], name: Told) -> str | None:
+def _text(values: Mapping[VariableRole, Raw], name: VariableRole) -> str | None:
     raw = values.get(name)
     if raw is not None and not isinstance(raw, bytes):
         raise Malformed(f"{name}: text is wanted, {raw!r:.80} came")
     return None if raw is None else printable(raw) or None
 
 
-def _severity(notification: Notification, number: int | None) -> str:
+def _severity(notification: NotificationType, number: int | None) -> str:
     if number is not None:
         return notification.severities.get(number, f"unknown({number})")
     return "event" if notification.kind == "event" else "unknown"
 
 
-def _action(notification: Notification, number: int | None, severity: str) -> str:
+def _action(notification: NotificationType, number: int | None, severity: str) -> str:
     if severity == "clear":
         return "clear"
     action = "state" if number is None else notification.actions.get(number, "unknown")
     return _ACTION_OF_SEVERITY.get(severity, "raise") if action == "state" else action
 
 
-def _meaning(notification: Notification, ids: AlarmIds, alarm_id: int | None, values: Mapping[Told, Raw]) -> str:
+def _meaning(
+    notification: NotificationType, ids: AlarmIds, alarm_id: int | None, values: Mapping[VariableRole, Raw]
+) -> str:
     name = notification.text if alarm_id is None else ids.names.get(alarm_id, notification.text or f"alarm {alarm_id}")
     module = _number(values, "module")
     return name if module is None else f"{name} (module {module})"

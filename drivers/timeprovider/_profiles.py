@@ -101,7 +101,7 @@ FIELDS = {**SAMPLE, **EVIDENCE, **ROWS}
 _LEAP = frozenset({"none", "insert", "delete"})
 
 #: Fields that take none but these words.
-WORDS: dict[str, frozenset[str]] = {
+ALLOWED_WORDS: dict[str, frozenset[str]] = {
     "clock_state": frozenset(ClockState),
     "leap": _LEAP,
     "gnss_state": frozenset({"none", "tracking", "locked", "antenna_fault"}),
@@ -115,7 +115,7 @@ WORDS: dict[str, frozenset[str]] = {
 }
 
 
-def takes(field: str, decoder: str) -> bool:
+def accepts(field: str, decoder: str) -> bool:
     """Whether what the decoder makes is of the field's kind."""
     return KINDS[decoder] is FIELDS[field]
 
@@ -135,7 +135,7 @@ Group = Literal["state", "table", "inventory"]
 
 DottedOid = Annotated[Oid, BeforeValidator(parse_oid)]
 Antenna = Literal["open", "short", "fault"]
-Told = Literal["module", "id", "index", "severity", "action", "at", "text", "sequence"]
+VariableRole = Literal["module", "id", "index", "severity", "action", "at", "text", "sequence"]
 
 
 def _known_decoder(name: str) -> str:
@@ -190,13 +190,13 @@ class Object(_Table):
             raise ValueError("patterns belong to the decoder text")
         if self.field in ROWS and not self.index:
             raise ValueError(f"{self.field} is a column: name its index")
-        if not takes(self.field, self.decoder):
-            fitting = (name for name in DECODERS if takes(self.field, name))
+        if not accepts(self.field, self.decoder):
+            fitting = (name for name in DECODERS if accepts(self.field, name))
             raise ValueError(f"decoder of {self.field}: allowed: {', '.join(fitting)}")
         return self._with_known_words()
 
     def _with_known_words(self) -> Object:
-        words, known = {*self.values.values(), *(word for _, word in self.patterns)}, WORDS.get(self.field)
+        words, known = {*self.values.values(), *(word for _, word in self.patterns)}, ALLOWED_WORDS.get(self.field)
         if known is not None and (not words or not words <= known):
             kind = "values" if self.decoder == "enum" else "patterns"
             raise ValueError(f"{kind} of {self.field}: allowed: {', '.join(sorted(known))}")
@@ -230,7 +230,7 @@ class AlarmIds(_Table):
     power: frozenset[int] = frozenset()
 
 
-class Notification(_Table):
+class NotificationType(_Table):
     """
     A trap or inform. `oid` is its own OID or, with `id_in_oid`, that OID without its last arc, which is the alarm's id.
 
@@ -242,7 +242,7 @@ class Notification(_Table):
     id_in_oid: bool = False
     kind: Literal["alarm", "event"]
     text: str = ""
-    variables: dict[Told, DottedOid] = {}
+    variables: dict[VariableRole, DottedOid] = {}
     severities: dict[int, str] = {}
     actions: dict[int, Literal["state", "clear", "raise", "event"]] = {}
     confidence: Confidence
@@ -261,7 +261,7 @@ class Profile(_Table):
     proved_by: tuple[DottedOid, ...] = ()
     alarms: AlarmIds | None = None
     object: tuple[Object, ...] = ()
-    notification: tuple[Notification, ...] = ()
+    notification: tuple[NotificationType, ...] = ()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Profile:
@@ -316,7 +316,7 @@ def _read(path: Traversable) -> Profile:
         raise ConfigError(f"profile {path}: not TOML: {error}") from error
 
 
-def shown(value: Value) -> str:
+def value_text(value: Value) -> str:
     return value.text if isinstance(value, Unknown) else str(value)
 
 

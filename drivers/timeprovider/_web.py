@@ -26,7 +26,7 @@ from timesyncd.drivers.timeprovider._web_session import WebSession
 from timesyncd.errors import SourceError, Unreachable
 from timesyncd.sample import GrandmasterSample, TimeError, TimeErrorSeries
 
-LARGEST_FILE = 16 << 20
+MAX_FILE_BYTES = 16 << 20
 
 #: Nothing read for longer than this is a hole that the unit's own history is asked for. A shorter one is left: a file holds a
 #: whole day, and the unit's management CPU is slow.
@@ -95,7 +95,7 @@ class WebReader:
         request = history(channel, metric)
         try:
             async with asyncio.timeout(within_s):
-                points = await self._session.read(request, parse_history, LARGEST_FILE)
+                points = await self._session.read(request, parse_history, MAX_FILE_BYTES)
         except TimeoutError:
             return (), (f"history: {self._session.device}: {request.label}: no whole file within {within_s:g} s",)
         except SourceError as error:
@@ -153,7 +153,7 @@ class _Outcome:
     error: SourceError | None
 
 
-class WebPart:
+class WebPoller:
     """
     `begin` starts a reading when one is due and none is under way; `finish` gives it until then, and keeps what it brought for two
     intervals. A reading that takes longer than a poll goes on meanwhile and counts at a later one.

@@ -47,7 +47,7 @@ class ChannelState:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ChartPoint:
     """One measured time error. `at_realtime_ns` is Unix time, by `utc_offset_s` (TAI - UTC) from the unit's TAI."""
 
     at_realtime_ns: int
@@ -59,7 +59,7 @@ class Point:
 class Chart:
     """The newest point of one channel's metric (None: no point in the last ten minutes), and what the unit says with it."""
 
-    newest: Point | None
+    newest: ChartPoint | None
     reference: str | None
     status: str | None
     alarm_threshold_ns: int | None
@@ -157,7 +157,7 @@ def _channel(item: object) -> ChannelState:
     return ChannelState(name or "", (status or "").lower() in _MONITORED)
 
 
-def _point(item: object) -> Point:
+def _point(item: object) -> ChartPoint:
     if not isinstance(item, dict):
         raise Malformed(f"{_kind(item)} came in chartData, an object is wanted")
     tai_s = _number(item.get("X"), "X", _LARGEST_TAI_S)
@@ -165,7 +165,7 @@ def _point(item: object) -> Point:
     if tai_s < 0 or offset != int(offset):
         raise Malformed(f"X = {tai_s:.3f} with OFFSET = {offset:.3f}: seconds of TAI and whole seconds are wanted")
     value_ns = _number(item.get("Y"), "Y", _LARGEST_ERROR_NS)
-    return Point(int((tai_s - offset) * 1_000_000_000), round(value_ns), int(offset))
+    return ChartPoint(int((tai_s - offset) * 1_000_000_000), round(value_ns), int(offset))
 
 
 def _number(value: Any, name: str, largest: int) -> Decimal:

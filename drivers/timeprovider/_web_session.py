@@ -22,7 +22,7 @@ from timesyncd.drivers.timeprovider._web_requests import LOGIN_PATH, AllowedRequ
 from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, Unreachable
 
 
-def proof(options: WebOptions) -> ssl.SSLContext | aiohttp.Fingerprint:
+def tls_verification(options: WebOptions) -> ssl.SSLContext | aiohttp.Fingerprint:
     """
     What is checked of the certificate before the first octet of a request is sent. Python's contexts speak TLS 1.2 or later,
     also the one that goes with a pinned fingerprint. Raises Unreachable when `ca` cannot be read any more.
@@ -40,7 +40,7 @@ def proof(options: WebOptions) -> ssl.SSLContext | aiohttp.Fingerprint:
         raise Unreachable(f"{options.ca}: no certificates can be read there: {error.strerror or error}") from error
 
 
-def explained(error: aiohttp.ClientError) -> SourceError:
+def source_error(error: aiohttp.ClientError) -> SourceError:
     """
     The same in our words. The client library's own text is not used where the unit wrote a part of it: it has heard the
     password, and could say it again.
@@ -75,7 +75,7 @@ def explained(error: aiohttp.ClientError) -> SourceError:
 
 T = TypeVar("T")
 
-LARGEST_ANSWER = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 
 #: After a refused log-in none is tried for so long: units lock an account after a few, and how many is not published.
 LOGIN_HELD_S = 600
@@ -86,7 +86,7 @@ _HEADERS = {"X-Requested-With": "XMLHttpRequest", "Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebResponse:
     """`redirected`: it points to another page of the same unit."""
 
     status: int
@@ -122,7 +122,7 @@ class WebSession:
         # Units are often named by their address, whose cookies aiohttp drops unless told; and it would put quotes around some values.
         self._cookies = self._cookies or aiohttp.CookieJar(unsafe=True, quote_cookie=False)
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=proof(self._options), limit=1),
+            connector=aiohttp.TCPConnector(ssl=tls_verification(self._options), limit=1),
             cookie_jar=self._cookies,
             headers=_HEADERS,
             auto_decompress=False,
@@ -155,7 +155,7 @@ class WebSession:
         self._proven = True
         return data
 
-    async def read(self, request: AllowedRequest, parse: Callable[[bytes], T], largest: int = LARGEST_ANSWER) -> T:
+    async def read(self, request: AllowedRequest, parse: Callable[[bytes], T], largest: int = MAX_RESPONSE_BYTES) -> T:
         """The same without a log-in. Raises SourceError, NotData among them."""
         with self._naming(request):
             answer = await self._send(request, largest)
@@ -184,7 +184,7 @@ class WebSession:
         self._logged_in = True
         request = login(self._options.username, self._password.get_secret_value(), self._token)
         with self._naming(request):
-            answer = await self._send(request, LARGEST_ANSWER)
+            answer = await self._send(request, MAX_RESPONSE_BYTES)
             if answer.status < 400:
                 return
             if answer.status not in _NOT_YOU:
@@ -198,7 +198,7 @@ class WebSession:
             f" Not tried again for {LOGIN_HELD_S} s"
         )
 
-    async def _send(self, request: AllowedRequest, largest: int) -> Answer:
+    async def _send(self, request: AllowedRequest, largest: int) -> WebResponse:
         """The only way out. Raises SourceError."""
         if self._client is None:
             raise Unreachable("not open")
@@ -207,9 +207,9 @@ class WebSession:
             async with self._client.post(
                 self._origin.with_path(request.path), data=list(request.fields), allow_redirects=False
             ) as response:
-                return Answer(response.status, self._redirected(response), await _body(response, largest))
+                return WebResponse(response.status, self._redirected(response), await _body(response, largest))
         except aiohttp.ClientError as error:
-            told = explained(error)
+            told = source_error(error)
         # Raised out here so that the library's error, which holds headers and cookies, is not chained to ours.
         raise told
 
@@ -233,7 +233,7 @@ class WebSession:
             raise type(error)(f"{self.device}: {request.label}: {error}") from error
 
 
-def _check_status(answer: Answer) -> None:
+def _check_status(answer: WebResponse) -> None:
     """Raises NotData where the unit points to its log-in, Refused where it cannot."""
     if answer.redirected:
         raise NotData("a redirect to another page came")

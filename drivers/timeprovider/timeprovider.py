@@ -16,10 +16,10 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.config import Port, SecretSettings, Section, SnmpUserSettings
 from timesyncd.drivers.timeprovider._assemble import assemble
-from timesyncd.drivers.timeprovider._grandmaster_reader import UnitReader
-from timesyncd.drivers.timeprovider._notifications import Notifications
+from timesyncd.drivers.timeprovider._grandmaster_reader import GrandmasterReader
+from timesyncd.drivers.timeprovider._notifications import NotificationDecoder
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, Group, Profile, load_all
-from timesyncd.drivers.timeprovider._web import WebPart, WebReader, merged
+from timesyncd.drivers.timeprovider._web import WebPoller, WebReader, merged
 from timesyncd.drivers.timeprovider._web_requests import WebOptions, uses_factory_password
 from timesyncd.errors import ConfigError, SourceError, Unreachable
 from timesyncd.sample import AlarmEvent, GrandmasterSample, Reading, Trap
@@ -79,7 +79,7 @@ class TimeProvider:
         self._has_polled = False
         self._clocks = SystemClocks()
         profiles = load_all(options.profiles)
-        self._notifications = Notifications(name, profiles)
+        self._notifications = NotificationDecoder(name, profiles)
         credentials = _credentials(options)
         self._snmp = None if credentials is None else _reader(name, options, credentials, profiles)
         self._web = None if options.https is None else _web_part(name, options.host, options.https)
@@ -154,7 +154,7 @@ def _credentials(options: TimeProviderOptions) -> Credentials | None:
 
 def _reader(
     name: str, options: TimeProviderOptions, credentials: Credentials, profiles: Sequence[Profile]
-) -> UnitReader:
+) -> GrandmasterReader:
     intervals_ns: dict[Group, int] = {
         "state": _ns(options.state_interval_s),
         "table": _ns(options.table_interval_s),
@@ -162,11 +162,11 @@ def _reader(
     }
     # Two tries, each a tick or two late, must fit into timeout_s: our own error tells more than the runner's time-out.
     try_s = options.timeout_s / 4
-    return UnitReader(name, (options.host, options.port), credentials, try_s, profiles, intervals_ns)
+    return GrandmasterReader(name, (options.host, options.port), credentials, try_s, profiles, intervals_ns)
 
 
-def _web_part(name: str, host: str, options: WebOptions) -> WebPart:
-    return WebPart(WebReader(name, host, options), _ns(options.interval_s))
+def _web_part(name: str, host: str, options: WebOptions) -> WebPoller:
+    return WebPoller(WebReader(name, host, options), _ns(options.interval_s))
 
 
 def _notes(https: WebOptions) -> tuple[tuple[str, str], ...]:

@@ -28,7 +28,7 @@ from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 pytestmark = pytest.mark.integration
 
@@ -75,7 +75,7 @@ class Fleet:
 
     def events(self, where: str, node: str) -> Events:
         """What this daemon's store has of a node's events: number and id, newest first."""
-        place = Place(self.daemons[where].store)
+        place = StoreLocation(self.daemons[where].store)
         return [(row["sequence"], row["event_id"]) for row in history.cloud_events(place, node, *EVER, limit=1_000)]
 
     def alignment_ns(self, hub: str) -> Any:

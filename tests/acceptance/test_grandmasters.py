@@ -42,7 +42,7 @@ from timesyncd.simulation.grandmaster.simulated import Unit
 from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
 from timesyncd.snmp.values import User
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 pytestmark = pytest.mark.integration
 
@@ -166,7 +166,7 @@ def test_a_restart_in_holdover_goes_on_with_the_budget(bench: Bench) -> None:
         section("[oscillator.ocxo]", {"holdover": [[0, 1_000], [BUDGET_S, 3_600_000]]}),
     ]
     with bench.daemon("kept", *sections) as kept, bench.daemon("lost", *sections, has_store=False) as lost:
-        eventually(lambda: history.last_locked(Place(kept.store), "gm"), bool)
+        eventually(lambda: history.last_locked(StoreLocation(kept.store), "gm"), bool)
         eventually(lambda: unit_of(lost), lambda state: state["clock_state"] == "locked")
         bench.workshop.do(lambda: SCENARIOS["antenna-cut"](unit.device))
         before, _ = (eventually(partial(unit_of, node), has_held_for_a_while) for node in (kept, lost))
@@ -209,7 +209,7 @@ def test_the_units_own_history_fills_the_hole(bench: Bench) -> None:
         went_ns = time.time_ns() - AWAY_S * S
         node.start()
         both = eventually(lambda: gnss_te(node), lambda points: max(points) > went_ns + (AWAY_S - 120) * S)
-        rows = [row for row in history.time_errors(Place(node.store), "gm", 0, 2**62) if row["metric"] == "te"]
+        rows = [row for row in history.time_errors(StoreLocation(node.store), "gm", 0, 2**62) if row["metric"] == "te"]
     truth = day(bench.workshop.do(lambda: day_file(unit.device, CHANNELS[0], "te", tai=False)))
     filled = {at_ns: value for at_ns, value in both.items() if max(first) < at_ns and at_ns in truth}
 
@@ -240,7 +240,7 @@ def gnss_te(node: DaemonProcess) -> dict[int, int]:
     """The stored time errors of the GNSS channel by time; empty as long as there is no store."""
     if not node.store.exists():
         return {}
-    rows = history.time_errors(Place(node.store), "gm", 0, 2**62)
+    rows = history.time_errors(StoreLocation(node.store), "gm", 0, 2**62)
     return {row["realtime_ns"]: row["value_ns"] for row in rows if (row["channel"], row["metric"]) == ("GNSS-1", "te")}
 
 

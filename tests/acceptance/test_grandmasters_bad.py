@@ -24,7 +24,7 @@ from timesyncd.simulation.grandmaster.actions import SCENARIOS
 from timesyncd.simulation.grandmaster.lies import LIES
 from timesyncd.simulation.grandmaster.simulated import Unit
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +47,7 @@ def ids(findings: list[dict[str, Any]]) -> list[str]:
 
 def samples(node: DaemonProcess, name: str, since_ns: int) -> list[dict[str, Any]]:
     """Those stored of polls since then."""
-    return list(history.samples(Place(node.store), name, since_ns, 2**62))
+    return list(history.samples(StoreLocation(node.store), name, since_ns, 2**62))
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ def test_a_storm_of_alarms_is_cut_off(tmp_path: Path) -> None:
 
 
 SNMP_LIES = {
-    "truncated": r"no SNMP .* octets that begin 30",
-    "lying-length": r"no SNMP .* octets that begin 30 84 7f ff ff ff",
+    "truncated": r"not SNMP .* octets that begin 30",
+    "lying-length": r"not SNMP .* octets that begin 30 84 7f ff ff ff",
     "other-request": r"answers that fit no request of now",
     "not-advancing": r"does not advance: 1\.3\.6\.1\.\d",
     "wrong-types": r"\w+ .*: .* is wanted, b'locked' came",
@@ -217,7 +217,7 @@ def lied_to(node: DaemonProcess, units: dict[str, Unit], places: dict[str, str],
     eventually(lambda: samples(node, HONEST, began_ns), lambda rows: len(rows) > 3)
     meanwhile, findings = states(), ask(node, "findings")
     stored = {name: len(samples(node, name, began_ns)) for name in units}
-    errors = {name: len(list(history.time_errors(Place(node.store), name, 0, 2**62))) for name in units}
+    errors = {name: len(list(history.time_errors(StoreLocation(node.store), name, 0, 2**62))) for name in units}
     for unit in units.values():
         unit.agent.lie = LIES["none"]()
     set_faults(units, ())

@@ -21,7 +21,7 @@ from timesyncd.ipc.clock_segment import NAME
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.ptp4l import DOMAIN
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 pytestmark = pytest.mark.integration
 
@@ -80,12 +80,12 @@ def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
     """
     node, source = lab.nodes[name], f"ptp-{name}"
     inode, incarnation = segment_inode(lab, name), ask(node, "node")["incarnation"]
-    stored = list(history.samples(Place(node.store), source, 0, 2**62))
+    stored = list(history.samples(StoreLocation(node.store), source, 0, 2**62))
     with Watch(lab.clocks[name]) as watch:
         killed = Seen.of(lab.clocks[name])
         node.kill()
         gone = eventually(lambda: lab.retained(f"node/{name}/availability"), lambda told: not told.get("online", True))
-        left = list(history.samples(Place(node.store), source, 0, 2**62))
+        left = list(history.samples(StoreLocation(node.store), source, 0, 2**62))
         node.start()
         new = eventually(lambda: ask(node, "node"), lambda state: state["status"] == "SYNCHRONIZED")
         eventually(lambda: lab.clocks[name].snapshot(), lambda bound: bound and bound.as_of_ns > killed.boottime_ns[1])
@@ -100,7 +100,7 @@ def test_a_killed_daemon_comes_back(lab: Lab, name: str) -> None:
     assert integrity == [("ok",)]
     assert left[: len(stored)] == stored
     assert killed.realtime_ns[0] - left[-1]["realtime_ns"] < 4_000_000_000
-    assert list(history.samples(Place(node.store), source, 0, 2**62))[: len(left)] == left
+    assert list(history.samples(StoreLocation(node.store), source, 0, 2**62))[: len(left)] == left
     assert segment_inode(lab, name) == inode
     assert set(watch.statuses()) <= set(FADING)
     assert all(seen.holds_truth(X_NS[name]) for seen in watch.seen)

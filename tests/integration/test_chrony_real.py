@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from timesyncd.drivers.chrony._protocol import Command, SourceData, SourceStats, Tracking
-from timesyncd.drivers.chrony._socket import Address, Conversation
+from timesyncd.drivers.chrony._socket import Address, ChronyClient
 from timesyncd.drivers.chrony.chrony import Chrony, ChronyOptions
 from timesyncd.errors import Unreachable
 from timesyncd.sample import NoSample, Reading, UtcSample
@@ -211,7 +211,7 @@ def shown_stats(answer: SourceStats) -> list[str]:
 
 
 async def everything(address: Address) -> tuple[list[str], list[list[str]], list[list[str]]]:
-    conversation = Conversation()
+    conversation = ChronyClient()
     await conversation.open(address, "utc")
     try:
         tracking = await conversation.ask(Tracking, Command.TRACKING)
@@ -340,6 +340,6 @@ async def test_the_unix_socket_is_not_for_everybody(pair: ChronyPair) -> None:
     os.seteuid(65534)
     try:
         with pytest.raises(Unreachable, match=r"chronyd\.sock: permission denied: .* anybody UDP 127\.0\.0\.1:323$"):
-            await Conversation().open(pair.client.unix_address, "utc")
+            await ChronyClient().open(pair.client.unix_address, "utc")
     finally:
         os.seteuid(0)

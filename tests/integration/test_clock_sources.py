@@ -15,7 +15,7 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel._adjtimex import system_timex
-from timesyncd.drivers.kernel._disciplines import COMMS, Process, disciplines, look
+from timesyncd.drivers.kernel._disciplines import COMMS, Process, disciplines, find_processes
 from timesyncd.drivers.kernel._machine import Machine
 from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions
 from timesyncd.drivers.phc._device import phc_index
@@ -80,7 +80,7 @@ def stand_in(folder: Path, name: str) -> Path:
 
 
 def seen(pid: int) -> Process:
-    (found,) = [process for process in look(Path("/proc"), COMMS) or () if process.pid == pid]
+    (found,) = [process for process in find_processes(Path("/proc"), COMMS) or () if process.pid == pid]
     return found
 
 

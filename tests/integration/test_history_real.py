@@ -27,8 +27,8 @@ from timesyncd.mqtt.inbox import ReceivedMessage
 from timesyncd.mqtt.topics import HISTORY, STORED
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.store import archive, backlog, history, tables, writer
-from timesyncd.store.archive import Progress
-from timesyncd.store.engine import Place, reading
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 
@@ -123,7 +123,7 @@ class Hub:
         self.link = MqttLink(settings(broker), name, incarnation, (HISTORY,), self._heard)
         self.confirmer = HistoryConfirmer(order_of(name, incarnation))
 
-    def _has_stored(self, progress: Progress) -> None:
+    def _has_stored(self, progress: ArchiveProgress) -> None:
         self._loop.call_soon_threadsafe(self.confirmer.note, progress)
 
     def _heard(self, received: ReceivedMessage) -> None:
@@ -201,7 +201,7 @@ async def eventually(holds: Callable[[], object], within_s: float = 60.0) -> Non
 
 def rows(folder: Path, where: str, node: str) -> tuple[list[tuple[int, str]], list[tuple[object, ...]]]:
     """What this daemon's store has of a node: events by number, each as often as it is there; roll-ups."""
-    place = Place(folder / f"{where}.sqlite")
+    place = StoreLocation(folder / f"{where}.sqlite")
     events = [(row["sequence"], row["event_id"]) for row in history.cloud_events(place, node, 0, 2**62, limit=10_000)]
     with reading(place) as connection:
         table = tables.rollup
@@ -215,7 +215,7 @@ def agree(folder: Path) -> bool:
 
 
 def lost(folder: Path, hub: str) -> dict[str, int]:
-    with reading(Place(folder / f"{hub}.sqlite")) as connection:
+    with reading(StoreLocation(folder / f"{hub}.sqlite")) as connection:
         return {name: progress.lost for name, progress in archive.progress(connection).items()}
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import insert
 
 from timesyncd import config
 from timesyncd.clocks import NS_PER_S
-from timesyncd.store.engine import Place, migrate, writer_engine
+from timesyncd.store.engine import StoreLocation, migrate, writer_engine
 from timesyncd.store.tables import event, rollup, time_error
 from timesyncd.web import openapi
 from timesyncd.web.app import ROUTES, serve
@@ -35,7 +35,7 @@ Case = schemathesis.Case[Any]
 
 
 @contextmanager
-def serving(view: FakeView, store: Place) -> Iterator[str]:
+def serving(view: FakeView, store: StoreLocation) -> Iterator[str]:
     """A server in a thread of its own: schemathesis waits for its answers."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -52,9 +52,9 @@ def serving(view: FakeView, store: Place) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def store(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
     """With a minute of trainer-01's offsets, two events and a time error, of just now."""
-    place = Place(path=tmp_path_factory.mktemp("store") / "history.sqlite")
+    place = StoreLocation(path=tmp_path_factory.mktemp("store") / "history.sqlite")
     migrate(place)
     now_ns = time.time_ns()
     minute_ns = now_ns // (60 * NS_PER_S) * 60 * NS_PER_S - 60 * NS_PER_S
@@ -76,7 +76,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="module")
-def url(store: Place) -> Iterator[str]:
+def url(store: StoreLocation) -> Iterator[str]:
     with serving(FakeView(), store) as url:
         yield url
 
@@ -149,7 +149,7 @@ def test_a_foreign_name_is_refused_as_it_is_described(path: str, url: str) -> No
     assert response.status_code == 421
 
 
-def test_an_answer_that_does_not_fit_is_found(store: Place) -> None:
+def test_an_answer_that_does_not_fit_is_found(store: StoreLocation) -> None:
     """An answer that the document does not allow fails the check."""
     wrong = FakeView()
     wrong.states = [state.model_copy(update={"age_ns": -1}) for state in wrong.states]

@@ -21,7 +21,7 @@ from timesyncd.clocks import SystemClocks
 from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage, BoundMessage, ChainStep, GrandmasterState, SourceState
 from timesyncd.sample import TimeErrorSeries
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
 from timesyncd.web.app import WebServer, serve
 from timesyncd.web.view import StreamEvent
@@ -35,7 +35,7 @@ def view() -> FakeView:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Place:
+def store(tmp_path: Path) -> StoreLocation:
     """A history with two time errors of gm-a, of now."""
     path = tmp_path / "history.sqlite"
     store = Store(config.StoreSettings(path=path), SystemClocks(), lambda problem: None)
@@ -44,11 +44,11 @@ def store(tmp_path: Path) -> Place:
     points = ((now_ns - 3_000_000_000_000, -40), (now_ns - 1_000_000_000, 55))
     store.put(Observation(TimeErrorSeries("gm-a", "gnss-1", "te", points), None))
     store.stop()
-    return Place(path)
+    return StoreLocation(path)
 
 
 @pytest.fixture
-async def server(view: FakeView, store: Place) -> AsyncIterator[WebServer]:
+async def server(view: FakeView, store: StoreLocation) -> AsyncIterator[WebServer]:
     server = await serve(config.WebSettings(port=0), view, store)
     yield server
     await server.close()
@@ -348,12 +348,12 @@ async def test_a_unit_whose_snmp_is_silent_is_said_so(page: Page, view: FakeView
     """Its web interface answers: that no state was read is not that it has none."""
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
-    told = order | {"name": "bare", "reachable": True, "unknown": ["snmp=gm:161: no SNMP answer"]}
+    told = order | {"name": "bare", "reachable": True, "unknown": ["snmp=gm:161: no SNMP response"]}
     view.events.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(told)))
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))
 
-    assert (shown["state"], shown["reason"]) == ("✕ STATE NOT READ", "gm:161: no SNMP answer")
+    assert (shown["state"], shown["reason"]) == ("✕ STATE NOT READ", "gm:161: no SNMP response")
 
 
 async def test_of_many_units_those_in_trouble_come_first_and_open(page: Page, view: FakeView) -> None:

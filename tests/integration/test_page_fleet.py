@@ -18,7 +18,7 @@ from fleet_view import FleetView
 from timesyncd import config
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.daemon.node_state import NO_SOURCE
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
 
@@ -205,7 +205,7 @@ async def test_a_node_alone_has_no_empty_box() -> None:
         await server.close()
 
 
-def stored(folder: Path, node: str) -> Place:
+def stored(folder: Path, node: str) -> StoreLocation:
     """A history of half an hour in roll-ups, with a hole, and forty events."""
     path = folder / "history.sqlite"
     store = Store(config.StoreSettings(path=path), SystemClocks(), lambda problem: None)
@@ -227,7 +227,7 @@ def stored(folder: Path, node: str) -> Place:
         database.executemany(f"INSERT INTO rollup VALUES ({','.join('?' * 11)})", rollups)
         database.executemany(f"INSERT INTO event VALUES ({','.join('?' * 9)})", events)
     database.close()
-    return Place(path)
+    return StoreLocation(path)
 
 
 async def test_the_past_is_drawn(view: FleetView, tmp_path: Path) -> None:

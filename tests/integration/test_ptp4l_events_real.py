@@ -17,7 +17,7 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.driver import Runner
-from timesyncd.drivers.ptp4l._event_monitor import Record, RxSync, parse_event
+from timesyncd.drivers.ptp4l._event_monitor import EventRecord, RxSync, parse_event
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.sample import ClockSample, NoSample, Reading
 from timesyncd.simulation.bed import host
@@ -110,7 +110,7 @@ class Listener:
     """All that a node tells, as it comes: by a socket of the test's own."""
 
     path: Path
-    records: list[Record] = field(default_factory=list)
+    records: list[EventRecord] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -151,7 +151,7 @@ async def samples(driver: Ptp4l, holds: Callable[[ClockSample], bool], count: in
     return found
 
 
-def mean_delays_ns(records: list[Record]) -> list[float]:
+def mean_delays_ns(records: list[EventRecord]) -> list[float]:
     """Of each delay measurement with the newest Sync before it, as ptp4l pairs them."""
     delays, sync = [], None
     for record in records:

@@ -157,7 +157,7 @@ async def test_every_pair_of_protocols(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("credentials", "error", "said"),
     [
-        (Community("wrong"), Unreachable, "wrong community"),
+        (Community("wrong"), Unreachable, "community is wrong"),
         (replace(EVA, name="nobody"), Refused, "unknown user name"),
         (replace(EVA, auth_pass="not this one"), Refused, "wrong digest: wrong authentication"),
         (replace(EVA, auth="sha512"), Refused, "wrong digest"),
@@ -235,7 +235,7 @@ async def test_v2c_notifications(program: str, tmp_path: Path) -> None:
     assert [(trap.address, trap.oid, trap.variables) for trap in traps] == [
         ("127.0.0.1", ALARM, ((TEXT, b"GNSS antenna open"),))
     ]
-    assert heard.refused == {}
+    assert heard.rejected == {}
 
 
 async def test_a_v1_trap(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ async def test_v3_traps_of_engines_never_heard_of(auth: AuthProtocol, priv: Priv
         await asyncio.sleep(0.05)
 
     assert [trap.oid for trap in traps] == [ALARM] * 2
-    assert heard.refused == {}
+    assert heard.rejected == {}
 
 
 @pytest.mark.parametrize(("auth", "priv"), PAIRS)
@@ -270,7 +270,7 @@ async def test_v3_informs_are_answered(auth: AuthProtocol, priv: PrivProtocol, t
 
     assert code == 0, output
     assert [trap.oid for trap in traps] == [ALARM]
-    assert heard.refused == {}
+    assert heard.rejected == {}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ async def test_a_wrong_inform_is_named_at_both_ends(wrong: User, reason: str, th
     async with listener(EVA) as (heard, address, traps):
         _, output = await command(tmp_path, "snmpinform", "-r", "0", "-t", "60", *options(wrong), address, *WHAT)
 
-    assert heard.refused == {reason: 1}
+    assert heard.rejected == {reason: 1}
     assert theirs in output
     assert traps == []
 
@@ -308,4 +308,4 @@ async def test_snmpds_own_notifications(tmp_path: Path) -> None:
     cold_start: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 5, 1)
     shut_down: Oid = (1, 3, 6, 1, 4, 1, 8072, 4, 0, 2)
     assert [trap.oid for trap in traps] == [cold_start] * 3 + [shut_down] * 3
-    assert heard.refused == {}
+    assert heard.rejected == {}

@@ -27,7 +27,7 @@ from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent
 from timesyncd.simulation.bed.host import End, Namespace, join
 from timesyncd.store import history, postgresql, writer
-from timesyncd.store.engine import Place, migrate, reader_engine, writer_engine
+from timesyncd.store.engine import StoreLocation, migrate, reader_engine, writer_engine
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 
@@ -50,8 +50,8 @@ def test_a_server_that_is_killed_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(writer, "BATCH_S", 0.05)
     told: Queue[str | None] = Queue()
     with own_server() as server:
-        place = server.database()
-        store = Store(settings_of(place), CLOCKS, told.put, node="n1", outbox=OutboxLimits(10_000, 3_600 * NS_PER_S))
+        location = server.database()
+        store = Store(settings_of(location), CLOCKS, told.put, node="n1", outbox=OutboxLimits(10_000, 3_600 * NS_PER_S))
         store.start()
         store.next_incarnation("n1")
         stopping = threading.Event()
@@ -66,15 +66,15 @@ def test_a_server_that_is_killed_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
         stopping.set()
         putting.join()
         store.stop()
-        offsets = [row["offset_ns"] for row in history.samples(place, "ptp", 0, 2**62)]
-        events = rows_of(place, "SELECT sequence, event_id FROM event ORDER BY sequence")
-        waiting = rows_of(place, "SELECT sequence FROM outbox WHERE CAST(\"row\" AS TEXT) LIKE '%event%' ORDER BY 1")
+        offsets = [row["offset_ns"] for row in history.samples(location, "ptp", 0, 2**62)]
+        events = rows_of(location, "SELECT sequence, event_id FROM event ORDER BY sequence")
+        waiting = rows_of(location, "SELECT sequence FROM outbox WHERE CAST(\"row\" AS TEXT) LIKE '%event%' ORDER BY 1")
 
     assert len(offsets) > 100
     assert offsets == list(range(len(offsets)))
     assert [int(number) for _, number in events] == offsets
     assert waiting == [(sequence,) for sequence, _ in events]
-    assert (str(problem).startswith(f"{place}: "), over, store.dropped, told.empty()) == (True, None, 0, True)
+    assert (str(problem).startswith(f"{location}: "), over, store.dropped, told.empty()) == (True, None, 0, True)
 
 
 def put_until(store: Store, stopping: threading.Event) -> None:
@@ -106,7 +106,7 @@ asyncio.run(main())
 
 
 @contextmanager
-def far_server(server: Server, name: str) -> Iterator[tuple[Place, Namespace]]:
+def far_server(server: Server, name: str) -> Iterator[tuple[StoreLocation, Namespace]]:
     """A database behind a network that can be cut: the interface on its side is `far`."""
     network, near = Namespace(), f"near{os.getpid()}"
     socket = str(server.folder / ".s.PGSQL.5432")
@@ -116,7 +116,7 @@ def far_server(server: Server, name: str) -> Iterator[tuple[Place, Namespace]]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarder:
             try:
                 assert forwarder.stdout is not None and forwarder.stdout.readline() == "ready\n"
-                yield Place(url=f"postgresql://{USER}@198.18.77.2/{name}"), network
+                yield StoreLocation(url=f"postgresql://{USER}@198.18.77.2/{name}"), network
             finally:
                 forwarder.kill()
     finally:
@@ -127,8 +127,8 @@ def test_a_server_that_vanishes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     """Nobody closes the connection and nobody answers: what waits for an answer fails all the same."""
     monkeypatch.setattr(postgresql, "GONE_S", 1.0)
     server = shared_server()
-    with far_server(server, database_of(server.database())) as (place, network), ThreadPoolExecutor(1) as pool:
-        engine = writer_engine(place)
+    with far_server(server, database_of(server.database())) as (location, network), ThreadPoolExecutor(1) as pool:
+        engine = writer_engine(location)
         with engine.connect() as connection:
             asked = pool.submit(connection.execute, text("SELECT pg_sleep(30)"))
             time.sleep(0.5)
@@ -145,9 +145,9 @@ def test_a_server_that_vanishes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_statement_that_never_ends_is_an_error() -> None:
     """For the writer, whose statements are short; a migration and who reads may take their time."""
-    place = shared_server().database()
+    location = shared_server().database()
     limits = []
-    for engine in (writer_engine(place), reader_engine(place)):
+    for engine in (writer_engine(location), reader_engine(location)):
         with engine.connect() as connection:
             limits.append(connection.scalar(text("SHOW statement_timeout")))
         engine.dispose()
@@ -163,65 +163,65 @@ def test_a_password_is_used_and_never_told() -> None:
         f"CREATE ROLE {GUARDED_USER} LOGIN PASSWORD 'right-horse'; ALTER DATABASE {name} OWNER TO {GUARDED_USER}"
     )
     url = server.url(name, GUARDED_USER)
-    migrate(Place(url=url, password=SecretStr("right-horse")))
+    migrate(StoreLocation(url=url, password=SecretStr("right-horse")))
     said = []
     for question in (history.sources, migrate):
         with pytest.raises(StoreError) as wrong:
-            question(Place(url=url, password=SecretStr("wrong-horse")))
+            question(StoreLocation(url=url, password=SecretStr("wrong-horse")))
         said.append(str(wrong.value))
 
-    assert history.sources(Place(url=url, password=SecretStr("right-horse"))) == {}
+    assert history.sources(StoreLocation(url=url, password=SecretStr("right-horse"))) == {}
     assert all("password authentication failed" in text and "horse" not in text for text in said)
-    assert "horse" not in repr(Place(url=url, password=SecretStr("right-horse")))
+    assert "horse" not in repr(StoreLocation(url=url, password=SecretStr("right-horse")))
 
 
 def test_without_psycopg_the_extra_is_named() -> None:
     """One line that says what to install."""
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from timesyncd.store import history; from timesyncd.store.engine import Place\n"
-        "try: history.sources(Place(url='postgresql://h/d'))\n"
+        "from timesyncd.store import history; from timesyncd.store.engine import StoreLocation\n"
+        "try: history.sources(StoreLocation(url='postgresql://h/d'))\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
 
-    assert printed == "StoreError postgresql://h/d: needs psycopg: pip install 'timesyncd[postgresql]'\n"
+    assert printed == "StoreError postgresql://h/d: psycopg is not installed: pip install 'timesyncd[postgresql]'\n"
 
 
 def test_no_server_is_one_line(tmp_path: Path) -> None:
-    """Where nobody listens the error names the place."""
+    """Where nobody listens the error names the location."""
     with pytest.raises(
         StoreError, match=r"^postgresql://localhost/x\?host=.*: connection [^\n]* failed: No such file or directory$"
     ):
-        history.sources(Place(url=f"postgresql://localhost/x?host={tmp_path}"))
+        history.sources(StoreLocation(url=f"postgresql://localhost/x?host={tmp_path}"))
 
 
 def test_a_text_with_nul_is_stored() -> None:
     """No text of PostgreSQL holds one, and what a device says shall not cost the batch."""
-    place = shared_server().database()
-    store = Store(settings_of(place), CLOCKS, print)
+    location = shared_server().database()
+    store = Store(settings_of(location), CLOCKS, print)
     store.start()
     now = replace(HEALTHY, as_of_ns=CLOCKS.boottime_ns(), real_minus_boot_ns=real_minus_boot_ns(CLOCKS))
     store.put(Observation(replace(now, source="a\0b"), None))
     store.stop()
 
-    assert rows_of(place, "SELECT source FROM clock_sample") == [("a\N{REPLACEMENT CHARACTER}b",)]
+    assert rows_of(location, "SELECT source FROM clock_sample") == [("a\N{REPLACEMENT CHARACTER}b",)]
 
 
 def test_removed_tables_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody emptied the database: the store says so once and goes on, as with a file that was removed."""
     monkeypatch.setattr(writer, "RETRY_S", 0.2)
     told: Queue[str | None] = Queue()
-    place = shared_server().database()
-    store = Store(settings_of(place), CLOCKS, told.put)
+    location = shared_server().database()
+    store = Store(settings_of(location), CLOCKS, told.put)
     store.start()
     store.next_incarnation("n1")
     shared_server().sql(
-        "SET client_min_messages = error; DROP SCHEMA public CASCADE; CREATE SCHEMA public", database_of(place)
+        "SET client_min_messages = error; DROP SCHEMA public CASCADE; CREATE SCHEMA public", database_of(location)
     )
     put(store, 0)
     problem, over = told.get(timeout=60), told.get(timeout=60)
     store.stop()
 
     assert ("does not exist" in str(problem), over) == (True, None)
-    assert rows_of(place, "SELECT count(*) FROM clock_sample") == [(1,)]
+    assert rows_of(location, "SELECT count(*) FROM clock_sample") == [(1,)]

@@ -13,7 +13,7 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +38,7 @@ def test_a_killed_daemon_loses_at_most_the_last_second(tmp_path: Path, number: i
     path = tmp_path / "history.sqlite"
     killed_ns, put = killed_at(path, number)
     must_be = sum(one["boottime_ns"] < killed_ns - 2 * NS_PER_S for one in put)
-    stored = [record["offset_ns"] for record in history.samples(Place(path=path), "ptp", 0, FOR_EVER_NS)]
+    stored = [record["offset_ns"] for record in history.samples(StoreLocation(path=path), "ptp", 0, FOR_EVER_NS)]
     with closing(sqlite3.connect(path)) as connection:
         check = connection.execute("PRAGMA integrity_check").fetchall()
 
@@ -71,7 +71,7 @@ def test_a_day_of_time_errors_is_whole_after_a_kill(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         [[then]] = connection.execute("SELECT count(*) FROM time_error").fetchall()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=120)
-    stored = [record["value_ns"] for record in history.time_errors(Place(path=path), "gm", 0, FOR_EVER_NS)]
+    stored = [record["value_ns"] for record in history.time_errors(StoreLocation(path=path), "gm", 0, FOR_EVER_NS)]
 
     assert 0 < then <= 86_400
     assert stored == list(reversed(range(86_400)))

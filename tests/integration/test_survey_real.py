@@ -113,7 +113,7 @@ async def test_a_profile_of_one_s_own(secrets: Secrets, capsys: Captured, tmp_pa
 
 
 REFUSALS: dict[str, tuple[list[str], str]] = {
-    "wrong community": (["--community-env", "WRONG"], "wrong community"),
+    "wrong community": (["--community-env", "WRONG"], "community is wrong"),
     "unknown user": (["--user", "nobody", "--auth-pass-env", "GM_A", "--priv-pass-env", "GM_P"], "unknown user"),
     "wrong key": (["--user", "{user}", "--auth-pass-env", "WRONG", "--priv-pass-env", "GM_P"], "wrong"),
     "wrong privacy": (["--user", "{user}", "--auth-pass-env", "GM_A", "--priv-pass-env", "WRONG"], "privacy"),
@@ -153,7 +153,7 @@ async def test_a_host_that_is_down(
     printed = capsys.readouterr()
 
     assert (status, printed.out) == (1, "")
-    assert f"timesyncd: 127.0.0.1:{port}: no SNMP answer" in printed.err
+    assert f"timesyncd: 127.0.0.1:{port}: no SNMP response" in printed.err
 
 
 # aiohttp leaves the refused connection to close by itself, and the command's event loop ends before that.

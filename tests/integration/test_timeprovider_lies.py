@@ -86,17 +86,17 @@ async def lying(lie: Lie) -> AsyncIterator[SnmpAgent]:
 @pytest.mark.parametrize(
     ("lie", "error", "words"),
     [
-        (Garbage, Malformed, "no SNMP .*: 28 octets that begin 48 54 54 50"),
-        (Truncated, Malformed, "no SNMP .* octets that begin 30"),
-        (LyingLength, Malformed, "no SNMP .* octets that begin 30 84 7f ff ff ff"),
-        (OtherTag, Malformed, "no SNMP .* octets that begin a0"),
+        (Garbage, Malformed, "not SNMP .*: 28 octets that begin 48 54 54 50"),
+        (Truncated, Malformed, "not SNMP .* octets that begin 30"),
+        (LyingLength, Malformed, "not SNMP .* octets that begin 30 84 7f ff ff ff"),
+        (OtherTag, Malformed, "not SNMP .* octets that begin a0"),
         (OtherRequest, Malformed, "answers that fit no request of now"),
         (OtherObjects, Malformed, "answers for other objects than those asked for"),
         (NotAdvancing, Malformed, r"does not advance: 1\.3\.6\.1\.4\.1\.9070\."),
         (wrong_state, Malformed, r"clock_state .*241\.1\.2\.4\.1\.4\.24\.1\.0.: an integer is wanted, b'locked' came"),
         (Empty, Malformed, "0 values came for 10 asked"),
         (Failing, Refused, r"genErr for 1\.3\.6\.1\.4\.1\.9070"),
-        (Silent, Unreachable, "wrong community"),
+        (Silent, Unreachable, "community is wrong"),
     ],
 )
 async def test_a_lying_unit_gives_one_typed_error(lie: Callable[[], Lie], error: type[SourceError], words: str) -> None:
@@ -180,7 +180,7 @@ async def test_what_real_agents_send_otherwise_is_read_the_same(quirk: str) -> N
 async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
     """With v2c a wrong community gets no answer, and the error says so without printing it."""
     async with SnmpAgent(unit(), community=COMMUNITY) as agent:
-        with pytest.raises(Unreachable, match="wrong community") as raised:
+        with pytest.raises(Unreachable, match="community is wrong") as raised:
             await read(agent, community={"env": "WRONG_COMMUNITY"})
 
     assert "guess" not in str(raised.value)
@@ -211,7 +211,7 @@ async def test_the_runner_gets_the_drivers_own_error() -> None:
         await samples.aclose()
 
     assert isinstance(first, NoSample)
-    assert "wrong community" in first.reason
+    assert "community is wrong" in first.reason
 
 
 async def test_a_cancelled_poll_leaves_nothing() -> None:

@@ -23,7 +23,7 @@ from timesyncd.bound import ClockStatus, Reason
 from timesyncd.client import Clock
 from timesyncd.drivers.kernel.kernel import Kernel, KernelOptions
 from timesyncd.drivers.ptp4l._management import ManagementId, PortDataSet, PortStats
-from timesyncd.drivers.ptp4l._socket import Questions, new_asker
+from timesyncd.drivers.ptp4l._socket import ManagementClient, new_requester
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Unreachable
 from timesyncd.findings.node import kernel_conditions
@@ -143,7 +143,7 @@ async def test_trap_14_counters_are_little_endian_and_all_else_is_big(ptp_pair: 
     Between two readings by linuxptp's own client lie ours, of the same counters; a number read the wrong way round is
     2^56 and more.
     """
-    questions = Questions(folder / "own", Path(ptp_pair.nodes["a"].uds_address), new_asker(DOMAIN, 0))
+    questions = ManagementClient(folder / "own", Path(ptp_pair.nodes["a"].uds_address), new_requester(DOMAIN, 0))
     for message in ("rx_Announce", "rx_Sync"):  # which of the two comes first is chance
         eventually(lambda: counted(pmc(ptp_pair, folder, "GET PORT_STATS_NP"))[message], bool)  # noqa: B023
     before = counted(pmc(ptp_pair, folder, "GET PORT_STATS_NP"))

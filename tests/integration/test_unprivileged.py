@@ -22,7 +22,7 @@ from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import free_port
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 pytestmark = pytest.mark.integration
 
@@ -99,4 +99,4 @@ def test_the_daemon_runs_without_root(folder: Path) -> None:
     assert status == "SYNCHRONIZED"
     assert interval.status is ClockStatus.SYNCHRONIZED
     assert (stat.S_IMODE(segment.st_mode), segment.st_uid) == (0o644, USER)
-    assert history.sources(Place(folder / "history.sqlite")) == {"ptp": "clock"}
+    assert history.sources(StoreLocation(folder / "history.sqlite")) == {"ptp": "clock"}

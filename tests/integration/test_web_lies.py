@@ -28,9 +28,9 @@ from web_units import (
     told,
 )
 
-from timesyncd.drivers.timeprovider._web import LARGEST_FILE
+from timesyncd.drivers.timeprovider._web import MAX_FILE_BYTES
 from timesyncd.drivers.timeprovider._web_requests import READS
-from timesyncd.drivers.timeprovider._web_session import LARGEST_ANSWER
+from timesyncd.drivers.timeprovider._web_session import MAX_RESPONSE_BYTES
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
@@ -114,7 +114,7 @@ LIES: dict[str, tuple[Handler, type[SourceError], str]] = {
     "a wrong type": (wrong_type, Malformed, "Y is a text, a number is wanted"),
     "NaN": (not_a_number, Malformed, "a number is NaN"),
     "a huge number": (huge_number, Malformed, "Y is beyond"),
-    "100 MB": (hundred_megabytes, Malformed, f"more than {LARGEST_ANSWER} octets came"),
+    "100 MB": (hundred_megabytes, Malformed, f"more than {MAX_RESPONSE_BYTES} octets came"),
     "a gzip bomb": (gzip_bomb, Malformed, "a compressed answer came"),
     "a reset": (reset, Unreachable, "the connection broke off"),
     "cut off": (cut_off, Malformed, "the answer broke off half-way"),
@@ -214,7 +214,7 @@ async def test_nobody_there(lab: Lab) -> None:
         (gone, "HTTP status 404 came"),
         (reset, "the connection broke off"),
         (redirect_elsewhere, "a redirect to"),
-        (hundred_megabytes, f"more than {LARGEST_FILE} octets came"),
+        (hundred_megabytes, f"more than {MAX_FILE_BYTES} octets came"),
         (drip, "no whole file within 1 s"),
     ],
 )
@@ -245,7 +245,7 @@ async def test_a_long_history(lab: Lab) -> None:
 
     (series,) = (await reader.poll(0)).series
 
-    assert len(row) * 86_400 > LARGEST_ANSWER
+    assert len(row) * 86_400 > MAX_RESPONSE_BYTES
     assert len(series.points) == 86_400
 
 

@@ -31,7 +31,7 @@ from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import leftovers, marked_environment, new_marker
 from timesyncd.simulation.grandmaster.simulated import Plan, Unit, running
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 PREFIX = "timesyncd/v1/"
 #: As short as they may be.
@@ -236,7 +236,7 @@ class Viewer:
 
 def stored_alarms(node: DaemonProcess, unit: str) -> list[dict[str, Any]]:
     """What the node's store holds of what the unit reported by itself."""
-    return [event for event in history.events(Place(node.store), unit, 0, 2**62) if event["kind"] == "alarm"]
+    return [event for event in history.events(StoreLocation(node.store), unit, 0, 2**62) if event["kind"] == "alarm"]
 
 
 def screen(node: DaemonProcess, *arguments: str) -> str:

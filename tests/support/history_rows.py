@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, StaticPool, create_engine
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Rollup, Summary
 from timesyncd.store import tables
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 MINUTE_NS = 60 * NS_PER_S
 STREAM = 1_700_000_000
@@ -30,8 +30,10 @@ def new_engine(url: str = "sqlite://") -> Engine:
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Of the kind that `--database` names, as the store opens it."""
     is_file = request.config.getoption("--database") == "sqlite"
-    place = Place(path=tmp_path_factory.mktemp("store") / "h.sqlite") if is_file else shared_server().database()
-    with ready(place) as engine:
+    location = (
+        StoreLocation(path=tmp_path_factory.mktemp("store") / "h.sqlite") if is_file else shared_server().database()
+    )
+    with ready(location) as engine:
         yield engine
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.drivers.kernel._adjtimex import Timex, parse
 from timesyncd.drivers.kernel._machine import Machine
-from timesyncd.drivers.phc._ioctl import Request
+from timesyncd.drivers.phc._ioctl import OffsetIoctl
 from timesyncd.drivers.phc.phc import Phc, PhcOptions
 
-PRECISE, EXTENDED, BASIC = Request
+PRECISE, EXTENDED, BASIC = OffsetIoctl
 TAI_NS = 37_000_000_000
 
 
@@ -27,21 +27,21 @@ class SimulatedPhc:
     """
 
     clocks: FakeClocks = field(default_factory=FakeClocks)
-    knows: set[Request] = field(default_factory=lambda: {EXTENDED, BASIC})
+    knows: set[OffsetIoctl] = field(default_factory=lambda: {EXTENDED, BASIC})
     ahead_ns: int = 0
     drift_ppb: int = 0
     delays: list[tuple[int, int]] = field(default_factory=lambda: [(500, 500)])
-    fails: dict[Request, list[int]] = field(default_factory=dict)
+    fails: dict[OffsetIoctl, list[int]] = field(default_factory=dict)
     unknown: int = errno.EOPNOTSUPP
     steps_ns: int = 0
-    asked: list[Request] = field(default_factory=list)
+    asked: list[OffsetIoctl] = field(default_factory=list)
     readings: list[int] = field(default_factory=list)
 
     def now_ns(self) -> int:
         drifted = (self.clocks.boot_ns - 1_000 * NS_PER_S) * self.drift_ppb // NS_PER_S
         return self.clocks.real_ns + TAI_NS + self.ahead_ns + drifted
 
-    def ask(self, fd: int, request: Request, asked: bytearray) -> None:
+    def ask(self, fd: int, request: OffsetIoctl, asked: bytearray) -> None:
         self.asked.append(request)
         if self.fails.get(request):
             raise OSError(self.fails[request].pop(0), "due")
@@ -58,7 +58,7 @@ class SimulatedPhc:
         self.readings.append(count)
         self.take(asked, count, request)
 
-    def take(self, asked: bytearray, count: int, request: Request) -> None:
+    def take(self, asked: bytearray, count: int, request: OffsetIoctl) -> None:
         """Three instants a reading; BASIC has one between two, shared."""
         apart = 48 if request is EXTENDED else 32
         put(asked, 16, self.clocks.real_ns)
@@ -99,8 +99,8 @@ class Lab:
             "dev": self.root / "dev",
             "net": self.root / "net",
             "proc": self.root / "proc",
-            "ask_phc": self.phc.ask,
-            "ask_ethtool": lambda interface: ts_info(3 if interface == "eth0" else -1),
+            "phc_ioctl": self.phc.ask,
+            "ethtool_ts_info": lambda interface: ts_info(3 if interface == "eth0" else -1),
             "phc_timex": lambda fd: timex(freq=65536),
             "system_timex": lambda: timex(freq=-65536, tick=10_000),
         }

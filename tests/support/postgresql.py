@@ -23,7 +23,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
 
 from timesyncd.config import StoreSettings as Settings
-from timesyncd.store.engine import Place, reading, writer_engine
+from timesyncd.store.engine import StoreLocation, reading, writer_engine
 from timesyncd.store.tables import metadata
 
 USER = "postgres"
@@ -77,11 +77,11 @@ class Server:
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def database(self) -> Place:
+    def database(self) -> StoreLocation:
         """A new and empty one."""
         name = f"store_{next(self._numbers)}"
         self.sql(f"CREATE DATABASE {name}")
-        return Place(url=self.url(name))
+        return StoreLocation(url=self.url(name))
 
     def url(self, name: str, user: str = USER) -> str:
         return f"postgresql://{user}@localhost/{name}?host={self.folder}"
@@ -121,27 +121,27 @@ def own_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     """An empty store of the kind that `--database` names."""
     if request.config.getoption("--database") == "sqlite":
-        return Place(path=tmp_path / "history.sqlite")
+        return StoreLocation(path=tmp_path / "history.sqlite")
     return shared_server().database()
 
 
-def database_of(place: Place) -> str:
+def database_of(location: StoreLocation) -> str:
     """Its name on the server."""
-    return str(make_url(str(place)).database)
+    return str(make_url(str(location)).database)
 
 
-def settings_of(place: Place, **more: Any) -> Settings:
-    where = {"path": place.path} if place.url is None else {"url": place.url}
+def settings_of(location: StoreLocation, **more: Any) -> Settings:
+    where = {"path": location.path} if location.url is None else {"url": location.url}
     return Settings.model_validate(where | more)
 
 
 @contextmanager
-def ready(place: Place) -> Iterator[Engine]:
+def ready(location: StoreLocation) -> Iterator[Engine]:
     """With all tables, made without the process that migrates."""
-    engine = writer_engine(place)
+    engine = writer_engine(location)
     try:
         with engine.begin() as connection:
             metadata.create_all(connection)
@@ -150,21 +150,21 @@ def ready(place: Place) -> Iterator[Engine]:
         engine.dispose()
 
 
-def rows_of(place: Place, sql: str) -> list[tuple[Any, ...]]:
+def rows_of(location: StoreLocation, sql: str) -> list[tuple[Any, ...]]:
     """What the database itself says."""
-    with reading(place) as connection:
+    with reading(location) as connection:
         return [tuple(row) for row in connection.execute(text(sql))]
 
 
 @contextmanager
-def locked(place: Place, *tables: str) -> Iterator[None]:
+def locked(location: StoreLocation, *tables: str) -> Iterator[None]:
     """Nobody else can write to these; of SQLite to any. However short the store's intervals are, this waits until it has the lock."""
-    if place.path is not None:
-        with closing(sqlite3.connect(place.path, isolation_level=None, timeout=60)) as connection:
+    if location.path is not None:
+        with closing(sqlite3.connect(location.path, isolation_level=None, timeout=60)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield
         return
-    engine = writer_engine(place)
+    engine = writer_engine(location)
     try:
         with engine.begin() as transaction:
             transaction.execute(text("SET lock_timeout = '30s'"))
@@ -174,5 +174,5 @@ def locked(place: Place, *tables: str) -> Iterator[None]:
         engine.dispose()
 
 
-def said_when_locked(place: Place) -> str:
-    return f"{place}: {'database is locked' if place.url is None else 'canceling statement due to lock timeout'}"
+def said_when_locked(location: StoreLocation) -> str:
+    return f"{location}: {'database is locked' if location.url is None else 'canceling statement due to lock timeout'}"

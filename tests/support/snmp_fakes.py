@@ -46,7 +46,7 @@ class RecordedUnit:
         if self.hanging.intersection(oids):
             await asyncio.Event().wait()
         if self.is_down:
-            raise Unreachable("gm:161: no SNMP answer")
+            raise Unreachable("gm:161: no SNMP response")
         for oid in oids:
             if oid in self.failing:
                 raise self.failing[oid]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from timesyncd.snmp import Credentials, Oid, Session, User, ber, security
-from timesyncd.snmp.messages import Kind, Pdu, decode_pdu
+from timesyncd.snmp.messages import Pdu, PduType, decode_pdu
 from timesyncd.snmp.security import MasterKeys
 
 SYSTEM: Oid = (1, 3, 6, 1, 2, 1, 1)
@@ -74,16 +74,16 @@ def v2c(body: bytes, community: bytes = b"fifth-floor") -> bytes:
 
 def texts(request: Pdu) -> bytes:
     """A response with a text for whatever was asked."""
-    return pdu(Kind.RESPONSE, request.number, [(varbind.oid, TEXT) for varbind in request.varbinds])
+    return pdu(PduType.RESPONSE, request.number, [(varbind.oid, TEXT) for varbind in request.varbinds])
 
 
 class Unit:
     """An authoritative engine, in the order of RFC 3414 section 3.2. It is silent to what it cannot decrypt, as net-snmp is."""
 
     def __init__(self, user: User, engine_id: bytes = bytes.fromhex("80001f880401020304")) -> None:
-        self.engine = security.Engine(engine_id, 3, 1_000)
+        self.engine = security.SnmpEngine(engine_id, 3, 1_000)
         self.user = user
-        self.says: Callable[[security.Message, Pdu], bytes] = self.response
+        self.says: Callable[[security.UsmMessage, Pdu], bytes] = self.response
 
     def answer(self, datagram: bytes) -> list[bytes]:
         message = security.parse(datagram)
@@ -104,12 +104,12 @@ class Unit:
     def keys(self) -> Any:
         return MasterKeys(self.user).at(self.engine.engine_id)
 
-    def response(self, message: security.Message, request: Pdu) -> bytes:
+    def response(self, message: security.UsmMessage, request: Pdu) -> bytes:
         return self.seal(message.number, texts(request))
 
     def seal(self, number: int, body: bytes) -> bytes:
         scoped = security.scoped_pdu(self.engine.engine_id, b"", body)
         return security.seal(number, False, self.engine, self.user.name.encode(), self.keys, scoped)
 
-    def report(self, message: security.Message, counter: Oid, signed: bool = False) -> bytes:
+    def report(self, message: security.UsmMessage, counter: Oid, signed: bool = False) -> bytes:
         return security.report(message, self.engine, counter, 1, self.keys if signed else None)

@@ -16,8 +16,8 @@ from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow
 from timesyncd.store import postgresql, sqlite, writer
-from timesyncd.store.archive import Progress
-from timesyncd.store.engine import Place
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 
@@ -41,13 +41,13 @@ def batch_of(node: str, first: int, last: int, stream: int = 1_700_000_000) -> H
 class Node:
     """A running store with clocks that stand, and what it told."""
 
-    def __init__(self, place: Place, outbox: OutboxLimits | None) -> None:
-        self.place, self.clocks = place, FakeClocks()
-        self.told: list[Progress] = []
+    def __init__(self, location: StoreLocation, outbox: OutboxLimits | None) -> None:
+        self.location, self.clocks = location, FakeClocks()
+        self.told: list[ArchiveProgress] = []
         self.problems: list[str | None] = []
         self.histories = 0
         self.store = Store(
-            settings_of(place),
+            settings_of(location),
             self.clocks,
             self.problems.append,
             node="n1",
@@ -66,8 +66,8 @@ class Node:
 
 
 @contextmanager
-def running(place: Place, outbox: OutboxLimits | None = LIMITS) -> Iterator[Node]:
-    node = Node(place, outbox)
+def running(location: StoreLocation, outbox: OutboxLimits | None = LIMITS) -> Iterator[Node]:
+    node = Node(location, outbox)
     node.store.start()
     try:
         yield node

@@ -11,7 +11,7 @@ from scenarios import Scenario
 
 from timesyncd.bound import ErrorBound, Interval, Reference, interval_now
 from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
-from timesyncd.drivers.ptp4l._history import History, Picture
+from timesyncd.drivers.ptp4l._history import Ptp4lSnapshot, SyncHistory
 from timesyncd.drivers.ptp4l._management import (
     CurrentDataSet,
     ParentDataSet,
@@ -51,11 +51,11 @@ class Ptp4l:
         self.ingress_ns = arrived_ns
         self.messages += 1
 
-    def picture(self, clocks: FakeClocks) -> Picture:
+    def picture(self, clocks: FakeClocks) -> Ptp4lSnapshot:
         now = Moment(realtime_ns=clocks.real_ns, boottime_ns=clocks.boot_ns)
         status = TimeStatus(self.offset_ns, self.ingress_ns, self.grandmaster)
         counters = (self.messages,) * 16
-        return Picture(
+        return Ptp4lSnapshot(
             asked=now,
             status=status,
             port=PortDataSet(1, self.state, 0, 0, 0, _E2E, 0),
@@ -85,7 +85,7 @@ class Node:
     reading: ClockSample | NoSample | None = None
 
     def __post_init__(self) -> None:
-        self._history = History("ptp")
+        self._history = SyncHistory("ptp")
         self._history.clock, self._history.granularity_ns = "realtime", 1
 
     def synced(self, seconds: int = UNTIL_BOUND_S) -> ErrorBound:

@@ -14,7 +14,7 @@ from timesyncd import config
 from timesyncd.driver import options_of
 from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._decoders import DECODERS, KINDS, Unknown
-from timesyncd.drivers.timeprovider._notifications import Notifications
+from timesyncd.drivers.timeprovider._notifications import NotificationDecoder
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc import clock_segment
@@ -81,7 +81,7 @@ traps = st.builds(
 @given(st.lists(traps, max_size=4))
 def test_any_notification_makes_an_alarm_event(sent: list[Trap]) -> None:
     """Whatever a unit sends of itself is an event that can be published, or a repetition."""
-    notifications = Notifications("gm-a", PROFILES)
+    notifications = NotificationDecoder("gm-a", PROFILES)
     for event in filter(None, map(notifications.event, sent)):
         AlarmEventMessage(
             node="n",
@@ -105,7 +105,7 @@ def test_any_notification_makes_an_alarm_event(sent: list[Trap]) -> None:
 @given(st.text(max_size=80) | st.from_regex(r"<164>host alarmd: [0-9]{3},[0-9]{1,12},\w{3,6},.{0,9}", fullmatch=True))
 def test_any_line_makes_an_alarm_event_or_none(line: str) -> None:
     """A line of syslog, whoever wrote it, raises nothing."""
-    event = Notifications("gm-a", PROFILES).event_of_line(line, 1)
+    event = NotificationDecoder("gm-a", PROFILES).event_of_line(line, 1)
 
     assert event is None or event.text.isprintable()
 

@@ -240,7 +240,9 @@ def test_what_a_driver_cannot_run_with_names_its_unit(monkeypatch: pytest.Monkey
     unit = {"name": "gm-7", "driver": "timeprovider", "host": "192.0.2.1", "user": user}
     options = config.parse({"grandmaster": [unit]}, options_of, "t.toml").grandmaster[0].options
 
-    with pytest.raises(ConfigError, match=r"^gm-7: user\.auth_pass: a pass phrase of at least 8 characters"):
+    with pytest.raises(
+        ConfigError, match=r"^gm-7: user\.auth_pass: the pass phrase is too short; SNMPv3 needs at least 8 characters"
+    ):
         build("gm-7", "timeprovider", options, tmp_path)
 
 

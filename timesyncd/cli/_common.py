@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from timesyncd.config import Config
-    from timesyncd.store.engine import Place
+    from timesyncd.store.engine import StoreLocation
 
 DEFAULT_CONFIG = "/etc/timesyncd/timesyncd.toml"
 
@@ -71,16 +71,16 @@ def page_url(args: Namespace) -> str:
     return f"{'https' if web.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{web.port}/"
 
 
-def store_place(args: Namespace, without: str) -> Place:
+def store_place(args: Namespace, without: str) -> StoreLocation:
     """As `--store` names it, else the configuration; `without` says what is not possible where there is none. Raises ConfigError."""
-    from timesyncd.store.engine import Place
+    from timesyncd.store.engine import StoreLocation
 
     if args.store is not None:
-        return Place.named(args.store)
+        return StoreLocation.named(args.store)
     settings = load_config(args).store
     if settings is None:
         raise ConfigError(f"{args.config}: no [store], {without}; --store names a file")
-    return Place.of(settings)
+    return StoreLocation.of(settings)
 
 
 _EXTRA = ("jinja2", "matplotlib", "pydantic")

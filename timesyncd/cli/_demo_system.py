@@ -33,7 +33,7 @@ from timesyncd.simulation.bed.job import rank_process
 from timesyncd.simulation.bed.simulated_ptp4l import SimulatedPtp4l
 from timesyncd.simulation.grandmaster import SCENARIOS, Device, SnmpAgent
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 FIRST_SAMPLE_WITHIN_S = 90.0
 
@@ -283,7 +283,7 @@ def _add_store_results(result: DemoResult, nodes: Sequence[DemoNode]) -> None:
     """Compares the stored samples with the true offsets, which checks the path from the wire to the disk."""
     medians, contained, contained_without = [], [], []
     for node in nodes:
-        rows = list(history.samples(Place(node.daemon.store), f"ptp-{node.daemon.name}", 0, 2**62))
+        rows = list(history.samples(StoreLocation(node.daemon.store), f"ptp-{node.daemon.name}", 0, 2**62))
         result.samples_stored += len(rows)
         bounded = [(row["gm_bound_ns"], row["offset_ns"]) for row in rows if row["gm_bound_ns"] is not None]
         if bounded:

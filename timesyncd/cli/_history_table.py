@@ -84,7 +84,7 @@ def _cells(record: Record, width: int) -> list[str]:
 
 def _clock(record: Record) -> list[str]:
     """The bound against the grandmaster; where there is none, the note says why."""
-    reason = record["gm_reason"]
+    reason = record["gm_reason_code"]
     return [
         duration_text(record["offset_ns"]),
         duration_text(record["path_delay_ns"]),
@@ -114,7 +114,7 @@ def _utc(record: Record) -> list[str]:
         _text(record["utc_status"]),
         record["reference"],
         str(record["stratum"]),
-        _reason(record["utc_reason"]),
+        _reason(record["utc_reason_code"]),
     ]
 
 
@@ -131,8 +131,8 @@ def _kernel(record: Record) -> list[str]:
     ]
 
 
-def _reason(name: str | None) -> str:
-    return Reason[name].text if name is not None and name in Reason.__members__ else _text(name, "")
+def _reason(code: str | None) -> str:
+    return Reason[code.upper()].text if code is not None and code.upper() in Reason.__members__ else _text(code, "")
 
 
 def _grandmaster(record: Record) -> list[str]:

@@ -15,7 +15,7 @@ from timesyncd.errors import ConfigError
 from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
-    from timesyncd.store.engine import Place
+    from timesyncd.store.engine import StoreLocation
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def _check(args: Namespace) -> None:
         raise ConfigError(f"{args.output}: there is such a file already; --force replaces it")
 
 
-def _known(place: Place, args: Namespace) -> list[str]:
+def _known(place: StoreLocation, args: Namespace) -> list[str]:
     """Samples go before what they are rolled up to. Raises StoreError."""
     from timesyncd.store.history import sources
     from timesyncd.store.series import rollup_sources

@@ -15,7 +15,7 @@ from timesyncd.cli._history_table import Record, table_of
 from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
-    from timesyncd.store.engine import Place
+    from timesyncd.store.engine import StoreLocation
 
 TABLE_LIMIT = 100
 
@@ -73,13 +73,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _time_errors(place: Place, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
+def _time_errors(place: StoreLocation, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
     from timesyncd.store.history import time_errors
 
     return time_errors(place, source, *span, limit)
 
 
-def _records(place: Place, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
+def _records(place: StoreLocation, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
     """Samples with the events between them in order of time; with a limit no event before the first sample shown."""
     from timesyncd.store.history import events, samples
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from timesyncd.cli.render import plain_text, table_with_headings
 from timesyncd.drivers.timeprovider._decoders import Unknown, Value
-from timesyncd.drivers.timeprovider._profiles import Profile, shown
+from timesyncd.drivers.timeprovider._profiles import Profile, value_text
 from timesyncd.probe.probe import DEVICE_NAMES, DEVICES, ROOTS, Cell, Probe, ProfileSaid, Said, SnmpSaid
 from timesyncd.probe.suggestion import suggestion
 from timesyncd.probe.web import WebSaid
@@ -112,7 +112,7 @@ def _text(cell: Cell) -> str:
             return "yes" if cell.value else "no"
         case float() as number:
             return f"{number:.6g}"
-    return (shown(cell.value).splitlines() or ['""'])[0][:MAX_TEXT] or '""'
+    return (value_text(cell.value).splitlines() or ['""'])[0][:MAX_TEXT] or '""'
 
 
 def raw_text(raw: Raw) -> str:
@@ -209,7 +209,7 @@ def _cell_json(cell: Cell) -> dict[str, Any]:
     }
     if not cell.understood:
         told["raw"] = {"hex": cell.raw.hex()} if isinstance(cell.raw, bytes) else cell.raw
-        told["problem"] = cell.problem or shown(cell.value)
+        told["problem"] = cell.problem or value_text(cell.value)
     return told
 
 

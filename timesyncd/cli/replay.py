@@ -19,7 +19,7 @@ from timesyncd.sample import ClockSample
 from timesyncd.units import span_ns
 
 if TYPE_CHECKING:
-    from timesyncd.store.engine import Place
+    from timesyncd.store.engine import StoreLocation
 
 _STDIN = 0
 
@@ -142,7 +142,7 @@ def _replay_stored(args: Namespace) -> int:
     return 0
 
 
-def _store(args: Namespace) -> tuple[Place, EnsembleSettings]:
+def _store(args: Namespace) -> tuple[StoreLocation, EnsembleSettings]:
     """Where it is, and what is assumed of the source; the defaults where no configuration is asked. Raises ConfigError."""
     from timesyncd.cli._common import store_place
 

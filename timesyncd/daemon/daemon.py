@@ -38,8 +38,8 @@ from timesyncd.mqtt.tls import tls_context
 from timesyncd.mqtt.topics import HISTORY, HUB_SUBSCRIPTIONS, NODE_SUBSCRIPTIONS
 from timesyncd.sample import AlarmEvent, ClockSample, GrandmasterSample, KernelSample, Reading, TimeErrorSeries
 from timesyncd.store import history
-from timesyncd.store.archive import Progress
-from timesyncd.store.engine import Place
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.session import OutboxLimits
 from timesyncd.store.writer import Store
 from timesyncd.web.app import serve
@@ -139,7 +139,7 @@ class Daemon:
         config = self._config
         if config.web is None:
             return
-        server = await serve(config.web, self._web_view, self._parts.store.place if self._parts.store else None)
+        server = await serve(config.web, self._web_view, self._parts.store.location if self._parts.store else None)
         stack.push_async_callback(server.close)
         self._web_view.wrong_credentials = lambda: server.wrong_credentials
         self.page = server.url
@@ -219,7 +219,7 @@ class Daemon:
         if settings is None:
             return None
         try:
-            row = history.last_locked(Place.of(settings), unit)
+            row = history.last_locked(StoreLocation.of(settings), unit)
         except StoreError:  # a store that is new, or fails, which its writer tells
             return None
         return None if row is None else StoredLock(row["realtime_ns"], row["clock_accuracy"])
@@ -385,7 +385,7 @@ class Daemon:
         if self._parts.history is not None:
             self._parts.history.wake()
 
-    def _history_stored(self, progress: Progress) -> None:
+    def _history_stored(self, progress: ArchiveProgress) -> None:
         """Told to the node at the next tick: a hub stores ten thousand minutes in one go."""
         self._confirmer.note(progress)
 

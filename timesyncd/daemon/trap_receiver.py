@@ -15,7 +15,7 @@ from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError, Unreachable
 from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp import Community, Listener
-from timesyncd.snmp.rate_limit import StormLimit
+from timesyncd.snmp.rate_limit import AddressRateLimit
 from timesyncd.snmp.security import revealed, user_of
 
 STRANGER = "its sender is no unit of this configuration"
@@ -59,7 +59,7 @@ class TrapReceiver:
         self._take = take
         self._request_poll = request_poll
         self._listener = self._make_listener(incarnation)
-        self._line_limit = StormLimit()
+        self._line_limit = AddressRateLimit()
         self._last: dict[tuple[str, int | None, int], tuple[str, str, int]] = {}
         self._told: Counter[str] = Counter()
         self._transport: asyncio.DatagramTransport | None = None
@@ -106,7 +106,7 @@ class TrapReceiver:
     @property
     def all_refused(self) -> Counter[str]:
         """What the listener refused too: wrong communities, unknown users."""
-        return self.refused + (self._listener.refused if self._listener else Counter())
+        return self.refused + (self._listener.rejected if self._listener else Counter())
 
     def new_reasons(self) -> list[str]:
         """Why something was refused for the first time since the start: what an operator looks for when no trap arrives."""

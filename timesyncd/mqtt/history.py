@@ -20,8 +20,8 @@ from timesyncd.config import MqttSettings
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import HistoryBatch, HistoryRow, Stored
 from timesyncd.messages.node import Message
-from timesyncd.store.archive import Progress
-from timesyncd.store.outbox import Page
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.outbox import OutboxPage
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class HistoryWindow:
             times.append(self._not_before_ns)
         return min(times, default=None)
 
-    def take(self, ask: RowRequest, page: Page, now_ns: int) -> list[HistoryRow]:
+    def take(self, ask: RowRequest, page: OutboxPage, now_ns: int) -> list[HistoryRow]:
         """The rows of the page that was asked for which are to go out now, in one batch."""
         self._learn(page)
         rows = self._one_batch(page.rows)
@@ -196,7 +196,7 @@ class HistoryWindow:
             if self.keeps_itself:
                 way.confirm(way.sent, now_ns, self._pace.most_unconfirmed)
 
-    def _learn(self, page: Page) -> None:
+    def _learn(self, page: OutboxPage) -> None:
         if page.stream != self._stream:
             self._stream, self._floor, self._highest_sent = page.stream, page.floor, 0
             self._ways, self.confirmed_by = self._new_ways(), {}
@@ -249,7 +249,7 @@ class HistoryLink(Protocol):
 class OutboxSource(Protocol):
     """What the store is."""
 
-    def outbox_page(self, after: int, limit: int) -> Page:
+    def outbox_page(self, after: int, limit: int) -> OutboxPage:
         """Blocks; raises StoreError."""
 
     def cut_outbox(self, stream: int, up_to: int) -> None:
@@ -322,7 +322,7 @@ class HistorySender:
     def _has_way(self) -> bool:
         return self._link.connected or self.window.keeps_itself
 
-    def _send(self, ask: RowRequest, page: Page) -> None:
+    def _send(self, ask: RowRequest, page: OutboxPage) -> None:
         rows = self.window.take(ask, page, self._clocks.boottime_ns())
         if rows and self._link.connected:
             self._link.publish(HistoryBatch(**self._order(), stream=page.stream, floor=page.floor, rows=rows))
@@ -333,7 +333,7 @@ class HistorySender:
             log.info("history: %s", problem or "back")
         self.problem = problem
 
-    def _tell_of_unreadable(self, page: Page) -> None:
+    def _tell_of_unreadable(self, page: OutboxPage) -> None:
         if new := [number for number in page.unreadable if number > self._last_unreadable]:
             self._last_unreadable = new[-1]
             log.warning("history: lost: what the outbox has as %s cannot be read", new)
@@ -351,10 +351,10 @@ class HistoryConfirmer:
 
     def __init__(self, order: Callable[[], dict[str, Any]]) -> None:
         self._order = order
-        self._due: dict[str, Progress] = {}
+        self._due: dict[str, ArchiveProgress] = {}
         self._told_ns: dict[str, int] = {}
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: ArchiveProgress) -> None:
         """Is committed. Also of a batch that changed nothing: its node has missed that it is stored."""
         self._due[progress.node] = progress
 
@@ -370,7 +370,7 @@ class HistoryConfirmer:
             self._told_ns[progress.node] = now_ns
         return [self._stored(progress) for progress in ripe]
 
-    def _stored(self, progress: Progress) -> Stored:
+    def _stored(self, progress: ArchiveProgress) -> Stored:
         return Stored(
             **self._order(),
             of=progress.node,

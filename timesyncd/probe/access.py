@@ -14,7 +14,7 @@ from timesyncd.config import SecretSettings, validation_text
 from timesyncd.drivers.timeprovider._web_requests import WebOptions
 from timesyncd.errors import ConfigError
 from timesyncd.snmp import Community, Credentials, User
-from timesyncd.snmp.values import SHORTEST_PASS_PHRASE
+from timesyncd.snmp.values import MIN_PASS_PHRASE_LENGTH
 
 Progress = Callable[[str], None]
 """Told what is being done, while it takes long."""
@@ -82,8 +82,10 @@ def revealed(secret: SecretSettings | None, what: str, options: str) -> str:
 def pass_phrase(secret: SecretSettings | None, what: str, options: str) -> str:
     """Raises ConfigError, also where it is too short to make a key."""
     phrase = revealed(secret, what, options)
-    if len(phrase) < SHORTEST_PASS_PHRASE:
-        raise ConfigError(f"{what}: a pass phrase of at least {SHORTEST_PASS_PHRASE} characters is wanted")
+    if len(phrase) < MIN_PASS_PHRASE_LENGTH:
+        raise ConfigError(
+            f"{what}: the pass phrase is too short; SNMPv3 needs at least {MIN_PASS_PHRASE_LENGTH} characters"
+        )
     return phrase
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from os.path import commonprefix
 
 from timesyncd.drivers.timeprovider._decoders import KINDS
-from timesyncd.drivers.timeprovider._profiles import FIELDS, WORDS, takes
+from timesyncd.drivers.timeprovider._profiles import ALLOWED_WORDS, FIELDS, accepts
 from timesyncd.probe.mib import Mib, MibNotification, MibObject, Syntax
 from timesyncd.probe.suggestion import array, inline, key, quoted
 from timesyncd.snmp import Oid, format_oid
@@ -152,14 +152,14 @@ def guess(each: MibObject) -> Guess | None:
     if (
         field is None
         or decoder is None
-        or not takes(field, decoder)
+        or not accepts(field, decoder)
         or (field.endswith("_ns") and not _is_ns(each.unit))
     ):
         return None
     values = each.syntax.values
-    if field in WORDS:
+    if field in ALLOWED_WORDS:
         values = {number: _STATES.get(_bare(label), "?") for number, label in values.items()}
-        if decoder != "enum" or not set(values.values()) <= WORDS[field]:
+        if decoder != "enum" or not set(values.values()) <= ALLOWED_WORDS[field]:
             return None
     return Guess(field, decoder, values)
 

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from timesyncd.drivers.timeprovider._profiles import Profile
 from timesyncd.snmp import Oid, Raw, parse_oid
-from timesyncd.snmp.snmprec import IP_ADDRESS, OCTETS, OPAQUE, Recorded
+from timesyncd.snmp.snmprec import IP_ADDRESS, OCTETS, OPAQUE, RecordedObject
 
 Kind = Literal["serials", "positions", "names", "addresses"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -108,7 +108,7 @@ _MASKED_NETWORK_6 = int(ipaddress.IPv6Address("2001:db8::"))
 class Masked:
     """`left_out` objects are not stored: what they say, or their index, cannot be replaced."""
 
-    rows: list[Recorded]
+    rows: list[RecordedObject]
     left_out: int
 
 
@@ -131,7 +131,7 @@ class Masker:
         self._met: set[bytes] = {secret for secret in self._secrets if len(secret) >= SHORTEST_TOKEN}
         self._pattern = self._tokens_pattern()
 
-    def walk(self, rows: Sequence[Recorded], models: Collection[str] = ()) -> Masked:
+    def walk(self, rows: Sequence[RecordedObject], models: Collection[str] = ()) -> Masked:
         """`models` are names of products: where a unit's host name or serial number is one of them, it stays in other text."""
         for row in rows:
             self._learn(row, models)
@@ -148,7 +148,7 @@ class Masker:
         """What is told of the recording: an error may name another host."""
         return self.body(text.encode()).decode()
 
-    def _learn(self, row: Recorded, models: Collection[str]) -> None:
+    def _learn(self, row: RecordedObject, models: Collection[str]) -> None:
         treated = self._how(row.oid)
         if treated not in ("serial", "host") or not isinstance(row.value, bytes):
             return
@@ -184,7 +184,7 @@ class Masker:
             if max(arcs := oid[at : at + length]) < 256
         )
 
-    def _value(self, row: Recorded) -> Raw:
+    def _value(self, row: RecordedObject) -> Raw:
         treated, value = self._how(row.oid), row.value
         if isinstance(value, int):
             return 0 if treated == "position" else value

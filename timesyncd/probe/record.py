@@ -18,7 +18,7 @@ from timesyncd.probe.suggestion import array, key, quoted
 from timesyncd.probe.web import WebBodies, bodies
 from timesyncd.sample import GrandmasterSample
 from timesyncd.snmp import Oid, Session, format_oid
-from timesyncd.snmp.snmprec import Recorded, format_snmprec
+from timesyncd.snmp.snmprec import RecordedObject, format_snmprec
 
 #: What stands below internet(1): an agent that breaks off in one of them is walked in the others.
 ROOTS: tuple[Oid, ...] = tuple((1, 3, 6, 1, arc) for arc in range(1, 7))
@@ -30,7 +30,7 @@ class Recording:
     """What is written. `incomplete` says where the walk broke off, and `left_out` how many objects are not stored, of their kind."""
 
     at: datetime
-    rows: list[Recorded]
+    rows: list[RecordedObject]
     web: WebBodies
     sample: GrandmasterSample
     masked: tuple[Kind, ...] = ()
@@ -69,17 +69,17 @@ async def record(access: Access, masks: Sequence[Kind], most: int, progress: Pro
     )
 
 
-async def _walk(access: Access, most: int, progress: Progress) -> tuple[list[Recorded], list[str]]:
+async def _walk(access: Access, most: int, progress: Progress) -> tuple[list[RecordedObject], list[str]]:
     """All there is, and where it broke off. Raises Unreachable."""
     assert access.snmp is not None
     session = await Session.open(access.host, access.port, access.snmp.credentials, access.timeout_s)
-    rows: list[Recorded] = []
+    rows: list[RecordedObject] = []
     incomplete = []
     try:
         for root in ROOTS:
             try:
                 async for oid, tag, raw in session.walk_subtree(root, most - len(rows)):
-                    rows.append(Recorded(oid, tag, raw))
+                    rows.append(RecordedObject(oid, tag, raw))
                     if len(rows) % _TOLD_EVERY == 0:
                         progress(f"{access.device}: {len(rows)} objects, at {format_oid(oid)}")
             except (Malformed, Refused) as error:
@@ -93,13 +93,13 @@ async def _walk(access: Access, most: int, progress: Progress) -> tuple[list[Rec
     return rows, incomplete
 
 
-def _sample(profiles: Sequence[Profile], rows: Sequence[Recorded]) -> GrandmasterSample:
+def _sample(profiles: Sequence[Profile], rows: Sequence[RecordedObject]) -> GrandmasterSample:
     found = rows_of(profiles, ((row.oid, row.value) for row in rows))
     served = [profile for profile in profiles if _is_served(profile, rows)]
     return assemble("", 0, served, readable(each for profile in served for each in said(profile, found)))
 
 
-def _is_served(profile: Profile, rows: Sequence[Recorded]) -> bool:
+def _is_served(profile: Profile, rows: Sequence[RecordedObject]) -> bool:
     return any(row.oid[: len(proof)] == proof for proof in profile.proved_by for row in rows)
 
 

@@ -13,7 +13,7 @@ from itertools import product
 from typing import TypeVar
 
 from timesyncd.clocks import SystemClocks
-from timesyncd.drivers.timeprovider._web import LARGEST_FILE, missing, monitored, reading
+from timesyncd.drivers.timeprovider._web import MAX_FILE_BYTES, missing, monitored, reading
 from timesyncd.drivers.timeprovider._web_codec import ChannelState, parse_channels, parse_chart, parse_history
 from timesyncd.drivers.timeprovider._web_requests import (
     CHANNELS,
@@ -150,7 +150,7 @@ async def _within(seconds: float, session: WebSession, request: AllowedRequest, 
     try:
         async with asyncio.timeout(seconds):
             if is_file:
-                return await session.read(request, parse, LARGEST_FILE)
+                return await session.read(request, parse, MAX_FILE_BYTES)
             return await session.ask(request, parse)
     except TimeoutError as error:
         raise Unreachable(f"{session.device}: {request.label}: no whole answer within {seconds:g} s") from error

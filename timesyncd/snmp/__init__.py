@@ -1,4 +1,4 @@
-"""SNMP at the wire, for whoever asks an agent or listens to one."""
+"""SNMP at the wire: queries to an agent, and a listener for notifications. docs/why-own-snmp.md says why it is our own."""
 
 from timesyncd.snmp.listener import Listener
 from timesyncd.snmp.session import Rows, Session

@@ -1,4 +1,4 @@
-"""BER as SNMP uses it (RFC 3417 section 8): definite lengths, tags of one octet. Whatever breaks that is Malformed."""
+"""BER as SNMP uses it (RFC 3417 section 8): definite lengths, tags of one octet. Everything else raises Malformed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _MAX_ARCS = 128
 
 
 def element(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Tag, start and stop of what stands at `at`; it must not go beyond `end`."""
+    """Tag, start and stop of the element at `at`, which must not extend beyond `end`."""
     if at + 2 > end:
-        raise Malformed("truncated BER")
+        raise Malformed("BER is truncated")
     length = data[at + 1]
     start = at + 2
     if length >= 0x80:
         octets = length & 0x7F
         if not 1 <= octets <= 4 or start + octets > end:
-            raise Malformed("a BER length that SNMP does not use")
+            raise Malformed("BER length is indefinite or longer than four octets")
         length = int.from_bytes(data[start : start + octets], "big")
         start += octets
     if start + length > end:
-        raise Malformed("a BER length that goes beyond the message")
+        raise Malformed("BER length extends beyond the message")
     return data[at], start, start + length
 
 
 class Reader:
-    """One constructed element, read from front to back."""
+    """Reads one constructed element from front to back."""
 
     __slots__ = ("at", "data", "end")
 
@@ -44,7 +44,7 @@ class Reader:
         return self.data[self.at] if self.at < self.end else -1
 
     def enter(self, tag: int, what: str) -> Reader:
-        """A reader of the constructed element that stands here."""
+        """A reader of the constructed element at this position."""
         start, stop = self._take(tag, what)
         return Reader(self.data, start, stop)
 
@@ -55,43 +55,43 @@ class Reader:
     def integer(self, what: str, low: int, high: int, tag: int = INTEGER) -> int:
         value = decode_integer(self.octets(what, tag))
         if not low <= value <= high:
-            raise Malformed(f"{what} is {value}")
+            raise Malformed(f"{what} is {value}; allowed: {low} to {high}")
         return value
 
     def close(self, what: str) -> None:
         if self.at != self.end:
-            raise Malformed(f"{self.end - self.at} octets too many after {what}")
+            raise Malformed(f"{self.end - self.at} unexpected octets after {what}")
 
     def _take(self, tag: int, what: str) -> tuple[int, int]:
         found, start, stop = element(self.data, self.at, self.end)
         if found != tag:
-            raise Malformed(f"BER tag 0x{found:02x} where {what} belongs")
+            raise Malformed(f"BER tag 0x{found:02x} instead of {what}")
         self.at = stop
         return start, stop
 
 
 def decode_integer(body: bytes) -> int:
     if not 1 <= len(body) <= 9:
-        raise Malformed(f"an INTEGER of {len(body)} octets")
+        raise Malformed(f"INTEGER has {len(body)} octets; allowed: 1 to 9")
     return int.from_bytes(body, "big", signed=True)
 
 
-@lru_cache(maxsize=4096)  # polls meet the same ones again
+@lru_cache(maxsize=4096)  # polls repeat the same OIDs
 def decode_oid(body: bytes) -> Oid:
     if not body or body[-1] >= 0x80 or len(body) > 5 * _MAX_ARCS:
-        raise Malformed("a broken OBJECT IDENTIFIER")
+        raise Malformed("OBJECT IDENTIFIER is empty, too long or cut off")
     arcs: list[int] = []
     arc = 0
     for octet in body:
         if octet == 0x80 and arc == 0:
-            raise Malformed("an OBJECT IDENTIFIER with a padded arc")
+            raise Malformed("OBJECT IDENTIFIER has an arc with leading zeros")
         arc = arc << 7 | octet & 0x7F
         if octet < 0x80:
             arcs.append(arc)
             arc = 0
     first = min(arcs[0] // 40, 2)
     if max(arcs) > _MAX_ARC or len(arcs) >= _MAX_ARCS:
-        raise Malformed("an OBJECT IDENTIFIER beyond SNMP's limits")
+        raise Malformed("OBJECT IDENTIFIER exceeds 128 arcs or an arc exceeds 32 bits")
     return (first, arcs[0] - 40 * first, *arcs[1:])
 
 
@@ -110,9 +110,9 @@ def encode_integer(value: int, tag: int = INTEGER) -> bytes:
 
 @lru_cache(maxsize=4096)
 def encode_oid(oid: Oid) -> bytes:
-    """The whole element. Raises ValueError for what BER cannot say."""
+    """The whole element. Raises ValueError for an OID that BER cannot encode."""
     if len(oid) < 2 or not 0 <= oid[0] <= 2 or oid[0] < 2 and oid[1] >= 40 or min(oid) < 0 or max(oid) > _MAX_ARC:
-        raise ValueError(f"no OBJECT IDENTIFIER: {oid}")
+        raise ValueError(f"not an OBJECT IDENTIFIER: {oid}")
     return encode(OID, b"".join(map(_encode_arc, (40 * oid[0] + oid[1], *oid[2:]))))
 
 

@@ -1,7 +1,7 @@
 """
-Traps and informs out of datagrams, and what is answered to them: SNMPv1 (RFC 1157), v2c (RFC 3416), v3 (RFC 3414).
+Receives SNMP notifications on a UDP port: traps of SNMPv1 (RFC 1157), v2c (RFC 3416) and v3 (RFC 3414), and informs.
 
-Hears traps and informs on a UDP port.
+`NotificationReceiver` decodes datagrams without I/O; `Listener` owns the socket.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from timesyncd.snmp.messages import (
     INT32_MAX,
     IP_ADDRESS,
     TIME_TICKS,
-    Kind,
     Pdu,
+    PduType,
     Varbind,
     decode_pdu,
     decode_varbinds,
 )
-from timesyncd.snmp.rate_limit import StormLimit
-from timesyncd.snmp.security import Keys, MasterKeys
-from timesyncd.snmp.transport import DATAGRAMS_A_TURN, MAX_DATAGRAM
+from timesyncd.snmp.rate_limit import AddressRateLimit
+from timesyncd.snmp.security import LocalizedKeys, MasterKeys
+from timesyncd.snmp.transport import MAX_DATAGRAM, MAX_DATAGRAMS_PER_WAKEUP
 from timesyncd.snmp.values import Community, Oid, Raw, User
 
-#: Senders whose keys and clock are kept: each has shown that it knows a user's key.
+#: Authenticated senders whose keys and engine clock are kept.
 MAX_SENDERS = 1024
 
 _UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
 _TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
-#: A forwarder may add the community (RFC 3584 section 3.1), which is a secret.
+#: A proxy forwarder may add the community (RFC 3584 section 3.1), which is a secret.
 _TRAP_COMMUNITY: Oid = (1, 3, 6, 1, 6, 3, 18, 1, 4, 0)
 _GENERIC_TRAPS: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 5)
 _ENTERPRISE_SPECIFIC = 6
@@ -46,22 +46,24 @@ _ENTERPRISE_SPECIFIC = 6
 
 @dataclass(frozen=True, slots=True)
 class Notification:
+    """A trap or inform: its snmpTrapOID, the sender's sysUpTime in hundredths of a second, and its other variables."""
+
     oid: Oid
     uptime_ticks: int | None
     variables: tuple[tuple[Oid, Raw], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a datagram was, what to answer, and why it was refused: one of a few dozen fixed texts."""
+class DatagramResult:
+    """The datagram's notification, the reply to send, and why the datagram was rejected (one of a few dozen fixed texts)."""
 
     notification: Notification | None = None
     reply: bytes | None = None
-    refused: str | None = None
+    rejected: str | None = None
 
 
-class Receiver:
-    """Decides about datagrams; whatever they hold, nothing is raised."""
+class NotificationReceiver:
+    """Decodes and authenticates datagrams. It raises nothing, whatever they contain."""
 
     def __init__(
         self, communities: Iterable[Community], users: Iterable[User], engine_id: bytes, boots: int, now_ns: int
@@ -69,35 +71,40 @@ class Receiver:
         self._communities = {community.name.encode() for community in communities}
         self._users = {user.name.encode(): MasterKeys(user) for user in users}
         self._engine_id = engine_id
-        self._clock = security.EngineClock(security.Engine(engine_id, boots, 0), now_ns)
+        self._clock = security.EngineClock(security.SnmpEngine(engine_id, boots, 0), now_ns)
         self._own_keys = {name: master.at(engine_id) for name, master in self._users.items()}
         self._reported: Counter[Oid] = Counter()
-        self._senders: OrderedDict[tuple[bytes, bytes], tuple[Keys, security.EngineClock]] = OrderedDict()
+        self._senders: OrderedDict[tuple[bytes, bytes], tuple[LocalizedKeys, security.EngineClock]] = OrderedDict()
 
-    def receive(self, datagram: bytes, now_ns: int) -> Outcome:
+    def receive(self, datagram: bytes, now_ns: int) -> DatagramResult:
         try:
             message = ber.Reader(datagram).enter(ber.SEQUENCE, "a message")
             version = message.integer("the version", 0, 3)
             return (
-                self._receive_v3(datagram, now_ns) if version == 3 else self._receive_open(message, datagram, version)
+                self._receive_v3(datagram, now_ns)
+                if version == 3
+                else self._receive_community(message, datagram, version)
             )
         except Refused as error:
-            return Outcome(refused=str(error))
+            return DatagramResult(rejected=str(error))
         except Malformed:
-            return Outcome(refused="malformed")
+            return DatagramResult(rejected="malformed message")
 
-    def _receive_open(self, message: ber.Reader, datagram: bytes, version: int) -> Outcome:
+    def _receive_community(self, message: ber.Reader, datagram: bytes, version: int) -> DatagramResult:
         """SNMPv1 and v2c."""
         if message.octets("the community") not in self._communities:
-            return Outcome(refused="wrong community")
+            return DatagramResult(rejected="wrong community")
         if version == 0:
-            return Outcome(_from_v1(message))
+            return DatagramResult(_from_v1(message))
         pdu_at = message.at
         pdu = decode_pdu(message)
-        return Outcome(_from_pdu(pdu), _answered(datagram, pdu_at) if pdu.kind is Kind.INFORM else None)
+        return DatagramResult(_from_pdu(pdu), _response(datagram, pdu_at) if pdu.kind is PduType.INFORM else None)
 
-    def _receive_v3(self, datagram: bytes, now_ns: int) -> Outcome:
-        """RFC 3414 section 3.2, in its order. We are authoritative for what wants an answer; for a trap its sender is."""
+    def _receive_v3(self, datagram: bytes, now_ns: int) -> DatagramResult:
+        """
+        The steps of RFC 3414 section 3.2, in its order. Our engine is authoritative for a message that requests a response (an
+        inform); for a trap, the sender's engine is.
+        """
         message = security.parse(datagram)
         ours = bool(message.flags & security.REPORTABLE)
         engine_id = message.engine.engine_id
@@ -118,9 +125,11 @@ class Receiver:
             inside = security.open_scoped(message.scoped(keys))
         except Malformed:
             return self._refuse(message, security.DECRYPTION_ERROR, now_ns)
-        return self._opened(message, inside, keys, now_ns)
+        return self._accept(message, inside, keys, now_ns)
 
-    def _engine_of(self, message: security.Message, ours: bool, now_ns: int) -> tuple[Keys, security.EngineClock]:
+    def _engine_of(
+        self, message: security.UsmMessage, ours: bool, now_ns: int
+    ) -> tuple[LocalizedKeys, security.EngineClock]:
         if ours:
             return self._own_keys[message.user], self._clock
         known = self._senders.get((message.engine.engine_id, message.user))
@@ -129,58 +138,64 @@ class Receiver:
             security.EngineClock(message.engine, now_ns),
         )
 
-    def _remember(self, message: security.Message, keys: Keys, clock: security.EngineClock) -> None:
+    def _remember(self, message: security.UsmMessage, keys: LocalizedKeys, clock: security.EngineClock) -> None:
         sender = (message.engine.engine_id, message.user)
         self._senders[sender] = (keys, clock)
         self._senders.move_to_end(sender)
         if len(self._senders) > MAX_SENDERS:
             self._senders.popitem(last=False)
 
-    def _opened(self, message: security.Message, inside: ber.Reader, keys: Keys, now_ns: int) -> Outcome:
+    def _accept(
+        self, message: security.UsmMessage, inside: ber.Reader, keys: LocalizedKeys, now_ns: int
+    ) -> DatagramResult:
         pdu_at = inside.at
         pdu = decode_pdu(inside)
         notification = _from_pdu(pdu)
-        if pdu.kind is Kind.TRAP:
-            return Outcome(notification)
+        if pdu.kind is PduType.TRAP:
+            return DatagramResult(notification)
         if not message.flags & security.REPORTABLE:
-            raise Refused("an inform that wants no answer")
-        scoped = _answered(inside.data, pdu_at)
-        return Outcome(
+            raise Refused("inform without the reportable flag")
+        scoped = _response(inside.data, pdu_at)
+        return DatagramResult(
             notification, security.seal(message.number, False, self._clock.at(now_ns), message.user, keys, scoped)
         )
 
-    def _refuse(self, message: security.Message, counter: Oid, now_ns: int, keys: Keys | None = None) -> Outcome:
-        """With a report to whom wants one; it is signed where `keys` are given. Discovery is no fault, so it is not counted."""
-        refused = (
-            security.REPORTS[counter] if message.engine.engine_id or counter != security.UNKNOWN_ENGINE_ID else None
-        )
+    def _refuse(
+        self, message: security.UsmMessage, counter: Oid, now_ns: int, keys: LocalizedKeys | None = None
+    ) -> DatagramResult:
+        """
+        Reject the message, with a report if it is reportable; the report is signed if `keys` are given. Discovery (an empty
+        engine ID) is the protocol's normal first step, so it does not count as rejected.
+        """
+        is_discovery = not message.engine.engine_id and counter == security.UNKNOWN_ENGINE_ID
+        rejected = None if is_discovery else security.REPORTS[counter]
         if not message.flags & security.REPORTABLE:
-            return Outcome(refused=security.REPORTS[counter])
+            return DatagramResult(rejected=security.REPORTS[counter])
         self._reported[counter] += 1
         reply = security.report(message, self._clock.at(now_ns), counter, self._reported[counter], keys)
-        return Outcome(reply=reply, refused=refused)
+        return DatagramResult(reply=reply, rejected=rejected)
 
 
-def _answered(datagram: bytes, pdu_at: int) -> bytes:
-    """What acknowledges an inform is the same with another tag (RFC 3416 section 4.2.7)."""
-    return datagram[:pdu_at] + bytes((Kind.RESPONSE,)) + datagram[pdu_at + 1 :]
+def _response(datagram: bytes, pdu_at: int) -> bytes:
+    """The response to an inform is the same message with another PDU tag (RFC 3416 section 4.2.7)."""
+    return datagram[:pdu_at] + bytes((PduType.RESPONSE,)) + datagram[pdu_at + 1 :]
 
 
 def _from_pdu(pdu: Pdu) -> Notification:
-    if pdu.kind not in (Kind.TRAP, Kind.INFORM):
-        raise Refused("no notification")
+    if pdu.kind not in (PduType.TRAP, PduType.INFORM):
+        raise Refused("not a trap or inform")
     values = {varbind.oid: varbind.raw for varbind in reversed(pdu.varbinds)}
     oid, uptime = values.get(_TRAP_OID), values.get(_UPTIME)
     if not isinstance(oid, str):
-        raise Refused("no snmpTrapOID")
+        raise Refused("notification without snmpTrapOID")
     return Notification(
         tuple(map(int, oid.split("."))), uptime if isinstance(uptime, int) else None, _variables(pdu.varbinds)
     )
 
 
 def _from_v1(message: ber.Reader) -> Notification:
-    """As RFC 3584 section 3.1 translates it."""
-    trap = message.enter(Kind.TRAP_V1, "a v1 trap")
+    """A trap of SNMPv1, translated by RFC 3584 section 3.1."""
+    trap = message.enter(PduType.TRAP_V1, "a v1 trap")
     enterprise = ber.decode_oid(trap.octets("the enterprise", ber.OID))
     trap.octets("the agent's address", IP_ADDRESS)
     generic = trap.integer("generic-trap", 0, _ENTERPRISE_SPECIFIC)
@@ -191,17 +206,17 @@ def _from_v1(message: ber.Reader) -> Notification:
 
 
 def _variables(varbinds: list[Varbind]) -> tuple[tuple[Oid, Raw], ...]:
-    told = (_UPTIME, _TRAP_OID, _TRAP_COMMUNITY)
-    return tuple((oid, raw) for oid, _, raw in varbinds if raw is not None and oid not in told)
+    left_out = (_UPTIME, _TRAP_OID, _TRAP_COMMUNITY)
+    return tuple((oid, raw) for oid, _, raw in varbinds if raw is not None and oid not in left_out)
 
 
 class Listener:
     """
-    Traps of SNMPv1, v2c and v3, and informs, which are answered once `on_trap` has them. Nothing that comes raises, and nothing
-    is logged of it: `refused` counts by reason what is no notification for us, `suppressed` by address what was too much.
+    Receives traps and informs; an inform is acknowledged after `on_trap` returned. Received data raise nothing and are not
+    logged: `rejected` counts datagrams by the reason of their rejection, `suppressed` those dropped by the rate limit by address.
 
-    `engine_id` (5 to 32 octets) is ours for ever, and `engine_boots` counts our starts: whoever sends v3 informs remembers our
-    clock, and takes one that went back for a forgery.
+    `engine_id` (5 to 32 octets) must never change, and `engine_boots` must grow with each start: a sender of v3 informs remembers
+    our engine clock and rejects one that went back as a replay.
     """
 
     def __init__(
@@ -212,22 +227,22 @@ class Listener:
         engine_id: bytes,
         engine_boots: int,
     ) -> None:
-        self.refused: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
         self._on_trap = on_trap
         self._clocks = SystemClocks()
-        self._limit = StormLimit()
-        self._receiver = Receiver(communities, users, engine_id, engine_boots, self._clocks.boottime_ns())
+        self._limit = AddressRateLimit()
+        self._receiver = NotificationReceiver(communities, users, engine_id, engine_boots, self._clocks.boottime_ns())
         self._socket: socket.socket | None = None
 
     @property
     def suppressed(self) -> dict[str, int]:
-        """Datagrams that were not looked at, by the address of who sent too many."""
+        """Datagrams that the rate limit dropped, by the sender's address."""
         return self._limit.suppressed
 
     async def start(self, where: tuple[str, int] | socket.socket) -> int:
         """
-        `where`: host and port (0: a free one), or a bound UDP socket, as systemd passes it, which `stop` closes. Returns the port.
-        Raises Unreachable when the address cannot be had.
+        `where`: host and port (0: any free port), or a bound UDP socket, as systemd passes it, which `stop` closes. Returns the
+        port. Raises Unreachable if the address cannot be bound.
         """
         self._socket = where if isinstance(where, socket.socket) else await _bound(*where)
         self._socket.setblocking(False)
@@ -241,27 +256,28 @@ class Listener:
             self._socket = None
 
     def _receive(self, listening: socket.socket) -> None:
-        for _ in range(DATAGRAMS_A_TURN):
+        for _ in range(MAX_DATAGRAMS_PER_WAKEUP):
             try:
                 datagram, sender = listening.recvfrom(MAX_DATAGRAM)
             except OSError:
                 return
-            reply = self._take(datagram, sender)
+            reply = self._handle(datagram, sender)
             if reply is not None:
-                with suppress(OSError):  # whoever misses an answer asks again
+                with suppress(OSError):  # a sender without a response repeats its inform
                     listening.sendto(reply, sender)
 
-    def _take(self, datagram: bytes, sender: tuple[Any, ...]) -> bytes | None:
+    def _handle(self, datagram: bytes, sender: tuple[Any, ...]) -> bytes | None:
         now_ns = self._clocks.boottime_ns()
         address = sender[0].removeprefix("::ffff:")  # IPv4 on a socket of both families
         if not self._limit.allows(address, now_ns):
             return None
-        outcome = self._receiver.receive(datagram, now_ns)
-        if outcome.refused is not None:
-            self.refused[outcome.refused] += 1
-        if (told := outcome.notification) is not None:
-            self._on_trap(Trap(address, now_ns, told.oid, told.uptime_ticks, told.variables))
-        return outcome.reply
+        result = self._receiver.receive(datagram, now_ns)
+        if result.rejected is not None:
+            self.rejected[result.rejected] += 1
+        if (notification := result.notification) is not None:
+            variables = notification.variables
+            self._on_trap(Trap(address, now_ns, notification.oid, notification.uptime_ticks, variables))
+        return result.reply
 
 
 async def _bound(host: str, port: int) -> socket.socket:
@@ -277,5 +293,5 @@ async def _bound(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except (OSError, UnicodeError) as error:
-        raise Unreachable(f"no traps can be heard at {host}:{port}: {error}") from error
+        raise Unreachable(f"cannot receive traps on UDP {host}:{port}: {error}") from error
     return listening

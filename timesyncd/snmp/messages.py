@@ -1,7 +1,7 @@
 """
-What SNMP messages carry (RFC 3416), encoded and decoded. Whatever breaks the rules is Malformed.
+Codec of PDUs (RFC 3416) and of SNMPv2c messages, which are a community and a PDU (RFC 1901 section 3).
 
-SNMPv2c messages: a community and a PDU (RFC 1901 section 3).
+Decoders raise Malformed for input that breaks these rules.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ IP_ADDRESS, COUNTER32, GAUGE32, TIME_TICKS, OPAQUE, COUNTER64 = 0x40, 0x41, 0x42
 NO_SUCH_OBJECT, NO_SUCH_INSTANCE, END_OF_MIB_VIEW = 0x80, 0x81, 0x82
 
 
-class Kind(IntEnum):
-    """The tags of PDUs. SetRequest is not among them: nothing here can be encoded that changes an agent."""
+class PduType(IntEnum):
+    """The tags of PDUs. SetRequest is missing on purpose: this module cannot encode a request that changes an agent."""
 
     GET = 0xA0
     GET_NEXT = 0xA1
@@ -45,7 +45,7 @@ TOO_BIG = 1
 
 
 class Varbind(NamedTuple):
-    """`tag` is the BER tag of the value, which snmprec files name in decimal. `raw` None: the agent has no such object."""
+    """`tag` is the BER tag of the value, decimal in snmprec files. `raw` None: the agent has no such object."""
 
     oid: Oid
     tag: int
@@ -54,33 +54,36 @@ class Varbind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pdu:
-    """`status` and `position` are non-repeaters and max-repetitions in a GETBULK."""
+    """
+    `number` is the request-id, `status` and `position` are error-status and error-index; in a GETBULK they are non-repeaters and
+    max-repetitions.
+    """
 
-    kind: Kind
+    kind: PduType
     number: int
     status: int
     position: int
     varbinds: list[Varbind]
 
 
-def encode_request(kind: Kind, number: int, oids: Sequence[Oid], repetitions: int = 0) -> bytes:
-    """The PDU of a GET, GETNEXT or GETBULK (there `repetitions` of all `oids`)."""
+def encode_request(kind: PduType, number: int, oids: Sequence[Oid], repetitions: int = 0) -> bytes:
+    """The PDU of a GET, GETNEXT or GETBULK; a GETBULK asks for `repetitions` of all `oids`."""
     head = ber.encode_integer(number) + b"\x02\x01\x00" + ber.encode_integer(repetitions)
-    return ber.encode(kind, head + ber.encode(ber.SEQUENCE, b"".join(map(_asked, oids))))
+    return ber.encode(kind, head + ber.encode(ber.SEQUENCE, b"".join(map(_null_varbind, oids))))
 
 
 @lru_cache(maxsize=4096)
-def _asked(oid: Oid) -> bytes:
+def _null_varbind(oid: Oid) -> bytes:
     return ber.encode(ber.SEQUENCE, ber.encode_oid(oid) + b"\x05\x00")
 
 
 def encode_report(counter: Oid, count: int, number: int = 0) -> bytes:
-    """The PDU of a report. `number` is 0 where the request's could not be read: the other end goes by the message's."""
-    return encode_pdu(Pdu(Kind.REPORT, number, 0, 0, [Varbind(counter, COUNTER32, count % 2**32)]))
+    """The PDU of a report. `number` is 0 if the request's could not be decoded: the receiver goes by the msgID then."""
+    return encode_pdu(Pdu(PduType.REPORT, number, 0, 0, [Varbind(counter, COUNTER32, count % 2**32)]))
 
 
 def encode_pdu(pdu: Pdu) -> bytes:
-    """What `decode_pdu` reads."""
+    """The inverse of `decode_pdu`."""
     head = b"".join(map(ber.encode_integer, (pdu.number, pdu.status, pdu.position)))
     return ber.encode(pdu.kind, head + ber.encode(ber.SEQUENCE, b"".join(map(_encode_varbind, pdu.varbinds))))
 
@@ -90,7 +93,7 @@ def _encode_varbind(varbind: Varbind) -> bytes:
 
 
 def encode_value(tag: int, raw: Raw | None) -> bytes:
-    """The whole element. Raises ValueError for text that is no OBJECT IDENTIFIER."""
+    """The whole element. Raises ValueError for text that is not an OBJECT IDENTIFIER."""
     if isinstance(raw, int):
         return ber.encode_integer(raw, tag)
     if isinstance(raw, str):
@@ -99,15 +102,15 @@ def encode_value(tag: int, raw: Raw | None) -> bytes:
 
 
 def decode_pdu(reader: ber.Reader) -> Pdu:
-    """Any PDU of RFC 3416 that stands at the reader; not the trap of SNMPv1."""
+    """The PDU of RFC 3416 at the reader's position; a trap of SNMPv1 is not one."""
     tag = reader.next_tag()
-    if tag not in _KINDS:
-        raise Malformed(f"BER tag 0x{tag:02x} where a PDU belongs" if tag >= 0 else "truncated BER")
-    return decode_as(_KINDS[tag], reader, tag)
+    if tag not in _PDU_TYPES:
+        raise Malformed(f"BER tag 0x{tag:02x} instead of a PDU" if tag >= 0 else "BER is truncated")
+    return decode_as(_PDU_TYPES[tag], reader, tag)
 
 
-def decode_as(kind: Kind, reader: ber.Reader, tag: int) -> Pdu:
-    """The PDU with this tag, taken as one of `kind`."""
+def decode_as(kind: PduType, reader: ber.Reader, tag: int) -> Pdu:
+    """The PDU with this tag, decoded as one of type `kind`."""
     inside = reader.enter(tag, "a PDU")
     number = inside.integer("request-id", INT32_MIN, INT32_MAX)
     status = inside.integer("error-status", 0, INT32_MAX)
@@ -117,11 +120,11 @@ def decode_as(kind: Kind, reader: ber.Reader, tag: int) -> Pdu:
     return Pdu(kind, number, status, position, varbinds)
 
 
-_KINDS = {int(kind): kind for kind in Kind if kind is not Kind.TRAP_V1}
+_PDU_TYPES = {int(kind): kind for kind in PduType if kind is not PduType.TRAP_V1}
 
 
 def decode_varbinds(reader: ber.Reader) -> list[Varbind]:
-    """The one hot loop of a poll, so it does without a Reader for each variable."""
+    """The hot loop of a poll, so it uses no Reader for each variable."""
     inside = reader.enter(ber.SEQUENCE, "the variables")
     data, at, end = inside.data, inside.at, inside.end
     element = ber.element
@@ -131,10 +134,10 @@ def decode_varbinds(reader: ber.Reader) -> list[Varbind]:
         oid_tag, oid_start, oid_stop = element(data, start, at)
         value_tag, value_start, value_stop = element(data, oid_stop, at)
         if tag != ber.SEQUENCE or oid_tag != ber.OID or value_stop != at:
-            raise Malformed("a variable that is no pair of OBJECT IDENTIFIER and value")
+            raise Malformed("variable is not a pair of OBJECT IDENTIFIER and value")
         decode = _VALUES.get(value_tag)
         if decode is None:
-            raise Malformed(f"a value of BER tag 0x{value_tag:02x}, which SNMP does not know")
+            raise Malformed(f"value has BER tag 0x{value_tag:02x}, which SNMP does not define")
         varbinds.append(
             Varbind(ber.decode_oid(data[oid_start:oid_stop]), value_tag, decode(data[value_start:value_stop]))
         )
@@ -144,18 +147,18 @@ def decode_varbinds(reader: ber.Reader) -> list[Varbind]:
 def _integer(body: bytes) -> int:
     value = ber.decode_integer(body)
     if not INT32_MIN <= value <= INT32_MAX:
-        raise Malformed(f"an INTEGER of {value}")
+        raise Malformed(f"INTEGER is {value}; allowed: 32 bits")
     return value
 
 
 def _unsigned(width: int) -> Callable[[bytes], int]:
     def decode(body: bytes) -> int:
         value = ber.decode_integer(body)
-        # Many an agent forgets the leading 0 of a counter whose highest bit is set; net-snmp reads it as it was meant.
+        # Some agents omit the leading 0 of a counter whose highest bit is set; net-snmp accepts it too.
         if value < 0 and len(body) == width:
             value += 1 << 8 * width
         if not 0 <= value < 1 << 8 * width:
-            raise Malformed(f"a counter of {value}")
+            raise Malformed(f"counter is {value}; allowed: 0 to {2 ** (8 * width) - 1}")
         return value
 
     return decode
@@ -163,19 +166,19 @@ def _unsigned(width: int) -> Callable[[bytes], int]:
 
 def _ip_address(body: bytes) -> bytes:
     if len(body) != 4:
-        raise Malformed(f"an IpAddress of {len(body)} octets")
+        raise Malformed(f"IpAddress has {len(body)} octets instead of 4")
     return body
 
 
-def _nothing(body: bytes) -> None:
+def _null(body: bytes) -> None:
     if body:
-        raise Malformed("a NULL that is not empty")
+        raise Malformed("NULL is not empty")
 
 
 _VALUES: dict[int, Callable[[bytes], Raw | None]] = {
     ber.INTEGER: _integer,
     ber.OCTETS: bytes,
-    ber.NULL: _nothing,
+    ber.NULL: _null,
     ber.OID: lambda body: format_oid(ber.decode_oid(body)),
     IP_ADDRESS: _ip_address,
     COUNTER32: _unsigned(4),
@@ -183,9 +186,9 @@ _VALUES: dict[int, Callable[[bytes], Raw | None]] = {
     TIME_TICKS: _unsigned(4),
     OPAQUE: bytes,
     COUNTER64: _unsigned(8),
-    NO_SUCH_OBJECT: _nothing,
-    NO_SUCH_INSTANCE: _nothing,
-    END_OF_MIB_VIEW: _nothing,
+    NO_SUCH_OBJECT: _null,
+    NO_SUCH_INSTANCE: _null,
+    END_OF_MIB_VIEW: _null,
 }
 
 
@@ -198,7 +201,7 @@ def message(community: bytes, pdu: bytes) -> bytes:
 
 
 def parse(datagram: bytes) -> tuple[bytes, ber.Reader]:
-    """The community, and a reader that stands at the PDU. Raises Malformed."""
+    """The community, and a reader positioned at the PDU. Raises Malformed."""
     outer = ber.Reader(datagram)
     inside = outer.enter(ber.SEQUENCE, "a message")
     outer.close("the message")

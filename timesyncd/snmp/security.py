@@ -1,11 +1,8 @@
 """
-SNMPv3 messages under the user-based security model: RFC 3412 section 6, RFC 3414 sections 2 and 3.
+SNMPv3 with the user-based security model: keys, engine clocks and messages.
 
-Both ends use it: who asks an agent (the agent is authoritative), and who listens (to traps: the sender is; to informs: we are).
-
-A user's keys: RFC 3414 section 2.6 and appendix A.2, RFC 7860 (SHA-2), RFC 3826 (AES).
-
-The configuration's SNMP users, with their secrets.
+Messages follow RFC 3412 section 6 and RFC 3414 sections 2 and 3; keys follow RFC 3414 section 2.6 and appendix A.2, RFC 7860
+(SHA-2) and RFC 3826 (AES). The agent's engine is authoritative for queries, the sender's for traps, and ours for informs.
 """
 
 from __future__ import annotations
@@ -26,15 +23,15 @@ from timesyncd.snmp import ber
 from timesyncd.snmp.messages import INT32_MAX, encode_report
 from timesyncd.snmp.values import Oid, User
 
-#: Octets of the digest that are sent.
+#: Octets of the truncated digest in a message.
 _DIGEST = {"sha1": 12, "sha224": 16, "sha256": 24, "sha384": 32, "sha512": 48}
 _KEY = {"aes128": 16, "aes192": 24, "aes256": 32, "aes192-c": 24, "aes256-c": 32}
-#: To so many octets a pass phrase is repeated.
+#: A pass phrase is repeated to this many octets (RFC 3414 appendix A.2).
 _STRETCHED = 1_048_576
 
 
-class Keys:
-    """A user's keys at one authoritative engine. The privacy key is made when first needed: the `-c` kind costs milliseconds."""
+class LocalizedKeys:
+    """A user's keys at one authoritative engine. The privacy key is derived on first use: the `-c` kinds need milliseconds."""
 
     def __init__(self, master: MasterKeys, engine_id: bytes) -> None:
         self._master = master
@@ -48,7 +45,7 @@ class Keys:
         return hmac.digest(self._auth_key, datagram, self.hash)[: self.digest_size]
 
     def encrypt(self, boots: int, time: int, plain: bytes) -> tuple[bytes, bytes]:
-        """The octets and the salt, which never comes twice with one key."""
+        """The encrypted octets and the salt, which never repeats with one key."""
         self._salt = (self._salt + 1) % 2**64
         salt = self._salt.to_bytes(8, "big")
         return self._cipher(boots, time, salt).encryptor().update(plain), salt
@@ -73,15 +70,15 @@ class Keys:
 
 
 class MasterKeys:
-    """What a user's pass phrases make before an engine is known (RFC 3414 section 2.6): a few milliseconds each."""
+    """A user's keys before localization to an engine (RFC 3414 section 2.6). Deriving each takes a few milliseconds."""
 
     def __init__(self, user: User) -> None:
         self.user = user
         self.auth = self.stretched(user.auth_pass.encode())
         self.priv = self.stretched(user.priv_pass.encode())
 
-    def at(self, engine_id: bytes) -> Keys:
-        return Keys(self, engine_id)
+    def at(self, engine_id: bytes) -> LocalizedKeys:
+        return LocalizedKeys(self, engine_id)
 
     def stretched(self, phrase: bytes) -> bytes:
         whole = phrase * (_STRETCHED // len(phrase) + 1)
@@ -101,7 +98,7 @@ UNKNOWN_ENGINE_ID: Oid = (*_STATS, 4, 0)
 WRONG_DIGEST: Oid = (*_STATS, 5, 0)
 DECRYPTION_ERROR: Oid = (*_STATS, 6, 0)
 UNKNOWN_CONTEXT: Oid = (1, 3, 6, 1, 6, 3, 12, 1, 5, 0)
-#: What a report says, by the counter that it carries.
+#: The meaning of a report, by the counter in it.
 REPORTS: dict[Oid, str] = {
     UNSUPPORTED_LEVEL: "unsupported security level",
     NOT_IN_TIME_WINDOW: "not in time window",
@@ -115,45 +112,45 @@ REPORTS: dict[Oid, str] = {
     UNKNOWN_CONTEXT: "unknown context",
 }
 
-#: By so many seconds a message may be older than its engine's clock (RFC 3414 section 2.2.3).
+#: How many seconds a message may be older than its engine's clock (RFC 3414 section 2.2.3).
 _TIME_WINDOW_S = 150
 VERSION_3 = 3
 _USM = 3
-#: We take what UDP can carry.
+#: The largest UDP payload.
 _MAX_SIZE = 65507
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """Who vouches for a message's freshness, and its clock."""
+class SnmpEngine:
+    """An authoritative engine with its boots and time: it vouches for a message's freshness."""
 
     engine_id: bytes
     boots: int
     time: int
 
-    def agrees(self, other: Engine) -> bool:
-        """Whether another end's idea of this clock is in the time window (RFC 3414 section 3.2, 7a)."""
+    def agrees(self, other: SnmpEngine) -> bool:
+        """Whether the other end's estimate of this clock is in the time window (RFC 3414 section 3.2, 7a)."""
         return other.boots == self.boots and abs(other.time - self.time) <= _TIME_WINDOW_S
 
 
 class EngineClock:
-    """An engine's clock as last heard of, counted on by our CLOCK_BOOTTIME: no step of the time of day disturbs it."""
+    """An engine's clock as last received, extrapolated on CLOCK_BOOTTIME, so that no step of CLOCK_REALTIME disturbs it."""
 
-    def __init__(self, engine: Engine, now_ns: int) -> None:
+    def __init__(self, engine: SnmpEngine, now_ns: int) -> None:
         self.set(engine, now_ns)
 
-    def set(self, engine: Engine, now_ns: int) -> None:
+    def set(self, engine: SnmpEngine, now_ns: int) -> None:
         self._engine = engine
-        self._heard_ns = now_ns
+        self._set_ns = now_ns
 
-    def at(self, now_ns: int) -> Engine:
-        passed_s = (now_ns - self._heard_ns) // NS_PER_S
-        return Engine(self._engine.engine_id, self._engine.boots, min(self._engine.time + passed_s, INT32_MAX))
+    def at(self, now_ns: int) -> SnmpEngine:
+        passed_s = (now_ns - self._set_ns) // NS_PER_S
+        return SnmpEngine(self._engine.engine_id, self._engine.boots, min(self._engine.time + passed_s, INT32_MAX))
 
-    def follow(self, engine: Engine, now_ns: int) -> bool:
+    def follow(self, engine: SnmpEngine, now_ns: int) -> bool:
         """
-        Whether what a signed message says is in the time window (RFC 3414 section 3.2, 7b). The clock goes forward only: else
-        recorded messages, each a little older, could set it back step by step.
+        Whether a signed message is in the time window (RFC 3414 section 3.2, 7b); if so, the clock follows it. The clock goes
+        forward only: otherwise recorded messages, each a little older, could set it back step by step.
         """
         now = self.at(now_ns)
         if engine.boots < now.boots or engine.boots == now.boots and engine.time < now.time - _TIME_WINDOW_S:
@@ -162,45 +159,45 @@ class EngineClock:
             self.set(engine, now_ns)
         return True
 
-    def agrees(self, engine: Engine, now_ns: int) -> bool:
-        """Whether another end's idea of *our* clock is in the time window."""
+    def agrees(self, engine: SnmpEngine, now_ns: int) -> bool:
+        """Whether the other end's estimate of *our* clock is in the time window."""
         return self.at(now_ns).agrees(engine)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A message as it came: nothing of it is believed before `verify`."""
+class UsmMessage:
+    """A received message; nothing in it is authenticated before `verify`."""
 
     datagram: bytes
     number: int
     flags: int
-    engine: Engine
+    engine: SnmpEngine
     user: bytes
     digest: bytes
     digest_at: int
     salt: bytes
     data_at: int
 
-    def verify(self, keys: Keys) -> bool:
-        """Whether it is signed with this key."""
+    def verify(self, keys: LocalizedKeys) -> bool:
+        """Whether the digest was made with this key."""
         stop = self.digest_at + len(self.digest)
         blanked = self.datagram[: self.digest_at] + bytes(len(self.digest)) + self.datagram[stop:]
         return hmac.compare_digest(keys.digest(blanked), self.digest)
 
-    def scoped(self, keys: Keys | None) -> ber.Reader:
-        """What it carries, decrypted with `keys` where it is encrypted. Raises Malformed."""
+    def scoped(self, keys: LocalizedKeys | None) -> ber.Reader:
+        """A reader of the scoped PDU, decrypted with `keys` if it is encrypted. Raises Malformed."""
         outer = ber.Reader(self.datagram, self.data_at)
         if not self.flags & PRIV:
             return outer
         octets = outer.octets("the encrypted part")
         outer.close("the encrypted part")
         if keys is None or len(self.salt) != 8:
-            raise Malformed("encrypted without a salt of 8 octets")
+            raise Malformed(f"encrypted message with a salt of {len(self.salt)} octets instead of 8")
         return ber.Reader(keys.decrypt(self.engine.boots, self.engine.time, self.salt, octets))
 
 
-def parse(datagram: bytes) -> Message:
-    """Raises Malformed; Refused for another security model than USM."""
+def parse(datagram: bytes) -> UsmMessage:
+    """Decode a message. Raises Malformed, and Refused for a security model other than USM."""
     outer = ber.Reader(datagram)
     message = outer.enter(ber.SEQUENCE, "a message")
     outer.close("the message")
@@ -210,14 +207,14 @@ def parse(datagram: bytes) -> Message:
     header.integer("msgMaxSize", 484, INT32_MAX)
     flags = header.octets("msgFlags")
     if header.integer("msgSecurityModel", 1, INT32_MAX) != _USM:
-        raise Refused("another security model than USM")
+        raise Refused("security model other than USM")
     header.close("the v3 header")
     if len(flags) != 1 or flags[0] & (AUTH | PRIV) == PRIV:
-        raise Malformed(f"msgFlags {flags.hex()}")
+        raise Malformed(f"msgFlags are {flags.hex()}: privacy without authentication, or not one octet")
     wrapped = message.enter(ber.OCTETS, "the security parameters")
     parameters = wrapped.enter(ber.SEQUENCE, "the security parameters")
     wrapped.close("the security parameters")
-    engine = Engine(
+    engine = SnmpEngine(
         parameters.octets("the engine ID"),
         parameters.integer("engine boots", 0, INT32_MAX),
         parameters.integer("engine time", 0, INT32_MAX),
@@ -227,39 +224,44 @@ def parse(datagram: bytes) -> Message:
     digest_at = parameters.at - len(digest)
     salt = parameters.octets("the salt")
     parameters.close("the security parameters")
-    return Message(datagram, number, flags[0], engine, user, digest, digest_at, salt, message.at)
+    return UsmMessage(datagram, number, flags[0], engine, user, digest, digest_at, salt, message.at)
 
 
-def seal(number: int, reportable: bool, engine: Engine, user: bytes, keys: Keys, scoped: bytes) -> bytes:
-    """A message with `scoped`, signed and encrypted."""
+def seal(number: int, reportable: bool, engine: SnmpEngine, user: bytes, keys: LocalizedKeys, scoped: bytes) -> bytes:
+    """A signed and encrypted message with the scoped PDU `scoped`."""
     octets, salt = keys.encrypt(engine.boots, engine.time, scoped)
     flags = AUTH | PRIV | (REPORTABLE if reportable else 0)
     data = ber.encode(ber.OCTETS, octets)
     return _sign(_message(number, flags, engine, user, keys.digest_size, salt, data), keys, len(salt) + 2 + len(data))
 
 
-def plain(number: int, reportable: bool, engine: Engine, user: bytes, scoped: bytes) -> bytes:
-    """A message that anybody can read and nobody has signed."""
+def plain(number: int, reportable: bool, engine: SnmpEngine, user: bytes, scoped: bytes) -> bytes:
+    """A message that is neither signed nor encrypted."""
     return _message(number, REPORTABLE if reportable else 0, engine, user, 0, b"", scoped)
 
 
-def signed(number: int, engine: Engine, user: bytes, keys: Keys, scoped: bytes) -> bytes:
-    """A message that anybody can read, and that is to be believed."""
+def signed(number: int, engine: SnmpEngine, user: bytes, keys: LocalizedKeys, scoped: bytes) -> bytes:
+    """A message that is signed and not encrypted."""
     return _sign(_message(number, AUTH, engine, user, keys.digest_size, b"", scoped), keys, 2 + len(scoped))
 
 
 def report(
-    message: Message, engine: Engine, counter: Oid, count: int, keys: Keys | None = None, request: int = 0
+    message: UsmMessage,
+    engine: SnmpEngine,
+    counter: Oid,
+    count: int,
+    keys: LocalizedKeys | None = None,
+    request: int = 0,
 ) -> bytes:
-    """Tells who sent `message` why it was refused; signed where `keys` are given."""
+    """A report to the sender of `message` on why it was rejected; signed if `keys` are given."""
     scoped = scoped_pdu(engine.engine_id, b"", encode_report(counter, count, request))
     if keys is None:
         return plain(message.number, False, engine, message.user, scoped)
     return signed(message.number, engine, message.user, keys, scoped)
 
 
-def _sign(blank: bytes, keys: Keys, after: int) -> bytes:
-    """Puts the digest where its zeros stand; the salt and the data come `after`."""
+def _sign(blank: bytes, keys: LocalizedKeys, after: int) -> bytes:
+    """Insert the digest in place of its zeros; `after` is the number of octets after it (salt and data)."""
     stop = len(blank) - after
     return blank[: stop - keys.digest_size] + keys.digest(blank) + blank[stop:]
 
@@ -270,18 +272,20 @@ def scoped_pdu(engine_id: bytes, context: bytes, pdu: bytes) -> bytes:
 
 
 def open_scoped(reader: ber.Reader) -> ber.Reader:
-    """A reader that stands at the PDU."""
+    """A reader positioned at the PDU."""
     return open_context(reader)[1]
 
 
 def open_context(reader: ber.Reader) -> tuple[bytes, ber.Reader]:
-    """The context, and a reader that stands at the PDU. Octets after the scoped PDU are padding of the cipher."""
+    """The context, and a reader positioned at the PDU. Octets after the scoped PDU are padding of the cipher."""
     inside = reader.enter(ber.SEQUENCE, "the scoped PDU")
     inside.octets("the context engine ID")
     return inside.octets("the context"), inside
 
 
-def _message(number: int, flags: int, engine: Engine, user: bytes, digest_size: int, salt: bytes, data: bytes) -> bytes:
+def _message(
+    number: int, flags: int, engine: SnmpEngine, user: bytes, digest_size: int, salt: bytes, data: bytes
+) -> bytes:
     header = (
         ber.encode_integer(number)
         + ber.encode_integer(_MAX_SIZE)
@@ -300,19 +304,19 @@ def _message(number: int, flags: int, engine: Engine, user: bytes, digest_size: 
     return ber.encode(ber.SEQUENCE, ber.encode_integer(VERSION_3) + ber.encode(ber.SEQUENCE, header) + security + data)
 
 
-def revealed(secret: SecretSettings, place: str) -> str:
-    """Raises ConfigError that begins with `place`, the path of its key."""
+def revealed(secret: SecretSettings, key_path: str) -> str:
+    """The secret's text. Raises ConfigError that begins with `key_path`, such as "user.auth_pass"."""
     try:
         return secret.reveal().get_secret_value()
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from error
+        raise ConfigError(f"{key_path}: {error}") from error
 
 
-def user_of(settings: SnmpUserSettings, place: str) -> User:
-    """Raises ConfigError that begins with `place`, where a secret cannot be read or makes no key."""
-    auth_pass = revealed(settings.auth_pass, f"{place}.auth_pass")
-    priv_pass = revealed(settings.priv_pass, f"{place}.priv_pass")
+def user_of(settings: SnmpUserSettings, key_path: str) -> User:
+    """The configured user. Raises ConfigError that begins with `key_path` if a secret cannot be read or is too short."""
+    auth_pass = revealed(settings.auth_pass, f"{key_path}.auth_pass")
+    priv_pass = revealed(settings.priv_pass, f"{key_path}.priv_pass")
     try:
         return User(settings.name, settings.auth, auth_pass, settings.priv, priv_pass, settings.context)
     except ConfigError as error:
-        raise ConfigError(f"{place}.{error}") from error
+        raise ConfigError(f"{key_path}.{error}") from error

@@ -1,7 +1,7 @@
 """
-A recorded walk as text, one object a line: OID|type|value, as snmpsim and LibreNMS write it (snmprec).
+A recorded walk as text, one object a line: OID|type|value, the format of snmpsim and LibreNMS (snmprec).
 
-The type is the BER tag as a number. An `x` after it says that the value is hexadecimal; without one, text stands as it is.
+The type is the BER tag as a decimal number. An `x` after it marks a hexadecimal value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NUMBERS = (INTEGER, COUNTER32, GAUGE32, TIMETICKS, COUNTER64)
 _TAGS = {str(tag): tag for tag in (*NUMBERS, OCTETS, NULL, OBJECT_ID, IP_ADDRESS, OPAQUE)}
 
 
-class Recorded(NamedTuple):
+class RecordedObject(NamedTuple):
     """`value` is an int for the number types, dotted text for an OBJECT IDENTIFIER, else octets (an IpAddress has four)."""
 
     oid: Oid
@@ -28,12 +28,12 @@ class Recorded(NamedTuple):
     value: Raw
 
 
-def format_snmprec(rows: Iterable[Recorded]) -> str:
-    """In the order of OIDs, as a walk is."""
+def format_snmprec(rows: Iterable[RecordedObject]) -> str:
+    """The rows as text, in the order of OIDs."""
     return "".join(_line(row) for row in sorted(rows, key=itemgetter(0)))
 
 
-def _line(row: Recorded) -> str:
+def _line(row: RecordedObject) -> str:
     tag, value = str(row.tag), row.value
     if row.tag == IP_ADDRESS and isinstance(value, bytes) and len(value) == 4:
         value = str(ipaddress.IPv4Address(value))
@@ -43,8 +43,8 @@ def _line(row: Recorded) -> str:
     return f"{format_oid(row.oid)}|{tag}|{value}\n"
 
 
-def parse_snmprec(text: str) -> list[Recorded]:
-    """In the order of OIDs; empty lines and lines that begin with # are passed over. Raises Malformed, naming the line."""
+def parse_snmprec(text: str) -> list[RecordedObject]:
+    """The rows in the order of OIDs; empty lines and lines that begin with # are skipped. Raises Malformed, naming the line."""
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip() and not line.startswith("#"):
@@ -55,23 +55,23 @@ def parse_snmprec(text: str) -> list[Recorded]:
     return sorted(rows, key=itemgetter(0))
 
 
-def _row(line: str) -> Recorded:
+def _row(line: str) -> RecordedObject:
     """Raises ValueError."""
     parts = line.split("|", 2)
     if len(parts) != 3:
-        raise ValueError("OID|type|value is wanted")
+        raise ValueError("not OID|type|value")
     dotted, kind, text = parts
     tag = _TAGS.get(kind.removesuffix("x"))
     if tag is None:
-        raise ValueError(f"type {kind!r} is none that SNMP has")
-    return Recorded(_oid(dotted), tag, _value(tag, text, kind.endswith("x")))
+        raise ValueError(f"type {kind!r} is unknown; allowed: {', '.join(_TAGS)}, each with or without x")
+    return RecordedObject(_oid(dotted), tag, _value(tag, text, kind.endswith("x")))
 
 
 def _oid(dotted: str) -> Oid:
-    """One that BER can say: a simulator plays it."""
+    """An OID that BER can encode, since a simulator replays it."""
     oid = tuple(int(arc) for arc in dotted.removeprefix(".").split("."))
     if len(oid) < 2 or any(not 0 <= arc < 2**32 for arc in oid) or oid[0] > 2 or (oid[0] < 2 and oid[1] >= 40):
-        raise ValueError(f"{dotted!r} is no OID")
+        raise ValueError(f"{dotted!r} is not an OID")
     return oid
 
 

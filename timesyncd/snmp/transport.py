@@ -1,7 +1,7 @@
 """
-How one agent is asked: SNMPv2c (RFC 1901), and SNMPv3 with discovery and clock (RFC 3414 sections 3 and 4).
+Requests to agents: a UDP socket that all sessions of an event loop share, and the two versions of the protocol over it.
 
-The UDP socket that all sessions of an event loop share: who waits for which answer.
+SNMPv2c follows RFC 1901; SNMPv3 with engine discovery and clock follows RFC 3414 sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from timesyncd.clocks import Clocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import ber, messages, security
-from timesyncd.snmp.messages import INT32_MAX, INT32_MIN, Kind, Pdu, decode_pdu, encode_request
-from timesyncd.snmp.security import Keys, MasterKeys
+from timesyncd.snmp.messages import INT32_MAX, INT32_MIN, Pdu, PduType, decode_pdu, encode_request
+from timesyncd.snmp.security import LocalizedKeys, MasterKeys
 from timesyncd.snmp.values import Community, Oid, User, format_oid
 
 MAX_DATAGRAM = 65535
-#: So many datagrams are taken in one go before the event loop's other work has its turn.
-DATAGRAMS_A_TURN = 64
+#: The most datagrams that are read at once, before the event loop's other tasks run.
+MAX_DATAGRAMS_PER_WAKEUP = 64
 
 Address = tuple[Any, ...]
-"""Numeric host and port, and what else the family's addresses have."""
+"""Numeric host and port, and for IPv6 flow info and scope."""
 
 
-class Answer(NamedTuple):
-    """`datagram` None: nothing that fits came in time; `heard` is what came instead from that address, or ""."""
+class ResponseOrStray(NamedTuple):
+    """The response's datagram, or None and a description of what arrived from that address instead ("": nothing)."""
 
     datagram: bytes | None
-    heard: str
+    stray: str
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _PendingRequest:
     address: Address
-    answer: asyncio.Future[bytes]
-    heard: str = ""
+    response: asyncio.Future[bytes]
+    stray: str = ""
 
 
-class Endpoint:
-    """One for an event loop and an address family: the first session opens it, the last one closes it."""
+class SharedSocket:
+    """The UDP socket of an event loop and an address family: the first session opens it, the last one closes it."""
 
-    _open: ClassVar[dict[tuple[asyncio.AbstractEventLoop, int], Endpoint]] = {}
+    _open: ClassVar[dict[tuple[asyncio.AbstractEventLoop, int], SharedSocket]] = {}
 
     def __init__(self, loop: asyncio.AbstractEventLoop, family: int) -> None:
         self._family = family
         self._loop = loop
         self._users = 0
-        self._waiting: dict[int, _Waiting] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         try:
             self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         except OSError as error:
-            raise Unreachable(f"no UDP socket: {error.strerror}") from error
+            raise Unreachable(f"cannot open a UDP socket: {error.strerror}") from error
         loop.add_reader(self._socket, self._receive)
 
     @classmethod
-    def acquire(cls, family: int) -> Endpoint:
-        """Raises Unreachable when the machine has no such sockets."""
+    def acquire(cls, family: int) -> SharedSocket:
+        """Raises Unreachable if this machine cannot open a socket of this family."""
         key = (asyncio.get_running_loop(), family)
         if key not in cls._open:
             cls._open[key] = cls(*key)
@@ -75,61 +75,63 @@ class Endpoint:
             del self._open[self._loop, self._family]
 
     def new_number(self) -> int:
-        """For a request: nobody off the path can guess it, and it takes four octets. Not in use."""
-        while (number := 1 << 30 | secrets.randbits(30)) in self._waiting:
+        """An unused request number of four octets; random, so that an off-path attacker cannot guess it."""
+        while (number := 1 << 30 | secrets.randbits(30)) in self._pending:
             pass
         return number
 
-    async def ask(self, address: Address, number: int, datagram: bytes, timeout_s: float, tries: int) -> Answer:
-        """Sends the request until an answer with its number comes from its address. Raises Unreachable when it cannot be sent."""
-        waiting = _Waiting(address, self._loop.create_future())
-        self._waiting[number] = waiting
+    async def exchange(
+        self, address: Address, number: int, datagram: bytes, timeout_s: float, tries: int
+    ) -> ResponseOrStray:
+        """Send the request until a response with its number arrives from its address. Raises Unreachable if sending fails."""
+        pending = _PendingRequest(address, self._loop.create_future())
+        self._pending[number] = pending
         try:
             for _ in range(tries):
                 self._send(datagram, address)
-                await asyncio.wait((waiting.answer,), timeout=timeout_s)
-                if waiting.answer.done():
-                    return Answer(waiting.answer.result(), "")
-            return Answer(None, waiting.heard)
+                await asyncio.wait((pending.response,), timeout=timeout_s)
+                if pending.response.done():
+                    return ResponseOrStray(pending.response.result(), "")
+            return ResponseOrStray(None, pending.stray)
         finally:
-            del self._waiting[number]
+            del self._pending[number]
 
     def _send(self, datagram: bytes, address: Address) -> None:
         try:
             self._socket.sendto(datagram, address)
         except BlockingIOError:
-            pass  # the machine's own queue is full: as lost as on the wire, and sent again as that is
+            pass  # the socket's send queue is full: the datagram counts as lost and is sent again
         except OSError as error:
             raise Unreachable(f"cannot send: {error.strerror}") from error
 
     def _receive(self) -> None:
-        for _ in range(DATAGRAMS_A_TURN):
+        for _ in range(MAX_DATAGRAMS_PER_WAKEUP):
             try:
                 datagram, address = self._socket.recvfrom(MAX_DATAGRAM)
             except OSError:
                 return
-            self._take(datagram, address)
+            self._dispatch(datagram, address)
 
-    def _take(self, datagram: bytes, address: Address) -> None:
+    def _dispatch(self, datagram: bytes, address: Address) -> None:
         try:
-            waiting = self._waiting.get(number_of(datagram))
-            what = "answers that fit no request of now (too late, or another's)"
+            pending = self._pending.get(number_of(datagram))
+            stray = "a response to no pending request (late, or another process's) arrived"
         except Malformed as error:
-            waiting, what = None, f"no SNMP ({error})"
-        if waiting is not None and waiting.address[:2] == address[:2]:
-            if not waiting.answer.done():
-                waiting.answer.set_result(datagram)
+            pending, stray = None, f"a datagram that is not SNMP arrived ({error})"
+        if pending is not None and pending.address[:2] == address[:2]:
+            if not pending.response.done():
+                pending.response.set_result(datagram)
             return
-        if waiting is not None:
-            waiting.heard = f"the answer from another address, {address[0]}:{address[1]}"
+        if pending is not None:
+            pending.stray = f"the response arrived from another address, {address[0]}:{address[1]}"
             return
-        for other in self._waiting.values():
+        for other in self._pending.values():
             if other.address[:2] == address[:2]:
-                other.heard = f"{what}: {len(datagram)} octets that begin {datagram[:8].hex(' ')}"
+                other.stray = f"{stray}: {len(datagram)} octets that begin {datagram[:8].hex(' ')}"
 
 
 def number_of(datagram: bytes) -> int:
-    """The request-id of a v2c message, the msgID of a v3 message. Raises Malformed."""
+    """The request-id of a v2c message or the msgID of a v3 message. Raises Malformed."""
     message = ber.Reader(datagram).enter(ber.SEQUENCE, "a message")
     if message.integer("the version", 0, 3) == 3:
         inside = message.enter(ber.SEQUENCE, "the v3 header")
@@ -140,127 +142,126 @@ def number_of(datagram: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The way to one agent."""
+class AgentTransport:
+    """The socket and address of one agent, with the timeout and number of tries for each request."""
 
-    endpoint: Endpoint
+    socket: SharedSocket
     address: Address
     timeout_s: float
     tries: int
 
     async def exchange(self, number: int, datagram: bytes) -> bytes | None:
-        """None: silence. Raises Unreachable (not sent), Malformed (what came instead of an answer)."""
-        answer, heard = await self.endpoint.ask(self.address, number, datagram, self.timeout_s, self.tries)
-        if heard:
-            raise Malformed(heard)
-        return answer
+        """The response; None if nothing arrived. Raises Unreachable (not sent) and Malformed (something else arrived)."""
+        response, stray = await self.socket.exchange(self.address, number, datagram, self.timeout_s, self.tries)
+        if stray:
+            raise Malformed(stray)
+        return response
 
 
 class Agent(Protocol):
-    async def ask(self, kind: Kind, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
-        """A Response; its error status is not looked at. Errors do not name the device."""
+    async def request(self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
+        """The Response PDU, whatever its error status. Errors do not name the device."""
 
 
 class CommunityAgent:
-    """SNMPv2c."""
+    """An agent over SNMPv2c."""
 
-    def __init__(self, line: Line, community: Community) -> None:
-        self._line = line
+    def __init__(self, transport: AgentTransport, community: Community) -> None:
+        self._transport = transport
         self._community = community.name.encode()
 
-    async def ask(self, kind: Kind, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
-        number = self._line.endpoint.new_number()
+    async def request(self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
+        number = self._transport.socket.new_number()
         request = messages.message(self._community, encode_request(kind, number, oids, repetitions))
-        answer = await self._line.exchange(number, request)
-        if answer is None:
+        response = await self._transport.exchange(number, request)
+        if response is None:
             raise Unreachable(
-                "no SNMP answer: unit down, UDP filtered, SNMP switched off, or a wrong community "
-                "(v2c does not tell these apart)"
+                "no SNMP response: the device is down, UDP is filtered, SNMP is disabled, or the community is wrong "
+                "(v2c cannot distinguish these)"
             )
-        return self._response(answer)
+        return self._response(response)
 
     def _response(self, datagram: bytes) -> Pdu:
         _, message = messages.parse(datagram)
         response = decode_pdu(message)
         message.close("the PDU")
-        if response.kind is not Kind.RESPONSE:
-            raise Malformed(f"{response.kind.name} where a RESPONSE belongs")
+        if response.kind is not PduType.RESPONSE:
+            raise Malformed(f"a {response.kind.name} arrived instead of a RESPONSE")
         return response
 
 
 #: What an operator can do about a report.
 _HINTS: dict[Oid, str] = {
-    security.UNSUPPORTED_LEVEL: "this user may not use authentication with privacy",
-    security.NOT_IN_TIME_WINDOW: "again and again, so the unit's engine clock does not hold still",
-    security.UNKNOWN_ENGINE_ID: "the unit does not answer to the one that it told",
-    security.WRONG_DIGEST: "wrong authentication pass phrase or protocol",
-    security.DECRYPTION_ERROR: "wrong privacy pass phrase or protocol",
+    security.UNSUPPORTED_LEVEL: "the agent does not permit authPriv for this user",
+    security.NOT_IN_TIME_WINDOW: "repeatedly, so the agent's engine clock is not steady",
+    security.UNKNOWN_ENGINE_ID: "the agent does not accept the engine ID that it reported",
+    security.WRONG_DIGEST: "the authentication pass phrase or protocol is wrong",
+    security.DECRYPTION_ERROR: "the privacy pass phrase or protocol is wrong",
 }
-#: A unit with a new engine ID takes three: that the old one is unknown, that our clock for the new one is wrong, the answer.
-#: One more finds out a unit that changes it always.
+#: An agent with a new engine ID needs three rounds: its old ID is unknown, our clock for the new one is wrong, the response.
+#: A fourth reveals an agent that changes its ID with each message.
 _ROUNDS = 4
-_NOBODY = security.Engine(b"", 0, 0)
+_UNKNOWN_ENGINE = security.SnmpEngine(b"", 0, 0)
 
 
 class UserAgent:
     """
-    SNMPv3, always authPriv.
+    An agent over SNMPv3, always authPriv.
 
-    What is known of the unit's engine is dropped with every failure, so whatever happened to the unit, the next request
-    starts from discovery.
+    Each failure discards what is known of the agent's engine, so that the next request starts with discovery.
     """
 
-    def __init__(self, line: Line, user: User, clocks: Clocks) -> None:
-        self._line = line
+    def __init__(self, transport: AgentTransport, user: User, clocks: Clocks) -> None:
+        self._transport = transport
         self._user = user
         self._clocks = clocks
         self._master = MasterKeys(user)
         self._peer: _Peer | None = None
 
-    async def ask(self, kind: Kind, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
+    async def request(self, kind: PduType, oids: Sequence[Oid], repetitions: int = 0) -> Pdu:
         try:
             for _ in range(_ROUNDS):
                 if self._peer is None:
-                    self._peer = await self._discovered()
-                response = await self._ask_once(self._peer, kind, oids, repetitions)
-                if response.kind is Kind.RESPONSE:
+                    self._peer = await self._discover()
+                response = await self._request_once(self._peer, kind, oids, repetitions)
+                if response.kind is PduType.RESPONSE:
                     return response
-                about = self._heed(response)
-            raise Refused(about)
+                problem = self._handle_report(response)
+            raise Refused(problem)
         except SourceError:
             self._peer = None
             raise
 
-    async def _discovered(self) -> _Peer:
-        """RFC 3414 section 4. The clock that comes with the engine ID is unsigned, so it is not believed."""
-        number = self._line.endpoint.new_number()
-        scoped = security.scoped_pdu(b"", b"", encode_request(Kind.GET, number, ()))
-        answer = await self._line.exchange(number, security.plain(number, True, _NOBODY, b"", scoped))
-        if answer is None:
-            raise Unreachable("no SNMPv3 answer: unit down, UDP filtered, or SNMPv3 switched off")
-        engine_id = security.parse(answer).engine.engine_id
+    async def _discover(self) -> _Peer:
+        """RFC 3414 section 4. The clock that comes with the engine ID is unsigned, so it is not used."""
+        number = self._transport.socket.new_number()
+        scoped = security.scoped_pdu(b"", b"", encode_request(PduType.GET, number, ()))
+        response = await self._transport.exchange(number, security.plain(number, True, _UNKNOWN_ENGINE, b"", scoped))
+        if response is None:
+            raise Unreachable("no SNMPv3 response: the device is down, UDP is filtered, or SNMPv3 is disabled")
+        engine_id = security.parse(response).engine.engine_id
         if not 5 <= len(engine_id) <= 32:
-            raise Malformed(f"an engine ID of {len(engine_id)} octets")
+            raise Malformed(f"the engine ID has {len(engine_id)} octets; allowed: 5 to 32")
         return _Peer(engine_id, self._master.at(engine_id), self._clocks)
 
-    async def _ask_once(self, peer: _Peer, kind: Kind, oids: Sequence[Oid], repetitions: int) -> Pdu:
-        number = self._line.endpoint.new_number()
+    async def _request_once(self, peer: _Peer, kind: PduType, oids: Sequence[Oid], repetitions: int) -> Pdu:
+        number = self._transport.socket.new_number()
         pdu = encode_request(kind, number, oids, repetitions)
         scoped = security.scoped_pdu(peer.engine_id, self._user.context.encode(), pdu)
         request = security.seal(number, True, peer.now(), self._user.name.encode(), peer.keys, scoped)
-        answer = await self._line.exchange(number, request)
-        if answer is None:
-            raise peer.silence()
-        response = peer.opened(security.parse(answer))
-        if response.kind is Kind.RESPONSE and response.number != number:
-            raise Malformed(f"answers request {response.number} where {number} was asked")
+        datagram = await self._transport.exchange(number, request)
+        if datagram is None:
+            raise peer.no_response_error()
+        response = peer.open(security.parse(datagram))
+        if response.kind is PduType.RESPONSE and response.number != number:
+            raise Malformed(f"the response has request-id {response.number} instead of {number}")
         return response
 
-    def _heed(self, report: Pdu) -> str:
-        """What is wrong, where another round may cure it. Raises Refused where not."""
+    def _handle_report(self, report: Pdu) -> str:
+        """The problem that the report names, if another round may solve it. Raises Refused if not."""
         counter = report.varbinds[0].oid if report.varbinds else ()
         name = security.REPORTS.get(
-            counter, f"a report of {format_oid(counter) or 'nothing'}, which SNMPv3 does not know"
+            counter, f"the agent sent a report of {format_oid(counter) or 'nothing'}, which SNMPv3 does not define"
         )
         problem = f"{name}: {_HINTS[counter]}" if counter in _HINTS else name
         if counter == security.UNKNOWN_ENGINE_ID:
@@ -271,50 +272,50 @@ class UserAgent:
 
 
 class _Peer:
-    """The unit's authoritative engine as we know it. Its clock stands at 0 at first: a signed report then tells it."""
+    """The agent's authoritative engine. Its clock is 0 at first, until a signed report carries its true value."""
 
-    def __init__(self, engine_id: bytes, keys: Keys, clocks: Clocks) -> None:
+    def __init__(self, engine_id: bytes, keys: LocalizedKeys, clocks: Clocks) -> None:
         self.engine_id = engine_id
         self.keys = keys
         self._clocks = clocks
-        self._clock = security.EngineClock(security.Engine(engine_id, 0, 0), clocks.boottime_ns())
+        self._clock = security.EngineClock(security.SnmpEngine(engine_id, 0, 0), clocks.boottime_ns())
         self._signs = False
         self._decrypts = False
 
-    def now(self) -> security.Engine:
+    def now(self) -> security.SnmpEngine:
         return self._clock.at(self._clocks.boottime_ns())
 
-    def silence(self) -> SourceError:
+    def no_response_error(self) -> SourceError:
         if self._signs and not self._decrypts:
             return Refused(
-                "knows the user and the authentication key, but is silent to what is encrypted: "
-                "wrong privacy pass phrase or protocol"
+                "the agent accepts the user and the authentication key but does not respond to encrypted requests: "
+                "the privacy pass phrase or protocol is wrong"
             )
-        return Unreachable("no SNMPv3 answer any more, though the unit told its engine ID")
+        return Unreachable("no SNMPv3 response, although the agent reported its engine ID")
 
-    def opened(self, message: security.Message) -> Pdu:
-        """Response or Report. A Response is signed and encrypted, and so must be signed what sets our idea of the clock."""
+    def open(self, message: security.UsmMessage) -> Pdu:
+        """The Response or Report. A Response must be signed and encrypted, a Report that sets our clock must be signed."""
         signed = bool(message.flags & security.AUTH)
         if signed and (message.engine.engine_id != self.engine_id or not message.verify(self.keys)):
-            raise Malformed("an answer whose digest is not the unit's")
+            raise Malformed("the response's digest or engine ID is not the agent's")
         pdu = decode_pdu(security.open_scoped(message.scoped(self.keys)))
-        if pdu.kind is Kind.REPORT:
-            self._take_report(message, pdu, signed)
-        elif pdu.kind is not Kind.RESPONSE or not message.flags & security.PRIV:
-            raise Malformed(f"{pdu.kind.name} without privacy where a RESPONSE belongs")
+        if pdu.kind is PduType.REPORT:
+            self._apply_report(message, pdu, signed)
+        elif pdu.kind is not PduType.RESPONSE or not message.flags & security.PRIV:
+            raise Malformed(f"an unencrypted {pdu.kind.name} arrived instead of an encrypted RESPONSE")
         elif not self._clock.follow(message.engine, self._clocks.boottime_ns()):
-            raise Refused("not in time window: an answer older than the unit's engine clock")
+            raise Refused("not in time window: the response is older than the agent's engine clock")
         else:
             self._decrypts = True
         return pdu
 
-    def _take_report(self, message: security.Message, report: Pdu, signed: bool) -> None:
+    def _apply_report(self, message: security.UsmMessage, report: Pdu, signed: bool) -> None:
         """
-        A signed report may set the clock back: it has the number of a request just sent, so nobody recorded it before, and a
-        unit whose boots went back to 1 in the factory is to be heard again.
+        A signed report may set the clock back: it carries the number of a request just sent, so it is no replay, and an agent
+        whose boots counter was reset to 1 must become readable again.
         """
         if signed:
             self._clock.set(message.engine, self._clocks.boottime_ns())
             self._signs = True
         elif report.varbinds and report.varbinds[0].oid == security.NOT_IN_TIME_WINDOW:
-            raise Malformed("not in time window, but unsigned")
+            raise Malformed("the report 'not in time window' is unsigned")

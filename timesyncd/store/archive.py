@@ -1,7 +1,8 @@
 """
-What a hub keeps of its nodes' histories: each row once, in order, and how far it has each node's.
+The hub's archive of its nodes' histories: each row is stored once and in order, with the progress of each node.
 
-What a row of history may hold. A node makes its rows so, and a hub takes no others: one would hold up all that come after it.
+A row must fit the limits below. A node cuts its rows to them, and a hub rejects a batch that exceeds them: such a row would block
+all rows after it.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Rollup, Summary
 from timesyncd.store.tables import event, received, rollup
 
-MOST_QUANTITIES = 32
-#: Node, source and quantity are one key, and so are node and id of an event: an index of PostgreSQL takes no longer one.
-MOST_KEY_CHARACTERS = 128
-MOST_CHARACTERS = 1_024
-MOST_DATA_BYTES = 131_072
+MAX_QUANTITIES = 32
+#: (node, source, quantity) is one key, and so is (node, event id); an index entry of PostgreSQL cannot be longer.
+MAX_KEY_CHARACTERS = 128
+MAX_CHARACTERS = 1_024
+MAX_DATA_BYTES = 131_072
 
 
 def storable(row: HistoryRow) -> HistoryRow:
-    """As much of it as a hub takes: that it happened is kept, of an event too large the data stay behind."""
+    """The row within the hub's limits: an event that is too large keeps its id, type and time and loses its data."""
     event = None if row.event is None else _storable_event(row.event)
     return row.model_copy(update={"realtime_ns": max(0, row.realtime_ns), "event": event})
 
 
 def check(row: HistoryRow) -> None:
-    """Raises Malformed when no node would say this."""
-    _require(row.realtime_ns >= 0, f"row {row.sequence} is before 1970")
+    """Raises Malformed for a row that no node makes."""
+    _require(row.realtime_ns >= 0, f"row {row.sequence}: realtime_ns {row.realtime_ns} is negative")
     if row.rollup is not None:
         _check_rollup(row.sequence, row.rollup)
     if row.event is not None:
@@ -45,13 +46,13 @@ def check(row: HistoryRow) -> None:
 
 def _storable_event(event: CloudEvent) -> CloudEvent:
     size = _json_bytes(event.data)
-    fits = size is not None and size <= MOST_DATA_BYTES
+    fits = size is not None and size <= MAX_DATA_BYTES
     return event.model_copy(
         update={
-            "id": _cut(event.id, MOST_KEY_CHARACTERS),
-            "type": _cut(event.type, MOST_CHARACTERS),
-            "time": _cut(event.time, MOST_CHARACTERS),
-            "subject": event.subject and _cut(event.subject, MOST_CHARACTERS),
+            "id": _cut(event.id, MAX_KEY_CHARACTERS),
+            "type": _cut(event.type, MAX_CHARACTERS),
+            "time": _cut(event.time, MAX_CHARACTERS),
+            "subject": event.subject and _cut(event.subject, MAX_CHARACTERS),
             "data": event.data if fits else {"omitted_bytes": size},
         }
     )
@@ -59,60 +60,64 @@ def _storable_event(event: CloudEvent) -> CloudEvent:
 
 def _check_rollup(sequence: int, what: Rollup) -> None:
     on_time = what.begins_realtime_ns >= 0 and what.begins_realtime_ns % (what.span_s * NS_PER_S) == 0
-    _require(on_time, f"row {sequence} begins at no whole {what.span_s} s")
-    _require(0 < len(what.quantities) <= MOST_QUANTITIES, f"row {sequence} has {len(what.quantities)} quantities")
-    texts = (what.source, *what.quantities)
-    _require(all(_is_text(text, MOST_KEY_CHARACTERS) for text in texts), f"row {sequence} has no proper names")
-    _require(all(map(_is_summary, what.quantities.values())), f"row {sequence} is of no possible values")
+    _require(on_time, f"row {sequence}: the roll-up begins at no multiple of its span of {what.span_s} s")
+    count = len(what.quantities)
+    _require(0 < count <= MAX_QUANTITIES, f"row {sequence}: {count} quantities; allowed: 1 to {MAX_QUANTITIES}")
+    names = (what.source, *what.quantities)
+    allowed = f"1 to {MAX_KEY_CHARACTERS} characters without NUL"
+    _require(all(_is_text(name, MAX_KEY_CHARACTERS) for name in names), f"row {sequence}: a name is not {allowed}")
+    _require(
+        all(map(_is_ordered, what.quantities.values())), f"row {sequence}: minimum, mean and maximum are out of order"
+    )
 
 
 def _check_event(sequence: int, what: CloudEvent) -> None:
     texts = (what.type, what.time, what.subject or "-")
-    proper = _is_text(what.id, MOST_KEY_CHARACTERS) and all(_is_text(text, MOST_CHARACTERS) for text in texts)
-    _require(proper, f"row {sequence} has no proper names")
+    is_valid = _is_text(what.id, MAX_KEY_CHARACTERS) and all(_is_text(text, MAX_CHARACTERS) for text in texts)
+    _require(is_valid, f"row {sequence}: the event's id, type, time or subject is empty, too long or contains NUL")
     size = _json_bytes(what.data)
-    _require(size is not None, f"row {sequence} has data that are not JSON")
-    _require((size or 0) <= MOST_DATA_BYTES, f"row {sequence} has {size} bytes of data")
+    _require(size is not None, f"row {sequence}: the event's data cannot be written as JSON")
+    _require((size or 0) <= MAX_DATA_BYTES, f"row {sequence}: {size} bytes of data; allowed: {MAX_DATA_BYTES}")
 
 
 def _json_bytes(data: dict[str, Any]) -> int | None:
-    """None: it cannot be written as JSON."""
+    """The size of the data as JSON; None if they cannot be written as JSON."""
     try:
         return len(json.dumps(data, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError):
         return None
 
 
-def _cut(text: str, most: int) -> str:
-    return text.encode(errors="replace").decode().replace("\0", "?")[:most] or "-"
+def _cut(text: str, limit: int) -> str:
+    return text.encode(errors="replace").decode().replace("\0", "?")[:limit] or "-"
 
 
-def _is_text(text: str, most: int) -> bool:
-    """PostgreSQL takes no NUL."""
-    return 0 < len(text) <= most and "\0" not in text
+def _is_text(text: str, limit: int) -> bool:
+    """PostgreSQL stores no NUL."""
+    return 0 < len(text) <= limit and "\0" not in text
 
 
-def _is_summary(what: Summary) -> bool:
+def _is_ordered(what: Summary) -> bool:
     return what.minimum <= what.p50 <= what.p99 <= what.maximum and what.minimum <= what.mean <= what.maximum
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Malformed(otherwise)
+def _require(is_valid: bool, problem: str) -> None:
+    if not is_valid:
+        raise Malformed(problem)
 
 
-#: On the average since its stream began: far more than any node makes. A larger number is an error, and once believed would
-#: shut its node out.
-MOST_ROWS_PER_S = 100
-#: A stream began in the past. A node's clock and the hub's may differ a little.
-MOST_AHEAD_S = 86_400
+#: Mean rate since the stream began, far above any node's. A larger sequence number is an error; accepting it would make the hub
+#: ignore all later rows of this node.
+MAX_ROWS_PER_S = 100
+#: How far a stream may begin in the hub's future, since the two clocks may differ.
+MAX_AHEAD_S = 86_400
 
 Values = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """A hub has the node's rows of this stream up to `stored_up_to`, all but `lost` of them."""
+class ArchiveProgress:
+    """The hub has stored the node's rows of this stream up to sequence `stored_up_to`, except `lost` of them."""
 
     node: str
     stream: int
@@ -120,24 +125,24 @@ class Progress:
     lost: int
 
 
-def progress(connection: Connection, *nodes: str) -> dict[str, Progress]:
-    """How far the history of each of these nodes, or of all, is stored, by its name."""
+def progress(connection: Connection, *nodes: str) -> dict[str, ArchiveProgress]:
+    """The progress of each of these nodes, or of all nodes if none is given, by node name."""
     rows = select(received.c.node, received.c.stream, received.c.stored_up_to, received.c.lost)
     chosen = rows.where(received.c.node.in_(nodes)) if nodes else rows
-    return {row.node: Progress(*row) for row in connection.execute(chosen)}
+    return {row.node: ArchiveProgress(*row) for row in connection.execute(chosen)}
 
 
 def store(
-    connection: Connection, batch: HistoryBatch, known: Progress | None, own_node: str, now_realtime_ns: int
-) -> Progress:
+    connection: Connection, batch: HistoryBatch, known: ArchiveProgress | None, local_node: str, now_realtime_ns: int
+) -> ArchiveProgress:
     """
-    Store what follows without a hole on what is `known` of the batch's node, in the caller's transaction; returns what is known then.
+    Store the rows that continue the node's progress `known` without a hole, in the caller's transaction; returns the new progress.
 
-    What is stored already, what comes after a hole, and an older stream change nothing. What lies below the batch's floor
-    and was never stored is lost, and counted. Raises Malformed, having stored nothing, when no node would say this.
+    Rows that are stored already, rows after a hole and rows of an older stream change nothing. Rows below the batch's floor that
+    were never stored are counted as lost. Raises Malformed, having stored nothing, for a batch that no node makes.
     """
-    latest_s = now_realtime_ns // NS_PER_S + MOST_AHEAD_S
-    _check(batch, own_node, latest_s)
+    latest_s = now_realtime_ns // NS_PER_S + MAX_AHEAD_S
+    _check(batch, local_node, latest_s)
     if known is not None and batch.stream < known.stream <= latest_s:
         return known
     now, fresh = _follow(batch, known)
@@ -148,20 +153,22 @@ def store(
     return now
 
 
-def _follow(batch: HistoryBatch, known: Progress | None) -> tuple[Progress, list[HistoryRow]]:
-    """The progress that the batch makes, and those of its rows that are news."""
-    before = known if known and known.stream == batch.stream else Progress(batch.node, batch.stream, 0, 0)
+def _follow(batch: HistoryBatch, known: ArchiveProgress | None) -> tuple[ArchiveProgress, list[HistoryRow]]:
+    """The node's progress after this batch, and the rows of the batch that are new."""
+    before = known if known and known.stream == batch.stream else ArchiveProgress(batch.node, batch.stream, 0, 0)
     reached = max(before.stored_up_to, batch.floor - 1)
     fresh = [row for row in batch.rows if row.sequence > reached]
     if fresh and fresh[0].sequence != reached + 1:
         fresh = []
     lost = before.lost + reached - before.stored_up_to
-    return Progress(batch.node, batch.stream, reached + len(fresh), lost), fresh
+    return ArchiveProgress(batch.node, batch.stream, reached + len(fresh), lost), fresh
 
 
-def _check(batch: HistoryBatch, own_node: str, latest_s: int) -> None:
-    if batch.node == own_node:
-        raise Malformed(f"history of {own_node}, which is this node itself")
+def _check(batch: HistoryBatch, local_node: str, latest_s: int) -> None:
+    if batch.node == local_node:
+        raise Malformed(
+            f"history of {local_node}: rejected, since that is this node's own name; give each node its own name"
+        )
     try:
         _check_numbers(batch, latest_s)
         for row in batch.rows:
@@ -172,12 +179,12 @@ def _check(batch: HistoryBatch, own_node: str, latest_s: int) -> None:
 
 def _check_numbers(batch: HistoryBatch, latest_s: int) -> None:
     first, last = batch.rows[0].sequence, batch.rows[-1].sequence
-    _require(all(b.sequence == a.sequence + 1 for a, b in pairwise(batch.rows)), "its rows are not in order")
-    _require(batch.floor <= first, f"row {first} below its floor {batch.floor}")
-    _require(batch.stream <= latest_s, f"its stream {batch.stream} begins in the future")
-    _require(
-        last <= (latest_s - batch.stream) * MOST_ROWS_PER_S, f"row {last} of a stream that began at {batch.stream}"
-    )
+    in_order = all(after.sequence == before.sequence + 1 for before, after in pairwise(batch.rows))
+    _require(in_order, "the sequence numbers of its rows are not consecutive")
+    _require(batch.floor <= first, f"row {first} is below the batch's floor {batch.floor}")
+    _require(batch.stream <= latest_s, f"stream {batch.stream} begins in the future; check the node's clock")
+    highest = (latest_s - batch.stream) * MAX_ROWS_PER_S
+    _require(last <= highest, f"row {last} exceeds {highest}, the most that stream {batch.stream} can have by now")
 
 
 def _rollup_values(node: str, what: Rollup | None) -> Iterable[Values]:
@@ -190,12 +197,12 @@ def _rollup_values(node: str, what: Rollup | None) -> Iterable[Values]:
 
 def _event_values(batch: HistoryBatch, row: HistoryRow, what: CloudEvent) -> Values:
     key: Values = {"node": batch.node, "stream": batch.stream, "sequence": row.sequence, "realtime_ns": row.realtime_ns}
-    said: Values = {"type": what.type, "subject": what.subject, "time": what.time, "data": what.data}
-    return {**key, "event_id": what.id, **said}
+    content: Values = {"type": what.type, "subject": what.subject, "time": what.time, "data": what.data}
+    return {**key, "event_id": what.id, **content}
 
 
 def _insert(connection: Connection, table: Table, values: Iterable[Values]) -> None:
-    """What is there already stays: a row whose confirmation was lost comes again, and a new stream may begin with what an old one had."""
+    """A row that is stored already stays: a node repeats rows whose confirmation was lost, and a new stream may repeat old rows."""
     if new := list(values):
         connection.execute(_insert_new(connection.dialect.name, table), new)
 

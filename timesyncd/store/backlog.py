@@ -1,13 +1,15 @@
 """
-What waits to be stored: bounded in age and number. What it loses it counts, as one gap a source.
+Rows that wait for the writer thread.
 
-Histories of other nodes that wait to be stored: bounded in rows and bytes. What is refused comes again by itself.
+`Backlog` holds this node's rows, bounded in age and number; rows that it drops are counted and become one gap per source.
+`HistoryBacklog` holds other nodes' histories, bounded in rows and bytes; it drops a batch that does not fit, and the node repeats it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from threading import Lock
 
 from timesyncd.clocks import NS_PER_S
@@ -16,33 +18,44 @@ from timesyncd.store.rows import Entry
 
 #: A store further behind than this drops its oldest rows.
 LIMIT_NS = 60 * NS_PER_S
-#: 60 s of far more than a node reads; it bounds the memory (some 40 MiB).
+#: Far more than a node reads in 60 s; it bounds the memory to about 40 MiB.
 LIMIT_ENTRIES = 20_000
-#: What a column holds.
-LARGEST = 2**63 - 1
-BEHIND = "the store fell behind"
-UNSTORABLE = "a value that no column holds"
+#: The largest value of a 64-bit column.
+MAX_INT64 = 2**63 - 1
+
+
+class GapReason(Enum):
+    """Why rows were dropped. The store keeps the member's name in lower case, its code; the value is for people."""
+
+    STORE_BEHIND = "the store could not keep up: rows older than 60 s were dropped"
+    UNSTORABLE_VALUE = "a value does not fit its column"
+
+    @property
+    def code(self) -> str:
+        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Rows of a source that were dropped, for one reason: from the oldest's time to the newest's, CLOCK_REALTIME."""
+    """Rows of a source that were dropped for one reason, from the oldest row's CLOCK_REALTIME to the newest's."""
 
     source: str
-    reason: str
+    reason: GapReason
     from_realtime_ns: int
     until_realtime_ns: int
     rows_lost: int
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     entries: list[Entry]
     gaps: list[Gap]
 
 
 class Backlog:
-    """Filled by any thread without waiting; emptied by one, which takes a batch and then says `stored` or gives it back."""
+    """
+    Any thread puts entries without waiting. One thread takes a batch, and then marks it stored, requeues it or discards it.
+    """
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -50,26 +63,26 @@ class Backlog:
         self._lock = Lock()
         self._waiting: deque[Entry] = deque()
         self._taken: list[Entry] = []
-        self._gaps: dict[tuple[str, str], Gap] = {}
+        self._gaps: dict[tuple[str, GapReason], Gap] = {}
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._waiting) + len(self._taken)
 
     def put(self, entry: Entry) -> None:
-        """The newest are kept: what is dropped is the oldest, so that each gap is whole."""
+        """Drops the oldest entries when there are too many, so that each gap is contiguous."""
         with self._lock:
             self._waiting.append(entry)
             self._trim()
 
     def oldest_ns(self) -> int | None:
-        """When the oldest of what is not stored was handed over."""
+        """CLOCK_BOOTTIME when the oldest entry that is not stored was put; None if there is none."""
         with self._lock:
             oldest = self._taken or self._waiting
             return oldest[0].queued_ns if oldest else None
 
-    def take(self, limit: int) -> Batch:
-        """The oldest, until they are `limit` rows, and every gap so far; both empty when there is nothing to store."""
+    def take(self, limit: int) -> RowBatch:
+        """The oldest entries, until they have `limit` rows, and every gap so far; both are empty when nothing waits."""
         with self._lock:
             self._taken = []
             rows = 0
@@ -78,24 +91,24 @@ class Backlog:
                 rows += len(self._taken[-1])
             gaps = list(self._gaps.values())
             self._gaps.clear()
-            return Batch(self._taken, gaps)
+            return RowBatch(self._taken, gaps)
 
-    def has_stored(self, batch: Batch) -> None:
+    def mark_stored(self, batch: RowBatch) -> None:
         with self._lock:
             self.stored += sum(len(entry) for entry in batch.entries)
             self._taken = []
 
-    def lose(self, batch: Batch) -> None:
-        """It can never be stored."""
+    def discard(self, batch: RowBatch) -> None:
+        """Give up a batch that can never be stored."""
         with self._lock:
             self._taken = []
             for entry in batch.entries:
-                self._drop(entry, UNSTORABLE)
+                self._drop(entry, GapReason.UNSTORABLE_VALUE)
             for gap in batch.gaps:
                 self._add(gap)
 
-    def give_back(self, batch: Batch) -> None:
-        """It was not stored: it waits again, as the oldest."""
+    def requeue(self, batch: RowBatch) -> None:
+        """Put back a batch that was not stored; it waits again, before all other entries."""
         with self._lock:
             self._waiting.extendleft(reversed(batch.entries))
             self._taken = []
@@ -105,12 +118,12 @@ class Backlog:
 
     def _trim(self) -> None:
         while len(self._waiting) > LIMIT_ENTRIES or self._span_ns() > LIMIT_NS:
-            self._drop(self._waiting.popleft(), BEHIND)
+            self._drop(self._waiting.popleft(), GapReason.STORE_BEHIND)
 
-    def _drop(self, lost: Entry, reason: str) -> None:
-        """Its gap can be stored, whatever the entry held."""
+    def _drop(self, lost: Entry, reason: GapReason) -> None:
+        """Count the entry in a gap whose values fit their columns, whatever the entry contains."""
         source = lost.source.encode(errors="replace").decode()
-        realtime_ns = max(-LARGEST, min(lost.realtime_ns, LARGEST))
+        realtime_ns = max(-MAX_INT64, min(lost.realtime_ns, MAX_INT64))
         self.dropped += len(lost)
         self._add(Gap(source, reason, realtime_ns, realtime_ns, len(lost)))
 
@@ -128,27 +141,27 @@ class Backlog:
         )
 
 
-#: A minute of ten thousand nodes, twice.
+#: Two minutes of ten thousand nodes.
 LIMIT_ROWS = 20_000
-#: As they came, in JSON; in memory they are several times as large.
+#: Size as received, in JSON; in memory the batches are several times as large.
 LIMIT_BYTES = 64 * 2**20
 
 
-class Inbox:
-    """Filled by any thread without waiting; emptied by one."""
+class HistoryBacklog:
+    """Any thread puts batches without waiting; one thread takes them."""
 
     def __init__(self) -> None:
-        self.refused = 0
+        self.rejected = 0
         self._lock = Lock()
         self._waiting: deque[tuple[HistoryBatch, int]] = deque()
         self._rows = 0
         self._bytes = 0
 
     def put(self, batch: HistoryBatch, size: int) -> bool:
-        """Whether there was room. `size` is how many bytes it came as."""
+        """False if the batch did not fit. `size` is the batch's size in bytes as received."""
         with self._lock:
             if self._rows + len(batch.rows) > LIMIT_ROWS or self._bytes + size > LIMIT_BYTES:
-                self.refused += 1
+                self.rejected += 1
                 return False
             self._waiting.append((batch, size))
             self._rows += len(batch.rows)
@@ -156,7 +169,7 @@ class Inbox:
             return True
 
     def take(self, limit: int) -> list[HistoryBatch]:
-        """The oldest, until they are `limit` rows; none when there is nothing to store."""
+        """The oldest batches, until they have `limit` rows; empty when nothing waits."""
         with self._lock:
             taken: list[HistoryBatch] = []
             rows = 0
@@ -169,11 +182,11 @@ class Inbox:
             return taken
 
     def __len__(self) -> int:
-        """Rows."""
+        """The number of rows that wait."""
         with self._lock:
             return self._rows
 
-    def refuse(self, number: int) -> None:
-        """So many that were taken can never be stored."""
+    def count_rejected(self, number: int) -> None:
+        """Count batches that were taken and can never be stored."""
         with self._lock:
-            self.refused += number
+            self.rejected += number

@@ -1,7 +1,5 @@
 """
-How a store is opened, whichever database it is in: by its one writer, by its readers, and by the process that migrates it.
-
-Where a store is: a file of SQLite, or a database of PostgreSQL.
+Where a store is (a SQLite file or a PostgreSQL database) and how it is opened: by its one writer, by readers and for migration.
 """
 
 from __future__ import annotations
@@ -24,25 +22,25 @@ from timesyncd.store import postgresql, sqlite
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Either `path` or `url` is given. As text it names the store in messages to people, without the password."""
+class StoreLocation:
+    """Either `path` or `url` is given. Its text names the store in messages, without the password."""
 
     path: Path | None = None
     url: str | None = None
     password: SecretStr | None = None
 
     @classmethod
-    def of(cls, settings: StoreSettings) -> Place:
+    def of(cls, settings: StoreSettings) -> StoreLocation:
         """Reads the password. Raises ConfigError."""
         if settings.url is None:
             return cls(path=settings.path)
         return cls(url=settings.url, password=settings.password.reveal() if settings.password else None)
 
     @classmethod
-    def named(cls, text: str) -> Place:
+    def named(cls, text: str) -> StoreLocation:
         """
-        As somebody wrote it on a command line: a path or a URL. The password is then PGPASSWORD's, or that of ~/.pgpass. Raises
-        ConfigError for any other URL.
+        The location that a command line names: a path or a URL. psycopg takes the password from PGPASSWORD or ~/.pgpass.
+        Raises ConfigError for a URL of another kind.
         """
         if "://" not in text:
             return cls(path=Path(text))
@@ -50,7 +48,7 @@ class Place:
             check_store_url(text)
         except ValueError:
             raise ConfigError(
-                "store: neither a path nor postgresql://user@host:5432/database, whose password is in PGPASSWORD or ~/.pgpass"
+                "store: give a path or postgresql://user@host:5432/database, with its password in PGPASSWORD or ~/.pgpass"
             ) from None
         return cls(url=text)
 
@@ -61,60 +59,60 @@ class Place:
 MIGRATION_LIMIT_S = 600.0
 
 
-def writer_engine(place: Place, *, durable: bool = False) -> Engine:
-    """For the only writer. `durable`: no power cut takes back what was committed. Raises StoreError."""
-    if place.url is not None:
-        return postgresql.writer_engine(place.url, place.password)
-    assert place.path is not None
-    return sqlite.writer_engine(place.path, durable=durable)
+def writer_engine(location: StoreLocation, *, durable: bool = False) -> Engine:
+    """For the only writer. `durable`: a power failure loses no commit. Raises StoreError."""
+    if location.url is not None:
+        return postgresql.writer_engine(location.url, location.password)
+    assert location.path is not None
+    return sqlite.writer_engine(location.path, durable=durable)
 
 
-def reader_engine(place: Place) -> Engine:
-    """Reads beside the writer and writes nothing. Raises StoreError when there is no such store or it cannot be read."""
-    if place.url is not None:
-        return postgresql.reader_engine(place.url, place.password)
-    assert place.path is not None
-    return sqlite.reader_engine(place.path)
+def reader_engine(location: StoreLocation) -> Engine:
+    """Reads while the writer writes, and writes nothing. Raises StoreError if the store does not exist or cannot be read."""
+    if location.url is not None:
+        return postgresql.reader_engine(location.url, location.password)
+    assert location.path is not None
+    return sqlite.reader_engine(location.path)
 
 
 @contextmanager
-def reading(place: Place) -> Iterator[Connection]:
-    """A connection of one's own, beside the daemon that writes. Raises StoreError, also for what goes wrong within."""
-    engine = reader_engine(place)
+def reading(location: StoreLocation) -> Iterator[Connection]:
+    """A read-only connection. Raises StoreError, also for a database error inside the block."""
+    engine = reader_engine(location)
     try:
         with engine.connect() as connection:
             yield connection
     except SQLAlchemyError as error:
-        raise store_error(place, error) from error
+        raise store_error(location, error) from error
     finally:
         engine.dispose()
 
 
-def identity(place: Place) -> int:
-    """Another one when the store was replaced by another under the same name, 0 when there is none. A server tells that itself."""
-    return 1 if place.path is None else sqlite.identity(place.path)
+def identity(location: StoreLocation) -> int:
+    """A number that changes when the store's file is replaced, 0 if there is no file. Always 1 for a server, which reports the loss itself."""
+    return 1 if location.path is None else sqlite.identity(location.path)
 
 
-def migrate(place: Place) -> None:
+def migrate(location: StoreLocation) -> None:
     """
-    Bring the store to this version's tables, in a process of its own: Alembic stays out of the daemon. Blocks.
+    Bring the store to this version's tables, in a child process, so that the daemon does not load Alembic. Blocks.
 
     Raises StoreError.
     """
-    command = [sys.executable, "-P", "-m", "timesyncd.store.migrate", str(place)]
-    secret = {} if place.password is None else {"PGPASSWORD": place.password.get_secret_value()}
+    command = [sys.executable, "-P", "-m", "timesyncd.store.migrate", str(location)]
+    secret = {} if location.password is None else {"PGPASSWORD": location.password.get_secret_value()}
     try:
         done = subprocess.run(
             command, env=os.environ | secret, check=False, capture_output=True, text=True, timeout=MIGRATION_LIMIT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StoreError(f"{place}: cannot be made ready: {error}") from error
+        raise StoreError(f"{location}: cannot create or migrate the tables: {error}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise StoreError(f"{place}: cannot be made ready: {said[-1]}")
+        output = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise StoreError(f"{location}: cannot create or migrate the tables: {output[-1]}")
 
 
-def store_error(place: Place, error: Exception) -> StoreError:
-    """What the database said, in one line, without the statement and its parameters."""
-    said = getattr(error, "orig", None) or error
-    return StoreError(f"{place}: {said}".splitlines()[0])
+def store_error(location: StoreLocation, error: Exception) -> StoreError:
+    """The database's own error text, in one line, without the statement and its parameters."""
+    cause = getattr(error, "orig", None) or error
+    return StoreError(f"{location}: {cause}".splitlines()[0])

@@ -1,4 +1,4 @@
-"""A source's rows -> a file of CSV or Parquet, in pieces, so that a year of them takes no more memory than an hour."""
+"""Exports a source's rows to CSV or Parquet, in chunks, so that a year of rows needs no more memory than an hour."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Select, Table, func, select
 
 from timesyncd.errors import ConfigError, StoreError
-from timesyncd.store.engine import Place, reading
-from timesyncd.store.names import own_node
+from timesyncd.store.engine import StoreLocation, reading
+from timesyncd.store.index_scans import local_node
 from timesyncd.store.rollups import HOUR_S, MINUTE_S
 from timesyncd.store.rows import stored_columns
 from timesyncd.store.tables import (
@@ -41,7 +41,7 @@ class _Sink(Protocol):
 
 
 def export(
-    place: Place,
+    location: StoreLocation,
     source: str,
     span: ExportSpan,
     since_ns: int,
@@ -53,16 +53,17 @@ def export(
     node: str | None = None,
 ) -> int:
     """
-    Write a source's rows in [since, until), oldest first, with all their columns, and return how many; lists and objects are JSON text.
+    Write a source's rows in [since, until), oldest first, with all columns; returns their number. Lists and objects are JSON text.
 
-    Minutes and hours are of `node`; None: of the store's own. `on_progress` is told the rows done and in total. The file
-    appears under its name when it is whole. Raises StoreError, and ConfigError for a file that exists and for a missing pyarrow.
+    Roll-ups (`span` minute or hour) are those of `node`, or of the store's own node if it is None. `on_progress` receives the rows
+    written and their total. The file gets its name only when it is complete. Raises StoreError; ConfigError if the file exists or
+    pyarrow is missing.
     """
     if path.exists() and not overwrite:
-        raise ConfigError(f"{path}: there is such a file already")
+        raise ConfigError(f"{path}: the file exists; --force replaces it")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with reading(place) as connection:
+        with reading(location) as connection:
             columns, rows = _rows(connection, source, span, node, since_ns, until_ns)
             total = connection.scalar(select(func.count()).select_from(rows.order_by(None).subquery())) or 0
             with closing(_sink(partial, format, columns)) as sink, closing(_chunks(connection, rows)) as chunks:
@@ -80,13 +81,13 @@ def export(
 def _rows(
     connection: Connection, source: str, span: ExportSpan, node: str | None, since_ns: int, until_ns: int
 ) -> tuple[Sequence[Column[Any]], Select[Any]]:
-    """Raises StoreError when there is no such source."""
+    """Raises StoreError if the store has no such source."""
     if span == "raw":
         table = _raw_table(connection, source)
         of_source = [table.c.source == source]
     else:
         table = rollup
-        of_source = [rollup.c.node == (own_node(connection) if node is None else node), rollup.c.source == source]
+        of_source = [rollup.c.node == (local_node(connection) if node is None else node), rollup.c.source == source]
         of_source.append(rollup.c.span_s == _SPANS[span])
     at = table.c.realtime_ns
     columns = stored_columns(table)
@@ -98,11 +99,11 @@ def _raw_table(connection: Connection, source: str) -> Table:
     for table in _RAW:
         if connection.scalar(select(table.c.id).where(table.c.source == source).limit(1)) is not None:
             return table
-    raise StoreError(f"there are no samples of {source!r}")
+    raise StoreError(f"the store has no samples of source {source!r}")
 
 
 def _chunks(connection: Connection, rows: Select[Any]) -> Generator[tuple[int, list[list[Any]]], None, None]:
-    """With how many there have been then."""
+    """Chunks of rows, each with the number of rows up to its end."""
     done = 0
     with connection.execute(rows, execution_options={"yield_per": _CHUNK_ROWS}) as result:
         for chunk in result.partitions():
@@ -119,7 +120,7 @@ def _sink(path: Path, format: Format, columns: Sequence[Column[Any]]) -> _Sink:
 
 
 class _Csv:
-    """Flags are 0 and 1; what is NULL is empty."""
+    """Flags are 0 and 1; NULL is empty."""
 
     def __init__(self, path: Path, columns: Sequence[Column[Any]]) -> None:
         self._file = path.open("w", newline="")
@@ -134,14 +135,14 @@ class _Csv:
 
 
 class _Parquet:
-    """64-bit numbers, text and flags; each chunk is a row group."""
+    """64-bit integers, text and booleans; each chunk is a row group."""
 
     def __init__(self, path: Path, columns: Sequence[Column[Any]]) -> None:
         try:
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
-            raise ConfigError("Parquet needs pyarrow: pip install 'timesyncd[parquet]'") from error
+            raise ConfigError("format parquet: pyarrow is not installed: pip install 'timesyncd[parquet]'") from error
         self._schema = pyarrow.schema([(column.name, _arrow_type(pyarrow, column)) for column in columns])
         self._make = pyarrow.RecordBatch.from_arrays
         self._array = pyarrow.array

@@ -1,7 +1,7 @@
 """
-Questions to the store. Each reads on a connection of its own, beside the daemon that writes.
+Queries to the store. Each uses a connection of its own, while the daemon writes.
 
-What the store holds of a clock source, as the readings that they were.
+Timestamps in parameters and records are Unix time (CLOCK_REALTIME) in nanoseconds; a span includes its begin and excludes its end.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sqlalchemy import Connection, Select, Table, func, select, tuple_
 from timesyncd.bound import Reason
 from timesyncd.errors import ConfigError
 from timesyncd.sample import ClockSample, ClockState, NoSample, PortState
-from timesyncd.store.engine import Place, reading
-from timesyncd.store.names import source_names
-from timesyncd.store.series import course, rollup_sources
+from timesyncd.store.engine import StoreLocation, reading
+from timesyncd.store.index_scans import source_names
+from timesyncd.store.series import rollup_sources, series
 from timesyncd.store.tables import (
     SLOW,
     alarm_event,
@@ -35,30 +35,39 @@ from timesyncd.store.tables import (
 )
 
 __all__ = [
-    "Kind", "Record", "cloud_events", "course", "events", "last_locked", "rollup_sources", "samples", "sources",
-    "time_error_course", "time_errors",
+    "Kind",
+    "Record",
+    "cloud_events",
+    "events",
+    "last_locked",
+    "rollup_sources",
+    "samples",
+    "series",
+    "sources",
+    "time_error_envelope",
+    "time_errors",
 ]  # fmt: skip
 
 Kind = Literal["clock", "phc", "utc", "kernel", "grandmaster", "event", "gap", "alarm", "time_error"]
 Record = dict[str, Any]
-"""A row by column names, and its `kind`; the store's own `id` is left out, and every grandmaster's sample is whole."""
+"""A row by column name, with its `kind` and without the store's own `id`; every grandmaster's sample is whole."""
 
 _CLOCKS: dict[Kind, Table] = {"clock": clock_sample, "phc": phc_sample, "utc": utc_sample, "kernel": kernel_sample}
 _SAMPLES: dict[Kind, Table] = {**_CLOCKS, "grandmaster": grandmaster_sample}
 _EVENTS: dict[Kind, Table] = {"event": source_event, "alarm": alarm_event, "gap": gap}
 
 _LOCKED_CLASSES = (None, 6, 13)
-#: With what a holdover may stand that is known to go back to its last lock.
-_DATED = (Reason.HOLDOVER_BUDGET_EXCEEDED.name,)
-#: How many samples in a row are passed over that contradict themselves: a poll that a change falls into gives one or two.
+#: Reasons of an unbounded holdover whose begin is known, namely the last lock before it.
+_DATED = (Reason.HOLDOVER_BUDGET_EXCEEDED.name.lower(),)
+#: How many contradictory LOCKED samples in a row are skipped: a poll during a change yields one or two.
 _CONTRADICTIONS = 60
 _HOLDOVERS = (ClockState.HOLDOVER.value, ClockState.HOLDOVER_OUT_OF_SPEC.value)
 
 
-def sources(place: Place) -> dict[str, Kind]:
-    """Every source that the store holds, by name; "event" where it never gave a sample. Raises StoreError."""
+def sources(location: StoreLocation) -> dict[str, Kind]:
+    """The kind of every source in the store, by name; "event" for a source that never gave a sample. Raises StoreError."""
     kinds: dict[str, Kind] = {}
-    with reading(place) as connection:
+    with reading(location) as connection:
         kinds |= dict.fromkeys(source_names(connection, source_event), "event")
         for kind, table in _SAMPLES.items():
             kinds |= dict.fromkeys(source_names(connection, table), kind)
@@ -66,14 +75,14 @@ def sources(place: Place) -> dict[str, Kind]:
 
 
 def samples(
-    place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
+    location: StoreLocation, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
 ) -> Iterator[Record]:
     """
-    The samples of a clock source or a grandmaster in [since, until), oldest first; with a limit the newest so many.
+    The samples of a clock source or a grandmaster in [since, until), oldest first; at most the `limit` newest.
 
     Raises StoreError.
     """
-    with reading(place) as connection:
+    with reading(location) as connection:
         for kind, table in _CLOCKS.items():
             yield from _records(connection, kind, _newest(table, source, since_realtime_ns, until_realtime_ns, limit))
         thin = _records(
@@ -82,12 +91,12 @@ def samples(
         yield from _made_whole(connection, thin)
 
 
-def events(place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int) -> Iterator[Record]:
+def events(location: StoreLocation, source: str, since_realtime_ns: int, until_realtime_ns: int) -> Iterator[Record]:
     """
-    When a source began to give no samples and why, when it gave them again, what it reported by itself, and what was not
-    stored. Raises StoreError.
+    A source's outages with their reasons and ends, its own alarm events, and its rows that were not stored, oldest first.
+    Raises StoreError.
     """
-    with reading(place) as connection:
+    with reading(location) as connection:
         found = [
             record
             for kind, table in _EVENTS.items()
@@ -97,7 +106,7 @@ def events(place: Place, source: str, since_realtime_ns: int, until_realtime_ns:
 
 
 def cloud_events(
-    place: Place,
+    location: StoreLocation,
     node: str | None,
     since_realtime_ns: int,
     until_realtime_ns: int,
@@ -106,8 +115,10 @@ def cloud_events(
     type: str | None = None,
 ) -> list[Record]:
     """
-    What happened on a node (None: on all) in [since, until), the newest first: at most `limit`, of those that come `after` the one
-    with this (realtime_ns, sequence, node), and of this `type` alone. Raises StoreError.
+    The events of a node (None: of all nodes) in [since, until), newest first, at most `limit`.
+
+    `after` is the (realtime_ns, sequence, node) of the last event of the page before; `type` selects one type of event.
+    Raises StoreError.
     """
     columns = event.c
     order = (columns.realtime_ns, columns.sequence, columns.node)
@@ -118,26 +129,27 @@ def cloud_events(
         rows = rows.where(columns.type == type)
     if after is not None:
         rows = rows.where(columns.realtime_ns <= after[0], tuple_(*order) < after)
-    with reading(place) as connection:
+    with reading(location) as connection:
         newest = rows.order_by(*(column.desc() for column in order)).limit(limit)
         return [dict(row) for row in connection.execute(newest).mappings()]
 
 
 def time_errors(
-    place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
+    location: StoreLocation, source: str, since_realtime_ns: int, until_realtime_ns: int, limit: int | None = None
 ) -> Iterator[Record]:
-    """The time errors of a unit's channels in [since, until), oldest first, with a limit the newest so many. Raises StoreError."""
-    with reading(place) as connection:
+    """The time errors of a grandmaster's channels in [since, until), oldest first; at most the `limit` newest. Raises StoreError."""
+    with reading(location) as connection:
         rows = _newest(time_error, source, since_realtime_ns, until_realtime_ns, limit)
         yield from _records(connection, "time_error", rows)
 
 
-def time_error_course(
-    place: Place, source: str, since_realtime_ns: int, until_realtime_ns: int, steps: int
+def time_error_envelope(
+    location: StoreLocation, source: str, since_realtime_ns: int, until_realtime_ns: int, steps: int
 ) -> list[Record]:
     """
-    The same to be drawn: of each channel and metric the lowest and the highest value within each of so many equal steps, so
-    that no peak is lost, with the step's beginning as `realtime_ns`. Steps without a value are left out. Raises StoreError.
+    The time errors as a chart needs them: the minimum and maximum of each channel and metric in each of `steps` equal steps.
+
+    So no peak is lost. `realtime_ns` is where the step begins; steps without a value are left out. Raises StoreError.
     """
     step_ns = max(1, (until_realtime_ns - since_realtime_ns) // steps)
     columns = time_error.c
@@ -156,37 +168,39 @@ def time_error_course(
         .group_by(columns.channel, columns.metric, at)
         .order_by(columns.channel, columns.metric, at)
     )
-    with reading(place) as connection:
+    with reading(location) as connection:
         return [dict(row) for row in connection.execute(rows).mappings()]
 
 
-def last_locked(place: Place, source: str) -> Record | None:
+def last_locked(location: StoreLocation, source: str) -> Record | None:
     """
-    The newest sample in which a unit was LOCKED and is to be believed: a holdover that stands now began after it. As for a
-    daemon that was there all the time, what does not count in between is a state that was not told, and a LOCKED that
-    contradicts itself: without a satellite, or with another class. None: there is no such sample among the newest; or its
-    clock was in another state since; or the unit was held to be astray since, as after a jump. Raises StoreError.
+    The newest credible LOCKED sample of a grandmaster that is in holdover now: the holdover began after it.
+
+    As in a daemon that ran all the time, samples without a clock state are skipped, and so are LOCKED samples that contradict
+    themselves: without a healthy satellite, or with the clock class of another state. None if the newest samples contain no such
+    sample, if the clock was in another state since, or if its holdover was judged invalid since, as after a phase jump.
+    Raises StoreError.
     """
     columns = grandmaster_sample.c
-    of_unit = select(grandmaster_sample).where(columns.source == source).order_by(columns.realtime_ns.desc())
-    told = columns.clock_state.not_in((*_HOLDOVERS, ClockState.UNKNOWN.value))
-    astray = columns.clock_state.in_(_HOLDOVERS) & columns.utc_reason.not_in(_DATED)
-    with reading(place) as connection:
-        newest = list(_records(connection, "grandmaster", of_unit.where(told).limit(_CONTRADICTIONS + 1)))
-        # One by one: what a row leaves out may stand in a row between them, of a holdover.
+    of_source = select(grandmaster_sample).where(columns.source == source).order_by(columns.realtime_ns.desc())
+    not_holdover = columns.clock_state.not_in((*_HOLDOVERS, ClockState.UNKNOWN.value))
+    invalid = columns.clock_state.in_(_HOLDOVERS) & columns.utc_reason_code.not_in(_DATED)
+    with reading(location) as connection:
+        newest = list(_records(connection, "grandmaster", of_source.where(not_holdover).limit(_CONTRADICTIONS + 1)))
+        # One by one: the slow columns that a row leaves out may be in a holdover row between two of these.
         for row in (whole for each in newest for whole in _made_whole(connection, [each])):
             if row["clock_state"] != ClockState.LOCKED.value:
                 return None
             satellites = row.get("satellites")
-            saw_any = satellites is None or any(satellite["healthy"] is not False for satellite in satellites)
-            if row["clock_class"] in _LOCKED_CLASSES and saw_any:
-                since = of_unit.where(astray, columns.realtime_ns >= row["realtime_ns"]).limit(1)
+            has_satellite = satellites is None or any(satellite["healthy"] is not False for satellite in satellites)
+            if row["clock_class"] in _LOCKED_CLASSES and has_satellite:
+                since = of_source.where(invalid, columns.realtime_ns >= row["realtime_ns"]).limit(1)
                 return row if connection.execute(since).first() is None else None
     return None
 
 
 def _newest(table: Table, source: str, since_ns: int, until_ns: int, limit: int | None) -> Select[Any]:
-    """Oldest first."""
+    """The newest rows, oldest first."""
     rows = _span(table, source, since_ns, until_ns)
     if limit is None:
         return rows
@@ -195,7 +209,7 @@ def _newest(table: Table, source: str, since_ns: int, until_ns: int, limit: int 
 
 
 def _made_whole(connection: Connection, records: Iterable[Record]) -> Iterator[Record]:
-    """What a row leaves out is as in the last whole one before it. The oldest comes first."""
+    """Fill the slow columns of each record from the last whole record before it. `records` come oldest first."""
     slow: Record | None = None
     for record in records:
         if record.pop("whole"):
@@ -230,27 +244,34 @@ def _records(connection: Connection, kind: Kind, rows: Select[Any]) -> Iterator[
             yield record
 
 
-_STORED = {field.name for field in fields(ClockSample)} - {"port_state", "read_ns", "exchanges"}
+_STORED = {field.name for field in fields(ClockSample)} - {"port_state", "exchanges"}
 
 
-def clock_readings(place: Place, source: str, span_ns: int | None) -> Iterator[tuple[int, ClockSample | NoSample]]:
+def clock_readings(
+    location: StoreLocation, source: str, span_ns: int | None
+) -> Iterator[tuple[int, ClockSample | NoSample]]:
     """
-    The samples of so long ago and younger, and when they failed to come, each with the Unix time at which it was read. Raises ConfigError
-    when there is no such PTP source, and StoreError.
+    The readings of a PTP source in the last `span_ns` (None: all), with and without a sample, each with the Unix time of its reading.
+
+    Raises ConfigError if the store has no such PTP source, and StoreError.
     """
-    known = sources(place)
+    known = sources(location)
     if known.get(source) not in ("clock", "event"):
         clocks = ", ".join(name for name, kind in known.items() if kind == "clock")
-        what = f"{source!r} is none" if source in known else f"{place} has no {source!r}"
-        raise ConfigError(f"only PTP sources (ptp4l) can be replayed, and {what}; {place} has: {clocks or 'none yet'}")
+        problem = "is no PTP source (ptp4l)" if source in known else "is not in the store"
+        raise ConfigError(
+            f"{location}: source {source!r} {problem}; PTP sources that can be replayed: {clocks or 'none yet'}"
+        )
     now_ns = time.time_ns()
     since_ns = 0 if span_ns is None else now_ns - span_ns
-    return _readings(place, source, (since_ns, now_ns))
+    return _readings(location, source, (since_ns, now_ns))
 
 
-def _readings(place: Place, source: str, span: tuple[int, int]) -> Iterator[tuple[int, ClockSample | NoSample]]:
+def _readings(
+    location: StoreLocation, source: str, span: tuple[int, int]
+) -> Iterator[tuple[int, ClockSample | NoSample]]:
     found = heapq.merge(
-        events(place, source, *span), samples(place, source, *span), key=lambda row: int(row["realtime_ns"])
+        events(location, source, *span), samples(location, source, *span), key=lambda row: int(row["realtime_ns"])
     )
     for record in found:
         if record["kind"] == "clock":
@@ -261,13 +282,7 @@ def _readings(place: Place, source: str, span: tuple[int, int]) -> Iterator[tupl
 
 
 def _clock_sample(record: Record) -> ClockSample:
-    """Of a row that does not tell when it was read nothing younger is known than `as_of_ns`."""
-    read_ns = record.get("read_ns")
-    return ClockSample(
-        port_state=PortState[record["port_state"]],
-        read_ns=record["as_of_ns"] if read_ns is None else read_ns,
-        **{name: record[name] for name in _STORED},
-    )
+    return ClockSample(port_state=PortState[record["port_state"]], **{name: record[name] for name in _STORED})
 
 
 def no_sample(record: Record) -> NoSample:

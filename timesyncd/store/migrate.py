@@ -1,4 +1,4 @@
-"""`python -m timesyncd.store.migrate PATH|URL`: brings the store to this version's tables, all or nothing."""
+"""`python -m timesyncd.store.migrate PATH|URL`: brings the store to this version's tables, in one transaction."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timesyncd.errors import StoreError
 from timesyncd.store import sqlite
-from timesyncd.store.engine import Place, store_error, writer_engine
+from timesyncd.store.engine import StoreLocation, store_error, writer_engine
 
 
-def upgrade(place: Place) -> None:
+def upgrade(location: StoreLocation) -> None:
     """To the newest revision, in one transaction. Raises OSError, SQLAlchemyError, sqlite3.Error, StoreError and CommandError."""
-    if place.path is not None:
-        sqlite.prepare(place.path)
-    engine = writer_engine(place)
+    if location.path is not None:
+        sqlite.prepare(location.path)
+    engine = writer_engine(location)
     config = Config()
     config.set_main_option("script_location", "timesyncd.store:migrations")
     try:
         with engine.begin() as transaction:
-            if place.url is not None:
+            if location.url is not None:
                 transaction.exec_driver_sql("SET LOCAL statement_timeout = 0")
             config.attributes["connection"] = transaction
             command.upgrade(config, "head")
@@ -33,14 +33,14 @@ def upgrade(place: Place) -> None:
 
 
 def main() -> int:
-    place = Place.named(sys.argv[1])
+    location = StoreLocation.named(sys.argv[1])
     try:
-        upgrade(place)
+        upgrade(location)
     except (SQLAlchemyError, sqlite3.Error) as error:
-        print(store_error(place, error), file=sys.stderr)
+        print(store_error(location, error), file=sys.stderr)
         return 1
     except CommandError as error:
-        print(f"{error} (was the store made by a newer timesyncd?)", file=sys.stderr)
+        print(f"{error}: a newer timesyncd made this store; run that version or name another store", file=sys.stderr)
         return 1
     except (OSError, StoreError) as error:
         print(error, file=sys.stderr)

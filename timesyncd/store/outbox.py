@@ -1,5 +1,5 @@
 """
-What a node has made and its hubs have not yet stored: rows numbered without a hole, taken from below, put on top.
+The node's rows (roll-ups and events) that its hubs have not confirmed yet, numbered without a hole.
 
 Every function is one step of the caller's transaction.
 """
@@ -18,22 +18,22 @@ from timesyncd.messages.fleet import CloudEvent, HistoryRow, Rollup
 from timesyncd.store.archive import storable
 from timesyncd.store.tables import outbox, outbox_counter
 
-_READ_AT_ONCE = 100
+_CHUNK_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
-    """`stream` is when this outbox began, in Unix seconds; `next_sequence` the number of the row that comes next."""
+class OutboxStream:
+    """`stream` is when this outbox began, in Unix seconds; `next_sequence` is the sequence number of the next row."""
 
     stream: int
     next_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class OutboxPage:
     """
-    Some rows in their order, and the numbers of those near them that are `unreadable`. What the outbox holds goes from `floor` to
-    below `next_sequence`; both are equal when it is empty.
+    Some rows in order, and the sequence numbers of the `unreadable` rows among them. The outbox holds the rows from `floor` up to,
+    not including, `next_sequence`; both are equal when it is empty.
     """
 
     stream: int
@@ -43,46 +43,46 @@ class Page:
     unreadable: list[int] = field(default_factory=list)
 
 
-def open_stream(connection: Connection, now_realtime_ns: int) -> Stream:
-    """Begins the stream on first use. Before anything is appended."""
+def open_stream(connection: Connection, now_realtime_ns: int) -> OutboxStream:
+    """The stream of this store, which begins at the first call. Call it before `append` and `page`."""
     if (stream := _stream(connection)) is None:
-        stream = Stream(now_realtime_ns // NS_PER_S, 1)
+        stream = OutboxStream(now_realtime_ns // NS_PER_S, 1)
         connection.execute(insert(outbox_counter).values(stream=stream.stream, next_sequence=stream.next_sequence))
     return stream
 
 
 def append(connection: Connection, rows: Sequence[tuple[int, Rollup | CloudEvent]]) -> list[int]:
-    """Each with its CLOCK_REALTIME in ns; returns the numbers that they were given. Raises StoreError before `open_stream`."""
+    """Append rows, each with its CLOCK_REALTIME in ns; returns their sequence numbers. Raises StoreError before `open_stream`."""
     if not rows:
         return []
-    first = _opened(connection).next_sequence
+    first = _open_stream(connection).next_sequence
     new = [_row(sequence, realtime_ns, what) for sequence, (realtime_ns, what) in enumerate(rows, first)]
     connection.execute(update(outbox_counter).values(next_sequence=first + len(new)))
     connection.execute(insert(outbox), [_column_values(row) for row in new])
     return [row.sequence for row in new]
 
 
-def page(connection: Connection, after: int, limit: int) -> Page:
+def page(connection: Connection, after: int, limit: int) -> OutboxPage:
     """
-    The `limit` lowest rows above `after`. What cannot be read is lost: it is as if it were not there. Raises StoreError before
+    The `limit` lowest rows above `after`. Rows that cannot be parsed are skipped and count as lost. Raises StoreError before
     `open_stream`.
 
-    The rows are read last: where others write meanwhile, the floor must not lie above them.
+    The rows are read last: the floor, read before, cannot be above them even if the writer appends meanwhile.
     """
-    stream = _opened(connection)
+    stream = _open_stream(connection)
     lowest, _ = _readable(connection, 0, 1)
     rows, unreadable = _readable(connection, after, limit)
     floor = lowest[0].sequence if lowest else stream.next_sequence
     next_sequence = max(stream.next_sequence, rows[-1].sequence + 1) if rows else stream.next_sequence
-    return Page(stream.stream, floor, next_sequence, rows, unreadable)
+    return OutboxPage(stream.stream, floor, next_sequence, rows, unreadable)
 
 
 def _readable(connection: Connection, after: int, limit: int) -> tuple[list[HistoryRow], list[int]]:
-    """At most `limit` rows, one at least if there is any; and the numbers of those passed over."""
+    """At most `limit` rows, at least one if there is any, and the sequence numbers of the rows that cannot be parsed."""
     rows: list[HistoryRow] = []
     unreadable: list[int] = []
     in_order = select(outbox.c.sequence, cast(outbox.c.row, String)).order_by(outbox.c.sequence)
-    chosen = in_order.limit(max(limit, _READ_AT_ONCE))
+    chosen = in_order.limit(max(limit, _CHUNK_ROWS))
     while not rows and (found := connection.execute(chosen.where(outbox.c.sequence > after)).all()):
         for number, text in found:
             if len(rows) == limit:
@@ -96,31 +96,31 @@ def _readable(connection: Connection, after: int, limit: int) -> tuple[list[Hist
 
 
 def cut(connection: Connection, up_to: int) -> None:
-    """Forget the rows up to this one: they are stored elsewhere."""
+    """Delete the rows up to this sequence number: every hub has stored them."""
     connection.execute(delete(outbox).where(outbox.c.sequence <= up_to))
 
 
-def trim(connection: Connection, before_realtime_ns: int, most_rows: int) -> int:
+def trim(connection: Connection, before_realtime_ns: int, max_rows: int) -> int:
     """
-    Forget from below what is older, and what is more than `most_rows`; returns how many rows are lost by it.
+    Delete the oldest rows: those before `before_realtime_ns`, and all but `max_rows`; returns the number of rows lost.
 
-    A young row keeps those above it, however old they say that they are: no hole may come into being.
+    Rows above a younger row are kept whatever their time is, so that no hole arises.
     """
-    next_sequence = _opened(connection).next_sequence
+    next_sequence = _open_stream(connection).next_sequence
     young = select(outbox.c.sequence).where(outbox.c.realtime_ns >= before_realtime_ns).order_by(outbox.c.sequence)
     first_young = connection.scalar(young.limit(1)) or next_sequence
-    keep_from = max(first_young, next_sequence - most_rows)
+    keep_from = max(first_young, next_sequence - max_rows)
     return connection.execute(delete(outbox).where(outbox.c.sequence < keep_from)).rowcount
 
 
-def _stream(connection: Connection) -> Stream | None:
+def _stream(connection: Connection) -> OutboxStream | None:
     row = connection.execute(select(outbox_counter.c.stream, outbox_counter.c.next_sequence)).first()
-    return None if row is None else Stream(row.stream, row.next_sequence)
+    return None if row is None else OutboxStream(row.stream, row.next_sequence)
 
 
-def _opened(connection: Connection) -> Stream:
+def _open_stream(connection: Connection) -> OutboxStream:
     if (stream := _stream(connection)) is None:
-        raise StoreError("outbox: its stream was never opened")
+        raise StoreError("outbox: no stream is open; start the daemon with this store once")
     return stream
 
 

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's alone: how its server is reached."""
+"""The connection to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from timesyncd.errors import StoreError
 if TYPE_CHECKING:
     import psycopg
 
-#: How long a statement waits for somebody else's lock before it is a problem.
+#: How long a statement waits for another connection's lock before it fails.
 BUSY_S = 5.0
-#: Longer than any of the writer's takes; a migration may take longer.
+#: Longer than any statement of the writer takes; a migration has no limit.
 STATEMENT_S = 60.0
-#: A server that vanishes says nothing: so long what was sent may be unheard, or the line silent, before it is gone.
+#: A server that vanishes closes no connection: after so long without an acknowledgement the connection is given up.
 GONE_S = 10.0
 _CONNECT_S = 5
 
@@ -45,9 +45,9 @@ def _engine(url: str, password: SecretStr | None, *, read_only: bool, **pooling:
             **pooling,
         )
     except ImportError as error:
-        raise StoreError(f"{url}: needs psycopg: pip install 'timesyncd[postgresql]'") from error
+        raise StoreError(f"{url}: psycopg is not installed: pip install 'timesyncd[postgresql]'") from error
     except (SQLAlchemyError, ValueError) as error:
-        raise StoreError(f"{url}: no URL of a database") from error
+        raise StoreError(f"{url}: not a database URL; give postgresql://user@host:5432/database") from error
 
     @event.listens_for(engine, "connect")
     def _connected(connection: psycopg.Connection[Any], _: Any) -> None:
@@ -63,7 +63,7 @@ def _engine(url: str, password: SecretStr | None, *, read_only: bool, **pooling:
 
 
 def _gone_after(seconds: float) -> dict[str, int]:
-    """For libpq, which leaves it at two hours."""
+    """libpq's keepalive options; its default is two hours."""
     every_s = max(1, round(seconds / 5))
     idle = {"keepalives_idle": every_s, "keepalives_interval": every_s, "keepalives_count": 4}
     return idle | {"tcp_user_timeout": round(seconds * 1_000)}
@@ -75,7 +75,7 @@ def _with_password(url: str, password: SecretStr | None) -> URL:
 
 
 def _replace_nul(connection: psycopg.Connection[Any]) -> None:
-    """No text of PostgreSQL can hold U+0000, and one in what a device said shall not cost a whole batch."""
+    """PostgreSQL text cannot contain U+0000; a device's text that does must not fail a whole batch."""
     from psycopg.types.string import StrDumperUnknown
 
     class WithoutNul(StrDumperUnknown):

@@ -1,7 +1,7 @@
 """
-Raw samples -> a row for each minute and each hour: what a chart of months, and a hub, live on.
+Roll-ups (one row for each minute and hour of a quantity, for long charts and for the hubs) and the deletion of old rows.
 
-Old rows go in small steps between two batches, so that no batch waits long.
+Both work in small steps between two batches, so that no batch waits long.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, sel
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import StoreSettings
 from timesyncd.messages.fleet import Rollup, Summary
-from timesyncd.store.names import source_names
+from timesyncd.store.index_scans import source_names
 from timesyncd.store.rows import Values
 from timesyncd.store.tables import TIMED, clock_sample, event, finding, kernel_sample, phc_sample, rollup, utc_sample
 
-#: What is rolled up of each kind of source, as far as a sample has it; the first is in every sample.
+#: The quantities to roll up, by table; a sample may lack any but the first.
 QUANTITIES = {
     clock_sample: ("offset_ns", "path_delay_ns", "frequency_ppb", "gm_bound_ns", "utc_bound_ns"),
     phc_sample: ("offset_ns", "frequency_ppb"),
@@ -30,9 +30,9 @@ QUANTITIES = {
 Span = Literal[60, 3600]
 MINUTE_S: Span = 60
 HOUR_S: Span = 3_600
-#: A sample is dated by the reading before the one that showed it, and is handed over after it.
+#: A sample is dated by the reading before the one that showed it, and reaches the store after it: so long a minute stays open.
 GRACE_NS = 5 * NS_PER_S
-#: Read at once, so that an hour of a fast clock is no great number of objects.
+#: Rows per fetch, so that an hour of a fast clock does not become as many Python objects.
 _CHUNK_ROWS = 1_000
 
 _Series = tuple[Table, str, Span]
@@ -40,7 +40,7 @@ _Series = tuple[Table, str, Span]
 
 
 def summary(values: Sequence[int]) -> Summary:
-    """Of one value or more. Percentiles are values that there were: the lowest that the share does not exceed."""
+    """The summary of one value or more. A percentile is one of the values: the lowest that reaches the share (nearest rank)."""
     ordered = sorted(values)
     count = len(ordered)
     return Summary(
@@ -54,7 +54,7 @@ def summary(values: Sequence[int]) -> Summary:
 
 
 def rollup_values(node: str, made: Rollup) -> list[Values]:
-    """In the order of the table's columns."""
+    """One row for each quantity, in the order of the table's columns."""
     at = (made.span_s, made.begins_realtime_ns)
     return [
         (node, made.source, quantity, *at, of.count, of.minimum, of.maximum, of.mean, of.p50, of.p99)
@@ -62,10 +62,10 @@ def rollup_values(node: str, made: Rollup) -> list[Values]:
     ]
 
 
-class Rollups:
+class RollupBuilder:
     """
-    Makes the node's roll-ups one by one, each once: what is made already the table tells, so that neither a restart nor a clock that
-    steps back doubles or changes one.
+    Makes the node's roll-ups one by one. The table shows which exist, so that neither a restart nor a clock that steps back
+    doubles or changes one.
     """
 
     def __init__(self, node: str) -> None:
@@ -73,21 +73,21 @@ class Rollups:
         self.forget()
 
     def forget(self) -> None:
-        """What was made since may not have been committed."""
+        """Read the state from the table again: the last steps may not have been committed."""
         self._next_ns: dict[_Series, int] = {}
         self._open: list[_Series] | None = None
-        self._looked_at_ns = 0
+        self._passed_minute = 0
 
     def are_due(self, now_ns: int) -> bool:
-        """Whether a minute of CLOCK_REALTIME is over since the last look, or the last look did not end."""
-        return self._open is not None or _minute(now_ns) != self._looked_at_ns
+        """Whether a minute of CLOCK_REALTIME has ended since the last complete pass, or a pass is in progress."""
+        return self._open is not None or _minute(now_ns) != self._passed_minute
 
     def step(self, connection: Connection, now_ns: int) -> list[Rollup] | None:
-        """What came of one minute or hour, if anything. None: nothing more is due."""
+        """Roll up at most one minute or hour of one series; returns it, or [] if it had none. None: the pass is complete."""
         if self._open is None:
             self._open = _all_series(connection)
         if not self._open:
-            self._open, self._looked_at_ns = None, _minute(now_ns)
+            self._open, self._passed_minute = None, _minute(now_ns)
             return None
         begins_ns = self._next(connection, self._open[-1], now_ns)
         if begins_ns is None:
@@ -98,7 +98,7 @@ class Rollups:
         return [_rolled_up(connection, self._open[-1], begins_ns)]
 
     def _next(self, connection: Connection, series: _Series, now_ns: int) -> int | None:
-        """Where the next span begins that has samples and is over."""
+        """Where the next span begins that has samples and has ended; None if there is none."""
         table, source, span_s = series
         from_ns = self._next_ns.get(series)
         if from_ns is None or from_ns > now_ns:
@@ -115,7 +115,7 @@ class Rollups:
 
 
 def _minute(now_ns: int) -> int:
-    """The last one that is over, with its grace."""
+    """The number of the last minute that has ended, including its grace period."""
     return (now_ns - GRACE_NS) // (MINUTE_S * NS_PER_S)
 
 
@@ -125,7 +125,7 @@ def _all_series(connection: Connection) -> list[_Series]:
 
 
 def _first_to_make(connection: Connection, node: str, series: _Series, now_ns: int) -> int:
-    """After the last that was made, as far as the clock has come. A clock before 1970 is no clock yet."""
+    """The end of the newest roll-up that is not in the future, in Unix ns; 0 if there is none."""
     made = _made(node, series)
     last_ns = connection.scalar(select(func.max(rollup.c.realtime_ns)).where(made, rollup.c.realtime_ns <= now_ns))
     return 0 if last_ns is None else last_ns + series[2] * NS_PER_S
@@ -161,39 +161,39 @@ _NS_PER_DAY = 86_400 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
-class Keeps:
-    """For how long: raw samples; minutes; hours, and events with them."""
+class Retention:
+    """How long rows are kept: raw samples, minutes, and hours with the events."""
 
     raw_ns: int
     minutes_ns: int
     hours_ns: int
 
     @classmethod
-    def of(cls, settings: StoreSettings) -> Keeps:
+    def of(cls, settings: StoreSettings) -> Retention:
         days = (settings.keep_days, settings.keep_minutes_days, settings.keep_hours_days)
         return cls(*(int(each * _NS_PER_DAY) for each in days))
 
 
-def delete_step(connection: Connection, now_realtime_ns: int, keeps: Keeps) -> int:
-    """Delete at most STEP_ROWS rows that are older; returns how many. Fewer than STEP_ROWS: none is left."""
+def delete_step(connection: Connection, now_realtime_ns: int, retention: Retention) -> int:
+    """Delete at most STEP_ROWS of the rows that are too old; returns their number. Fewer than STEP_ROWS: no old row is left."""
     left = STEP_ROWS
-    for table, old in _old(connection, now_realtime_ns, keeps):
+    for table, old in _old(connection, now_realtime_ns, retention):
         left -= _delete_oldest(connection, table, old, left)
         if left == 0:
             return STEP_ROWS
-    raw_before_ns = now_realtime_ns - keeps.raw_ns
+    raw_before_ns = now_realtime_ns - retention.raw_ns
     connection.execute(delete(finding).where(finding.c.until_realtime_ns < raw_before_ns))
     return STEP_ROWS - left
 
 
-def _old(connection: Connection, now_ns: int, keeps: Keeps) -> Iterator[tuple[Table, ColumnElement[bool]]]:
-    """Each a range of an index."""
+def _old(connection: Connection, now_ns: int, retention: Retention) -> Iterator[tuple[Table, ColumnElement[bool]]]:
+    """Each table with the condition of its old rows; each is one range of an index."""
     for table in TIMED:
         for source in source_names(connection, table):
-            yield table, (table.c.source == source) & (table.c.realtime_ns < now_ns - keeps.raw_ns)
-    for span_s, keep_ns in ((MINUTE_S, keeps.minutes_ns), (HOUR_S, keeps.hours_ns)):
+            yield table, (table.c.source == source) & (table.c.realtime_ns < now_ns - retention.raw_ns)
+    for span_s, keep_ns in ((MINUTE_S, retention.minutes_ns), (HOUR_S, retention.hours_ns)):
         yield rollup, (rollup.c.span_s == span_s) & (rollup.c.realtime_ns < now_ns - keep_ns)
-    yield event, event.c.realtime_ns < now_ns - keeps.hours_ns
+    yield event, event.c.realtime_ns < now_ns - retention.hours_ns
 
 
 def _delete_oldest(connection: Connection, table: Table, old: ColumnElement[bool], limit: int) -> int:

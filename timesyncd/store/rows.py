@@ -1,7 +1,7 @@
 """
-What the daemon hands over -> rows of the store's tables. Pure.
+Readings, findings and events -> rows of the store's tables. Pure.
 
-Which of a grandmaster's samples are stored whole: its long lists are the same from poll to poll.
+A grandmaster's long lists are the same from poll to poll, so only some of its rows are whole (`WholeRowSchedule`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Row = dict[str, Any]
 """By column names."""
 
 Values = tuple[Any, ...]
-"""In the order of the table's columns, JSON as text: what the database takes."""
+"""In the order of the table's columns, with JSON as text: the parameters of an INSERT."""
 
-_UNIT_FIELDS = tuple(field.name for field in fields(GrandmasterSample))
+_GRANDMASTER_FIELDS = tuple(field.name for field in fields(GrandmasterSample))
 
-#: A day of one channel is 86,400 points: in pieces, so that neither a batch nor a loss is that large.
+#: Points per entry: a day of one channel is 86,400 points, too large for one batch or one loss.
 SERIES_POINTS = 1_000
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
@@ -49,7 +49,7 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(slots=True)
 class RowEntry:
-    """A row on its way; `queued_ns` is CLOCK_BOOTTIME when it was handed over, `source` names whom its loss concerns."""
+    """A row on its way to the store. `queued_ns` is CLOCK_BOOTTIME when it was put; a gap names its `source` if it is lost."""
 
     table: Table
     row: Row
@@ -66,7 +66,7 @@ class RowEntry:
 
 @dataclass(slots=True)
 class SeriesEntry(RowEntry):
-    """So many rows of time_error that have `row` in common: (realtime_ns, value_ns) of each."""
+    """Several rows of time_error that share `row` and differ in (realtime_ns, value_ns)."""
 
     points: tuple[tuple[int, int], ...]
 
@@ -80,7 +80,7 @@ class SeriesEntry(RowEntry):
 
 @dataclass(slots=True)
 class ClockEntry:
-    """A sample of a clock, of which there are many: its row is made when it is stored, by the store's thread."""
+    """A sample of a clock. There are many, so the store's thread makes the row when it stores it."""
 
     sample: ClockSample
     bound: ErrorBound | None
@@ -105,7 +105,7 @@ class ClockEntry:
 
 @dataclass(slots=True)
 class EventEntry:
-    """A CloudEvent, whose number in the node's history it gets when it is stored."""
+    """A CloudEvent; it gets its sequence number in the node's history when it is stored."""
 
     event: CloudEvent
     realtime_ns: int
@@ -126,7 +126,7 @@ Entry = RowEntry | ClockEntry | EventEntry
 
 @cache
 def stored_columns(table: Table) -> tuple[Column[Any], ...]:
-    """All but the store's own `id`."""
+    """All columns but the store's own `id`."""
     return tuple(column for column in table.c if column.name != "id")
 
 
@@ -139,46 +139,46 @@ def _stored(column: Column[Any], value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceState:
-    """What a source's readings were last: samples (`reason` None), or none, and why. Only its changes are stored."""
+class SourceAvailability:
+    """Whether a source's last reading gave a sample (`reason` None) or why it did not. The store keeps the changes."""
 
     reason: str | None = None
     restarted: bool = False
     port_state: PortState | None = None
 
 
-def state_of(reading: Reading) -> SourceState | None:
-    """None for a series: it is of the past and says nothing of the present."""
+def availability_of(reading: Reading) -> SourceAvailability | None:
+    """None for a series, which is of the past."""
     match reading:
         case NoSample():
-            return SourceState(reading.reason, reading.restarted, reading.port_state)
+            return SourceAvailability(reading.reason, reading.restarted, reading.port_state)
         case TimeErrorSeries():
             return None
         case _:
-            return SourceState()
+            return SourceAvailability()
 
 
 def phc_entry(sample: PhcSample, now_ns: int) -> RowEntry:
-    row = _fields(sample) | {"realtime_ns": sample.as_of_ns + sample.real_minus_boot_ns}
+    row = _columns_of(sample) | {"realtime_ns": sample.as_of_ns + sample.real_minus_boot_ns}
     return RowEntry(tables.phc_sample, row, sample.source, row["realtime_ns"], now_ns)
 
 
 def utc_entry(sample: UtcSample, bound: ErrorBound | None, now_ns: int) -> RowEntry:
-    row = _fields(sample) | {"realtime_ns": sample.as_of_ns + sample.real_minus_boot_ns}
+    row = _columns_of(sample) | {"realtime_ns": sample.as_of_ns + sample.real_minus_boot_ns}
     row |= _bound_columns("utc", None if bound is None else bound.utc_hard)
     row["utc_status"] = None if bound is None else status_name(bound.utc_status)
     return RowEntry(tables.utc_sample, row, sample.source, row["realtime_ns"], now_ns)
 
 
 def kernel_entry(sample: KernelSample, real_minus_boot_ns: int, now_ns: int) -> RowEntry:
-    row = _fields(sample) | {"realtime_ns": sample.boottime_ns + real_minus_boot_ns}
+    row = _columns_of(sample) | {"realtime_ns": sample.boottime_ns + real_minus_boot_ns}
     return RowEntry(tables.kernel_sample, row, sample.source, row["realtime_ns"], now_ns)
 
 
 def grandmaster_entries(
     sample: GrandmasterSample, own_error: Bound | None, real_minus_boot_ns: int, now_ns: int, *, whole: bool
 ) -> Iterator[RowEntry]:
-    """The sample; with a whole one its newest time errors too, which the unit has dated itself."""
+    """The sample's row and, if the row is whole, rows of its newest time errors, dated by the grandmaster itself."""
     row = grandmaster_row(sample, own_error, real_minus_boot_ns, whole=whole)
     yield RowEntry(tables.grandmaster_sample, row, sample.source, row["realtime_ns"], now_ns)
     for newest in (sample.time_errors or ()) if whole else ():
@@ -203,7 +203,7 @@ def alarm_event_entry(message: AlarmEventMessage, now_ns: int) -> RowEntry:
     return RowEntry(tables.alarm_event, row, message.name, message.published_realtime_ns, now_ns)
 
 
-def event_entry(source: str, state: SourceState, real_minus_boot_ns: int, now_ns: int) -> RowEntry:
+def source_event_entry(source: str, state: SourceAvailability, real_minus_boot_ns: int, now_ns: int) -> RowEntry:
     realtime_ns = now_ns + real_minus_boot_ns
     row = {
         "source": source,
@@ -225,11 +225,11 @@ def finding_entry(finding: FindingMessage, now_ns: int) -> RowEntry:
 _CLOCK_FIELDS = tuple(field.name for field in fields(ClockSample) if field.name not in ("port_state", "exchanges"))
 _of_sample = attrgetter(*_CLOCK_FIELDS)
 _OK = Reason.OK
-_REASONS = {reason: reason.name for reason in Reason}
+_REASON_CODES = {reason: reason.name.lower() for reason in Reason}
 _PORT_STATES = {state: state.name for state in PortState}
 _BOUND_NAMES = ("parent", "gm", "utc")
 _BOUND_COLUMNS = (
-    *(f"{name}_{column}" for name in _BOUND_NAMES for column in ("bound_ns", "growth_ppb", "reason")),
+    *(f"{name}_{column}" for name in _BOUND_NAMES for column in ("bound_ns", "growth_ppb", "reason_code")),
     *(f"{name}_stat_{column}" for name in _BOUND_NAMES for column in ("bound_ns", "growth_ppb")),
     "gm_status", "utc_status", "utc_seconds_removed", "terms", "stat_terms", "rates",
 )  # fmt: skip
@@ -240,13 +240,13 @@ CLOCK_COLUMNS = (*_CLOCK_FIELDS, "realtime_ns", "port_state", "exchanges", *_BOU
 
 
 def clock_values(sample: ClockSample, bound: ErrorBound | None) -> Values:
-    """The row of a sample, in the order of CLOCK_COLUMNS: of all rows only these are so many that their making counts."""
-    seen = sample.exchanges
+    """The row of a sample, in the order of CLOCK_COLUMNS. Only these rows are so frequent that their cost matters."""
+    exchanges = sample.exchanges
     return (
         *_of_sample(sample),
         sample.as_of_ns + sample.real_minus_boot_ns,
         _PORT_STATES[sample.port_state],
-        _json(_plain(seen)) if seen else None,
+        _json(_plain(exchanges)) if exchanges else None,
         *(_NO_BOUND if bound is None else _bound_values(bound)),
     )
 
@@ -269,7 +269,7 @@ def _bound_values(bound: ErrorBound) -> Values:
 
 
 def _numbers(named: Mapping[Term, int] | Mapping[Rate, int]) -> str:
-    """As JSON, in half the time: the names are the same from sample to sample."""
+    """The numbers as JSON, by a cached format string in half the time: the names are the same from sample to sample."""
     return _numbers_format(tuple(named)) % tuple(named.values())
 
 
@@ -279,19 +279,19 @@ def _numbers_format(names: tuple[str, ...]) -> str:
 
 
 def _columns(bound: Bound) -> tuple[int | None, int | None, str | None]:
-    """Its columns bound_ns, growth_ppb and reason; one that is not unbounded has no reason to give: NULL."""
+    """The values of bound_ns, growth_ppb and reason_code; the code is NULL where the reason is OK."""
     bound_ns, growth_ppb, reason = bound
-    return bound_ns, None if bound_ns is None else growth_ppb, None if reason is _OK else _REASONS[reason]
+    return bound_ns, None if bound_ns is None else growth_ppb, None if reason is _OK else _REASON_CODES[reason]
 
 
 def _bound_columns(name: str, bound: Bound | None) -> Row:
-    names = (f"{name}_bound_ns", f"{name}_growth_ppb", f"{name}_reason")
+    names = (f"{name}_bound_ns", f"{name}_growth_ppb", f"{name}_reason_code")
     return dict(zip(names, (None, None, None) if bound is None else _columns(bound), strict=True))
 
 
 def grandmaster_row(sample: GrandmasterSample, own_error: Bound | None, real_minus_boot_ns: int, *, whole: bool) -> Row:
-    """A row that is not whole says nothing of the slow columns."""
-    row = {name: _plain(getattr(sample, name)) for name in _UNIT_FIELDS if whole or name not in tables.SLOW}
+    """The slow columns of a row that is not whole are NULL."""
+    row = {name: _plain(getattr(sample, name)) for name in _GRANDMASTER_FIELDS if whole or name not in tables.SLOW}
     row |= dict.fromkeys(() if whole else tables.SLOW)
     row["realtime_ns"] = sample.boottime_ns + real_minus_boot_ns
     row["clock_state"] = None if sample.clock_state is None else sample.clock_state.value
@@ -299,29 +299,29 @@ def grandmaster_row(sample: GrandmasterSample, own_error: Bound | None, real_min
     return row | _bound_columns("utc", own_error)
 
 
-def _fields(sample: PhcSample | UtcSample | KernelSample) -> Row:
+def _columns_of(sample: PhcSample | UtcSample | KernelSample) -> Row:
     return {field.name: _plain(getattr(sample, field.name)) for field in fields(sample)}
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold."""
+    """The value in JSON's types."""
     if isinstance(value, tuple):
         return tuple(_plain(item) for item in value)
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-#: However little changes: what deleting old rows, or a file made anew, takes away stands again after this.
+#: A whole row is due at least so often: deleting old rows, or a new file, removes the last one.
 WHOLE_EVERY_NS = 3_600 * NS_PER_S
 
 
-class WholeRows:
-    """Of each unit, what its last whole row held."""
+class WholeRowSchedule:
+    """Decides which rows of each grandmaster are whole, by the slow values of its last whole row."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[tuple[object, ...], int]] = {}
 
     def is_due(self, sample: GrandmasterSample) -> bool:
-        """Whether anything slow differs from the last whole row, or that is an hour old. True makes this one the last."""
+        """Whether a slow value differs from the last whole row or that row is an hour old. True makes this row the last one."""
         values = tuple(getattr(sample, name) for name in SLOW)
         last, since_ns = self._last.get(sample.source, (None, 0))
         if last == values and sample.boottime_ns - since_ns < WHOLE_EVERY_NS:
@@ -329,6 +329,6 @@ class WholeRows:
         self._last[sample.source] = values, sample.boottime_ns
         return True
 
-    def forget(self) -> None:
-        """A whole row may have been lost: each unit's next row is whole."""
+    def reset(self) -> None:
+        """A whole row may have been lost: make each grandmaster's next row whole."""
         self._last.clear()

@@ -1,4 +1,4 @@
-"""A quantity over time, to be drawn: from raw samples, minutes or hours, so that few rows are read however long the span."""
+"""The time series of a quantity, from raw samples, minutes or hours, so that even a long span needs few rows."""
 
 from __future__ import annotations
 
@@ -8,68 +8,69 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Float, RowMapping, Select, Table, and_, cast, func, select
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.store.engine import Place, reading
-from timesyncd.store.names import distinct_keys, own_node
+from timesyncd.store.engine import StoreLocation, reading
+from timesyncd.store.index_scans import distinct_keys, local_node
 from timesyncd.store.rollups import HOUR_S, MINUTE_S, QUANTITIES, Span, summary
 from timesyncd.store.tables import incarnation, rollup
 
 Record = dict[str, Any]
 
-#: A minute and its grace, at some 100 samples a second.
-_MOST_TAIL_ROWS = 10_000
+#: One minute with its grace period, at about 100 samples a second.
+_MAX_TAIL_ROWS = 10_000
 _COLUMNS = ("realtime_ns", "span_s", "minimum", "maximum", "mean", "p50", "p99", "count")
 
 
-def course(
-    place: Place,
+def series(
+    location: StoreLocation,
     node: str,
     source: str,
     quantity: str,
     since_ns: int,
     until_ns: int,
-    most_rows: int = 2_000,
+    max_rows: int = 2_000,
 ) -> list[Record]:
     """
-    What a quantity was in [since, until), oldest first, as some `most_rows` records: `realtime_ns` where it begins, `span_s`, `minimum`,
-    `maximum`, `mean`, `p50`, `p99`, `count`. A raw sample has span 0. What is not rolled up yet comes in finer records. Raises StoreError.
+    A quantity in [since, until), oldest first, as about `max_rows` records with `realtime_ns` (the begin), `span_s`, `minimum`,
+    `maximum`, `mean`, `p50`, `p99` and `count`. A raw sample has span 0. The newest time, which is not rolled up yet, comes in
+    finer records. Raises StoreError.
     """
-    with reading(place) as connection:
-        asked = _Asked(connection, node, source, quantity, most_rows)
-        samples = asked.samples(since_ns, until_ns)
+    with reading(location) as connection:
+        query = _SeriesQuery(connection, node, source, quantity, max_rows)
+        samples = query.samples(since_ns, until_ns)
         if samples is not None:
             return samples
-        rolled = asked.rolled_up(since_ns, until_ns)
-        return rolled + asked.tail(_end(rolled, since_ns), until_ns)
+        rolled = query.rolled_up(since_ns, until_ns)
+        return rolled + query.tail(_end(rolled, since_ns), until_ns)
 
 
-def rollup_sources(place: Place, node: str | None = None) -> dict[str, list[str]]:
-    """What is rolled up of a node, None: of the store's own: the quantities of each source. Raises StoreError."""
+def rollup_sources(location: StoreLocation, node: str | None = None) -> dict[str, list[str]]:
+    """The rolled-up quantities of each source of a node (None: the store's own node). Raises StoreError."""
     known: dict[str, list[str]] = {}
     columns = (rollup.c.node, rollup.c.source, rollup.c.quantity)
-    with reading(place) as connection:
-        of = own_node(connection) if node is None else node
+    with reading(location) as connection:
+        of = local_node(connection) if node is None else node
         for _, source, quantity in distinct_keys(connection, *columns, of=(of,)) if of is not None else ():
             known.setdefault(source, []).append(quantity)
     return known
 
 
-class _Asked:
-    """One question's series on its connection."""
+class _SeriesQuery:
+    """One query for a series, on one connection."""
 
-    def __init__(self, connection: Connection, node: str, source: str, quantity: str, most_rows: int) -> None:
-        self._connection, self._most_rows = connection, most_rows
+    def __init__(self, connection: Connection, node: str, source: str, quantity: str, max_rows: int) -> None:
+        self._connection, self._max_rows = connection, max_rows
         self._source, self._quantity = source, quantity
         columns = rollup.c
         self._series = and_(columns.node == node, columns.source == source, columns.quantity == quantity)
         self._raw = self._raw_table(node)
 
     def samples(self, since_ns: int, until_ns: int) -> list[Record] | None:
-        """If they are few, and nothing older is rolled up."""
+        """The raw samples, if they are at most `max_rows` and the span has no older roll-ups; else None."""
         if self._raw is None:
             return None
         within = self._within(self._raw, since_ns, until_ns)
-        few = select(self._raw.c.id).where(within).limit(self._most_rows + 1).subquery()
-        if (self._connection.scalar(select(func.count()).select_from(few)) or 0) > self._most_rows:
+        few = select(self._raw.c.id).where(within).limit(self._max_rows + 1).subquery()
+        if (self._connection.scalar(select(func.count()).select_from(few)) or 0) > self._max_rows:
             return None
         found = [_sample(*row) for row in self._connection.execute(self._values(within))]
         first_ns = found[0]["realtime_ns"] if found else until_ns
@@ -79,8 +80,8 @@ class _Asked:
         return None if self._connection.scalar(older.limit(1)) is not None else found
 
     def rolled_up(self, since_ns: int, until_ns: int) -> list[Record]:
-        """Minutes where they are few, and hours before them; else hours, and minutes after them."""
-        if until_ns - since_ns <= self._most_rows * MINUTE_S * NS_PER_S:
+        """Minutes if they are at most `max_rows`, with hours before them; else hours, with minutes after them."""
+        if until_ns - since_ns <= self._max_rows * MINUTE_S * NS_PER_S:
             minutes = self._rows(MINUTE_S, since_ns, until_ns)
             first_ns = minutes[0]["realtime_ns"] if minutes else until_ns
             return self._rows(HOUR_S, since_ns, first_ns - HOUR_S * NS_PER_S + 1) + minutes
@@ -88,16 +89,16 @@ class _Asked:
         return hours + self._rows(MINUTE_S, _end(hours, since_ns), until_ns)
 
     def tail(self, since_ns: int, until_ns: int) -> list[Record]:
-        """The samples that are not rolled up yet, by minutes."""
+        """The samples that are not rolled up yet, as minutes."""
         if self._raw is None:
             return []
         newest = self._values(self._within(self._raw, since_ns, until_ns)).order_by(None)
-        rows = self._connection.execute(newest.order_by(self._raw.c.realtime_ns.desc()).limit(_MOST_TAIL_ROWS)).all()
+        rows = self._connection.execute(newest.order_by(self._raw.c.realtime_ns.desc()).limit(_MAX_TAIL_ROWS)).all()
         minutes = groupby(reversed(rows), key=lambda row: int(row[0]) // (MINUTE_S * NS_PER_S))
         return [_minute([(row[0], row[1]) for row in of]) for _, of in minutes]
 
     def _raw_table(self, node: str) -> Table | None:
-        """Where the samples are: a store has only those of its own node, whose starts it counts."""
+        """The table with the source's samples; None for another node, of which the store has roll-ups only."""
         own = self._connection.scalar(select(incarnation.c.node).where(incarnation.c.node == node))
         for table, quantities in QUANTITIES.items() if own is not None else ():
             has_any = select(table.c.id).where(table.c.source == self._source).limit(1)
@@ -115,21 +116,21 @@ class _Asked:
         return select(at, value).where(within, value.is_not(None)).order_by(at)
 
     def _rows(self, span_s: Span, since_ns: int, until_ns: int) -> list[Record]:
-        """The newest, if they are too many."""
+        """The newest `max_rows` roll-ups of this span, oldest first."""
         columns = [rollup.c[name] for name in _COLUMNS]
         rows = select(*columns).where(self._series, rollup.c.span_s == span_s, _begin(since_ns, until_ns))
-        newest = rows.order_by(rollup.c.realtime_ns.desc()).limit(self._most_rows)
+        newest = rows.order_by(rollup.c.realtime_ns.desc()).limit(self._max_rows)
         return [dict(row) for row in reversed(self._connection.execute(newest).mappings().all())]
 
     def _hours(self, since_ns: int, until_ns: int) -> list[Record]:
-        """Several of them as one, where they are too many: then `p99` is the largest, and `p50` the mean of theirs."""
-        step = -(-(until_ns - since_ns) // (self._most_rows * HOUR_S * NS_PER_S))
+        """Hours, merged to at most `max_rows` groups: `p99` is then the group's largest, `p50` the mean weighted by count."""
+        step = -(-(until_ns - since_ns) // (self._max_rows * HOUR_S * NS_PER_S))
         if step == 1:
             return self._rows(HOUR_S, since_ns, until_ns)
         group = rollup.c.realtime_ns // (step * HOUR_S * NS_PER_S)
         of_hours = and_(self._series, rollup.c.span_s == HOUR_S, _begin(since_ns, until_ns))
-        joined = select(*_joined()).where(of_hours).group_by(group).order_by("realtime_ns")
-        rows = self._connection.execute(joined).mappings()
+        merged = select(*_merged_columns()).where(of_hours).group_by(group).order_by("realtime_ns")
+        rows = self._connection.execute(merged).mappings()
         return [_rounded(row) for row in rows]
 
 
@@ -148,24 +149,24 @@ def _minute(samples: list[tuple[int, int]]) -> Record:
     return {"realtime_ns": begins_ns, "span_s": MINUTE_S} | of.model_dump()
 
 
-def _joined() -> list[ColumnElement[Any]]:
-    """Of the hours of one group, as the database itself joins them: sums of products are beyond its integers."""
+def _merged_columns() -> list[ColumnElement[Any]]:
+    """The columns of one merged group of hours, in floating point: sums of products exceed the database's integers."""
     columns = rollup.c
     first_ns, count = func.min(columns.realtime_ns), cast(func.sum(columns.count), Float)
-    weighed = {name: func.sum(cast(columns[name], Float) * columns.count) / count for name in ("mean", "p50")}
-    joined = {"minimum": func.min(columns.minimum), "maximum": func.max(columns.maximum)} | weighed
-    joined |= {"p99": func.max(columns.p99), "count": count, "realtime_ns": first_ns}
-    joined["span_s"] = (func.max(columns.realtime_ns) - first_ns) / NS_PER_S + HOUR_S
-    return [joined[name].label(name) for name in _COLUMNS]
+    weighted = {name: func.sum(cast(columns[name], Float) * columns.count) / count for name in ("mean", "p50")}
+    merged = {"minimum": func.min(columns.minimum), "maximum": func.max(columns.maximum)} | weighted
+    merged |= {"p99": func.max(columns.p99), "count": count, "realtime_ns": first_ns}
+    merged["span_s"] = (func.max(columns.realtime_ns) - first_ns) / NS_PER_S + HOUR_S
+    return [merged[name].label(name) for name in _COLUMNS]
 
 
 def _rounded(row: RowMapping) -> Record:
-    """Rounding leads no mean out of its extremes, which 64 bits hold."""
+    """A merged group in integers; mean and p50 stay within minimum and maximum, and so within 64 bits."""
     record = {name: round(value) for name, value in row.items()}
     low, high = record["minimum"], record["maximum"]
     return record | {name: min(max(record[name], low), high) for name in ("mean", "p50")}
 
 
 def _end(records: list[Record], otherwise_ns: int) -> int:
-    """Where the last ends."""
+    """Where the last record ends."""
     return int(records[-1]["realtime_ns"] + records[-1]["span_s"] * NS_PER_S) if records else otherwise_ns

@@ -1,8 +1,4 @@
-"""
-What the store's thread does with an open store: each method is one transaction, or a few short ones.
-
-What the writer says to the database.
-"""
+"""An open store, used by the writer thread alone: each method of `StoreSession` is one transaction, or a few short ones."""
 
 from __future__ import annotations
 
@@ -19,15 +15,15 @@ from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
 from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import HistoryBatch
 from timesyncd.store import archive, outbox, rollups, tables
-from timesyncd.store.archive import Progress
-from timesyncd.store.backlog import Batch, Gap
-from timesyncd.store.engine import Place, identity, writer_engine
-from timesyncd.store.rollups import Keeps, Rollups, rollup_values
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.backlog import Gap, RowBatch
+from timesyncd.store.engine import StoreLocation, identity, writer_engine
+from timesyncd.store.rollups import Retention, RollupBuilder, rollup_values
 from timesyncd.store.rows import CLOCK_COLUMNS, EventEntry, Values, stored_columns, values_of
 
 
-def insert_batch(connection: Connection, batch: Batch) -> None:
-    """All of it but its events, which are numbered first."""
+def insert_batch(connection: Connection, batch: RowBatch) -> None:
+    """Insert the batch's rows and gaps; its events are inserted after they got their sequence numbers."""
     rows: dict[Table, list[Values]] = defaultdict(list)
     for entry in batch.entries:
         if not isinstance(entry, EventEntry):
@@ -39,17 +35,16 @@ def insert_batch(connection: Connection, batch: Batch) -> None:
 
 
 def insert_values(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
-    """As the driver itself does it: SQLAlchemy's work on each row would take longer than the database's."""
+    """Insert rows through the database driver: SQLAlchemy's work on each row would take longer than the database's."""
     connection.exec_driver_sql(_insert_text(connection.dialect, table), list(rows))
 
 
-@lru_cache(maxsize=32)  # each time a store is opened it has another dialect
+@lru_cache(maxsize=32)  # each opening of a store creates another dialect
 def _insert_text(dialect: Dialect, table: Table) -> str:
     """
-    A finding replaces what was stored of it. A time error or a roll-up that is stored already stays: the former comes again with
-    each day's file.
+    A finding replaces its stored row. A time error or a roll-up that is stored already stays: each day's file repeats time errors.
 
-    Both databases understand all of this.
+    Both databases accept this SQL.
     """
     quoted = dialect.identifier_preparer.quote
     names = [quoted(name) for name in _names(table)]
@@ -65,24 +60,25 @@ def _insert_text(dialect: Dialect, table: Table) -> str:
 
 
 def _names(table: Table) -> tuple[str, ...]:
-    """In the order in which an entry has its values."""
+    """The column names in the order of an entry's values."""
     return CLOCK_COLUMNS if table is tables.clock_sample else tuple(column.name for column in stored_columns(table))
 
 
 def _gap_values(gap: Gap) -> Values:
     """In the order of the table's columns."""
-    return gap.source, gap.reason, gap.from_realtime_ns, gap.until_realtime_ns, gap.rows_lost
+    reason = gap.reason
+    return gap.source, reason.code, reason.value, gap.from_realtime_ns, gap.until_realtime_ns, gap.rows_lost
 
 
 def end_findings(connection: Connection, now_ns: int) -> None:
-    """What stood when the daemon last ended is over: what still stands is raised anew."""
-    stands = tables.finding.c.until_realtime_ns.is_(None)
-    connection.execute(update(tables.finding).where(stands).values(until_realtime_ns=now_ns))
+    """Clear the findings that were active when the daemon last stopped: it raises those again that still hold."""
+    is_active = tables.finding.c.until_realtime_ns.is_(None)
+    connection.execute(update(tables.finding).where(is_active).values(until_realtime_ns=now_ns))
 
 
-def next_incarnation(place: Place, node: str, now_ns: int) -> int:
-    """On the disk when it is returned: after a power cut the same number must not come again."""
-    engine = writer_engine(place, durable=True)
+def next_incarnation(location: StoreLocation, node: str, now_ns: int) -> int:
+    """On the disk when it is returned, so that the same number cannot come again after a power failure."""
+    engine = writer_engine(location, durable=True)
     table = tables.incarnation
     try:
         with engine.begin() as connection:
@@ -97,69 +93,81 @@ def next_incarnation(place: Place, node: str, now_ns: int) -> int:
 
 log = logging.getLogger(__name__)
 
-#: So long at once roll-ups are made, or old rows deleted; then the backlog has its turn.
+#: How long roll-ups are made or old rows deleted without a break; then the backlog has its turn.
 WORK_S = 0.2
 RETENTION_EVERY_NS = 60 * NS_PER_S
-#: Of so many nodes at most it is told that what they say cannot be.
-MOST_COMPLAINTS = 100
+#: For at most so many nodes a rejected history is logged.
+MAX_LOGGED_NODES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
-    """What waits for the hubs is lost, oldest first, beyond so many rows or so great an age."""
+    """Rows beyond this number or age are lost, oldest first, although the hubs have not confirmed them."""
 
     rows: int
     age_ns: int
 
 
 @dataclass(slots=True)
-class Counts:
-    """Since the daemon's start: spans rolled up, rows of other nodes' histories stored, and those that they no longer had."""
+class StoreCounters:
+    """Since the daemon's start: spans rolled up, rows of other nodes' histories stored, and rows that those nodes lost before."""
 
     rolled_up: int = 0
     history_stored: int = 0
     history_lost: int = 0
 
-    def archived(self, before: Progress | None, now: Progress) -> None:
+    def add_archived(self, before: ArchiveProgress | None, now: ArchiveProgress) -> None:
         if before is None or before.stream != now.stream:
-            before = Progress(now.node, now.stream, 0, 0)
+            before = ArchiveProgress(now.node, now.stream, 0, 0)
         lost = now.lost - before.lost
         self.history_lost += lost
         self.history_stored += now.stored_up_to - before.stored_up_to - lost
 
 
-class Session:
-    """From when the store is opened until it is closed. Every method raises SQLAlchemyError."""
+class StoreSession:
+    """One opening of the store. Every method raises SQLAlchemyError."""
 
     def __init__(
-        self, place: Place, node: str, clocks: Clocks, keeps: Keeps, limits: OutboxLimits | None, counts: Counts
+        self,
+        location: StoreLocation,
+        node: str,
+        clocks: Clocks,
+        retention: Retention,
+        limits: OutboxLimits | None,
+        counts: StoreCounters,
     ) -> None:
-        """Raises StoreError, too."""
-        self._place, self._node, self._clocks, self._keeps, self._limits = place, node, clocks, keeps, limits
+        """Raises StoreError and SQLAlchemyError."""
+        self._location, self._node, self._clocks, self._retention, self._limits = (
+            location,
+            node,
+            clocks,
+            retention,
+            limits,
+        )
         self._counts = counts
-        self._rollups = Rollups(node)
-        self._retain_at_ns = 0
+        self._rollups = RollupBuilder(node)
+        self._delete_at_ns = 0
         self._real_minus_boot_ns = real_minus_boot_ns(clocks)
-        self._complained: set[str] = set()
-        # What hubs may have heard of must not be taken back: its numbers would be given again.
-        self._engine = writer_engine(place, durable=limits is not None)
+        self._logged_nodes: set[str] = set()
+        # A commit that hubs may have received must not be lost: its sequence numbers would be used again.
+        self._engine = writer_engine(location, durable=limits is not None)
         with self._engine.begin() as connection:
             end_findings(connection, clocks.realtime_ns())
             outbox.open_stream(connection, clocks.realtime_ns())
-        self._identity = identity(place)
+        self._identity = identity(location)
 
     @property
     def is_current(self) -> bool:
-        """False when somebody has removed or replaced the store's file: rows would go where nobody finds them."""
-        return identity(self._place) == self._identity
+        """False if the store's file was removed or replaced: rows would go to a file that has no name."""
+        return identity(self._location) == self._identity
 
     def close(self) -> None:
-        """The next transaction opens it again; of what the last ones did nothing is taken for certain."""
+        """The next transaction opens the store again; nothing is assumed about the last commits."""
         self._engine.dispose()
         self._rollups.forget()
 
-    def write(self, batch: Batch) -> bool:
-        """Whether anything was added to the outbox."""
+    def write(self, batch: RowBatch) -> bool:
+        """Store a batch; returns whether rows were added to the outbox."""
         events = [entry for entry in batch.entries if isinstance(entry, EventEntry)]
         with self._engine.begin() as connection:
             insert_batch(connection, batch)
@@ -167,7 +175,7 @@ class Session:
         return bool(events) and self._limits is not None
 
     def roll_up(self) -> bool:
-        """Whether anything was added to the outbox. What is left after WORK_S is for the next call."""
+        """Make roll-ups for at most WORK_S; returns whether rows were added to the outbox."""
         until_s, added = monotonic() + WORK_S, False
         now_ns = self._clocks.realtime_ns()
         while self._rollups.are_due(now_ns) and monotonic() < until_s:
@@ -177,10 +185,10 @@ class Session:
             added |= made > 0
         return added and self._limits is not None
 
-    def archive(self, batches: list[HistoryBatch]) -> tuple[list[Progress], int]:
-        """How far the history of each of their nodes is stored now; and how many batches no node would say."""
-        known: dict[str, Progress] = {}
-        refused, now_ns = 0, self._clocks.realtime_ns()
+    def archive(self, batches: list[HistoryBatch]) -> tuple[list[ArchiveProgress], int]:
+        """Store other nodes' batches; returns the new progress of each node and the number of malformed batches."""
+        known: dict[str, ArchiveProgress] = {}
+        rejected, now_ns = 0, self._clocks.realtime_ns()
         with self._engine.begin() as connection:
             before = archive.progress(connection, *{batch.node for batch in batches})
             for batch in batches:
@@ -188,39 +196,42 @@ class Session:
                     last = known.get(batch.node) or before.get(batch.node)
                     known[batch.node] = archive.store(connection, batch, last, self._node, now_ns)
                 except Malformed as error:
-                    refused += 1
-                    self._complain(batch.node, error)
+                    rejected += 1
+                    self._log_rejected(batch.node, error)
         for node, now in known.items():
-            self._counts.archived(before.get(node), now)
-        return list(known.values()), refused
+            self._counts.add_archived(before.get(node), now)
+        return list(known.values()), rejected
 
-    def _complain(self, node: str, error: Malformed) -> None:
-        """Once: it comes again and again."""
-        if node not in self._complained and len(self._complained) < MOST_COMPLAINTS:
-            self._complained.add(node)
-            log.warning("%s: %s", self._place, error)
+    def _log_rejected(self, node: str, error: Malformed) -> None:
+        """Once a node: it repeats the batch again and again."""
+        if node not in self._logged_nodes and len(self._logged_nodes) < MAX_LOGGED_NODES:
+            self._logged_nodes.add(node)
+            log.warning("%s: %s", self._location, error)
 
     def cut_outbox(self, stream: int, up_to: int) -> None:
         with self._engine.begin() as connection:
             if outbox.open_stream(connection, self._clocks.realtime_ns()).stream == stream:
                 outbox.cut(connection, up_to)
 
-    def retain(self) -> int:
-        """Delete what is old, for at most WORK_S; when nothing is left, rest. Returns how many rows the outbox lost."""
+    def delete_old(self) -> int:
+        """
+        Delete old rows for at most WORK_S; when none is left, pause for RETENTION_EVERY_NS. Returns the number of rows that the
+        outbox lost.
+        """
         now_ns = self._clocks.boottime_ns()
-        if now_ns < self._retain_at_ns:
+        if now_ns < self._delete_at_ns:
             return 0
         until_s = monotonic() + WORK_S
         while monotonic() < until_s:
             with self._engine.begin() as connection:
-                deleted = rollups.delete_step(connection, self._clocks.realtime_ns(), self._keeps)
+                deleted = rollups.delete_step(connection, self._clocks.realtime_ns(), self._retention)
             if deleted < rollups.STEP_ROWS:
-                self._retain_at_ns = now_ns + RETENTION_EVERY_NS
+                self._delete_at_ns = now_ns + RETENTION_EVERY_NS
                 return self._trim_outbox()
         return 0
 
     def _add_events(self, connection: Connection, entries: list[EventEntry]) -> None:
-        """Numbered by the outbox also where nobody waits for it: then it forgets them at once."""
+        """Store events. The outbox numbers them even if there is no hub; then it deletes them at once."""
         new = self._not_stored(connection, entries)
         if not new:
             return
@@ -237,7 +248,7 @@ class Session:
             outbox.cut(connection, numbers[-1])
 
     def _not_stored(self, connection: Connection, entries: list[EventEntry]) -> list[EventEntry]:
-        """Each once. Of a commit whose answer was lost everything comes again, and a second number would be a second event."""
+        """The entries that are not stored yet: a batch whose commit was not confirmed is written again."""
         by_id = {entry.event.id: entry for entry in entries}
         columns = tables.event.c
         of_these = (columns.node == self._node, columns.event_id.in_(by_id))
@@ -246,7 +257,7 @@ class Session:
         return list(by_id.values())
 
     def _roll_up_step(self, connection: Connection, now_ns: int) -> int:
-        """How many were made."""
+        """Returns the number of spans rolled up."""
         made = self._rollups.step(connection, now_ns) or []
         for each in made:
             insert_values(connection, tables.rollup, rollup_values(self._node, each))
@@ -258,9 +269,9 @@ class Session:
         if self._limits is None:
             return 0
         with self._engine.begin() as connection:
-            return outbox.trim(connection, self._age_now_ns() - self._limits.age_ns, self._limits.rows)
+            return outbox.trim(connection, self._unstepped_realtime_ns() - self._limits.age_ns, self._limits.rows)
 
-    def _age_now_ns(self) -> int:
-        """CLOCK_REALTIME as it would be had it never been set forward since the start: that makes no row older."""
+    def _unstepped_realtime_ns(self) -> int:
+        """CLOCK_REALTIME without the steps forward since the start, since such a step makes no row older."""
         self._real_minus_boot_ns = min(self._real_minus_boot_ns, real_minus_boot_ns(self._clocks))
         return self._clocks.boottime_ns() + self._real_minus_boot_ns

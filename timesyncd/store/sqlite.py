@@ -1,4 +1,4 @@
-"""What is SQLite's alone: how its file is opened."""
+"""The connection to a SQLite file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sqlalchemy.engine import URL
 
 from timesyncd.errors import StoreError
 
-#: How long a statement waits for somebody else's lock before it is a problem.
+#: How long a statement waits for another connection's lock before it fails.
 BUSY_S = 5.0
 
-# The driver looks long for how to adapt what has no adapter, and stores it just so: a third of the time of a row with flags and NULLs.
+# For a type without an adapter, sqlite3 searches for one at each value: a third of the time of a row with flags and NULLs.
 sqlite3.register_adapter(bool, int)
 sqlite3.register_adapter(type(None), lambda none: none)
 
 
 def prepare(path: Path) -> None:
-    """With a write-ahead log readers do not wait for the writer. Raises OSError and sqlite3.Error."""
+    """Create the file with a write-ahead log, so that readers do not wait for the writer. Raises OSError and sqlite3.Error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -32,10 +32,10 @@ def prepare(path: Path) -> None:
 
 def writer_engine(path: Path, *, durable: bool) -> Engine:
     """
-    Its transactions begin IMMEDIATE, so that a lock is waited for at the start and never half-way.
+    Transactions begin IMMEDIATE, so that they wait for the lock at their start and not half-way.
 
-    With WAL a commit is in the kernel when it returns, so a killed process loses nothing of it; a power cut may take the commits
-    since the last checkpoint, and never harms the file. Where it is `durable` a commit is on the disk.
+    With WAL a commit is in the kernel when it returns, so a killed process loses nothing of it. A power failure may lose the
+    commits since the last checkpoint and never damages the file. With `durable`, a commit is on the disk when it returns.
     """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
@@ -57,13 +57,13 @@ def writer_engine(path: Path, *, durable: bool) -> Engine:
 
 def reader_engine(path: Path) -> Engine:
     """
-    Raises StoreError when there is no such file.
+    Raises StoreError if the file does not exist.
 
-    A file at rest (its daemon stopped cleanly) can be opened with its log only by those who may write to its folder;
-    as nobody writes to it then, everybody else reads it as immutable.
+    SQLite must create the log of a file at rest (its daemon stopped cleanly), which needs write access to the folder.
+    No process writes to such a file, so it is opened as immutable, without a log.
     """
     if not path.exists():
-        raise StoreError(f"{path}: there is no store (timesyncd run makes it)")
+        raise StoreError(f"{path}: no such store; `timesyncd run` creates it")
     at_rest = not path.with_name(path.name + "-wal").exists()
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if at_rest else ''}"
     return create_engine(
@@ -72,7 +72,7 @@ def reader_engine(path: Path) -> Engine:
 
 
 def identity(path: Path) -> int:
-    """Another one when somebody has removed or replaced the file: rows would go where nobody finds them. 0: there is none."""
+    """The file's inode number, which changes when the file is replaced; 0 if there is no file."""
     try:
         return path.stat().st_ino
     except OSError:

@@ -1,4 +1,4 @@
-"""The store's tables, explained for people who query them in docs/store.md. migrations/ makes them."""
+"""The store's tables; docs/store.md explains them to people who query them. migrations/ creates them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
-    true,
 )
 
 metadata = MetaData(
@@ -28,7 +27,7 @@ metadata = MetaData(
 
 
 def _id() -> Column[int]:
-    """The order of storing, which holds even when clocks step."""
+    """Counts rows in the order of storing, which holds even when clocks step."""
     return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
 
 
@@ -53,8 +52,7 @@ clock_sample = Table(
     metadata,
     _id(),
     *_texts("source", "clock", nullable=False),
-    *_ints("realtime_ns", "as_of_ns", "real_minus_boot_ns", nullable=False),
-    *_ints("read_ns"),
+    *_ints("realtime_ns", "as_of_ns", "read_ns", "real_minus_boot_ns", nullable=False),
     *_ints("offset_ns", "path_delay_ns", "granularity_ns", "ingress_time_ns", nullable=False),
     *_ints("frequency_ppb"),
     *_texts("port_state", "grandmaster_identity", "parent_identity", nullable=False),
@@ -66,11 +64,11 @@ clock_sample = Table(
     *_jsons("exchanges"),
     *_texts("gm_status", "utc_status"),
     *_ints("parent_bound_ns", "parent_growth_ppb"),
-    *_texts("parent_reason"),
+    *_texts("parent_reason_code"),
     *_ints("gm_bound_ns", "gm_growth_ppb"),
-    *_texts("gm_reason"),
+    *_texts("gm_reason_code"),
     *_ints("utc_bound_ns", "utc_growth_ppb"),
-    *_texts("utc_reason"),
+    *_texts("utc_reason_code"),
     *_ints("utc_seconds_removed"),
     *_ints("parent_stat_bound_ns", "parent_stat_growth_ppb", "gm_stat_bound_ns", "gm_stat_growth_ppb"),
     *_ints("utc_stat_bound_ns", "utc_stat_growth_ppb"),
@@ -105,7 +103,7 @@ utc_sample = Table(
     *_jsons("ntp_sources"),
     *_texts("utc_status"),
     *_ints("utc_bound_ns", "utc_growth_ppb"),
-    *_texts("utc_reason"),
+    *_texts("utc_reason_code"),
     Index(None, "source", "realtime_ns"),
 )
 
@@ -129,7 +127,7 @@ grandmaster_sample = Table(
     _id(),
     *_texts("source", nullable=False),
     *_ints("realtime_ns", "boottime_ns", nullable=False),
-    Column("whole", Boolean, nullable=False, server_default=true()),
+    *_flags("whole", nullable=False),
     *_texts("clock_state", "selected_reference", "clock_identity"),
     *_ints("clock_class", "clock_accuracy", "offset_scaled_log_variance", "phase_offset_ns"),
     *_ints("priority1", "priority2", "domain", "steps_removed"),
@@ -140,14 +138,14 @@ grandmaster_sample = Table(
     *_ints("ntp_stratum", "uptime_s", "engine_boots"),
     *_jsons("alarms"),
     *_ints("utc_bound_ns", "utc_growth_ppb"),
-    *_texts("utc_reason"),
+    *_texts("utc_reason_code"),
     *_texts("model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id"),
     *_jsons("references", "ports", "satellites", "position", "time_errors", "sensors", "interfaces"),
     *_jsons("profiles", "unknown"),
     Index(None, "source", "realtime_ns"),
 )
 
-#: What is bulky or seldom another: stored in rows that are `whole` alone, NULL in those between them.
+#: Columns that are large or seldom change: only rows that are `whole` have them, all other rows have NULL.
 SLOW = (
     "model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id", "references", "ports", "satellites",
     "position", "time_errors", "sensors", "interfaces", "profiles", "unknown",
@@ -194,7 +192,7 @@ gap = Table(
     "gap",
     metadata,
     _id(),
-    *_texts("source", "reason", nullable=False),
+    *_texts("source", "reason_code", "reason", nullable=False),
     *_ints("realtime_ns", "until_realtime_ns", "rows_lost", nullable=False),
     Index(None, "source", "realtime_ns"),
 )
@@ -222,7 +220,7 @@ def _key(name: str, of: type[String | BigInteger] = BigInteger) -> Column[Any]:
     return Column(name, of, primary_key=True, autoincrement=False)
 
 
-#: A node's samples of a minute or an hour; on a hub every node's. `realtime_ns` is where the span begins.
+#: The node's roll-ups of minutes and hours; on a hub, every node's. `realtime_ns` is where the span begins.
 rollup = Table(
     "rollup",
     metadata,
@@ -233,7 +231,7 @@ rollup = Table(
     sqlite_with_rowid=False,
 )
 
-#: What happened, as CloudEvents; on a hub on every node. `sequence` is the row's in the node's history, whose `stream` it is of.
+#: The node's CloudEvents; on a hub, every node's. `sequence` is the row's number in the `stream` of its node's history.
 event = Table(
     "event",
     metadata,
@@ -248,16 +246,16 @@ event = Table(
     Index(None, "realtime_ns"),
 )
 
-#: What the hubs have not yet said that they have stored: `row` is a HistoryRow.
+#: Rows that the hubs have not confirmed yet; `row` is a HistoryRow.
 outbox = Table("outbox", metadata, _key("sequence"), *_ints("realtime_ns", nullable=False), *_jsons("row"))
 
-#: One row: the stream of this store, and the next number in it, which outlives what the outbox held.
+#: One row: the stream of this store and its next sequence number, kept even when the outbox is empty.
 outbox_counter = Table("outbox_counter", metadata, _key("stream"), *_ints("next_sequence", nullable=False))
 
-#: On a hub: how far it has each node's history.
+#: On a hub: the progress of each node's history.
 received = Table("received", metadata, _key("node", String), *_ints("stream", "stored_up_to", "lost", nullable=False))
 
-#: What retention cuts, and `history` reads: each has `source` and `realtime_ns`, and an index on both.
+#: Tables that retention trims and `history` reads: each has `source` and `realtime_ns`, and an index on both.
 TIMED = (
     clock_sample, phc_sample, utc_sample, kernel_sample, grandmaster_sample, time_error, alarm_event, source_event, gap,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The store's one writer: a thread of its own that takes what the daemon hands over and commits it in batches."""
+"""The store's one writer: a thread that commits in batches what the daemon puts."""
 
 from __future__ import annotations
 
@@ -29,54 +29,54 @@ from timesyncd.sample import (
 )
 from timesyncd.store import outbox
 from timesyncd.store import session as store_session
-from timesyncd.store.archive import Progress
-from timesyncd.store.backlog import Backlog, Batch, Inbox
-from timesyncd.store.engine import Place, migrate, reading, store_error
-from timesyncd.store.outbox import Page
-from timesyncd.store.rollups import Keeps
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.backlog import Backlog, HistoryBacklog, RowBatch
+from timesyncd.store.engine import StoreLocation, migrate, reading, store_error
+from timesyncd.store.outbox import OutboxPage
+from timesyncd.store.rollups import Retention
 from timesyncd.store.rows import (
     ClockEntry,
     Entry,
     EventEntry,
-    SourceState,
-    WholeRows,
+    SourceAvailability,
+    WholeRowSchedule,
     alarm_event_entry,
-    event_entry,
+    availability_of,
     finding_entry,
     grandmaster_entries,
     kernel_entry,
     phc_entry,
     series_entries,
-    state_of,
+    source_event_entry,
     utc_entry,
 )
-from timesyncd.store.session import WORK_S, Counts, OutboxLimits, Session
+from timesyncd.store.session import WORK_S, OutboxLimits, StoreCounters, StoreSession
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: What a kill -9 may lose, less the commit itself.
+#: Interval between two batches: a `kill -9` loses at most these rows and those of the running commit.
 BATCH_S = 0.9
 BATCH_ROWS = 5_000
-#: Of other nodes' histories: between two such parts the node's own rows have their turn.
+#: Rows of other nodes' histories per transaction; the node's own rows are written between two of them.
 ARCHIVE_ROWS = 500
 RETRY_S = 2.0
-#: Making the file ready starts a process, so it is tried again less often.
+#: A migration starts a process, so it is retried less often.
 REOPEN_S = 30.0
-#: A store further behind than this may come to drop rows, so none shall lean on an earlier one.
+#: A store further behind than this may drop rows, so every row must be whole: none may depend on an earlier one.
 MAY_LOSE_AFTER_S = 5.0
-ANSWER_LIMIT_S = 60.0
-STOP_LIMIT_S = 15.0
+INCARNATION_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
 
 
 class Store:
     """
-    What is put never waits and never fails. What cannot be written now (a full disk, a lock, a server that is away) is tried again, and
-    `on_problem` is told once, and once with None when it is over.
+    Puts never wait and never fail. A write that fails (a full disk, a lock, an unreachable server) is retried; `on_problem` is
+    called once with the error, and once with None when writing works again.
 
-    Without `outbox` nothing waits for hubs. `on_history` is told when more waits for them, `on_stored` how far another
-    node's history is stored; both, and `on_problem`, are called in the store's own thread.
+    Without `outbox` no row waits for hubs. `on_history` is called when rows were added to the outbox, `on_stored` with the
+    progress of another node's history. These three are called in the store's own thread.
     """
 
     def __init__(
@@ -88,23 +88,23 @@ class Store:
         node: str = "localhost",
         outbox: OutboxLimits | None = None,
         on_history: Callable[[], None] = lambda: None,
-        on_stored: Callable[[Progress], None] = lambda progress: None,
+        on_stored: Callable[[ArchiveProgress], None] = lambda progress: None,
     ) -> None:
-        """Raises ConfigError when the password cannot be read."""
-        self.place = Place.of(settings)
-        self._keeps = Keeps.of(settings)
+        """Raises ConfigError if the password cannot be read."""
+        self.location = StoreLocation.of(settings)
+        self._retention = Retention.of(settings)
         self._clocks = clocks
         self._node, self._limits = node, outbox
         self._on_problem, self._on_history, self._on_stored = on_problem, on_history, on_stored
         self._backlog = Backlog()
-        self._inbox = Inbox()
-        self._states: dict[str, SourceState] = {}
-        self._whole = WholeRows()
-        self._questions: SimpleQueue[tuple[str, Future[int]]] = SimpleQueue()
+        self._history = HistoryBacklog()
+        self._availability: dict[str, SourceAvailability] = {}
+        self._whole_rows = WholeRowSchedule()
+        self._incarnation_requests: SimpleQueue[tuple[str, Future[int]]] = SimpleQueue()
         self._cuts: SimpleQueue[tuple[int, int]] = SimpleQueue()
         self._outbox_lost = 0
-        self.counts = Counts()
-        self._session: Session | None = None
+        self.counts = StoreCounters()
+        self._session: StoreSession | None = None
         self._round_began_ns: int | None = None
         self._has_problem = False
         self._wake = Event()
@@ -112,24 +112,24 @@ class Store:
         self._thread = Thread(target=self._run, name="store", daemon=True)
 
     def start(self) -> None:
-        """Returns at once; the file is made ready in the store's thread."""
+        """Start the store's thread, which migrates and opens the store. Returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Store what waits, and end. Blocks, at most STOP_LIMIT_S; what could not be stored is lost and logged."""
+        """Store the waiting rows and end the thread. Blocks, at most STOP_TIMEOUT_S; rows that remain are lost and logged."""
         self._stopping.set()
         self._wake.set()
-        self._thread.join(STOP_LIMIT_S)
+        self._thread.join(STOP_TIMEOUT_S)
         if lost := len(self._backlog):
-            log.warning("%s: %d rows could not be stored before the end", self.place, lost)
+            log.warning("%s: the daemon stopped before %d rows were stored; they are lost", self.location, lost)
 
     def put(self, observation: Observation) -> None:
-        """Of a reading without a sample only a change of its reason is stored. Called by one thread."""
+        """Put a reading; of readings without a sample only the changes of the reason are stored. Called by one thread."""
         now_ns, real_minus_boot = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
-        source, state = observation.reading.source, state_of(observation.reading)
-        if state is not None and self._states.get(source) != state:
-            self._states[source] = state
-            self._backlog.put(event_entry(source, state, real_minus_boot, now_ns))
+        source, availability = observation.reading.source, availability_of(observation.reading)
+        if availability is not None and self._availability.get(source) != availability:
+            self._availability[source] = availability
+            self._backlog.put(source_event_entry(source, availability, real_minus_boot, now_ns))
         for entry in self._entries(observation, real_minus_boot, now_ns):
             self._backlog.put(entry)
 
@@ -153,51 +153,54 @@ class Store:
 
     def _is_whole(self, sample: GrandmasterSample) -> bool:
         if self.behind_s > MAY_LOSE_AFTER_S:
-            self._whole.forget()
-        return self._whole.is_due(sample)
+            self._whole_rows.reset()
+        return self._whole_rows.is_due(sample)
 
     def put_finding(self, finding: FindingMessage) -> None:
-        """The same finding (id, subject, since) again replaces what was stored of it."""
+        """Put a finding; it replaces the stored row with the same id, subject and since."""
         self._backlog.put(finding_entry(finding, self._clocks.boottime_ns()))
 
     def put_alarm_event(self, message: AlarmEventMessage) -> None:
         self._backlog.put(alarm_event_entry(message, self._clocks.boottime_ns()))
 
     def put_event(self, event: CloudEvent, realtime_ns: int) -> None:
-        """It is numbered, and waits for the hubs, when it is stored."""
+        """Put an event; it gets its sequence number, and joins the outbox, when it is stored."""
         self._backlog.put(EventEntry(event, realtime_ns, self._clocks.boottime_ns()))
 
     def put_history(self, batch: HistoryBatch, size: int) -> bool:
-        """Of another node, `size` bytes as it came. False: too much waits already; it is not confirmed, so it comes again."""
-        return self._inbox.put(batch, size)
+        """
+        Put another node's batch, of `size` bytes as received. False if too much waits already: the batch is dropped, and the node
+        repeats it, since it is not confirmed.
+        """
+        return self._history.put(batch, size)
 
-    def outbox_page(self, after: int, limit: int) -> Page:
-        """The lowest rows above `after` that wait for the hubs. Blocks; raises StoreError."""
-        with reading(self.place) as connection:
+    def outbox_page(self, after: int, limit: int) -> OutboxPage:
+        """The lowest rows of the outbox above `after`. Blocks; raises StoreError."""
+        with reading(self.location) as connection:
             return outbox.page(connection, after, limit)
 
     def cut_outbox(self, stream: int, up_to: int) -> None:
-        """Forget, soon, what the hubs have stored; of another stream nothing."""
+        """Delete soon the outbox's rows up to `up_to`, which every hub has stored; ignored if its stream is another one."""
         self._cuts.put((stream, up_to))
 
     def next_incarnation(self, node: str) -> int:
         """
         A number above every earlier one of this node, on the disk when it is returned. Blocks; raises StoreError.
 
-        It is CLOCK_REALTIME in seconds or one above the last, whichever is larger: so it grows although clocks step, and
-        although the file is lost.
+        It is CLOCK_REALTIME in seconds or the last number plus one, whichever is larger, so it grows even if a clock steps or the
+        file is lost.
         """
-        answer: Future[int] = Future()
-        self._questions.put((node, answer))
+        incarnation: Future[int] = Future()
+        self._incarnation_requests.put((node, incarnation))
         self._wake.set()
         try:
-            return answer.result(ANSWER_LIMIT_S)
+            return incarnation.result(INCARNATION_TIMEOUT_S)
         except TimeoutError as error:
-            raise StoreError(f"{self.place}: no answer within {ANSWER_LIMIT_S:g} s") from error
+            raise StoreError(f"{self.location}: the store did not answer within {INCARNATION_TIMEOUT_S:g} s") from error
 
     @property
     def dropped(self) -> int:
-        """Rows lost since the start because the store fell behind, or because no column holds what is in them."""
+        """Rows dropped since the start, because the store fell behind or a value does not fit its column."""
         return self._backlog.dropped
 
     @property
@@ -206,24 +209,24 @@ class Store:
 
     @property
     def waiting(self) -> int:
-        """Rows taken and not yet committed."""
+        """Rows put and not yet committed."""
         return len(self._backlog)
 
     @property
     def outbox_lost(self) -> int:
-        """Rows since the start that no hub had stored when they had waited too long, or were too many."""
+        """Outbox rows dropped since the start, because they were too old or too many; not every hub had stored them."""
         return self._outbox_lost
 
     @property
-    def history_refused(self) -> int:
-        """Batches of other nodes since the start that were too many, or that no node would say."""
-        return self._inbox.refused
+    def history_rejected(self) -> int:
+        """Batches of other nodes dropped since the start, because too many waited or they were malformed."""
+        return self._history.rejected
 
     @property
     def behind_s(self) -> float:
         """
-        The age of the oldest row that is not stored, or for how long the store's thread has been at what it does now, whichever is
-        more; 0 when there is neither. It grows while a server neither answers nor fails.
+        The age of the oldest row that is not stored or the duration of the thread's present round, whichever is larger, in seconds;
+        0 if there is neither. It grows while a server neither answers nor fails.
         """
         began_ns = [each for each in (self._backlog.oldest_ns(), self._round_began_ns) if each is not None]
         return (self._clocks.boottime_ns() - min(began_ns)) / NS_PER_S if began_ns else 0.0
@@ -240,27 +243,27 @@ class Store:
         self._close()
 
     def _round(self) -> float:
-        """Do what there is to do; returns after how many seconds to look again."""
+        """Do all pending work; returns the pause in seconds until the next round."""
         try:
             session = self._ready_session()
-            self._answer()
+            self._assign_incarnations()
             self._write(session)
             self._archive(session)
-            self._tend(session)
+            self._maintain(session)
         except StoreError as error:
             self._failed(error)
             return REOPEN_S
         except SQLAlchemyError as error:
-            self._failed(store_error(self.place, error))
-            if isinstance(error, ProgrammingError):  # as where somebody has removed the tables
+            self._failed(store_error(self.location, error))
+            if isinstance(error, ProgrammingError):  # for example, the tables were dropped
                 self._close()
             return RETRY_S
         self._succeeded()
-        return 0 if len(self._inbox) else BATCH_S
+        return 0 if len(self._history) else BATCH_S
 
     def _failed(self, error: StoreError) -> None:
-        for _, answer in _drained(self._questions):
-            answer.set_exception(error)
+        for _, incarnation in _drained(self._incarnation_requests):
+            incarnation.set_exception(error)
         if self._session is not None:
             self._session.close()
         if not self._has_problem:
@@ -272,11 +275,13 @@ class Store:
             self._has_problem = False
             self._on_problem(None)
 
-    def _ready_session(self) -> Session:
+    def _ready_session(self) -> StoreSession:
         if self._session is None or not self._session.is_current:
             self._close()
-            migrate(self.place)
-            self._session = Session(self.place, self._node, self._clocks, self._keeps, self._limits, self.counts)
+            migrate(self.location)
+            self._session = StoreSession(
+                self.location, self._node, self._clocks, self._retention, self._limits, self.counts
+            )
         return self._session
 
     def _close(self) -> None:
@@ -284,70 +289,70 @@ class Store:
             self._session.close()
         self._session = None
 
-    def _answer(self) -> None:
-        for node, answer in _drained(self._questions):
+    def _assign_incarnations(self) -> None:
+        for node, incarnation in _drained(self._incarnation_requests):
             try:
-                answer.set_result(store_session.next_incarnation(self.place, node, self._clocks.realtime_ns()))
+                incarnation.set_result(store_session.next_incarnation(self.location, node, self._clocks.realtime_ns()))
             except SQLAlchemyError as error:
-                answer.set_exception(store_error(self.place, error))
+                incarnation.set_exception(store_error(self.location, error))
                 raise
 
-    def _write(self, session: Session) -> None:
+    def _write(self, session: StoreSession) -> None:
         limit = BATCH_ROWS
         while (batch := self._backlog.take(limit)).entries or batch.gaps:
             try:
                 added = session.write(batch)
             except _UNSTORABLE as error:
-                limit = self._alone(batch, error)
+                limit = self._isolate(batch, error)
                 continue
             except (SQLAlchemyError, StoreError):
-                self._backlog.give_back(batch)
+                self._backlog.requeue(batch)
                 raise
-            self._backlog.has_stored(batch)
+            self._backlog.mark_stored(batch)
             limit = min(2 * limit, BATCH_ROWS)
             if added:
                 self._on_history()
 
-    def _alone(self, batch: Batch, error: Exception) -> int:
-        """What cannot be stored shall not take others with it: how many rows are to be tried next. One by itself is lost."""
+    def _isolate(self, batch: RowBatch, error: Exception) -> int:
+        """Halve a batch with an entry that cannot be stored; a single such entry is discarded. Returns the next batch's row limit."""
         if len(batch.entries) > 1:
-            self._backlog.give_back(batch)
+            self._backlog.requeue(batch)
             return max(1, sum(map(len, batch.entries)) // 2)
-        self._backlog.lose(batch)
+        self._backlog.discard(batch)
         for entry in batch.entries:
-            log.warning("%s: %d rows of %r are lost", store_error(self.place, error), len(entry), entry.source)
+            log.warning("%s: dropped %d rows of %r", store_error(self.location, error), len(entry), entry.source)
         return 1
 
-    def _archive(self, session: Session) -> None:
-        """For WORK_S at most. What is not confirmed comes again, so nothing is taken back."""
+    def _archive(self, session: StoreSession) -> None:
+        """Store other nodes' histories, for WORK_S at most. A batch that fails is not requeued, since its node repeats it."""
         until_s = monotonic() + WORK_S
-        while monotonic() < until_s and (batches := self._inbox.take(ARCHIVE_ROWS)):
-            self._keep(session, batches)
+        while monotonic() < until_s and (batches := self._history.take(ARCHIVE_ROWS)):
+            self._archive_batches(session, batches)
             self._write(session)
 
-    def _keep(self, session: Session, batches: list[HistoryBatch]) -> None:
+    def _archive_batches(self, session: StoreSession, batches: list[HistoryBatch]) -> None:
         try:
-            known, refused = session.archive(batches)
+            known, rejected = session.archive(batches)
         except _UNSTORABLE as error:
             if len(batches) > 1:
                 for batch in batches:
-                    self._keep(session, [batch])
+                    self._archive_batches(session, [batch])
                 return
-            known, refused = [], 1
-            log.warning("%s: a batch of %s is refused", store_error(self.place, error), batches[0].node)
-        self._inbox.refuse(refused)
+            known, rejected = [], 1
+            log.warning("%s: dropped a batch of node %s", store_error(self.location, error), batches[0].node)
+        self._history.count_rejected(rejected)
         for progress in known:
             self._on_stored(progress)
 
-    def _tend(self, session: Session) -> None:
+    def _maintain(self, session: StoreSession) -> None:
         for stream, up_to in _drained(self._cuts):
             session.cut_outbox(stream, up_to)
         if session.roll_up():
             self._on_history()
-        self._outbox_lost += session.retain()
+        self._outbox_lost += session.delete_old()
 
 
-#: What the drivers say to a number beyond 64 bits, or a text that is no Unicode.
+#: What the database drivers raise for a number beyond 64 bits or a text that is not valid Unicode.
 _UNSTORABLE = (OverflowError, UnicodeError, DataError)
 
 

@@ -23,7 +23,7 @@ from aiohttp import web
 from timesyncd import config
 from timesyncd.config import is_loopback
 from timesyncd.errors import ConfigError
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 from timesyncd.web import api, history_api, login, openapi, stream, tls
 from timesyncd.web.auth import ACCESS, REQUIRED_ROLES, Access, AccessGuard, Handler, access_warnings
 from timesyncd.web.responses import error_response
@@ -115,7 +115,7 @@ class WebServer:
         await self._runner.cleanup()
 
 
-async def serve(settings: config.WebSettings, view: View, store: Place | None = None) -> WebServer:
+async def serve(settings: config.WebSettings, view: View, store: StoreLocation | None = None) -> WebServer:
     """
     A server that listens; port 0 selects a free one. `store` is the location of the history, None without a store.
 
@@ -152,7 +152,7 @@ def _start_certificate_reload(
     )
 
 
-def application(view: View, listening: str, access: Access, store: Place | None) -> web.Application:
+def application(view: View, listening: str, access: Access, store: StoreLocation | None) -> web.Application:
     app = web.Application(
         middlewares=[_check_host, _check_method, AccessGuard().check_role], client_max_size=login.MAX_FORM_BYTES
     )

@@ -15,7 +15,7 @@ from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import NODE_PATH, CloudEvent
 from timesyncd.messages.node import Int64, Message
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 from timesyncd.web.api import VIEW
 from timesyncd.web.query import (
     MAX_TIME_NS,
@@ -30,7 +30,7 @@ from timesyncd.web.query import (
 from timesyncd.web.responses import error_response, list_response
 from timesyncd.web.routes import DocumentList, Route
 
-STORE = web.AppKey("store", Place)
+STORE = web.AppKey("store", StoreLocation)
 
 DAY_NS = 86_400 * NS_PER_S
 TIME_ERROR_STEPS = 288
@@ -76,8 +76,8 @@ async def time_errors(request: web.Request, query: TimeRangeQuery) -> web.Respon
     if not re.fullmatch(NAME, name, re.ASCII):
         return error_response(404, f"unknown grandmaster {name!r}: not a valid name")
 
-    def read(place: Place) -> Page:
-        steps = history.time_error_course(place, name, *span, TIME_ERROR_STEPS)
+    def read(place: StoreLocation) -> Page:
+        steps = history.time_error_envelope(place, name, *span, TIME_ERROR_STEPS)
         return [TimeErrorStep.model_validate(step) for step in steps], None
 
     return await _read_list(request, read)
@@ -88,7 +88,7 @@ async def events(request: web.Request, query: EventsQuery) -> web.Response:
     since_ns = query.since or 0
     until_ns = MAX_TIME_NS if query.until is None else query.until
 
-    def read(place: Place) -> Page:
+    def read(place: StoreLocation) -> Page:
         rows = history.cloud_events(place, query.node, since_ns, until_ns, after, query.limit + 1, query.type)
         page_rows = rows[: query.limit]
         next = (
@@ -109,8 +109,8 @@ def _cloud_event(row: history.Record) -> CloudEvent:
 async def series(request: web.Request, query: HistoryQuery) -> web.Response:
     node, span = query.node or request.app[VIEW].node().node, query.span_ns(DAY_NS, time.time_ns())
 
-    def read(place: Place) -> Page:
-        points = history.course(place, node, query.source, query.quantity, *span)
+    def read(place: StoreLocation) -> Page:
+        points = history.series(place, node, query.source, query.quantity, *span)
         return [HistoryPoint.model_validate(point) for point in points], None
 
     return await _read_list(request, read)
@@ -119,7 +119,7 @@ async def series(request: web.Request, query: HistoryQuery) -> web.Response:
 async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Response:
     node = query.node or request.app[VIEW].node().node
 
-    def read(place: Place) -> Page:
+    def read(place: StoreLocation) -> Page:
         known = history.rollup_sources(place, node)
         return [
             HistorySource(node=node, source=source, quantity=quantity)
@@ -130,7 +130,7 @@ async def sources(request: web.Request, query: HistorySourcesQuery) -> web.Respo
     return await _read_list(request, read)
 
 
-async def _read_list(request: web.Request, read: Callable[[Place], Page]) -> web.Response:
+async def _read_list(request: web.Request, read: Callable[[StoreLocation], Page]) -> web.Response:
     """A list that a thread reads from the store; empty without a store."""
     place = request.app.get(STORE)
     if place is None:

@@ -207,7 +207,7 @@ def test_a_line_has_both_times_and_the_reason() -> None:
         "gm_stat_bound_ns": None,
         "gm_status": "UNKNOWN",
         "port_state": "SLAVE",
-        "gm_reason": "PHC_NOT_MEASURED",
+        "gm_reason_code": "phc_not_measured",
     }
     _, rows = table_of("clock", [record], timezone(timedelta(hours=1), "CET"))
 
@@ -245,7 +245,7 @@ def test_an_ntp_daemon_is_told_with_the_bound_of_the_node() -> None:
     """Its own offset and error, and what the node made of it; why there is no bound is the note."""
     record = {
         "kind": "utc", "realtime_ns": 0, "offset_ns": -1_500, "error_ns": 400_000, "utc_bound_ns": None, "utc_status": "DISRUPTED",
-        "reference": "10.0.0.1", "stratum": 2, "utc_reason": "CLOCK_STEPPED",
+        "reference": "10.0.0.1", "stratum": 2, "utc_reason_code": "clock_stepped",
     }  # fmt: skip
     headings, rows = table_of("utc", [record], UTC)
 

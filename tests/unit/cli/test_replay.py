@@ -294,14 +294,14 @@ def test_of_a_hardware_clock_it_is_told_whose_bound_it_is(store_path: Path, caps
     assert complaints == "nic measured phc:0: the bounds are that clock's, not the system clock's\n"
 
 
-@pytest.mark.parametrize(("source", "why"), [("gm", "'gm' is none"), ("other", "{path} has no 'other'")])
+@pytest.mark.parametrize(("source", "why"), [("gm", "is no PTP source (ptp4l)"), ("other", "is not in the store")])
 def test_what_is_no_ptp_source_is_refused(
     store_path: Path, capsys: pytest.CaptureFixture[str], source: str, why: str
 ) -> None:
     """With those that there are."""
     told = told_of_store(capsys, "--source", source, "--store", str(store_path))
 
-    line = f"only PTP sources (ptp4l) can be replayed, and {why.format(path=store_path)}; {store_path} has: nic, ptp"
+    line = f"{store_path}: source {source!r} {why}; PTP sources that can be replayed: nic, ptp"
     assert told == (2, [], f"timesyncd: {line}\n")
 
 

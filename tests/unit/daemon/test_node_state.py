@@ -153,7 +153,7 @@ def test_silence_is_told_with_the_source_s_reason(told: Told, view: NodeView) ->
 
 def test_a_grandmaster_s_silence_does_not_explain_the_clock(told: Told) -> None:
     """A unit that does not answer SNMP says nothing of this node's clock."""
-    told.of(NoSample("gm-a", 0, "no SNMP answer"))
+    told.of(NoSample("gm-a", 0, "no SNMP response"))
     before = told.view.node_state(after(0)).reason
     told.of(HEALTHY, BOUND)
 
@@ -229,8 +229,8 @@ def test_a_grandmaster_s_state(told: Told) -> None:
     told.of(UNIT)
     told.view.note_poll(PollReport("gm-a", 0, 5, None, 0))
     [locked] = told.view.grandmaster_states(after(2))
-    told.of(NoSample("gm-a", 0, "no SNMP answer"))
-    told.view.note_poll(PollReport("gm-a", 0, 5, "no SNMP answer", 1))
+    told.of(NoSample("gm-a", 0, "no SNMP response"))
+    told.view.note_poll(PollReport("gm-a", 0, 5, "no SNMP response", 1))
     [lost] = told.view.grandmaster_states(after(3))
 
     assert (never.reachable, never.age_ns, never.clock_state, never.reason) == (False, None, None, None)
@@ -240,7 +240,7 @@ def test_a_grandmaster_s_state(told: Told) -> None:
         False,
         3 * NS_PER_S,
         "locked",
-        "no SNMP answer",
+        "no SNMP response",
     )
 
 

@@ -554,7 +554,7 @@ def test_firmware_with_known_flaws(watch: Watch, firmware: str | None, flaws: in
 
 def test_silence_mends_nothing(watch: Watch) -> None:
     """What was wrong when a unit was heard last stands on beside its loss."""
-    lost = unit(reachable=False, reason="no SNMP answer", reason_code="no_valid_sample", **ANTENNA_CUT)
+    lost = unit(reachable=False, reason="no SNMP response", reason_code="no_valid_sample", **ANTENNA_CUT)
 
     assert watch.ids(lost) == {"grandmaster-lost", "grandmaster-antenna"}
 

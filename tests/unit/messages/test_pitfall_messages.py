@@ -22,7 +22,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import BoundSettings, MqttSettings, parse
 from timesyncd.driver import PollReport, options_of
 from timesyncd.drivers.timeprovider._profiles import SHIPPED
-from timesyncd.drivers.timeprovider._web_session import LARGEST_ANSWER, _body
+from timesyncd.drivers.timeprovider._web_session import MAX_RESPONSE_BYTES, _body
 from timesyncd.errors import ConfigError, Malformed, TraceError
 from timesyncd.feed import Feed
 from timesyncd.ipc import clock_segment, clockbound
@@ -193,9 +193,9 @@ async def test_trap_23_a_reply_without_end_is_cut_off() -> None:
     content = Endless()
     response = cast(aiohttp.ClientResponse, SimpleNamespace(headers={}, content=content))
 
-    with pytest.raises(Malformed, match=f"more than {LARGEST_ANSWER} octets came"):
-        await _body(response, LARGEST_ANSWER)
-    assert content.sent <= LARGEST_ANSWER + 65_536
+    with pytest.raises(Malformed, match=f"more than {MAX_RESPONSE_BYTES} octets came"):
+        await _body(response, MAX_RESPONSE_BYTES)
+    assert content.sent <= MAX_RESPONSE_BYTES + 65_536
 
 
 CELLS = st.text('0123456789-+.eE_ "\tNaninf\u0663,\n', max_size=12) | st.text(max_size=6) | st.integers().map(str)

@@ -20,8 +20,8 @@ from timesyncd.messages.node import Message
 from timesyncd.mqtt import history as mqtt_history
 from timesyncd.mqtt.history import HistoryConfirmer, HistoryPacing, HistorySender, HistoryWindow, RowRequest
 from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES, encode
-from timesyncd.store.archive import Progress
-from timesyncd.store.outbox import Page
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.outbox import OutboxPage
 
 AGAIN_NS = 30 * NS_PER_S
 #: Nobody waits for his turn.
@@ -39,13 +39,13 @@ class Outbox:
         self.tries = 0
         self.unreadable: list[int] = []
 
-    def page(self, ask: RowRequest) -> Page:
+    def page(self, ask: RowRequest) -> OutboxPage:
         rows = [row for row in self.rows if row.sequence not in self.unreadable]
         above = [row for row in rows if row.sequence > ask.after][: ask.limit]
         floor = rows[0].sequence if rows else self.floor
-        return Page(self.stream, floor, self.floor + len(self.rows), above, self.unreadable)
+        return OutboxPage(self.stream, floor, self.floor + len(self.rows), above, self.unreadable)
 
-    def outbox_page(self, after: int, limit: int) -> Page:
+    def outbox_page(self, after: int, limit: int) -> OutboxPage:
         self.tries += 1
         if self.problem:
             raise StoreError("disk")
@@ -450,8 +450,8 @@ async def test_a_hub_that_waits_for_nobody_needs_no_broker() -> None:
     assert link.rows == []
 
 
-def progress(up_to: int, node: str = "n1") -> Progress:
-    return Progress(node, STREAM, up_to, 0)
+def progress(up_to: int, node: str = "n1") -> ArchiveProgress:
+    return ArchiveProgress(node, STREAM, up_to, 0)
 
 
 def test_a_hub_confirms_once_a_second_and_node() -> None:

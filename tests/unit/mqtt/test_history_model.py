@@ -16,7 +16,7 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow, Stored
 from timesyncd.mqtt.history import HistoryConfirmer, HistoryPacing, HistoryWindow
 from timesyncd.store import archive, outbox, tables
-from timesyncd.store.archive import Progress
+from timesyncd.store.archive import ArchiveProgress
 
 
 def in_order() -> Callable[[], dict[str, Any]]:
@@ -50,7 +50,7 @@ class Hub:
     def __init__(self, name: str) -> None:
         self.engine = empty_engine(name)
         self.queue: deque[HistoryBatch] = deque()
-        self.known: dict[str, Progress] = {}
+        self.known: dict[str, ArchiveProgress] = {}
         self.confirmer = HistoryConfirmer(in_order())
 
     def receive(self, *, commits: bool = True) -> None:

@@ -10,7 +10,7 @@ from timesyncd.cli.record import MASKS
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load_all
 from timesyncd.probe.mask import KINDS, Kind, Masker
 from timesyncd.snmp import Raw, parse_oid
-from timesyncd.snmp.snmprec import GAUGE32, INTEGER, IP_ADDRESS, OBJECT_ID, OCTETS, Recorded
+from timesyncd.snmp.snmprec import GAUGE32, INTEGER, IP_ADDRESS, OBJECT_ID, OCTETS, RecordedObject
 
 PROFILES = load_all(DEFAULT)
 
@@ -23,12 +23,15 @@ ENGINE_ID = "1.3.6.1.6.3.10.2.1.1.0"
 PRIVATE = "1.3.6.1.4.1.9070.1.2.5.7.9.1.0"
 
 
-def row(oid: str, value: Raw, tag: int = OCTETS) -> Recorded:
-    return Recorded(parse_oid(oid), tag, value)
+def row(oid: str, value: Raw, tag: int = OCTETS) -> RecordedObject:
+    return RecordedObject(parse_oid(oid), tag, value)
 
 
 def masked(
-    rows: list[Recorded], kinds: Collection[Kind] = KINDS, secrets: Collection[str] = (), models: Collection[str] = ()
+    rows: list[RecordedObject],
+    kinds: Collection[Kind] = KINDS,
+    secrets: Collection[str] = (),
+    models: Collection[str] = (),
 ) -> list[Raw]:
     return [each.value for each in Masker(kinds, secrets, PROFILES).walk(rows, models).rows]
 

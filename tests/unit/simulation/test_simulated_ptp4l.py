@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from timesyncd.drivers.ptp4l._management import (
-    Asker,
     CurrentDataSet,
     DefaultDataSet,
     ManagementId,
+    ManagementRequester,
     ParentDataSet,
     PortDataSet,
     PortProperties,
@@ -24,7 +24,7 @@ from timesyncd.simulation.bed.simulated_ptp4l import GRANDMASTER_IDENTITY, SYNC_
 
 IDENTITY = bytes(range(8))
 START_NS = 1_700_000_000_000_000_000
-ASKER = Asker(DOMAIN, 0, 1)
+ASKER = ManagementRequester(DOMAIN, 0, 1)
 
 EXACT = SlavePort(IDENTITY, true_offset_ns=-300_000, start_ns=START_NS, path_delay_ns=20_000, noise_ns=0)
 NOISY = SlavePort(IDENTITY, true_offset_ns=-300_000, start_ns=START_NS)
@@ -116,7 +116,7 @@ def test_what_is_not_served_is_refused(change: dict[int, int], error: str) -> No
 
 
 @pytest.mark.parametrize(
-    "request_bytes", [b"", b"\x0d\x12" + bytes(30), Asker(0, 0, 1).get(ManagementId.TIME_STATUS_NP, 1)]
+    "request_bytes", [b"", b"\x0d\x12" + bytes(30), ManagementRequester(0, 0, 1).get(ManagementId.TIME_STATUS_NP, 1)]
 )
 def test_strangers_get_no_answer(request_bytes: bytes) -> None:
     """What is no question, or is for another domain, is dropped."""

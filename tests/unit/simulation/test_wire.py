@@ -14,18 +14,18 @@ from timesyncd.simulation.grandmaster.agent import NOT_WRITABLE, SET, SnmpAgent,
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.mib import RecordedMib
 from timesyncd.snmp import ber, messages, security
-from timesyncd.snmp.messages import Kind, Pdu, Varbind, decode_pdu, encode_request
+from timesyncd.snmp.messages import Pdu, PduType, Varbind, decode_pdu, encode_request
 from timesyncd.snmp.values import Oid, User
 
 AT_S = 1_772_600_767.0
 USER = User("watcher", "sha256", "green-window", "aes128", "yellow-door", context="lab")
 SYS_NAME: Oid = (1, 3, 6, 1, 2, 1, 1, 5, 0)
 AGENT = SnmpAgent(Device(clock=lambda: AT_S), user=USER)
-QUESTION = encode_request(Kind.GET, 4711, [SYS_NAME])
+QUESTION = encode_request(PduType.GET, 4711, [SYS_NAME])
 
 
 def bulk(after: Sequence[Oid], non_repeaters: int = 0) -> Pdu:
-    return Pdu(Kind.GET_BULK, 1, non_repeaters, 10, [Varbind(oid, ber.NULL, None) for oid in after])
+    return Pdu(PduType.GET_BULK, 1, non_repeaters, 10, [Varbind(oid, ber.NULL, None) for oid in after])
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_getbulk_never_fills_more_than_a_datagram(length: int, number: int) -> N
     ]
     mib = RecordedMib(((1, 3, 6, *range(100), n), values[n % 3]) for n in range(50))
     agent = SnmpAgent(Device(clock=lambda: AT_S), mib=mib)
-    answer = agent.answer(messages.message(b"public", encode_request(Kind.GET_BULK, 1, [(1, 3)], 50)))
+    answer = agent.answer(messages.message(b"public", encode_request(PduType.GET_BULK, 1, [(1, 3)], 50)))
 
     assert answer is not None
     assert len(answer) <= 1_472
 
 
-def sealed(asked: bytes, user: User = USER, engine: security.Engine = AGENT.engine, keys_of: User = USER) -> bytes:
+def sealed(asked: bytes, user: User = USER, engine: security.SnmpEngine = AGENT.engine, keys_of: User = USER) -> bytes:
     scoped = security.scoped_pdu(b"", user.context.encode(), asked)
     return security.seal(7, True, engine, user.name.encode(), keys_at(keys_of, engine.engine_id), scoped)
 
@@ -77,7 +77,7 @@ def opened(answer: bytes | None) -> Pdu:
     return decode_pdu(security.open_scoped(message.scoped(keys_at(USER, AGENT.engine.engine_id))))
 
 
-DISCOVERY = security.plain(7, True, security.Engine(b"", 0, 0), b"", security.scoped_pdu(b"", b"", QUESTION))
+DISCOVERY = security.plain(7, True, security.SnmpEngine(b"", 0, 0), b"", security.scoped_pdu(b"", b"", QUESTION))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_each_fault_has_its_report(question: bytes, counter: Oid, request_number
     agent.answer(question)
     report = opened(agent.answer(question))
 
-    assert (report.kind, report.number) == (Kind.REPORT, request_number)
+    assert (report.kind, report.number) == (PduType.REPORT, request_number)
     assert [(varbind.oid, varbind.raw) for varbind in report.varbinds] == [(counter, 2)]
 
 
@@ -120,12 +120,12 @@ def test_a_set_is_refused_with_what_it_asked() -> None:
 
     assert answer is not None
     assert decode_pdu(messages.parse(answer)[1]) == Pdu(
-        Kind.RESPONSE, 4711, NOT_WRITABLE, 1, [Varbind(SYS_NAME, ber.NULL, None)]
+        PduType.RESPONSE, 4711, NOT_WRITABLE, 1, [Varbind(SYS_NAME, ber.NULL, None)]
     )
 
 
-@pytest.mark.parametrize("kind", [Kind.RESPONSE, Kind.REPORT, Kind.TRAP, Kind.INFORM])
-def test_what_is_no_request_gets_silence(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [PduType.RESPONSE, PduType.REPORT, PduType.TRAP, PduType.INFORM])
+def test_what_is_no_request_gets_silence(kind: PduType) -> None:
     """Else two agents could answer each other for ever."""
     assert AGENT.answer(messages.message(b"public", bytes((kind,)) + QUESTION[1:])) is None
 

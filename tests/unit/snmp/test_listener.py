@@ -18,15 +18,15 @@ from timesyncd.errors import Unreachable
 from timesyncd.sample import Trap
 from timesyncd.snmp import Community, Listener, Oid, User, ber, security
 from timesyncd.snmp import listener as snmp_listener
-from timesyncd.snmp.listener import Notification, Outcome, Receiver
-from timesyncd.snmp.messages import Kind, decode_pdu
+from timesyncd.snmp.listener import DatagramResult, Notification, NotificationReceiver
+from timesyncd.snmp.messages import PduType, decode_pdu
 from timesyncd.snmp.rate_limit import BURST
 from timesyncd.snmp.security import MasterKeys
 
 S = NS_PER_S
 OURS = bytes.fromhex("80001f880305060708")
 EVA = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
-UNIT = security.Engine(b"unit engine", 3, 1_000)
+UNIT = security.SnmpEngine(b"unit engine", 3, 1_000)
 COMMUNITY = Community("fifth-floor")
 
 UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
@@ -37,30 +37,34 @@ TOLD = Notification(ALARM, 4_200, ((SEVERITY, 2),))
 VALUES = [(UPTIME, ber.encode_integer(4_200, 0x43)), (TRAP_OID, ber.encode_oid(ALARM)), (SEVERITY, b"\x02\x01\x02")]
 
 
-def receiver() -> Receiver:
-    return Receiver([COMMUNITY], [EVA], OURS, 7, 0)
+def receiver() -> NotificationReceiver:
+    return NotificationReceiver([COMMUNITY], [EVA], OURS, 7, 0)
 
 
-def heard(datagram: bytes, now_ns: int = 0) -> Outcome:
+def heard(datagram: bytes, now_ns: int = 0) -> DatagramResult:
     return receiver().receive(datagram, now_ns)
 
 
 def sealed(
-    engine: security.Engine = UNIT, kind: Kind = Kind.TRAP, user: User = EVA, reportable: bool = False, number: int = 9
+    engine: security.SnmpEngine = UNIT,
+    kind: PduType = PduType.TRAP,
+    user: User = EVA,
+    reportable: bool = False,
+    number: int = 9,
 ) -> bytes:
     scoped = security.scoped_pdu(engine.engine_id, b"", pdu(kind, 5, VALUES))
     return security.seal(number, reportable, engine, user.name.encode(), MasterKeys(user).at(engine.engine_id), scoped)
 
 
-def inform(engine: security.Engine, user: User = EVA) -> bytes:
-    return sealed(engine, Kind.INFORM, user, reportable=True)
+def inform(engine: security.SnmpEngine, user: User = EVA) -> bytes:
+    return sealed(engine, PduType.INFORM, user, reportable=True)
 
 
 def v1(enterprise: Oid, generic: int, specific: int) -> bytes:
     head = ber.encode_oid(enterprise) + b"\x40\x04\x0a\x00\x00\x01"
     numbers = ber.encode_integer(generic) + ber.encode_integer(specific) + ber.encode_integer(4_200, 0x43)
     variables = ber.encode(ber.SEQUENCE, ber.encode(ber.SEQUENCE, ber.encode_oid(SEVERITY) + b"\x02\x01\x02"))
-    body = ber.encode(Kind.TRAP_V1, head + numbers + variables)
+    body = ber.encode(PduType.TRAP_V1, head + numbers + variables)
     return ber.encode(ber.SEQUENCE, b"\x02\x01\x00" + ber.encode(ber.OCTETS, b"fifth-floor") + body)
 
 
@@ -69,15 +73,15 @@ class TestOpen:
 
     def test_a_trap_tells_its_oid_its_uptime_and_the_rest(self) -> None:
         """In the order in which it came, and it wants no answer."""
-        assert heard(v2c(pdu(Kind.TRAP, 5, VALUES))) == Outcome(TOLD)
+        assert heard(v2c(pdu(PduType.TRAP, 5, VALUES))) == DatagramResult(TOLD)
 
     def test_an_inform_is_answered_with_itself_as_a_response(self) -> None:
         """RFC 3416 section 4.2.7."""
-        assert heard(v2c(pdu(Kind.INFORM, 5, VALUES))) == Outcome(TOLD, v2c(pdu(Kind.RESPONSE, 5, VALUES)))
+        assert heard(v2c(pdu(PduType.INFORM, 5, VALUES))) == DatagramResult(TOLD, v2c(pdu(PduType.RESPONSE, 5, VALUES)))
 
     def test_a_trap_without_uptime(self) -> None:
         """Absent is None."""
-        told = heard(v2c(pdu(Kind.TRAP, 5, VALUES[1:]))).notification
+        told = heard(v2c(pdu(PduType.TRAP, 5, VALUES[1:]))).notification
 
         assert told == replace(TOLD, uptime_ticks=None)
 
@@ -85,25 +89,25 @@ class TestOpen:
         """It is a secret (RFC 3584 section 3.1)."""
         added = ((1, 3, 6, 1, 6, 3, 18, 1, 4, 0), ber.encode(ber.OCTETS, b"fifth-floor"))
 
-        assert heard(v2c(pdu(Kind.TRAP, 5, [*VALUES, added]))) == Outcome(TOLD)
+        assert heard(v2c(pdu(PduType.TRAP, 5, [*VALUES, added]))) == DatagramResult(TOLD)
 
     @pytest.mark.parametrize(
         ("datagram", "reason"),
         [
-            (v2c(pdu(Kind.TRAP, 5, VALUES), b"public"), "wrong community"),
-            (v2c(pdu(Kind.INFORM, 5, VALUES), b"public"), "wrong community"),
-            (v2c(pdu(Kind.TRAP, 5, VALUES[2:])), "no snmpTrapOID"),
-            (v2c(pdu(Kind.TRAP, 5, [(TRAP_OID, b"\x02\x01\x05")])), "no snmpTrapOID"),
-            (v2c(pdu(Kind.GET, 5, VALUES)), "no notification"),
-            (v2c(pdu(Kind.RESPONSE, 5, VALUES)), "no notification"),
-            (v2c(pdu(Kind.TRAP, 5, VALUES))[:-1], "malformed"),
-            (v2c(b"\xa4\x00"), "malformed"),
-            (b"", "malformed"),
+            (v2c(pdu(PduType.TRAP, 5, VALUES), b"public"), "wrong community"),
+            (v2c(pdu(PduType.INFORM, 5, VALUES), b"public"), "wrong community"),
+            (v2c(pdu(PduType.TRAP, 5, VALUES[2:])), "notification without snmpTrapOID"),
+            (v2c(pdu(PduType.TRAP, 5, [(TRAP_OID, b"\x02\x01\x05")])), "notification without snmpTrapOID"),
+            (v2c(pdu(PduType.GET, 5, VALUES)), "not a trap or inform"),
+            (v2c(pdu(PduType.RESPONSE, 5, VALUES)), "not a trap or inform"),
+            (v2c(pdu(PduType.TRAP, 5, VALUES))[:-1], "malformed message"),
+            (v2c(b"\xa4\x00"), "malformed message"),
+            (b"", "malformed message"),
         ],
     )
     def test_what_is_refused_is_named_and_not_answered(self, datagram: bytes, reason: str) -> None:
         """By one of a few fixed texts."""
-        assert heard(datagram) == Outcome(refused=reason)
+        assert heard(datagram) == DatagramResult(rejected=reason)
 
     @pytest.mark.parametrize(
         ("generic", "specific", "oid"),
@@ -121,7 +125,7 @@ class TestOpen:
 
     def test_a_v1_trap_of_no_generic_kind(self) -> None:
         """There are seven."""
-        assert heard(v1((1, 3, 6, 1, 4, 1, 7), 7, 0)) == Outcome(refused="malformed")
+        assert heard(v1((1, 3, 6, 1, 4, 1, 7), 7, 0)) == DatagramResult(rejected="malformed message")
 
 
 class TestTraps:
@@ -129,7 +133,7 @@ class TestTraps:
 
     def test_a_sender_never_heard_of_is_believed_by_its_key(self) -> None:
         """Its engine ID need not be configured."""
-        assert heard(sealed()) == Outcome(TOLD)
+        assert heard(sealed()) == DatagramResult(TOLD)
 
     @pytest.mark.parametrize(
         ("datagram", "reason"),
@@ -138,16 +142,16 @@ class TestTraps:
             (sealed(user=replace(EVA, auth_pass="somebody else")), "wrong digest"),
             (sealed(user=replace(EVA, auth="sha1")), "wrong digest"),
             (sealed(user=replace(EVA, priv_pass="somebody else")), "decryption error"),
-            (sealed(engine=security.Engine(b"", 0, 0)), "unknown engine ID"),
-            (sealed(engine=security.Engine(bytes(33), 0, 0)), "unknown engine ID"),
+            (sealed(engine=security.SnmpEngine(b"", 0, 0)), "unknown engine ID"),
+            (sealed(engine=security.SnmpEngine(bytes(33), 0, 0)), "unknown engine ID"),
             (security.plain(9, False, UNIT, b"eva", b"\x30\x00"), "unsupported security level"),
-            (sealed(kind=Kind.INFORM), "an inform that wants no answer"),
-            (sealed(kind=Kind.GET), "no notification"),
+            (sealed(kind=PduType.INFORM), "inform without the reportable flag"),
+            (sealed(kind=PduType.GET), "not a trap or inform"),
         ],
     )
     def test_what_is_refused_is_named_and_not_answered(self, datagram: bytes, reason: str) -> None:
         """Nobody waits for an answer to a trap."""
-        assert heard(datagram) == Outcome(refused=reason)
+        assert heard(datagram) == DatagramResult(rejected=reason)
 
     @pytest.mark.parametrize(
         ("engine", "taken"),
@@ -159,20 +163,20 @@ class TestTraps:
             (replace(UNIT, boots=2, time=5_000), False),
         ],
     )
-    def test_a_recorded_trap_is_not_taken_again(self, engine: security.Engine, taken: bool) -> None:
+    def test_a_recorded_trap_is_not_taken_again(self, engine: security.SnmpEngine, taken: bool) -> None:
         """Hundred seconds after the first one, a second may be 150 s old, and of a later start."""
         listening = receiver()
         listening.receive(sealed(), 0)
         outcome = listening.receive(sealed(engine), 100 * S)
 
-        assert outcome == (Outcome(TOLD) if taken else Outcome(refused="not in time window"))
+        assert outcome == (DatagramResult(TOLD) if taken else DatagramResult(rejected="not in time window"))
 
     def test_a_forged_trap_does_not_set_the_clock(self) -> None:
         """Only who has the key does."""
         listening = receiver()
         listening.receive(sealed(replace(UNIT, boots=99), user=replace(EVA, auth_pass="somebody else")), 0)
 
-        assert listening.receive(sealed(), 0) == Outcome(TOLD)
+        assert listening.receive(sealed(), 0) == DatagramResult(TOLD)
 
     def test_a_bounded_number_of_senders_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Even of those who have the key: the one that was silent longest is forgotten."""
@@ -189,7 +193,9 @@ class TestTraps:
         data = ber.encode(ber.OCTETS, b"encrypted")
         blank = security._message(9, security.AUTH | security.PRIV, UNIT, b"eva", keys.digest_size, b"short", data)
 
-        assert heard(security._sign(blank, keys, 2 + len(b"short") + len(data))) == Outcome(refused="decryption error")
+        assert heard(security._sign(blank, keys, 2 + len(b"short") + len(data))) == DatagramResult(
+            rejected="decryption error"
+        )
 
 
 class TestInforms:
@@ -197,16 +203,16 @@ class TestInforms:
 
     def test_discovery_tells_our_engine(self) -> None:
         """It is no fault, so it is not counted."""
-        outcome = heard(security.plain(9, True, security.Engine(b"", 0, 0), b"", b"\x30\x00"), 12 * S)
+        outcome = heard(security.plain(9, True, security.SnmpEngine(b"", 0, 0), b"", b"\x30\x00"), 12 * S)
 
-        assert outcome.refused is None
+        assert outcome.rejected is None
         assert outcome.reply is not None
-        assert security.parse(outcome.reply).engine == security.Engine(OURS, 7, 12)
+        assert security.parse(outcome.reply).engine == security.SnmpEngine(OURS, 7, 12)
         assert report_in(outcome) == security.UNKNOWN_ENGINE_ID
 
     def test_an_inform_is_answered_under_its_senders_user(self) -> None:
         """With the same number, signed and encrypted, and wants no report."""
-        outcome = heard(inform(security.Engine(OURS, 7, 0)), 12 * S)
+        outcome = heard(inform(security.SnmpEngine(OURS, 7, 0)), 12 * S)
         reply = security.parse(outcome.reply or b"")
         keys = MasterKeys(EVA).at(OURS)
 
@@ -214,25 +220,29 @@ class TestInforms:
         assert (reply.number, reply.flags, reply.engine) == (
             9,
             security.AUTH | security.PRIV,
-            security.Engine(OURS, 7, 12),
+            security.SnmpEngine(OURS, 7, 12),
         )
         assert reply.verify(keys)
         response = decode_pdu(security.open_scoped(reply.scoped(keys)))
-        assert (response.kind, response.number, len(response.varbinds)) == (Kind.RESPONSE, 5, 3)
+        assert (response.kind, response.number, len(response.varbinds)) == (PduType.RESPONSE, 5, 3)
 
     @pytest.mark.parametrize(
         ("datagram", "counter", "reason"),
         [
-            (inform(security.Engine(OURS, 7, 0), replace(EVA, name="max")), security.UNKNOWN_USER, "unknown user name"),
-            (inform(security.Engine(OURS, 7, 0), replace(EVA, auth="sha1")), security.WRONG_DIGEST, "wrong digest"),
             (
-                inform(security.Engine(OURS, 7, 0), replace(EVA, priv_pass="other words")),
+                inform(security.SnmpEngine(OURS, 7, 0), replace(EVA, name="max")),
+                security.UNKNOWN_USER,
+                "unknown user name",
+            ),
+            (inform(security.SnmpEngine(OURS, 7, 0), replace(EVA, auth="sha1")), security.WRONG_DIGEST, "wrong digest"),
+            (
+                inform(security.SnmpEngine(OURS, 7, 0), replace(EVA, priv_pass="other words")),
                 security.DECRYPTION_ERROR,
                 "decryption error",
             ),
-            (inform(security.Engine(b"another", 7, 0)), security.UNKNOWN_ENGINE_ID, "unknown engine ID"),
+            (inform(security.SnmpEngine(b"another", 7, 0)), security.UNKNOWN_ENGINE_ID, "unknown engine ID"),
             (
-                security.plain(9, True, security.Engine(OURS, 7, 0), b"eva", b"\x30\x00"),
+                security.plain(9, True, security.SnmpEngine(OURS, 7, 0), b"eva", b"\x30\x00"),
                 security.UNSUPPORTED_LEVEL,
                 "unsupported security level",
             ),
@@ -242,38 +252,38 @@ class TestInforms:
         """So that the sender's own log names it too."""
         outcome = heard(datagram)
 
-        assert (outcome.notification, outcome.refused) == (None, reason)
+        assert (outcome.notification, outcome.rejected) == (None, reason)
         assert security.parse(outcome.reply or b"").flags == 0
         assert report_in(outcome) == counter
 
     @pytest.mark.parametrize(
-        "engine", [security.Engine(OURS, 6, 0), security.Engine(OURS, 7, 500), security.Engine(OURS, 0, 0)]
+        "engine", [security.SnmpEngine(OURS, 6, 0), security.SnmpEngine(OURS, 7, 500), security.SnmpEngine(OURS, 0, 0)]
     )
-    def test_a_wrong_idea_of_our_clock_is_corrected_by_a_signed_report(self, engine: security.Engine) -> None:
+    def test_a_wrong_idea_of_our_clock_is_corrected_by_a_signed_report(self, engine: security.SnmpEngine) -> None:
         """The sender believes no other."""
         outcome = heard(inform(engine), 12 * S)
         reply = security.parse(outcome.reply or b"")
 
-        assert outcome.refused == "not in time window"
+        assert outcome.rejected == "not in time window"
         assert reply.verify(MasterKeys(EVA).at(OURS))
-        assert reply.engine == security.Engine(OURS, 7, 12)
+        assert reply.engine == security.SnmpEngine(OURS, 7, 12)
         assert report_in(outcome) == security.NOT_IN_TIME_WINDOW
 
 
-def report_in(outcome: Outcome) -> Oid:
+def report_in(outcome: DatagramResult) -> Oid:
     reply = security.parse(outcome.reply or b"")
     report = decode_pdu(security.open_scoped(reply.scoped(MasterKeys(EVA).at(OURS))))
-    assert report.kind is Kind.REPORT
+    assert report.kind is PduType.REPORT
     return report.varbinds[0].oid
 
 
 VALID = [
-    v2c(pdu(Kind.TRAP, 5, VALUES)),
-    v2c(pdu(Kind.INFORM, 5, VALUES)),
+    v2c(pdu(PduType.TRAP, 5, VALUES)),
+    v2c(pdu(PduType.INFORM, 5, VALUES)),
     v1((1, 3, 6, 1, 4, 1, 7), 6, 97),
     sealed(),
-    inform(security.Engine(OURS, 7, 0)),
-    security.plain(9, True, security.Engine(b"", 0, 0), b"", b"\x30\x00"),
+    inform(security.SnmpEngine(OURS, 7, 0)),
+    security.plain(9, True, security.SnmpEngine(b"", 0, 0), b"", b"\x30\x00"),
 ]
 LISTENING = receiver()
 MASTER = MasterKeys(EVA)
@@ -284,7 +294,7 @@ def test_no_datagram_raises(datagram: bytes) -> None:
     """Whatever comes is refused under a fixed name, or it is a notification."""
     outcome = LISTENING.receive(datagram, 0)
 
-    assert (outcome.refused is None) or len(outcome.refused) < 40
+    assert (outcome.rejected is None) or len(outcome.rejected) < 40
 
 
 @given(
@@ -297,17 +307,17 @@ def test_no_damaged_datagram_raises(valid: bytes, damage: list[tuple[int, int]],
         octets[position % len(octets)] = octet
     outcome = LISTENING.receive(bytes(octets[: len(octets) - lost]), 0)
 
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, DatagramResult)
 
 
 @given(st.binary(max_size=120), st.booleans())
 def test_nothing_raises_that_a_key_holder_sends(scoped: bytes, reportable: bool) -> None:
     """What is inside is as hostile as what is outside."""
-    engine = security.Engine(OURS, 7, 0) if reportable else UNIT
+    engine = security.SnmpEngine(OURS, 7, 0) if reportable else UNIT
     inside = security.scoped_pdu(b"", b"", scoped)
     outcome = LISTENING.receive(security.seal(9, reportable, engine, b"eva", MASTER.at(engine.engine_id), inside), 0)
 
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, DatagramResult)
 
 
 @asynccontextmanager
@@ -332,7 +342,7 @@ async def send(port: int, *datagrams: bytes) -> None:
 async def test_a_trap_comes_with_its_senders_address_and_our_clock() -> None:
     """On the port that was asked for or found."""
     async with listening(("127.0.0.1", 0)) as (_, port, traps):
-        await send(port, v2c(pdu(Kind.TRAP, 5, VALUES)))
+        await send(port, v2c(pdu(PduType.TRAP, 5, VALUES)))
 
     (trap,) = traps
     assert (trap.address, trap.oid, trap.uptime_ticks, trap.variables) == ("127.0.0.1", ALARM, 4_200, ((SEVERITY, 2),))
@@ -344,7 +354,7 @@ async def test_a_socket_of_both_families_names_ipv4_as_such() -> None:
     bound = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     bound.bind(("::", 0))
     async with listening(bound) as (_, port, traps):
-        await send(port, v2c(pdu(Kind.TRAP, 5, VALUES)))
+        await send(port, v2c(pdu(PduType.TRAP, 5, VALUES)))
 
     assert [trap.address for trap in traps] == ["127.0.0.1"]
     assert bound.fileno() == -1
@@ -353,10 +363,10 @@ async def test_a_socket_of_both_families_names_ipv4_as_such() -> None:
 async def test_a_storm_is_counted_and_the_refused_are() -> None:
     """By address and by reason."""
     async with listening(("127.0.0.1", 0)) as (listener, port, traps):
-        await send(port, *[b"storm"] * (BURST - 1), *[v2c(pdu(Kind.TRAP, 5, VALUES))] * 30)
+        await send(port, *[b"storm"] * (BURST - 1), *[v2c(pdu(PduType.TRAP, 5, VALUES))] * 30)
 
-        assert len(traps) + listener.refused["malformed"] + listener.suppressed["127.0.0.1"] == BURST + 29
-        assert listener.refused == {"malformed": BURST - 1}
+        assert len(traps) + listener.rejected["malformed message"] + listener.suppressed["127.0.0.1"] == BURST + 29
+        assert listener.rejected == {"malformed message": BURST - 1}
         assert 1 <= len(traps) < 30
 
 
@@ -364,6 +374,6 @@ async def test_a_port_that_is_taken() -> None:
     """It is told by name."""
     async with listening(("127.0.0.1", 0)) as (_, port, _traps):
         second = Listener([], [], lambda _: None, OURS, 7)
-        with pytest.raises(Unreachable, match=rf"no traps can be heard at 127\.0\.0\.1:{port}: .*in use"):
+        with pytest.raises(Unreachable, match=rf"cannot receive traps on UDP 127\.0\.0\.1:{port}: .*in use"):
             await second.start(("127.0.0.1", port))
         await second.stop()

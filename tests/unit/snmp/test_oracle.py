@@ -16,7 +16,7 @@ from pysnmp.proto.secmod.rfc3414 import localkey, service
 
 from timesyncd.snmp import AuthProtocol, PrivProtocol, User, messages
 from timesyncd.snmp import security as snmp_security
-from timesyncd.snmp.messages import Kind, decode_pdu, encode_request
+from timesyncd.snmp.messages import PduType, decode_pdu, encode_request
 from timesyncd.snmp.security import MasterKeys
 
 #: What pysnmp calls the protocols.
@@ -37,7 +37,7 @@ PRIV: dict[PrivProtocol, Any] = {
 
 counts = st.integers(0, 2**31 - 1)
 phrases = st.text(min_size=8, max_size=40).filter(lambda phrase: len(phrase.encode()) <= 64)
-engines = st.builds(snmp_security.Engine, st.binary(min_size=5, max_size=32), counts, counts)
+engines = st.builds(snmp_security.SnmpEngine, st.binary(min_size=5, max_size=32), counts, counts)
 names = st.binary(max_size=32)
 #: A key costs a digest of a million octets, so a pair of protocols is tried with a few.
 few = settings(max_examples=4, deadline=None)
@@ -69,12 +69,12 @@ def test_v2c_messages(community: bytes, number: int) -> None:
     read, inside = messages.parse(theirs)
 
     assert (read, decode_pdu(inside).number) == (community, number)
-    assert messages.message(community, encode_request(Kind.GET, number, ())) == theirs
+    assert messages.message(community, encode_request(PduType.GET, number, ())) == theirs
 
 
 @given(counts, st.sampled_from([0, 1, 3, 4, 5, 7]), engines, names, st.binary(max_size=48))
 def test_v3_messages_of_theirs(
-    number: int, flags: int, engine: snmp_security.Engine, user: bytes, digest: bytes
+    number: int, flags: int, engine: snmp_security.SnmpEngine, user: bytes, digest: bytes
 ) -> None:
     """Every field of the header and of the security parameters is read as it was written."""
     security = (engine.engine_id, engine.boots, engine.time, user, digest, b"eight by")
@@ -87,10 +87,10 @@ def test_v3_messages_of_theirs(
 
 @given(counts, st.booleans(), engines, names, st.binary(max_size=32), counts)
 def test_v3_messages_of_ours(
-    number: int, reportable: bool, engine: snmp_security.Engine, user: bytes, context: bytes, request: int
+    number: int, reportable: bool, engine: snmp_security.SnmpEngine, user: bytes, context: bytes, request: int
 ) -> None:
     """They read every field as we meant it, down to the request in it."""
-    scoped = snmp_security.scoped_pdu(engine.engine_id, context, encode_request(Kind.GET, request, ()))
+    scoped = snmp_security.scoped_pdu(engine.engine_id, context, encode_request(PduType.GET, request, ()))
     message, rest = decoder.decode(
         snmp_security.plain(number, reportable, engine, user, scoped), asn1Spec=SNMPv3Message()
     )
@@ -108,7 +108,7 @@ def test_v3_messages_of_ours(
 @pytest.mark.parametrize("auth", get_args(AuthProtocol))
 @few
 @given(phrases, engines)
-def test_what_we_sign_they_believe(auth: AuthProtocol, phrase: str, engine: snmp_security.Engine) -> None:
+def test_what_we_sign_they_believe(auth: AuthProtocol, phrase: str, engine: snmp_security.SnmpEngine) -> None:
     """With each digest: the key from the pass phrase, its place at the engine, the length that is sent."""
     keys = MasterKeys(User("eva", auth, phrase, "aes128", "another phrase")).at(engine.engine_id)
     message = snmp_security.parse(snmp_security.seal(7, True, engine, b"eva", keys, b"a scoped PDU"))
@@ -124,7 +124,7 @@ def test_what_we_sign_they_believe(auth: AuthProtocol, phrase: str, engine: snmp
 @few
 @given(phrases, engines, st.binary(min_size=1, max_size=100))
 def test_what_one_encrypts_the_other_decrypts(
-    auth: AuthProtocol, priv: PrivProtocol, phrase: str, engine: snmp_security.Engine, text: bytes
+    auth: AuthProtocol, priv: PrivProtocol, phrase: str, engine: snmp_security.SnmpEngine, text: bytes
 ) -> None:
     """With every pair of protocols, keys that must be stretched in either way included."""
     privacy, clock = PRIV[priv], (engine.boots, engine.time)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from timesyncd.clocks import NS_PER_S as S
-from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES, PER_S, StormLimit
+from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES, PER_S, AddressRateLimit
 
 
 def test_a_burst_and_then_so_many_a_second() -> None:
     """The rest is counted."""
-    limit = StormLimit()
+    limit = AddressRateLimit()
     at_once = sum(limit.allows("10.0.0.1", 0) for _ in range(200))
     next_second = sum(limit.allows("10.0.0.1", S * n // 100) for n in range(1, 101))
 
@@ -19,7 +19,7 @@ def test_a_burst_and_then_so_many_a_second() -> None:
 
 def test_one_address_takes_nothing_from_another() -> None:
     """A unit is heard while another one storms."""
-    limit = StormLimit()
+    limit = AddressRateLimit()
     for _ in range(200):
         limit.allows("10.0.0.1", 0)
 
@@ -29,7 +29,7 @@ def test_one_address_takes_nothing_from_another() -> None:
 
 def test_after_silence_the_burst_is_whole_again() -> None:
     """In burst / rate seconds."""
-    limit = StormLimit()
+    limit = AddressRateLimit()
     for _ in range(200):
         limit.allows("10.0.0.1", 0)
 
@@ -38,7 +38,7 @@ def test_after_silence_the_burst_is_whole_again() -> None:
 
 def test_forged_addresses_do_not_grow_it() -> None:
     """The one that was silent longest is forgotten."""
-    limit = StormLimit()
+    limit = AddressRateLimit()
     for number in range(3 * MAX_ADDRESSES):
         limit.allows(str(number), 0)
 
@@ -47,7 +47,7 @@ def test_forged_addresses_do_not_grow_it() -> None:
 
 def test_who_goes_on_storming_is_not_forgotten() -> None:
     """However many forged addresses come between."""
-    limit = StormLimit()
+    limit = AddressRateLimit()
     for number in range(3 * MAX_ADDRESSES):
         limit.allows(str(number), 0)
         limit.allows("10.0.0.1", 0)

@@ -12,11 +12,11 @@ from timesyncd.errors import Malformed, Refused
 from timesyncd.snmp import User, security
 from timesyncd.snmp.security import MasterKeys
 
-ENGINE = security.Engine(bytes.fromhex("80001f880401020304"), 3, 1_000)
+ENGINE = security.SnmpEngine(bytes.fromhex("80001f880401020304"), 3, 1_000)
 USER = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
 
 
-def sealed(scoped: bytes) -> tuple[security.Message, Any]:
+def sealed(scoped: bytes) -> tuple[security.UsmMessage, Any]:
     keys = MasterKeys(USER).at(ENGINE.engine_id)
     return security.parse(security.seal(7, True, ENGINE, b"eva", keys, scoped)), keys
 
@@ -89,8 +89,8 @@ class TestEngineClock:
     def clock(self) -> security.EngineClock:
         return security.EngineClock(ENGINE, 50 * self.S)
 
-    def heard(self, boots: int, time: int) -> security.Engine:
-        return security.Engine(ENGINE.engine_id, boots, time)
+    def heard(self, boots: int, time: int) -> security.SnmpEngine:
+        return security.SnmpEngine(ENGINE.engine_id, boots, time)
 
     def test_it_runs_on(self) -> None:
         """A second of ours is a second of its."""

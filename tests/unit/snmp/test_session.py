@@ -13,7 +13,7 @@ from snmp_scripted import DESCRIPTION, SYSTEM, TEXT, agent, pdu, session_with, t
 
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Community, Oid, Session, ber
-from timesyncd.snmp.messages import Kind, Pdu
+from timesyncd.snmp.messages import Pdu, PduType
 from timesyncd.snmp.transport import number_of
 
 COMMUNITY = Community("fifth-floor")
@@ -28,7 +28,9 @@ def responses(body: Callable[[Pdu], bytes]) -> Callable[[bytes], Iterable[bytes]
 def after(step: Callable[[Oid], Oid]) -> Callable[[bytes], Iterable[bytes]]:
     """An agent whose next object after any is `step` of it, in one row for each column asked."""
     return responses(
-        lambda request: pdu(Kind.RESPONSE, request.number, [(step(varbind.oid), TEXT) for varbind in request.varbinds])
+        lambda request: pdu(
+            PduType.RESPONSE, request.number, [(step(varbind.oid), TEXT) for varbind in request.varbinds]
+        )
     )
 
 
@@ -43,7 +45,7 @@ async def test_what_is_asked_for_comes() -> None:
 @pytest.mark.parametrize("absent", [b"\x80\x00", b"\x81\x00"])
 async def test_what_the_agent_does_not_have_is_left_out(absent: bytes) -> None:
     """noSuchObject and noSuchInstance are no faults."""
-    body = responses(lambda request: pdu(Kind.RESPONSE, request.number, [((*DESCRIPTION, 0), absent)]))
+    body = responses(lambda request: pdu(PduType.RESPONSE, request.number, [((*DESCRIPTION, 0), absent)]))
     async with session_with(COMMUNITY, body) as (session, _):
         rows = await session.get([DESCRIPTION])
 
@@ -53,27 +55,27 @@ async def test_what_the_agent_does_not_have_is_left_out(absent: bytes) -> None:
 async def test_silence_names_what_it_may_be() -> None:
     """v2c cannot tell a wrong community from a unit that is down, and says so."""
     async with session_with(COMMUNITY, lambda _: []) as (session, _):
-        with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: no SNMP answer.*wrong community"):
+        with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: no SNMP response.*community is wrong"):
             await session.get([DESCRIPTION])
 
 
 @pytest.mark.parametrize(
     ("reply", "error", "said"),
     [
-        (lambda _: b"HTTP/1.1 400 Bad Request", Malformed, "no SNMP .*: 24 octets that begin 48 54 54 50"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number ^ 1, [])), Malformed, "fit no request"),
+        (lambda _: b"HTTP/1.1 400 Bad Request", Malformed, "not SNMP .*: 24 octets that begin 48 54 54 50"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number ^ 1, [])), Malformed, "response to no pending request"),
         (lambda r: v2c(texts(r))[:-3], Malformed, "beyond the message"),
-        (lambda r: v2c(texts(r)) + b"\x00", Malformed, "1 octets too many after the message"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x04\x05unit")])), Malformed, "beyond"),
-        (lambda r: v2c(pdu(Kind.TRAP, r.number, [])), Malformed, "TRAP where a RESPONSE belongs"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [])), Malformed, "other objects"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*SYSTEM, 2, 0), TEXT)])), Malformed, "other objects"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x05\x00")])), Malformed, "no value at"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x47\x00")])), Malformed, "tag 0x47"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 99)), Malformed, "error status 99"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 1)), Refused, "tooBig"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 5, 1)), Refused, r"genErr for 1\.3\.6\.1\.2\.1\.1\.1\.0"),
-        (lambda r: v2c(pdu(Kind.RESPONSE, r.number, [], 16, 7)), Refused, "authorizationError$"),
+        (lambda r: v2c(texts(r)) + b"\x00", Malformed, "1 unexpected octets after the message"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x04\x05unit")])), Malformed, "beyond"),
+        (lambda r: v2c(pdu(PduType.TRAP, r.number, [])), Malformed, "TRAP arrived instead of a RESPONSE"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [])), Malformed, "other objects"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [((*SYSTEM, 2, 0), TEXT)])), Malformed, "other objects"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x05\x00")])), Malformed, "no value for"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [((*DESCRIPTION, 0), b"\x47\x00")])), Malformed, "tag 0x47"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [], 99)), Malformed, "error status 99"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [], 1)), Refused, "tooBig"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [], 5, 1)), Refused, r"genErr for 1\.3\.6\.1\.2\.1\.1\.1\.0"),
+        (lambda r: v2c(pdu(PduType.RESPONSE, r.number, [], 16, 7)), Refused, "authorizationError$"),
     ],
 )
 async def test_each_bad_answer_has_its_name(reply: Callable[[Pdu], bytes], error: type[SourceError], said: str) -> None:
@@ -90,14 +92,14 @@ async def test_an_answer_from_another_address_is_told() -> None:
     asking: list[Session] = []
 
     def answer(datagram: bytes) -> list[bytes]:
-        port = asking[0]._endpoint._socket.getsockname()[1]
+        port = asking[0]._socket._socket.getsockname()[1]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as elsewhere:
             elsewhere.sendto(v2c(texts(v2c_request(datagram))), ("127.0.0.1", port))
         return []
 
     async with session_with(COMMUNITY, answer) as (session, _):
         asking.append(session)
-        with pytest.raises(Malformed, match=r"the answer from another address, 127\.0\.0\.1:\d+"):
+        with pytest.raises(Malformed, match=r"the response arrived from another address, 127\.0\.0\.1:\d+"):
             await session.get([DESCRIPTION])
 
 
@@ -106,21 +108,21 @@ async def test_a_strangers_datagrams_do_not_change_what_is_told() -> None:
     asking: list[Session] = []
 
     def answer(_: bytes) -> list[bytes]:
-        port = asking[0]._endpoint._socket.getsockname()[1]
+        port = asking[0]._socket._socket.getsockname()[1]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.sendto(b"HTTP/1.1 400 Bad Request", ("127.0.0.1", port))
         return []
 
     async with session_with(COMMUNITY, answer) as (session, _):
         asking.append(session)
-        with pytest.raises(Unreachable, match="no SNMP answer"):
+        with pytest.raises(Unreachable, match="no SNMP response"):
             await session.get([DESCRIPTION])
 
 
 async def test_a_late_answer_to_another_request_does_not_spoil_this_one() -> None:
     """What fits no request is remembered only for the text of a failure."""
     async with session_with(
-        COMMUNITY, lambda d: [v2c(pdu(Kind.RESPONSE, 5, [])), b"\x30", v2c(texts(v2c_request(d)))]
+        COMMUNITY, lambda d: [v2c(pdu(PduType.RESPONSE, 5, [])), b"\x30", v2c(texts(v2c_request(d)))]
     ) as (session, _):
         rows = await session.get([DESCRIPTION])
 
@@ -142,7 +144,7 @@ async def test_an_answer_that_is_too_big_is_asked_for_in_halves() -> None:
     """Agents that send no more than 484 octets can be read too."""
 
     def small(request: Pdu) -> bytes:
-        return texts(request) if len(request.varbinds) <= 2 else pdu(Kind.RESPONSE, request.number, [], 1)
+        return texts(request) if len(request.varbinds) <= 2 else pdu(PduType.RESPONSE, request.number, [], 1)
 
     scalars = [(*SYSTEM, arc) for arc in range(1, 8)]
     async with session_with(COMMUNITY, responses(small)) as (session, _):
@@ -201,7 +203,7 @@ async def test_a_subtree_ends_at_the_cap_within_an_answer() -> None:
 
     def ten_rows(request: Pdu) -> bytes:
         (asked,) = (varbind.oid for varbind in request.varbinds)
-        return pdu(Kind.RESPONSE, request.number, [((*asked, row), TEXT) for row in range(10)])
+        return pdu(PduType.RESPONSE, request.number, [((*asked, row), TEXT) for row in range(10)])
 
     async with session_with(COMMUNITY, responses(ten_rows)) as (session, _):
         recorded = [oid async for oid, _, _ in session.walk_subtree(SYSTEM, 5)]
@@ -211,8 +213,8 @@ async def test_a_subtree_ends_at_the_cap_within_an_answer() -> None:
 
 async def test_an_empty_answer_to_getbulk() -> None:
     """It is Malformed and not asked for again for ever."""
-    async with session_with(COMMUNITY, responses(lambda r: pdu(Kind.RESPONSE, r.number, []))) as (session, _):
-        with pytest.raises(Malformed, match="empty answer to GETBULK"):
+    async with session_with(COMMUNITY, responses(lambda r: pdu(PduType.RESPONSE, r.number, []))) as (session, _):
+        with pytest.raises(Malformed, match="response to GETBULK is empty"):
             await session.walk([TABLE], 10)
 
 
@@ -221,7 +223,7 @@ async def test_what_comes_first_below_a_subtree() -> None:
 
     def body(request: Pdu) -> bytes:
         first, _, last = (varbind.oid for varbind in request.varbinds)
-        return pdu(Kind.RESPONSE, request.number, [((*first, 7), TEXT), ((1, 4), TEXT), (last, END)])
+        return pdu(PduType.RESPONSE, request.number, [((*first, 7), TEXT), ((1, 4), TEXT), (last, END)])
 
     elsewhere: Oid = (1, 3, 7)
     async with session_with(COMMUNITY, responses(body)) as (session, _):
@@ -243,7 +245,7 @@ async def test_rows_of_several_columns_are_kept_apart() -> None:
         return ((*column, row + 1), TEXT) if row < lengths[column] else ((*TABLE, 9, 1), TEXT)
 
     def body(request: Pdu) -> bytes:
-        return pdu(Kind.RESPONSE, request.number, [following(varbind.oid) for varbind in request.varbinds])
+        return pdu(PduType.RESPONSE, request.number, [following(varbind.oid) for varbind in request.varbinds])
 
     async with session_with(COMMUNITY, responses(body)) as (session, _):
         rows, cut = await session.walk(list(lengths), 100)
@@ -274,9 +276,9 @@ async def test_sessions_share_one_socket() -> None:
         session_with(COMMUNITY, responses(texts)) as (one, _),
         session_with(COMMUNITY, responses(texts)) as (two, _),
     ):
-        shared = one._endpoint
+        shared = one._socket
 
-        assert two._endpoint is shared
+        assert two._socket is shared
 
     assert shared._socket.fileno() == -1
 

@@ -13,7 +13,7 @@ from timesyncd.snmp.snmprec import (
     NUMBERS,
     OBJECT_ID,
     OCTETS,
-    Recorded,
+    RecordedObject,
     format_snmprec,
     parse_snmprec,
 )
@@ -27,18 +27,18 @@ WALK = """\
 1.3.6.1.2.1.31.1.1.1.6.1|70|18446744073709551615
 """
 ROWS = [
-    Recorded((1, 3, 6, 1, 2, 1, 1, 2, 0), OBJECT_ID, "1.3.6.1.4.1.8072.3.2.10"),
-    Recorded((1, 3, 6, 1, 2, 1, 1, 3, 0), 67, 4711),
-    Recorded((1, 3, 6, 1, 2, 1, 1, 5, 0), OCTETS, b"gm|a"),
-    Recorded((1, 3, 6, 1, 2, 1, 2, 2, 1, 6, 1), OCTETS, b"\x00\xa0\x69\x01\x02\x03"),
-    Recorded((1, 3, 6, 1, 2, 1, 4, 20, 1, 1, 10, 0, 0, 1), IP_ADDRESS, b"\x0a\x00\x00\x01"),
-    Recorded((1, 3, 6, 1, 2, 1, 31, 1, 1, 1, 6, 1), COUNTER64, 2**64 - 1),
+    RecordedObject((1, 3, 6, 1, 2, 1, 1, 2, 0), OBJECT_ID, "1.3.6.1.4.1.8072.3.2.10"),
+    RecordedObject((1, 3, 6, 1, 2, 1, 1, 3, 0), 67, 4711),
+    RecordedObject((1, 3, 6, 1, 2, 1, 1, 5, 0), OCTETS, b"gm|a"),
+    RecordedObject((1, 3, 6, 1, 2, 1, 2, 2, 1, 6, 1), OCTETS, b"\x00\xa0\x69\x01\x02\x03"),
+    RecordedObject((1, 3, 6, 1, 2, 1, 4, 20, 1, 1, 10, 0, 0, 1), IP_ADDRESS, b"\x0a\x00\x00\x01"),
+    RecordedObject((1, 3, 6, 1, 2, 1, 31, 1, 1, 1, 6, 1), COUNTER64, 2**64 - 1),
 ]
 
 oids = st.lists(st.integers(0, 2**32 - 1), min_size=3, max_size=8).map(lambda arcs: (1, 3, *arcs))
 rows = st.one_of(
-    st.builds(Recorded, oids, st.sampled_from(NUMBERS), st.integers(0, 2**31 - 1)),
-    st.builds(Recorded, oids, st.just(OCTETS), st.binary(max_size=40) | st.text(max_size=20).map(str.encode)),
+    st.builds(RecordedObject, oids, st.sampled_from(NUMBERS), st.integers(0, 2**31 - 1)),
+    st.builds(RecordedObject, oids, st.just(OCTETS), st.binary(max_size=40) | st.text(max_size=20).map(str.encode)),
 )
 
 
@@ -49,35 +49,35 @@ def test_each_type_is_written_as_others_write_it() -> None:
 
 
 @given(st.lists(rows, max_size=20, unique_by=lambda row: row.oid))
-def test_what_is_written_reads_the_same(walk: list[Recorded]) -> None:
+def test_what_is_written_reads_the_same(walk: list[RecordedObject]) -> None:
     """No octets are lost or changed, whatever they hold: line ends, bars, blanks at the ends."""
     assert parse_snmprec(format_snmprec(walk)) == sorted(walk, key=lambda row: row.oid)
 
 
 def test_blanks_at_an_end_are_written_so_that_no_editor_loses_them() -> None:
     """Text that ends or begins with a blank goes as hexadecimal."""
-    assert format_snmprec([Recorded((1, 3, 6), OCTETS, b"a ")]) == "1.3.6|4x|6120\n"
+    assert format_snmprec([RecordedObject((1, 3, 6), OCTETS, b"a ")]) == "1.3.6|4x|6120\n"
 
 
 def test_comments_empty_lines_and_windows_line_ends_are_passed_over() -> None:
     """Files that people have edited are read too; a leading dot before an OID is no fault."""
-    assert parse_snmprec("# a lab unit\r\n\r\n.1.3.6.1|2|5\r\n") == [Recorded((1, 3, 6, 1), 2, 5)]
+    assert parse_snmprec("# a lab unit\r\n\r\n.1.3.6.1|2|5\r\n") == [RecordedObject((1, 3, 6, 1), 2, 5)]
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("1.3.6.1|2", "OID|type|value is wanted"),
+        ("1.3.6.1|2", "not OID|type|value"),
         ("1.3.6.1|99|5", "type '99'"),
         ("1.3.6.1|2:numeric|5", "type '2:numeric'"),
         ("1.3.6.1|2|five", "five"),
         ("1.3.6.1|4x|0g", "hex"),
         ("iso.3|2|5", "iso"),
-        ("1.-3|2|5", "'1.-3' is no OID"),
+        ("1.-3|2|5", "'1.-3' is not an OID"),
         ("1.3.6.1|64|10.0.0.256", "256"),
-        ("1.50.1|2|5", "'1.50.1' is no OID"),
+        ("1.50.1|2|5", "'1.50.1' is not an OID"),
         ("1.3.6.1|6|enterprises", "enterprises"),
-        ("1.3.6.1|6|1.3.6.1.99999999999", "is no OID"),
+        ("1.3.6.1|6|1.3.6.1.99999999999", "is not an OID"),
     ],
 )
 def test_a_broken_line_is_named(line: str, words: str) -> None:

@@ -14,9 +14,9 @@ from snmp_scripted import DESCRIPTION, Unit, agent, pdu, session_with, texts
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Session, User, security
-from timesyncd.snmp.messages import Kind
+from timesyncd.snmp.messages import PduType
 from timesyncd.snmp.security import MasterKeys
-from timesyncd.snmp.transport import Endpoint, Line, UserAgent, _Peer
+from timesyncd.snmp.transport import AgentTransport, SharedSocket, UserAgent, _Peer
 
 EVA = User("eva", "sha256", "a pass phrase", "aes128", "another phrase")
 MASTER = MasterKeys(EVA)
@@ -31,8 +31,8 @@ async def read(session: Session) -> bool:
 async def unit_with_clocks(unit: Unit) -> AsyncIterator[tuple[Session, list[bytes], FakeClocks]]:
     clocks = FakeClocks()
     async with agent(unit.answer) as (port, heard):
-        endpoint = Endpoint.acquire(2)
-        line = Line(endpoint, ("127.0.0.1", port), 0.1, 1)
+        endpoint = SharedSocket.acquire(2)
+        line = AgentTransport(endpoint, ("127.0.0.1", port), 0.1, 1)
         session = Session(UserAgent(line, EVA, clocks), endpoint, "unit")
         try:
             yield session, heard, clocks
@@ -84,7 +84,7 @@ async def test_another_unit_at_the_same_address_is_read_at_once() -> None:
     unit = Unit(EVA)
     async with session_with(EVA, unit.answer) as (session, heard):
         await read(session)
-        unit.engine = security.Engine(b"another engine", 1, 5)
+        unit.engine = security.SnmpEngine(b"another engine", 1, 5)
 
         assert await read(session)
         assert len(heard) == 7
@@ -128,7 +128,7 @@ async def test_two_units_with_one_user_name_and_different_phrases() -> None:
 async def test_no_answer_to_discovery() -> None:
     """Nothing is known then but that."""
     async with session_with(EVA, lambda _: []) as (session, _):
-        with pytest.raises(Unreachable, match="no SNMPv3 answer: unit down"):
+        with pytest.raises(Unreachable, match="no SNMPv3 response: the device is down"):
             await read(session)
 
 
@@ -136,10 +136,13 @@ async def test_no_answer_to_discovery() -> None:
     ("wrong", "said"),
     [
         ({"name": "max"}, "unknown user name"),
-        ({"auth_pass": "not this one"}, "wrong digest: wrong authentication pass phrase or protocol"),
+        ({"auth_pass": "not this one"}, "wrong digest: the authentication pass phrase or protocol is wrong"),
         ({"auth": "sha512"}, "wrong digest"),
-        ({"priv_pass": "not this one"}, "silent to what is encrypted: wrong privacy pass phrase or protocol"),
-        ({"priv": "aes256"}, "silent to what is encrypted"),
+        (
+            {"priv_pass": "not this one"},
+            "does not respond to encrypted requests: the privacy pass phrase or protocol is wrong",
+        ),
+        ({"priv": "aes256"}, "does not respond to encrypted requests"),
     ],
 )
 async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], said: str) -> None:
@@ -156,12 +159,12 @@ async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], said: s
 @pytest.mark.parametrize(
     ("counter", "said"),
     [
-        (security.UNSUPPORTED_LEVEL, "unsupported security level: this user may not"),
-        (security.DECRYPTION_ERROR, "decryption error: wrong privacy pass phrase"),
-        (security.UNKNOWN_ENGINE_ID, "unknown engine ID: the unit does not answer to the one that it told"),
+        (security.UNSUPPORTED_LEVEL, "unsupported security level: the agent does not permit authPriv"),
+        (security.DECRYPTION_ERROR, "decryption error: the privacy pass phrase"),
+        (security.UNKNOWN_ENGINE_ID, "unknown engine ID: the agent does not accept the engine ID that it reported"),
         ((1, 3, 6, 1, 6, 3, 11, 2, 1, 3, 0), "unknown PDU handler"),
         ((1, 3, 6, 1, 6, 3, 12, 1, 5, 0), "unknown context"),
-        ((1, 3, 6, 1, 9, 0), "a report of 1.3.6.1.9.0, which SNMPv3 does not know"),
+        ((1, 3, 6, 1, 9, 0), "a report of 1.3.6.1.9.0, which SNMPv3 does not define"),
     ],
 )
 async def test_each_report_has_its_name(counter: tuple[int, ...], said: str) -> None:
@@ -178,7 +181,7 @@ async def test_a_unit_that_is_never_in_its_own_time_window() -> None:
     unit = Unit(EVA)
     unit.says = lambda message, _: unit.report(message, security.NOT_IN_TIME_WINDOW, signed=True)
     async with session_with(EVA, unit.answer) as (session, heard):
-        with pytest.raises(Refused, match="not in time window: again and again"):
+        with pytest.raises(Refused, match="not in time window: repeatedly"):
             await read(session)
 
     assert len(heard) == 5
@@ -189,7 +192,7 @@ async def test_an_unsigned_clock_is_not_believed() -> None:
     unit = Unit(EVA)
     unit.says = lambda message, _: unit.report(message, security.NOT_IN_TIME_WINDOW)
     async with session_with(EVA, unit.answer) as (session, _):
-        with pytest.raises(Malformed, match="not in time window, but unsigned"):
+        with pytest.raises(Malformed, match="the report 'not in time window' is unsigned"):
             await read(session)
 
 
@@ -205,22 +208,22 @@ async def test_an_unsigned_response_is_not_believed() -> None:
     unit.says = lambda message, request: security.plain(
         message.number, False, unit.engine, message.user, security.scoped_pdu(b"", b"", texts(request))
     )
-    await refused("RESPONSE without privacy")
+    await refused("unencrypted RESPONSE")
     unit.says = lambda message, request: security.signed(
         message.number, unit.engine, message.user, unit.keys, security.scoped_pdu(b"", b"", texts(request))
     )
-    await refused("RESPONSE without privacy")
+    await refused("unencrypted RESPONSE")
 
 
 async def test_a_response_signed_by_somebody_else() -> None:
-    """The digest is not the unit's."""
+    """The digest or engine ID is not the agent's."""
     unit = Unit(EVA)
     keys = MasterKeys(replace(EVA, auth_pass="somebody else")).at(unit.engine.engine_id)
     unit.says = lambda message, request: security.seal(
         message.number, False, unit.engine, message.user, keys, security.scoped_pdu(b"", b"", texts(request))
     )
     async with session_with(EVA, unit.answer) as (session, _):
-        with pytest.raises(Malformed, match="digest is not the unit's"):
+        with pytest.raises(Malformed, match="digest or engine ID is not the agent's"):
             await read(session)
 
 
@@ -236,16 +239,16 @@ async def test_a_response_of_another_engine() -> None:
         security.scoped_pdu(b"", b"", texts(request)),
     )
     async with session_with(EVA, unit.answer) as (session, _):
-        with pytest.raises(Malformed, match="digest is not the unit's"):
+        with pytest.raises(Malformed, match="digest or engine ID is not the agent's"):
             await read(session)
 
 
 async def test_a_response_to_another_request() -> None:
     """The message fits and what it carries does not."""
     unit = Unit(EVA)
-    unit.says = lambda message, _: unit.seal(message.number, pdu(Kind.RESPONSE, 5, []))
+    unit.says = lambda message, _: unit.seal(message.number, pdu(PduType.RESPONSE, 5, []))
     async with session_with(EVA, unit.answer) as (session, _):
-        with pytest.raises(Malformed, match="answers request 5 where"):
+        with pytest.raises(Malformed, match="request-id 5 instead of"):
             await read(session)
 
 
@@ -277,25 +280,25 @@ async def test_the_next_request_after_a_failure_starts_anew() -> None:
 async def test_an_engine_id_that_is_none() -> None:
     """RFC 3411 wants 5 to 32 octets."""
     unit = Unit(EVA)
-    unit.engine = security.Engine(b"four", 1, 1)
+    unit.engine = security.SnmpEngine(b"four", 1, 1)
     async with session_with(EVA, unit.answer) as (session, _):
-        with pytest.raises(Malformed, match="an engine ID of 4 octets"):
+        with pytest.raises(Malformed, match="the engine ID has 4 octets"):
             await read(session)
 
 
 @given(st.binary(max_size=120), st.booleans())
 def test_whatever_the_unit_says_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
     """It is a Response, a Report, or a SourceError."""
-    engine = security.Engine(b"unit engine", 3, 1_000)
+    engine = security.SnmpEngine(b"unit engine", 3, 1_000)
     inside = security.scoped_pdu(b"", b"", scoped) if wrapped else scoped
     datagram = security.seal(7, False, engine, b"eva", MASTER.at(engine.engine_id), inside)
     peer = _Peer(engine.engine_id, MASTER.at(engine.engine_id), FakeClocks())
     try:
-        found = peer.opened(security.parse(datagram))
+        found = peer.open(security.parse(datagram))
     except SourceError:
         return
 
-    assert found.kind in (Kind.RESPONSE, Kind.REPORT)
+    assert found.kind in (PduType.RESPONSE, PduType.REPORT)
 
 
 @given(st.binary(max_size=200))

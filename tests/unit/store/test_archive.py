@@ -14,13 +14,13 @@ from timesyncd.errors import Malformed
 from timesyncd.messages.fleet import HistoryBatch
 from timesyncd.mqtt.topics import HISTORY, decode, encode
 from timesyncd.store import archive, tables
-from timesyncd.store.archive import MOST_AHEAD_S, MOST_DATA_BYTES, MOST_ROWS_PER_S, Progress
+from timesyncd.store.archive import MAX_AHEAD_S, MAX_DATA_BYTES, MAX_ROWS_PER_S, ArchiveProgress
 
 __all__ = ["empty_store", "engine"]
 
 #: An hour after the nodes' streams began.
 NOW_NS = (STREAM + 3_600) * NS_PER_S
-MOST_SEQUENCE = (3_600 + MOST_AHEAD_S) * MOST_ROWS_PER_S
+MOST_SEQUENCE = (3_600 + MAX_AHEAD_S) * MAX_ROWS_PER_S
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def store(empty_store: Connection) -> Connection:
     return empty_store
 
 
-def take(store: Connection, *batches: HistoryBatch) -> Progress:
+def take(store: Connection, *batches: HistoryBatch) -> ArchiveProgress:
     """One after the other, as a hub named "hub" does."""
     for each in batches:
         known = archive.store(store, each, archive.progress(store).get(each.node), "hub", NOW_NS)
@@ -61,7 +61,7 @@ def test_what_follows_goes_on(store: Connection) -> None:
     """Two batches, one progress; it is what the store says too."""
     now = take(store, batch(*rows_of(1, 3)), batch(*rows_of(4, 6)))
 
-    assert now == Progress("n1", STREAM, 6, 0)
+    assert now == ArchiveProgress("n1", STREAM, 6, 0)
     assert archive.progress(store) == {"n1": now}
     assert stored(store) == [1, 2, 3, 4, 5, 6]
 
@@ -71,7 +71,7 @@ def test_what_comes_again_is_there_once(store: Connection, first: int, last: int
     """Duplicates change nothing, and what overlaps adds what is news in it."""
     now = take(store, batch(*rows_of(1, 4)), batch(*rows_of(first, last)))
 
-    assert now == Progress("n1", STREAM, max(4, last), 0)
+    assert now == ArchiveProgress("n1", STREAM, max(4, last), 0)
     assert stored(store) == list(range(1, max(4, last) + 1))
 
 
@@ -79,14 +79,14 @@ def test_rows_after_a_hole_wait(store: Connection) -> None:
     """They are left, and come again when what is missing has come."""
     beyond = batch(*rows_of(4, 5))
 
-    assert take(store, batch(*rows_of(1, 2)), beyond) == Progress("n1", STREAM, 2, 0)
+    assert take(store, batch(*rows_of(1, 2)), beyond) == ArchiveProgress("n1", STREAM, 2, 0)
     assert stored(store) == [1, 2]
-    assert take(store, batch(row(3)), beyond) == Progress("n1", STREAM, 5, 0)
+    assert take(store, batch(row(3)), beyond) == ArchiveProgress("n1", STREAM, 5, 0)
 
 
 def test_the_first_word_of_a_node_may_come_after_a_hole(store: Connection) -> None:
     """Nothing of it is stored while the node still has what comes before."""
-    assert take(store, batch(*rows_of(4, 5))) == Progress("n1", STREAM, 0, 0)
+    assert take(store, batch(*rows_of(4, 5))) == ArchiveProgress("n1", STREAM, 0, 0)
     assert stored(store) == []
 
 
@@ -94,18 +94,18 @@ def test_what_a_node_no_longer_has_is_lost_and_counted(store: Connection) -> Non
     """Rows below the floor that never came; what follows on the floor is stored."""
     now = take(store, batch(*rows_of(1, 2)), batch(*rows_of(6, 7), floor=6), batch(*rows_of(10, 10), floor=10))
 
-    assert now == Progress("n1", STREAM, 10, lost=5)
+    assert now == ArchiveProgress("n1", STREAM, 10, lost=5)
     assert stored(store) == [1, 2, 6, 7, 10]
 
 
 def test_a_floor_below_what_is_stored_loses_nothing(store: Connection) -> None:
     """It only says that the node has cut."""
-    assert take(store, batch(*rows_of(1, 5)), batch(*rows_of(4, 6), floor=4)) == Progress("n1", STREAM, 6, 0)
+    assert take(store, batch(*rows_of(1, 5)), batch(*rows_of(4, 6), floor=4)) == ArchiveProgress("n1", STREAM, 6, 0)
 
 
 def test_a_floor_may_rise_into_a_hole(store: Connection) -> None:
     """What is lost counts at once, and the rest of the hole is waited for."""
-    assert take(store, batch(row(1)), batch(row(9), floor=5)) == Progress("n1", STREAM, 4, lost=3)
+    assert take(store, batch(row(1)), batch(row(9), floor=5)) == ArchiveProgress("n1", STREAM, 4, lost=3)
     assert stored(store) == [1]
 
 
@@ -114,7 +114,7 @@ def test_a_newer_stream_begins_anew(store: Connection) -> None:
     anew = batch(row(1, event(50)), row(2, event(51)), stream=STREAM + 9)
     now = take(store, batch(row(1, event(1)), row(2, event(2)), row(3, event(3))), anew)
 
-    assert now == Progress("n1", STREAM + 9, 2, 0)
+    assert now == ArchiveProgress("n1", STREAM + 9, 2, 0)
     assert stored(store) == [1, 1, 2, 2, 3]
 
 
@@ -159,7 +159,7 @@ POISON = {
     "a floor that no node reaches": batch(
         row(4).model_copy(update={"sequence": MOST_SEQUENCE + 1}), floor=MOST_SEQUENCE + 1
     ),
-    "a stream of the future": nasty(stream=STREAM + 3_600 + MOST_AHEAD_S + 1),
+    "a stream of the future": nasty(stream=STREAM + 3_600 + MAX_AHEAD_S + 1),
     "a future that is all its own": nasty(stream=2 * STREAM, incarnation=2 * STREAM),
     "this hub's own name": nasty(node="hub"),
     "before 1970": nasty(rows=[row(4).model_copy(update={"realtime_ns": -1})]),
@@ -175,7 +175,7 @@ POISON = {
     "a mean below all values": with_row(rollup(5, summary=SUMMARY.model_copy(update={"mean": -1_000}))),
     "an event with a NUL": with_row(event(5, type="a\0b")),
     "an event with data that are no JSON": with_row(event(5, data={"x": float("nan")})),
-    "an event with very many data": with_row(event(5, data={"x": "y" * MOST_DATA_BYTES})),
+    "an event with very many data": with_row(event(5, data={"x": "y" * MAX_DATA_BYTES})),
 }
 
 
@@ -213,7 +213,7 @@ def test_poison_is_no_message(was: str, becomes: str) -> None:
 
 def test_a_stream_may_be_a_little_ahead(store: Connection) -> None:
     """Clocks differ; and a number as high as a busy node's is no error."""
-    assert take(store, batch(row(1), stream=NOW_NS // NS_PER_S + MOST_AHEAD_S - 60)).stored_up_to == 1
+    assert take(store, batch(row(1), stream=NOW_NS // NS_PER_S + MAX_AHEAD_S - 60)).stored_up_to == 1
     assert take(store, batch(row(MOST_SEQUENCE), floor=MOST_SEQUENCE, node="n2")).lost == MOST_SEQUENCE - 1
 
 
@@ -223,4 +223,4 @@ def test_a_stream_from_the_future_is_not_waited_for(store: Connection) -> None:
     then = archive.store(store, ahead, None, "hub", (2 * STREAM + 1) * NS_PER_S)
 
     assert then.stored_up_to == 9
-    assert take(store, batch(row(1, event(70)))) == Progress("n1", STREAM, 1, 0)
+    assert take(store, batch(row(1, event(70)))) == ArchiveProgress("n1", STREAM, 1, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import backlog, tables
-from timesyncd.store.backlog import BEHIND, UNSTORABLE, Backlog, Batch, Gap
+from timesyncd.store.backlog import Backlog, Gap, GapReason, RowBatch
 from timesyncd.store.rows import RowEntry, SeriesEntry
 
 
@@ -41,7 +41,7 @@ def test_older_than_60_s_is_a_gap_a_source() -> None:
     batch = waiting.take(9)
 
     assert waiting.dropped == 3
-    assert batch.gaps == [Gap("ptp", BEHIND, 0, 2, 2), Gap("gm", BEHIND, 1, 1, 1)]
+    assert batch.gaps == [Gap("ptp", GapReason.STORE_BEHIND, 0, 2, 2), Gap("gm", GapReason.STORE_BEHIND, 1, 1, 1)]
     assert [one.realtime_ns for one in batch.entries] == [50, 63]
 
 
@@ -57,17 +57,17 @@ def test_a_batch_is_counted_in_rows() -> None:
     """An entry of many rows fills a batch as so many; it is never divided, and each of its rows is stored or lost."""
     waiting = filled(series(0, 1, 2, 3), entry(1), entry(2))
     batch = waiting.take(2)
-    waiting.has_stored(batch)
+    waiting.mark_stored(batch)
     lost = filled(series(0, 1, 2, 3), entry(100))
 
     assert ([len(one) for one in batch.entries], waiting.stored, len(waiting)) == ([3], 3, 2)
-    assert (lost.dropped, lost.take(9).gaps) == (3, [Gap("gm", BEHIND, 0, 0, 3)])
+    assert (lost.dropped, lost.take(9).gaps) == (3, [Gap("gm", GapReason.STORE_BEHIND, 0, 0, 3)])
 
 
 def test_a_batch_given_back_waits_as_the_oldest() -> None:
     """A batch that could not be stored comes again, in its order, before what came later."""
     waiting = filled(entry(1), entry(2), entry(3))
-    waiting.give_back(waiting.take(2))
+    waiting.requeue(waiting.take(2))
 
     assert [one.realtime_ns for one in waiting.take(9).entries] == [1, 2, 3]
     assert waiting.stored == 0
@@ -79,20 +79,20 @@ def test_a_batch_given_back_late_is_too_old() -> None:
     batch = waiting.take(9)
     for second in (1, 70):
         waiting.put(entry(second))
-    waiting.give_back(batch)
+    waiting.requeue(batch)
 
     assert waiting.dropped == 2
-    assert waiting.take(9) == Batch([entry(70)], [Gap("ptp", BEHIND, 0, 1, 2)])
+    assert waiting.take(9) == RowBatch([entry(70)], [Gap("ptp", GapReason.STORE_BEHIND, 0, 1, 2)])
 
 
 def test_gaps_given_back_grow() -> None:
     """A gap that could not be recorded is joined with what was lost meanwhile."""
     waiting = filled(entry(0), entry(100))
     batch = waiting.take(9)
-    waiting.give_back(batch)
+    waiting.requeue(batch)
     waiting.put(entry(200))
 
-    assert waiting.take(9).gaps == [Gap("ptp", BEHIND, 0, 100, 2)]
+    assert waiting.take(9).gaps == [Gap("ptp", GapReason.STORE_BEHIND, 0, 100, 2)]
 
 
 def test_the_oldest_counts_until_it_is_stored() -> None:
@@ -100,7 +100,7 @@ def test_the_oldest_counts_until_it_is_stored() -> None:
     waiting = filled(entry(7), entry(8))
     batch = waiting.take(9)
     under_way = waiting.oldest_ns()
-    waiting.has_stored(batch)
+    waiting.mark_stored(batch)
 
     assert (under_way, waiting.oldest_ns(), waiting.stored) == (7 * NS_PER_S, None, 2)
 
@@ -108,8 +108,8 @@ def test_the_oldest_counts_until_it_is_stored() -> None:
 def test_what_can_never_be_stored_is_lost_and_told() -> None:
     """A number beyond the columns costs its batch and no other, and its gap can be stored."""
     waiting = filled(entry(1), replace(entry(2), realtime_ns=2**70))
-    waiting.lose(waiting.take(9))
+    waiting.discard(waiting.take(9))
     waiting.put(entry(3))
 
     assert waiting.dropped == 2
-    assert waiting.take(9) == Batch([entry(3)], [Gap("ptp", UNSTORABLE, 1, 2**63 - 1, 2)])
+    assert waiting.take(9) == RowBatch([entry(3)], [Gap("ptp", GapReason.UNSTORABLE_VALUE, 1, 2**63 - 1, 2)])

@@ -32,7 +32,7 @@ from timesyncd.sample import (
     UtcSample,
 )
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
 
 START_NS = HEALTHY.as_of_ns + HEALTHY.real_minus_boot_ns
@@ -77,7 +77,9 @@ def without_write_permission(folder: Path) -> Iterator[None]:
 
 
 def offsets(path: Path, since_ns: int = START_NS, until_ns: int = END_NS, limit: int | None = None) -> list[int]:
-    return [record["offset_ns"] for record in history.samples(Place(path=path), "ptp", since_ns, until_ns, limit)]
+    return [
+        record["offset_ns"] for record in history.samples(StoreLocation(path=path), "ptp", since_ns, until_ns, limit)
+    ]
 
 
 def test_a_span_begins_inside_and_ends_outside(path: Path) -> None:
@@ -96,7 +98,7 @@ def test_a_limit_keeps_the_newest_in_order(path: Path) -> None:
 
 def test_a_record_has_its_kind_and_no_id(path: Path) -> None:
     """A record is a row by its columns' names; a flag is a flag and not a number."""
-    record = next(history.samples(Place(path=path), "ptp", START_NS, END_NS))
+    record = next(history.samples(StoreLocation(path=path), "ptp", START_NS, END_NS))
 
     assert (record["kind"], record["port_state"], record["ptp_timescale"]) == ("clock", "SLAVE", False)
     assert "id" not in record
@@ -104,15 +106,15 @@ def test_a_record_has_its_kind_and_no_id(path: Path) -> None:
 
 def test_a_grandmaster_is_asked_for_alike(path: Path) -> None:
     """The same question answers for a grandmaster."""
-    found = list(history.samples(Place(path=path), "gm", START_NS, END_NS))
+    found = list(history.samples(StoreLocation(path=path), "gm", START_NS, END_NS))
 
     assert [(record["kind"], record["clock_class"], record["alarms"]) for record in found] == [("grandmaster", 6, None)]
 
 
 def test_every_source_is_known_by_its_kind(path: Path) -> None:
     """One that never gave a sample is known, too, and why it gave none is told."""
-    known = history.sources(Place(path=path))
-    events = list(history.events(Place(path=path), "dead", START_NS, END_NS))
+    known = history.sources(StoreLocation(path=path))
+    events = list(history.events(StoreLocation(path=path), "dead", START_NS, END_NS))
 
     assert known == {"dead": "event", "gm": "grandmaster", "ptp": "clock"}
     assert [(event["kind"], event["reason"]) for event in events] == [("event", "no answer")]
@@ -184,8 +186,8 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_sample_is_read_whole(units: Path) -> None:
     """What a row leaves out is as in the last whole row before it, also where that lies before the span."""
-    found = list(history.samples(Place(path=units), "gm", START_NS + NS_PER_S, END_NS))
-    newest = list(history.samples(Place(path=units), "gm", START_NS, END_NS, limit=2))
+    found = list(history.samples(StoreLocation(path=units), "gm", START_NS + NS_PER_S, END_NS))
+    newest = list(history.samples(StoreLocation(path=units), "gm", START_NS, END_NS, limit=2))
 
     assert [len(record["satellites"]) for record in found] == [1, 1, 0]
     assert [record["model"] for record in found] == ["TimeProvider 4100"] * 3
@@ -196,15 +198,15 @@ def test_a_sample_is_read_whole(units: Path) -> None:
 def test_time_errors_are_asked_for_by_span(units: Path) -> None:
     """In order of time, with a limit the newest."""
     span = (START_NS, START_NS + 30)
-    values = [record["value_ns"] for record in history.time_errors(Place(path=units), "gm", *span)]
-    newest = [record["value_ns"] for record in history.time_errors(Place(path=units), "gm", *span, limit=2)]
+    values = [record["value_ns"] for record in history.time_errors(StoreLocation(path=units), "gm", *span)]
+    newest = [record["value_ns"] for record in history.time_errors(StoreLocation(path=units), "gm", *span, limit=2)]
 
     assert (values, newest) == ([5, -7, 9], [-7, 9])
 
 
 def test_a_course_keeps_every_peak(units: Path) -> None:
     """However few the steps, the lowest and the highest value of each is told, and where it begins."""
-    course = history.time_error_course(Place(path=units), "gm", START_NS, START_NS + 40, steps=2)
+    course = history.time_error_envelope(StoreLocation(path=units), "gm", START_NS, START_NS + 40, steps=2)
 
     assert course == [
         {"channel": "gnss-1", "metric": "te", "realtime_ns": START_NS, "lowest_ns": -7, "highest_ns": 5},
@@ -213,15 +215,15 @@ def test_a_course_keeps_every_peak(units: Path) -> None:
 
 
 def test_alarm_events_are_among_the_events(units: Path) -> None:
-    """What a unit reported by itself is told in its place in time."""
-    found = history.events(Place(path=units), "gm", START_NS, END_NS)
+    """What a unit reported by itself is told in its location in time."""
+    found = history.events(StoreLocation(path=units), "gm", START_NS, END_NS)
 
     assert [(event["kind"], event.get("text")) for event in found] == [("event", None), ("alarm", "GNSS antenna open")]
 
 
 def test_a_holdover_began_after_the_last_locked_sample(units: Path) -> None:
     """The newest one that is to be believed, as long as nothing but holdover, silence and contradictions followed."""
-    dated = {name: history.last_locked(Place(path=units), name) for name in (*UNITS, "nowhere")}
+    dated = {name: history.last_locked(StoreLocation(path=units), name) for name in (*UNITS, "nowhere")}
 
     assert {name: row["realtime_ns"] - START_NS for name, row in dated.items() if row} == {
         "gm": NS_PER_S, "silent": 0, "torn": 0,
@@ -239,12 +241,12 @@ def test_anybody_reads_a_store_at_rest(path: Path) -> None:
 def test_anybody_reads_beside_the_writer(path: Path) -> None:
     """While a daemon writes, what it has committed is seen, without write permission too."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("INSERT INTO gap VALUES (1, 'ptp', 'test', ?, ?, 5)", (START_NS, START_NS))
+        connection.execute("INSERT INTO gap VALUES (1, 'ptp', 'test', 'test', ?, ?, 5)", (START_NS, START_NS))
         connection.commit()
         with without_write_permission(path.parent):
             found = [
                 record["rows_lost"]
-                for record in history.events(Place(path=path), "ptp", START_NS, END_NS)
+                for record in history.events(StoreLocation(path=path), "ptp", START_NS, END_NS)
                 if "rows_lost" in record
             ]
         connection.execute("DELETE FROM gap")
@@ -257,8 +259,8 @@ def test_no_store_is_an_error(tmp_path: Path) -> None:
     """To ask makes no file: an absent store is an error that says what makes it."""
     path = tmp_path / "history.sqlite"
 
-    with pytest.raises(StoreError, match="there is no store"):
-        history.sources(Place(path=path))
+    with pytest.raises(StoreError, match="no such store"):
+        history.sources(StoreLocation(path=path))
     assert not path.exists()
 
 
@@ -269,7 +271,7 @@ def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE other (a)")
 
     with pytest.raises(StoreError, match=r"history\.sqlite: no such table: source_event$"):
-        history.sources(Place(path=path))
+        history.sources(StoreLocation(path=path))
 
 
 def test_a_span_is_found_by_the_index(path: Path) -> None:
@@ -295,9 +297,9 @@ def test_every_kind_of_clock_source_is_kept(tmp_path: Path) -> None:
     )
     store.put(Observation(kernel, None))
     store.stop()
-    found = {name: next(history.samples(Place(path=path), name, 0, 2**62)) for name in ("nic", "ntp", "kernel")}
+    found = {name: next(history.samples(StoreLocation(path=path), name, 0, 2**62)) for name in ("nic", "ntp", "kernel")}
 
-    assert history.sources(Place(path=path)) == {"kernel": "kernel", "nic": "phc", "ntp": "utc"}
+    assert history.sources(StoreLocation(path=path)) == {"kernel": "kernel", "nic": "phc", "ntp": "utc"}
     assert (found["nic"]["kind"], found["nic"]["width_ns"], found["nic"]["steered"]) == ("phc", 6, True)
     assert (found["ntp"]["error_ns"], found["ntp"]["reference"], found["ntp"]["ntp_sources"]) == (7, "10.0.0.1", [])
     assert (found["kernel"]["disciplines"], found["kernel"]["vm_disruptions"]) == (["chronyd"], 4)

@@ -6,7 +6,7 @@ import logging
 from functools import partial
 
 import pytest
-from postgresql import locked, place, rows_of, settings_of
+from postgresql import location, locked, rows_of, settings_of
 from store_nodes import (
     LIMITS,
     NOW_NS,
@@ -22,60 +22,62 @@ from store_nodes import (
 
 from timesyncd.clocks import FakeClocks
 from timesyncd.store import backlog
-from timesyncd.store.archive import Progress
-from timesyncd.store.engine import Place, writer_engine
+from timesyncd.store.archive import ArchiveProgress
+from timesyncd.store.engine import StoreLocation, writer_engine
 from timesyncd.store.writer import Store
 
-__all__ = ["place", "short_intervals"]
+__all__ = ["location", "short_intervals"]
 
 
-def test_a_hub_keeps_what_others_send(place: Place) -> None:
+def test_a_hub_keeps_what_others_send(location: StoreLocation) -> None:
     """In order and once; how far it has come is told after each batch, also when it knew it all."""
-    with running(place) as hub:
+    with running(location) as hub:
         for first, last in ((1, 2), (4, 5), (1, 2), (2, 3)):
             hub.store.put_history(batch_of("n2", first, last), SIZE)
             until(partial(told_more, hub, len(hub.told)))
-    with running(place) as again:
+    with running(location) as again:
         again.store.put_history(batch_of("n2", 4, 4), SIZE)
         until(lambda: again.told)
 
     assert [progress.stored_up_to for progress in hub.told] == [2, 2, 2, 3]
-    assert again.told == [Progress("n2", 1_700_000_000, 4, 0)]
-    assert rows_of(place, "SELECT node, sequence FROM event ORDER BY 2") == [("n2", number) for number in (1, 2, 3, 4)]
+    assert again.told == [ArchiveProgress("n2", 1_700_000_000, 4, 0)]
+    assert rows_of(location, "SELECT node, sequence FROM event ORDER BY 2") == [
+        ("n2", number) for number in (1, 2, 3, 4)
+    ]
 
 
-def test_a_database_that_was_put_back_is_believed(place: Place) -> None:
-    """A hub confirms what its database has, not what it had before a backup or another server took its place."""
-    with running(place) as hub:
+def test_a_database_that_was_put_back_is_believed(location: StoreLocation) -> None:
+    """A hub confirms what its database has, not what it had before a backup or another server took its location."""
+    with running(location) as hub:
         hub.store.put_history(batch_of("n2", 1, 4), SIZE)
         until(lambda: hub.told)
-        put_back(place, "DELETE FROM event WHERE sequence > 2", "UPDATE received SET stored_up_to = 2")
+        put_back(location, "DELETE FROM event WHERE sequence > 2", "UPDATE received SET stored_up_to = 2")
         hub.store.put_history(batch_of("n2", 5, 5), SIZE)
         until(lambda: len(hub.told) == 2)
         hub.store.put_history(batch_of("n2", 3, 5), SIZE)
         until(lambda: len(hub.told) == 3)
 
     assert [progress.stored_up_to for progress in hub.told] == [4, 2, 5]
-    assert rows_of(place, "SELECT sequence FROM event ORDER BY 1") == [(number,) for number in range(1, 6)]
+    assert rows_of(location, "SELECT sequence FROM event ORDER BY 1") == [(number,) for number in range(1, 6)]
 
 
-def put_back(place: Place, *sql: str) -> None:
-    engine = writer_engine(place)
+def put_back(location: StoreLocation, *sql: str) -> None:
+    engine = writer_engine(location)
     with engine.begin() as connection:
         for each in sql:
             connection.exec_driver_sql(each)
     engine.dispose()
 
 
-def test_a_hub_that_never_comes_to_rest_does_the_other_work_too(place: Place) -> None:
+def test_a_hub_that_never_comes_to_rest_does_the_other_work_too(location: StoreLocation) -> None:
     """However much of others comes, old rows go, what the hubs have is cut, and the store can be stopped."""
-    batch, told = batch_of("n2", 1, 1), list[Progress]()
+    batch, told = batch_of("n2", 1, 1), list[ArchiveProgress]()
 
-    def again(progress: Progress) -> None:
+    def again(progress: ArchiveProgress) -> None:
         told.append(progress)
         hub.put_history(batch, SIZE)
 
-    hub = Store(settings_of(place), FakeClocks(), print, node="n1", outbox=LIMITS, on_stored=again)
+    hub = Store(settings_of(location), FakeClocks(), print, node="n1", outbox=LIMITS, on_stored=again)
     hub.start()
     hub.put_event(cloud_event(1), NOW_NS)
     hub.put_history(batch, SIZE)
@@ -87,12 +89,12 @@ def test_a_hub_that_never_comes_to_rest_does_the_other_work_too(place: Place) ->
     assert not hub._thread.is_alive()
 
 
-def test_what_cannot_be_stored_of_one_node_hinders_no_other(place: Place) -> None:
+def test_what_cannot_be_stored_of_one_node_hinders_no_other(location: StoreLocation) -> None:
     """Only its own batch is refused, and the store has no problem."""
     bad = batch_of("n3", 1, 1)
     text = bad.rows[0].event.model_copy(update={"type": "a\ud800b"}) if bad.rows[0].event else None
     bad = bad.model_copy(update={"rows": [bad.rows[0].model_copy(update={"event": text})]})
-    node = Node(place, LIMITS)
+    node = Node(location, LIMITS)
     for batch in (batch_of("n2", 1, 2), bad, batch_of("n4", 1, 1)):
         node.store.put_history(batch, SIZE)
     node.store.start()
@@ -100,13 +102,13 @@ def test_what_cannot_be_stored_of_one_node_hinders_no_other(place: Place) -> Non
     node.store.stop()
 
     assert [(progress.node, progress.stored_up_to) for progress in node.told] == [("n2", 2), ("n4", 1)]
-    assert (node.store.history_refused, node.problems) == (1, [])
+    assert (node.store.history_rejected, node.problems) == (1, [])
 
 
-def test_too_much_of_others_is_refused_and_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_of_others_is_refused_and_counted(location: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is never confirmed, so it comes again; what no node would say is refused as well, and hinders nobody."""
     monkeypatch.setattr(backlog, "LIMIT_ROWS", 3)
-    hub = Node(place, LIMITS)
+    hub = Node(location, LIMITS)
     took = [hub.store.put_history(batch_of(*of), SIZE) for of in (("n2", 1, 2), ("n3", 1, 2), ("n1", 1, 1))]
     hub.store.start()
     until(lambda: hub.told)
@@ -116,14 +118,14 @@ def test_too_much_of_others_is_refused_and_counted(place: Place, monkeypatch: py
 
     assert took == [True, False, True]
     assert [progress.node for progress in hub.told] == ["n2", "n4"]
-    assert hub.store.history_refused == 2
+    assert hub.store.history_rejected == 2
 
 
-def test_what_a_hub_could_not_store_is_stored_when_it_comes_again(place: Place) -> None:
+def test_what_a_hub_could_not_store_is_stored_when_it_comes_again(location: StoreLocation) -> None:
     """Not confirmed while nothing can be stored, and there once afterwards."""
-    with running(place) as hub:
+    with running(location) as hub:
         hub.store.next_incarnation("n1")
-        with locked(place, "event", "received", "incarnation"):
+        with locked(location, "event", "received", "incarnation"):
             hub.store.put_history(batch_of("n2", 1, 2), SIZE)
             until(lambda: hub.problems)
             told = len(hub.told)
@@ -132,13 +134,13 @@ def test_what_a_hub_could_not_store_is_stored_when_it_comes_again(place: Place) 
         until(lambda: hub.told)
 
     assert (told, {progress.stored_up_to for progress in hub.told}, hub.problems[1]) == (0, {2}, None)
-    assert rows_of(place, "SELECT sequence FROM event ORDER BY 1") == [(1,), (2,)]
+    assert rows_of(location, "SELECT sequence FROM event ORDER BY 1") == [(1,), (2,)]
 
 
-def test_what_waits_of_others_is_bounded_in_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_of_others_is_bounded_in_bytes(location: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows may be very large; what was stored makes room."""
     monkeypatch.setattr(backlog, "LIMIT_BYTES", SIZE + 1)
-    hub = Node(place, LIMITS)
+    hub = Node(location, LIMITS)
     took = [hub.store.put_history(batch_of(node, 1, 1), SIZE) for node in ("n2", "n3")]
     hub.store.start()
     until(lambda: hub.told)
@@ -146,20 +148,23 @@ def test_what_waits_of_others_is_bounded_in_bytes(place: Place, monkeypatch: pyt
     until(lambda: len(hub.told) == 2)
     hub.store.stop()
 
-    assert (took, later, hub.store.history_refused) == ([True, False], True, 1)
+    assert (took, later, hub.store.history_rejected) == ([True, False], True, 1)
 
 
-def test_what_no_node_would_say_is_told_once_a_node(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_no_node_would_say_is_told_once_a_node(location: StoreLocation, caplog: pytest.LogCaptureFixture) -> None:
     """It comes again and again; it is counted each time."""
-    with caplog.at_level(logging.WARNING), running(place) as hub:
+    with caplog.at_level(logging.WARNING), running(location) as hub:
         for number in range(3):
             for node in ("n2", "n3"):
                 hub.store.put_history(batch_of(node, 1, 1, stream=2**40), SIZE)
             until(partial(has_refused, hub, 2 * number + 2))
     lines = [record.getMessage() for record in caplog.records]
 
-    assert lines == [f"{place}: history of {node}: its stream {2**40} begins in the future" for node in ("n2", "n3")]
+    assert lines == [
+        f"{location}: history of {node}: stream {2**40} begins in the future; check the node's clock"
+        for node in ("n2", "n3")
+    ]
 
 
 def has_refused(hub: Node, batches: int) -> bool:
-    return hub.store.history_refused == batches
+    return hub.store.history_rejected == batches

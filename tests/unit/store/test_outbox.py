@@ -12,8 +12,8 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.errors import StoreError
 from timesyncd.messages.fleet import CloudEvent, HistoryRow
 from timesyncd.store import outbox
-from timesyncd.store.archive import MOST_DATA_BYTES, check, storable
-from timesyncd.store.outbox import Stream
+from timesyncd.store.archive import MAX_DATA_BYTES, check, storable
+from timesyncd.store.outbox import OutboxStream
 from timesyncd.store.tables import outbox as table
 
 __all__ = ["empty_store", "engine"]
@@ -41,7 +41,7 @@ def test_a_stream_begins_once(empty_store: Connection) -> None:
     outbox.append(empty_store, [(START_NS, event())])
     later = outbox.open_stream(empty_store, 3 * NS_PER_S)
 
-    assert (first, later) == (Stream(7, 1), Stream(7, 2))
+    assert (first, later) == (OutboxStream(7, 1), OutboxStream(7, 2))
 
 
 def test_rows_are_numbered_without_a_hole(store: Connection) -> None:
@@ -92,13 +92,13 @@ def test_a_cut_takes_what_is_stored_elsewhere(store: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before_minute", "most_rows", "kept"),
+    ("before_minute", "max_rows", "kept"),
     [(0, 100, 10), (4, 100, 6), (100, 100, 0), (0, 7, 7), (4, 3, 3), (8, 7, 2), (0, 10, 10)],
 )
-def test_the_oldest_are_lost(store: Connection, before_minute: int, most_rows: int, kept: int) -> None:
+def test_the_oldest_are_lost(store: Connection, before_minute: int, max_rows: int, kept: int) -> None:
     """What is too old and what is too much goes from below, and is counted exactly."""
     fill(store, 10)
-    lost = outbox.trim(store, START_NS + before_minute * MINUTE_NS, most_rows)
+    lost = outbox.trim(store, START_NS + before_minute * MINUTE_NS, max_rows)
 
     assert (lost, held(store)) == (10 - kept, list(range(11 - kept, 11)))
 
@@ -121,18 +121,18 @@ def test_what_was_cut_is_not_lost(store: Connection) -> None:
 
 def test_an_event_that_no_hub_could_take_goes_without_its_data(store: Connection) -> None:
     """It would hold up all that comes after it; that it happened is kept."""
-    outbox.append(store, [(START_NS, event(1, data={"text": "x" * MOST_DATA_BYTES}))])
+    outbox.append(store, [(START_NS, event(1, data={"text": "x" * MAX_DATA_BYTES}))])
     (row,) = outbox.page(store, 0, 1).rows
 
     assert row.event is not None
-    assert (row.event.id, row.event.data) == ("1-1", {"omitted_bytes": MOST_DATA_BYTES + 12})
+    assert (row.event.id, row.event.data) == ("1-1", {"omitted_bytes": MAX_DATA_BYTES + 12})
 
 
 def test_a_stream_must_be_open(empty_store: Connection) -> None:
     """Nothing is appended or read before: that is said, and no number is made up."""
-    with pytest.raises(StoreError, match="never opened"):
+    with pytest.raises(StoreError, match="no stream is open"):
         outbox.append(empty_store, [(START_NS, event())])
-    with pytest.raises(StoreError, match="never opened"):
+    with pytest.raises(StoreError, match="no stream is open"):
         outbox.page(empty_store, 0, 1)
 
 

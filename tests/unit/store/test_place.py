@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from timesyncd.errors import ConfigError
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "location"),
     [
-        ("history.sqlite", Place(path=Path("history.sqlite"))),
-        ("/var/lib/a:b@c/history.sqlite", Place(path=Path("/var/lib/a:b@c/history.sqlite"))),
-        ("postgresql://reader@db:5432/n1", Place(url="postgresql://reader@db:5432/n1")),
-        ("postgresql://db/n1?host=/run/a@b", Place(url="postgresql://db/n1?host=/run/a@b")),
+        ("history.sqlite", StoreLocation(path=Path("history.sqlite"))),
+        ("/var/lib/a:b@c/history.sqlite", StoreLocation(path=Path("/var/lib/a:b@c/history.sqlite"))),
+        ("postgresql://reader@db:5432/n1", StoreLocation(url="postgresql://reader@db:5432/n1")),
+        ("postgresql://db/n1?host=/run/a@b", StoreLocation(url="postgresql://db/n1?host=/run/a@b")),
     ],
 )
-def test_a_path_or_a_url(text: str, place: Place) -> None:
+def test_a_path_or_a_url(text: str, location: StoreLocation) -> None:
     """What has no scheme is a file."""
-    assert Place.named(text) == place
+    assert StoreLocation.named(text) == location
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,6 @@ def test_a_path_or_a_url(text: str, place: Place) -> None:
 def test_another_url_is_refused(text: str) -> None:
     """It is taken for no file, no password gets as far as a message, and what is said does not say it either."""
     with pytest.raises(ConfigError, match="postgresql://user@host") as refused:
-        Place.named(text)
+        StoreLocation.named(text)
 
     assert "fish" not in str(refused.value)

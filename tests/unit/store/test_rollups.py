@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from postgresql import place, ready, rows_of
+from postgresql import location, ready, rows_of
 from samples import HEALTHY
 from sqlalchemy import Engine
 
@@ -17,14 +17,14 @@ from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.fleet import Rollup
 from timesyncd.sample import KernelSample
-from timesyncd.store.backlog import Batch
-from timesyncd.store.engine import Place
-from timesyncd.store.rollups import GRACE_NS, Rollups, rollup_values, summary
+from timesyncd.store.backlog import RowBatch
+from timesyncd.store.engine import StoreLocation
+from timesyncd.store.rollups import GRACE_NS, RollupBuilder, rollup_values, summary
 from timesyncd.store.rows import ClockEntry, kernel_entry
 from timesyncd.store.session import insert_batch, insert_values
 from timesyncd.store.tables import rollup
 
-__all__ = ["place"]
+__all__ = ["location"]
 
 HOUR_NS, MINUTE_NS = 3_600 * NS_PER_S, 60 * NS_PER_S
 #: A whole hour.
@@ -39,9 +39,9 @@ BOUND = ErrorBound(
 class Lab:
     """A node's store, and what it makes of the samples that it is given."""
 
-    def __init__(self, engine: Engine, place: Place) -> None:
-        self.engine, self.place = engine, place
-        self.rollups = Rollups("n1")
+    def __init__(self, engine: Engine, location: StoreLocation) -> None:
+        self.engine, self.location = engine, location
+        self.rollups = RollupBuilder("n1")
 
     def put(self, at_ns: int, offset_ns: int, bound: ErrorBound | None = None) -> None:
         sample = replace(HEALTHY, as_of_ns=at_ns, real_minus_boot_ns=0, offset_ns=offset_ns)
@@ -49,7 +49,7 @@ class Lab:
 
     def write(self, *entries: object) -> None:
         with self.engine.begin() as connection:
-            insert_batch(connection, Batch(list(entries), []))  # type: ignore[arg-type]
+            insert_batch(connection, RowBatch(list(entries), []))  # type: ignore[arg-type]
 
     def made(self, now_ns: int) -> list[Rollup]:
         """All that is due, stored."""
@@ -67,9 +67,9 @@ class Lab:
 
 
 @pytest.fixture
-def lab(place: Place) -> Iterator[Lab]:
-    with ready(place) as engine:
-        yield Lab(engine, place)
+def lab(location: StoreLocation) -> Iterator[Lab]:
+    with ready(location) as engine:
+        yield Lab(engine, location)
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1))
@@ -99,7 +99,7 @@ def test_a_minute_that_is_over_is_rolled_up(lab: Lab) -> None:
     assert made.quantities["offset_ns"].model_dump() == {
         "count": 3, "minimum": -5, "maximum": 10, "mean": 4, "p50": 7, "p99": 10,
     }  # fmt: skip
-    assert rows_of(lab.place, "SELECT node, quantity, span_s, realtime_ns, count, maximum FROM rollup ORDER BY 2")[1] == (
+    assert rows_of(lab.location, "SELECT node, quantity, span_s, realtime_ns, count, maximum FROM rollup ORDER BY 2")[1] == (
         "n1", "gm_bound_ns", 60, START_NS, 3, 70,
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_a_restart_goes_on_where_it_was(lab: Lab) -> None:
     before = lab.minutes(START_NS + MINUTE_NS + GRACE_NS)
     for minute in (1, 2):
         lab.put(START_NS + minute * MINUTE_NS, 1)
-    lab.rollups = Rollups("n1")
+    lab.rollups = RollupBuilder("n1")
 
     assert (before, lab.minutes(START_NS + 3 * MINUTE_NS + GRACE_NS)) == ([0], [1, 2])
 
@@ -140,7 +140,7 @@ def test_a_clock_that_steps_back_changes_nothing(lab: Lab, restarted: bool) -> N
         lab.put(START_NS + minute * MINUTE_NS, 1)
     lab.minutes(START_NS + 5 * MINUTE_NS + GRACE_NS)
     if restarted:
-        lab.rollups = Rollups("n1")
+        lab.rollups = RollupBuilder("n1")
     found = []
     for minute in range(1, 6):
         lab.put(START_NS + minute * MINUTE_NS + 7, 99)
@@ -148,7 +148,7 @@ def test_a_clock_that_steps_back_changes_nothing(lab: Lab, restarted: bool) -> N
     largest = "SELECT count(*), maximum FROM rollup WHERE quantity = 'offset_ns' AND span_s = 60 GROUP BY 2 ORDER BY 2"
 
     assert found == [5]
-    assert rows_of(lab.place, largest) == [(5, 1), (1, 99)]
+    assert rows_of(lab.location, largest) == [(5, 1), (1, 99)]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -159,7 +159,7 @@ def test_a_clock_that_was_far_ahead_stops_nothing(lab: Lab, restarted: bool) -> 
     lab.put(START_NS + year_ns, 2)
     ahead = lab.minutes(START_NS + year_ns + MINUTE_NS + GRACE_NS)
     if restarted:
-        lab.rollups = Rollups("n1")
+        lab.rollups = RollupBuilder("n1")
     lab.put(START_NS + 4 * MINUTE_NS, 3)
 
     assert ahead == [0, year_ns // MINUTE_NS]

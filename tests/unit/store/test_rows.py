@@ -28,16 +28,16 @@ from timesyncd.store.rows import (
     CLOCK_COLUMNS,
     WHOLE_EVERY_NS,
     Row,
-    SourceState,
-    WholeRows,
+    SourceAvailability,
+    WholeRowSchedule,
     alarm_event_entry,
+    availability_of,
     clock_values,
     grandmaster_entries,
     grandmaster_row,
     kernel_entry,
     phc_entry,
     series_entries,
-    state_of,
     utc_entry,
 )
 
@@ -85,7 +85,7 @@ def test_a_bound_is_stored_with_its_growth_and_terms() -> None:
 
     assert row["realtime_ns"] == 1_700_000_000 * NS_PER_S
     assert row["port_state"] == "SLAVE"
-    assert (row["gm_bound_ns"], row["gm_growth_ppb"], row["gm_reason"]) == (2_200, 50_100, None)
+    assert (row["gm_bound_ns"], row["gm_growth_ppb"], row["gm_reason_code"]) == (2_200, 50_100, None)
     assert (row["gm_status"], row["terms"]) == ("SYNCHRONIZED", '{"offset":100,"path_delay":2000}')
 
 
@@ -129,7 +129,7 @@ def test_an_unbounded_clock_is_null_with_its_reason() -> None:
     """Absent is NULL, never 0."""
     row = clock_row(HEALTHY, BOUND)
 
-    assert (row["utc_bound_ns"], row["utc_growth_ppb"], row["utc_reason"]) == (None, None, "ARBITRARY_TIMESCALE")
+    assert (row["utc_bound_ns"], row["utc_growth_ppb"], row["utc_reason_code"]) == (None, None, "arbitrary_timescale")
 
 
 def test_a_sample_without_a_bound_is_stored_all_the_same() -> None:
@@ -147,7 +147,7 @@ def test_a_grandmaster_is_stored_as_it_speaks() -> None:
     assert row["references"][1] == {"name": "PTP-1", "qualification": "disqualified"}
     assert row["position"] == {"latitude_deg": 50.12, "longitude_deg": 8.68, "height_m": 112.5}
     assert (row["utc_bound_ns"], row["utc_growth_ppb"]) == (150, 2)
-    assert [name for name, value in row.items() if value is None] == ["utc_reason"]
+    assert [name for name, value in row.items() if value is None] == ["utc_reason_code"]
 
 
 def test_what_a_unit_does_not_provide_is_null() -> None:
@@ -167,7 +167,7 @@ def test_a_row_that_is_not_whole_leaves_out_what_is_slow() -> None:
 
 def test_a_row_is_whole_when_something_slow_changes() -> None:
     """The first is whole, then each that differs in a slow column from the last whole one; units are apart."""
-    whole = WholeRows()
+    whole = WholeRowSchedule()
     drifted = replace(EVERYTHING, phase_offset_ns=5, alarms=(), boottime_ns=EVERYTHING.boottime_ns + 1)
     changed = replace(drifted, satellites=())
     samples = [EVERYTHING, drifted, replace(drifted, source="gm-2"), changed, changed, drifted]
@@ -177,10 +177,10 @@ def test_a_row_is_whole_when_something_slow_changes() -> None:
 
 def test_a_row_is_whole_each_hour_and_after_a_loss() -> None:
     """So that what retention or a full disk takes away stands again."""
-    whole = WholeRows()
+    whole = WholeRowSchedule()
     hour_later = replace(EVERYTHING, boottime_ns=EVERYTHING.boottime_ns + WHOLE_EVERY_NS)
     due = [whole.is_due(EVERYTHING), whole.is_due(hour_later), whole.is_due(hour_later)]
-    whole.forget()
+    whole.reset()
 
     assert [*due, whole.is_due(hour_later)] == [True, True, False, True]
 
@@ -226,11 +226,11 @@ def test_readings_without_a_sample_differ_by_their_reason() -> None:
     first = NoSample("ptp", 1, "no answer", port_state=PortState.LISTENING)
     second = replace(first, boottime_ns=2)
 
-    assert state_of(first) == state_of(second)
-    assert state_of(first) != state_of(replace(first, restarted=True))
-    assert state_of(HEALTHY) == SourceState()
+    assert availability_of(first) == availability_of(second)
+    assert availability_of(first) != availability_of(replace(first, restarted=True))
+    assert availability_of(HEALTHY) == SourceAvailability()
 
 
 def test_a_series_says_nothing_of_the_present() -> None:
     """A file of yesterday's time errors does not mean that a unit gives samples again."""
-    assert state_of(TimeErrorSeries("gm", "gnss-1", "te", ((1, 2),))) is None
+    assert availability_of(TimeErrorSeries("gm", "gnss-1", "te", ((1, 2),))) is None

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from postgresql import place, ready
+from postgresql import location, ready
 from sqlalchemy import Engine
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.store import history
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.tables import event, incarnation, phc_sample, rollup
 
-__all__ = ["place"]
+__all__ = ["location"]
 
 MINUTE_NS, HOUR_NS = 60 * NS_PER_S, 3_600 * NS_PER_S
 START_NS = 472_222 * HOUR_NS
 
 
 class Lab:
-    def __init__(self, engine: Engine, place: Place) -> None:
-        self._engine, self.place = engine, place
+    def __init__(self, engine: Engine, location: StoreLocation) -> None:
+        self._engine, self.location = engine, location
         self.insert(incarnation, [{"node": "n1", "incarnation": 1, "started_realtime_ns": 1}])
 
     def samples(self, *at_and_offset: tuple[int, int]) -> None:
@@ -58,28 +58,26 @@ class Lab:
         with self._engine.begin() as connection:
             connection.execute(sqlalchemy.insert(table), rows)
 
-    def course(
-        self, since_ns: int, until_ns: int, most_rows: int = 100, node: str = "n1"
-    ) -> list[tuple[int, int, int]]:
+    def series(self, since_ns: int, until_ns: int, max_rows: int = 100, node: str = "n1") -> list[tuple[int, int, int]]:
         """Of each record where it begins after START_NS in s, its span in s, and its largest value."""
-        found = history.course(
-            self.place, node, "nic", "offset_ns", START_NS + since_ns, START_NS + until_ns, most_rows
+        found = history.series(
+            self.location, node, "nic", "offset_ns", START_NS + since_ns, START_NS + until_ns, max_rows
         )
         return [((one["realtime_ns"] - START_NS) // NS_PER_S, one["span_s"], one["maximum"]) for one in found]
 
 
 @pytest.fixture
-def lab(place: Place) -> Iterator[Lab]:
-    with ready(place) as engine:
-        yield Lab(engine, place)
+def lab(location: StoreLocation) -> Iterator[Lab]:
+    with ready(location) as engine:
+        yield Lab(engine, location)
 
 
 def test_few_samples_are_drawn_as_they_are(lab: Lab) -> None:
     """Within the span, oldest first, each a record of its own."""
     lab.samples((0, 5), (NS_PER_S, -7), (2 * NS_PER_S, 9))
-    [first, *_] = history.course(lab.place, "n1", "nic", "offset_ns", START_NS, START_NS + HOUR_NS)
+    [first, *_] = history.series(lab.location, "n1", "nic", "offset_ns", START_NS, START_NS + HOUR_NS)
 
-    assert lab.course(0, 2 * NS_PER_S) == [(0, 0, 5), (1, 0, -7)]
+    assert lab.series(0, 2 * NS_PER_S) == [(0, 0, 5), (1, 0, -7)]
     assert first == {"realtime_ns": START_NS, "span_s": 0, "count": 1} | dict.fromkeys(
         ("minimum", "maximum", "mean", "p50", "p99"), 5
     )
@@ -90,7 +88,7 @@ def test_many_samples_are_drawn_by_minutes_without_a_hole_at_the_end(lab: Lab) -
     lab.rolled(60, 0, 2)
     lab.samples(*((second * NS_PER_S, second) for second in range(200)))
 
-    assert lab.course(0, HOUR_NS) == [(0, 60, 0), (60, 60, 1), (120, 60, 179), (180, 60, 199)]
+    assert lab.series(0, HOUR_NS) == [(0, 60, 0), (60, 60, 1), (120, 60, 179), (180, 60, 199)]
 
 
 def test_a_long_span_is_drawn_by_hours_and_ends_in_minutes(lab: Lab) -> None:
@@ -99,7 +97,7 @@ def test_a_long_span_is_drawn_by_hours_and_ends_in_minutes(lab: Lab) -> None:
     lab.rolled(60, 0, 123)
     lab.samples((123 * MINUTE_NS, 7))
 
-    assert lab.course(0, 100 * HOUR_NS) == [
+    assert lab.series(0, 100 * HOUR_NS) == [
         (0, 3_600, 0), (3_600, 3_600, 1), (7_200, 60, 120), (7_260, 60, 121), (7_320, 60, 122), (7_380, 60, 7),
     ]  # fmt: skip
 
@@ -109,7 +107,7 @@ def test_where_minutes_are_gone_hours_stand(lab: Lab) -> None:
     lab.rolled(3_600, 0, 3)
     lab.rolled(60, 60, 62)
 
-    assert lab.course(0, 90 * MINUTE_NS) == [(0, 3_600, 0), (3_600, 60, 60), (3_660, 60, 61)]
+    assert lab.series(0, 90 * MINUTE_NS) == [(0, 3_600, 0), (3_600, 60, 60), (3_660, 60, 61)]
 
 
 def test_old_samples_that_are_gone_are_drawn_by_what_is_left(lab: Lab) -> None:
@@ -117,7 +115,7 @@ def test_old_samples_that_are_gone_are_drawn_by_what_is_left(lab: Lab) -> None:
     lab.rolled(3_600, 0, 3)
     lab.samples((3 * HOUR_NS, 5))
 
-    assert lab.course(0, 4 * HOUR_NS) == [(0, 3_600, 0), (3_600, 3_600, 1), (7_200, 3_600, 2), (10_800, 60, 5)]
+    assert lab.series(0, 4 * HOUR_NS) == [(0, 3_600, 0), (3_600, 3_600, 1), (7_200, 3_600, 2), (10_800, 60, 5)]
 
 
 def test_another_nodes_course_is_none_of_our_samples(lab: Lab) -> None:
@@ -125,13 +123,13 @@ def test_another_nodes_course_is_none_of_our_samples(lab: Lab) -> None:
     lab.samples((0, 5))
     lab.rolled(60, 0, 1, node="n2")
 
-    assert (lab.course(0, HOUR_NS, node="n2"), lab.course(0, HOUR_NS, node="n3")) == ([(0, 60, 0)], [])
+    assert (lab.series(0, HOUR_NS, node="n2"), lab.series(0, HOUR_NS, node="n3")) == ([(0, 60, 0)], [])
 
 
 def test_years_keep_their_peaks(lab: Lab) -> None:
     """More hours than can be drawn are joined: the extremes of each group are those of its hours."""
     lab.rolled(3_600, 0, 25)
-    found = lab.course(0, 25 * HOUR_NS, most_rows=10)
+    found = lab.series(0, 25 * HOUR_NS, max_rows=10)
 
     assert [maximum for _, _, maximum in found] == [1, 4, 7, 10, 13, 16, 19, 22, 24]
     assert found[-1] == (23 * 3_600, 7_200, 24)
@@ -149,7 +147,7 @@ def test_joined_hours_are_whole_records(lab: Lab) -> None:
         rollup, [key | dict(zip(names, of, strict=True)) | when for (_, *of), when in zip(hours, at, strict=True)]
     )
     span = (start_ns, start_ns + 3 * HOUR_NS, 1)
-    found = [history.course(lab.place, "n1", "nic", quantity, *span) for quantity in ("a", "b")]
+    found = [history.series(lab.location, "n1", "nic", quantity, *span) for quantity in ("a", "b")]
 
     assert found == [
         [
@@ -167,7 +165,7 @@ def test_no_chart_has_many_records(lab: Lab, span_ns: int) -> None:
     lab.rolled(60, 0, 5_000)
     lab.samples(*((second * NS_PER_S, second) for second in range(5_000)))
 
-    assert 0 < len(history.course(lab.place, "n1", "nic", "offset_ns", START_NS, START_NS + span_ns)) <= 4_000
+    assert 0 < len(history.series(lab.location, "n1", "nic", "offset_ns", START_NS, START_NS + span_ns)) <= 4_000
 
 
 def test_what_is_rolled_up_is_known(lab: Lab) -> None:
@@ -176,9 +174,9 @@ def test_what_is_rolled_up_is_known(lab: Lab) -> None:
     lab.rolled(3_600, 0, 2)
     lab.rolled(3_600, 0, 2, source="ptp")
 
-    assert history.rollup_sources(lab.place) == {"nic": ["offset_ns"], "ptp": ["offset_ns"]}
-    assert history.rollup_sources(lab.place, "n2") == {"nic": ["offset_ns"]}
-    assert history.rollup_sources(lab.place, "n3") == {}
+    assert history.rollup_sources(lab.location) == {"nic": ["offset_ns"], "ptp": ["offset_ns"]}
+    assert history.rollup_sources(lab.location, "n2") == {"nic": ["offset_ns"]}
+    assert history.rollup_sources(lab.location, "n3") == {}
 
 
 def test_events_come_newest_first_and_by_pages(lab: Lab) -> None:
@@ -186,10 +184,10 @@ def test_events_come_newest_first_and_by_pages(lab: Lab) -> None:
     lab.events(("a", 1, 10), ("b", 1, 20), ("a", 2, 20), ("b", 2, 20), ("a", 3, 30), ("a", 4, 40))
     pages: list[list[tuple[str, int]]] = []
     after = None
-    while page := history.cloud_events(lab.place, None, 10, 40, after, limit=2):
+    while page := history.cloud_events(lab.location, None, 10, 40, after, limit=2):
         after = (page[-1]["realtime_ns"], page[-1]["sequence"], page[-1]["node"])
         pages.append([(row["node"], row["sequence"]) for row in page])
-    of_b = history.cloud_events(lab.place, "b", 0, 100)
+    of_b = history.cloud_events(lab.location, "b", 0, 100)
 
     assert pages == [[("a", 3), ("b", 2)], [("a", 2), ("b", 1)], [("a", 1)]]
     assert [(row["sequence"], row["data"]) for row in of_b] == [(2, {"a": [1]}), (1, {"a": [1]})]

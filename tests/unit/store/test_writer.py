@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from postgresql import locked, place, rows_of, said_when_locked, settings_of
+from postgresql import location, locked, rows_of, said_when_locked, settings_of
 from samples import HEALTHY, nth
 from unit_samples import EVERYTHING
 
@@ -23,13 +23,13 @@ from timesyncd.messages.node import AlarmEventMessage, ChainStep, FindingMessage
 from timesyncd.sample import NoSample, PortState, TimeErrorSeries
 from timesyncd.store import engine as store_engine
 from timesyncd.store import history, postgresql, rollups, sqlite, writer
-from timesyncd.store.backlog import UNSTORABLE
-from timesyncd.store.engine import Place
-from timesyncd.store.rollups import Keeps
-from timesyncd.store.session import Session
+from timesyncd.store.backlog import GapReason
+from timesyncd.store.engine import StoreLocation
+from timesyncd.store.rollups import Retention
+from timesyncd.store.session import StoreSession
 from timesyncd.store.writer import Store
 
-__all__ = ["place"]
+__all__ = ["location"]
 
 NS_PER_DAY = 86_400 * NS_PER_S
 
@@ -61,16 +61,16 @@ def points(*of: tuple[int, int]) -> TimeErrorSeries:
 
 
 class Bench:
-    """A store in a place of its own, with clocks that stand and the problems that it told."""
+    """A store in a location of its own, with clocks that stand and the problems that it told."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, location: StoreLocation) -> None:
+        self.location = location
         self.clocks = FakeClocks()
         self.problems: Queue[str | None] = Queue()
 
     @contextmanager
     def running(self) -> Iterator[Store]:
-        store = Store(settings_of(self.place), self.clocks, self.problems.put)
+        store = Store(settings_of(self.location), self.clocks, self.problems.put)
         store.start()
         try:
             yield store
@@ -78,10 +78,10 @@ class Bench:
             store.stop()
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return rows_of(self.place, sql)
+        return rows_of(self.location, sql)
 
     def locked(self) -> AbstractContextManager[None]:
-        return locked(self.place, "clock_sample", "grandmaster_sample", "incarnation")
+        return locked(self.location, "clock_sample", "grandmaster_sample", "incarnation")
 
     def put_now(self, store: Store) -> None:
         """A sample of this moment."""
@@ -94,8 +94,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(place: Place) -> Bench:
-    return Bench(place)
+def bench(location: StoreLocation) -> Bench:
+    return Bench(location)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_more_than_60_s_behind_is_a_gap(bench: Bench, short_intervals: None) -> 
         over = bench.problems.get(timeout=60)
 
     start_ns = FakeClocks().real_ns
-    assert (problem, over) == (said_when_locked(bench.place), None)
+    assert (problem, over) == (said_when_locked(bench.location), None)
     assert (behind, dropped) == ([30, 60, 60], 2)
     assert bench.rows("SELECT source, realtime_ns, until_realtime_ns, rows_lost FROM gap") == [
         ("ptp", start_ns, start_ns, 2)
@@ -172,13 +172,13 @@ def test_a_problem_is_told_once(bench: Bench, short_intervals: None) -> None:
                     store.next_incarnation("n1")
         told.append(bench.problems.get(timeout=60))
 
-    assert told == [said_when_locked(bench.place), None]
+    assert told == [said_when_locked(bench.location), None]
     assert bench.problems.empty()
 
 
 def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
     """The store starts without its file, says why, and answers what it can: an error."""
-    bench = Bench(Place(path=tmp_path))
+    bench = Bench(StoreLocation(path=tmp_path))
     with bench.running() as store, pytest.raises(StoreError, match="unable to open database file"):
         store.next_incarnation("n1")
 
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
 def test_a_removed_file_is_made_anew(tmp_path: Path) -> None:
     """Rows never go to a file that somebody has removed, where nobody finds them."""
     path = tmp_path / "history.sqlite"
-    bench = Bench(Place(path=path))
+    bench = Bench(StoreLocation(path=path))
     with bench.running() as store:
         store.next_incarnation("n1")
         path.unlink()
@@ -302,9 +302,9 @@ def test_retention_covers_every_table_with_a_time(bench: Bench) -> None:
     with bench.running() as store:
         store.put(Observation(points((0, 1), (10, 2)), None))
         store.put_alarm_event(alarm_event())
-    engine = store_engine.writer_engine(bench.place)
+    engine = store_engine.writer_engine(bench.location)
     with engine.begin() as connection:
-        deleted = rollups.delete_step(connection, NOW_NS + 5, Keeps(0, 0, 0))
+        deleted = rollups.delete_step(connection, NOW_NS + 5, Retention(0, 0, 0))
     engine.dispose()
 
     assert deleted == 2
@@ -331,12 +331,12 @@ def test_old_rows_go_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
         for source in ("a", "b"):
             for index in range(5):
                 store.put(Observation(nth(index, source=source), None))
-    engine = store_engine.writer_engine(bench.place)
+    engine = store_engine.writer_engine(bench.location)
     deleted, left = [], []
     before_ns = nth(3).as_of_ns + HEALTHY.real_minus_boot_ns
     for _ in range(3):
         with engine.begin() as connection:
-            deleted.append(rollups.delete_step(connection, before_ns, Keeps(0, 0, 0)))
+            deleted.append(rollups.delete_step(connection, before_ns, Retention(0, 0, 0)))
         left.append(bench.rows("SELECT source, count(*) FROM clock_sample GROUP BY source ORDER BY source"))
     engine.dispose()
 
@@ -359,15 +359,17 @@ def test_what_is_older_than_keep_days_goes_while_the_store_runs(bench: Bench) ->
 
 def test_a_number_that_no_column_holds_costs_its_row_alone(bench: Bench) -> None:
     """What was put before and after it is stored, its loss is a gap, and the store has no problem."""
-    store = Store(settings_of(bench.place), bench.clocks, bench.problems.put)
+    store = Store(settings_of(bench.location), bench.clocks, bench.problems.put)
     for number in (1, 2, 2**70, 3, 4, 2**71, 5):
         store.put(Observation(points((number, 1)), None))
     store.start()
     store.stop()
-    found = history.time_errors(bench.place, "gm", 0, 2**62)
+    found = history.time_errors(bench.location, "gm", 0, 2**62)
 
     assert [row["realtime_ns"] - NOW_NS for row in found] == [1, 2, 3, 4, 5]
-    assert bench.rows("SELECT source, reason, sum(rows_lost) FROM gap GROUP BY 1, 2") == [("gm", UNSTORABLE, 2)]
+    assert bench.rows("SELECT source, reason_code, sum(rows_lost) FROM gap GROUP BY 1, 2") == [
+        ("gm", GapReason.UNSTORABLE_VALUE.code, 2)
+    ]
     assert (store.stored, store.dropped, bench.problems.empty()) == (5, 2, True)
 
 
@@ -375,11 +377,11 @@ def test_a_stuck_thread_is_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     """A server that neither answers nor fails says nothing: how far the store is behind says it, also while no row waits."""
     stuck, go_on = Event(), Event()
 
-    def hang(_: Session) -> bool:
+    def hang(_: StoreSession) -> bool:
         stuck.set()
         return not go_on.wait(30)
 
-    monkeypatch.setattr(Session, "roll_up", hang)
+    monkeypatch.setattr(StoreSession, "roll_up", hang)
     with bench.running() as store:
         assert stuck.wait(30)
         bench.clocks.advance(20 * NS_PER_S)

@@ -40,7 +40,7 @@ from timesyncd.ipc.job_datagram import SOCKET_NAME
 from timesyncd.messages.fleet import HubState
 from timesyncd.messages.node import FindingMessage, NodeState
 from timesyncd.sample import KernelSample
-from timesyncd.store.engine import Place
+from timesyncd.store.engine import StoreLocation
 from timesyncd.store.history import samples, sources
 
 
@@ -198,7 +198,7 @@ def store_facts(config: Config | None, runs: bool) -> StoreFacts | NotChecked:
         return NotChecked(f"{config.store.path}: the daemon creates it, and no daemon runs")
     free_bytes = None if config.store.url else _free_bytes(config.store.path)
     try:
-        place = Place.of(config.store)
+        place = StoreLocation.of(config.store)
         configured = {source.name for source in config.source} | {unit.name for unit in config.grandmaster}
         known = [name for name in sources(place) if name in configured]
         newest = {name: at_ns for name in known if (at_ns := _newest(place, name)) is not None}
@@ -207,7 +207,7 @@ def store_facts(config: Config | None, runs: bool) -> StoreFacts | NotChecked:
     return StoreFacts(str(place), None, newest, free_bytes)
 
 
-def _newest(place: Place, source: str) -> int | None:
+def _newest(place: StoreLocation, source: str) -> int | None:
     return max((record["realtime_ns"] for record in samples(place, source, 0, time.time_ns(), limit=1)), default=None)
 
 

@@ -36,8 +36,8 @@ from timesyncd.simulation.grandmaster.oids_standard import engine_id, standard_t
 from timesyncd.simulation.grandmaster.oids_symm import date_and_time, symm_common_tables
 from timesyncd.simulation.grandmaster.oids_tp5000e import tp5000e_tables
 from timesyncd.snmp import ber, messages, security
-from timesyncd.snmp.messages import Kind, Pdu, Varbind, decode_as, decode_pdu, encode_pdu
-from timesyncd.snmp.security import Keys, MasterKeys
+from timesyncd.snmp.messages import Pdu, PduType, Varbind, decode_as, decode_pdu, encode_pdu
+from timesyncd.snmp.security import LocalizedKeys, MasterKeys
 from timesyncd.snmp.values import Oid, User
 
 #: The tag of what wants to change something.
@@ -49,22 +49,22 @@ BULK_OCTETS = 1400
 
 def refusal(reader: ber.Reader, status: int) -> Pdu:
     """The PDU that stands at the reader, sent back with this error for its first variable. Raises Malformed."""
-    same = decode_as(Kind.RESPONSE, reader, reader.next_tag())
+    same = decode_as(PduType.RESPONSE, reader, reader.next_tag())
     return replace(same, status=status, position=min(1, len(same.varbinds)))
 
 
 def respond(request: Pdu, mib: Mib) -> Pdu | None:
     """None to a kind of request that no agent answers."""
     asked = [varbind.oid for varbind in request.varbinds]
-    if request.kind is Kind.GET:
+    if request.kind is PduType.GET:
         found = [Varbind(oid, *mib.get(oid)) for oid in asked]
-    elif request.kind is Kind.GET_NEXT:
+    elif request.kind is PduType.GET_NEXT:
         found = _row(asked, mib)
-    elif request.kind is Kind.GET_BULK:
+    elif request.kind is PduType.GET_BULK:
         found = _bulk(asked, request.status, request.position, mib)
     else:
         return None
-    return Pdu(Kind.RESPONSE, request.number, 0, 0, found)
+    return Pdu(PduType.RESPONSE, request.number, 0, 0, found)
 
 
 def _row(asked: Sequence[Oid], mib: Mib) -> list[Varbind]:
@@ -107,11 +107,13 @@ _master_keys = lru_cache(maxsize=64)(MasterKeys)
 
 
 @lru_cache(maxsize=1024)
-def keys_at(user: User, engine_id: bytes) -> Keys:
+def keys_at(user: User, engine_id: bytes) -> LocalizedKeys:
     return _master_keys(user).at(engine_id)
 
 
-def open_request(message: security.Message, user: User, keys: Keys, engine: security.Engine) -> ber.Reader:
+def open_request(
+    message: security.UsmMessage, user: User, keys: LocalizedKeys, engine: security.SnmpEngine
+) -> ber.Reader:
     """
     A reader that stands at the PDU of a message to us, `engine`, which need not be signed or encrypted.
 
@@ -127,7 +129,9 @@ def open_request(message: security.Message, user: User, keys: Keys, engine: secu
     return inside
 
 
-def _distrusted(message: security.Message, user: User, keys: Keys, engine: security.Engine) -> Oid | None:
+def _distrusted(
+    message: security.UsmMessage, user: User, keys: LocalizedKeys, engine: security.SnmpEngine
+) -> Oid | None:
     """What is wrong with the sender."""
     if message.engine.engine_id != engine.engine_id:
         return security.UNKNOWN_ENGINE_ID
@@ -141,10 +145,10 @@ def _distrusted(message: security.Message, user: User, keys: Keys, engine: secur
 
 
 def _number(reader: ber.Reader) -> int:
-    return decode_as(Kind.RESPONSE, reader, reader.next_tag()).number
+    return decode_as(PduType.RESPONSE, reader, reader.next_tag()).number
 
 
-def _opened(message: security.Message, keys: Keys) -> tuple[bytes, ber.Reader]:
+def _opened(message: security.UsmMessage, keys: LocalizedKeys) -> tuple[bytes, ber.Reader]:
     try:
         return security.open_context(message.scoped(keys))
     except Malformed:
@@ -153,7 +157,9 @@ def _opened(message: security.Message, keys: Keys) -> tuple[bytes, ber.Reader]:
         raise SecurityFault(security.DECRYPTION_ERROR) from None
 
 
-def seal_response(message: security.Message, keys: Keys, engine: security.Engine, scoped: bytes) -> bytes:
+def seal_response(
+    message: security.UsmMessage, keys: LocalizedKeys, engine: security.SnmpEngine, scoped: bytes
+) -> bytes:
     """An answer as safe as its question."""
     if message.flags & security.PRIV:
         return security.seal(message.number, False, engine, message.user, keys, scoped)
@@ -245,8 +251,8 @@ class SnmpAgent(asyncio.DatagramProtocol):
         return self._mib or mib_of(self.device)
 
     @property
-    def engine(self) -> security.Engine:
-        return security.Engine(engine_id(self.device), self.device.engine_boots, int(self.device.uptime_s))
+    def engine(self) -> security.SnmpEngine:
+        return security.SnmpEngine(engine_id(self.device), self.device.engine_boots, int(self.device.uptime_s))
 
     def answer(self, datagram: bytes) -> bytes | None:
         """None to what is no SNMP, and to another community, as RFC 3416 agents keep silent."""
@@ -269,7 +275,7 @@ class SnmpAgent(asyncio.DatagramProtocol):
         answer = self._respond(request)
         return None if answer is None else messages.message(community, encode_pdu(answer))
 
-    def _answer_v3(self, message: security.Message, user: User) -> bytes | None:
+    def _answer_v3(self, message: security.UsmMessage, user: User) -> bytes | None:
         engine = self.engine
         keys = keys_at(user, engine.engine_id)
         try:
@@ -293,7 +299,7 @@ class SnmpAgent(asyncio.DatagramProtocol):
         return None if answer is None else self.lie.answer(request, answer)
 
     def _report(
-        self, message: security.Message, fault: SecurityFault, keys: Keys, engine: security.Engine
+        self, message: security.UsmMessage, fault: SecurityFault, keys: LocalizedKeys, engine: security.SnmpEngine
     ) -> bytes | None:
         """Tells why the message was refused; only "not in time window" is signed (RFC 3414, section 3.2)."""
         self.reports[fault.counter] += 1

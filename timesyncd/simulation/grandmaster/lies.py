@@ -16,7 +16,7 @@ from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Object, Table, 
 from timesyncd.simulation.grandmaster.oids_ptpbase import CLOCKS
 from timesyncd.simulation.grandmaster.oids_symm import SATELLITES
 from timesyncd.snmp import ber
-from timesyncd.snmp.messages import Kind, Pdu, Varbind
+from timesyncd.snmp.messages import Pdu, PduType, Varbind
 from timesyncd.snmp.values import Oid
 
 ROWS = 1_000_000
@@ -56,7 +56,7 @@ class NotAdvancing(Lie):
     """A walk that never ends: what follows an object is that object."""
 
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
-        if request.kind is Kind.GET:
+        if request.kind is PduType.GET:
             return answer
         return replace(answer, varbinds=[Varbind(asked.oid, *grandmaster_mib.integer(4)) for asked in request.varbinds])
 

@@ -21,7 +21,7 @@ from timesyncd.simulation.grandmaster.alarms import DeviceEvent
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.notifications import Notification, notifications_of, syslog_line
 from timesyncd.snmp import messages, security
-from timesyncd.snmp.messages import Kind, Pdu, Varbind, decode_pdu, encode_pdu, encode_request
+from timesyncd.snmp.messages import Pdu, PduType, Varbind, decode_pdu, encode_pdu, encode_request
 from timesyncd.snmp.values import Oid, User
 
 SYS_UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
@@ -29,7 +29,7 @@ SNMP_TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
 #: An inform is repeated after this time, so often; a unit whose receiver is away forgets what it has no room for.
 RETRY_S, TRIES, WAITING = 1.0, 5, 200
 
-_NOBODY = security.Engine(b"", 0, 0)
+_NOBODY = security.SnmpEngine(b"", 0, 0)
 T = TypeVar("T")
 
 
@@ -88,7 +88,7 @@ class TrapSender(asyncio.DatagramProtocol):
         if notification.sequence_at is not None:
             self._sequence[notification.oid] += 1
             varbinds.append((notification.sequence_at, mib.integer(self._sequence[notification.oid])))
-        kind = Kind.INFORM if self._inform else Kind.TRAP
+        kind = PduType.INFORM if self._inform else PduType.TRAP
         return Pdu(kind, next(self._numbers), 0, 0, [Varbind(oid, *value) for oid, value in varbinds])
 
     def _trap(self, pdu: Pdu) -> bytes:
@@ -100,7 +100,7 @@ class TrapSender(asyncio.DatagramProtocol):
     def _open(self, pdu: Pdu) -> bytes:
         return messages.message(self._agent.community.encode(), encode_pdu(pdu))
 
-    def _secured(self, user: User, engine: security.Engine, reportable: bool, pdu: Pdu) -> bytes:
+    def _secured(self, user: User, engine: security.SnmpEngine, reportable: bool, pdu: Pdu) -> bytes:
         scoped = security.scoped_pdu(self._agent.engine.engine_id, user.context.encode(), encode_pdu(pdu))
         keys = keys_at(user, engine.engine_id)
         return security.seal(pdu.number, reportable, engine, user.name.encode(), keys, scoped)
@@ -126,7 +126,7 @@ class TrapSender(asyncio.DatagramProtocol):
 
     def _inform_datagram(self, user: User, pdu: Pdu) -> bytes:
         if self._peer is None:
-            question = security.scoped_pdu(b"", b"", encode_request(Kind.GET, pdu.number, ()))
+            question = security.scoped_pdu(b"", b"", encode_request(PduType.GET, pdu.number, ()))
             return security.plain(pdu.number, True, _NOBODY, b"", question)
         return self._secured(user, self._peer.at(time.monotonic_ns()), True, pdu)
 
@@ -150,10 +150,10 @@ def _acknowledges(datagram: bytes, pdu: Pdu) -> bool | None:
         answer = decode_pdu(messages.parse(datagram)[1])
     except Malformed:
         return None
-    return (answer.kind, answer.number) == (Kind.RESPONSE, pdu.number) or None
+    return (answer.kind, answer.number) == (PduType.RESPONSE, pdu.number) or None
 
 
-def _message_for(datagram: bytes, pdu: Pdu) -> security.Message | None:
+def _message_for(datagram: bytes, pdu: Pdu) -> security.UsmMessage | None:
     try:
         message = security.parse(datagram)
     except (Malformed, Refused):

@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from timesyncd.drivers.chrony._protocol import SourceData, SourceStats, Tracking
-from timesyncd.drivers.chrony._socket import parse_address, text
-from timesyncd.drivers.chrony.chrony import ChronyOptions, History, Picture, ntp_source
+from timesyncd.drivers.chrony._socket import address_text, parse_address
+from timesyncd.drivers.chrony.chrony import ChronyHistory, ChronyOptions, ChronySnapshot, ntp_source
 from timesyncd.sample import NoSample, NtpSource, UtcSample
 
 pytestmark = pytest.mark.disable_socket
@@ -36,7 +36,7 @@ TRACKING = Tracking(
     update_interval_s=64.0,
 )
 SELECTED = NtpSource("192.0.2.1", "selected", 2, 0o377, 1_000, 2_000, 5)
-PICTURE = Picture(
+PICTURE = ChronySnapshot(
     boottime_ns=24_000,
     real_minus_boot_ns=5_000_000,
     real_minus_boot_after_ns=5_000_000,
@@ -46,11 +46,11 @@ PICTURE = Picture(
 )
 
 
-def history() -> History:
-    return History("utc", max_clock_error_ppb=1_000)
+def history() -> ChronyHistory:
+    return ChronyHistory("utc", max_clock_error_ppb=1_000)
 
 
-def picture(real_minus_boot_ns: int = 5_000_000, **tracking: Any) -> Picture:
+def picture(real_minus_boot_ns: int = 5_000_000, **tracking: Any) -> ChronySnapshot:
     return replace(
         PICTURE,
         real_minus_boot_ns=real_minus_boot_ns,
@@ -239,7 +239,7 @@ def test_a_source_that_never_answered_has_no_figures() -> None:
 def test_an_address_is_a_path_or_host_and_port(written: str, address: Path | tuple[str, int]) -> None:
     """And is shown as it was written."""
     assert parse_address(written) == address
-    assert text(address) == written
+    assert address_text(address) == written
 
 
 @pytest.mark.parametrize(

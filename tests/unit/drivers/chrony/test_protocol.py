@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from timesyncd.drivers.chrony._protocol import (
     FLOAT_RESOLUTION,
+    ChronyRequest,
     Command,
     Content,
     NoSuchSource,
-    Request,
     SourceCount,
     SourceData,
     SourceStats,
@@ -310,7 +310,7 @@ def test_any_change_of_an_answer_gives_a_value_or_malformed(name: str, data: st.
 )
 def test_a_question_is_as_long_as_its_answer(command: Command, index: int | None, length: int) -> None:
     """chronyd answers no other; the header is version 6, request, command, sequence."""
-    question = Request(command, 0xA1B2C3D4, index).to_bytes()
+    question = ChronyRequest(command, 0xA1B2C3D4, index).to_bytes()
 
     assert len(question) == length
     assert question[:20].hex() == f"06010000{command:04x}0000a1b2c3d40000000000000000"

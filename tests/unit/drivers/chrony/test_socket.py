@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from timesyncd.clocks import FakeClocks
 from timesyncd.drivers.chrony import _socket, chrony
 from timesyncd.drivers.chrony._protocol import Command, SourceCount, Tracking
-from timesyncd.drivers.chrony._socket import Conversation, parse_address
-from timesyncd.drivers.chrony.chrony import MOST_SOURCES, Chrony, ChronyOptions
+from timesyncd.drivers.chrony._socket import ChronyClient, parse_address
+from timesyncd.drivers.chrony.chrony import MAX_SOURCES, Chrony, ChronyOptions
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import NoSample, UtcSample
 
@@ -118,7 +118,7 @@ async def test_an_answer_to_another_question_is_dropped(tmp_path: Path) -> None:
 
 async def test_a_second_answer_is_dropped(tmp_path: Path) -> None:
     """Also one that comes before the first is taken; nothing breaks."""
-    conversation = Conversation()
+    conversation = ChronyClient()
     with FakeChronyd(tmp_path / "chronyd.sock", lambda question: []).running() as fake:
         await conversation.open(fake.path, "utc")
         asking = asyncio.create_task(conversation.ask(SourceCount, Command.N_SOURCES))
@@ -221,7 +221,7 @@ async def test_no_more_sources_are_asked_for_than_a_poll_has_time_for(tmp_path: 
         taken = await poll_once(fake.path)
 
     assert isinstance(taken, UtcSample)
-    assert len(taken.ntp_sources) == MOST_SOURCES == 32
+    assert len(taken.ntp_sources) == MAX_SOURCES == 32
 
 
 async def test_silence_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,10 +294,10 @@ def test_the_unix_socket_is_taken_only_where_it_can_be_used(tmp_path: Path, monk
     """Both socket and folder must be writable for us; else UDP, which anybody may ask."""
     path = tmp_path / "chronyd.sock"
     monkeypatch.setattr(_socket, "UNIX_ADDRESS", path)
-    before = _socket.usual_address()
+    before = _socket.default_address()
     path.touch()
 
-    assert (before, _socket.usual_address()) == (("127.0.0.1", 323), path)
+    assert (before, _socket.default_address()) == (("127.0.0.1", 323), path)
 
 
 HOSTS = ["ho..st", "a" * 64, "name\0hidden"]
@@ -327,4 +327,4 @@ async def test_a_name_that_cannot_be_looked_up_is_unreachable(host: str, monkeyp
     """As the resolver refuses it: by an error that is no OSError."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: host.encode("idna"))
     with pytest.raises(Unreachable):
-        await Conversation().open((host, 323), "utc")
+        await ChronyClient().open((host, 323), "utc")

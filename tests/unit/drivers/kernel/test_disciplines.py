@@ -10,13 +10,13 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel import _disciplines
 from timesyncd.drivers.kernel._disciplines import (
     COMMS,
-    LOOK_AT_MOST_EVERY_NS,
-    LOOK_EVERY_NS,
+    MIN_SCAN_INTERVAL_NS,
+    SCAN_EVERY_NS,
     Disciplines,
-    Lookout,
     Process,
+    ProcessScanner,
     disciplines,
-    look,
+    find_processes,
     maxerror_is_bound,
     may_steer_between,
     options,
@@ -185,7 +185,7 @@ def proc(tmp_path: Path) -> Path:
 
 def test_processes_are_found_by_their_name(proc: Path) -> None:
     """By what the kernel calls them, not by what a command line says; one that has just ended is none."""
-    assert look(proc, COMMS) == (
+    assert find_processes(proc, COMMS) == (
         Process(7, "chronyd", ("/usr/sbin/chronyd", "-F", "1")),
         Process(30, "systemd-timesyn", ("/lib/systemd/systemd-timesyncd",)),
         Process(32, "phc2sys", ("phc2sys", "-s", "�")),
@@ -196,7 +196,7 @@ def test_hidden_processes_are_not_none(proc: Path) -> None:
     """Where process 1 cannot be seen, /proc hides the others', and nothing is known."""
     (proc / "1" / "comm").unlink()
 
-    assert look(proc, COMMS) is None
+    assert find_processes(proc, COMMS) is None
 
 
 async def test_it_looks_seldom_and_soon_after_a_change(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +207,8 @@ async def test_it_looks_seldom_and_soon_after_a_change(proc: Path, monkeypatch: 
     def counting(folder: Path, comms: frozenset[str]) -> None:
         looks.append(folder)
 
-    monkeypatch.setattr(_disciplines, "look", counting)
-    lookout = Lookout(proc, COMMS)
+    monkeypatch.setattr(_disciplines, "find_processes", counting)
+    lookout = ProcessScanner(proc, COMMS)
     for at_s, wanted in (
         (0, False),
         (29, False),
@@ -225,4 +225,4 @@ async def test_it_looks_seldom_and_soon_after_a_change(proc: Path, monkeypatch: 
         counted.append(len(looks))
 
     assert counted == [1, 1, 2, 2, 2, 3, 3, 3]
-    assert (LOOK_EVERY_NS, LOOK_AT_MOST_EVERY_NS) == (30 * NS_PER_S, 5 * NS_PER_S)
+    assert (SCAN_EVERY_NS, MIN_SCAN_INTERVAL_NS) == (30 * NS_PER_S, 5 * NS_PER_S)

@@ -29,7 +29,7 @@ def machine(net: Path, told: dict[str, int | None]) -> Machine:
             raise OSError(errno.EOPNOTSUPP, "not supported")
         return ts_info(index)
 
-    return Machine(net=net, ask_ethtool=ask)
+    return Machine(net=net, ethtool_ts_info=ask)
 
 
 def bond(net: Path, name: str, active: str) -> None:

@@ -20,7 +20,14 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.kernel import _adjtimex
 from timesyncd.drivers.kernel._adjtimex import Timex, clock_id
 from timesyncd.drivers.phc._device import PhcFrequency
-from timesyncd.drivers.phc._ioctl import PRECISE_GRANULARITY_NS, Request, Window, question, shortest, windows
+from timesyncd.drivers.phc._ioctl import (
+    PRECISE_GRANULARITY_NS,
+    OffsetIoctl,
+    ReadingWindow,
+    ioctl_buffer,
+    shortest,
+    windows,
+)
 from timesyncd.drivers.phc.phc import RESOLVE_EVERY_NS, Phc, Phc2sys, PhcOptions
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.sample import NoSample, PhcSample, Reading
@@ -87,7 +94,7 @@ async def test_an_offset_of_zero_is_an_offset(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("knows", [EXTENDED, BASIC], ids=lambda request: str(request.name))
-async def test_the_shortest_window_wins(lab: Lab, knows: Request) -> None:
+async def test_the_shortest_window_wins(lab: Lab, knows: OffsetIoctl) -> None:
     """Of all readings the one that was disturbed least counts, wherever in it the PHC was read."""
     lab.phc.knows = {knows}
     lab.phc.delays = [(9_000, 200), (300, 100), (70_000, 5), (250, 900)]
@@ -101,10 +108,10 @@ async def test_the_shortest_window_wins(lab: Lab, knows: Request) -> None:
     delays=st.lists(st.tuples(st.integers(0, 10**8), st.integers(0, 10**8)), min_size=1, max_size=25),
     ahead_ns=st.integers(-(10**18), 10**18),
 )
-def test_the_truth_is_within_half_the_width(knows: Request, delays: list[tuple[int, int]], ahead_ns: int) -> None:
+def test_the_truth_is_within_half_the_width(knows: OffsetIoctl, delays: list[tuple[int, int]], ahead_ns: int) -> None:
     """However slow and lopsided the readings were, the true offset is in the interval, to the half nanosecond."""
     phc = SimulatedPhc(knows={knows}, delays=delays, ahead_ns=ahead_ns)
-    asked = question(knows, len(delays))
+    asked = ioctl_buffer(knows, len(delays))
     phc.ask(0, knows, asked)
     window = shortest(windows(knows, bytes(asked)))
 
@@ -120,7 +127,7 @@ async def test_a_slow_reading_tells_so(lab: Lab) -> None:
 
 async def test_a_cross_timestamp_has_the_width_of_its_counters(lab: Lab) -> None:
     """PRECISE is one instant; what remains is how finely the two counters count."""
-    lab.phc.knows = set(Request)
+    lab.phc.knows = set(OffsetIoctl)
     found = await sample(lab.driver())
 
     assert (found.method, found.width_ns, found.offset_ns) == ("precise", PRECISE_GRANULARITY_NS, -TAI_NS)
@@ -157,12 +164,12 @@ async def test_a_busy_clock_is_asked_three_times(lab: Lab) -> None:
         (set(), {}, (Refused, "its offset to the system clock cannot be read in any way")),
         ({EXTENDED}, {EXTENDED: [errno.EIO]}, (Unreachable, "due")),
         ({EXTENDED}, {PRECISE: [errno.ETIMEDOUT]}, (Unreachable, "due")),
-        (set(), {request: [errno.ENODEV] for request in Request}, (Unreachable, "due")),
+        (set(), {request: [errno.ENODEV] for request in OffsetIoctl}, (Unreachable, "due")),
     ],
     ids=["no way", "broken", "timed out", "gone"],
 )
 async def test_what_fails_is_told(
-    lab: Lab, knows: set[Request], fails: dict[Request, list[int]], told: tuple[type[SourceError], str]
+    lab: Lab, knows: set[OffsetIoctl], fails: dict[OffsetIoctl, list[int]], told: tuple[type[SourceError], str]
 ) -> None:
     """A clock that cannot be asked refuses; one that fails or is gone is unreachable, and is not asked in a worse way."""
     lab.phc.knows, lab.phc.fails = knows, fails
@@ -203,7 +210,7 @@ async def test_a_step_between_two_readings_spoils_neither(lab: Lab) -> None:
 
 async def test_windows_that_end_before_they_begin_are_dropped(lab: Lab) -> None:
     """Such a window is not the shortest one, and where all are such there is no sample."""
-    sound, reversed_ = Window(10, 0, 90), Window(10, 0, 9)
+    sound, reversed_ = ReadingWindow(10, 0, 90), ReadingWindow(10, 0, 9)
 
     assert shortest((reversed_, sound)) == sound
     with pytest.raises(Malformed, match="every reading ends before it began"):
@@ -263,7 +270,7 @@ async def test_a_bond_that_fails_over_is_another_clock(lab: Lab) -> None:
     """The reading fails, and is taken anew from the clock of the slave that is active now."""
     (lab.root / "dev" / "ptp4").touch()
     behind = {"bond0": 3}
-    machine = lab.machine(ask_ethtool=lambda interface: ts_info(behind[interface]))
+    machine = lab.machine(ethtool_ts_info=lambda interface: ts_info(behind[interface]))
     driver = lab.driver(machine=machine, interface="bond0")
     first = await sample(driver)
     await driver.open()
@@ -287,7 +294,7 @@ async def test_whose_clock_an_interface_has_is_asked_rarely_and_beside_the_loop(
     lab.process(300, "phc2sys", "-s", "eth9", "-w")
     counts = []
     for kind in (Phc, Phc2sys):
-        driver = lab.driver(kind, machine=lab.machine(ask_ethtool=ask), interface="eth0")
+        driver = lab.driver(kind, machine=lab.machine(ethtool_ts_info=ask), interface="eth0")
         await driver.open()
         for pause_ns in (0, 1_000, RESOLVE_EVERY_NS, 1_000):
             lab.phc.clocks.advance(pause_ns)
@@ -348,8 +355,8 @@ def test_nothing_can_be_set() -> None:
     """The requests are the three that read, by number; there is no other."""
     write, both = 1, 3
 
-    assert [int(request) for request in Request] == [ioc(both, 8, 64), ioc(both, 9, 1216), ioc(write, 5, 832)]
-    assert [question(request, 1)[4:].strip(b"\0") for request in Request] == [b""] * 3
+    assert [int(request) for request in OffsetIoctl] == [ioc(both, 8, 64), ioc(both, 9, 1216), ioc(write, 5, 832)]
+    assert [ioctl_buffer(request, 1)[4:].strip(b"\0") for request in OffsetIoctl] == [b""] * 3
 
 
 @dataclass
@@ -403,7 +410,7 @@ def test_the_clock_behind_a_file() -> None:
         (PRECISE, struct.pack("<16xqI36x", -(2**29) - 1, 0), "a time before 1952 or after 2242"),
     ],
 )
-def test_an_answer_that_cannot_be(request_: Request, answer: bytes, why: str) -> None:
+def test_an_answer_that_cannot_be(request_: OffsetIoctl, answer: bytes, why: str) -> None:
     """Malformed, never a guess."""
     with pytest.raises(Malformed, match=why):
         windows(request_, answer)
@@ -432,7 +439,7 @@ async def test_phc2sys_is_looked_for(lab: Lab, command: tuple[str, ...], steered
     if command:
         lab.process(300, *command)
     behind = {"eth0": 3, "eth9": 9}
-    machine = lab.machine(ask_ethtool=lambda interface: ts_info(behind[interface]))
+    machine = lab.machine(ethtool_ts_info=lambda interface: ts_info(behind[interface]))
     found = await sample(lab.driver(Phc2sys, machine=machine))
 
     assert found.steered is steered

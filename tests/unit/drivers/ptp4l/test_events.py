@@ -18,11 +18,11 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.drivers.ptp4l import _event_monitor
 from timesyncd.drivers.ptp4l._event_monitor import (
     DelayTiming,
-    Event,
-    Monitor,
-    Pace,
-    Record,
+    EventMonitor,
+    EventRecord,
     RxSync,
+    SlaveEvent,
+    SyncIntervalEstimator,
     exchanges,
     lease_ms,
     parse_event,
@@ -53,7 +53,7 @@ def test_a_recorded_sync() -> None:
     """The master's port, its number, both stamps and the correction in nanoseconds."""
     record = RxSync(MASTER, 1, 15, SECOND * NS_PER_S + 0x2A970F1A, 5_000, T2_NS)
 
-    assert parse_event(SYNC) == Event(DOMAIN, CLOCK, record)
+    assert parse_event(SYNC) == SlaveEvent(DOMAIN, CLOCK, record)
     assert record.forward_ns == 1_172 - 5_000
 
 
@@ -61,7 +61,7 @@ def test_a_recorded_delay() -> None:
     """A correction may be negative; the reverse delay is t4 - t3 less it."""
     record = DelayTiming(MASTER, 1, 0, SECOND * NS_PER_S + 0x31CBC48B, -5_000, SECOND * NS_PER_S + 0x31CBCC9A)
 
-    assert parse_event(DELAY) == Event(DOMAIN, CLOCK, record)
+    assert parse_event(DELAY) == SlaveEvent(DOMAIN, CLOCK, record)
     assert record.reverse_ns == 2_063 + 5_000
 
 
@@ -115,7 +115,7 @@ def delay_of(reverse_ns: int, t3_ns: int = T2_NS + 1, correction_ns: int = 0) ->
 
 def test_an_exchange_is_the_reverse_delay_on_the_offset_s_scale() -> None:
     """Local clock 700 ns ahead, 2 000 ns forward, 3 000 ns back: 2 300 ns, whatever transparent clocks added on the way."""
-    records: list[Record] = [sync_of(2_700, correction_ns=900), delay_of(2_300, correction_ns=400)]
+    records: list[EventRecord] = [sync_of(2_700, correction_ns=900), delay_of(2_300, correction_ns=400)]
 
     assert exchanges(records, PARENT, T2_NS, 2_700) == (DelayExchange(T2_NS + 1, 2_300),)
 
@@ -124,7 +124,7 @@ def test_an_exchange_is_the_reverse_delay_on_the_offset_s_scale() -> None:
 def test_the_whole_seconds_that_ptp4l_took_out_are_taken_out(removed_s: int) -> None:
     """Reported forward minus raw forward: 37 s more where the raw stamps agree and the offset says +37 s; the reverse is less by it."""
     removed_ns = removed_s * NS_PER_S
-    records: list[Record] = [sync_of(2_700), delay_of(2_300)]
+    records: list[EventRecord] = [sync_of(2_700), delay_of(2_300)]
 
     found = exchanges(records, PARENT, T2_NS, 2_700 + removed_ns)
 
@@ -152,7 +152,7 @@ def test_the_whole_seconds_that_ptp4l_took_out_are_taken_out(removed_s: int) -> 
         "another scale",
     ],
 )
-def test_what_cannot_be_vouched_for_is_no_exchange(records: list[Record]) -> None:
+def test_what_cannot_be_vouched_for_is_no_exchange(records: list[EventRecord]) -> None:
     """Without the sample's own Sync the scale is unknown; of another master, port or scale no exchange is taken."""
     assert exchanges(records, PARENT, T2_NS, 2_700) == ()
 
@@ -180,7 +180,7 @@ def test_a_lease_is_what_fits_into_the_queue(queue: int, sync_ns: int, delay_ns:
 
 def test_the_pace_is_counted_by_the_syncs_own_numbers() -> None:
     """Eight tell it, lost ones and the numbers' end taken into account; three that we did not hear make it unknown again."""
-    pace = Pace()
+    pace = SyncIntervalEstimator()
     for number in (0, 1, 2, 4, 5, 6, 7):
         pace.heard(sync_of(0, T2_NS + number * 1_000, sequence=(65_533 + number) % 65_536))
     too_few = pace.interval_ns()
@@ -232,11 +232,11 @@ def sender(tmp_path: Path) -> Iterator[Sender]:
     made.close()
 
 
-def monitor_of(folder: Path) -> Monitor:
-    return Monitor(folder / "events", folder / "server", DOMAIN, CLOCK)
+def monitor_of(folder: Path) -> EventMonitor:
+    return EventMonitor(folder / "events", folder / "server", DOMAIN, CLOCK)
 
 
-async def heard(monitor: Monitor) -> list[int]:
+async def heard(monitor: EventMonitor) -> list[int]:
     await asyncio.sleep(0.01)
     return [record.local_ns for record in monitor.take()]
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from timesyncd.drivers.kernel._adjtimex import frequency_ppb, to_ppb
 from timesyncd.drivers.ptp4l import _management
 from timesyncd.drivers.ptp4l._management import (
-    Asker,
     Content,
     CurrentDataSet,
     DefaultDataSet,
     ManagementId,
+    ManagementRequester,
     ParentDataSet,
     PortDataSet,
     PortProperties,
@@ -68,7 +68,7 @@ SHOWN_BY_PMC: dict[str, Content] = {
     ),
 }
 
-ASKER = Asker(domain=24, transport_specific=1, number=0xAABB_CCDD)
+ASKER = ManagementRequester(domain=24, transport_specific=1, number=0xAABB_CCDD)
 
 
 @pytest.mark.parametrize("name", SHOWN_BY_PMC)
@@ -167,7 +167,9 @@ def test_subscribe_asks_for_time_sync_alone() -> None:
 
 def test_nothing_but_get_and_subscribe_can_be_built() -> None:
     """No id makes `get` anything but a GET, no other method builds a message, and SET stands with one id alone."""
-    builders = {name for name, _ in inspect.getmembers(Asker, inspect.isfunction) if not name.startswith("_")}
+    builders = {
+        name for name, _ in inspect.getmembers(ManagementRequester, inspect.isfunction) if not name.startswith("_")
+    }
     source = inspect.getsource(_management)
 
     assert builders == {"get", "subscribe"}

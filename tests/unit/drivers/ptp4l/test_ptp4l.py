@@ -16,7 +16,7 @@ import pytest_asyncio
 from timesyncd.clocks import FakeClocks
 from timesyncd.drivers.ptp4l import _event_monitor, _pushes, _socket, ptp4l
 from timesyncd.drivers.ptp4l._pushes import subscription_s
-from timesyncd.drivers.ptp4l._socket import MOST_QUESTIONS, own_path
+from timesyncd.drivers.ptp4l._socket import MAX_QUERIES, own_path
 from timesyncd.drivers.ptp4l.ptp4l import Ptp4l, Ptp4lOptions
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import ClockSample, NoSample, PortState, Reading
@@ -163,7 +163,7 @@ class ScriptedPtp4l:
 
 @pytest_asyncio.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedPtp4l]:
-    monkeypatch.setattr(_socket, "ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr(_socket, "RESPONSE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(_pushes, "_WAIT_S", 0.05)
     scripted = ScriptedPtp4l(tmp_path / "server")
     scripted.start()
@@ -638,7 +638,7 @@ async def test_the_following_port_is_found_among_many(server: ScriptedPtp4l) -> 
     await driver.close()
 
     assert taken.port_state is PortState.SLAVE
-    assert MOST_QUESTIONS <= 10
+    assert MAX_QUERIES <= 10
 
 
 async def test_a_truncated_answer_is_malformed(server: ScriptedPtp4l) -> None:
@@ -764,7 +764,7 @@ async def test_its_files_come_and_go(server: ScriptedPtp4l) -> None:
 async def test_a_socket_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What exists and may not be used is another case than what is not there."""
     (tmp_path / "ptp4l").touch()
-    monkeypatch.setattr(ptp4l, "USUAL_ADDRESSES", (tmp_path / "ptp4l", tmp_path / "ptp4lro"))
+    monkeypatch.setattr(ptp4l, "DEFAULT_ADDRESSES", (tmp_path / "ptp4l", tmp_path / "ptp4lro"))
     monkeypatch.setattr(os, "access", lambda *_: False)
 
     with pytest.raises(Unreachable, match="ptp4l: permission denied"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from timesyncd.drivers.ptp4l._socket import Channel, sender_uid
+from timesyncd.drivers.ptp4l._socket import Ptp4lSocket, sender_uid
 
 pytestmark = pytest.mark.disable_socket
 
@@ -38,7 +38,7 @@ async def test_a_stranger_s_datagram_is_not_looked_at(tmp_path: Path) -> None:
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(tmp_path / "server"))
-        channel = Channel(tmp_path / "own", tmp_path / "server", take)
+        channel = Ptp4lSocket(tmp_path / "own", tmp_path / "server", take)
         channel._trusted = {os.geteuid() + 1}
         server.sendto(b"forged", str(tmp_path / "own"))
         await asyncio.sleep(0.05)

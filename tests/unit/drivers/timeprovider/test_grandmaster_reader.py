@@ -20,7 +20,7 @@ from snmp_fakes import (
 )
 
 from timesyncd.drivers.timeprovider._assemble import assemble
-from timesyncd.drivers.timeprovider._grandmaster_reader import ROW_CAP, UnitReader
+from timesyncd.drivers.timeprovider._grandmaster_reader import ROW_CAP, GrandmasterReader
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load_all
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import ClockState, GrandmasterSample
@@ -37,7 +37,7 @@ class Watched:
 
     def __init__(self) -> None:
         intervals_ns = {"state": 10 * S, "table": 60 * S, "inventory": 3600 * S}
-        self.reader = UnitReader("gm-a", ("gm", 161), Community("word"), 1.0, load_all(DEFAULT), intervals_ns)  # type: ignore[arg-type]
+        self.reader = GrandmasterReader("gm-a", ("gm", 161), Community("word"), 1.0, load_all(DEFAULT), intervals_ns)  # type: ignore[arg-type]
         self.now_ns = 1000 * S
 
     async def read(self, after_s: int = 0, within_s: float = 60.0) -> GrandmasterSample:
@@ -159,7 +159,7 @@ async def test_a_broken_state_is_the_poll_s_error(unit: RecordedUnit, watched: W
 
 async def test_a_unit_that_falls_silent_among_its_tables_is_not_asked_on(unit: RecordedUnit, watched: Watched) -> None:
     """One time-out is enough; what was not asked yet is due at the next poll."""
-    unit.fail(f"{ALARMS}.3", Unreachable("gm:161: no SNMP answer"))
+    unit.fail(f"{ALARMS}.3", Unreachable("gm:161: no SNMP response"))
     first = await watched.read()
     unit.asked.clear()
     second = await watched.read(after_s=1)

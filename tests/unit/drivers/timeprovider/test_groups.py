@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from timesyncd.drivers.timeprovider._evidence import Batch, Memory, batches, is_due, phase_ns
+from timesyncd.drivers.timeprovider._evidence import ReadBatch, ReadCache, batches, is_due, phase_ns
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, Group, load, load_all
 
 pytestmark = pytest.mark.disable_socket
@@ -16,12 +16,12 @@ INTERVALS: dict[Group, int] = {"state": 10 * S, "table": 60 * S, "inventory": 36
 COLUMN = (1, 3, 6, 1, 2)
 
 
-def batch(group: Group = "table", number: int = 1) -> Batch:
-    return Batch(group, (1, 3, 6, number), ("satellites",), (), (COLUMN,))
+def batch(group: Group = "table", number: int = 1) -> ReadBatch:
+    return ReadBatch(group, (1, 3, 6, number), ("satellites",), (), (COLUMN,))
 
 
-def memory() -> Memory:
-    return Memory("gm-a", INTERVALS)
+def memory() -> ReadCache:
+    return ReadCache("gm-a", INTERVALS)
 
 
 def test_the_state_is_one_batch_and_each_table_another() -> None:
@@ -56,7 +56,7 @@ def test_units_that_start_together_do_not_read_their_tables_together() -> None:
     """Of fifty units polled in the same second, no more than a third read the same table at the same poll."""
     reading: Counter[int] = Counter()
     for unit in range(50):
-        own, table = Memory(f"gm-{unit}", INTERVALS), batch()
+        own, table = ReadCache(f"gm-{unit}", INTERVALS), batch()
         own.keep(table, {}, 1000 * S)
         for now_ns in range(1010 * S, 1070 * S, 10 * S):
             if own.due([table], now_ns):

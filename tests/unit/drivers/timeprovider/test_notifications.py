@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from timesyncd.drivers.timeprovider._notifications import REMEMBERED, Notifications, Sequences
+from timesyncd.drivers.timeprovider._notifications import REMEMBERED, NotificationDecoder, SequenceTracker
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, load, load_all
 from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp.values import Raw, format_oid, parse_oid
@@ -45,7 +45,7 @@ def tp5000e(kind: int = 2, sequence: int = 1, **columns: Raw) -> Trap:
 
 
 def told(sent: Trap) -> AlarmEvent:
-    event = Notifications("gm-a", PROFILES).event(sent)
+    event = NotificationDecoder("gm-a", PROFILES).event(sent)
     assert event is not None
     return event
 
@@ -139,7 +139,7 @@ def test_a_variable_of_the_wrong_type_makes_it_unknown(sent: Trap) -> None:
 
 
 def events(*sent: Trap) -> list[AlarmEvent | None]:
-    notifications = Notifications("gm-a", PROFILES)
+    notifications = NotificationDecoder("gm-a", PROFILES)
     return [notifications.event(one) for one in sent]
 
 
@@ -183,7 +183,7 @@ def test_a_notification_without_a_number_is_known_by_its_moment() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """A gap of millions costs no memory, and is still counted."""
-    sequences = Sequences()
+    sequences = SequenceTracker()
     sequences.lost_before((1, 3), 1)
 
     assert sequences.lost_before((1, 3), 5_000_000) == 4_999_998
@@ -195,7 +195,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_a_number_that_no_counter_has_makes_it_unknown() -> None:
     """What is counted as lost goes into 64 bits: the notification is kept as it came, and nothing is lost for it."""
-    events = Notifications("gm-a", PROFILES)
+    events = NotificationDecoder("gm-a", PROFILES)
     told = [events.event(s650(sequence=number)) for number in (-5, 2**63 - 1)]
 
     assert [(event.action, event.lost) for event in told if event is not None] == [("raise", 0), ("unknown", 0)]
@@ -219,7 +219,7 @@ LINE = "<163>Mar  4 05:06:07 gm-a alarmd: "
 )
 def test_a_line_of_the_alarm_daemon(said: str, action: str, alarm_id: int | None, severity: str, text: str) -> None:
     """Alarm id, index, severity and text; what does not look so is kept as it came."""
-    event = Notifications("gm-a", PROFILES).event_of_line(LINE + said, 9)
+    event = NotificationDecoder("gm-a", PROFILES).event_of_line(LINE + said, 9)
 
     assert event == AlarmEvent(
         "gm-a", 9, action, alarm_id, 3 if alarm_id == 35 else 0, severity, text, at="Mar  4 05:06:07"
@@ -229,12 +229,12 @@ def test_a_line_of_the_alarm_daemon(said: str, action: str, alarm_id: int | None
 @pytest.mark.parametrize("line", ["<37>Mar  4 05:06:07 gm-a sshd: Accepted password", "", "<13>alarm 097"])
 def test_a_line_of_another_program_is_no_alarm(line: str) -> None:
     """Log-ins and commands are told over syslog too."""
-    assert Notifications("gm-a", PROFILES).event_of_line(line, 9) is None
+    assert NotificationDecoder("gm-a", PROFILES).event_of_line(line, 9) is None
 
 
 def test_the_profile_that_a_unit_serves_numbers_its_alarms() -> None:
     """27 is normal track in a TP5000E; until it is known that the unit is one, it is the best guess's input AIS."""
-    notifications = Notifications("gm-a", PROFILES)
+    notifications = NotificationDecoder("gm-a", PROFILES)
     line = LINE + "027,000,Minor, "
     before = notifications.event_of_line(line, 9)
     notifications.learn([load("tp5000e")])

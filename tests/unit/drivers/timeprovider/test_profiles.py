@@ -66,7 +66,7 @@ def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
     [
         (HEAD + OBJECT.replace('"integer"', '"number"'), "object[0].decoder = 'number': allowed: text, "),
         (HEAD + OBJECT.replace("alarm_count", "alarms_count"), "object[0].field = 'alarms_count': allow"),
-        (HEAD + OBJECT.replace(".7.1.2.4", ".7.x"), "an OID in dotted numbers is wanted"),
+        (HEAD + OBJECT.replace(".7.1.2.4", ".7.x"), "give an OID in dotted numbers"),
         (HEAD + OBJECT.replace("alarm_count", "alarms.id"), "alarms.id is a column: name its index"),
         (HEAD + OBJECT.replace('"integer"', '"enum"'), "values belong to the decoder enum, and it needs them"),
         (

@@ -152,7 +152,7 @@ def test_a_short_pass_phrase_is_told_before_polling(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError) as error:
         TimeProvider("gm-a", options(user=USER), Path("/nonexistent"))
 
-    assert str(error.value) == f"user.{key}: a pass phrase of at least 8 characters is wanted"
+    assert str(error.value) == f"user.{key}: the pass phrase is too short; SNMPv3 needs at least 8 characters"
 
 
 def test_a_user_of_snmp_v3() -> None:
@@ -298,7 +298,7 @@ async def test_failing_snmp_costs_no_https(both: TimeProvider, web: FakeWeb, uni
     after = await polled(both)
 
     assert (during.clock_state, during.time_errors) == (None, (TE,))
-    assert (during.unknown, sessions) == (("snmp=gm:161: no SNMP answer",), 0)
+    assert (during.unknown, sessions) == (("snmp=gm:161: no SNMP response",), 0)
     assert (after.clock_state, after.unknown) == (ClockState.LOCKED, ())
 
 
@@ -306,7 +306,7 @@ async def test_when_both_fail_the_poll_fails(both: TimeProvider, web: FakeWeb, u
     """One error says what is wrong with each."""
     unit.is_down, web.error = True, Refused("gm:443: log-in")
 
-    with pytest.raises(Unreachable, match="^gm:161: no SNMP answer; and https: gm:443: log-in$"):
+    with pytest.raises(Unreachable, match="^gm:161: no SNMP response; and https: gm:443: log-in$"):
         await both.poll()
 
 
@@ -318,7 +318,7 @@ async def test_what_https_said_before_is_no_answer_of_a_unit_that_is_gone(
     unit.is_down, web.error = True, Unreachable("gm:443: refused")
     clocks.advance(60_000_000_000)
 
-    with pytest.raises(Unreachable, match="no SNMP answer; and https: gm:443: refused"):
+    with pytest.raises(Unreachable, match="no SNMP response; and https: gm:443: refused"):
         await both.poll()
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from timesyncd.drivers.timeprovider._web_codec import (
     ChannelState,
     Chart,
+    ChartPoint,
     NotData,
-    Point,
     login_token,
     parse_channels,
     parse_chart,
@@ -74,28 +74,28 @@ def test_chart() -> None:
     """The newest point counts, wherever it stands; its Unix time is its TAI less its own offset."""
     body = chart_of(point(X=TAI_S + 1, Y=7), point(), reference="GNSS", channelStatus="Monitoring", alarm_thresh=100)
 
-    assert parse_chart(body) == Chart(Point((UNIX_S + 1) * 10**9, 7, 37), "GNSS", "Monitoring", 100)
+    assert parse_chart(body) == Chart(ChartPoint((UNIX_S + 1) * 10**9, 7, 37), "GNSS", "Monitoring", 100)
 
 
 def test_each_point_has_its_own_offset() -> None:
     """Around a leap second the newest point's own offset counts."""
     body = chart_of(point(X=TAI_S), point(X=TAI_S + 2, OFFSET=38))
 
-    assert parse_chart(body).newest == Point((UNIX_S + 1) * 10**9, -12, 38)
+    assert parse_chart(body).newest == ChartPoint((UNIX_S + 1) * 10**9, -12, 38)
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (point(X=str(TAI_S), Y="-12", OFFSET="37"), Point(UNIX_S * 10**9, -12, 37)),
-        (point(Y=12.6), Point(UNIX_S * 10**9, 13, 37)),
-        (point(Y=0), Point(UNIX_S * 10**9, 0, 37)),
-        (point(X=TAI_S + 0.5), Point(UNIX_S * 10**9 + 500_000_000, -12, 37)),
-        (point(OFFSET=0), Point(TAI_S * 10**9, -12, 0)),
+        (point(X=str(TAI_S), Y="-12", OFFSET="37"), ChartPoint(UNIX_S * 10**9, -12, 37)),
+        (point(Y=12.6), ChartPoint(UNIX_S * 10**9, 13, 37)),
+        (point(Y=0), ChartPoint(UNIX_S * 10**9, 0, 37)),
+        (point(X=TAI_S + 0.5), ChartPoint(UNIX_S * 10**9 + 500_000_000, -12, 37)),
+        (point(OFFSET=0), ChartPoint(TAI_S * 10**9, -12, 0)),
     ],
     ids=["as text", "a fraction of a ns", "no error is 0", "half a second", "an offset of 0"],
 )
-def test_numbers(written: dict[str, object], expected: Point) -> None:
+def test_numbers(written: dict[str, object], expected: ChartPoint) -> None:
     """Numbers come as numbers or as text, and are exact."""
     assert parse_chart(chart_of(written)).newest == expected
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from timesyncd.drivers.timeprovider._web import HOLE_NS, WebReading, is_hole, missing, monitored, reading
-from timesyncd.drivers.timeprovider._web_codec import ChannelState, Chart, Point
+from timesyncd.drivers.timeprovider._web_codec import ChannelState, Chart, ChartPoint
 from timesyncd.drivers.timeprovider._web_requests import Channel
 from timesyncd.sample import TimeError
 
@@ -16,7 +16,7 @@ AT_NS = 1_785_542_400_000_000_000
 
 
 def chart(value_ns: int, utc_offset_s: int = 37) -> Chart:
-    return Chart(Point(AT_NS, value_ns, utc_offset_s), "GNSS", "Monitoring", 100)
+    return Chart(ChartPoint(AT_NS, value_ns, utc_offset_s), "GNSS", "Monitoring", 100)
 
 
 def test_reading() -> None:

@@ -1,4 +1,4 @@
-"""What a table knows, by few seeks of its index, where DISTINCT would read the whole of it."""
+"""The distinct values of a table's indexed columns, by one index seek for each, where DISTINCT would read the whole table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from timesyncd.store.tables import incarnation
 
 
 def source_names(connection: Connection, table: Table) -> Iterator[str]:
-    """Every source of a table."""
+    """The name of every source in the table, in order."""
     column = table.c.source
     name = connection.scalar(select(func.min(column)))
     while name is not None:
@@ -18,14 +18,14 @@ def source_names(connection: Connection, table: Table) -> Iterator[str]:
         name = connection.scalar(select(func.min(column)).where(column > name))
 
 
-def own_node(connection: Connection) -> str | None:
-    """Whose store this is: the name under which its daemon was last started. None: none ever was."""
+def local_node(connection: Connection) -> str | None:
+    """The node whose daemon writes this store, by the name of its last start; None if no daemon has started with it."""
     last = select(incarnation.c.node).order_by(incarnation.c.started_realtime_ns.desc()).limit(1)
     return connection.scalar(last)
 
 
 def distinct_keys(connection: Connection, *columns: Column[str], of: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every value of the columns, which begin an index, in their order; only those that begin with `of`."""
+    """Every distinct value of the columns, which must begin an index, in order; only those whose first values are `of`."""
     given = [column == value for column, value in zip(columns, of, strict=False)]
     first = select(*columns).where(*given).order_by(*columns).limit(1)
     row = connection.execute(first).first()
