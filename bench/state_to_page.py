@@ -23,7 +23,7 @@ from _units import credentials, need, section
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import new_marker
 from timesyncd.simulation.grandmaster import Servo
-from timesyncd.simulation.grandmaster.simulated import Plan, Unit, running
+from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster, SimulationPlan, running
 from timesyncd.snmp import format_oid
 
 UNITS, ROUNDS, PERIOD_S = 20, 6, 3
@@ -62,7 +62,7 @@ async def look(page: str, watch: Watch) -> None:
                 watch.saw(state["name"], state["clock_state"])
 
 
-async def ask_each_period(units: list[Unit], watch: Watch) -> None:
+async def ask_each_period(units: list[SimulatedGrandmaster], watch: Watch) -> None:
     """All at the period's beginning, one after another."""
     while True:
         began_s = time.monotonic()
@@ -75,14 +75,14 @@ async def ask_each_period(units: list[Unit], watch: Watch) -> None:
         await asyncio.sleep(began_s + PERIOD_S - time.monotonic())
 
 
-async def change(unit: Unit, servo: Servo, after_s: float, watches: tuple[Watch, Watch]) -> None:
+async def change(unit: SimulatedGrandmaster, servo: Servo, after_s: float, watches: tuple[Watch, Watch]) -> None:
     await asyncio.sleep(after_s)
     unit.device.set_state(servo)
     for watch, state in zip(watches, STATES[servo], strict=True):
         watch.expect(unit.device.name, state)
 
 
-async def change_all(units: list[Unit], watches: tuple[Watch, Watch]) -> None:
+async def change_all(units: list[SimulatedGrandmaster], watches: tuple[Watch, Watch]) -> None:
     """Each unit once a round, over the rounds at moments spread evenly over the period; a round ends when all was seen."""
     epoch_s, draws = time.monotonic(), [random.random() for _ in units]
     for number in range(ROUNDS):
@@ -98,7 +98,7 @@ async def change_all(units: list[Unit], watches: tuple[Watch, Watch]) -> None:
 async def measure(folder: Path) -> tuple[Watch, Watch]:
     """What the page's viewer saw, and what the script saw."""
     watches = Watch(), Watch()
-    async with running(Plan(model="tp5000e", count=UNITS, speed=0)) as units:
+    async with running(SimulationPlan(model="tp5000e", count=UNITS, speed=0)) as units:
         told = "\n" + "".join(section(unit.facts(), folder, state_interval_s=PERIOD_S) for unit in units)
         daemon = DaemonProcess("watcher", folder / "watcher", "", new_marker(), more=told)
         with ExitStack() as stack:

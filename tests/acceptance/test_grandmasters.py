@@ -38,7 +38,7 @@ from timesyncd.simulation.grandmaster.actions import SCENARIOS
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, alarm
 from timesyncd.simulation.grandmaster.channels import CHANNELS, day_file
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.simulated import Unit
+from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster
 from timesyncd.simulation.grandmaster.traps import SyslogSender, TrapSender
 from timesyncd.snmp.values import User
 from timesyncd.store import history
@@ -86,7 +86,7 @@ def polled_ns(state: dict[str, Any]) -> int:
 class Reporting:
     """A unit that a daemon polls once an hour, unless it is told to."""
 
-    unit: Unit
+    unit: SimulatedGrandmaster
     node: DaemonProcess
     workshop: Workshop
     heard: Listener
@@ -248,7 +248,7 @@ def gnss_te(node: DaemonProcess) -> dict[int, int]:
 class Followed:
     """A unit, and a daemon that polls it and whose own clock follows it."""
 
-    unit: Unit
+    unit: SimulatedGrandmaster
     node: DaemonProcess
     workshop: Workshop
     clock: Clock

@@ -22,7 +22,7 @@ from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.grandmaster.actions import SCENARIOS
 from timesyncd.simulation.grandmaster.lies import LIES
-from timesyncd.simulation.grandmaster.simulated import Unit
+from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster
 from timesyncd.store import history
 from timesyncd.store.engine import StoreLocation
 
@@ -54,7 +54,7 @@ def samples(node: DaemonProcess, name: str, since_ns: int) -> list[dict[str, Any
 class Pair:
     """Two daemons that poll one unit; `first` comes first by name."""
 
-    unit: Unit
+    unit: SimulatedGrandmaster
     first: DaemonProcess
     second: DaemonProcess
     heard: Listener
@@ -207,7 +207,9 @@ def lies() -> Iterator[Lies]:
             yield lied_to(node, units | web, places, heard)
 
 
-def lied_to(node: DaemonProcess, units: dict[str, Unit], places: dict[str, str], heard: Listener) -> Lies:
+def lied_to(
+    node: DaemonProcess, units: dict[str, SimulatedGrandmaster], places: dict[str, str], heard: Listener
+) -> Lies:
     states = partial(states_of, node)
     before = eventually(states, lambda all: is_read(all) and all[HONEST]["time_errors"])
     for name in (*SNMP_LIES, ENDLESS):
@@ -224,7 +226,7 @@ def lied_to(node: DaemonProcess, units: dict[str, Unit], places: dict[str, str],
     return Lies(places, before, meanwhile, findings, stored, errors, eventually(states, is_read, 60), heard)
 
 
-def set_faults(units: dict[str, Unit], faults: Iterable[str]) -> None:
+def set_faults(units: dict[str, SimulatedGrandmaster], faults: Iterable[str]) -> None:
     """Each unit has the fault of its name, if that is one of these."""
     for name, unit in units.items():
         unit.device.https_fault = name if name in faults else None

@@ -20,7 +20,7 @@ from timesyncd.cli import simulate
 from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 from timesyncd.simulation.grandmaster import SCENARIOS
 from timesyncd.simulation.grandmaster.hardware import MODELS
-from timesyncd.simulation.grandmaster.simulated import Plan, running
+from timesyncd.simulation.grandmaster.simulated import SimulationPlan, running
 
 pytestmark = pytest.mark.integration
 
@@ -158,7 +158,7 @@ async def test_the_same_seed_gives_the_same_units() -> None:
 
 async def test_units_of_a_run_are_their_own() -> None:
     """Each has its own sky, and the PTP input of each measures the next one."""
-    async with running(Plan(count=2, seed=3)) as units:
+    async with running(SimulationPlan(count=2, seed=3)) as units:
         first, second = (unit.device for unit in units)
 
         assert first.satellites != second.satellites

@@ -13,7 +13,7 @@ import pytest
 
 from timesyncd.simulation.grandmaster import SCENARIOS, Device
 from timesyncd.simulation.grandmaster.actions import Reboot
-from timesyncd.simulation.grandmaster.https import COOKIE, HUGE_OCTETS, MAX_SESSIONS, Sessions, WebInterface
+from timesyncd.simulation.grandmaster.https import COOKIE, HUGE_OCTETS, MAX_SESSIONS, LoginSessions, WebInterface
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
@@ -239,7 +239,7 @@ async def test_a_reboot_ends_the_sessions(tmp_path: Path) -> None:
 
 def test_sessions_are_few_and_end() -> None:
     """The oldest of too many ends, and so does one that was not heard of for half an hour."""
-    sessions = Sessions()
+    sessions = LoginSessions()
     names = [sessions.begin(0.0) for _ in range(MAX_SESSIONS + 1)]
 
     assert not sessions.holds(names[0], 1.0)

@@ -22,7 +22,7 @@ from timesyncd.simulation.grandmaster import SCENARIOS, Device, Servo, Simulated
 from timesyncd.simulation.grandmaster.agent import TABLES
 from timesyncd.simulation.grandmaster.gnss import SimulatedPosition
 from timesyncd.simulation.grandmaster.hardware import SimulatedReference
-from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Tables
+from timesyncd.simulation.grandmaster.mib import AgentMib, DeviceMib, Tables
 from timesyncd.simulation.grandmaster.oids_standard import MIB_2
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "nothing_left")]
@@ -206,7 +206,7 @@ async def test_subtrees_that_come_late_are_found() -> None:
     class Starting(SnmpAgent):
         complete = False
 
-        def served(self) -> Mib:
+        def served(self) -> AgentMib:
             standard = [table for table in TABLES["tp5000e"].sorted if table.entry[: len(MIB_2)] == MIB_2]
             return super().served() if self.complete else DeviceMib(self.device, Tables(standard))
 

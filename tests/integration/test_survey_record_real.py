@@ -12,8 +12,8 @@ from survey_units import Secrets, a_unit, polled, run, secrets_of, v2c, v3, web
 
 from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
 from timesyncd.sample import GrandmasterSample
-from timesyncd.simulation.grandmaster.lies import Lie, NotAdvancing
-from timesyncd.simulation.grandmaster.simulated import Unit
+from timesyncd.simulation.grandmaster.lies import NotAdvancing, ProtocolLie
+from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster
 from timesyncd.snmp.messages import Pdu
 from timesyncd.snmp.snmprec import parse_snmprec
 
@@ -28,7 +28,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> Secrets:
 Captured = pytest.CaptureFixture[str]
 
 
-def options(unit: Unit) -> TimeProviderOptions:
+def options(unit: SimulatedGrandmaster) -> TimeProviderOptions:
     given: dict[str, Any] = {"host": unit.agent.host, "port": unit.agent.port, "community": {"env": "GM_C"}}
     if unit.web is not None:
         proof = {"fingerprint": unit.web.certificate.fingerprint, "fill_history": False}
@@ -106,7 +106,7 @@ async def test_a_recording_that_is_cut(secrets: Secrets, capsys: Captured, tmp_p
     assert (told["objects"], told["incomplete"]) == (100, ["cut off after 100 objects"])
 
 
-class StumblesInPrivate(Lie):
+class StumblesInPrivate(ProtocolLie):
     """Its answers below 1.3.6.1.4 go backwards."""
 
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:

@@ -19,11 +19,11 @@ from timesyncd.sample import ClockState, NoSample
 from timesyncd.simulation.grandmaster import Device, Servo, SimulatedAlarm, SnmpAgent, mib
 from timesyncd.simulation.grandmaster.lies import (
     LIES,
-    Lie,
     LyingLength,
     MillionRows,
     NotAdvancing,
     OtherRequest,
+    ProtocolLie,
     Rewriting,
     Truncated,
 )
@@ -35,40 +35,40 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("community", "not
 PTPBASE_STATE = (1, 3, 6, 1, 2, 1, 241, 1, 2, 4, 1, 4, 24, 1, 0)
 
 
-class Garbage(Lie):
+class Garbage(ProtocolLie):
     def datagrams(self, octets: bytes) -> Iterable[bytes]:
         return [b"HTTP/1.1 400 Bad Request\r\n\r\n"]
 
 
-class OtherTag(Lie):
+class OtherTag(ProtocolLie):
     """A message that calls itself [0] and not SEQUENCE."""
 
     def datagrams(self, octets: bytes) -> Iterable[bytes]:
         return [b"\xa0" + octets[1:]]
 
 
-class OtherObjects(Lie):
+class OtherObjects(ProtocolLie):
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
         moved = [varbind._replace(oid=(*varbind.oid[:-1], varbind.oid[-1] + 1)) for varbind in answer.varbinds]
         return replace(answer, varbinds=moved)
 
 
-class Empty(Lie):
+class Empty(ProtocolLie):
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
         return replace(answer, varbinds=[])
 
 
-class Failing(Lie):
+class Failing(ProtocolLie):
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
         return replace(answer, status=5, position=1)
 
 
-class Silent(Lie):
+class Silent(ProtocolLie):
     def datagrams(self, octets: bytes) -> Iterable[bytes]:
         return []
 
 
-def wrong_state() -> Lie:
+def wrong_state() -> ProtocolLie:
     return Rewriting([PTPBASE_STATE], lambda _: mib.text("locked"))
 
 
@@ -77,7 +77,7 @@ def unit() -> Device:
 
 
 @asynccontextmanager
-async def lying(lie: Lie) -> AsyncIterator[SnmpAgent]:
+async def lying(lie: ProtocolLie) -> AsyncIterator[SnmpAgent]:
     async with SnmpAgent(unit(), community=COMMUNITY) as agent:
         agent.lie = lie
         yield agent
@@ -99,7 +99,9 @@ async def lying(lie: Lie) -> AsyncIterator[SnmpAgent]:
         (Silent, Unreachable, "community is wrong"),
     ],
 )
-async def test_a_lying_unit_gives_one_typed_error(lie: Callable[[], Lie], error: type[SourceError], words: str) -> None:
+async def test_a_lying_unit_gives_one_typed_error(
+    lie: Callable[[], ProtocolLie], error: type[SourceError], words: str
+) -> None:
     """Each kind of bad answer is one line that names the unit and what came; a healthy unit beside it is read on."""
     async with (
         lying(lie()) as liar,
@@ -123,7 +125,7 @@ async def test_a_unit_that_stops_lying_is_read_again() -> None:
         with pytest.raises(Malformed):
             await driver.open()
         await driver.close()
-        agent.lie = Lie()
+        agent.lie = ProtocolLie()
         await driver.open()
         sample = await polled(driver)
         await driver.close()
@@ -134,7 +136,7 @@ async def test_a_unit_that_stops_lying_is_read_again() -> None:
 async def test_answers_that_come_twice_are_harmless() -> None:
     """A duplicated datagram, also one that arrives while the driver closes, changes nothing."""
 
-    class Echoing(Lie):
+    class Echoing(ProtocolLie):
         def datagrams(self, octets: bytes) -> Iterable[bytes]:
             return [octets] * 5
 
@@ -224,7 +226,7 @@ async def test_a_cancelled_poll_leaves_nothing() -> None:
             async with asyncio.timeout(0.1):
                 await driver.poll()
         await driver.close()
-        agent.lie = Lie()
+        agent.lie = ProtocolLie()
         sample = await read(agent)
 
     assert sample.clock_class == 6

@@ -29,7 +29,7 @@ from timesyncd.simulation.bed import host as bed_host
 from timesyncd.simulation.bed.broker import Mosquitto
 from timesyncd.simulation.bed.daemon import DaemonProcess
 from timesyncd.simulation.bed.host import leftovers, marked_environment, new_marker
-from timesyncd.simulation.grandmaster.simulated import Plan, Unit, running
+from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster, SimulationPlan, running
 from timesyncd.store import history
 from timesyncd.store.engine import StoreLocation
 
@@ -104,8 +104,8 @@ class Workshop:
         """Enter it there; it is left at the end."""
         return asyncio.run_coroutine_threadsafe(self._stack.enter_async_context(context), self._loop).result(30)
 
-    def units(self, **plan: Any) -> list[Unit]:
-        return self.open(running(Plan(**plan)))
+    def units(self, **plan: Any) -> list[SimulatedGrandmaster]:
+        return self.open(running(SimulationPlan(**plan)))
 
     def do(self, action: Callable[[], T]) -> T:
         """In the units' thread."""

@@ -13,7 +13,7 @@ import pytest
 from timesyncd.__main__ import main
 from timesyncd.drivers.timeprovider.timeprovider import TimeProvider, TimeProviderOptions
 from timesyncd.sample import GrandmasterSample
-from timesyncd.simulation.grandmaster.simulated import Plan, Unit, running
+from timesyncd.simulation.grandmaster.simulated import SimulatedGrandmaster, SimulationPlan, running
 
 WRONG = "not it, by far"
 
@@ -24,7 +24,7 @@ class Secrets:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
 
-    def put(self, unit: Unit) -> None:
+    def put(self, unit: SimulatedGrandmaster) -> None:
         secrets = {
             "GM_C": unit.agent.community, "GM_A": unit.user.auth_pass, "GM_P": unit.user.priv_pass,
             "GM_W": unit.password, "WRONG": WRONG,
@@ -34,32 +34,34 @@ class Secrets:
 
 
 @asynccontextmanager
-async def a_unit(secrets: Secrets, model: str = "tp4100", scenario: str = "steady") -> AsyncIterator[Unit]:
+async def a_unit(
+    secrets: Secrets, model: str = "tp4100", scenario: str = "steady"
+) -> AsyncIterator[SimulatedGrandmaster]:
     """One that stands still, or nearly so."""
-    async with running(Plan(model=model, scenario=scenario, seed=7, speed=1e-9)) as units:
+    async with running(SimulationPlan(model=model, scenario=scenario, seed=7, speed=1e-9)) as units:
         secrets.put(units[0])
         yield units[0]
 
 
-def secrets_of(unit: Unit) -> set[str]:
+def secrets_of(unit: SimulatedGrandmaster) -> set[str]:
     return {unit.agent.community, unit.user.auth_pass, unit.user.priv_pass, unit.password}
 
 
-def v2c(unit: Unit) -> list[str]:
+def v2c(unit: SimulatedGrandmaster) -> list[str]:
     return [*where(unit), "--community-env", "GM_C"]
 
 
-def v3(unit: Unit) -> list[str]:
+def v3(unit: SimulatedGrandmaster) -> list[str]:
     protocols = ["--auth", unit.user.auth, "--priv", unit.user.priv]
     return [*where(unit), "--user", unit.user.name, *protocols, "--auth-pass-env", "GM_A", "--priv-pass-env", "GM_P"]
 
 
-def where(unit: Unit) -> list[str]:
+def where(unit: SimulatedGrandmaster) -> list[str]:
     https = ["--https-port", str(unit.web.port if unit.web else closed_port())]
     return [unit.agent.host, "--port", str(unit.agent.port), "--timeout", "0.5", *https]
 
 
-def web(unit: Unit) -> list[str]:
+def web(unit: SimulatedGrandmaster) -> list[str]:
     assert unit.web is not None
     pinned = ["--fingerprint", unit.web.certificate.fingerprint]
     return ["--https-username", unit.username, "--https-password-env", "GM_W", *pinned]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from timesyncd.probe.access import Access, SnmpAccess, WebAccess
+    from timesyncd.probe.access import ProbeAccess, SnmpAccess, WebAccess
 
 AUTH = ("sha1", "sha224", "sha256", "sha384", "sha512")
 PRIV = ("aes128", "aes192", "aes256", "aes192-c", "aes256-c")
@@ -48,11 +48,11 @@ def _add_secret(group: object, option: str, what: str) -> None:
     )
 
 
-def access_of(args: Namespace) -> Access:
+def access_of(args: Namespace) -> ProbeAccess:
     """Reads the secrets, from the terminal where they are nowhere else. Raises ConfigError."""
-    from timesyncd.probe.access import Access
+    from timesyncd.probe.access import ProbeAccess
 
-    return Access(args.host, args.port, args.https_port, args.timeout, _snmp(args), _web(args))
+    return ProbeAccess(args.host, args.port, args.https_port, args.timeout, _snmp(args), _web(args))
 
 
 def _snmp(args: Namespace) -> SnmpAccess | None:

@@ -13,9 +13,18 @@ from rich.text import Text
 from timesyncd.cli.render import plain_text, table_with_headings
 from timesyncd.drivers.timeprovider._decoders import Unknown, Value
 from timesyncd.drivers.timeprovider._profiles import Profile, value_text
-from timesyncd.probe.probe import DEVICE_NAMES, DEVICES, ROOTS, Cell, Probe, ProfileSaid, Said, SnmpSaid
+from timesyncd.probe.probe import (
+    DEVICE_NAMES,
+    DEVICES,
+    ROOTS,
+    ObjectReport,
+    Probe,
+    ProbedValue,
+    ProfileReport,
+    SnmpReport,
+)
 from timesyncd.probe.suggestion import suggestion
-from timesyncd.probe.web import WebSaid
+from timesyncd.probe.web import WebReport
 from timesyncd.sample import Position, TimeError
 from timesyncd.snmp import Community, Raw, format_oid
 from timesyncd.units import duration_text, span_text
@@ -40,7 +49,7 @@ def tables(probe: Probe) -> list[RenderableType]:
     return parts
 
 
-def _facts(snmp: SnmpSaid) -> RenderableType:
+def _facts(snmp: SnmpReport) -> RenderableType:
     sample = snmp.sample
     known = [
         ("model", sample.model),
@@ -60,7 +69,7 @@ def _facts(snmp: SnmpSaid) -> RenderableType:
     return table
 
 
-def _roots(snmp: SnmpSaid) -> RenderableType:
+def _roots(snmp: SnmpReport) -> RenderableType:
     rows = []
     for root, name in ROOTS.items():
         first = snmp.below[root]
@@ -71,17 +80,17 @@ def _roots(snmp: SnmpSaid) -> RenderableType:
     return table_with_headings(["subtree", "OID", "served"], rows)
 
 
-def _summary(snmp: SnmpSaid) -> RenderableType:
+def _summary(snmp: SnmpReport) -> RenderableType:
     rows = [[Text(told.profile.name, "bold"), Text("yes", "green"), Text(_share(told))] for told in snmp.served]
     rows += [[Text(profile.name), Text("no", "dim"), Text()] for profile in snmp.silent]
     return table_with_headings(["profile", "answered", "objects provided"], rows)
 
 
-def _share(told: ProfileSaid) -> str:
+def _share(told: ProfileReport) -> str:
     return f"{sum(bool(each.cells) for each in told.objects)} of {len(told.objects)}"
 
 
-def _profile(told: ProfileSaid) -> list[RenderableType]:
+def _profile(told: ProfileReport) -> list[RenderableType]:
     provided = [each for each in told.objects if each.cells]
     rows = [[plain_text(each.entry.field), _values(each), Text(each.entry.confidence, "dim")] for each in provided]
     parts: list[RenderableType] = [
@@ -93,14 +102,14 @@ def _profile(told: ProfileSaid) -> list[RenderableType]:
     return parts
 
 
-def _values(each: Said) -> Text:
+def _values(each: ObjectReport) -> Text:
     different = dict.fromkeys(map(_text, each.cells))
     listed = ", ".join(list(different)[:MAX_VALUES]) + (", ..." if len(different) > MAX_VALUES else "")
     rows = f"  ({len(each.cells)}{' or more' if each.cut else ''} rows)" if len(each.cells) > 1 else ""
     return plain_text(listed + rows, "" if all(cell.understood for cell in each.cells) else "yellow")
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: ProbedValue) -> str:
     if cell.problem is not None:
         return f"wrong type: {raw_text(cell.raw)}"
     match cell.value:
@@ -119,7 +128,7 @@ def raw_text(raw: Raw) -> str:
     return raw.hex(" ")[:MAX_TEXT] if isinstance(raw, bytes) else str(raw)[:MAX_TEXT]
 
 
-def _uncovered(snmp: SnmpSaid) -> list[RenderableType]:
+def _uncovered(snmp: SnmpReport) -> list[RenderableType]:
     if not snmp.uncovered:
         return [Text("nothing below 1.3.6.1.4.1.9070 that no profile knows", "dim")]
     rows = [[plain_text(format_oid(branch.oid)), Text(str(branch.objects))] for branch in snmp.uncovered]
@@ -169,7 +178,7 @@ def as_json(probe: Probe, own_profiles: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _snmp_json(snmp: SnmpSaid) -> dict[str, Any]:
+def _snmp_json(snmp: SnmpReport) -> dict[str, Any]:
     return {
         "roots": {format_oid(root): None if oid is None else format_oid(oid) for root, oid in snmp.below.items()},
         "device_branch": snmp.device_branch,
@@ -185,12 +194,12 @@ def _silent_json(profile: Profile) -> dict[str, Any]:
     return {"name": profile.name, "answered": False, "objects": [], "not_provided": []}
 
 
-def _profile_json(told: ProfileSaid) -> dict[str, Any]:
+def _profile_json(told: ProfileReport) -> dict[str, Any]:
     objects = [_object_json(each) for each in told.objects if each.cells]
     return {"name": told.profile.name, "answered": True, "objects": objects, "not_provided": told.absent}
 
 
-def _object_json(each: Said) -> dict[str, Any]:
+def _object_json(each: ObjectReport) -> dict[str, Any]:
     entry = each.entry
     return {
         "field": entry.field,
@@ -202,7 +211,7 @@ def _object_json(each: Said) -> dict[str, Any]:
     }
 
 
-def _cell_json(cell: Cell) -> dict[str, Any]:
+def _cell_json(cell: ProbedValue) -> dict[str, Any]:
     told: dict[str, Any] = {
         "index": format_oid(cell.index),
         "value": _value_json(cell.value) if cell.understood else None,
@@ -217,7 +226,7 @@ def _value_json(value: Value) -> Any:
     return asdict(value) if is_dataclass(value) else value
 
 
-def _web_json(web: WebSaid) -> dict[str, Any]:
+def _web_json(web: WebReport) -> dict[str, Any]:
     return {
         "fingerprint": web.fingerprint,
         "channels": None if web.channels is None else _asdicts(web.channels),

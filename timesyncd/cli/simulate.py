@@ -9,7 +9,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timesyncd.simulation.grandmaster.simulated import Address, Plan, Unit
+    from timesyncd.simulation.grandmaster.simulated import Address, SimulatedGrandmaster, SimulationPlan
 
 MODELS = ("tp4100", "tp4500", "tp5000e", "s650")
 SCENARIO_NAMES = (
@@ -65,17 +65,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from timesyncd.simulation.grandmaster.simulated import Plan
+    from timesyncd.simulation.grandmaster.simulated import SimulationPlan
 
     names = ("model", "host", "snmp_port", "https_port", "count", "scenario", "speed", "trap_to", "syslog_to")
     given: dict[str, Any] = {name: getattr(args, name) for name in names}
     if args.seed is not None:
         given["seed"] = args.seed
-    asyncio.run(_serve(Plan(**given), args.json))
+    asyncio.run(_serve(SimulationPlan(**given), args.json))
     return 0
 
 
-async def _serve(plan: Plan, as_json: bool) -> None:
+async def _serve(plan: SimulationPlan, as_json: bool) -> None:
     """Raises TimesyncdError."""
     from timesyncd.simulation.grandmaster.simulated import running
 
@@ -87,12 +87,12 @@ async def _serve(plan: Plan, as_json: bool) -> None:
         await stop.wait()
 
 
-def _line(units: list[Unit]) -> str:
+def _line(units: list[SimulatedGrandmaster]) -> str:
     facts = [unit.facts() for unit in units]
     return json.dumps(facts[0] if len(facts) == 1 else {"units": facts})
 
 
-def _note(units: list[Unit]) -> str:
+def _note(units: list[SimulatedGrandmaster]) -> str:
     """How to read the first one, after the addresses of all where there are several."""
     facts = units[0].facts()
     told = {**facts, **facts["v3"], "look": "", "export": "", "watch": ""}

@@ -38,7 +38,7 @@ class WebAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ProbeAccess:
     """`snmp` None: only HTTPS is asked. `web` None: nobody logs in, the certificate alone is looked at."""
 
     host: str

@@ -17,14 +17,14 @@ from timesyncd.drivers.timeprovider._evidence import Rows
 from timesyncd.drivers.timeprovider._grandmaster_reader import ROW_CAP
 from timesyncd.drivers.timeprovider._profiles import Object, Profile
 from timesyncd.errors import Malformed, SourceError
-from timesyncd.probe.access import Access, Progress
-from timesyncd.probe.web import WebSaid, fingerprint, look
+from timesyncd.probe.access import ProbeAccess, Progress
+from timesyncd.probe.web import WebReport, fingerprint, look
 from timesyncd.sample import GrandmasterSample
 from timesyncd.snmp import Index, Oid, Raw, Session, parse_oid
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ProbedValue:
     """One value. `problem`: it is of the wrong type, and `value` is what came."""
 
     index: Index
@@ -38,31 +38,31 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ObjectReport:
     """`cells` is empty where the unit does not provide the object. `cut`: it has more rows than were read."""
 
     entry: Object
-    cells: tuple[Cell, ...]
+    cells: tuple[ProbedValue, ...]
     cut: bool = False
 
 
-def said(profile: Profile, rows: Rows, cut: Collection[Oid] = ()) -> list[Said]:
+def said(profile: Profile, rows: Rows, cut: Collection[Oid] = ()) -> list[ObjectReport]:
     """Object by object, in the profile's order."""
     return [
-        Said(entry, tuple(_cell(entry, index, raw) for index, raw in sorted(found.items())), entry.oid in cut)
+        ObjectReport(entry, tuple(_cell(entry, index, raw) for index, raw in sorted(found.items())), entry.oid in cut)
         for entry in profile.object
         for found in [rows.get(entry.oid, {})]
     ]
 
 
-def _cell(entry: Object, index: Index, raw: Raw) -> Cell:
+def _cell(entry: Object, index: Index, raw: Raw) -> ProbedValue:
     try:
-        return Cell(index, raw, entry.decode(raw, index))
+        return ProbedValue(index, raw, entry.decode(raw, index))
     except Malformed as error:
-        return Cell(index, raw, str(raw), str(error))
+        return ProbedValue(index, raw, str(raw), str(error))
 
 
-def readable(told: Iterable[Said]) -> Rows:
+def readable(told: Iterable[ObjectReport]) -> Rows:
     """What has the type that every profile says: what a sample can be made of."""
     all_said = list(told)
     wrong = {(each.entry.oid, cell.index) for each in all_said for cell in each.cells if cell.problem is not None}
@@ -137,9 +137,9 @@ _TOLD_EVERY = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileSaid:
+class ProfileReport:
     profile: Profile
-    objects: tuple[Said, ...]
+    objects: tuple[ObjectReport, ...]
 
     @property
     def absent(self) -> list[str]:
@@ -149,7 +149,7 @@ class ProfileSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class SnmpSaid:
+class SnmpReport:
     """
     `system` holds the four scalars that every agent should have; `below` the first object below each subtree, None: none.
     `sample` is what the driver would make of it. `vendor_cut`: there is more of the vendor's than was counted.
@@ -157,7 +157,7 @@ class SnmpSaid:
 
     system: Rows
     below: dict[Oid, Oid | None]
-    served: tuple[ProfileSaid, ...]
+    served: tuple[ProfileReport, ...]
     silent: tuple[Profile, ...]
     sample: GrandmasterSample
     uncovered: tuple[Branch, ...]
@@ -182,14 +182,14 @@ class SnmpSaid:
 class Probe:
     """A part that was asked and did not answer is None, and its error is in `errors`; `web_note` tells why nothing is known of HTTPS."""
 
-    access: Access
-    snmp: SnmpSaid | None
-    web: WebSaid | None
+    access: ProbeAccess
+    snmp: SnmpReport | None
+    web: WebReport | None
     web_note: str | None
     errors: tuple[SourceError, ...]
 
 
-async def probe(access: Access, profiles: Sequence[Profile], progress: Progress) -> Probe:
+async def probe(access: ProbeAccess, profiles: Sequence[Profile], progress: Progress) -> Probe:
     """Everything at once. Raises nothing that a unit causes: see `errors`."""
     errors: list[SourceError] = []
     snmp = None
@@ -202,7 +202,7 @@ async def probe(access: Access, profiles: Sequence[Profile], progress: Progress)
     web, note = None, None
     try:
         shown = await fingerprint(access)
-        web = WebSaid(shown)
+        web = WebReport(shown)
         web = await look(access, shown)
     except SourceError as error:
         note = str(error)
@@ -211,7 +211,7 @@ async def probe(access: Access, profiles: Sequence[Profile], progress: Progress)
     return Probe(access, snmp, web, note, tuple(errors))
 
 
-async def ask(access: Access, profiles: Sequence[Profile], progress: Progress) -> SnmpSaid:
+async def ask(access: ProbeAccess, profiles: Sequence[Profile], progress: Progress) -> SnmpReport:
     """The part over SNMP. Raises SourceError."""
     assert access.snmp is not None
     session = await Session.open(access.host, access.port, access.snmp.credentials, access.timeout_s)
@@ -228,16 +228,16 @@ async def ask(access: Access, profiles: Sequence[Profile], progress: Progress) -
     rows = readable(each for part in told for each in part.objects)
     sample = assemble(access.host, SystemClocks().boottime_ns(), found, rows)
     silent = tuple(profile for profile in profiles if profile.proved_by and profile not in found)
-    return SnmpSaid(system, below, tuple(told), silent, sample, tuple(uncovered(vendors, profiles)), cut)
+    return SnmpReport(system, below, tuple(told), silent, sample, tuple(uncovered(vendors, profiles)), cut)
 
 
-async def _read(session: Session, profile: Profile, device: str, progress: Progress) -> ProfileSaid:
+async def _read(session: Session, profile: Profile, device: str, progress: Progress) -> ProfileReport:
     progress(f"{device}: reading {profile.name}")
     scalars = dict.fromkeys(entry.oid for entry in profile.object if not entry.index)
     columns = dict.fromkeys(entry.oid for entry in profile.object if entry.index)
     rows = await session.get(list(scalars))
     walked, cut = await session.walk(list(columns), ROW_CAP)
-    return ProfileSaid(profile, tuple(said(profile, rows | walked, cut)))
+    return ProfileReport(profile, tuple(said(profile, rows | walked, cut)))
 
 
 async def _vendors(session: Session, device: str, progress: Progress) -> tuple[list[Oid], bool]:

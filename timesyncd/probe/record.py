@@ -11,7 +11,7 @@ from pathlib import Path
 from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, Profile, load_all
 from timesyncd.errors import ConfigError, Malformed, Refused, TimesyncdError
-from timesyncd.probe.access import Access, Progress
+from timesyncd.probe.access import ProbeAccess, Progress
 from timesyncd.probe.mask import Kind, Masker
 from timesyncd.probe.probe import readable, rows_of, said
 from timesyncd.probe.suggestion import array, key, quoted
@@ -26,7 +26,7 @@ _TOLD_EVERY = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class GrandmasterRecording:
     """What is written. `incomplete` says where the walk broke off, and `left_out` how many objects are not stored, of their kind."""
 
     at: datetime
@@ -49,7 +49,7 @@ class Recording:
         ]
 
 
-async def record(access: Access, masks: Sequence[Kind], most: int, progress: Progress) -> Recording:
+async def record(access: ProbeAccess, masks: Sequence[Kind], most: int, progress: Progress) -> GrandmasterRecording:
     """Asks for `most` objects at most. Raises SourceError."""
     web = WebBodies({}, {}) if access.web is None else await bodies(access, access.web, progress)
     rows, incomplete = ([], []) if access.snmp is None else await _walk(access, most, progress)
@@ -58,7 +58,7 @@ async def record(access: Access, masks: Sequence[Kind], most: int, progress: Pro
     masker = Masker(masks, access.known_secrets(), profiles)
     masked = masker.walk(rows, models)
     answers = {name: masker.body(body) for name, body in web.answers.items()}
-    return Recording(
+    return GrandmasterRecording(
         at=datetime.now(UTC),
         rows=masked.rows,
         web=WebBodies(answers, {name: masker.told(why) for name, why in web.missing.items()}),
@@ -69,7 +69,7 @@ async def record(access: Access, masks: Sequence[Kind], most: int, progress: Pro
     )
 
 
-async def _walk(access: Access, most: int, progress: Progress) -> tuple[list[RecordedObject], list[str]]:
+async def _walk(access: ProbeAccess, most: int, progress: Progress) -> tuple[list[RecordedObject], list[str]]:
     """All there is, and where it broke off. Raises Unreachable."""
     assert access.snmp is not None
     session = await Session.open(access.host, access.port, access.snmp.credentials, access.timeout_s)
@@ -109,7 +109,7 @@ def refuse_unless_empty(folder: Path) -> None:
         raise ConfigError(f"{folder}: exists and is not an empty folder")
 
 
-def write(folder: Path, recording: Recording) -> None:
+def write(folder: Path, recording: GrandmasterRecording) -> None:
     """Raises TimesyncdError."""
     try:
         (folder / "https").mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def write(folder: Path, recording: Recording) -> None:
         raise TimesyncdError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-def described(recording: Recording) -> str:
+def described(recording: GrandmasterRecording) -> str:
     """recording.toml: of what, and how it was taken. Neither an address nor a secret is in it."""
     sample = recording.sample
     by = f"timesyncd {version('timesyncd')}"

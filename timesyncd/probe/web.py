@@ -25,7 +25,7 @@ from timesyncd.drivers.timeprovider._web_requests import (
 )
 from timesyncd.drivers.timeprovider._web_session import WebSession
 from timesyncd.errors import Refused, SourceError, Unreachable
-from timesyncd.probe.access import Access, Progress, WebAccess
+from timesyncd.probe.access import ProbeAccess, Progress, WebAccess
 from timesyncd.sample import TimeError
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ FILE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class WebSaid:
+class WebReport:
     """`channels` None: nobody logged in."""
 
     fingerprint: str
@@ -53,7 +53,7 @@ class WebBodies:
     missing: dict[str, str]
 
 
-async def fingerprint(access: Access) -> str:
+async def fingerprint(access: ProbeAccess) -> str:
     """The SHA-256 of the certificate that is shown at the HTTPS port: a handshake, and not an octet more. Raises SourceError."""
     device = f"{access.host}:{access.https_port}: https"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -77,7 +77,7 @@ async def fingerprint(access: Access) -> str:
 
 
 @asynccontextmanager
-async def logged_in(access: Access, web: WebAccess) -> AsyncIterator[WebSession]:
+async def logged_in(access: ProbeAccess, web: WebAccess) -> AsyncIterator[WebSession]:
     """Logs in with the first request that needs it. Raises SourceError."""
     session = WebSession(access.host, web.options, web.password)
     session.open()
@@ -88,10 +88,10 @@ async def logged_in(access: Access, web: WebAccess) -> AsyncIterator[WebSession]
         await session.close()
 
 
-async def look(access: Access, shown: str) -> WebSaid:
+async def look(access: ProbeAccess, shown: str) -> WebReport:
     """`shown`: the certificate's fingerprint. Raises SourceError."""
     if access.web is None:
-        return WebSaid(shown)
+        return WebReport(shown)
     async with logged_in(access, access.web) as session:
         within_s = access.web.options.timeout_s
         states = await _within(within_s, session, channel_states(), parse_channels)
@@ -101,10 +101,10 @@ async def look(access: Access, shown: str) -> WebSaid:
             for channel, metric in product(measured, METRICS)
         }
     now = reading(charts, (), missing(measured, None))
-    return WebSaid(shown, states, now.time_errors, now.utc_offset_s, now.notes)
+    return WebReport(shown, states, now.time_errors, now.utc_offset_s, now.notes)
 
 
-async def bodies(access: Access, web: WebAccess, progress: Progress) -> WebBodies:
+async def bodies(access: ProbeAccess, web: WebAccess, progress: Progress) -> WebBodies:
     """Every read there is. Raises SourceError where the unit does not let anybody in."""
     found = WebBodies({}, {})
     async with logged_in(access, web) as session:

@@ -12,7 +12,7 @@ from timesyncd.__main__ import main
 from timesyncd.cli._access import AUTH, PRIV, access_of, add_access_arguments
 from timesyncd.cli.record import MAX_OBJECTS
 from timesyncd.errors import ConfigError
-from timesyncd.probe.access import Access
+from timesyncd.probe.access import ProbeAccess
 from timesyncd.snmp import AuthProtocol, Community, PrivProtocol, User
 
 FINGERPRINT = "ab" * 32
@@ -38,7 +38,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def access(*options: str) -> Access:
+def access(*options: str) -> ProbeAccess:
     parser = ArgumentParser()
     add_access_arguments(parser)
     return access_of(parser.parse_args(["192.0.2.1", *options]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from timesyncd.drivers.timeprovider._decoders import Unknown
 from timesyncd.drivers.timeprovider._evidence import Rows
 from timesyncd.drivers.timeprovider._profiles import Profile
-from timesyncd.probe.probe import Branch, Cell, readable, rows_of, said, served, uncovered
+from timesyncd.probe.probe import Branch, ProbedValue, readable, rows_of, said, served, uncovered
 from timesyncd.snmp import Oid, Raw, parse_oid
 
 STATE, NAME = parse_oid("1.3.6.1.4.1.99999.1"), parse_oid("1.3.6.1.4.1.99999.2.1.1")
@@ -35,7 +35,7 @@ def test_a_wrong_type_hides_no_other_value() -> None:
     rows: Rows = {STATE: {(0,): 1}, NAME: {(1,): b"eth1", (2,): 5}}
     state, names = said(profile(), rows)
 
-    assert state.cells == (Cell((0,), 1, "locked"),)
+    assert state.cells == (ProbedValue((0,), 1, "locked"),)
     assert [cell.understood for cell in names.cells] == [True, False]
     assert names.cells[1].raw == 5
     assert "an octet string is wanted" in (names.cells[1].problem or "")
@@ -45,7 +45,7 @@ def test_an_unknown_word_keeps_what_came() -> None:
     """The raw number is what a contributor needs."""
     state, _ = said(profile(), {STATE: {(0,): 7}})
 
-    assert state.cells == (Cell((0,), 7, Unknown("unknown(7)")),)
+    assert state.cells == (ProbedValue((0,), 7, Unknown("unknown(7)")),)
     assert not state.cells[0].understood
 
 

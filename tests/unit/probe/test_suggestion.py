@@ -13,10 +13,10 @@ from timesyncd.config import SecretSettings, parse
 from timesyncd.driver import options_of
 from timesyncd.drivers.timeprovider._profiles import DEFAULT
 from timesyncd.drivers.timeprovider.timeprovider import TimeProviderOptions
-from timesyncd.probe.access import Access, SnmpAccess, WebAccess, web_options
-from timesyncd.probe.probe import Probe, SnmpSaid
+from timesyncd.probe.access import ProbeAccess, SnmpAccess, WebAccess, web_options
+from timesyncd.probe.probe import Probe, SnmpReport
 from timesyncd.probe.suggestion import array, inline, key, quoted, suggestion, unit_name
-from timesyncd.probe.web import WebSaid
+from timesyncd.probe.web import WebReport
 from timesyncd.sample import GrandmasterSample, PtpPort
 from timesyncd.snmp import Community, User
 
@@ -31,7 +31,7 @@ WEB = WebAccess(
     SecretStr("web word"),
     SecretSettings(env="GM_W"),
 )
-ACCESS = Access("192.0.2.1", 161, 443, 2.0, COMMUNITY, None)
+ACCESS = ProbeAccess("192.0.2.1", 161, 443, 2.0, COMMUNITY, None)
 SAMPLE = GrandmasterSample(
     "192.0.2.1",
     0,
@@ -42,9 +42,9 @@ SAMPLE = GrandmasterSample(
 )
 
 
-def probed(access: Access = ACCESS, sample: GrandmasterSample = SAMPLE) -> Probe:
-    snmp = None if access.snmp is None else SnmpSaid({}, {}, (), (), sample, (), False)
-    return Probe(access, snmp, WebSaid(FINGERPRINT), None, ())
+def probed(access: ProbeAccess = ACCESS, sample: GrandmasterSample = SAMPLE) -> Probe:
+    snmp = None if access.snmp is None else SnmpReport({}, {}, (), (), sample, (), False)
+    return Probe(access, snmp, WebReport(FINGERPRINT), None, ())
 
 
 def unit(text: str) -> tuple[str, list[str], TimeProviderOptions]:

@@ -14,7 +14,7 @@ from timesyncd.simulation.grandmaster.alarms import DeviceEvent, SimulatedAlarm,
 from timesyncd.simulation.grandmaster.device import Device, Servo
 from timesyncd.simulation.grandmaster.gnss import SimulatedPosition, SimulatedSatellite
 from timesyncd.simulation.grandmaster.lies import LIES
-from timesyncd.simulation.grandmaster.mib import Mib, Value
+from timesyncd.simulation.grandmaster.mib import AgentMib, Value
 from timesyncd.simulation.grandmaster.notifications import notifications_of, syslog_line
 from timesyncd.simulation.grandmaster.simulated import load_recording
 from timesyncd.snmp.values import Oid
@@ -30,7 +30,7 @@ def oid(dotted: str) -> Oid:
     return tuple(int(arc) for arc in dotted.split("."))
 
 
-def walked(mib: Mib, below: str = "1") -> dict[Oid, Value]:
+def walked(mib: AgentMib, below: str = "1") -> dict[Oid, Value]:
     found: dict[Oid, Value] = {}
     at, value = mib.after(oid(below))
     while value != grandmaster_mib.END_OF_MIB_VIEW and at[: len(oid(below))] == oid(below):

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from timesyncd.simulation.bed.relay import Piece, Profile, shift_timestamp
+from timesyncd.simulation.bed.relay import OffsetProfile, Piece, shift_timestamp
 
 SECOND = 1_000_000_000
 
@@ -73,7 +73,9 @@ def test_x_is_taken_at_the_timestamp() -> None:
 
 def test_a_profile_holds_constants_ramps_and_steps() -> None:
     """Each piece counts from its start on, and the piece before it until then."""
-    profile = Profile([Piece(100 * SECOND, 300_000), Piece(110 * SECOND, 300_000, 20_000), Piece(120 * SECOND, -5)])
+    profile = OffsetProfile(
+        [Piece(100 * SECOND, 300_000), Piece(110 * SECOND, 300_000, 20_000), Piece(120 * SECOND, -5)]
+    )
 
     assert [profile.x_ns(t * SECOND) for t in (99, 100, 109, 110, 115, 119, 120, 200)] == [
         0, 300_000, 300_000, 300_000, 400_000, 480_000, -5, -5,
@@ -82,7 +84,7 @@ def test_a_profile_holds_constants_ramps_and_steps() -> None:
 
 def test_a_piece_without_x_goes_on_where_the_last_one_is() -> None:
     """So a ramp begins and ends without a step."""
-    profile = Profile([Piece(100 * SECOND, 300_000, 20_000)])
+    profile = OffsetProfile([Piece(100 * SECOND, 300_000, 20_000)])
 
     assert profile.next_piece(110 * SECOND, None, 0) == Piece(110 * SECOND, 500_000, 0)
     assert profile.next_piece(110 * SECOND, 7, -3) == Piece(110 * SECOND, 7, -3)

@@ -20,7 +20,7 @@ from typing import Any
 from timesyncd.errors import TimesyncdError
 from timesyncd.simulation.bed.bed import GRANDMASTER, Topology
 from timesyncd.simulation.bed.host import End, Namespace, join
-from timesyncd.simulation.bed.ptp4l import Ptp4l
+from timesyncd.simulation.bed.ptp4l import Ptp4lProcess
 from timesyncd.simulation.bed.relay import Relay
 
 
@@ -31,7 +31,7 @@ class _Inside:
         self.folder = Path(tempfile.mkdtemp(prefix="timesyncd-bed-"))
         stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.relays: dict[str, Relay] = {}
-        self.ptp4ls: dict[str, Ptp4l] = {}
+        self.ptp4ls: dict[str, Ptp4lProcess] = {}
         self._stack = stack
         names = [*topology.direct, *topology.relayed]
         grandmaster = self._namespace()
@@ -61,7 +61,7 @@ class _Inside:
         self._stack.callback(self.relays[name].close)
 
     def _run(self, name: str, namespace: Namespace, interfaces: list[str], is_grandmaster: bool) -> None:
-        self.ptp4ls[name] = Ptp4l(name, self.folder, namespace, interfaces, is_grandmaster)
+        self.ptp4ls[name] = Ptp4lProcess(name, self.folder, namespace, interfaces, is_grandmaster)
         self._stack.callback(self.ptp4ls[name].kill)
 
     def description(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Self
 from timesyncd.errors import TimesyncdError
 from timesyncd.simulation.bed import host
 from timesyncd.simulation.bed.host import marked_environment, new_marker
-from timesyncd.simulation.bed.relay import Piece, Profile
+from timesyncd.simulation.bed.relay import OffsetProfile, Piece
 
 GRANDMASTER = "grandmaster"
 
@@ -68,7 +68,7 @@ class PtpBed:
         self.marker = marker or new_marker()
         self._folder: Path | None = None
         self._topology = Topology(direct, relayed)
-        self._truth = {name: Profile() for name in (*direct, *relayed)}
+        self._truth = {name: OffsetProfile() for name in (*direct, *relayed)}
 
     def __enter__(self) -> Self:
         command = [*_in_own_network(), sys.executable, "-m", "timesyncd.simulation.bed", self._topology.to_json()]

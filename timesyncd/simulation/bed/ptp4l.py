@@ -45,7 +45,7 @@ def major_version() -> int:
     return int(found[1])
 
 
-class Ptp4l:
+class Ptp4lProcess:
     """One ptp4l in a namespace; its folder holds socket, configuration and log."""
 
     def __init__(

@@ -38,7 +38,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Profile:
+class OffsetProfile:
     """x(t) piece by piece; 0 before the first."""
 
     pieces: list[Piece] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Relay:
     """Between two interfaces of the namespace that we are in; runs in the present event loop until closed."""
 
     def __init__(self, grandmaster_interface: str, node_interface: str) -> None:
-        self.profile = Profile()
+        self.profile = OffsetProfile()
         self.to_node = Direction(lambda datagram: shift_timestamp(datagram, self.profile.x_ns))
         self.to_grandmaster = Direction(lambda datagram: datagram)
         self._sockets: list[socket.socket] = []

@@ -33,7 +33,7 @@ _STORM_STEP_S = 0.05
 _STORM = [("port-down", 1), ("port-down", 2), ("fan", 1), ("fan", 2), ("power", 1), ("power", 2), ("temperature", 0)]
 
 
-class Action(BaseModel):
+class ScenarioAction(BaseModel):
     """`at_s` in simulated seconds since the scenario began."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,7 +44,7 @@ class Action(BaseModel):
         raise NotImplementedError
 
 
-class Antenna(Action):
+class Antenna(ScenarioAction):
     do: Literal["antenna"] = "antenna"
     value: Literal["ok", "open", "short"]
 
@@ -52,7 +52,7 @@ class Antenna(Action):
         device.receiver.antenna = self.value
 
 
-class Attenuate(Action):
+class Attenuate(ScenarioAction):
     """All satellites become weaker alike, in dB, evenly over `over_s`."""
 
     do: Literal["attenuate"] = "attenuate"
@@ -63,7 +63,7 @@ class Attenuate(Action):
         device.receiver.attenuate(self.value, self.over_s, device.elapsed_s)
 
 
-class Position(Action):
+class JumpPosition(ScenarioAction):
     """The receiver's position jumps so many metres east."""
 
     do: Literal["position"] = "position"
@@ -73,7 +73,7 @@ class Position(Action):
         device.receiver.jump(self.value)
 
 
-class Time(Action):
+class Time(ScenarioAction):
     """What the receiver takes for UTC jumps by so many nanoseconds."""
 
     do: Literal["time"] = "time"
@@ -83,7 +83,7 @@ class Time(Action):
         device.move_reference(self.value)
 
 
-class Bridging(Action):
+class Bridging(ScenarioAction):
     """How long the unit bridges a lost reference before it says holdover, in seconds."""
 
     do: Literal["bridging"] = "bridging"
@@ -93,14 +93,14 @@ class Bridging(Action):
         device.dwell.bridging_s = self.value
 
 
-class Reboot(Action):
+class Reboot(ScenarioAction):
     do: Literal["reboot"] = "reboot"
 
     def apply(self, device: Device) -> None:
         device.reboot()
 
 
-class _Failure(Action):
+class _Failure(ScenarioAction):
     """`value` names an alarm of alarms.KINDS that stands; `index` says which fan, power input or port."""
 
     value: str
@@ -129,7 +129,7 @@ class Clear(_Failure):
         device.failures.discard((self.value, self.index))
 
 
-class Storm(Action):
+class Storm(ScenarioAction):
     """Alarms come and go, twenty changes a second, for so many seconds."""
 
     do: Literal["storm"] = "storm"
@@ -146,7 +146,7 @@ def _toggle(failure: tuple[str, int], device: Device) -> None:
     device.failures.symmetric_difference_update({failure})
 
 
-class Leap(Action):
+class Leap(ScenarioAction):
     do: Literal["leap"] = "leap"
     value: Literal["insert", "delete", "none"]
 
@@ -154,7 +154,7 @@ class Leap(Action):
         device.announce_leap(self.value)
 
 
-class UtcOffset(Action):
+class UtcOffset(ScenarioAction):
     do: Literal["utc-offset"] = "utc-offset"
     value: int
 
@@ -162,7 +162,7 @@ class UtcOffset(Action):
         device.utc_offset_s = self.value
 
 
-class Clients(Action):
+class Clients(ScenarioAction):
     """How many PTP clients the unit serves, over all its ports."""
 
     do: Literal["clients"] = "clients"
@@ -172,7 +172,7 @@ class Clients(Action):
         device.client_total = self.value
 
 
-class Firmware(Action):
+class Firmware(ScenarioAction):
     do: Literal["firmware"] = "firmware"
     value: str
 
@@ -180,7 +180,7 @@ class Firmware(Action):
         device.firmware = self.value
 
 
-class Lie(Action):
+class ClaimHealthyGnss(ScenarioAction):
     """It sees no satellite, and says that all is well."""
 
     do: Literal["lie"] = "lie"
@@ -190,7 +190,7 @@ class Lie(Action):
         device.lying = device.receiver.blind = self.value
 
 
-class AnswerDelay(Action):
+class AnswerDelay(ScenarioAction):
     do: Literal["answer-delay"] = "answer-delay"
     value: float = Field(ge=0, le=60)
 
@@ -198,7 +198,7 @@ class AnswerDelay(Action):
         device.answer_delay_s = self.value
 
 
-class Loss(Action):
+class Loss(ScenarioAction):
     """The share of the datagrams that are lost, each way."""
 
     do: Literal["loss"] = "loss"
@@ -208,7 +208,7 @@ class Loss(Action):
         device.loss = self.value
 
 
-class BadHttps(Action):
+class BadHttps(ScenarioAction):
     do: Literal["https-fault"] = "https-fault"
     value: HttpsFault
 
@@ -219,7 +219,7 @@ class BadHttps(Action):
 AnyAction = Annotated[
     Antenna
     | Attenuate
-    | Position
+    | JumpPosition
     | Time
     | Bridging
     | Reboot
@@ -230,7 +230,7 @@ AnyAction = Annotated[
     | UtcOffset
     | Clients
     | Firmware
-    | Lie
+    | ClaimHealthyGnss
     | AnswerDelay
     | Loss
     | BadHttps,
@@ -247,7 +247,7 @@ class Scenario:
     """`course`: it begins in steady state, and what happens then is the point; else the unit is so from the start."""
 
     text: str
-    actions: tuple[Action, ...] = ()
+    actions: tuple[ScenarioAction, ...] = ()
     course: bool = False
 
     def __call__(self, device: Device, after_s: float = 0.0) -> None:
@@ -278,10 +278,10 @@ SCENARIOS: dict[str, Scenario] = {
     "spoofing": Scenario(
         "the held position jumps, then the time; both come back after 20 minutes",
         (
-            Position(value=250),
+            JumpPosition(value=250),
             Time(at_s=30, value=450),
             Time(at_s=1_200, value=-450),
-            Position(at_s=1_200, value=-250),
+            JumpPosition(at_s=1_200, value=-250),
         ),
         course=True,
     ),
@@ -291,7 +291,7 @@ SCENARIOS: dict[str, Scenario] = {
     "wrong-utc-offset": Scenario("its TAI-UTC offset becomes wrong", (UtcOffset(value=36),), course=True),
     "slow-agent": Scenario("it answers SNMP after 3 seconds", (AnswerDelay(value=3),)),
     "lossy": Scenario("it loses a third of the datagrams, each way", (Loss(value=0.33),)),
-    "liar": Scenario("class 6 without a satellite", (Lie(value=True),)),
+    "liar": Scenario("class 6 without a satellite", (ClaimHealthyGnss(value=True),)),
     "2000-clients": Scenario("2000 PTP clients", (Clients(value=2_000),)),
     "old-firmware": Scenario("firmware 2.3.12, with its lax login", (Firmware(value="2.3.12"),)),
 }

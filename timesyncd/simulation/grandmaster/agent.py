@@ -27,8 +27,8 @@ from typing import Any, Self
 from timesyncd.errors import Malformed, Refused
 from timesyncd.simulation.grandmaster import mib as grandmaster_mib
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.lies import Lie
-from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Tables
+from timesyncd.simulation.grandmaster.lies import ProtocolLie
+from timesyncd.simulation.grandmaster.mib import AgentMib, DeviceMib, Tables
 from timesyncd.simulation.grandmaster.oids_ntpv4 import ntpv4_tables
 from timesyncd.simulation.grandmaster.oids_ptpbase import ptpbase_tables
 from timesyncd.simulation.grandmaster.oids_s650 import s650_tables
@@ -53,7 +53,7 @@ def refusal(reader: ber.Reader, status: int) -> Pdu:
     return replace(same, status=status, position=min(1, len(same.varbinds)))
 
 
-def respond(request: Pdu, mib: Mib) -> Pdu | None:
+def respond(request: Pdu, mib: AgentMib) -> Pdu | None:
     """None to a kind of request that no agent answers."""
     asked = [varbind.oid for varbind in request.varbinds]
     if request.kind is PduType.GET:
@@ -67,11 +67,11 @@ def respond(request: Pdu, mib: Mib) -> Pdu | None:
     return Pdu(PduType.RESPONSE, request.number, 0, 0, found)
 
 
-def _row(asked: Sequence[Oid], mib: Mib) -> list[Varbind]:
+def _row(asked: Sequence[Oid], mib: AgentMib) -> list[Varbind]:
     return [Varbind(oid, *value) for oid, value in map(mib.after, asked)]
 
 
-def _bulk(asked: Sequence[Oid], non_repeaters: int, repetitions: int, mib: Mib) -> list[Varbind]:
+def _bulk(asked: Sequence[Oid], non_repeaters: int, repetitions: int, mib: AgentMib) -> list[Varbind]:
     found = _row(asked[:non_repeaters], mib)
     repeating = asked[non_repeaters:]
     size = sum(map(_size, found))
@@ -198,14 +198,14 @@ class SnmpAgent(asyncio.DatagramProtocol):
         port: int = 0,
         community: str = "public",
         user: User | None = None,
-        mib: Mib | None = None,
+        mib: AgentMib | None = None,
     ) -> None:
         self.device = device
         self.host = host
         self.port = port
         self.community = community
         self.user = user
-        self.lie = Lie()
+        self.lie = ProtocolLie()
         self.reports: Counter[Oid] = Counter()
         self._mib = mib
         self._chance = random.Random(device.serial)
@@ -247,7 +247,7 @@ class SnmpAgent(asyncio.DatagramProtocol):
     def _lost(self) -> bool:
         return self._chance.random() < self.device.loss
 
-    def served(self) -> Mib:
+    def served(self) -> AgentMib:
         return self._mib or mib_of(self.device)
 
     @property

@@ -17,7 +17,7 @@ _FAR_NS, _FAR_SWING_NS, _FAR_PERIOD_S = 15.0, 4.0, 977.0
 
 
 @dataclass(frozen=True)
-class Channel:
+class MeasuredChannel:
     """`word` is its part of a path, `reference` what it is measured against."""
 
     kind: str
@@ -32,8 +32,8 @@ class Channel:
 
 _WORDS = {"PPS": "pps", "TOD": "tod", "PTP": "ptp", "SYNCE": "synce", "T1E1": "span", "10MHZ": "tenMHz"}
 CHANNELS = (
-    Channel("GNSS", 1, "gnss", "GNSS"),
-    *(Channel(kind, number, word) for kind, word in _WORDS.items() for number in (1, 2)),
+    MeasuredChannel("GNSS", 1, "gnss", "GNSS"),
+    *(MeasuredChannel(kind, number, word) for kind, word in _WORDS.items() for number in (1, 2)),
 )
 METRICS = {"te": 0, "cte": 1, "max-te": 2}
 #: Those whose input is connected; the rest are disabled.
@@ -42,18 +42,18 @@ ALARM_THRESHOLD_NS = 100
 
 
 @dataclass(frozen=True)
-class Point:
+class ChannelReading:
     unix_s: int
     value_ns: float
 
 
-def status(device: Device, channel: Channel) -> str:
+def status(device: Device, channel: MeasuredChannel) -> str:
     if channel.name not in _CONNECTED:
         return "disabled"
     return "monitoring" if time_error_ns(device, channel, device.unix_s) is not None else "no reference"
 
 
-def time_error_ns(device: Device, channel: Channel, unix_s: float) -> float | None:
+def time_error_ns(device: Device, channel: MeasuredChannel, unix_s: float) -> float | None:
     """
     Positive = the channel is ahead of its reference; None where there was nothing to measure. GNSS is told as the unit
     against it, a PTP input as the other clock against the unit, which goes on in holdover.
@@ -70,7 +70,7 @@ def time_error_ns(device: Device, channel: Channel, unix_s: float) -> float | No
     return there_ns - device.oscillator.true_ns(at_s)
 
 
-def metric_ns(device: Device, channel: Channel, metric: str, unix_s: float) -> float | None:
+def metric_ns(device: Device, channel: MeasuredChannel, metric: str, unix_s: float) -> float | None:
     if metric == "te":
         return time_error_ns(device, channel, unix_s)
     window = (time_error_ns(device, channel, unix_s - back) for back in range(0, _WINDOW_S, _WINDOW_STEP_S))
@@ -80,17 +80,17 @@ def metric_ns(device: Device, channel: Channel, metric: str, unix_s: float) -> f
     return sum(errors) / len(errors) if metric == "cte" else max(abs(error) for error in errors)
 
 
-def points(device: Device, channel: Channel, metric: str, back_s: int, step_s: int) -> Iterator[Point]:
+def points(device: Device, channel: MeasuredChannel, metric: str, back_s: int, step_s: int) -> Iterator[ChannelReading]:
     """The oldest first, on whole seconds of the unit's clock; what was measured before it booted is lost."""
     last = int(device.unix_s)
     first = max(last - back_s + 1, math.ceil(device.started_s))
     for unix_s in range(first - first % -step_s, last + 1, step_s):
         value_ns = metric_ns(device, channel, metric, unix_s)
         if value_ns is not None:
-            yield Point(unix_s, value_ns)
+            yield ChannelReading(unix_s, value_ns)
 
 
-def day_file(device: Device, channel: Channel, metric: str, tai: bool) -> str:
+def day_file(device: Device, channel: MeasuredChannel, metric: str, tai: bool) -> str:
     """The last 24 hours, one row a minute, as the unit's pages let it be saved."""
     ahead_s = device.utc_offset_s if tai else 0
     head = (

@@ -19,7 +19,7 @@ from timesyncd.simulation.grandmaster import gnss
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent, Listener, SimulatedAlarm
 from timesyncd.simulation.grandmaster.gnss import SimulatedSatellite
 from timesyncd.simulation.grandmaster.servo import Servo, next_servo, stays_s
-from timesyncd.simulation.grandmaster.snapshot import QUALIFY_S, Shown
+from timesyncd.simulation.grandmaster.snapshot import QUALIFY_S, DeviceSnapshot
 
 __all__ = ["Device", "DeviceEvent", "Servo", "SimulatedAlarm", "SimulatedSatellite"]
 
@@ -37,7 +37,7 @@ _SERVO_ALARMS = {
 
 
 @dataclass
-class Device(Shown):
+class Device(DeviceSnapshot):
     """A unit, and what happens to it. `peer` is the unit that its input PTP-1 measures."""
 
     peer: Device | None = field(default=None, repr=False, compare=False)

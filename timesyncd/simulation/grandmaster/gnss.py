@@ -76,7 +76,7 @@ class _Fade:
 
 
 @dataclass
-class Receiver:
+class GnssReceiver:
     """
     `antenna` is ok, open or short. `time_offset_ns` is what a spoofer adds to GNSS time. `position_mode` is surveying, hold
     or manual. `blind` hides every satellite without any fault of the antenna. Jamming weakens all satellites alike.

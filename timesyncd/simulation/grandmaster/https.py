@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from timesyncd.simulation.grandmaster import channels
-from timesyncd.simulation.grandmaster.channels import CHANNELS, METRICS, Channel
+from timesyncd.simulation.grandmaster.channels import CHANNELS, METRICS, MeasuredChannel
 from timesyncd.simulation.grandmaster.device import Device
 
 
@@ -117,7 +117,7 @@ class WebInterface:
         self._username = username
         self._password = password
         self._recorded = recorded
-        self._sessions = Sessions()
+        self._sessions = LoginSessions()
         self._other: Certificate | None = None
         self._boots = device.engine_boots
         self._runner: web.AppRunner | None = None
@@ -174,7 +174,7 @@ class WebInterface:
         if not device.answering and request.transport is not None:
             request.transport.abort()
         if self._boots != device.engine_boots:
-            self._boots, self._sessions = device.engine_boots, Sessions()
+            self._boots, self._sessions = device.engine_boots, LoginSessions()
         match device.https_fault:
             case "redirect":
                 return web.Response(status=302, headers={"Location": ELSEWHERE})
@@ -219,7 +219,7 @@ class WebInterface:
             raise web.HTTPBadRequest
         return self._recording("channels_thresholdValue") or _json([self._state(channel) for channel in CHANNELS])
 
-    def _state(self, channel: Channel) -> dict[str, Any]:
+    def _state(self, channel: MeasuredChannel) -> dict[str, Any]:
         return {
             "monitorChannelString": channel.name,
             "monitorChStatusString": channels.status(self.device, channel).capitalize(),
@@ -239,7 +239,7 @@ class WebInterface:
         name = f"get_chart_data.{channel.name.lower()}.{metric}"
         return self._recording(name) or _json(self._points(channel, metric, min(int(back), channels.DAY_S)))
 
-    def _points(self, channel: Channel, metric: str, back_s: int) -> dict[str, Any]:
+    def _points(self, channel: MeasuredChannel, metric: str, back_s: int) -> dict[str, Any]:
         device = self.device
         points = channels.points(device, channel, metric, back_s, CHART_STEP_S)
         return {
@@ -277,7 +277,7 @@ class WebInterface:
         return web.Response(body=self._recorded[name], content_type="application/octet-stream")
 
 
-class Sessions:
+class LoginSessions:
     """Who is logged in, the oldest first, and when each was last heard."""
 
     def __init__(self) -> None:
@@ -304,7 +304,9 @@ def _is_script(request: web.Request) -> bool:
     return request.headers.get("X-Requested-With") == "XMLHttpRequest"
 
 
-def _channel(form: Mapping[str, Any], name: str, number: str, shown: Callable[[Channel], str]) -> Channel | None:
+def _channel(
+    form: Mapping[str, Any], name: str, number: str, shown: Callable[[MeasuredChannel], str]
+) -> MeasuredChannel | None:
     """The channel that two fields of a form name."""
     wanted = (form.get(name), form.get(number))
     return next((channel for channel in CHANNELS if (shown(channel), str(channel.id)) == wanted), None)

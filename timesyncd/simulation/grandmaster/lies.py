@@ -12,7 +12,7 @@ from dataclasses import replace
 from timesyncd.simulation.grandmaster import mib as grandmaster_mib
 from timesyncd.simulation.grandmaster.device import Device
 from timesyncd.simulation.grandmaster.hardware import GNSS_IF_INDEX
-from timesyncd.simulation.grandmaster.mib import DeviceMib, Mib, Object, Table, Tables, Value, numbered
+from timesyncd.simulation.grandmaster.mib import AgentMib, DeviceMib, Object, Table, Tables, Value, numbered
 from timesyncd.simulation.grandmaster.oids_ptpbase import CLOCKS
 from timesyncd.simulation.grandmaster.oids_symm import SATELLITES
 from timesyncd.snmp import ber
@@ -22,10 +22,10 @@ from timesyncd.snmp.values import Oid
 ROWS = 1_000_000
 
 
-class Lie:
+class ProtocolLie:
     """Three places to lie at: what is served, the answer, the datagrams that leave. As it stands, it is the truth."""
 
-    def mib(self, mib: Mib) -> Mib:
+    def mib(self, mib: AgentMib) -> AgentMib:
         return mib
 
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
@@ -35,24 +35,24 @@ class Lie:
         return [octets]
 
 
-class Truncated(Lie):
+class Truncated(ProtocolLie):
     def datagrams(self, octets: bytes) -> Iterable[bytes]:
         return [octets[: len(octets) // 2]]
 
 
-class LyingLength(Lie):
+class LyingLength(ProtocolLie):
     """The message says that it has two thousand million octets."""
 
     def datagrams(self, octets: bytes) -> Iterable[bytes]:
         return [b"\x30\x84\x7f\xff\xff\xff" + octets[2:]]
 
 
-class OtherRequest(Lie):
+class OtherRequest(ProtocolLie):
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
         return replace(answer, number=(request.number + 1) % 2**31)
 
 
-class NotAdvancing(Lie):
+class NotAdvancing(ProtocolLie):
     """A walk that never ends: what follows an object is that object."""
 
     def answer(self, request: Pdu, answer: Pdu) -> Pdu:
@@ -61,39 +61,39 @@ class NotAdvancing(Lie):
         return replace(answer, varbinds=[Varbind(asked.oid, *grandmaster_mib.integer(4)) for asked in request.varbinds])
 
 
-class MillionRows(Lie):
+class MillionRows(ProtocolLie):
     """As many satellites, none of which is made before it is asked for."""
 
-    def mib(self, mib: Mib) -> Mib:
+    def mib(self, mib: AgentMib) -> AgentMib:
         columns = {column: lambda row: grandmaster_mib.integer(row % 50 + 1) for column in range(2, 7)}
         return _Overlaid(mib, Table(SATELLITES, lambda _: numbered(range(ROWS), (GNSS_IF_INDEX,)), columns))
 
 
-class Rewriting(Lie):
+class Rewriting(ProtocolLie):
     """Objects below `where` as `rewrite` makes them of what they were."""
 
     def __init__(self, where: Sequence[Oid], rewrite: Callable[[Value], Value]) -> None:
         self._where = tuple(where)
         self._rewrite = rewrite
 
-    def mib(self, mib: Mib) -> Mib:
+    def mib(self, mib: AgentMib) -> AgentMib:
         return _Rewritten(mib, self.value)
 
     def value(self, oid: Oid, value: Value) -> Value:
         return self._rewrite(value) if any(oid[: len(parent)] == parent for parent in self._where) else value
 
 
-def wrong_types() -> Lie:
+def wrong_types() -> ProtocolLie:
     """Every INTEGER is a text."""
     return Rewriting([()], lambda value: grandmaster_mib.text("locked") if value.tag == ber.INTEGER else value)
 
 
-def interval_as_text() -> Lie:
+def interval_as_text() -> ProtocolLie:
     """TimeInterval as decimal nanoseconds."""
     return Rewriting([(*CLOCKS, 1, 1, column) for column in (5, 6)], lambda _: grandmaster_mib.text("-17.25"))
 
 
-def truth_zero() -> Lie:
+def truth_zero() -> ProtocolLie:
     """TruthValue false as 0."""
     columns = [(2, 5), (3, 4), (3, 8), *((5, column) for column in (4, 6, 7, 8, 9, 10))]
     where = [(*CLOCKS, table, 1, column) for table, column in columns]
@@ -102,12 +102,12 @@ def truth_zero() -> Lie:
     )
 
 
-def class_as_text() -> Lie:
+def class_as_text() -> ProtocolLie:
     where = [(*CLOCKS, table, 1, column) for table, column in ((2, 11), (3, 9))]
     return Rewriting(where, lambda value: grandmaster_mib.text(str(_number(value))))
 
 
-def negative_variance() -> Lie:
+def negative_variance() -> ProtocolLie:
     """offsetScaledLogVariance as a signed 32-bit number with the upper half set."""
     where = [(*CLOCKS, table, 1, column) for table, column in ((2, 13), (3, 11))]
     return Rewriting(where, lambda value: grandmaster_mib.integer(_number(value) - 2**16))
@@ -118,8 +118,8 @@ def _number(value: Value) -> int:
     return value.raw
 
 
-LIES: dict[str, Callable[[], Lie]] = {
-    "none": Lie,
+LIES: dict[str, Callable[[], ProtocolLie]] = {
+    "none": ProtocolLie,
     "truncated": Truncated,
     "lying-length": LyingLength,
     "other-request": OtherRequest,
@@ -134,7 +134,7 @@ LIES: dict[str, Callable[[], Lie]] = {
 
 
 class _Rewritten:
-    def __init__(self, mib: Mib, value: Callable[[Oid, Value], Value]) -> None:
+    def __init__(self, mib: AgentMib, value: Callable[[Oid, Value], Value]) -> None:
         self._mib = mib
         self._value = value
 
@@ -149,7 +149,7 @@ class _Rewritten:
 class _Overlaid:
     """`mib`, with one table in the place of what it has there."""
 
-    def __init__(self, mib: Mib, table: Table) -> None:
+    def __init__(self, mib: AgentMib, table: Table) -> None:
         self._mib = mib
         self._entry = table.entry
         self._own = DeviceMib(Device(), Tables([table]))

@@ -76,7 +76,7 @@ Rows = Sequence[tuple[Index, Any]]
 _index = itemgetter(0)
 
 
-class Mib(Protocol):
+class AgentMib(Protocol):
     """What answers: GET, and GETNEXT, which ends with endOfMibView."""
 
     def get(self, oid: Oid) -> Value: ...

@@ -30,7 +30,7 @@ SYS_MODULE = 1
 _SYSLOG_FACILITY, _SYSLOG_NOTICE = 20, 5
 
 
-class Notification(NamedTuple):
+class SentNotification(NamedTuple):
     """`oid` is its snmpTrapOID; a vendor's own one has a sequence number, which is put in at `sequence_at`."""
 
     oid: Oid
@@ -38,10 +38,10 @@ class Notification(NamedTuple):
     sequence_at: Oid | None = None
 
 
-def notifications_of(event: DeviceEvent, family: str) -> list[Notification]:
+def notifications_of(event: DeviceEvent, family: str) -> list[SentNotification]:
     """What is sent of an event, in order; nothing for an alarm that has no number in the family (tp5000, s650)."""
     if event.alarm is None:
-        return [Notification(COLD_START, [])]
+        return [SentNotification(COLD_START, [])]
     number = number_of(event.alarm, family)
     link = [_link(event)] if event.alarm.name == "port-down" else []
     if number is None:
@@ -53,15 +53,15 @@ def number_of(alarm: SimulatedAlarm, family: str) -> int | None:
     return alarm.id if family == "tp5000" else alarm.s650_id
 
 
-def _link(event: DeviceEvent) -> Notification:
+def _link(event: DeviceEvent) -> SentNotification:
     index, down = event.alarm.index if event.alarm else 0, event.action == "raise"
     states = ((IF_INDEX, index), (IF_ADMIN_STATUS, 1), (IF_OPER_STATUS, 2 if down else 1))
-    return Notification(
+    return SentNotification(
         LINK_DOWN if down else LINK_UP, [((*column, index), mib.integer(value)) for column, value in states]
     )
 
 
-def _tp5000e(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> Notification:
+def _tp5000e(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> SentNotification:
     severity = CLEAR if event.action == "clear" else SEVERITIES[alarm.severity]
     values = {
         1: mib.integer(SYS_MODULE),
@@ -73,12 +73,12 @@ def _tp5000e(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> Notifica
         7: mib.text(alarm.text),
     }
     kind = TP5000E_EVENT if event.action == "event" else TP5000E_ALARM
-    return Notification(
+    return SentNotification(
         kind, [((*TP5000E_OBJECTS, column, 0), value) for column, value in values.items()], (*TP5000E_OBJECTS, 9, 0)
     )
 
 
-def _s650(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> Notification:
+def _s650(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> SentNotification:
     values = {
         1: mib.integer(number),
         10: mib.integer(_S650_ACTIONS[event.action]),
@@ -88,7 +88,7 @@ def _s650(event: DeviceEvent, alarm: SimulatedAlarm, number: int) -> Notificatio
         6: mib.text(alarm.text),
     }
     varbinds = [((*S650_OBJECTS, column, 0), value) for column, value in values.items()]
-    return Notification((*S650_NOTIFICATIONS, number), varbinds, (*S650_OBJECTS, 8, 0))
+    return SentNotification((*S650_NOTIFICATIONS, number), varbinds, (*S650_OBJECTS, 8, 0))
 
 
 def syslog_line(event: DeviceEvent, family: str, host: str) -> bytes | None:

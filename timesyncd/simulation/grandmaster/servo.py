@@ -54,7 +54,7 @@ class _Steered:
 
 
 @dataclass
-class Oscillator:
+class SimulatedOscillator:
     """
     `phase_ns` is local minus UTC: positive = ahead; it is that of `at_s`, the last time it was carried to. What it does in
     between depends on the seed alone and not on how often it is looked at.

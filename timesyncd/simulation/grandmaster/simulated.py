@@ -32,21 +32,21 @@ WALK = "walk.snmprec"
 
 
 @dataclass(frozen=True)
-class Recording:
+class PlayedRecording:
     """`https` holds the bodies by file name."""
 
     mib: RecordedMib
     https: dict[str, bytes]
 
 
-def load_recording(folder: Path) -> Recording:
+def load_recording(folder: Path) -> PlayedRecording:
     """Raises ConfigError when there is no such folder or its walk cannot be read."""
     try:
         rows = parse_snmprec((folder / WALK).read_text())
         bodies = {path.name: path.read_bytes() for path in sorted(folder.glob("https/*"))}
     except (OSError, UnicodeDecodeError, Malformed) as error:
         raise ConfigError(f"recording {folder}: {error}") from error
-    return Recording(RecordedMib((row.oid, Value(row.tag, row.value)) for row in rows), bodies)
+    return PlayedRecording(RecordedMib((row.oid, Value(row.tag, row.value)) for row in rows), bodies)
 
 
 Address = tuple[str, int]
@@ -57,7 +57,7 @@ _IDLE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class SimulationPlan:
     """
     What to run: `count` units of `model`, their ports consecutive from `snmp_port` and `https_port`, 0 for free ones.
     `scenario` is a name, a TOML file, or the folder of a recording. Without a `seed` each run has its own.
@@ -76,10 +76,10 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Unit:
+class SimulatedGrandmaster:
     """One that runs. Its secrets are its own, made for this run."""
 
-    plan: Plan
+    plan: SimulationPlan
     device: Device
     agent: SnmpAgent
     user: User
@@ -108,7 +108,7 @@ class Unit:
 
 
 @asynccontextmanager
-async def running(plan: Plan) -> AsyncIterator[list[Unit]]:
+async def running(plan: SimulationPlan) -> AsyncIterator[list[SimulatedGrandmaster]]:
     """
     The units, answering. Raises ConfigError for a plan that cannot be, TimesyncdError when a port is taken or an address is
     none of this machine.
@@ -132,7 +132,7 @@ def _written(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _played(name: str) -> Scenario | Recording:
+def _played(name: str) -> Scenario | PlayedRecording:
     """Raises ConfigError."""
     if name in SCENARIOS:
         return SCENARIOS[name]
@@ -141,14 +141,16 @@ def _played(name: str) -> Scenario | Recording:
     return load_recording(Path(name)) if Path(name).is_dir() else load_scenario(Path(name))
 
 
-def _device(plan: Plan, number: int) -> Device:
+def _device(plan: SimulationPlan, number: int) -> Device:
     name = "gm-a" if plan.count == 1 else f"gm-{number}"
     serial = f"SIM{plan.seed:05d}{number:03d}"
     return Device(serial=serial, name=name, kind=plan.model, seed=plan.seed * 1_000 + number, speed=plan.speed)
 
 
-async def _start(stack: AsyncExitStack, plan: Plan, place: int, device: Device, played: Scenario | Recording) -> Unit:
-    recording = played if isinstance(played, Recording) else None
+async def _start(
+    stack: AsyncExitStack, plan: SimulationPlan, place: int, device: Device, played: Scenario | PlayedRecording
+) -> SimulatedGrandmaster:
+    recording = played if isinstance(played, PlayedRecording) else None
     username, password = f"watch-{secrets.token_hex(2)}", secrets.token_hex(8)
     user = User(f"watch-{secrets.token_hex(2)}", "sha256", secrets.token_hex(8), "aes128", secrets.token_hex(8))
     port = plan.snmp_port + place if plan.snmp_port else 0
@@ -163,7 +165,7 @@ async def _start(stack: AsyncExitStack, plan: Plan, place: int, device: Device, 
         await _bound(web.start, f"{plan.host}, TCP port {port}")
         stack.push_async_callback(web.stop)
     await _report(stack, plan, device, agent)
-    return Unit(plan, device, agent, user, web, username, password)
+    return SimulatedGrandmaster(plan, device, agent, user, web, username, password)
 
 
 async def _bound(start: Callable[[], Awaitable[object]], place: str) -> None:
@@ -174,7 +176,7 @@ async def _bound(start: Callable[[], Awaitable[object]], place: str) -> None:
         raise TimesyncdError(f"{place}: {os.strerror(error.errno) if error.errno else error}") from error
 
 
-async def _report(stack: AsyncExitStack, plan: Plan, device: Device, agent: SnmpAgent) -> None:
+async def _report(stack: AsyncExitStack, plan: SimulationPlan, device: Device, agent: SnmpAgent) -> None:
     """Only a unit that reports something by itself needs a task."""
     senders: list[TrapSender | SyslogSender] = []
     if plan.trap_to is not None:

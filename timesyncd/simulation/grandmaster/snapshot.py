@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from timesyncd.simulation.grandmaster import gnss, hardware
 from timesyncd.simulation.grandmaster import hardware as ptp
 from timesyncd.simulation.grandmaster.alarms import AlarmBoard, SimulatedAlarm
-from timesyncd.simulation.grandmaster.gnss import Receiver, SimulatedSatellite
+from timesyncd.simulation.grandmaster.gnss import GnssReceiver, SimulatedSatellite
 from timesyncd.simulation.grandmaster.hardware import SimulatedClient, SimulatedNtp, SimulatedPort, SimulatedReference
-from timesyncd.simulation.grandmaster.servo import OSCILLATORS, Dwell, Oscillator, Servo
+from timesyncd.simulation.grandmaster.servo import OSCILLATORS, Dwell, Servo, SimulatedOscillator
 
 _DAY_S = 86_400
 #: How long satellites must be usable before the input is qualified.
@@ -22,7 +22,7 @@ QUALIFY_S = 30.0
 
 
 @dataclass
-class Shown:
+class DeviceSnapshot:
     """
     A unit of `kind` (a key of hardware.MODELS). What a seed draws, it draws the same each time.
 
@@ -65,8 +65,8 @@ class Shown:
     elapsed_s: float = 0.0
     board: AlarmBoard = field(init=False)
     dwell: Dwell = field(init=False)
-    receiver: Receiver = field(init=False)
-    oscillator: Oscillator = field(init=False)
+    receiver: GnssReceiver = field(init=False)
+    oscillator: SimulatedOscillator = field(init=False)
 
     def __post_init__(self) -> None:
         self.epoch_s = self.clock()
@@ -76,8 +76,8 @@ class Shown:
         self.firmware = self.firmware or self.made_of.firmware
         oscillator = OSCILLATORS[self.oscillator_kind or self.made_of.oscillator]
         self.dwell = Dwell(warmup_s=oscillator.warmup_s, holdover_s=oscillator.holdover_s)
-        self.receiver = Receiver(self.seed)
-        self.oscillator = Oscillator(oscillator, self.seed, self.phase_offset_ns)
+        self.receiver = GnssReceiver(self.seed)
+        self.oscillator = SimulatedOscillator(oscillator, self.seed, self.phase_offset_ns)
         self.satellites = self.satellites or self.receiver.sky(0.0)
         self.failures: set[tuple[str, int]] = set()
         self.board = AlarmBoard()

@@ -19,7 +19,7 @@ from timesyncd.simulation.grandmaster import mib
 from timesyncd.simulation.grandmaster.agent import SnmpAgent, keys_at
 from timesyncd.simulation.grandmaster.alarms import DeviceEvent
 from timesyncd.simulation.grandmaster.device import Device
-from timesyncd.simulation.grandmaster.notifications import Notification, notifications_of, syslog_line
+from timesyncd.simulation.grandmaster.notifications import SentNotification, notifications_of, syslog_line
 from timesyncd.snmp import messages, security
 from timesyncd.snmp.messages import Pdu, PduType, Varbind, decode_pdu, encode_pdu, encode_request
 from timesyncd.snmp.values import Oid, User
@@ -79,7 +79,7 @@ class TrapSender(asyncio.DatagramProtocol):
             elif not self._inform:
                 self._transport.sendto(self._trap(pdu))
 
-    def _pdu(self, notification: Notification) -> Pdu:
+    def _pdu(self, notification: SentNotification) -> Pdu:
         varbinds = [
             (SYS_UPTIME, mib.ticks(int(self._agent.device.uptime_s * 100))),
             (SNMP_TRAP_OID, mib.object_id(notification.oid)),
