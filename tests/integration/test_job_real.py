@@ -97,7 +97,7 @@ def test_a_job_and_its_restart(folder: Path, daemon: subprocess.Popen[bytes]) ->
                 number,
                 40,
                 2**32 + 19,
-                "ONE_CLOCK",
+                "one_clock",
             )
             assert (rank["lost"], rank["unrecorded"], rank["steps"]) == (0, 0, 39)
     assert len(list((folder / "record").glob("rank-?-*.marks"))) == 4

@@ -15,8 +15,9 @@ from wire import cloud_event, grandmaster, history, marks, node_state, stored
 
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.config import MqttSettings, SecretSettings
+from timesyncd.ipc.job_segment import Plan
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, Stored
-from timesyncd.messages.jobs import JobState, MarkBatch, Plan
+from timesyncd.messages.jobs import JobState, MarkBatch
 from timesyncd.messages.node import Availability, GrandmasterState, Message, NodeState
 from timesyncd.mqtt import client
 from timesyncd.mqtt.client import MqttLink

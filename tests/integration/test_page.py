@@ -160,7 +160,7 @@ async def test_a_job_that_cannot_be_trusted_says_so(page: Page, view: FakeView) 
     """Without trusted clocks it tells by what it compares; a job of an older hub, and of a later epoch, is shown too."""
     await page.until("jobs", "llama-pretrain")
     doubtful: dict[str, object] = {
-        "method": "ENDS", "clock_bound_ns": 90_000_000, "trusted": False, "stragglers": [], "straggler_rank": None, "step": (2 << 32) + 7, "comm_compute": None,
+        "method": "collective_ends", "clock_bound_ns": 90_000_000, "trusted": False, "stragglers": [], "straggler_rank": None, "step": (2 << 32) + 7, "comm_compute": None,
         "sync_overhead_step": None, "sync_overhead_epoch": None, "staleness_max": None, "delays": [], "marks_repeated": 3,
         "response_p50_ns": None, "response_p99_ns": None, "barrier_wait_p50_ns": None, "barrier_wait_p99_ns": None,
     }  # fmt: skip

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs.arrivals import Arrival, Sync, compare
-from timesyncd.messages.jobs import Mark, MarkBatch
+from timesyncd.messages.jobs import MarkBatch
 
 US = 1_000
 MS = 1_000_000

@@ -39,7 +39,7 @@ def test_the_hidden_straggler_is_named_with_its_bucket() -> None:
     assert (found.rank, found.node, found.where, found.verdict) == (1, "n1", "bucket 2", "straggler")
     assert found.lateness_p50_ns == pytest.approx(5 * MS, abs=2 * MS // 10)
     assert found.exposed_ns < 60 * 5 * MS // 20
-    assert (late.straggler_rank, late.method, late.trusted) == (1, "CLOCKS", True)
+    assert (late.straggler_rank, late.method, late.trusted) == (1, "clock_bounds", True)
     assert (level.stragglers, level.straggler_rank) == ([], None)
 
 
@@ -129,7 +129,7 @@ def test_without_trusted_clocks_the_ends_align_them() -> None:
         state = told(job, seed)
         found = [(s.rank, s.where, s.verdict) for s in state.stragglers]
 
-        assert (state.method, found) == ("ENDS", [(1, "bucket 2", "straggler")])
+        assert (state.method, found) == ("collective_ends", [(1, "bucket 2", "straggler")])
         assert state.arrival_skew_error_ns is not None and state.clock_bound_ns is not None
         assert state.verdict.endswith("; by collective ends, without trusted clocks")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import Kind
-from timesyncd.messages.jobs import Mark, MarkBatch
+from timesyncd.ipc.job_datagram import Kind, Mark
+from timesyncd.messages.jobs import MarkBatch
 from timesyncd.messages.node import Status
 
 MS = 1_000_000

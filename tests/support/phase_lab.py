@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from timesyncd.client.phase import StepPacer
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_fit import StepTimes
-from timesyncd.hub.phase_jobs import LOOK_EVERY_NS
+from timesyncd.hub.phase_jobs import PLAN_EVERY_NS
 from timesyncd.hub.phases import LinkPlan, Member, decide
 from timesyncd.ipc.job_segment import Plan
 
@@ -80,7 +80,7 @@ class Lab:
         self._count = 0
         for job in jobs:
             self._at(BEGIN_NS + job.behind_ns, partial(self._before_step, job))
-        self._at(BEGIN_NS + LOOK_EVERY_NS, self._round)
+        self._at(BEGIN_NS + PLAN_EVERY_NS, self._round)
 
     def run(self, seconds: float) -> LinkPlan:
         end_ns = BEGIN_NS + seconds * NS_PER_S
@@ -127,7 +127,7 @@ class Lab:
 
     def _round(self) -> None:
         """One of the hub's."""
-        self._at(self._now_ns + LOOK_EVERY_NS, self._round)
+        self._at(self._now_ns + PLAN_EVERY_NS, self._round)
         if not self._plans:
             return
         heard_ns = self._now_ns - HEARD_AFTER_NS

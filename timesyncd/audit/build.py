@@ -20,14 +20,7 @@ from timesyncd.audit.report import (
     StragglerReport,
 )
 from timesyncd.audit.timeline import Run, runs
-from timesyncd.ipc.job_segment import Method
 from timesyncd.units import percentile
-
-_METHODS: dict[Method, Literal["one_clock", "clocks", "ends"]] = {
-    Method.ONE_CLOCK: "one_clock",
-    Method.CLOCKS: "clocks",
-    Method.ENDS: "ends",
-}
 
 
 def report(now: Measured, before: Measured | None = None) -> AuditReport:
@@ -53,7 +46,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
         remedies=_remedies(now, replayable, advice),
         buckets=None if advice is None else _buckets(advice),
         before_after=None if before is None else _compared(before, now),
-        method=None if attribution.method is None else _METHODS[attribution.method],
+        method=attribution.method,
         clock_bound_ns=attribution.clock_bound_ns,
         own_overhead=now.own_overhead,
         marks_lost=recording.marks_lost,

@@ -16,8 +16,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from timesyncd.audit.bootstrap import StepSample
 from timesyncd.audit.measured import Measured, median_length_ns
 from timesyncd.audit.report import BeforeAfter, RemedyReport
-from timesyncd.jobs.arrivals import Sync, spokesman
-from timesyncd.jobs.recording import places, same_step
+from timesyncd.jobs.arrivals import Sync, widest_skew_sync
+from timesyncd.jobs.recording import positions, same_step
 from timesyncd.units import percentile
 
 #: What is drawn in these colours is written as the page's variables, so that a dark page has a dark plot.
@@ -56,7 +56,7 @@ def typical_step(now: Measured, ranks: Sequence[int]) -> str | None:
 
 
 def _skew_ns(step: Sequence[Sync]) -> int:
-    comparison = spokesman(step).comparison
+    comparison = widest_skew_sync(step).comparison
     return comparison.skew_ns if comparison else 0
 
 
@@ -78,7 +78,7 @@ def _draw_step(axes: Axes, now: Measured, key: int, step: Sequence[Sync], ranks:
             _bar(axes, row, start_ns - first_ns, min(last_ns, arrival.end_ns) - first_ns, _WAIT)
             _bar(axes, row, max(start_ns, last_ns) - first_ns, arrival.end_ns - first_ns, _TRANSFER)
             covered_ns = max(covered_ns, arrival.end_ns)
-        for arrival, name in zip(mine, places(step), strict=True):
+        for arrival, name in zip(mine, positions(step), strict=True):
             at_ms = (arrival.arrival_ns - first_ns) / 1e6
             axes.plot([at_ms, at_ms], [row - 0.4, row + 0.4], color=_INK, linewidth=1)
             if row == 0 and len(step) <= 6:
@@ -99,7 +99,7 @@ def lateness(now: Measured, ranks: Sequence[int]) -> str | None:
     """How late each rank is against the median rank, over all steps: median, half of the steps, nine in ten."""
     late_ns: dict[int, list[int]] = {rank: [] for rank in ranks}
     for _, step in same_step(now.attribution.syncs):
-        comparison = spokesman(step).comparison
+        comparison = widest_skew_sync(step).comparison
         for rank, ns in comparison.lateness_ns.items() if comparison else ():
             late_ns.get(rank, []).append(ns)
     ranks = [rank for rank in ranks if late_ns[rank]]

@@ -8,6 +8,7 @@ from itertools import groupby
 from timesyncd.audit.measured import MIN_STEPS_WITHOUT_FIRST
 from timesyncd.audit.report import AuditReport, BucketReport, OverheadSourceReport, StragglerReport
 from timesyncd.clocks import NS_PER_S
+from timesyncd.ipc.job_segment import Method
 
 #: A cost below this share of the time is none worth a number.
 _NOTHING = 0.0005
@@ -114,7 +115,7 @@ def _notes(report: AuditReport, whole_steps: int, unwaited: int) -> Iterator[str
         )
     if report.marks_lost:
         yield f"{report.marks_lost} marks were lost on their way."
-    if report.method == "ends":
+    if report.method is Method.COLLECTIVE_ENDS:
         yield (
             "The clocks of the nodes are not known to agree: ranks were aligned on the ends of their collectives, which is a "
             "statistical estimate over all steps and no bound."

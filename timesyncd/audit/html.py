@@ -21,12 +21,13 @@ from timesyncd.audit.headline import bucket_lines, cause_text, percent, short_du
 from timesyncd.audit.measured import Measured, measured
 from timesyncd.audit.report import AuditReport, EstimateReport
 from timesyncd.errors import TimesyncdError
+from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs.recording import Recording
 
 _METHODS = {
-    "one_clock": "all ranks read one clock",
-    "clocks": "by the nodes' clocks and their bounds",
-    "ends": "by the ends of the collectives (an estimate, no bound)",
+    Method.ONE_CLOCK: "all ranks read one clock",
+    Method.CLOCK_BOUNDS: "by the nodes' clocks and their bounds",
+    Method.COLLECTIVE_ENDS: "by the ends of the collectives (an estimate, no bound)",
     None: "not comparable",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from timesyncd.audit.bootstrap import StepSample
-from timesyncd.jobs.arrivals import StepMark, Sync, spokesman
+from timesyncd.jobs.arrivals import StepMark, Sync, widest_skew_sync
 from timesyncd.jobs.exposed import Interval, StepCost, step_cost
 from timesyncd.jobs.recording import Recording, same_step
 from timesyncd.jobs.stragglers import Attribution, attribute
@@ -77,7 +77,7 @@ def waits_ns(attribution: Attribution) -> dict[int, list[int]]:
     """By rank, of each step that compares: how long it waited for the last one, where the ranks were furthest apart."""
     found: dict[int, list[int]] = {}
     for _, step in same_step(attribution.syncs):
-        comparison = spokesman(step).comparison
+        comparison = widest_skew_sync(step).comparison
         for rank, wait_ns in comparison.waits_ns.items() if comparison else ():
             found.setdefault(rank, []).append(wait_ns)
     return found

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from timesyncd.ipc.job_segment import Method
 from timesyncd.messages.node import Int64, Message
 
 Share = float
@@ -157,7 +158,7 @@ class AuditReport(Message):
     remedies: list[RemedyReport]
     buckets: BucketReport | None
     before_after: BeforeAfter | None
-    method: Literal["one_clock", "clocks", "ends"] | None
+    method: Method | None
     clock_bound_ns: Int64 | None
     own_overhead: float | None
     marks_lost: Int64

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from timesyncd.audit.measured import Measured
 from timesyncd.jobs.arrivals import Arrival, Comparison
 from timesyncd.jobs.exposed import Interval
-from timesyncd.jobs.recording import Recording, places, same_step
+from timesyncd.jobs.recording import Recording, positions, same_step
 
 Cause = Literal["wait", "transfer", "undivided", "request"]
 
@@ -44,7 +44,7 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
     costs_ns: dict[_Key, int] = defaultdict(int)
     for cost in now.costs:
         step = by_step.get(cost.step, [])
-        named = list(zip(step, places(step), [compared.get((sync.step, sync.sync)) for sync in step], strict=True))
+        named = list(zip(step, positions(step), [compared.get((sync.step, sync.sync)) for sync in step], strict=True))
         for rank, (_, elapsed_ns) in cost.ranks.items():
             mark = now.recording.step_mark(rank, cost.step)
             begin_ns = mark.arrival_ns if mark is not None else step[0].arrivals[rank].arrival_ns

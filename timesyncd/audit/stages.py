@@ -10,7 +10,7 @@ from typing import Literal
 from timesyncd.audit.measured import Measured
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Sync, independent, independent_part, is_persistent
 from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier
-from timesyncd.jobs.recording import places, same_step
+from timesyncd.jobs.recording import positions, same_step
 
 StageName = Literal["compute", "synchronize", "update"]
 
@@ -69,7 +69,7 @@ def _each_step(now: Measured) -> Iterator[list[tuple[_Key, int, int | None]]]:
         syncs = by_step.get(cost.step, [])
         if syncs and len(cost.ranks) == now.recording.world_size:
             named: list[_Key] = []
-            for where in places(syncs):
+            for where in positions(syncs):
                 named += (where, "compute"), (where, "synchronize")
             boundaries = _boundaries(now, cost, syncs)
             leads = zip([*named, _UPDATE], frontier(boundaries), strict=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from timesyncd.jobs.arrivals import Arrival, StepMark, Sync
-from timesyncd.jobs.recording import Recording, places
+from timesyncd.jobs.recording import Recording, positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _step(span: _Span) -> RecordedStep:
     starts = [max(last, completions[i - 1]) if queued[i] else last for i, last in enumerate(lasts)]
     return RecordedStep(
         key=span.key,
-        places=tuple(places(span.syncs)),
+        places=tuple(positions(span.syncs)),
         transfers_ns=tuple(end - start for end, start in zip(completions, starts, strict=True)),
         queued=tuple(queued),
         ranks=tuple(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from timesyncd.ipc.job_datagram import step_text
+from timesyncd.ipc.job_segment import Method
 from timesyncd.messages.jobs import JobState, RankState, Straggler
 from timesyncd.units import duration_text
 
 _METHODS = {
-    "ONE_CLOCK": "one clock that all ranks read",
-    "CLOCKS": "the nodes' clocks",
-    "ENDS": "the ends of collectives, because the clocks are not comparable",
+    Method.ONE_CLOCK: "one clock that all ranks read",
+    Method.CLOCK_BOUNDS: "the nodes' clocks",
+    Method.COLLECTIVE_ENDS: "the ends of collectives, because the clocks are not comparable",
 }
 
 

@@ -80,7 +80,7 @@ class HubService:
 
     def accept_request(self, request: PolicyRequest, received_boottime_ns: int) -> None:
         """A user wants a job's policy to be another one. The hub that speaks alone does anything about it."""
-        refusal = self.hub.ask(request) if self.is_primary else ""
+        refusal = self.hub.request_policy(request) if self.is_primary else ""
         told_ns = self._refusal_told_ns
         if refusal and (told_ns is None or received_boottime_ns - told_ns >= REFUSAL_TOLD_EVERY_NS):
             self._refusal_told_ns = received_boottime_ns
@@ -94,7 +94,7 @@ class HubService:
             self.accept_marks(said, received_boottime_ns)
 
     def hear_hub(self, state: HubState, received_boottime_ns: int, live: bool) -> None:
-        self._primary.hear(state, received_boottime_ns, live)
+        self._primary.accept(state, received_boottime_ns, live)
 
     def hear_job(self, state: JobState, now: Moment, live: bool) -> bool:
         """

@@ -18,7 +18,7 @@ from timesyncd.config import validation_text
 from timesyncd.errors import ConfigError, Malformed
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, Header, decode, decode_request, is_request, job_id
-from timesyncd.ipc.job_segment import JOBS_NAME, MAX_RANKS, JobWriter, Method, Phase, Plan, Signals, segment_path
+from timesyncd.ipc.job_segment import JOBS_NAME, MAX_RANKS, JobWriter, Signals, segment_path
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class JobSocket:
         try:
             if job.writer is None:
                 job.writer = JobWriter(segment_path(self._folder, state.job_id), self._epoch)
-            job.writer.write(self._as_of_ns(state), signals_of(state, self._node), plan_of(state))
+            job.writer.write(self._as_of_ns(state), signals_of(state, self._node), state.plan)
         except (OSError, struct.error) as error:
             self._warn("job %s: its segment is not written: %s", state.job_id, error)
 
@@ -281,27 +281,11 @@ def signals_of(state: JobState, node: str) -> Signals:
         alignment_ns=state.alignment_ns,
         alignment_growth_ppb=state.alignment_growth_ppb,
         alignment_reason=state.alignment_reason,
+        alignment_reason_code=state.alignment_reason_code,
         trusted=state.trusted,
-        method=None if state.method is None else Method[state.method],
+        method=state.method,
         wait_p50_ns=tuple(waits.get(rank) for rank in range(min(state.world_size, MAX_RANKS))),
         joined_ns=tuple(rank.joined_ns for rank in state.ranks if rank.node == node and rank.joined_ns is not None),
-    )
-
-
-def plan_of(state: JobState) -> Plan:
-    plan = state.plan
-    phase = plan.phase
-    held = None if phase is None else Phase(phase.period_ns, phase.shift_ns, phase.hold_share_ppm)
-    return Plan(
-        version=plan.version,
-        from_step=plan.from_step,
-        mode=plan.mode,
-        slack_ns=plan.slack_ns,
-        guard_ns=plan.guard_ns,
-        phase=held,
-        policy=plan.policy,
-        policy_version=plan.policy_version,
-        groups=tuple(map(tuple, plan.groups)),
     )
 
 

@@ -1,52 +1,56 @@
-"""Decides how a job's barrier is to be run. Pure: what was planned last and what is seen now -> the plan."""
+"""The plan of a job's barrier: timed where the clocks of its nodes are aligned well enough, else plain. Pure: time is an argument."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from timesyncd.client.slack import adapted_ns
 from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.alignment import Alignment
+from timesyncd.ipc.job_segment import Plan, PlanReason
+from timesyncd.ipc.wire_types import Explanation
 from timesyncd.jobs.arrivals import Sync
-from timesyncd.messages.jobs import Plan
 from timesyncd.units import percentile
 
-#: Clocks further apart than this give no common instant worth waiting for.
+#: The barrier is plain while the clocks may be further apart than this: their common instant is then not worth waiting for.
 TIMED_UP_TO_NS = 1_000_000
 
-#: A plan's way to rank 0 is the hub's round, the broker and the node's daemon: it starts this many steps ahead.
+#: A plan reaches rank 0 through the hub's round, the broker and the node's daemon, so it starts so many steps ahead.
 STEPS_AHEAD = 50
 
-#: The guard covers an alignment that grows for so long: rank 0 compares it with what it reads between two rounds.
+#: The guard covers the growth of the alignment for so long: rank 0 compares it with what it reads between two rounds of the hub.
 GUARD_FOR_NS = 3 * NS_PER_S
 
-#: After the timed barrier had to be given up, it is not tried again for this long.
+#: After a timed plan had to be abandoned, the hub does not plan another one for this long.
 RETRY_AFTER_NS = 10 * NS_PER_S
+
+NS_PER_MS = 1_000_000
 
 MIN_SLACK_NS = 500_000
 MAX_SLACK_NS = 10_000_000
 
-#: By how much a hub that takes over raises a plan's version: the former one may have made some that this one never heard of.
+#: A hub that takes over raises a plan's version by this: the former hub may have published some that this one did not receive.
 VERSIONS_SKIPPED = 100
 
-#: The slack is taken from this many barriers at least.
+#: The first slack is computed from at least so many barriers.
 MIN_BARRIERS = 20
 
 #: A slack that adapts makes a new plan when it has moved by one part in so many.
 SLACK_MOVES_BY = 10
 
-NOTHING_PLANNED = Plan(reason="nothing planned yet")
+NOT_PLANNED = Plan(reason="the hub has made no plan yet", reason_code=PlanReason.NOT_PLANNED)
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class BarrierState:
     """
-    The plan in force, the run of the job that it was made for and that run's slack once it is chosen, CLOCK_BOOTTIME before
-    which no timed barrier is tried, and the newest step whose barriers the slack has been adapted by.
+    The plan in force, the run of the job that it was made for, that run's slack once it is chosen, the CLOCK_BOOTTIME before which no timed
+    barrier is planned, and the newest step whose barriers have adapted the slack.
     """
 
-    plan: Plan = NOTHING_PLANNED
+    plan: Plan = NOT_PLANNED
     run: int = 0
     slack_ns: int | None = None
     retry_at_ns: int = 0
@@ -54,8 +58,8 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What the hub sees of a job: its barriers, in order, and in `transfers_ns` how long they lasted after the last arrival."""
+class BarrierObservation:
+    """What the hub observes of a job: its barriers, in order, and in `transfers_ns` how long they lasted after the last arrival."""
 
     run: int
     newest_step: int
@@ -64,51 +68,56 @@ class View:
     barriers: Sequence[Sync] = ()
 
 
-def decide(last: Planned, view: View, now_boottime_ns: int) -> Planned:
-    """The plan from now on: the last one for as long as it serves, else one of the next version."""
-    if last.run != view.run:
-        last = _plain(last, view, "the job began anew", retry_at_ns=0, slack_ns=None)
-    last = _adapted(last, view)
-    slack_ns = last.slack_ns if last.slack_ns is not None else _slack_ns(view.transfers_ns)
-    why_plain = _why_plain(view.alignment, slack_ns)
-    if last.plan.mode == "timed" and why_plain:
-        return _plain(last, view, why_plain, now_boottime_ns + RETRY_AFTER_NS, slack_ns)
-    if why_plain or now_boottime_ns < last.retry_at_ns or _serves(last, view.alignment):
+#: Why a barrier cannot be timed.
+Obstacle = Explanation[PlanReason]
+
+JOB_RESTARTED = Explanation(PlanReason.JOB_RESTARTED, "the job restarted")
+
+
+def decide(last: BarrierState, observed: BarrierObservation, now_boottime_ns: int) -> BarrierState:
+    """The plan from now on: the last one as long as it is valid, else one of the next version."""
+    if last.run != observed.run:
+        last = _plain(last, observed, JOB_RESTARTED, retry_at_ns=0, slack_ns=None)
+    last = _adapted(last, observed)
+    slack_ns = last.slack_ns if last.slack_ns is not None else _slack_ns(observed.transfers_ns)
+    obstacle = _obstacle(observed.alignment, slack_ns)
+    if last.plan.mode == "timed" and obstacle is not None:
+        return _plain(last, observed, obstacle, now_boottime_ns + RETRY_AFTER_NS, slack_ns)
+    if obstacle is not None or now_boottime_ns < last.retry_at_ns or _is_valid(last, observed.alignment):
         return last
-    return _timed(last, view, slack_ns or MIN_SLACK_NS)
+    return _timed(last, observed, slack_ns or MIN_SLACK_NS)
 
 
-def taken_over(last: Planned, heard: Plan, newest_step: int) -> Planned:
-    """The same as `heard` from another hub, under a version and from a step that no rank can have seen of it."""
-    version, from_step = heard.version + VERSIONS_SKIPPED, newest_step + STEPS_AHEAD
-    plan = heard.model_copy(update={"version": version, "from_step": from_step})
-    return replace(last, plan=plan, slack_ns=heard.slack_ns if heard.mode == "timed" else last.slack_ns)
+def take_over(last: BarrierState, received: Plan, newest_step: int) -> BarrierState:
+    """Another hub's plan, under a version and from a step that no rank can have received from it."""
+    plan = replace(received, version=received.version + VERSIONS_SKIPPED, from_step=newest_step + STEPS_AHEAD)
+    return replace(last, plan=plan, slack_ns=received.slack_ns if received.mode == "timed" else last.slack_ns)
 
 
-def amended(last: Planned, planned: Planned, changes: Mapping[str, object]) -> Planned:
-    """`planned` with these fields of its plan: what is no more the plan that was told `last` is one of another version."""
+def with_changes(last: BarrierState, planned: BarrierState, changes: Mapping[str, Any]) -> BarrierState:
+    """`planned` with these fields of its plan, under a new version where it then differs from the plan of `last`."""
     if all(getattr(planned.plan, name) == value for name, value in changes.items()):
         return planned
     if planned.plan.version == last.plan.version:
         changes = {**changes, "version": planned.plan.version + 1}
-    return replace(planned, plan=planned.plan.model_copy(update=changes))
+    return replace(planned, plan=replace(planned.plan, **changes))
 
 
-def _adapted(last: Planned, view: View) -> Planned:
-    """The slack after what the barriers since the last round show: longer where ranks were late, else slowly shorter."""
-    if last.plan.mode == "plain" or last.slack_ns is None or not view.barriers:
+def _adapted(last: BarrierState, observed: BarrierObservation) -> BarrierState:
+    """The slack after the barriers since the last round: longer where ranks were late, else slowly shorter."""
+    if last.plan.mode == "plain" or last.slack_ns is None or not observed.barriers:
         return last
-    missed, made = _releases(last, view.barriers)
+    missed, made = _releases(last, observed.barriers)
     slack_ns = adapted_ns(last.slack_ns, missed, made, MIN_SLACK_NS, MAX_SLACK_NS)
-    return replace(last, slack_ns=slack_ns, adapted_step=max(last.adapted_step, view.barriers[-1].step))
+    return replace(last, slack_ns=slack_ns, adapted_step=max(last.adapted_step, observed.barriers[-1].step))
 
 
-def _releases(last: Planned, barriers: Sequence[Sync]) -> tuple[int, int]:
+def _releases(last: BarrierState, barriers: Sequence[Sync]) -> tuple[int, int]:
     """
-    Of the releases that this plan timed: how many some rank missed, and how many all made.
+    Of the releases that this plan timed: how many some rank missed, and how many all ranks made.
 
-    A rank that holds ends its mark at the very instant, a late one after it. Barriers that ended sooner after the last arrival
-    than the plan's hold were plain, or timed by a shorter slack.
+    A rank that waits ends its mark exactly at the release instant, a late rank ends it later. Barriers that ended sooner after the last
+    arrival than the plan's slack and guard were plain, or timed with a shorter slack.
     """
     missed = made = 0
     hold_ns = last.plan.slack_ns + last.plan.guard_ns
@@ -123,52 +132,68 @@ def _releases(last: Planned, barriers: Sequence[Sync]) -> tuple[int, int]:
     return missed, made
 
 
-def _why_plain(alignment: Alignment, slack_ns: int | None) -> str:
-    """Empty when the barrier can be timed."""
+def _obstacle(alignment: Alignment, slack_ns: int | None) -> Obstacle | None:
+    """Why the barrier cannot be timed; None: it can."""
     if alignment.alignment_ns is None:
-        return f"alignment unknown: {alignment.reason}"
+        return Explanation(PlanReason.ALIGNMENT_UNKNOWN, f"the alignment is unknown: {alignment.reason}")
     if alignment.at(GUARD_FOR_NS) is None:
-        return f"alignment unknown within {GUARD_FOR_NS // NS_PER_S} s, if nothing more is heard"
+        return Explanation(
+            PlanReason.ALIGNMENT_EXPIRES,
+            f"without new states the alignment expires within {GUARD_FOR_NS // NS_PER_S} s",
+        )
     if alignment.alignment_ns > TIMED_UP_TO_NS:
-        return f"the clocks may be more than {TIMED_UP_TO_NS} ns apart"
-    return "" if slack_ns is not None else f"fewer than {MIN_BARRIERS} barriers measured"
+        return Explanation(
+            PlanReason.CLOCKS_TOO_FAR_APART,
+            f"the clocks may be more than {TIMED_UP_TO_NS // NS_PER_MS} ms apart",
+        )
+    if slack_ns is None:
+        return Explanation(PlanReason.TOO_FEW_BARRIERS, f"fewer than {MIN_BARRIERS} barriers have been measured")
+    return None
 
 
 def _slack_ns(transfers_ns: Sequence[int]) -> int | None:
     """
-    Time for rank 0's broadcast to arrive: twice what nine of ten barriers took, since the first ones also open connections.
+    Time for rank 0's broadcast to arrive: twice the duration that nine of ten barriers stayed below, since the first also open connections.
 
-    Taken so once a run, while plain: a timed barrier ends at its instant, so its own length would feed back. From then on it is
-    adapted by which ranks were late.
+    It is computed so once a run, while the barrier is plain: a timed barrier ends at its instant, so its own length would feed back. From
+    then on the slack adapts to how many ranks were late.
     """
     if len(transfers_ns) < MIN_BARRIERS:
         return None
     return min(MAX_SLACK_NS, max(MIN_SLACK_NS, 2 * percentile(transfers_ns, 90)))
 
 
-def _serves(last: Planned, alignment: Alignment) -> bool:
-    """The guard stays until it is too small, or far too large, and the slack until it has moved: no new plan in every round."""
+def _is_valid(last: BarrierState, alignment: Alignment) -> bool:
+    """The guard stays until it is too small or far too large, and the slack until it has moved: not every round makes a plan."""
     plan, needed_ns = last.plan, alignment.at(GUARD_FOR_NS)
     if plan.mode == "plain" or needed_ns is None or not plan.guard_ns // 4 <= needed_ns <= plan.guard_ns:
         return False
     return last.slack_ns is None or abs(last.slack_ns - plan.slack_ns) * SLACK_MOVES_BY < plan.slack_ns
 
 
-def _timed(last: Planned, view: View, slack_ns: int) -> Planned:
-    """A timed plan that changes does so at once: rank 0 alone decides by it, so no two ranks can be of two plans."""
-    guard_ns = (view.alignment.at(GUARD_FOR_NS) or 0) * 5 // 4
+def _timed(last: BarrierState, observed: BarrierObservation, slack_ns: int) -> BarrierState:
+    """A timed plan may change at once: rank 0 alone decides by it, so no two ranks can follow two plans."""
+    guard_ns = (observed.alignment.at(GUARD_FOR_NS) or 0) * 5 // 4
     plan = Plan(
         version=last.plan.version + 1,
-        from_step=last.plan.from_step if last.plan.mode == "timed" else view.newest_step + STEPS_AHEAD,
+        from_step=last.plan.from_step if last.plan.mode == "timed" else observed.newest_step + STEPS_AHEAD,
         mode="timed",
         slack_ns=slack_ns,
         guard_ns=guard_ns,
-        reason=view.alignment.reason,
+        reason=observed.alignment.reason,
+        reason_code=PlanReason.ALIGNED,
     )
-    return Planned(plan, view.run, slack_ns, last.retry_at_ns, view.newest_step)
+    return BarrierState(plan, observed.run, slack_ns, last.retry_at_ns, observed.newest_step)
 
 
-def _plain(last: Planned, view: View, reason: str, retry_at_ns: int, slack_ns: int | None) -> Planned:
-    """Plain at once: before a plan's first step the barrier is plain as well."""
-    plan = Plan(version=last.plan.version + 1, from_step=view.newest_step + STEPS_AHEAD, reason=reason)
-    return Planned(plan, view.run, slack_ns, retry_at_ns)
+def _plain(
+    last: BarrierState, observed: BarrierObservation, obstacle: Obstacle, retry_at_ns: int, slack_ns: int | None
+) -> BarrierState:
+    """A plain plan takes effect at once: before a plan's first step the barrier is plain as well."""
+    plan = Plan(
+        version=last.plan.version + 1,
+        from_step=observed.newest_step + STEPS_AHEAD,
+        reason=obstacle.text,
+        reason_code=obstacle.code,
+    )
+    return BarrierState(plan, observed.run, slack_ns, retry_at_ns)

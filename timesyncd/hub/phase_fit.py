@@ -1,13 +1,12 @@
 """
-A job's step as the link sees it: how long it would be if the job had the link to itself, and when in it the job sends. Pure.
+The step of a job as the link sees it, and ways to arrange several jobs on one circle of time so that no two send at once. Pure.
 
-A period measured while jobs contend is inflated, and so is a transfer. A link that is shared fairly gives each of n jobs that send at
-once an n-th: so a transfer's length, with each moment divided by the number of jobs that send then, is its length alone.
+A period that is measured while jobs contend is inflated, and so is a transfer. A fair link gives each of n jobs that send at once an n-th
+of its rate. So a transfer's length alone is the sum of its moments, each divided by the number of jobs that send at that moment.
 
-Places for jobs on one circle of time, so that no two of them send at once (CASSINI, arXiv 2308.00852, section 4). Pure.
-
-The circle's perimeter is a whole number of every job's planned period: a job with a quarter of it appears four times. A planned period is
-somewhat longer than its job needs alone, so that a step has time to wait for its place; without that a job that was late once stays late.
+The arrangement follows CASSINI (arXiv 2308.00852, section 4). The perimeter of the circle is a whole number of every job's planned
+period: a job with a quarter of it appears four times. A planned period is somewhat longer than the job needs alone, so that a step has
+time to wait for its slot; otherwise a job that was late once stays late.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from timesyncd.client.phase import delay_ns
 from timesyncd.ipc.job_segment import Phase
 from timesyncd.units import percentile
 
-#: What a fit looks back on, and the least that it is made of.
-MOST_STEPS, FEWEST_STEPS = 50, 20
+#: The most and the fewest steps of a fit.
+MAX_STEPS, MIN_STEPS = 50, 20
 
-#: In parts of a thousand of the step: what one step in ten computes longer than the median, and how much transfers may differ between their
-#: quartiles; a job beyond that has no period to plan by. The latter is wider: it is reckoned from shares that are never quite fair.
+#: In parts per thousand of the step: by how much one step in ten may compute longer than the median, and how far the quartiles of the
+#: transfers may lie apart. A job beyond that has no stable period. The second is wider, since links are never quite fair.
 COMPUTE_WITHIN, ARC_WITHIN = 100, 150
 
 
 class StepTimes(NamedTuple):
     """
-    One step of a whole job on the common clock, in ns: its last rank began and ended it; its first transfer began when the last
-    rank had arrived, its last one ended when the last rank had it. `step` is the key.
+    One step of a whole job on the common clock, in nanoseconds: the last rank began it and ended it; its first transfer began when the last
+    rank had arrived, and its last transfer ended when the last rank had the result. `step` is the key.
     """
 
     step: int
@@ -47,9 +46,9 @@ class StepTimes(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Fit:
     """
-    Medians over the newest steps, in ns. `period_ns` is from step to step as it was, and `mean_ns` its mean; `alone_ns` as it would be without other jobs and
-    without holds, `slow_ns` so for nine steps of ten. In such a step the job sends for `arc_ns`, `offset_ns` after its start;
-    `rest_ns` lies between a step's end and the next one's start. `newest` is the last step seen.
+    Medians over the newest steps, in nanoseconds. `period_ns` is the measured time from step to step, `mean_ns` its mean. `alone_ns` is the
+    period without other jobs and without holds; nine of ten steps need at most `slow_ns`. In such a step the job sends for `arc_ns`, from
+    `offset_ns` after its start on. `rest_ns` lies between a step's end and the start of the next. `newest` is the last step.
     """
 
     period_ns: int
@@ -69,13 +68,13 @@ def fit(
     rest_ns: int | None = None,
 ) -> Fit | str:
     """
-    A job's fit, or why there is none. `others`: the other jobs on the link, each in order of time. `phase` was in force in all these
-    steps; then what lies between steps is partly a hold, and `rest_ns`, as it was without, stands for it.
+    A job's fit, or the reason why there is none. `others`: the steps of the other jobs on the link, in order of time. `phase` was in force
+    in all these steps; then the time between steps is partly a hold, and `rest_ns`, measured without a phase, replaces it.
     """
-    steps = _seen_by_all(steps, others)[-MOST_STEPS:]
+    steps = _known_to_all(steps, others)[-MAX_STEPS:]
     pairs = [(one, next_) for one, next_ in pairwise(steps) if next_.step == one.step + 1]
-    if len(pairs) < FEWEST_STEPS:
-        return f"{len(pairs)} steps in a row known, {FEWEST_STEPS} needed"
+    if len(pairs) < MIN_STEPS:
+        return f"{len(pairs)} consecutive pairs of steps are known; a fit needs {MIN_STEPS}"
     begun = _begun(steps, pairs, phase)
     arcs = [alone_ns(one, others) for one in steps]
     if rest_ns is None:
@@ -103,8 +102,8 @@ def _begun(
     steps: Sequence[StepTimes], pairs: Sequence[tuple[StepTimes, StepTimes]], phase: Phase | None
 ) -> dict[int, int]:
     """
-    When each step's work began: after its hold. Steps that are marked back to back, as from one update to the next, have it inside; where time lies
-    between marks, it is there.
+    When each step's work began: after its hold. Steps that are marked back to back, from one update to the next, contain their hold; where
+    time lies between the marks, the hold lies there.
     """
     between_ns = max(next_.start_ns - one.end_ns for one, next_ in pairs)
     if phase is None or between_ns * 100 > phase.period_ns:
@@ -112,15 +111,15 @@ def _begun(
     return {one.step: one.start_ns + delay_ns(phase, one.start_ns) for one in steps}
 
 
-def _seen_by_all(steps: Sequence[StepTimes], others: Sequence[Sequence[StepTimes]]) -> Sequence[StepTimes]:
-    """Without the newest, of which it is not yet known who else sent then; unless too few are left, as beside a job that pauses."""
+def _known_to_all(steps: Sequence[StepTimes], others: Sequence[Sequence[StepTimes]]) -> Sequence[StepTimes]:
+    """The steps up to which all jobs are known; all of them where too few remain, as beside a job that pauses."""
     until_ns = min((other[-1].end_ns for other in others if other), default=steps[-1].end_ns if steps else 0)
-    seen = [step for step in steps if step.end_ns <= until_ns]
-    return seen if len(seen) > FEWEST_STEPS else steps
+    known = [step for step in steps if step.end_ns <= until_ns]
+    return known if len(known) > MIN_STEPS else steps
 
 
 def alone_ns(step: StepTimes, others: Sequence[Sequence[StepTimes]]) -> int:
-    """How long a step's transfer would have lasted alone, where jobs that send at once share the link fairly."""
+    """How long a step's transfer would have lasted alone, if jobs that send at once share the link fairly."""
     edges: dict[int, int] = {step.sends_ns: 0, step.sent_ns: 0}
     for other in others:
         index = bisect_left(other, step.sends_ns, key=lambda each: each.sent_ns)
@@ -137,7 +136,7 @@ def alone_ns(step: StepTimes, others: Sequence[Sequence[StepTimes]]) -> int:
 
 
 def circular_median(values_ns: Sequence[int], period_ns: int) -> int:
-    """The median of instants (one or more) as places in a period, counted from the newest one so that the seam does not matter."""
+    """The median of instants (one or more) modulo a period, counted from the newest so that the wrap does not matter."""
     newest_ns, half_ns = values_ns[-1], period_ns // 2
     return (
         newest_ns + median_low((each - newest_ns + half_ns) % period_ns - half_ns for each in values_ns)
@@ -145,31 +144,31 @@ def circular_median(values_ns: Sequence[int], period_ns: int) -> int:
 
 
 def drift_ns(steps: Sequence[StepTimes], sends_ns: int, period_ns: int) -> int:
-    """How far the steps (one or more) send from their place in the period; positive = later."""
+    """How far the steps (one or more) send from their slot in the period; positive: later."""
     at_ns = circular_median([step.sends_ns for step in steps], period_ns)
     return (at_ns - sends_ns + period_ns // 2) % period_ns - period_ns // 2
 
 
 def sending_share(steps: Sequence[StepTimes]) -> float:
-    """The part of the time for which a job sends, over the newest of its steps (one or more)."""
-    steps = steps[-MOST_STEPS:]
+    """The share of the time for which a job sends, over its newest steps (one or more)."""
+    steps = steps[-MAX_STEPS:]
     lasted_ns = steps[-1].end_ns - steps[0].start_ns
     return sum(step.sent_ns - step.sends_ns for step in steps) / lasted_ns if lasted_ns > 0 else 0.0
 
 
-#: Each job appears this many times at most, and so many circles are tried: all of it takes a tenth of a second at worst.
-MOST_TURNS, MOST_CIRCLES = 4, 6
+#: Each job appears at most so many times on a circle, and so many circles are tried: together a tenth of a second at worst.
+MAX_TURNS, MAX_CIRCLES = 4, 6
 
 #: The circle in degrees: halves, thirds and quarters are whole numbers of them.
 DEGREES = 360
 
-#: A planned period is what nine of ten steps need, but longer than the median one by this part in a thousand at least.
-LEAST_SLACK = 40
+#: A planned period is enough for nine of ten steps, and longer than the median step by at least this part per thousand.
+MIN_SLACK = 40
 
-#: No job's period is stretched by more than this part in a thousand: a step's ordinary hold stays below half of a period.
-MOST_STRETCH = 600
+#: No job's period is stretched by more than this part per thousand, so an ordinary hold stays below half a period.
+MAX_STRETCH = 600
 
-#: The room behind arcs: all that there is, or where periods differ and no places are found, parts of it.
+#: The room behind the arcs: all of it, or, where periods differ and no arrangement is found, a part of it.
 _ROOM = (1, 3)
 
 _TURNS = 12
@@ -178,7 +177,8 @@ _FULL = (1 << DEGREES) - 1
 
 class Load(NamedTuple):
     """
-    A job on the link, in ns: its step alone, what nine of ten need, how long it sends; when it will send next if nothing is changed.
+    A job on the link, in nanoseconds: its step alone, the step that nine of ten stay below, how long it sends, and when it sends next if
+    nothing changes.
     """
 
     alone_ns: int
@@ -188,20 +188,20 @@ class Load(NamedTuple):
 
     @property
     def needed_ns(self) -> int:
-        """A period that leaves the job time to wait."""
-        return max(self.slow_ns, self.alone_ns * (1000 + LEAST_SLACK) // 1000)
+        """The shortest period that leaves the job time to wait for its slot."""
+        return max(self.slow_ns, self.alone_ns * (1000 + MIN_SLACK) // 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A job sends where the clock modulo `period_ns` is `sends_ns`."""
+class PeriodicSend:
+    """When a job sends: each time the common clock modulo `period_ns` is `sends_ns`."""
 
     period_ns: int
     sends_ns: int
 
 
 class _Arc(NamedTuple):
-    """On the circle: a job's sending, with the room behind it, as set bits from angle 0 on; how often it appears; where it is now."""
+    """A job on the circle: its sending and the room behind it as bits from angle 0 on, how often it appears, and its present angle."""
 
     job: str
     bits: int
@@ -210,41 +210,43 @@ class _Arc(NamedTuple):
     angle: int
 
 
-def places(loads: Mapping[str, Load]) -> Iterator[dict[str, Place]]:
-    """Ways to place these jobs without any overlap, the one that stretches their periods least first."""
+def arrangements(loads: Mapping[str, Load]) -> Iterator[dict[str, PeriodicSend]]:
+    """Arrangements of these jobs without overlap, the one that stretches their periods least first."""
     for perimeter_ns, turns in circles(loads):
         tried = (_packed(_arcs(loads, perimeter_ns, turns, part)) for part in _ROOM)
         angles = next((each for each in tried if each is not None), None)
         if angles is not None:
             yield {
-                job: Place(perimeter_ns // turns[job], angle * perimeter_ns // DEGREES % (perimeter_ns // turns[job]))
+                job: PeriodicSend(
+                    perimeter_ns // turns[job], angle * perimeter_ns // DEGREES % (perimeter_ns // turns[job])
+                )
                 for job, angle in angles.items()
             }
 
 
 def circles(loads: Mapping[str, Load]) -> list[tuple[int, dict[str, int]]]:
-    """Perimeters in ns that the jobs' arcs fit in, with how often each job appears, the least stretching first."""
+    """Perimeters in nanoseconds that hold the jobs' arcs, with how often each job appears, the least stretching first."""
     found: dict[tuple[int, ...], tuple[float, int, dict[str, int]]] = {}
     for base in loads.values():
-        for times in range(1, MOST_TURNS + 1):
+        for times in range(1, MAX_TURNS + 1):
             base_ns = base.needed_ns * times
-            turns = {job: min(MOST_TURNS, base_ns // load.needed_ns) for job, load in loads.items()}
+            turns = {job: min(MAX_TURNS, base_ns // load.needed_ns) for job, load in loads.items()}
             if not all(turns.values()):
                 continue
             sending_ns = sum(turns[job] * load.arc_ns for job, load in loads.items())
-            perimeter_ns = max(base_ns, sending_ns * (1000 + LEAST_SLACK) // 1000)
+            perimeter_ns = max(base_ns, sending_ns * (1000 + MIN_SLACK) // 1000)
             perimeter_ns += -perimeter_ns % _TURNS
             stretches = [perimeter_ns / turns[job] / load.alone_ns for job, load in loads.items()]
             stretch, key = sum(stretches), tuple(turns.values())
-            fits = max(stretches) * 1000 <= 1000 + MOST_STRETCH
+            fits = max(stretches) * 1000 <= 1000 + MAX_STRETCH
             if fits and (key not in found or stretch < found[key][0]):
                 found[key] = (stretch, perimeter_ns, turns)
-    best = sorted(found.values(), key=lambda each: each[0])[:MOST_CIRCLES]
+    best = sorted(found.values(), key=lambda each: each[0])[:MAX_CIRCLES]
     return [(perimeter_ns, turns) for _, perimeter_ns, turns in best]
 
 
 def _arcs(loads: Mapping[str, Load], perimeter_ns: int, turns: Mapping[str, int], part: int) -> list[_Arc]:
-    """What room is left is behind the arcs, in equal parts, or a `part`-th of that: a step is late rather than early."""
+    """The free room lies behind the arcs in equal parts, or a `part`-th of it: steps are rather late than early."""
     room_ns = perimeter_ns - sum(turns[job] * load.arc_ns for job, load in loads.items())
     room_ns //= sum(turns.values()) * part
     arcs = []
@@ -258,7 +260,7 @@ def _arcs(loads: Mapping[str, Load], perimeter_ns: int, turns: Mapping[str, int]
 
 
 def _packed(arcs: Sequence[_Arc]) -> dict[str, int] | None:
-    """Angles without overlap; of the ways tried the one that moves the jobs forward least. None: none was found."""
+    """Angles without overlap, by the order that moves the jobs forward least. None: no order was found."""
     tried = []
     for first in range(len(arcs)):
         rest = [*arcs[:first], *arcs[first + 1 :]]
@@ -272,8 +274,8 @@ def _packed(arcs: Sequence[_Arc]) -> dict[str, int] | None:
 
 def _in_order(arcs: Sequence[_Arc], side_by_side: bool) -> tuple[int, dict[str, int]] | None:
     """
-    Each at the first free angle from where it is, or, side by side, from the end of the one before; and how far they move in all. Holds
-    only delay, so jobs move forward alone.
+    Each job at the first free angle from its present one, or, side by side, from the end of the job before; and how far they move in all.
+    Holds only delay, so jobs only move forward.
     """
     occupied, moved, end = 0, 0, arcs[0].angle
     angles = {}

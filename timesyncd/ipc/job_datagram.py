@@ -10,16 +10,17 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from enum import Flag, IntEnum, auto
-from typing import NamedTuple, Self
+from typing import Self
 
 from timesyncd.bound import ClockStatus
 from timesyncd.errors import Malformed
 from timesyncd.ipc.job_segment import MAX_POLICY
+from timesyncd.ipc.wire_types import Int64
 from timesyncd.sample import identity_number, identity_text
 
 SOCKET_NAME = "job.sock"
 
-#: A datagram holds at most this many marks, and a name at most this many octets of UTF-8.
+#: The most marks of a datagram, and the most octets of UTF-8 of a name.
 MAX_MARKS = 512
 MAX_NAME = 255
 
@@ -118,9 +119,9 @@ def kind_text(number: int) -> str:
 
 
 def step_key(epoch: int, step: int) -> int:
-    """A step's number on the wire, in the hub and in a plan. Raises ValueError: either is out of range."""
+    """The key of a step in datagrams, messages and plans. Raises ValueError where either number is out of range."""
     if not (0 <= step < _STEPS_OF_AN_EPOCH and 0 <= epoch < _EPOCHS):
-        raise ValueError(f"epoch {epoch}, step {step}: a step lies in 0 to 2^32 - 1, an epoch in 0 to 2^31 - 1")
+        raise ValueError(f"epoch {epoch}, step {step} is out of range: a step is 0 to 2^32 - 1, an epoch 0 to 2^31 - 1")
     return epoch << 32 | step
 
 
@@ -130,36 +131,39 @@ def split_step(key: int) -> tuple[int, int]:
 
 
 def step_text(key: int) -> str:
-    """For people: the step, and before it the epoch unless that is 0: `2:1203`."""
+    """For people: the step, preceded by its epoch unless that is 0: `2:1203`."""
     epoch, step = split_step(key)
     return f"{epoch}:{step}" if epoch else str(step)
 
 
-class Mark(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Mark:
     """
-    What a rank timed, in CLOCK_REALTIME nanoseconds, of the step with the key `step`.
+    What a rank timed in the step with the key `step`: three readings of its CLOCK_REALTIME in nanoseconds, and a number of bytes.
 
-    A synchronization: this rank was ready for it, did nothing but wait for it from `begin_ns` on, and it was complete here.
-    A STEP: it began, its last own gradient was ready (= arrival_ns: not told), the parameters were updated. PUSH, PULL: asked,
-    asked, answered. SEND, RECEIVE: given to the transport; all there; `sync` is the message's number. STALENESS: `bytes` is the
-    number of updates that the parameters used were behind.
+    A synchronization: the rank was ready for it, only waited from `begin_ns` on, and it was complete here. A STEP: it began; its last own
+    gradient was ready (equal to `arrival_ns`: unknown); its parameters were updated. PUSH and PULL: request, request, reply. SEND and
+    RECEIVE: given to the transport, received completely; `sync` is the message's number. STALENESS: `bytes` is the number of updates by
+    which the parameters were behind. REPLICA: `bytes` is a hash of the parameters.
     """
 
-    step: int
-    sync: int
-    kind: int
-    arrival_ns: int
-    begin_ns: int
-    end_ns: int
-    bytes: int
+    step: Int64
+    sync: Int64
+    kind: Int64
+    arrival_ns: Int64
+    begin_ns: Int64
+    end_ns: Int64
+    bytes: Int64
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
     """
-    Who sends, and how well its clock was known then. `node` is what the rank calls its host; `boot_id` and `time_namespace`
-    tell which ranks read one clock. Since the rank's start: `lost` counts the marks that it had to drop, `own_overhead_ns` is
-    what metering cost it. `joined_ns` (CLOCK_BOOTTIME when it joined) tells this process from a former one with this rank.
+    The sender of a datagram, and how well its clock was known at that time.
+
+    `node` is the rank's name for its host. Ranks with equal `boot_id` and `time_namespace` read one clock. Since the rank's start, `lost`
+    counts the marks that it dropped, and `own_overhead_ns` is the cost of metering. `joined_ns` (CLOCK_BOOTTIME at which it joined)
+    distinguishes this process from a former one with the same rank.
     """
 
     job: str
@@ -187,12 +191,12 @@ class Datagram:
 
 
 def job_id(uid: int, job: str, attempt: int) -> str:
-    """The name of a job's segment and topics: 16 hexadecimal digits."""
+    """The id of a job, which names its segment and its topics: 16 hexadecimal digits."""
     return hashlib.sha256(f"{uid}/{job}/{attempt}".encode()).hexdigest()[:16]
 
 
 def encode_header(header: Header, mark_count: int) -> bytes:
-    """All of a datagram but its marks, which follow as `pack_mark` wrote them. Raises struct.error: a number out of range."""
+    """A datagram up to its marks, which follow as `pack_mark` writes them. Raises struct.error for a number out of range."""
     job, node = header.job.encode(), header.node.encode()
     identity = header.grandmaster_identity
     optional = (header.gm_bound_ns, header.utc_bound_ns, header.utc_seconds_removed, identity)
@@ -225,7 +229,7 @@ def encode_header(header: Header, mark_count: int) -> bytes:
 
 
 def decode(data: bytes) -> Datagram:
-    """Raises Malformed for anything that `encode_header` and `pack_mark` cannot have written."""
+    """The datagram in `data`. Raises Malformed for anything that `encode_header` and `pack_mark` cannot have written."""
     try:
         return _decode(data)
     except (struct.error, ValueError) as error:
@@ -239,15 +243,15 @@ def _decode(data: bytes) -> Datagram:
         own_overhead_ns, joined_ns,
     ) = _HEAD.unpack_from(data)  # fmt: skip
     if (magic, version) != (_MAGIC, _VERSION):
-        raise ValueError(f"{magic!r} version {version}, wanted {_MAGIC!r} version {_VERSION}")
+        raise ValueError(f"magic {magic!r} version {version} instead of {_MAGIC!r} version {_VERSION}")
     names = _HEAD.size + job_length
     body = names + node_length
     if mark_count > MAX_MARKS or len(data) != body + mark_count * MARK_SIZE:
-        raise ValueError(f"another length than its {mark_count} marks need")
+        raise ValueError(f"its length does not match its {mark_count} marks (at most {MAX_MARKS})")
     if not job_length or rank >= world_size:
-        raise ValueError(f"rank {rank} of {world_size} in a job with a name of {job_length} bytes")
+        raise ValueError(f"rank {rank} of {world_size} ranks, in a job with a name of {job_length} bytes")
     if min(gm_bound_ns, utc_bound_ns, namespace, lost, own_overhead_ns, joined_ns) < 0:
-        raise ValueError("a number below 0 that cannot be")
+        raise ValueError("a bound, a count or a duration is negative")
     header = Header(
         job=data[_HEAD.size : names].decode(),
         attempt=attempt,
@@ -270,32 +274,32 @@ def _decode(data: bytes) -> Datagram:
 
 
 def encode_request(job: str, policy: str) -> bytes:
-    """That the ranks of the job with this id shall synchronize so. Raises ValueError: no id, no text, a text that is too long."""
+    """A request that the ranks of the job with this id follow `policy`. Raises ValueError for a bad id and for a bad text."""
     text = policy.encode("ascii")
     if not 0 < len(text) <= MAX_POLICY or not policy.isprintable():
-        raise ValueError(f"a policy has 1 to {MAX_POLICY} printable characters of ASCII, this one {len(text)} octets")
-    return _REQUEST_HEAD.pack(_REQUEST_MAGIC, _REQUEST_VERSION, len(text), _octets_of(job)) + text
+        raise ValueError(f"a policy has 1 to {MAX_POLICY} printable ASCII characters; this one has {len(text)} octets")
+    return _REQUEST_HEAD.pack(_REQUEST_MAGIC, _REQUEST_VERSION, len(text), _job_id_octets(job)) + text
 
 
 def is_request(data: bytes) -> bool:
-    """Whether it means to be a request; else it is marks, or nothing of ours."""
+    """Whether a datagram is a request for a policy; all others hold marks or are malformed."""
     return data.startswith(_REQUEST_MAGIC)
 
 
 def decode_request(data: bytes) -> tuple[str, str]:
-    """The id of a job, and the policy that somebody wants for it. Raises Malformed for anything that `encode_request` cannot have written."""
+    """The id of a job and the policy requested for it. Raises Malformed for anything that `encode_request` cannot have written."""
     try:
         _, _, length, job = _REQUEST_HEAD.unpack_from(data)
         policy = data[_REQUEST_HEAD.size :].decode("ascii")
         if encode_request(job.hex(), policy) != data:
-            raise ValueError(f"version {data[4]}, wanted {_REQUEST_VERSION}, or another length than {length}")
+            raise ValueError(f"version {data[4]} instead of {_REQUEST_VERSION}, or its length is not {length}")
     except (struct.error, ValueError) as error:
         raise Malformed(f"request of {len(data)} bytes: {error}") from error
     return job.hex(), policy
 
 
-def _octets_of(job: str) -> bytes:
+def _job_id_octets(job: str) -> bytes:
     octets = bytes.fromhex(job)
     if len(octets) != 8:
-        raise ValueError(f"{job!r} is no job's id: 16 hexadecimal digits are wanted")
+        raise ValueError(f"{job!r} is not the id of a job, which has 16 hexadecimal digits")
     return octets

@@ -215,7 +215,7 @@ def _variance(times_ns: Sequence[int]) -> float:
 
 def summarize(syncs: Sequence[Sync]) -> Window:
     """What the arrivals say over these synchronizations, which are in the order of (step, sync)."""
-    steps = [spokesman(group) for _, group in groupby(syncs, key=lambda sync: sync.step)]
+    steps = [widest_skew_sync(group) for _, group in groupby(syncs, key=lambda sync: sync.step)]
     compared = [step.comparison for step in steps if step.comparison is not None]
     last_ranks = [comparison.last_rank for comparison in compared if comparison.last_rank is not None]
     skews = [comparison.skew_ns for comparison in compared]
@@ -232,7 +232,7 @@ def summarize(syncs: Sequence[Sync]) -> Window:
     )
 
 
-def spokesman(syncs: Iterable[Sync]) -> Sync:
+def widest_skew_sync(syncs: Iterable[Sync]) -> Sync:
     """
     Of the synchronizations of one step (one or more) the one with the widest skew; one that compares before one that does not.
 

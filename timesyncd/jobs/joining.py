@@ -1,7 +1,5 @@
 """
-Joins the marks of a job's ranks by (uid, job, attempt, step, sync). Pure: time is an argument.
-
-Whether the replicas of a job's ranks are one: hashes that the ranks tell after a synchronization that makes them so. Pure.
+Joins the marks of a job's ranks by (uid, job, attempt, step, sync), and compares the hashes of the ranks' replicas. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -12,15 +10,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import Kind, Trait, job_id, kinds_with
-from timesyncd.jobs.arrivals import StepMark, Sync, compare, spokesman
+from timesyncd.ipc.job_datagram import Kind, Mark, Trait, job_id, kinds_with
+from timesyncd.jobs.arrivals import StepMark, Sync, compare, widest_skew_sync
 from timesyncd.jobs.ranks import (
-    SLEW_LIMIT_PPB,
     Flows,
-    Marked,
     OpenMessage,
     OpenSync,
     Rank,
+    ReceivedMark,
     is_plausible,
     joined_realtime_ns,
     one_way,
@@ -28,15 +25,15 @@ from timesyncd.jobs.ranks import (
     share_grandmaster,
 )
 from timesyncd.jobs.window import JobWindow
-from timesyncd.messages.jobs import Mark, MarkBatch
+from timesyncd.messages.jobs import MarkBatch
 
-#: Steps that are kept, the newest ones, and ranks of each.
-MAX_STEPS, MAX_RANKS = 4, 4096
+#: Hashes of replicas are kept of so many steps, the newest, and of so many ranks each.
+MAX_REPLICA_STEPS, MAX_REPLICA_RANKS = 4, 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """In the step with this key these ranks had another replica than most."""
+class DivergedReplicas:
+    """The ranks whose replica in the step with this key differed from that of most ranks."""
 
     step: int
     ranks: tuple[int, ...]
@@ -44,48 +41,48 @@ class Apart:
 
 @dataclass(slots=True)
 class Replicas:
-    _said: dict[int, dict[int, int]] = field(default_factory=dict)
+    """The hashes of the ranks' replicas, by step and rank, of the newest steps."""
+
+    _hashes: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def put(self, rank: int, step: int, replica: int) -> None:
-        """What a rank said first of a step counts; an older step than all that are kept does not."""
-        said = self._said.setdefault(step, {})
-        if len(said) < MAX_RANKS:
-            said.setdefault(rank, replica)
-        if len(self._said) > MAX_STEPS:
-            del self._said[min(self._said)]
+        """The first hash of a rank and step counts; a step older than all known ones is ignored."""
+        hashes = self._hashes.setdefault(step, {})
+        if len(hashes) < MAX_REPLICA_RANKS:
+            hashes.setdefault(rank, replica)
+        if len(self._hashes) > MAX_REPLICA_STEPS:
+            del self._hashes[min(self._hashes)]
 
-    def apart(self) -> Apart | None:
-        """By the newest step of which two ranks told; None: they are one, or nothing is known."""
-        step = max((step for step, said in self._said.items() if len(said) > 1), default=None)
+    def diverged(self) -> DivergedReplicas | None:
+        """By the newest step with hashes of two ranks; None: the replicas are equal, or nothing is known."""
+        step = max((step for step, hashes in self._hashes.items() if len(hashes) > 1), default=None)
         if step is None:
             return None
-        said = self._said[step]
-        counts, first = Counter(said.values()), said[min(said)]
+        hashes = self._hashes[step]
+        counts, first = Counter(hashes.values()), hashes[min(hashes)]
         usual = min(counts, key=lambda replica: (-counts[replica], replica != first))
-        others = tuple(sorted(rank for rank, replica in said.items() if replica != usual))
-        return Apart(step, others) if others else None
+        others = tuple(sorted(rank for rank, replica in hashes.items() if replica != usual))
+        return DivergedReplicas(step, others) if others else None
 
-
-__all__ = ["SLEW_LIMIT_PPB", "Job", "Jobs"]
 
 STEP_CLOSED_AFTER_NS = 10 * NS_PER_S
 JOB_ENDS_AFTER_NS = 60 * NS_PER_S
 
-#: Memory: any local user can name jobs. What does not fit is refused and counted, never swapped for what is known.
+#: Limits of memory: any local user can name jobs. What exceeds them is refused and counted; nothing known is dropped for it.
 MAX_JOBS = 256
 MAX_JOBS_OF_A_USER = 64
 MAX_RANKS_OF_A_USER = 10_000
 MAX_OPEN_SYNCS = 1_000
 MAX_OPEN_MESSAGES = 10_000
 
-#: Marks that are held of all jobs together (some 400 bytes each): users share it, and so do a user's jobs. What is too much shortens the window.
-MOST_MARKS = 500_000
+#: Marks of all jobs together (some 400 bytes each). Users share it equally, and so do a user's jobs; a job with more has a shorter window.
+MAX_MARKS = 500_000
 
-#: Of these, so many may wait for other ranks' marks; a rank that is late with its own still finds room, what is begun anew has half.
-MOST_OPEN_MARKS = 100_000
+#: Of these, so many may wait for other ranks' marks. New synchronizations may use half of it, so that late ranks still find room.
+MAX_OPEN_MARKS = 100_000
 
-#: Marks that a round joins, and that it drops, of all jobs together: some microseconds each, in the daemon's event loop. The rest is for the next round.
-MOST_MARKS_A_ROUND = 15_000
+#: Marks of all jobs that one round joins, and that it drops: some microseconds each in the daemon's event loop. The next round does the rest.
+MAX_ROUND_MARKS = 15_000
 
 JobKey = tuple[int, str, int]
 SyncKey = tuple[int, int]
@@ -97,18 +94,18 @@ IN_STEP = kinds_with(Trait.IN_STEP)
 
 
 @dataclass
-class Job:
+class JobRun:
     """
-    One run of one attempt of a job: its ranks, what is open, and the window of closed steps in order. `run` counts the times that the same
-    (uid, job, attempt) began anew. `repeated` counts marks that a rank gave twice, and differently, `refused` those that there was no room for.
-    `batches` counts what was accepted; `closable` is how many marks it may join early, before the next round.
+    One run of one attempt of a job: its ranks, its open synchronizations, and the window of closed steps in order. `run` counts the restarts
+    of the same (uid, job, attempt). `repeated` counts marks that a rank sent again with other times, `refused` marks without room, and
+    `batches` the accepted batches. `closable` is how many marks it may join before the next round.
     """
 
     uid: int
     name: str
     attempt: int
     world_size: int
-    heard_boottime_ns: int
+    received_boottime_ns: int
     window_steps: int
     run: int = 0
     ranks: dict[int, Rank] = field(default_factory=dict)
@@ -121,9 +118,9 @@ class Job:
     repeated: int = 0
     refused: int = 0
     open_marks: int = 0
-    most_marks: int = MOST_MARKS
-    most_open: int = 2 * MOST_OPEN_MARKS
-    closable: int = MOST_MARKS_A_ROUND
+    most_marks: int = MAX_MARKS
+    most_open: int = 2 * MAX_OPEN_MARKS
+    closable: int = MAX_ROUND_MARKS
     batches: int = 0
     flows: Flows = field(init=False)
     replicas: Replicas = field(default_factory=Replicas)
@@ -142,12 +139,12 @@ class Job:
 
     @property
     def changes(self) -> tuple[int, ...]:
-        """Another one whenever there is something new to see."""
+        """A different tuple whenever there is something new to analyse."""
         return self.batches, self.steps.changes, self.flows.changes, len(self.pending)
 
     @property
     def size(self) -> int:
-        """How many marks it holds, and delays."""
+        """How many marks and delays it holds."""
         return self.steps.size + self.open_marks + len(self.messages) + self.flows.size
 
     @property
@@ -159,39 +156,39 @@ class Job:
         return self._is_complete(self.ranks)
 
     def newest_complete(self) -> Sync | None:
-        """What speaks for the newest step of which a synchronization has all ranks."""
+        """The synchronization with the widest skew of the newest step that has one with all ranks."""
         return newest_of(self.window, self.world_size)
 
     def on_one_clock(self) -> bool:
-        """Whether all ranks are known, and read the same clock."""
+        """Whether all ranks are known and read the same clock."""
         return self.has_all_ranks and len({rank.clock for rank in self.ranks.values()}) == 1
 
     def accept(self, batch: MarkBatch, now_boottime_ns: int) -> None:
-        self.heard_boottime_ns = max(self.heard_boottime_ns, now_boottime_ns)
+        self.received_boottime_ns = max(self.received_boottime_ns, now_boottime_ns)
         self.batches += 1
         newest_end_ns = max((mark.end_ns for mark in batch.marks), default=0)
         head = batch.model_copy(update={"marks": []})
         rank = self.ranks.setdefault(batch.rank, Rank(head))
         is_newest = rank.accept(head, newest_end_ns)
-        numbered, news = 0, 0
+        numbered, new = 0, 0
         if self.size >= 2 * self.most_marks or self.open_marks >= self.most_open:
             self.refused += len(batch.marks)
             return
         for mark in batch.marks:
-            is_news = self._take(Marked(mark, head, newest_end_ns), now_boottime_ns)
-            numbered += is_news is not None
-            news += bool(is_news)
+            is_new = self._accept_mark(ReceivedMark(mark, head, newest_end_ns), now_boottime_ns)
+            numbered += is_new is not None
+            new += bool(is_new)
         if is_newest and numbered:
-            rank.behind = not news
+            rank.behind = not new
 
-    def share(self, part: float) -> None:
-        """This part of what all jobs together may hold, and of what a round closes, is this job's."""
-        self.most_marks = int(MOST_MARKS * part)
-        self.most_open = max(20 * self.world_size, int(MOST_OPEN_MARKS * part))
-        self.closable = max(1, int(MOST_MARKS_A_ROUND * part))
+    def set_share(self, part: float) -> None:
+        """Set this job's part of the marks that all jobs may hold and that a round closes."""
+        self.most_marks = int(MAX_MARKS * part)
+        self.most_open = max(20 * self.world_size, int(MAX_OPEN_MARKS * part))
+        self.closable = max(1, int(MAX_ROUND_MARKS * part))
 
-    def is_over_for(self, batch: MarkBatch) -> bool:
-        """Whether this batch begins another run: it is of another process, or of another world whose rank joined after all of these."""
+    def is_superseded_by(self, batch: MarkBatch) -> bool:
+        """Whether this batch begins another run: it is of another process, or of another world size and joined after all ranks."""
         rank = self.ranks.get(batch.rank)
         if rank is not None and rank.process != process_of(batch):
             return not rank.is_newer_than(batch)
@@ -204,38 +201,38 @@ class Job:
         rank = self.ranks.get(batch.rank)
         return batch.world_size == self.world_size and (rank is None or rank.process == process_of(batch))
 
-    def has_begun_anew(self) -> bool:
-        """Whether the newest of every rank is of steps that are over: the numbers began again, in the same processes."""
+    def has_restarted(self) -> bool:
+        """Whether the newest batch of every rank is of steps that are over: the same processes number their steps from the start again."""
         return self.has_all_ranks and all(rank.behind for rank in self.ranks.values())
 
-    def _take(self, marked: Marked, now_ns: int) -> bool | None:
-        """Whether it is news, for marks that a rank has one of by step and number; None for the others."""
-        mark, rank = marked.mark, marked.head.rank
+    def _accept_mark(self, received: ReceivedMark, now_ns: int) -> bool | None:
+        """Whether the mark is new, for kinds of which a rank has one mark by step and number; None for the others."""
+        mark, rank = received.mark, received.head.rank
         if mark.kind in IN_STEP and self.steps.is_full(mark.step):
             self.refused += 1
             return None
         if mark.kind in COLLECTIVES:
-            return self._add_collective(marked, now_ns)
+            return self._add_collective(received, now_ns)
         if mark.kind == Kind.STEP:
             return self._add_step(mark, rank)
         if mark.kind in REQUESTS:
             self._add_request(mark, rank)
         elif mark.kind in MESSAGES:
-            self._add_message(marked, now_ns)
+            self._add_message(received, now_ns)
         elif mark.kind == Kind.STALENESS:
             self.flows.put_staleness(rank, mark.bytes)
         elif mark.kind == Kind.REPLICA:
             self.replicas.put(rank, mark.step, mark.bytes)
         return None
 
-    def _add_collective(self, marked: Marked, now_ns: int) -> bool | None:
-        mark = marked.mark
+    def _add_collective(self, received: ReceivedMark, now_ns: int) -> bool | None:
+        mark = received.mark
         key = (mark.step, mark.sync)
         if mark.step <= self.steps.forgotten:
             return False
         closed = self.steps.sync(*key)
         if closed is not None:
-            known = closed.arrivals.get(marked.head.rank)
+            known = closed.arrivals.get(received.head.rank)
             if known is not None and (known.arrival_ns, known.end_ns) != (mark.arrival_ns, mark.end_ns):
                 self.repeated += 1
             return known is None
@@ -247,12 +244,12 @@ class Job:
                 return None
             sync = self.pending[key] = OpenSync(now_ns)
         before = len(sync.marks)
-        self.repeated += not sync.add(marked)
+        self.repeated += not sync.add(received)
         self.open_marks += len(sync.marks) - before
         return True
 
     def _has_room(self) -> bool:
-        """Whether another synchronization may be opened; the oldest one is closed for it, if that is little work."""
+        """Whether another synchronization may be opened; the oldest one is closed for it where that is little work."""
         if self.open_marks >= self.most_open // 2:
             return False
         if len(self.pending) < MAX_OPEN_SYNCS:
@@ -284,23 +281,23 @@ class Job:
             else:
                 self.refused += 1
 
-    def _add_message(self, marked: Marked, now_ns: int) -> None:
-        key = (marked.mark.step, marked.mark.sync)
+    def _add_message(self, received: ReceivedMark, now_ns: int) -> None:
+        key = (received.mark.step, received.mark.sync)
         if key not in self.messages and len(self.messages) >= MAX_OPEN_MESSAGES:
             self.refused += 1
             return
         message = self.messages.setdefault(key, OpenMessage(now_ns))
-        side = "send" if marked.mark.kind == Kind.SEND else "receive"
+        side = "send" if received.mark.kind == Kind.SEND else "receive"
         if getattr(message, side) is not None:
-            self.repeated += getattr(message, side).mark != marked.mark
+            self.repeated += getattr(message, side).mark != received.mark
             return
-        setattr(message, side, marked)
+        setattr(message, side, received)
         send, receive = message.send, message.receive
         if send is not None and receive is not None:
             del self.messages[key]
             self._measure(send, receive)
 
-    def _measure(self, send: Marked, receive: Marked) -> None:
+    def _measure(self, send: ReceivedMark, receive: ReceivedMark) -> None:
         by_grandmaster = share_grandmaster([send, receive])
         ends = [self.ranks[each.head.rank].arrival(each, by_grandmaster) for each in (send, receive)]
         delay = one_way(*ends)
@@ -309,8 +306,8 @@ class Job:
 
     def advance(self, now_boottime_ns: int, most_closed: int) -> int:
         """
-        Close what is complete or overdue, and let the window hold its newest steps: until so many marks are closed, and as many dropped. Returns how many
-        were, the larger number; the rest is for the next time.
+        Close the synchronizations that are complete or overdue, and drop the oldest steps of the window, up to so many marks each. Returns
+        the larger of the two numbers; the next call does the rest.
         """
         closed = self._close_due(now_boottime_ns, most_closed)
         closed += self._drop_messages(now_boottime_ns, most_closed - closed)
@@ -333,7 +330,7 @@ class Job:
         return closed
 
     def _drop_messages(self, now_ns: int, most_dropped: int) -> int:
-        """The oldest first, which come first."""
+        """Drop the messages that are overdue or do not fit, the oldest first. Returns their number."""
         dropped: list[SyncKey] = []
         for key, message in islice(self.messages.items(), max(0, most_dropped)):
             overdue = now_ns - message.since_boottime_ns >= STEP_CLOSED_AFTER_NS
@@ -345,10 +342,10 @@ class Job:
         return len(dropped)
 
     def _close(self, key: SyncKey) -> None:
-        """What a rank marked twice is neither of the two: it is left out, and the synchronization compared with nothing."""
+        """Join the marks. A rank that marked it twice with different times is left out, and the synchronization is not compared."""
         sync = self.pending.pop(key)
         self.open_marks -= len(sync.marks)
-        marks = {rank: marked for rank, marked in sorted(sync.marks.items()) if rank not in sync.repeated}
+        marks = {rank: mark for rank, mark in sorted(sync.marks.items()) if rank not in sync.repeated}
         complete = self._is_complete(marks)
         self.complete += complete
         self.incomplete += not complete
@@ -356,7 +353,7 @@ class Job:
             self.refused += len(marks)
         elif marks and key[0] > self.steps.forgotten:
             by_grandmaster = share_grandmaster(list(marks.values()))
-            arrivals = {rank: self.ranks[rank].arrival(marked, by_grandmaster) for rank, marked in marks.items()}
+            arrivals = {rank: self.ranks[rank].arrival(mark, by_grandmaster) for rank, mark in marks.items()}
             kind = marks[min(marks)].mark.kind
             self.steps.put_sync(Sync(*key, kind, arrivals, compare(arrivals) if complete else None))
 
@@ -365,68 +362,68 @@ class Job:
 
 
 class Jobs:
-    """All jobs that send marks. `refused` counts the batches that were not taken."""
+    """All jobs that send marks. `refused` counts the refused batches."""
 
     def __init__(self, window_steps: int) -> None:
         self.refused = 0
         self._next = 0
         self._window_steps = window_steps
-        self._jobs: dict[JobKey, Job] = {}
+        self._jobs: dict[JobKey, JobRun] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[JobRun]:
         return iter(self._jobs.values())
 
     def accept(self, batch: MarkBatch, now_boottime_ns: int) -> None:
-        """Taken in any order and any number of times to the same end, as long as its steps are open."""
+        """Accept a batch. Neither order nor repetition changes the result as long as its steps are open."""
         key = (batch.uid, batch.job, batch.attempt)
         job = self._jobs.get(key)
         if not is_plausible(batch) or self._is_full(batch, job):
             self.refused += 1
             return
-        if job is not None and job.is_over_for(batch):
+        if job is not None and job.is_superseded_by(batch):
             job = self._new(key, batch, now_boottime_ns, job.run + 1)
         if job is not None and not job.is_of_this_run(batch):
             self.refused += 1
             return
         job = self._jobs[key] = job or self._new(key, batch, now_boottime_ns, 0)
         job.accept(batch, now_boottime_ns)
-        if job.has_begun_anew():
+        if job.has_restarted():
             self._jobs[key] = self._new(key, batch, now_boottime_ns, job.run + 1)
             self._jobs[key].accept(batch, now_boottime_ns)
 
-    def advance(self, now_boottime_ns: int) -> list[Job]:
-        """Close what is due, as far as a round goes; returns the jobs that ended, which are forgotten."""
-        of_a_user = Counter(job.uid for job in self)
+    def advance(self, now_boottime_ns: int) -> list[JobRun]:
+        """Close what is due, up to a round's limit. Returns the jobs that ended, which are removed."""
+        by_user = Counter(job.uid for job in self)
         for job in self:
-            job.share(1 / len(of_a_user) / of_a_user[job.uid])
+            job.set_share(1 / len(by_user) / by_user[job.uid])
         jobs = list(self)
         self._next %= max(1, len(jobs))
-        left, behind = MOST_MARKS_A_ROUND, []
+        left, behind = MAX_ROUND_MARKS, []
         for job in jobs[self._next :] + jobs[: self._next]:
             if left <= 0:
                 break
             share = min(left, job.closable)
-            done = job.advance(now_boottime_ns, share)
-            left -= done
+            closed = job.advance(now_boottime_ns, share)
+            left -= closed
             self._next += 1
-            if done >= share:
+            if closed >= share:
                 behind.append(job)
         for job in behind:
             if left > 0:
                 left -= job.advance(now_boottime_ns, left)
-        ended = [job for job in self if now_boottime_ns - job.heard_boottime_ns >= JOB_ENDS_AFTER_NS]
+        ended = [job for job in self if now_boottime_ns - job.received_boottime_ns >= JOB_ENDS_AFTER_NS]
         for job in ended:
             del self._jobs[job.uid, job.name, job.attempt]
         return ended
 
-    def _new(self, key: JobKey, batch: MarkBatch, now_ns: int, run: int) -> Job:
-        return Job(*key, batch.world_size, now_ns, self._window_steps, run=run)
+    def _new(self, key: JobKey, batch: MarkBatch, now_ns: int, run: int) -> JobRun:
+        return JobRun(*key, batch.world_size, now_ns, self._window_steps, run=run)
 
-    def _is_full(self, batch: MarkBatch, job: Job | None) -> bool:
-        """Whether it would bring a job, or a rank, that there is no room for."""
+    def _is_full(self, batch: MarkBatch, job: JobRun | None) -> bool:
+        """Whether the batch would add a job or a rank that exceeds a limit."""
         if job is not None and batch.rank in job.ranks:
             return False
         of_this_user = [each for each in self if each.uid == batch.uid]
@@ -436,6 +433,6 @@ class Jobs:
 
 
 def newest_of(syncs: list[Sync], world_size: int) -> Sync | None:
-    """What speaks for the newest step of which a synchronization has all ranks."""
+    """The synchronization with the widest skew of the newest step that has one with all ranks."""
     complete = [sync for sync in syncs if len(sync.arrivals) >= world_size]
-    return spokesman(sync for sync in complete if sync.step == complete[-1].step) if complete else None
+    return widest_skew_sync(sync for sync in complete if sync.step == complete[-1].step) if complete else None

@@ -1,7 +1,7 @@
 """
-What a hub keeps of each rank of a job, and which batches of marks it believes at all. Pure.
+What the hub keeps of each rank of a job, and what waits to be joined: collectives for all ranks, messages for both ends. Pure.
 
-What waits to be joined: a collective until every rank's mark is there, a message until both ends have told of it. Pure.
+It also decides which batches of marks are plausible: any local user can send any numbers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from sys import intern
 
 from timesyncd.bound import Bound
 from timesyncd.clocks import STEP_TOLERANCE_NS
+from timesyncd.ipc.job_datagram import Mark
 from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, half_widths
-from timesyncd.messages.jobs import Mark, MarkBatch
+from timesyncd.messages.jobs import MarkBatch
 
-#: Settings of a rank's clock that are remembered: more than there are in the time for which a step is kept open.
+#: Steps of a rank's clock that are kept: more than occur while a step of the job is open.
 MAX_SETTINGS = 32
 
-#: How fast a clock's bound may have grown since a mark, while only the batch's bound is told: the kernel's limit of a slew.
+#: How fast the bound may have shrunk between a mark and the end of its batch, which carries the bound: the kernel's slew limit.
 SLEW_LIMIT_PPB = 500_000
 
-#: What one state of a job can carry; more ranks than that nobody could be told of.
+#: The most ranks that the message of a job's state can carry.
 MAX_RANKS = 2_500
 
-#: Of times and sizes, so that no difference of two leaves the 64 bits of a message: the year 2116, and as many bytes.
+#: The largest plausible time and size, so that no difference of two exceeds 64 bits: the year 2116, and as many bytes.
 LARGEST = 2**62
 
-#: Of bounds: eleven days.
+#: The largest plausible bound: eleven days.
 LARGEST_BOUND_NS = 10**15
 
 Order = tuple[int, int]
@@ -38,9 +39,11 @@ Order = tuple[int, int]
 @dataclass
 class Rank:
     """
-    What is known of one rank. `newest` is its newest batch without the marks, and `newest_end_ns` the newest of all its marks' ends. `behind`: that batch brought only steps that were over already. `settings`
-    holds (incarnation, sequence) and real_minus_boot_ns of the batches from which on its clock was set otherwise, in order, so that a step is found whatever the order in which
-    batches came. Where one with a step came after later ones, a batch too many may count as stepped.
+    One rank. `newest` is its newest batch without the marks, and `newest_end_ns` the newest end of all its marks. `behind`: that batch held
+    only steps that were over.
+
+    `settings` holds, in order, (incarnation, sequence) and real_minus_boot_ns of each batch at which its clock had been stepped. So a step
+    of the clock is found in any order of arrival; where its batch arrives after later ones, one batch too many may count as stepped.
     """
 
     newest: MarkBatch
@@ -59,12 +62,12 @@ class Rank:
 
     @property
     def metered_ns(self) -> int | None:
-        """For how long it has metered; None: not told."""
+        """For how long it has metered; None: unknown."""
         joined_ns = joined_realtime_ns(self.newest)
         return self.newest_end_ns - joined_ns if self.newest.joined_ns and self.newest_end_ns > joined_ns else None
 
     def accept(self, head: MarkBatch, newest_end_ns: int) -> bool:
-        """`head` is a batch without its marks. Whether none newer is known."""
+        """Accept a batch without its marks, `head`. Whether it is the newest."""
         self.lost = max(self.lost, head.lost)
         self.own_overhead_ns = max(self.own_overhead_ns, head.own_overhead_ns)
         self.newest_end_ns = max(self.newest_end_ns, newest_end_ns)
@@ -82,42 +85,42 @@ class Rank:
         return self.newest.node == batch.node and order_of(self.newest) > order_of(batch)
 
     def stepped_before(self, batch: MarkBatch) -> bool:
-        """Whether the clock was set between the batch before this one and this one: its marks may be of either side."""
+        """Whether the clock was stepped between the batch before this one and this one: its marks may lie on either side."""
         index = bisect_left(self.settings, order_of(batch), key=lambda setting: setting[0])
         return index > 0 and abs(batch.real_minus_boot_ns - self.settings[index - 1][1]) > STEP_TOLERANCE_NS
 
-    def arrival(self, marked: Marked, by_grandmaster: bool) -> Arrival:
-        mark, head = marked.mark, marked.head
+    def arrival(self, received: ReceivedMark, by_grandmaster: bool) -> Arrival:
+        mark, head = received.mark, received.head
         return Arrival(
             clock=None if self.stepped_before(head) else self.clock,
             real_minus_boot_ns=head.real_minus_boot_ns,
             arrival_ns=mark.arrival_ns,
             begin_ns=max(mark.arrival_ns, min(mark.begin_ns, mark.end_ns)),
             end_ns=mark.end_ns,
-            error_ns=marked.error_ns(by_grandmaster),
+            error_ns=received.error_ns(by_grandmaster),
             bytes=mark.bytes,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """A mark, the batch that brought it (without its marks), and that batch's newest end: its bound was read then or later."""
+class ReceivedMark:
+    """A mark, its batch without the marks, and the newest end in that batch: the batch's bound was read then or later."""
 
     mark: Mark
     head: MarkBatch
     newest_end_ns: int
 
     def error_ns(self, by_grandmaster: bool) -> int | None:
-        """The clock's error at the mark: the batch's bound, and what a slew may have taken off it since the mark."""
+        """The clock's error at the mark: the batch's bound, plus what a slew may have removed since the mark; None: unknown."""
         if self.head.status not in ("SYNCHRONIZED", "HOLDOVER"):
             return None
         bound_ns = self.head.gm_bound_ns if by_grandmaster else self.head.utc_bound_ns
         return Bound(bound_ns, SLEW_LIMIT_PPB).at(max(0, self.newest_end_ns - self.mark.arrival_ns))
 
 
-def share_grandmaster(marks: Sequence[Marked]) -> bool:
-    """Whether their gm bounds are against one clock on one scale; if not, only their utc bounds compare."""
-    references = {(marked.head.grandmaster_identity, marked.head.utc_seconds_removed) for marked in marks}
+def share_grandmaster(marks: Sequence[ReceivedMark]) -> bool:
+    """Whether the gm bounds are against one grandmaster and one timescale; otherwise only the utc bounds compare."""
+    references = {(mark.head.grandmaster_identity, mark.head.utc_seconds_removed) for mark in marks}
     return len(references) == 1 and None not in references.pop()
 
 
@@ -131,17 +134,17 @@ def order_of(batch: MarkBatch) -> Order:
 
 
 def process_of(batch: MarkBatch) -> tuple[str, int]:
-    """A process that the daemon cannot see has pid 0; then the time at which it joined tells it from the next one."""
+    """Its node and pid. A process that the daemon cannot see has pid 0; then the time at which it joined identifies it."""
     return batch.node, batch.pid or -batch.joined_ns
 
 
 def joined_realtime_ns(batch: MarkBatch) -> int:
-    """When its rank joined, by its node's clock; where that is not told, when the node booted."""
+    """When its rank joined, by its node's clock; where that is unknown, when the node booted."""
     return batch.joined_ns + batch.real_minus_boot_ns
 
 
 def is_plausible(batch: MarkBatch) -> bool:
-    """Any local user may send a datagram, and any number in it."""
+    """Whether its numbers are possible: any local user may send any datagram."""
     bounds = (batch.gm_bound_ns or 0, batch.utc_bound_ns or 0)
     numbers = (batch.real_minus_boot_ns, batch.lost, batch.own_overhead_ns, batch.joined_ns)
     return (
@@ -153,15 +156,15 @@ def is_plausible(batch: MarkBatch) -> bool:
 
 
 def _is_plausible_mark(mark: Mark) -> bool:
-    """A clock that was set in between may have ended it before it began: that is told as a step."""
+    """Whether its numbers are possible. An end before the arrival is: the clock was stepped in between."""
     numbers = (mark.step, mark.sync, mark.kind, mark.arrival_ns, mark.begin_ns, mark.end_ns, mark.bytes)
     return min(numbers) >= 0 and max(numbers) < LARGEST
 
 
-#: Pairs of ranks whose messages are looked at; the rest is counted as refused.
+#: Pairs of ranks whose delays are kept; the messages of more pairs are refused and counted.
 MAX_PAIRS = 1_000
 
-#: So many newest values are looked back on: delays of one pair, answers of the servers.
+#: The newest values that are kept: delays of one pair, response times of the servers.
 MAX_DELAYS = 100
 MAX_RESPONSES = 1_000
 
@@ -170,33 +173,33 @@ Pair = tuple[int, int]
 
 @dataclass
 class OpenSync:
-    """A synchronization of which marks are still awaited, by rank. `repeated` are the ranks that marked it twice, and differently."""
+    """A synchronization that waits for marks. `repeated` are the ranks that marked it again with other times."""
 
     since_boottime_ns: int
-    marks: dict[int, Marked] = field(default_factory=dict)
+    marks: dict[int, ReceivedMark] = field(default_factory=dict)
     repeated: set[int] = field(default_factory=set)
 
-    def add(self, marked: Marked) -> bool:
-        """False: the rank told of it already, and something else."""
-        known = self.marks.setdefault(marked.head.rank, marked)
-        if known is marked or known.mark == marked.mark:
+    def add(self, received: ReceivedMark) -> bool:
+        """False: the rank has marked it already, with other times."""
+        known = self.marks.setdefault(received.head.rank, received)
+        if known is received or known.mark == received.mark:
             return True
-        self.repeated.add(marked.head.rank)
+        self.repeated.add(received.head.rank)
         return False
 
 
 @dataclass
 class OpenMessage:
-    """A message of which one end is still awaited."""
+    """A message that waits for the mark of one end."""
 
     since_boottime_ns: int
-    send: Marked | None = None
-    receive: Marked | None = None
+    send: ReceivedMark | None = None
+    receive: ReceivedMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """One message's way from one rank to another, right within +-`error_ns`."""
+    """The one-way delay of a message from one rank to another, right within +-`error_ns`."""
 
     delay_ns: int
     error_ns: int
@@ -204,8 +207,8 @@ class Delay:
 
 class Flows:
     """
-    What is of two ranks, or of one alone: delays by (from, to), the pair heard of last at the end; the servers' response times; staleness by rank. All
-    bounded. `size` counts the delays, `changes` what was ever put.
+    What concerns two ranks or one: delays by (from, to), the most recent pair last; response times of the servers; staleness by rank. All
+    are limited. `size` counts the delays, `changes` every value that was added or dropped.
     """
 
     def __init__(self, window_steps: int) -> None:
@@ -217,7 +220,7 @@ class Flows:
         self._window_steps = min(window_steps, MAX_DELAYS)
 
     def put_delay(self, pair: Pair, delay: Delay) -> bool:
-        """False: there are too many pairs."""
+        """False: the delay is refused, there are too many pairs."""
         if pair not in self.delays and len(self.delays) >= MAX_PAIRS:
             return False
         of_pair = self.delays.pop(pair, None) or deque(maxlen=MAX_DELAYS)
@@ -228,7 +231,7 @@ class Flows:
         return True
 
     def trim(self, most_delays: int) -> None:
-        """Drop the pairs that have not been heard of for the longest time until so many delays are left."""
+        """Drop the least recent pairs until at most so many delays are left."""
         while self.size > most_delays:
             self.size -= len(self.delays.pop(next(iter(self.delays))))
             self.changes += 1
@@ -239,7 +242,7 @@ class Flows:
 
 
 def one_way(send: Arrival, receive: Arrival) -> Delay | None:
-    """From the moment it was given to the transport until all of it was there; None: the two clocks do not compare."""
+    """From the moment the sender gave it to the transport until the receiver had all of it; None: the clocks do not compare."""
     half_widths_ns = half_widths({0: send, 1: receive})
     if half_widths_ns is None:
         return None

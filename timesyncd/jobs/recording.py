@@ -21,7 +21,7 @@ from timesyncd.messages.node import Int64, Message
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ServerRequest:
     """One rank's push to or pull from a parameter server, CLOCK_REALTIME nanoseconds: asked, answered."""
 
     step: int
@@ -55,7 +55,7 @@ class Recording:
     ranks: Mapping[int, RankRecord]
     syncs: Sequence[Sync]
     steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
-    requests: Mapping[int, Sequence[Request]] = field(default_factory=dict)
+    requests: Mapping[int, Sequence[ServerRequest]] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property
@@ -88,7 +88,7 @@ def same_step(syncs: Sequence[Sync]) -> Iterator[tuple[int, list[Sync]]]:
         yield key, list(group)
 
 
-def places(syncs: Iterable[Sync]) -> list[str]:
+def positions(syncs: Iterable[Sync]) -> list[str]:
     """Where each synchronization of one step is, for people: its kind, and the how manieth of that kind, from 0."""
     seen: Counter[int] = Counter()
     named = []
@@ -191,9 +191,9 @@ class RecordingMessage(Message):
         steps: dict[int, list[StepMark]] = {}
         for mark in sorted(self.steps, key=lambda mark: mark.step):
             steps.setdefault(mark.rank, []).append(StepMark(mark.step, mark.arrival_ns, mark.ready_ns, mark.end_ns))
-        requests: dict[int, list[Request]] = {}
+        requests: dict[int, list[ServerRequest]] = {}
         for one in sorted(self.requests, key=lambda one: one.begin_ns):
-            requests.setdefault(one.rank, []).append(Request(one.step, one.begin_ns, one.end_ns))
+            requests.setdefault(one.rank, []).append(ServerRequest(one.step, one.begin_ns, one.end_ns))
         return Recording(
             job=self.job,
             attempt=self.attempt,
@@ -250,5 +250,5 @@ def _step_message(rank: int, mark: StepMark) -> StepMessage:
     )
 
 
-def _request_message(rank: int, one: Request) -> RequestMessage:
+def _request_message(rank: int, one: ServerRequest) -> RequestMessage:
     return RequestMessage(rank=rank, step=one.step, begin_ns=one.begin_ns, end_ns=one.end_ns)

@@ -16,8 +16,9 @@ from timesyncd.config import validation_text
 from timesyncd.errors import Malformed, TraceError
 from timesyncd.ipc.job_datagram import Datagram, Header, Kind, Mark, Trait, decode, kinds_with, step_text
 from timesyncd.jobs.arrivals import StepMark, Sync
-from timesyncd.jobs.joining import SLEW_LIMIT_PPB, STEP_CLOSED_AFTER_NS, Jobs
-from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, Request
+from timesyncd.jobs.joining import STEP_CLOSED_AFTER_NS, Jobs
+from timesyncd.jobs.ranks import SLEW_LIMIT_PPB
+from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.messages.jobs import MarkBatch
 
 COLLECTIVES = kinds_with(Trait.COLLECTIVE)
@@ -26,7 +27,7 @@ REQUESTS = kinds_with(Trait.REQUEST)
 _LENGTH = struct.Struct("<I")
 
 #: What is read of a job at most, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of eight ranks.
-MOST_MARKS = 500_000
+MAX_RECORDING_MARKS = 500_000
 
 #: Synchronizations that are joined at a time: of each rank fewer batches, with the one before each, than a hub looks back on.
 _AT_ONCE = 50
@@ -157,7 +158,7 @@ def join(files: Sequence[RankFile]) -> Recording:
     run = _newest_run(files)
     ranks = {file.newest.rank: file for file in run}
     newest = run[-1].newest
-    kept = {rank: _newest(file, MOST_MARKS // len(ranks)) for rank, file in sorted(ranks.items())}
+    kept = {rank: _newest(file, MAX_RECORDING_MARKS // len(ranks)) for rank, file in sorted(ranks.items())}
     after = max((each.after for each in kept.values() if each.after is not None), default=-1)
     return Recording(
         job=newest.job,
@@ -191,7 +192,7 @@ def _notes(others: int, after: int) -> list[str]:
         )
     if after >= 0:
         found.append(
-            f"Steps up to {step_text(after)} are left out: of a job the newest {MOST_MARKS} marks are read, each rank's alike."
+            f"Steps up to {step_text(after)} are left out: of a job the newest {MAX_RECORDING_MARKS} marks are read, each rank's alike."
         )
     return found
 
@@ -212,9 +213,9 @@ def _steps(kept: _Kept, after: int) -> list[StepMark]:
     )
 
 
-def _requests(kept: _Kept, after: int) -> list[Request]:
+def _requests(kept: _Kept, after: int) -> list[ServerRequest]:
     marks = kept.marks(REQUESTS, after)
-    return sorted((Request(m.step, m.arrival_ns, m.end_ns) for m in marks), key=lambda request: request.begin_ns)
+    return sorted((ServerRequest(m.step, m.arrival_ns, m.end_ns) for m in marks), key=lambda request: request.begin_ns)
 
 
 def _newest(file: RankFile, most: int) -> _Kept:

@@ -1,7 +1,5 @@
 """
-What a job's marks say, in one round of the hub, and as the message that tells of it. Pure.
-
-A job's window as a hub tells it: what was joined of each step, page by page. Pure.
+The analysis of a job's window in one round of the hub, its figures as fields of a JobState, and the window itself page by page. Pure.
 """
 
 from __future__ import annotations
@@ -13,35 +11,36 @@ from itertools import islice
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, step_text
 from timesyncd.ipc.job_segment import Method
+from timesyncd.ipc.wire_types import Explanation
 from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, summarize
 from timesyncd.jobs.exposed import RankCost, StepCost, ratio
-from timesyncd.jobs.joining import Job, newest_of
+from timesyncd.jobs.joining import JobRun, newest_of
 from timesyncd.jobs.ranks import Flows
-from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, Request
+from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
-from timesyncd.jobs.window import MOST_MARKS_A_STEP, StepRecord
-from timesyncd.messages.jobs import DelayState, MethodName, RankState
+from timesyncd.jobs.window import MAX_STEP_MARKS, StepRecord
+from timesyncd.messages.jobs import DelayState, RankState, VerdictCode
 from timesyncd.messages.jobs import Straggler as StragglerState
 from timesyncd.units import duration_text, median, percentile
 
-#: What a message holds: marks may lie, and their sum be larger.
-MOST_NS = 2**63 - 1
+#: The largest number of a message. Marks may be wrong, and their sum larger.
+MAX_INT64 = 2**63 - 1
 
-#: So many stragglers and pairs of ranks are told of, the worst.
-MOST_STRAGGLERS = 32
-MOST_DELAYS = 100
+#: The most stragglers and pairs of ranks that are published, the worst first.
+MAX_STRAGGLERS = 32
+MAX_PUBLISHED_DELAYS = 100
 
-#: Of the time, one part in so many is for looking at jobs: the daemon has clocks to watch.
-LOOKING_PART = 20
+#: The analysis of jobs takes at most one part in so many of the time: the daemon has clocks to poll.
+ANALYSIS_PART = 20
 
-#: What one look reads of a job: so many marks of its newest steps. A large job's steps are read at fewer places, so that so many steps are among them.
-MOST_LOOKED_MARKS = 20_000
+#: One analysis reads so many marks of a job's newest steps. Of a large job's steps it reads fewer synchronizations, so that it covers so many steps.
+MAX_ANALYSED_MARKS = 20_000
 STEPS_WANTED = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Exposed time over the window: by step, and by rank."""
+    """Exposed time as ratios over the window, the newest step and the epoch; and by rank, step by step."""
 
     window: float | None
     step: float | None
@@ -51,8 +50,11 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
-    """What a job's window says; `newest` speaks for its newest complete step. `barriers` are as the nodes' own clocks saw them."""
+class JobAnalysis:
+    """
+    The analysis of a job's window. `newest` is the synchronization with the widest skew of the newest complete step. `barriers` are on the
+    nodes' own clocks, whatever the method of the attribution is.
+    """
 
     attribution: Attribution
     window: Window
@@ -64,12 +66,12 @@ class JobView:
     update_latency_p50_ns: int | None
 
 
-def look(job: Job, nodes: Mapping[int, str]) -> JobView:
-    """`nodes` by rank, of those whose marks are known to come from there."""
-    syncs = looked_at(job) if job.has_all_ranks else []
+def analyse(job: JobRun, nodes: Mapping[int, str]) -> JobAnalysis:
+    """Analyse a job's window. `nodes`: by rank, of those ranks whose marks are verified to come from that node."""
+    syncs = analysed_syncs(job) if job.has_all_ranks else []
     attribution = attribute(syncs, nodes, job.world_size)
-    costs = job.steps.costs({step for step, _ in job.pending}, MOST_MARKS_A_STEP)
-    return JobView(
+    costs = job.steps.costs({step for step, _ in job.pending}, MAX_STEP_MARKS)
+    return JobAnalysis(
         attribution=attribution,
         window=summarize(attribution.syncs),
         newest=newest_of(list(attribution.syncs), job.world_size),
@@ -81,12 +83,12 @@ def look(job: Job, nodes: Mapping[int, str]) -> JobView:
     )
 
 
-def looked_at(job: Job) -> list[Sync]:
+def analysed_syncs(job: JobRun) -> list[Sync]:
     """
-    Of the newest steps, in the order of (step, sync): all synchronizations of a job that is not large, of another's steps the first ones, and the first
-    barrier.
+    The synchronizations of the newest steps, in the order of (step, sync): all of them, or of a large job's steps the first ones and the
+    first barrier.
     """
-    most = max(1, MOST_LOOKED_MARKS // STEPS_WANTED // job.world_size)
+    most = max(1, MAX_ANALYSED_MARKS // STEPS_WANTED // job.world_size)
 
     def parts(record: StepRecord) -> list[Sync]:
         syncs = record.in_order()
@@ -96,13 +98,13 @@ def looked_at(job: Job) -> list[Sync]:
         others = [sync for sync in syncs if sync.kind != Kind.BARRIER]
         return sorted(others[:most] + barriers[:1], key=lambda sync: sync.sync)
 
-    records = job.steps.newest(MOST_LOOKED_MARKS, lambda record: sum(len(sync.arrivals) for sync in parts(record)))
+    records = job.steps.newest(MAX_ANALYSED_MARKS, lambda record: sum(len(sync.arrivals) for sync in parts(record)))
     return [sync for record in records for sync in parts(record)]
 
 
-def look_again_after_ns(took_ns: int, jobs: int) -> int:
-    """For how long a job's window is left alone that took so long to look at, while so many jobs run; 0 = until the next round, a second later."""
-    pause_ns = took_ns * jobs * LOOKING_PART
+def next_analysis_after_ns(took_ns: int, jobs: int) -> int:
+    """How long a job is not analysed again after an analysis of `took_ns`, while so many jobs run; 0: until the next round."""
+    pause_ns = took_ns * jobs * ANALYSIS_PART
     return pause_ns if pause_ns > NS_PER_S else 0
 
 
@@ -126,20 +128,21 @@ def _barrier_waits_ns(sync: Sync) -> Iterator[int]:
         yield from sync.comparison.waits_ns.values()
 
 
-def _update_latencies_ns(job: Job) -> Iterator[int]:
-    for record in job.steps.newest(MOST_LOOKED_MARKS, lambda record: len(record.marks)):
+def _update_latencies_ns(job: JobRun) -> Iterator[int]:
+    for record in job.steps.newest(MAX_ANALYSED_MARKS, lambda record: len(record.marks)):
         for mark in record.marks.values():
             if mark.ready_ns is not None and mark.end_ns >= mark.ready_ns:
                 yield mark.end_ns - mark.ready_ns
 
 
-def figures(job: Job, view: JobView) -> dict[str, object]:
-    """The fields of a JobState that are of the job's marks."""
-    window, seen, costs = view.window, view.attribution, view.costs
-    comparison = view.newest.comparison if view.newest is not None else None
-    sure = [straggler.rank for straggler in seen.stragglers if straggler.verdict == "straggler"]
-    told = {
-        "step": view.newest.step if view.newest is not None else None,
+def job_figures(job: JobRun, analysis: JobAnalysis) -> dict[str, object]:
+    """The fields of a JobState that follow from the job's marks."""
+    window, attribution, costs = analysis.window, analysis.attribution, analysis.costs
+    verdict = _verdict(job, analysis)
+    comparison = analysis.newest.comparison if analysis.newest is not None else None
+    sure = [straggler.rank for straggler in attribution.stragglers if straggler.verdict == "straggler"]
+    fields = {
+        "step": analysis.newest.step if analysis.newest is not None else None,
         "steps_complete": job.complete,
         "steps_incomplete": job.incomplete,
         "marks_repeated": job.repeated,
@@ -157,41 +160,32 @@ def figures(job: Job, view: JobView) -> dict[str, object]:
         "end_variance_ns2": window.end_variance_ns2,
         "transfer_p50_ns": window.transfer_p50_ns,
         "transfer_p99_ns": window.transfer_p99_ns,
-        "barrier_wait_p50_ns": _percentile(view.barrier_waits_ns, 50),
-        "barrier_wait_p99_ns": _percentile(view.barrier_waits_ns, 99),
-        "update_latency_p50_ns": view.update_latency_p50_ns,
+        "barrier_wait_p50_ns": _percentile(analysis.barrier_waits_ns, 50),
+        "barrier_wait_p99_ns": _percentile(analysis.barrier_waits_ns, 99),
+        "update_latency_p50_ns": analysis.update_latency_p50_ns,
         "last_rank": comparison.last_rank if comparison is not None else None,
         "straggler_rank": sure[0] if sure else None,
-        "stragglers": [_straggler_state(job, each) for each in seen.stragglers[:MOST_STRAGGLERS]],
-        "method": method_name(seen.method),
-        "clock_bound_ns": seen.clock_bound_ns,
-        "trusted": seen.trusted,
-        "verdict": _verdict(job, view),
-        "ranks": rank_states(job, view),
+        "stragglers": [_straggler_state(job, each) for each in attribution.stragglers[:MAX_STRAGGLERS]],
+        "method": attribution.method,
+        "clock_bound_ns": attribution.clock_bound_ns,
+        "trusted": attribution.trusted,
+        "verdict": verdict.text,
+        "verdict_code": verdict.code,
+        "ranks": rank_states(job, analysis),
     }
-    return _held(told | dict(view.flows))
+    return _limited(fields | dict(analysis.flows))
 
 
-def _held(fields: dict[str, object]) -> dict[str, object]:
-    """With every whole number as one that a message holds: marks may lie, and their sums and differences be larger."""
+def _limited(fields: dict[str, object]) -> dict[str, object]:
+    """The fields with every integer limited to 64 bits: marks may be wrong, and their sums and differences larger."""
     return {
-        name: max(-MOST_NS, min(value, MOST_NS)) if isinstance(value, int) else value for name, value in fields.items()
+        name: max(-MAX_INT64, min(value, MAX_INT64)) if isinstance(value, int) else value
+        for name, value in fields.items()
     }
-
-
-def method_name(method: Method | None) -> MethodName | None:
-    match method:
-        case Method.ONE_CLOCK:
-            return "ONE_CLOCK"
-        case Method.CLOCKS:
-            return "CLOCKS"
-        case Method.ENDS:
-            return "ENDS"
-    return None
 
 
 def _flow_figures(flows: Flows) -> dict[str, object]:
-    most = MOST_LOOKED_MARKS // max(1, len(flows.staleness))
+    most = MAX_ANALYSED_MARKS // max(1, len(flows.staleness))
     ages = [updates for of_rank in flows.staleness.values() for updates in islice(reversed(of_rank), most)]
     delays = [
         DelayState(
@@ -207,24 +201,24 @@ def _flow_figures(flows: Flows) -> dict[str, object]:
         "response_p99_ns": _percentile(flows.responses, 99),
         "staleness_p50": median(ages),
         "staleness_max": max(ages, default=None),
-        "delays": sorted(delays, key=lambda delay: -delay.p50_ns)[:MOST_DELAYS],
+        "delays": sorted(delays, key=lambda delay: -delay.p50_ns)[:MAX_PUBLISHED_DELAYS],
     }
 
 
-def rank_states(job: Job, view: JobView) -> list[RankState]:
+def rank_states(job: JobRun, analysis: JobAnalysis) -> list[RankState]:
     states = []
     for number, rank in sorted(job.ranks.items()):
-        seen, costs = view.window.ranks.get(number), view.costs.ranks.get(number, ())
+        waits, costs = analysis.window.ranks.get(number), analysis.costs.ranks.get(number, ())
         elapsed_ns = sum(cost.elapsed_ns for cost in costs)
         exposed = [cost.exposed_ns for cost in costs]
-        told = {
+        fields = {
             "rank": number,
             "node": rank.newest.node,
-            "wait_p50_ns": seen.wait_p50_ns if seen is not None else None,
-            "wait_p99_ns": seen.wait_p99_ns if seen is not None else None,
-            "wait_total_ns": seen.wait_total_ns if seen is not None else None,
-            "last_share": _rounded(seen.last_share) if seen is not None else None,
-            "lateness_p50_ns": seen.lateness_p50_ns if seen is not None else None,
+            "wait_p50_ns": waits.wait_p50_ns if waits is not None else None,
+            "wait_p99_ns": waits.wait_p99_ns if waits is not None else None,
+            "wait_total_ns": waits.wait_total_ns if waits is not None else None,
+            "last_share": _rounded(waits.last_share) if waits is not None else None,
+            "lateness_p50_ns": waits.lateness_p50_ns if waits is not None else None,
             "marks_lost": rank.lost,
             "clock_status": rank.newest.status,
             "joined_ns": rank.newest.joined_ns or None,
@@ -232,19 +226,19 @@ def rank_states(job: Job, view: JobView) -> list[RankState]:
             "exposed_p50_ns": median(exposed),
             "staleness_p50": median(job.flows.staleness.get(number, ())),
         }
-        states.append(RankState.model_validate(_held(told)))
+        states.append(RankState.model_validate(_limited(fields)))
     return states
 
 
-def _straggler_state(job: Job, straggler: Straggler) -> StragglerState:
+def _straggler_state(job: JobRun, straggler: Straggler) -> StragglerState:
     fields = {name: getattr(straggler, name) for name in Straggler.__dataclass_fields__}
-    return StragglerState.model_validate(_held(fields | {"node": job.ranks[straggler.rank].newest.node}))
+    return StragglerState.model_validate(_limited(fields | {"node": job.ranks[straggler.rank].newest.node}))
 
 
-def _own_overhead(job: Job) -> float | None:
-    """What metering cost the ranks of the time that they have metered."""
-    told = [(rank.own_overhead_ns, rank.metered_ns) for rank in job.ranks.values()]
-    known = [(own_ns, metered_ns) for own_ns, metered_ns in told if metered_ns is not None]
+def _own_overhead(job: JobRun) -> float | None:
+    """The cost of metering as a share of the time that the ranks have metered."""
+    ranks = [(rank.own_overhead_ns, rank.metered_ns) for rank in job.ranks.values()]
+    known = [(own_ns, metered_ns) for own_ns, metered_ns in ranks if metered_ns is not None]
     return ratio(sum(own_ns for own_ns, _ in known), sum(metered_ns for _, metered_ns in known))
 
 
@@ -253,59 +247,71 @@ def _percentile(values: Sequence[int], percent: int) -> int | None:
 
 
 def _rounded(share: float | None) -> float | None:
-    """Of a state with 2,500 ranks every digit counts."""
+    """To six digits: the size of a state with 2,500 ranks matters."""
     return None if share is None else round(share, 6)
 
 
-def _verdict(job: Job, view: JobView) -> str:
-    """One line for people: who is late, where, and what it costs, or why that is not said."""
-    newest = view.newest
+def _verdict(job: JobRun, analysis: JobAnalysis) -> Explanation[VerdictCode]:
+    """Which rank is late, where, and what it costs, or why that is unknown."""
+    newest = analysis.newest
     if newest is None:
-        return f"inconclusive: no step has the marks of all {job.world_size} ranks yet"
-    by = "; by collective ends, without trusted clocks" if view.attribution.method is Method.ENDS else ""
-    if view.attribution.stragglers:
-        return _straggler_text(job, view) + by
+        text = f"inconclusive: no step has the marks of all {job.world_size} ranks yet"
+        return Explanation(VerdictCode.NO_COMPLETE_STEP, text)
+    by_ends = analysis.attribution.method is Method.COLLECTIVE_ENDS
+    by = "; by collective ends, without trusted clocks" if by_ends else ""
+    if analysis.attribution.stragglers:
+        found = _straggler_verdict(job, analysis)
+        return Explanation(found.code, found.text + by)
     comparison = newest.comparison
     if comparison is None:
-        return "inconclusive: " + _why_not_compared(newest, job)
+        return _not_compared(newest, job)
     if comparison.last_rank is None:
-        return (
-            f"inconclusive: the skew of {comparison.skew_ns} ns is within the clocks' error of {comparison.error_ns} ns"
-            + by
-        )
-    return f"rank {comparison.last_rank} was last in step {step_text(newest.step)}; none is persistently" + by
+        skew, error = duration_text(comparison.skew_ns), duration_text(comparison.error_ns)
+        text = f"inconclusive: the skew of {skew} is within the clocks' error of {error}{by}"
+        return Explanation(VerdictCode.SKEW_WITHIN_CLOCK_ERROR, text)
+    text = f"rank {comparison.last_rank} was last in step {step_text(newest.step)}; no rank is late persistently{by}"
+    return Explanation(VerdictCode.NO_STRAGGLER, text)
 
 
-def _straggler_text(job: Job, view: JobView) -> str:
-    worst = view.attribution.stragglers[0]
-    who = f"rank {worst.rank} ({job.ranks[worst.rank].newest.node})"
+def _straggler_verdict(job: JobRun, analysis: JobAnalysis) -> Explanation[VerdictCode]:
+    worst = analysis.attribution.stragglers[0]
+    rank = f"rank {worst.rank} ({job.ranks[worst.rank].newest.node})"
     late = f"late at {worst.where}: {duration_text(worst.lateness_p50_ns)} after the median rank"
     if worst.verdict == "inconclusive":
-        bound = duration_text(view.attribution.clock_bound_ns or 0)
-        return f"inconclusive: {who} seems {late}, within the clocks' error of {bound}"
-    cost = f"cost {duration_text(worst.exposed_ns)} in the window" if worst.exposed_ns else "hidden, so it cost nothing"
-    more = sum(each.verdict == "straggler" for each in view.attribution.stragglers) - 1
-    return f"{who} is {late}, {cost}" + (f"; {more} more" if more else "")
+        bound = duration_text(analysis.attribution.clock_bound_ns or 0)
+        text = f"inconclusive: {rank} seems {late}, within the clocks' error of {bound}"
+        return Explanation(VerdictCode.STRAGGLER_WITHIN_CLOCK_ERROR, text)
+    cost = (
+        f"it cost {duration_text(worst.exposed_ns)} in the window" if worst.exposed_ns else "hidden, so it cost nothing"
+    )
+    others = sum(each.verdict == "straggler" for each in analysis.attribution.stragglers) - 1
+    more = f"; {others} more stragglers" if others > 1 else "; 1 more straggler" if others else ""
+    return Explanation(VerdictCode.STRAGGLER, f"{rank} is {late}; {cost}{more}")
 
 
-def _why_not_compared(sync: Sync, job: Job) -> str:
+def _not_compared(sync: Sync, job: JobRun) -> Explanation[VerdictCode]:
+    code, text = VerdictCode.CLOCK_STEPPED, "the clock of a node was stepped"
     if compare(sync.arrivals) is not None:
-        return "a rank left before another one was there, so that what they marked was no wait for all ranks"
+        code = VerdictCode.NO_WAIT_FOR_ALL_RANKS
+        text = "a rank left before another arrived, so the marks are of no wait for all ranks"
+        return Explanation(code, f"inconclusive: {text}")
     for number, arrival in sync.arrivals.items():
-        node = job.ranks[number].newest.node
+        rank = f"rank {number} ({job.ranks[number].newest.node})"
         if arrival.clock is None or arrival.end_ns < arrival.arrival_ns:
-            return f"the clock of rank {number} ({node}) was stepped"
+            text = f"the clock of {rank} was stepped"
+            break
         if arrival.error_ns is None:
-            return f"the clock error of rank {number} ({node}) is unknown"
-    return "the clock of a node was stepped"
+            code, text = VerdictCode.CLOCK_ERROR_UNKNOWN, f"the clock error of {rank} is unknown"
+            break
+    return Explanation(code, f"inconclusive: {text}")
 
 
-#: About so many marks are on a page, so that making it does not hold up the clocks; a step with more stands alone.
+#: A page holds about so many marks, so that making it does not delay the polls of clocks; a larger step has a page of its own.
 MARKS_A_PAGE = 5_000
 
 
-def window_page(job: Job, from_step: int, most_steps: int) -> RecordingMessage:
-    """The closed steps from this key on, at most so many; a step that is still open, or full, is on no page."""
+def window_page(job: JobRun, from_step: int, most_steps: int) -> RecordingMessage:
+    """The closed steps from this key on, at most `most_steps`; a step that is still open, or full, is on no page."""
     still_open = {step for step, _ in job.pending}
     records: list[tuple[int, StepRecord]] = []
     size, next_step = 0, None
@@ -319,20 +325,20 @@ def window_page(job: Job, from_step: int, most_steps: int) -> RecordingMessage:
     return page.model_copy(update={"next_step": next_step})
 
 
-def _closed(job: Job, from_step: int, still_open: set[int]) -> Iterator[tuple[int, StepRecord]]:
+def _closed(job: JobRun, from_step: int, still_open: set[int]) -> Iterator[tuple[int, StepRecord]]:
     for step, record in job.steps.records_from(from_step):
         if step not in still_open and not record.is_full:
             yield step, record
 
 
-def _recording(job: Job, records: list[tuple[int, StepRecord]]) -> Recording:
+def _recording(job: JobRun, records: list[tuple[int, StepRecord]]) -> Recording:
     steps: dict[int, list[StepMark]] = {}
-    requests: dict[int, list[Request]] = {}
+    requests: dict[int, list[ServerRequest]] = {}
     for step, record in records:
         for rank, mark in record.marks.items():
             steps.setdefault(rank, []).append(mark)
         for rank, spans in record.requests.items():
-            requests.setdefault(rank, []).extend(Request(step, *span) for span in spans)
+            requests.setdefault(rank, []).extend(ServerRequest(step, *span) for span in spans)
     ranks = {
         number: RankRecord(rank.newest.node, rank.lost, rank.own_overhead_ns, rank.metered_ns)
         for number, rank in job.ranks.items()

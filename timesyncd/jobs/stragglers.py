@@ -19,8 +19,8 @@ from timesyncd.jobs.arrivals import (
     independent,
     independent_part,
     is_persistent,
-    spokesman,
     step_ns,
+    widest_skew_sync,
 )
 from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
 from timesyncd.jobs.exposed import waited_ns
@@ -34,7 +34,7 @@ _SIGMA_OF_MAD = 1.4826
 STEP_PART = 200
 LEAST_LATENESS_NS = 50_000
 
-Position = tuple[int, int]
+StepPosition = tuple[int, int]
 """(kind, how many of this kind the step had before)."""
 
 
@@ -74,7 +74,7 @@ class Attribution:
     unwaited: int = 0
 
 
-def position_text(position: Position) -> str:
+def position_text(position: StepPosition) -> str:
     """For people: `bucket 2`."""
     kind, ordinal = position
     return f"{kind_text(kind)} {ordinal}"
@@ -119,7 +119,7 @@ class _Seen:
     def __init__(self, syncs: Sequence[Sync]) -> None:
         self.syncs = syncs
         self.compared = [sync.comparison for sync in syncs if sync.comparison is not None]
-        steps = [spokesman(group).comparison for _, group in groupby(syncs, key=lambda sync: sync.step)]
+        steps = [widest_skew_sync(group).comparison for _, group in groupby(syncs, key=lambda sync: sync.step)]
         self.skews = [comparison.skew_ns for comparison in steps if comparison is not None]
         self.error_ns = median([comparison.error_ns for comparison in self.compared])
 
@@ -143,14 +143,14 @@ def _best(by_clocks: _Seen) -> tuple[Method | None, _Seen]:
     found = collective_ends.aligned(by_clocks.syncs, by_clocks.error_ns if by_clocks.holds_mostly else None)
     by_ends = _Seen(_waited(found or ()))
     if by_ends.compared:
-        return Method.ENDS, by_ends
+        return Method.COLLECTIVE_ENDS, by_ends
     return _by_clocks(by_clocks), by_clocks
 
 
 def _by_clocks(seen: _Seen) -> Method | None:
     if not seen.compared:
         return None
-    return Method.ONE_CLOCK if seen.clocks == 1 else Method.CLOCKS
+    return Method.ONE_CLOCK if seen.clocks == 1 else Method.CLOCK_BOUNDS
 
 
 def _stragglers(seen: _Seen) -> list[Straggler]:
@@ -167,7 +167,7 @@ def _stragglers(seen: _Seen) -> list[Straggler]:
 class _Place:
     """One position of the step, over the window's comparisons there. `late` tells by rank whether that is sure."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: StepPosition) -> None:
         self.position = position
         self.compared: list[Comparison] = []
         self.late: dict[int, bool] = {}
@@ -226,8 +226,8 @@ def _straggler(rank: int, places: Sequence[_Place], exposed_ns: int) -> Straggle
 
 def _places(syncs: Sequence[Sync]) -> list[_Place]:
     """The positions that enough steps have, in the order in which a step comes to them."""
-    places: dict[Position, _Place] = {}
-    first: dict[Position, int] = {}
+    places: dict[StepPosition, _Place] = {}
+    first: dict[StepPosition, int] = {}
     for position, sync in _positions(syncs):
         place = places.setdefault(position, _Place(position))
         first[position] = min(first.get(position, sync.sync), sync.sync)
@@ -237,7 +237,7 @@ def _places(syncs: Sequence[Sync]) -> list[_Place]:
     return [places[position] for position in sorted(enough, key=lambda position: (first[position], position))]
 
 
-def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[Position, Sync]]:
+def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[StepPosition, Sync]]:
     for _, step in groupby(syncs, key=lambda sync: sync.step):
         before: Counter[int] = Counter()
         for sync in step:

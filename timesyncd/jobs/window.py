@@ -13,7 +13,7 @@ from timesyncd.jobs.exposed import Interval, StepCost, ratio, step_cost
 NOTHING_FORGOTTEN = -1
 
 #: A step with so many marks is full: it takes no more, and has no cost. Room for the largest job's ranks, each with ten synchronizations and its step.
-MOST_MARKS_A_STEP = 30_000
+MAX_STEP_MARKS = 30_000
 
 #: Pushes and pulls of one rank in one step that are kept; more are counted as repeated.
 MAX_REQUESTS = 256
@@ -33,7 +33,7 @@ class StepRecord:
 
     @property
     def is_full(self) -> bool:
-        return self.size >= MOST_MARKS_A_STEP
+        return self.size >= MAX_STEP_MARKS
 
     def in_order(self) -> list[Sync]:
         return [self.syncs[number] for number in sorted(self.syncs)]

@@ -8,23 +8,59 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from timesyncd.config import checked_policy
-from timesyncd.ipc import job_datagram
-from timesyncd.ipc.job_segment import MAX_POLICY
+from timesyncd.ipc.job_datagram import Header, Mark
+from timesyncd.ipc.job_segment import Method, Plan, PolicyText
+from timesyncd.ipc.wire_types import Code
 from timesyncd.messages.node import OK, Int64, Message, Ordered, ReasonCode, Status, status_name
 
-MethodName = Literal["ONE_CLOCK", "CLOCKS", "ENDS"]
+#: "straggler": late beyond the clocks' error; "inconclusive": seems late, but within it.
+StragglerVerdict = Literal["straggler", "inconclusive"]
 
 
-class Mark(Message):
-    """One synchronization of one rank, CLOCK_REALTIME nanoseconds: arrived, began, ended."""
+class VerdictCode(Code):
+    """What the verdict on a job's newest steps is."""
 
-    step: Int64
-    sync: Int64
-    kind: Int64
-    arrival_ns: Int64
-    begin_ns: Int64
-    end_ns: Int64
-    bytes: Int64
+    UNKNOWN = "unknown"
+    NO_COMPLETE_STEP = "no_complete_step"
+    STRAGGLER = "straggler"
+    STRAGGLER_WITHIN_CLOCK_ERROR = "straggler_within_clock_error"
+    NO_STRAGGLER = "no_straggler"
+    SKEW_WITHIN_CLOCK_ERROR = "skew_within_clock_error"
+    NO_WAIT_FOR_ALL_RANKS = "no_wait_for_all_ranks"
+    CLOCK_STEPPED = "clock_stepped"
+    CLOCK_ERROR_UNKNOWN = "clock_error_unknown"
+
+
+class PhaseReason(Code):
+    """How the plan of a job's link came about, or why there is none."""
+
+    UNKNOWN = "unknown"
+    NOT_ON_A_LINK = "not_on_a_link"
+    NOT_PLANNED = "not_planned"
+    NO_OTHER_JOB = "no_other_job"
+    TOO_MANY_JOBS = "too_many_jobs"
+    INTERLEAVED = "interleaved"
+    ADOPTED = "adopted"
+    CLOCKS_UNKNOWN = "clocks_unknown"
+    JOB_ARRIVED = "job_arrived"
+    JOB_LEFT = "job_left"
+    STEPS_NOT_FASTER = "steps_not_faster"
+    NO_STABLE_PERIOD = "no_stable_period"
+    NO_COMMON_PERIOD = "no_common_period"
+    NO_GAIN = "no_gain"
+
+
+class GroupsReason(Code):
+    """What the groups of a job's ranks are made of, or why there are none."""
+
+    UNKNOWN = "unknown"
+    BY_TOPOLOGY = "by_topology"
+    BY_DELAY = "by_delay"
+    ADOPTED = "adopted"
+    NO_GROUPS = "no_groups"
+    TOO_MANY_RANKS = "too_many_ranks"
+    RANKS_MISSING = "ranks_missing"
+    NODE_UNKNOWN = "node_unknown"
 
 
 class MarkBatch(Ordered):
@@ -52,8 +88,8 @@ class MarkBatch(Ordered):
     @classmethod
     def of(
         cls,
-        header: job_datagram.Header,
-        marks: Iterable[job_datagram.Mark],
+        header: Header,
+        marks: Iterable[Mark],
         *,
         node: str,
         incarnation: int,
@@ -83,7 +119,7 @@ class MarkBatch(Ordered):
             lost=header.lost,
             own_overhead_ns=header.own_overhead_ns,
             joined_ns=header.joined_ns,
-            marks=[Mark(**mark._asdict()) for mark in marks],
+            marks=list(marks),
         )
 
 
@@ -120,7 +156,7 @@ class Straggler(Message):
     lateness_p50_ns: Int64
     exposed_ns: Int64
     where: str
-    verdict: Literal["straggler", "inconclusive"]
+    verdict: StragglerVerdict
 
 
 class DelayState(Message):
@@ -130,43 +166,6 @@ class DelayState(Message):
     to_rank: Int64
     p50_ns: Int64
     error_ns: Int64
-
-
-class Phase(Message):
-    """
-    Steps begin where `period_ns` on the common clock has `shift_ns` behind it; a rank delays a step towards that by at most `hold_share_ppm` of the
-    period.
-    """
-
-    period_ns: Int64
-    shift_ns: Int64
-    hold_share_ppm: Int64
-
-
-#: Printable ASCII, so that characters are octets. What it means a reader of another version may not know.
-PolicyText = Annotated[str, Field(max_length=MAX_POLICY, pattern=r"^[ -~]*$")]
-
-GroupNumber = Annotated[int, Field(ge=0, lt=2**31)]
-
-
-class Plan(Message):
-    """
-    How the barrier is to be run, for steps from the key `from_step` on, when steps begin, and how ranks synchronize; immutable for (attempt, version).
-
-    `policy` is text, "" where the hub has no wish; it is another wish when (`policy_version`, `policy`) is another pair. `groups`: by level,
-    innermost first, each rank's group, by its number from 0; the one group of all ranks is left out.
-    """
-
-    version: Int64 = 0
-    from_step: Int64 = 0
-    mode: Literal["timed", "plain"] = "plain"
-    slack_ns: Int64 = 0
-    guard_ns: Int64 = 0
-    phase: Phase | None = None
-    reason: str = ""
-    policy: PolicyText = ""
-    policy_version: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    groups: list[list[GroupNumber]] = []
 
 
 class PolicyRequest(Ordered):
@@ -226,10 +225,11 @@ class JobState(Ordered):
     last_rank: Int64 | None
     straggler_rank: Int64 | None
     stragglers: list[Straggler] = []
-    method: MethodName | None = None
+    method: Method | None = None
     clock_bound_ns: Int64 | None = None
     trusted: bool = False
     verdict: str
+    verdict_code: VerdictCode = VerdictCode.UNKNOWN
     alignment_ns: Int64 | None
     alignment_growth_ppb: Int64 | None
     alignment_reason: str
@@ -239,6 +239,8 @@ class JobState(Ordered):
     delays: list[DelayState] = []
     link: str | None = None
     phase_reason: str = ""
+    phase_reason_code: PhaseReason = PhaseReason.UNKNOWN
     groups_reason: str = ""
+    groups_reason_code: GroupsReason = GroupsReason.UNKNOWN
     ranks: list[RankState]
     plan: Plan

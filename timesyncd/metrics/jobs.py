@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import get_args
 
 from prometheus_client.core import Metric
 
-from timesyncd.messages.jobs import JobState, MethodName, Straggler
+from timesyncd.ipc.job_segment import Method
+from timesyncd.messages.jobs import JobState, Straggler
 from timesyncd.metrics.parts import bound_seconds_at, gauge, seconds, state_rows
 
 #: Of a job's stragglers so many have a series.
@@ -67,7 +67,7 @@ def jobs(states: Sequence[JobState], realtime_ns: int) -> Iterator[Metric]:
     for name, text, read in (*_RATIOS, *aligned, *spans, *_NUMBERS):
         yield gauge(f"job_{name}", text, LABELS, [(_labels(j), read(j)) for j in states])
     yield gauge("job_method", "1 for what arrivals are compared by.", (*LABELS, "method"),
-                [((*_labels(j), name), value) for j in states for name, value in state_rows(get_args(MethodName), j.method)])  # fmt: skip
+                [((*_labels(j), name), value) for j in states for name, value in state_rows(Method, j.method)])  # fmt: skip
     yield from _stragglers(states)
 
 

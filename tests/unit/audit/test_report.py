@@ -24,7 +24,7 @@ from timesyncd.audit.stages import stages
 from timesyncd.cli.schemas import documents
 from timesyncd.errors import TimesyncdError
 from timesyncd.jobs.arrivals import Arrival, compare
-from timesyncd.jobs.recording import Recording, Request
+from timesyncd.jobs.recording import Recording, ServerRequest
 
 
 def of(recording: Recording, before: Recording | None = None) -> AuditReport:
@@ -116,7 +116,7 @@ def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> No
     """Steps that are not measured are no source, and a request within a collective is one moment, which is the request's."""
     whole = job(30, transfers_ns=(4 * MS,), unheard=frozenset((1, step) for step in range(20, 30)))
     asked = [
-        Request(sync.step, sync.arrivals[0].begin_ns + MS, sync.arrivals[0].end_ns - MS) for sync in whole.syncs[5:15]
+        ServerRequest(sync.step, sync.arrivals[0].begin_ns + MS, sync.arrivals[0].end_ns - MS) for sync in whole.syncs[5:15]
     ]
     gone = {0: [mark for mark in whole.steps[0] if mark.step % 3], 1: whole.steps[1]}
     now = measured(replace(whole, steps=gone, requests={0: asked}))
@@ -143,7 +143,7 @@ def test_a_lateness_within_the_clocks_error_is_inconclusive() -> None:
     found = of(job(100, 2, late(1, 2 * MS), (40 * MS,), clocks_ahead_ns=clocks, errors_ns=errors))
 
     assert [(one.rank, one.verdict) for one in found.stragglers] == [(1, "inconclusive")]
-    assert (found.method, found.clock_bound_ns) == ("clocks", 10_001_000)
+    assert (found.method, found.clock_bound_ns) == ("clock_bounds", 10_001_000)
     assert {source.rank for source in found.sources} == {None}
     assert "by less than the clocks can tell" in found.headline
     assert next(remedy for remedy in found.remedies if remedy.name == "no_straggler").gain is None
@@ -153,7 +153,7 @@ def test_without_trusted_clocks_the_ends_align_the_ranks() -> None:
     """Two nodes whose clocks are 3 s apart, and no bound: the straggler is found by the collectives' ends, and that is said."""
     found = of(job(200, computing=late(1, computing=noisy()), clocks_ahead_ns={0: 0, 1: 3_000 * MS}))
 
-    assert (found.method, [one.rank for one in found.stragglers]) == ("ends", [1])
+    assert (found.method, [one.rank for one in found.stragglers]) == ("collective_ends", [1])
     assert found.sync_overhead == pytest.approx(6 / 16.3 * 0.5 + 1 / 16.3 * 0.5, rel=0.1)
     assert any("aligned on the ends" in note for note in found.notes)
     gain = next(remedy for remedy in found.remedies if remedy.name == "no_straggler")

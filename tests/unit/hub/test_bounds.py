@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
@@ -11,15 +12,15 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.config import HubSettings
 from timesyncd.hub import hub as hub_module
 from timesyncd.hub.hub import Hub
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs import joining as jobs_module
 from timesyncd.jobs import state as jobs_state
 from timesyncd.jobs import window
 from timesyncd.jobs.arrivals import Arrival, Sync
-from timesyncd.jobs.joining import Job, Jobs
+from timesyncd.jobs.joining import JobRun, Jobs
 from timesyncd.jobs.ranks import MAX_SETTINGS
-from timesyncd.jobs.state import look, looked_at, window_page
-from timesyncd.messages.jobs import Mark, MarkBatch
+from timesyncd.jobs.state import analyse, analysed_syncs, window_page
+from timesyncd.messages.jobs import MarkBatch
 
 
 def both(marks: Iterable[Mark], **changes: int | str) -> list[MarkBatch]:
@@ -81,7 +82,7 @@ def test_early_joins_and_waiting_messages_are_of_a_round_too(monkeypatch: pytest
         jobs.accept(batch(rank, *(mark(n) for n in range(5)), world_size=3), NOW)
     jobs.accept(batch(0, *(mark(n) for n in range(5, 15)), sequence=2, world_size=3), NOW)
     (job,) = jobs
-    sent = [mark(0, sync=n).model_copy(update={"kind": Kind.SEND}) for n in range(30)]
+    sent = [replace(mark(0, sync=n), kind=Kind.SEND) for n in range(30)]
     other = accepted(batch(0, *sent))
     other.advance(NOW + 10 * NS_PER_S)
 
@@ -134,7 +135,7 @@ def test_late_marks_find_no_room_without_end(monkeypatch: pytest.MonkeyPatch) ->
 def test_no_step_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full one takes no more, has no cost and is on no page, and what is refused is counted; the steps around it are whole."""
     monkeypatch.setattr(window, "MOST_MARKS_A_STEP", 20)
-    steps = [mark(n).model_copy(update={"kind": Kind.STEP, "end_ns": mark(n + 1).arrival_ns}) for n in range(3)]
+    steps = [replace(mark(n), kind=Kind.STEP, end_ns=mark(n + 1).arrival_ns) for n in range(3)]
     marks = [mark(1, sync=sync) for sync in range(12)]
     jobs = accepted(*both([mark(0), *marks, mark(2), *steps]))
     jobs.advance(NOW)
@@ -149,7 +150,7 @@ def test_no_step_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_largest_job_s_steps_are_on_a_page() -> None:
     """Of all ranks ten synchronizations and their step, pushes or pulls."""
-    job = Job(1000, "train", 0, 2_500, NOW, 100)
+    job = JobRun(1000, "train", 0, 2_500, NOW, 100)
     arrivals = {rank: Arrival("clock", 0, 0, 0, 1, None) for rank in range(2_500)}
     for sync in range(10):
         job.steps.put_sync(Sync(0, sync, Kind.BUCKET, arrivals, None))
@@ -164,26 +165,26 @@ def test_a_look_reads_so_many_marks_of_the_newest_steps(monkeypatch: pytest.Monk
     monkeypatch.setattr(jobs_state, "MOST_LOOKED_MARKS", 60)
     monkeypatch.setattr(jobs_state, "STEPS_WANTED", 10)
     marks = [
-        mark(step, sync=sync).model_copy(update={"kind": Kind.BARRIER if sync == 9 else Kind.BUCKET})
+        replace(mark(step, sync=sync), kind=Kind.BARRIER if sync == 9 else Kind.BUCKET)
         for step in range(20)
         for sync in range(10)
     ]
     jobs = accepted(*both(marks))
     jobs.advance(NOW)
     (job,) = jobs
-    seen = [(sync.step, sync.sync) for sync in looked_at(job)]
+    seen = [(sync.step, sync.sync) for sync in analysed_syncs(job)]
 
     assert seen == [(step, sync) for step in range(13, 20) for sync in (0, 1, 2, 9)]
-    assert [sync.step for sync in look(job, {}).barriers] == list(range(13, 20))
+    assert [sync.step for sync in analyse(job, {}).barriers] == list(range(13, 20))
 
 
 def test_a_look_reads_the_newest_of_each_rank_s_staleness(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many of each."""
     monkeypatch.setattr(jobs_state, "MOST_LOOKED_MARKS", 10)
-    ages = [mark(n).model_copy(update={"kind": Kind.STALENESS, "bytes": 20 - n}) for n in range(20)]
+    ages = [replace(mark(n), kind=Kind.STALENESS, bytes=20 - n) for n in range(20)]
     (job,) = accepted(*both(ages))
 
-    assert look(job, {}).flows["staleness_max"] == 5
+    assert analyse(job, {}).flows["staleness_max"] == 5
 
 
 def test_costs_are_reckoned_of_the_newest_steps_first() -> None:
@@ -221,9 +222,9 @@ def test_figures_are_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take long where there are many ranks: without news of a job nothing is reckoned anew, and all that is news counts."""
     made = []
 
-    def figures(job: Job, view: jobs_state.JobView) -> dict[str, object]:
+    def figures(job: JobRun, view: jobs_state.JobAnalysis) -> dict[str, object]:
         made.append(job.name)
-        return jobs_state.figures(job, view)
+        return jobs_state.job_figures(job, view)
 
     monkeypatch.setattr(hub_module, "figures", figures)
     hub = Hub(HubSettings(), "node-0", lambda: 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from batches import NOW, batch, mark
@@ -11,26 +12,28 @@ from grandmaster_states import follower
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import HubSettings
 from timesyncd.hub.groups import (
-    ALIKE,
     BY_DELAY,
-    BY_PLACE,
-    FEWEST_DELAYS,
-    LOOK_EVERY_NS,
+    BY_TOPOLOGY,
+    MIN_DELAYS,
+    NO_GROUPS,
+    SEARCH_EVERY_NS,
     Delays,
-    Grouped,
+    GroupsExplanation,
+    RankGroups,
     decide,
-    numbers,
+    group_numbers,
 )
 from timesyncd.hub.hub import Hub
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.ipc.job_segment import MAX_RANKS
-from timesyncd.messages.jobs import JobState, Mark
+from timesyncd.ipc.wire_types import Explanation
+from timesyncd.messages.jobs import GroupsReason, JobState
 
 US = 1_000
 
 #: Ranks 0 and 1 share a node, 0 to 3 a rack.
 PLACES = ("h/r1/a", "h/r1/a", "h/r1/b", "h/r1/b", "h/r2/c", "h/r2/c")
-BY_PLACES = [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 1]]
+BY_PLACES = ((0, 0, 1, 1, 2, 2), (0, 0, 0, 0, 1, 1))
 
 
 def delays(*groups: Iterable[int], near_ns: int = 10 * US, far_ns: int = 100 * US, error_ns: int = US) -> Delays:
@@ -42,11 +45,13 @@ def delays(*groups: Iterable[int], near_ns: int = 10 * US, far_ns: int = 100 * U
 ODD_AND_EVEN = delays((0, 2, 4), (1, 3, 5))
 NONE = delays((0, 1, 2, 3, 4, 5))
 
+ONE_OF_SIX = Explanation(GroupsReason.RANKS_MISSING, "1 of 6 ranks reporting")
 
-def course(*seen: tuple[int, tuple[str, ...] | str, Delays | None]) -> list[Grouped]:
+
+def course(*seen: tuple[int, tuple[str, ...] | GroupsExplanation, Delays | None]) -> list[RankGroups]:
     """What is decided, round by round, of (run, places, delays)."""
-    told: list[Grouped] = []
-    measured: Grouped | None = None
+    told: list[RankGroups] = []
+    measured: RankGroups | None = None
     for run, labels, of_pairs in seen:
         told.append(decide(told[-1] if told else None, measured, run, labels, of_pairs))
         measured = told[-1] if told[-1].reason == BY_DELAY else measured
@@ -55,9 +60,9 @@ def course(*seen: tuple[int, tuple[str, ...] | str, Delays | None]) -> list[Grou
 
 def test_groups_are_there_as_soon_as_the_places_are() -> None:
     """Until then the reason is why they are not; nodes first, then racks; the one group of all is not told of."""
-    told = course((0, "heard of 1 ranks of 6", None), (0, PLACES, None))
+    told = course((0, ONE_OF_SIX, None), (0, PLACES, None))
 
-    assert [(each.groups, each.reason) for each in told] == [([], "heard of 1 ranks of 6"), (BY_PLACES, BY_PLACE)]
+    assert [(each.groups, each.reason) for each in told] == [((), ONE_OF_SIX), (BY_PLACES, BY_TOPOLOGY)]
 
 
 @pytest.mark.parametrize("labels", [("/a", "/b", "/c"), ("/a", "/a")], ids=["all apart", "all together"])
@@ -65,14 +70,18 @@ def test_without_a_difference_there_are_no_groups(labels: tuple[str, ...]) -> No
     """Every rank alone, or all ranks together, is no grouping."""
     (told,) = course((0, labels, None))
 
-    assert (told.groups, told.reason) == ([], ALIKE)
+    assert (told.groups, told.reason) == ((), NO_GROUPS)
 
 
 def test_more_ranks_than_can_be_told_have_none() -> None:
     """The segment has room for so many; half a grouping is none."""
     (told,) = course((0, ("/a", "/b") * MAX_RANKS, None))
 
-    assert (told.groups, str(MAX_RANKS) in told.reason) == ([], True)
+    assert (told.groups, told.reason.code, str(MAX_RANKS) in told.reason.text) == (
+        (),
+        GroupsReason.TOO_MANY_RANKS,
+        True,
+    )
 
 
 def test_a_gap_in_the_delays_changes_them_once() -> None:
@@ -81,8 +90,8 @@ def test_a_gap_in_the_delays_changes_them_once() -> None:
         (0, PLACES, None), (0, PLACES, NONE), (0, PLACES, ODD_AND_EVEN), (0, PLACES, delays((0, 1), (2, 3), (4, 5)))
     )
 
-    assert [each.groups for each in told] == [BY_PLACES, BY_PLACES, [[0, 1, 0, 1, 0, 1]], [[0, 1, 0, 1, 0, 1]]]
-    assert [each.reason for each in told] == [BY_PLACE, BY_PLACE, BY_DELAY, BY_DELAY]
+    assert [each.groups for each in told] == [BY_PLACES, BY_PLACES, ((0, 1, 0, 1, 0, 1),), ((0, 1, 0, 1, 0, 1),)]
+    assert [each.reason for each in told] == [BY_TOPOLOGY, BY_TOPOLOGY, BY_DELAY, BY_DELAY]
 
 
 @pytest.mark.parametrize("far_ns", [20 * US, 23 * US], ids=["no gap", "within the errors"])
@@ -98,7 +107,7 @@ def test_delays_that_show_one_of_the_levels_leave_both(near: tuple[tuple[int, ..
     """They say nothing against the other one."""
     told = course((0, PLACES, delays(*near)))
 
-    assert (told[-1].groups, told[-1].reason) == (BY_PLACES, BY_PLACE)
+    assert (told[-1].groups, told[-1].reason) == (BY_PLACES, BY_TOPOLOGY)
 
 
 def test_delays_that_agree_with_the_places_leave_a_change_for_later() -> None:
@@ -106,7 +115,7 @@ def test_delays_that_agree_with_the_places_leave_a_change_for_later() -> None:
     labels = ("/a", "/b", "/a", "/b", "/a", "/b")
     told = course((0, labels, ODD_AND_EVEN), (0, labels, delays((0, 1, 2), (3, 4, 5))))
 
-    assert [each.groups for each in told] == [[[0, 1, 0, 1, 0, 1]], [[0, 0, 0, 1, 1, 1]]]
+    assert [each.groups for each in told] == [((0, 1, 0, 1, 0, 1),), ((0, 0, 0, 1, 1, 1),)]
 
 
 def test_a_new_run_begins_with_what_was_measured_in_the_same_places() -> None:
@@ -114,24 +123,24 @@ def test_a_new_run_begins_with_what_was_measured_in_the_same_places() -> None:
     moved = (*PLACES[2:], *PLACES[:2])
     told = course(
         (0, PLACES, ODD_AND_EVEN),
-        (1, "heard of 0 ranks of 6", None),
+        (1, ONE_OF_SIX, None),
         (1, PLACES, None),
         (2, moved, None),
         (2, moved, ODD_AND_EVEN),
     )
 
     assert [(each.run, each.groups) for each in told] == [
-        (0, [[0, 1, 0, 1, 0, 1]]),
-        (1, []),
-        (1, [[0, 1, 0, 1, 0, 1]]),
-        (2, [[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 0, 0]]),
-        (2, [[0, 1, 0, 1, 0, 1]]),
+        (0, ((0, 1, 0, 1, 0, 1),)),
+        (1, ()),
+        (1, ((0, 1, 0, 1, 0, 1),)),
+        (2, ((0, 0, 1, 1, 2, 2), (0, 0, 1, 1, 0, 0))),
+        (2, ((0, 1, 0, 1, 0, 1),)),
     ]
 
 
 def test_groups_are_numbered_by_their_lowest_ranks() -> None:
     """Rank 0 is of group 0 on every level."""
-    assert numbers((((0, 3), (1, 2)), ((0, 1, 2, 3),))) == [[0, 1, 1, 0]]
+    assert group_numbers((((0, 3), (1, 2)), ((0, 1, 2, 3),))) == ((0, 1, 1, 0),)
 
 
 class Job:
@@ -187,8 +196,8 @@ def test_a_hub_tells_the_ranks_of_their_nodes() -> None:
     job.hear_nodes("n0", "n1")
     after, again = job.round(), job.round()
 
-    assert (before.plan.groups, before.groups_reason) == ([], "n1: it never sent its state to this hub")
-    assert (after.plan.groups, after.groups_reason) == ([[0, 0, 1, 1]], BY_PLACE)
+    assert (before.plan.groups, before.groups_reason) == ((), "n1: this hub has received no state of this node")
+    assert (after.plan.groups, after.groups_reason) == (((0, 0, 1, 1),), BY_TOPOLOGY.text)
     assert after.plan.version == before.plan.version + 1
     assert again.plan == after.plan
 
@@ -197,25 +206,25 @@ def test_a_hub_tells_the_ranks_of_what_was_measured() -> None:
     """Delays of every pair, often enough; it looks for them now and then."""
     job = Job()
     job.hear_nodes("n0", "n1")
-    told = [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, number)) for number in range(1, FEWEST_DELAYS)]
-    told += [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, FEWEST_DELAYS))]
-    told += [job.round() for _ in range(LOOK_EVERY_NS // NS_PER_S)]
+    told = [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, number)) for number in range(1, MIN_DELAYS)]
+    told += [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, MIN_DELAYS))]
+    told += [job.round() for _ in range(SEARCH_EVERY_NS // NS_PER_S)]
 
-    assert {tuple(map(tuple, state.plan.groups)) for state in told[: FEWEST_DELAYS - 1]} == {((0, 0, 1, 1),)}
-    assert (told[-1].plan.groups, told[-1].groups_reason) == ([[0, 1, 0, 1]], BY_DELAY)
+    assert {tuple(map(tuple, state.plan.groups)) for state in told[: MIN_DELAYS - 1]} == {((0, 0, 1, 1),)}
+    assert (told[-1].plan.groups, told[-1].groups_reason) == (((0, 1, 0, 1),), BY_DELAY.text)
 
 
 def test_one_direction_that_was_not_measured_leaves_the_places() -> None:
     """Messages to oneself stand for nobody else's: what is not known must not look far."""
     job = Job()
     job.hear_nodes("n0", "n1")
-    for number in range(1, FEWEST_DELAYS + LOOK_EVERY_NS // NS_PER_S + 2):
-        to_itself = [mark(number).model_copy(update={"kind": kind, "sync": 999}) for kind in (Kind.SEND, Kind.RECEIVE)]
+    for number in range(1, MIN_DELAYS + SEARCH_EVERY_NS // NS_PER_S + 2):
+        to_itself = [replace(mark(number), kind=kind, sync=999) for kind in (Kind.SEND, Kind.RECEIVE)]
         others = [(rank, each) for rank, each in messages({frozenset((0, 2))}, number) if each.sync % 100 != 31]
         state = job.round(*others, *((0, each) for each in to_itself))
 
     assert len(state.delays) == 12
-    assert (state.plan.groups, state.groups_reason) == ([[0, 0, 1, 1]], BY_PLACE)
+    assert (state.plan.groups, state.groups_reason) == (((0, 0, 1, 1),), BY_TOPOLOGY.text)
 
 
 def test_a_hub_that_takes_over_leaves_the_groups_alone() -> None:
@@ -225,8 +234,8 @@ def test_a_hub_that_takes_over_leaves_the_groups_alone() -> None:
     state = job.round()
     taking = Job()
     taking.hear_nodes("n0", "n1")
-    taking.hub.adopt(state.model_copy(update={"plan": state.plan.model_copy(update={"groups": [[0, 1, 1, 0]]})}))
+    taking.hub.adopt(state.model_copy(update={"plan": replace(state.plan, groups=((0, 1, 1, 0),))}))
     told = [taking.round() for _ in range(3)]
 
-    assert [each.plan.groups for each in told] == [[[0, 1, 1, 0]]] * 3
+    assert [each.plan.groups for each in told] == [((0, 1, 1, 0),)] * 3
     assert told[-1].groups_reason == "as another hub planned"

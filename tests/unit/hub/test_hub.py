@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count, groupby
 from typing import Literal
 
@@ -16,8 +17,8 @@ from timesyncd.findings.catalogue import Judged
 from timesyncd.hub.barrier_plan import STEPS_AHEAD, VERSIONS_SKIPPED
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, job_id
+from timesyncd.ipc.job_segment import Plan
 from timesyncd.jobs.joining import MAX_JOBS
-from timesyncd.messages.jobs import Plan
 
 
 def fed_hub(
@@ -85,7 +86,7 @@ def test_releases_are_judged_by_the_nodes_own_clocks() -> None:
                 one = batch(rank, marked, sequence=n, real_minus_boot_ns=epoch_ns, gm_bound_ns=900_000)
                 hub.accept_marks(one, NOW)
         (state,) = hub.advance(NOW, 7).jobs
-        assert (state.method, state.plan.mode) == ("ENDS", "timed")
+        assert (state.method, state.plan.mode) == ("collective_ends", "timed")
         return state.plan.slack_ns
 
     planned_ns = slack_after(range(100), MS // 5)
@@ -129,7 +130,7 @@ def test_only_barriers_plan_a_barrier(kind: Kind, mode: str) -> None:
     hub = fed_hub(0, steps=0)
     for n in range(20):
         for rank in (0, 1):
-            hub.accept_marks(batch(rank, mark(n).model_copy(update={"kind": kind}), sequence=n), NOW)
+            hub.accept_marks(batch(rank, replace(mark(n), kind=kind), sequence=n), NOW)
 
     assert hub.advance(NOW, 0).jobs[0].plan.mode == mode
 
@@ -264,7 +265,7 @@ def test_a_hub_that_takes_over_goes_on_from_the_plan(before: int) -> None:
     heard = heard_plan(hub, 7)
     taken, again = (hub.advance(NOW, 0).jobs[0].plan for _ in range(2))
 
-    assert taken == again == heard.model_copy(update={"version": 7 + VERSIONS_SKIPPED, "from_step": 99 + STEPS_AHEAD})
+    assert taken == again == replace(heard, version=7 + VERSIONS_SKIPPED, from_step=99 + STEPS_AHEAD)
 
 
 def test_no_plan_goes_back() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batches import NOW, REAL_MINUS_BOOT, batch, mark
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +22,12 @@ def test_no_numbers_in_a_batch_end_the_hub(
 ) -> None:
     """Any local user may send any datagram: it is taken or refused, and the round after it gives states that can be sent."""
     names = ("step", "sync", "arrival_ns", "begin_ns", "end_ns", "bytes")
-    said = [mark(0).model_copy(update=dict(zip(names, each, strict=True))) for each in marks]
+    said = [replace(mark(0), **dict(zip(names, each, strict=True))) for each in marks]
     changes = dict(zip(("real_minus_boot_ns", "gm_bound_ns", "utc_bound_ns", "lost"), others, strict=True))
     hub = Hub(HubSettings(), "hub")
     for number in (0, 1):
         times = dict.fromkeys(("arrival_ns", "begin_ns", "end_ns"), number * (2**62 - 1))
-        far = [mark(step).model_copy(update=times) for step in range(8)]
+        far = [replace(mark(step), **times) for step in range(8)]
         whole = batch(number, *said, *far).model_copy(update=changes | {"rank": rank if number else 0})
         hub.accept_marks(MarkBatch.model_validate(whole.model_dump()), NOW)
     states = hub.advance(NOW + 11 * NS_PER_S, REAL_MINUS_BOOT + NOW).jobs
@@ -50,7 +52,7 @@ def lying_batches(draw: st.DrawFn) -> list[MarkBatch]:
             arrival_ns = min(origin + n * every, 2**62 - 1)
             end_ns = min(arrival_ns + lasts[n % len(lasts)], 2**62 - 1)
             told = {"arrival_ns": arrival_ns, "begin_ns": draw(small), "end_ns": end_ns, "bytes": draw(small)}
-            marks += [mark(n, sync=at).model_copy(update=told | {"kind": kind}) for at, kind in enumerate(kinds)]
+            marks += [replace(mark(n, sync=at), **(told | {"kind": kind})) for at, kind in enumerate(kinds)]
         changes = {
             "real_minus_boot_ns": draw(small),
             "gm_bound_ns": draw(st.none() | st.integers(0, 10**15)),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timesyncd.hub.phase_fit import LEAST_SLACK, MOST_STRETCH, Load, Place, places
+from timesyncd.hub.phase_fit import MAX_STRETCH, MIN_SLACK, Load, PeriodicSend, arrangements
 
 MS = 1_000_000
 
@@ -17,11 +17,11 @@ def load(alone_ms: int, arc_ms: int, sends_ms: int = 0) -> Load:
     return Load(alone_ms * MS, alone_ms * MS, arc_ms * MS, sends_ms * MS)
 
 
-def first(**loads: Load) -> dict[str, Place]:
-    return next(places(loads), {})
+def first(**loads: Load) -> dict[str, PeriodicSend]:
+    return next(arrangements(loads), {})
 
 
-def overlaps_ns(found: dict[str, Place], loads: dict[str, Load]) -> int:
+def overlaps_ns(found: dict[str, PeriodicSend], loads: dict[str, Load]) -> int:
     """How long two jobs of these send at once, on the circle of all their periods; stepped by 1 ms."""
     perimeter_ns = max(place.period_ns for place in found.values()) * 12
     overlap = 0
@@ -36,7 +36,7 @@ def test_two_equal_halves_are_put_opposite_each_other() -> None:
     found = first(a=load(200, 100), b=load(200, 100))
     period_ns = found["a"].period_ns
 
-    assert period_ns == pytest.approx(200 * MS * (1000 + LEAST_SLACK) / 1000, rel=1e-6)
+    assert period_ns == pytest.approx(200 * MS * (1000 + MIN_SLACK) / 1000, rel=1e-6)
     assert found["b"].period_ns == period_ns
     assert abs(found["a"].sends_ns - found["b"].sends_ns) == pytest.approx(period_ns / 2, rel=0.01)
 
@@ -89,7 +89,7 @@ def test_a_job_of_half_the_period_appears_twice() -> None:
 )
 def test_what_does_not_fit_has_no_places(loads: dict[str, Load]) -> None:
     """Sending that has no gap for the other's, periods too different, or stretched by more than a hold may."""
-    assert list(places(loads)) == []
+    assert list(arrangements(loads)) == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,10 +97,10 @@ def test_what_does_not_fit_has_no_places(loads: dict[str, Load]) -> None:
 def test_places_never_overlap_nor_stretch_too_far(jobs: list[tuple[int, float, int]]) -> None:
     """Whatever the jobs: whole periods in one circle, all of the sending apart, no period shorter than its step."""
     loads = {str(number): load(alone, max(1, int(alone * share)), at) for number, (alone, share, at) in enumerate(jobs)}
-    for found in places(loads):
+    for found in arrangements(loads):
         assert overlaps_ns(found, loads) <= 0.02 * max(place.period_ns for place in found.values()) * 12
         for job, place in found.items():
-            assert loads[job].alone_ns < place.period_ns <= loads[job].alone_ns * (1000 + MOST_STRETCH) / 1000 + 12
+            assert loads[job].alone_ns < place.period_ns <= loads[job].alone_ns * (1000 + MAX_STRETCH) / 1000 + 12
             assert 0 <= place.sends_ns < place.period_ns
         periods = [place.period_ns for place in found.values()]
         assert all(

@@ -6,7 +6,7 @@ import pytest
 from phase_lab import BEGIN_NS, MS, SimulatedJob, run, steady
 
 from timesyncd.hub.phase_fit import (
-    FEWEST_STEPS,
+    MIN_STEPS,
     Fit,
     StepTimes,
     alone_ns,
@@ -75,13 +75,13 @@ def test_holds_and_what_lies_between_steps_are_told_apart() -> None:
 def test_too_few_steps_and_unsteady_ones_do_not_fit() -> None:
     """Neither has a period to plan by; the reason says which it is."""
     a, b = simulated(jitter=0.5)
-    few = fit(a.steps[:FEWEST_STEPS], [b.steps])
+    few = fit(a.steps[:MIN_STEPS], [b.steps])
     gaps = fit([step._replace(step=2 * step.step) for step in a.steps], [b.steps])
 
-    assert few == f"{FEWEST_STEPS - 1} steps in a row known, {FEWEST_STEPS} needed"
+    assert few == f"{MIN_STEPS - 1} steps in a row known, {MIN_STEPS} needed"
     assert str(gaps).startswith("0 steps in a row known")
     assert fit(a.steps, [b.steps]) == "no stable period"
-    assert fit([], [b.steps]) == f"0 steps in a row known, {FEWEST_STEPS} needed"
+    assert fit([], [b.steps]) == f"0 steps in a row known, {MIN_STEPS} needed"
 
 
 def test_the_newest_steps_wait_for_the_other_jobs_marks() -> None:

@@ -11,9 +11,15 @@ from phase_lab import MS, SimulatedJob, gains, run, steady
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_fit import StepTimes
-from timesyncd.hub.phases import MOST_JOBS, REPLAN_AFTER_NS, RETRY_AFTER_NS, LinkPlan, Member, decide
+from timesyncd.hub.phases import MAX_JOBS, REPLAN_AFTER_NS, RETRY_AFTER_NS, LinkPlan, Member, decide
+from timesyncd.ipc.wire_types import Explanation
+from timesyncd.messages.jobs import PhaseReason
 
 Make = Callable[[], Sequence[SimulatedJob]]
+
+
+LEFT = Explanation(PhaseReason.JOB_LEFT, "plan abandoned: b ended, paused or restarted")
+TOO_MANY = Explanation(PhaseReason.TOO_MANY_JOBS, "16 jobs on the link; at most 8 are planned")
 
 
 def jobs(*shapes: tuple[float, float], jitter: float = 0.01, behind_ms: int = 0) -> Make:
@@ -78,7 +84,8 @@ def test_a_link_that_is_not_shared_costs_one_trial() -> None:
     tried = make()
     plan = run(tried, 120)
 
-    assert plan.reason.startswith("given up: a step of")
+    assert plan.reason.code is PhaseReason.STEPS_NOT_FASTER
+    assert plan.reason.text.startswith("plan abandoned: a step of")
     assert plan.slots == {}
     assert min(gains(make)) > 0.98
 
@@ -156,7 +163,7 @@ def test_clocks_that_are_not_known_well_end_the_plan(alignment_ns: int | None) -
     fresh = [Member(member.job, 0, member.steps, member.newest_step) for member in members_of(pair)]
 
     assert plan.slots and not after.slots
-    assert "clocks" in after.reason
+    assert after.reason.code is PhaseReason.CLOCKS_UNKNOWN
     assert not decide(LinkPlan(), fresh, alignment_ns, 0).slots
 
 
@@ -166,7 +173,7 @@ def test_a_job_that_ends_frees_the_other_at_once() -> None:
     after = decide(plan, members_of(pair)[:1], 0, plan.made_ns + NS_PER_S)
 
     assert (len(plan.slots), len(after.slots)) == (2, 0)
-    assert after.reason == "given up: b ended, pauses or began anew"
+    assert after.reason == LEFT
     assert after.retry_at_ns <= plan.made_ns + NS_PER_S
 
 
@@ -193,9 +200,9 @@ def test_a_job_that_comes_and_goes_drives_no_plans(after_steps: int, wait_ns: in
 def test_more_jobs_than_are_placed_are_not_looked_at() -> None:
     """Whoever marks jobs on a link takes none of the hub's time."""
     pair = jobs_in_phase(60)
-    crowd = [Member(f"{job.name}{n}", 0, job.steps[-60:], len(job.steps)) for job in pair for n in range(MOST_JOBS)]
+    crowd = [Member(f"{job.name}{n}", 0, job.steps[-60:], len(job.steps)) for job in pair for n in range(MAX_JOBS)]
 
-    assert decide(LinkPlan(), crowd, 0, 0).reason == "16 jobs on the link, more than 8"
+    assert decide(LinkPlan(), crowd, 0, 0).reason == TOO_MANY
 
 
 def test_a_job_that_is_away_stands_in_nobodys_way() -> None:
@@ -209,7 +216,7 @@ def test_a_job_that_is_away_stands_in_nobodys_way() -> None:
     paused = [half[0], Member("b", 0, half[1].steps[:-60], len(pair[1].steps))]
 
     assert decide(LinkPlan(), [*later, silent], 0, 0).slots.keys() == {"a", "b"}
-    assert decide(plan, paused, 0, plan.made_ns + NS_PER_S).reason == "given up: b ended, pauses or began anew"
+    assert decide(plan, paused, 0, plan.made_ns + NS_PER_S).reason == LEFT
 
 
 def moved(one: StepTimes, steps: int, by_ns: int) -> StepTimes:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.hub.primary import GONE_AFTER_NS, LISTENS_NS, STATE_EVERY_NS, Primary
+from timesyncd.hub.primary import GONE_AFTER_NS, LISTEN_NS, STATE_EVERY_NS, Primary
 from timesyncd.messages.fleet import HubState
 
 START = 1_000 * NS_PER_S
-READY = START + LISTENS_NS
+READY = START + LISTEN_NS
 
 
 def hub_state(node: str, primary: bool) -> HubState:
@@ -48,7 +48,7 @@ def test_a_hub_that_starts_listens_first() -> None:
 def test_the_first_by_name_is_primary() -> None:
     """Who hears one that comes before it keeps silent until that one is gone."""
     hub = ready("b")
-    hub.hear(hub_state("a", primary=True), READY, live=True)
+    hub.accept(hub_state("a", primary=True), READY, live=True)
 
     assert [hub.advance(READY + later) for later in (0, GONE_AFTER_NS - 1, GONE_AFTER_NS)] == [False, False, True]
 
@@ -56,9 +56,9 @@ def test_the_first_by_name_is_primary() -> None:
 def test_one_that_comes_later_by_name_does_not_count() -> None:
     """Nor is a retained copy, or its own word, heard as another hub."""
     hub = ready("b")
-    hub.hear(hub_state("c", primary=True), READY, live=True)
-    hub.hear(hub_state("a", primary=True), READY, live=False)
-    hub.hear(hub_state("b", primary=True), READY, live=True)
+    hub.accept(hub_state("c", primary=True), READY, live=True)
+    hub.accept(hub_state("a", primary=True), READY, live=False)
+    hub.accept(hub_state("b", primary=True), READY, live=True)
 
     assert hub.advance(READY)
     assert [state.node for state in hub.alive(READY)] == ["c"]
@@ -68,9 +68,9 @@ def test_a_primary_waits_for_the_word_of_the_one_before_it() -> None:
     """While that one still listens somebody must speak."""
     hub = ready("b")
     hub.advance(READY)
-    hub.hear(hub_state("a", primary=False), READY, live=True)
+    hub.accept(hub_state("a", primary=False), READY, live=True)
     waits = hub.advance(READY + 1)
-    hub.hear(hub_state("a", primary=True), READY + 2, live=True)
+    hub.accept(hub_state("a", primary=True), READY + 2, live=True)
 
     assert (waits, hub.advance(READY + 3)) == (True, False)
 
@@ -85,7 +85,7 @@ def test_who_was_cut_off_for_long_listens_anew() -> None:
     assert brief.advance(READY + GONE_AFTER_NS - 1)
     assert cut_off
     assert not long.advance(READY + GONE_AFTER_NS)
-    assert long.advance(READY + GONE_AFTER_NS + LISTENS_NS)
+    assert long.advance(READY + GONE_AFTER_NS + LISTEN_NS)
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Hubs:
             for name in alive:
                 for other in alive:
                     if self.chance.random() >= self.lost:
-                        self.hubs[other].hear(hub_state(name, name in speaking), now_ns, live=True)
+                        self.hubs[other].accept(hub_state(name, name in speaking), now_ns, live=True)
         return speaking
 
 

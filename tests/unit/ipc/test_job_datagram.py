@@ -6,7 +6,7 @@ import re
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from importlib import resources
 from pathlib import Path
 
@@ -38,12 +38,13 @@ from timesyncd.ipc.job_segment import (
     MAX_POLICY,
     MAX_RANKS,
     SIGNALS_VOID_AFTER_NS,
-    Found,
+    DecodedSegment,
     JobReader,
     JobWriter,
     Method,
     Phase,
     Plan,
+    PlanReason,
     Signals,
     decode_segment,
     encode_segment,
@@ -78,6 +79,7 @@ PLAN = Plan(
     slack_ns=500_000,
     guard_ns=20_000,
     phase=Phase(120_000_000, 60_000_000, 50_000),
+    reason_code=PlanReason.ALIGNED,
     policy="selsync(quantile=0.94) + topk(ratio=0.01)",
     policy_version=7,
     groups=((0, 0, 1), (0, 1, 1)),
@@ -109,8 +111,9 @@ SIGNALS = Signals(
     alignment_ns=10_000,
     alignment_growth_ppb=100_000,
     alignment_reason="node-a and nøde-b: the sum of their gm bounds",
+    alignment_reason_code="ok",
     trusted=True,
-    method=Method.CLOCKS,
+    method=Method.CLOCK_BOUNDS,
     wait_p50_ns=(0, 4_900_000, None),
     joined_ns=(86_400_000_000_001, 7),
 )
@@ -119,7 +122,7 @@ SIGNALS = Signals(
 def datagram(header: Header = HEADER, marks: tuple[Mark, ...] = MARKS) -> bytes:
     body = bytearray(len(marks) * MARK_SIZE)
     for index, mark in enumerate(marks):
-        pack_mark(body, index * MARK_SIZE, *mark)
+        pack_mark(body, index * MARK_SIZE, *astuple(mark))
     return encode_header(header, len(marks)) + body
 
 
@@ -298,7 +301,7 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
     drawn = words_drawn()
     told = {name: words[at] for name, at in drawn.items()}
 
-    assert words[:3] == (int.from_bytes(b"tsyncjob", "little"), 3, 8 * len(words))
+    assert words[:3] == (int.from_bytes(b"tsyncjob", "little"), 4, 8 * len(words))
     assert (drawn["boot_id"], told["time_namespace"], told["as_of_ns"]) == (5, EPOCH.time_namespace, 5)
     for name in ("version", "from_step", "slack_ns", "guard_ns", "policy_version"):
         assert told[name] == getattr(PLAN, name)
@@ -315,21 +318,27 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
     assert reason.rstrip(b"\0").decode() == SIGNALS.alignment_reason
     assert struct.pack("<12q", *words[drawn["policy"] :][:12]).rstrip(b"\0").decode() == PLAN.policy
     assert words[drawn["groups"] :][:4] == (0, 2**32, 2**32 + 1, -(2**63))
-    rest = set(SIGNALS.__dict__) & drawn.keys() - {"wait_p50_ns", "joined_ns", "alignment_reason", "comm_compute"}
+    assert told["plan_reason_code"] == PLAN.reason_code.number == 8
+    assert told["method"] == 2
+    code = struct.pack("<8q", *words[drawn["alignment_reason_code"] :][:8])
+    assert code.rstrip(b"\0").decode() == SIGNALS.alignment_reason_code
+    rest = (
+        set(SIGNALS.__dict__) & drawn.keys() - {"wait_p50_ns", "joined_ns", "alignment_reason", "alignment_reason_code", "comm_compute", "method"}
+    )
     assert {name: told[name] for name in rest if "overhead" not in name} == {
         name: getattr(SIGNALS, name) for name in rest if "overhead" not in name
     }
     assert drawn.keys() - {"boot_id", "time_namespace", "as_of_ns", "version", "from_step", "timed", "slack_ns", "guard_ns",
-        "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm", "policy_version", "policy", "groups"} == SIGNALS.__dict__.keys() - {"age_ns"}  # fmt: skip
+        "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm", "policy_version", "plan_reason_code", "policy", "groups"} == SIGNALS.__dict__.keys() - {"age_ns"}  # fmt: skip
     assert len(words) == drawn["groups"] + MAX_RANKS
 
 
-@pytest.mark.parametrize("word", [0, 4, -1, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("word", [0, 99, -1, -(2**63), 2**63 - 1])
 def test_words_of_a_newer_daemon_are_not_known(word: int) -> None:
     """A method, a mode or a phase that this version has no name for is None or plain, and everything else is read."""
     told = words_drawn()
     words = list(encode_segment(EPOCH, 0, SIGNALS, PLAN))
-    for name in ("method", "timed", "trusted", "phase_period_ns"):
+    for name in ("method", "timed", "trusted", "phase_period_ns", "plan_reason_code"):
         words[told[name] - 5] = word
 
     read = decode_segment(words, EPOCH, 0)
@@ -338,6 +347,7 @@ def test_words_of_a_newer_daemon_are_not_known(word: int) -> None:
     assert (read[0].method, read[0].trusted, read[1].mode) == (None, False, "plain")
     assert (read[1].phase is None) == (word <= 0)
     assert read[0] == replace(SIGNALS, method=None, trusted=False)
+    assert read[1].reason_code is PlanReason.UNKNOWN
 
 
 @given(st.binary(min_size=8 * WORDS, max_size=8 * WORDS), st.booleans())
@@ -467,14 +477,14 @@ def test_a_reader_finds_a_segment_that_comes_later_and_anew(tmp_path: Path, monk
 
 def test_a_segment_is_decoded_once_for_each_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals are read in every barrier: only their age, and the alignment by it, are new each time."""
-    decoded: list[Found | None] = []
-    of = Found.of
+    decoded: list[DecodedSegment | None] = []
+    of = DecodedSegment.of
 
-    def counted(words: Sequence[int], epoch: Epoch) -> Found | None:
+    def counted(words: Sequence[int], epoch: Epoch) -> DecodedSegment | None:
         decoded.append(of(words, epoch))
         return decoded[-1]
 
-    monkeypatch.setattr(Found, "of", counted)
+    monkeypatch.setattr(DecodedSegment, "of", counted)
     boottime = iter((10**9, 2 * 10**9, 3 * 10**9))
     monkeypatch.setattr("timesyncd.ipc.job_segment.time.clock_gettime_ns", lambda _: next(boottime))
     writer, reader = JobWriter(tmp_path / "job", EPOCH), JobReader(tmp_path / "job", EPOCH)

@@ -46,7 +46,7 @@ def test_a_new_collective_is_known_to_every_reader() -> None:
 
         jobs = Jobs(100)
         for rank in (0, 1):
-            jobs.accept(batches.batch(rank, batches.mark(5).model_copy(update={"kind": 19})), 0)
+            jobs.accept(batches.batch(rank, replace(batches.mark(5), kind=19)), 0)
         jobs.advance(0)
         (job,) = jobs
         (sync,) = job.window
@@ -75,7 +75,7 @@ def test_a_new_kind_of_request_and_of_message_is_known_to_every_reader() -> None
         from timesyncd.jobs.joining import Jobs
 
         jobs = Jobs(100)
-        jobs.accept(batches.batch(0, batches.mark(5).model_copy(update={"kind": 19, "begin_ns": 100, "end_ns": 190})), 0)
+        jobs.accept(batches.batch(0, replace(batches.mark(5), kind=19, begin_ns=100, end_ns=190)), 0)
         (job,) = jobs
         assert list(job.flows.responses) == [90]
         assert 19 in recording_files.REQUESTS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from batches import MS, NOW, REAL_MINUS_BOOT, batch, mark
@@ -13,16 +14,16 @@ from hypothesis import strategies as st
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import HubSettings
 from timesyncd.hub.hub import Hub
-from timesyncd.ipc.job_datagram import Kind, job_id, step_key
+from timesyncd.ipc.job_datagram import Kind, Mark, job_id, step_key
 from timesyncd.jobs import joining as jobs_module
-from timesyncd.jobs.joining import MAX_JOBS_OF_A_USER, MAX_OPEN_SYNCS, Job, Jobs
+from timesyncd.jobs.joining import MAX_JOBS_OF_A_USER, MAX_OPEN_SYNCS, JobRun, Jobs
 from timesyncd.jobs.ranks import MAX_RANKS
-from timesyncd.jobs.state import look
-from timesyncd.messages.jobs import JobState, Mark, MarkBatch
+from timesyncd.jobs.state import analyse
+from timesyncd.messages.jobs import JobState, MarkBatch
 from timesyncd.mqtt.topics import MAX_MESSAGE_BYTES
 
 
-def joined(*batches: MarkBatch, window_steps: int = 100, at_ns: int = NOW) -> Job:
+def joined(*batches: MarkBatch, window_steps: int = 100, at_ns: int = NOW) -> JobRun:
     """The one job after these batches and one round."""
     jobs = Jobs(window_steps)
     for one in batches:
@@ -163,15 +164,15 @@ def test_no_kind_of_mark_fills_the_memory(kind: Kind, monkeypatch: pytest.Monkey
         for first in range(0, 6_000, 500):
             numbers = range(first, first + 500)
             marks = [mark(0 if of_one_step else n, n, n + 1, sync=n) for n in numbers]
-            told = [one.model_copy(update={"kind": kind, "bytes": n}) for n, one in zip(numbers, marks, strict=True)]
+            told = [replace(one, kind=kind, bytes=n) for n, one in zip(numbers, marks, strict=True)]
             jobs.accept(batch(0, *told, sequence=first, world_size=1), NOW + first)
             jobs.advance(NOW + first)
         (job,) = jobs
         kept = len(job.messages) + len(job.flows.responses) + sum(map(len, job.flows.staleness.values()))
 
-        assert job.size <= 2 * jobs_module.MOST_MARKS + 500
+        assert job.size <= 2 * jobs_module.MAX_MARKS + 500
         assert kept <= 500 + 1_000
-        assert look(job, {}) is not None
+        assert analyse(job, {}) is not None
 
 
 def test_the_state_of_the_largest_job_fits_a_message() -> None:
@@ -246,7 +247,7 @@ def test_one_rank_that_repeats_itself_begins_nothing_anew() -> None:
 
 def own(step: int, kind: Kind, begin_ns: int, end_ns: int, number: int = 0, bytes: int = 0) -> Mark:
     """A mark that is not joined over all ranks; times since the step's beginning."""
-    return mark(step, begin_ns, end_ns, number).model_copy(update={"kind": kind, "bytes": bytes})
+    return replace(mark(step, begin_ns, end_ns, number), kind=kind, bytes=bytes)
 
 
 def test_messages_are_joined_in_pairs() -> None:
@@ -277,13 +278,13 @@ def test_a_rank_s_own_marks_need_no_other_rank() -> None:
     job = joined(
         batch(
             0,
-            own(0, Kind.STEP, 0, 50 * MS).model_copy(update={"begin_ns": mark(0, 30 * MS).arrival_ns}),
+            replace(own(0, Kind.STEP, 0, 50 * MS), begin_ns=mark(0, 30 * MS).arrival_ns),
             own(0, Kind.PUSH, 10 * MS, 14 * MS),
             own(0, Kind.PULL, 12 * MS, 20 * MS),
             own(0, Kind.STALENESS, 0, 0, bytes=3),
         )
     )
-    seen = look(job, {})
+    seen = analyse(job, {})
 
     assert sorted(job.flows.responses) == [4 * MS, 8 * MS]
     assert list(job.flows.staleness[0]) == [3]
@@ -297,7 +298,7 @@ def test_the_epoch_s_overhead_counts_what_the_window_forgot() -> None:
     marks = [own(step_key(epoch, n), Kind.STEP, 0, 100) for epoch in (0, 1) for n in range(8)]
     requests = [own(step_key(1, n), Kind.PULL, 0, 50 if n < 4 else 10) for n in range(8)]
     job = joined(batch(0, *marks, *requests, world_size=1), window_steps=4)
-    seen = look(job, {}).costs
+    seen = analyse(job, {}).costs
 
     assert (seen.window, seen.epoch) == (0.1, 0.3)
 
@@ -372,11 +373,11 @@ def test_a_step_of_which_marks_are_awaited_is_not_added_up_yet() -> None:
     jobs.accept(batch(0, mark(0), own(0, Kind.STEP, 0, 100 * MS)), NOW)
     jobs.advance(NOW)
     (job,) = jobs
-    awaited = look(job, {}).costs.window
+    awaited = analyse(job, {}).costs.window
     jobs.accept(batch(1, mark(0), own(0, Kind.STEP, 0, 100 * MS)), NOW)
     jobs.advance(NOW)
 
-    assert (awaited, look(job, {}).costs.window) == (None, 0.1)
+    assert (awaited, analyse(job, {}).costs.window) == (None, 0.1)
 
 
 @pytest.mark.parametrize(("joined_ns", "runs"), [((5, 5), 0), ((5, 6), 1)])

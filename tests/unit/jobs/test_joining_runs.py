@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from batches import NOW, batch, mark
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs import joining as jobs_module
 from timesyncd.jobs.joining import Jobs
-from timesyncd.jobs.state import look
-from timesyncd.messages.jobs import Mark, MarkBatch
+from timesyncd.jobs.state import analyse
+from timesyncd.messages.jobs import MarkBatch
 
 
 def test_a_late_batch_of_a_former_world_changes_nothing() -> None:
@@ -52,7 +54,7 @@ def test_step_marks_do_not_push_out_what_waits_for_a_slow_node() -> None:
             for step in range(first, first + 50)
             for one in (
                 mark(step),
-                mark(step).model_copy(update={"kind": Kind.STEP, "end_ns": mark(step + 1).arrival_ns}),
+                replace(mark(step), kind=Kind.STEP, end_ns=mark(step + 1).arrival_ns),
             )
         ]
 
@@ -72,10 +74,10 @@ def test_step_marks_do_not_push_out_what_waits_for_a_slow_node() -> None:
 def told_messages(pairs: int, each: int) -> list[MarkBatch]:
     """From rank 0 to so many others, so many each, all of them received."""
     ways = [(peer, peer * each + n) for peer in range(1, pairs + 1) for n in range(each)]
-    sent = [mark(0, sync=number).model_copy(update={"kind": Kind.SEND}) for _, number in ways]
+    sent = [replace(mark(0, sync=number), kind=Kind.SEND) for _, number in ways]
     received = {peer: [one for (to, _), one in zip(ways, sent, strict=True) if to == peer] for peer, _ in ways}
     return [batch(0, *sent, world_size=pairs + 1)] + [
-        batch(peer, *(one.model_copy(update={"kind": Kind.RECEIVE}) for one in marks), world_size=pairs + 1)
+        batch(peer, *(replace(one, kind=Kind.RECEIVE) for one in marks), world_size=pairs + 1)
         for peer, marks in received.items()
     ]
 
@@ -95,7 +97,7 @@ def test_messages_and_delays_are_of_the_marks_that_are_held(monkeypatch: pytest.
 
     assert (waiting, delays, job.size) == (100, 100, 50)
     assert list(job.flows.delays) == [(0, peer) for peer in range(11, 21)]
-    assert look(job, {}).flows["delays"] != []
+    assert analyse(job, {}).flows["delays"] != []
 
 
 def test_messages_that_wait_are_dropped_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

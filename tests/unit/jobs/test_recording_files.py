@@ -19,7 +19,7 @@ from timesyncd.errors import TraceError
 from timesyncd.ipc.job_datagram import MARK_SIZE, Header, Kind, encode_header, job_id, pack_mark, split_step
 from timesyncd.jobs import recording_files
 from timesyncd.jobs.arrivals import StepMark
-from timesyncd.jobs.recording import Recording, RecordingMessage, places
+from timesyncd.jobs.recording import Recording, RecordingMessage, positions
 from timesyncd.jobs.recording_files import load
 
 
@@ -80,7 +80,7 @@ def test_a_folder_is_a_job(tmp_path: Path) -> None:
     assert [sync.step for sync in found.syncs] == list(range(300))
     assert {sync.comparison.last_rank for sync in found.syncs if sync.comparison} == {1}
     assert found.step_mark(1, 7) == StepMark(7, START_NS + 140 * MS, START_NS + 147 * MS, START_NS + 151 * MS)
-    assert places(found.syncs[:1]) == ["bucket 0"]
+    assert positions(found.syncs[:1]) == ["bucket 0"]
 
 
 def test_metering_is_counted_against_the_time_since_the_rank_joined(tmp_path: Path) -> None:

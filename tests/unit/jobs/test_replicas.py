@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from batches import NOW, batch, mark
 
 from timesyncd.config import HubSettings
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind
-from timesyncd.jobs.joining import Apart, Replicas
+from timesyncd.jobs.joining import DivergedReplicas, Replicas
 
 
-def told(*said: tuple[int, int, int]) -> Apart | None:
+def told(*said: tuple[int, int, int]) -> DivergedReplicas | None:
     """Each is a rank, a step and a hash."""
     replicas = Replicas()
     for rank, step, replica in said:
         replicas.put(rank, step, replica)
-    return replicas.apart()
+    return replicas.diverged()
 
 
 def test_one_model_is_no_finding() -> None:
@@ -30,13 +32,13 @@ def test_one_model_is_no_finding() -> None:
 )
 def test_those_unlike_most_are_named(hashes: list[int], ranks: tuple[int, ...]) -> None:
     """Where no hash is usual, the lowest rank's is taken for it."""
-    assert told(*((rank, 5, replica) for rank, replica in enumerate(hashes))) == Apart(5, ranks)
+    assert told(*((rank, 5, replica) for rank, replica in enumerate(hashes))) == DivergedReplicas(5, ranks)
 
 
 def test_the_newest_step_that_two_told_counts() -> None:
     """It is over when they are one again; marks may come in any order."""
     assert told((0, 5, 1), (1, 5, 2), (1, 9, 3), (0, 9, 3)) is None
-    assert told((0, 9, 1), (1, 5, 2), (0, 5, 2), (1, 9, 3)) == Apart(9, (1,))
+    assert told((0, 9, 1), (1, 5, 2), (0, 5, 2), (1, 9, 3)) == DivergedReplicas(9, (1,))
 
 
 def test_what_a_rank_said_first_counts() -> None:
@@ -51,9 +53,9 @@ def test_few_steps_are_kept() -> None:
         replicas.put(0, step, 1)
     replicas.put(1, 3, 2)
 
-    assert replicas.apart() is None
+    assert replicas.diverged() is None
     replicas.put(1, 98, 2)
-    assert replicas.apart() == Apart(98, (1,))
+    assert replicas.diverged() == DivergedReplicas(98, (1,))
 
 
 def test_the_hub_finds_it() -> None:
@@ -62,7 +64,7 @@ def test_the_hub_finds_it() -> None:
 
     def tell(step: int, *hashes: int) -> None:
         for rank, replica in enumerate(hashes):
-            said = mark(step).model_copy(update={"kind": Kind.REPLICA, "bytes": replica})
+            said = replace(mark(step), kind=Kind.REPLICA, bytes=replica)
             hub.accept_marks(batch(rank, said, sequence=step, world_size=len(hashes)), NOW)
         hub.advance(NOW, 0)
 

@@ -10,12 +10,12 @@ import pytest
 from fake_view import FakeView
 
 from timesyncd import config
-from timesyncd.ipc.job_datagram import Kind
+from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.jobs import state, window
-from timesyncd.jobs.joining import Job, Jobs
+from timesyncd.jobs.joining import JobRun, Jobs
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.jobs.state import window_page
-from timesyncd.messages.jobs import Mark, MarkBatch
+from timesyncd.messages.jobs import MarkBatch
 from timesyncd.web.app import WebServer, serve
 
 AT_NS = 1_700_000_000_000_000_000
@@ -44,7 +44,7 @@ def batch(rank: int, steps: range, sequence: int = 1) -> MarkBatch:
 
 
 @pytest.fixture
-def job() -> Job:
+def job() -> JobRun:
     """Twenty steps of two ranks, and a twenty-first of which rank 1 is still awaited."""
     jobs = Jobs(window_steps=1_000)
     jobs.accept(batch(0, range(21)), 10**9)
@@ -54,7 +54,7 @@ def job() -> Job:
     return found
 
 
-def pages(job: Job, most_steps: int) -> list[RecordingMessage]:
+def pages(job: JobRun, most_steps: int) -> list[RecordingMessage]:
     found = [window_page(job, 0, most_steps)]
     while (step := found[-1].next_step) is not None:
         found.append(window_page(job, step, most_steps))
@@ -62,7 +62,7 @@ def pages(job: Job, most_steps: int) -> list[RecordingMessage]:
 
 
 @pytest.mark.parametrize("most_steps", [1, 7, 20, 1_000])
-def test_pages_make_the_window(job: Job, most_steps: int) -> None:
+def test_pages_make_the_window(job: JobRun, most_steps: int) -> None:
     """Each closed step is on one page, in order; the one that is open is on none."""
     found = pages(job, most_steps)
 
@@ -72,7 +72,7 @@ def test_pages_make_the_window(job: Job, most_steps: int) -> None:
     assert {(rank.node, rank.marks_lost) for page in found for rank in page.ranks} == {("node-0", 3), ("node-1", 3)}
 
 
-def test_a_page_is_a_recording(job: Job) -> None:
+def test_a_page_is_a_recording(job: JobRun) -> None:
     """What an audit reads: the same arrivals as the hub's, the steps, and the requests."""
     recording = RecordingMessage.model_validate_json(window_page(job, 0, 100).model_dump_json()).recording()
 
@@ -81,7 +81,7 @@ def test_a_page_is_a_recording(job: Job) -> None:
     assert [len(recording.requests[rank]) for rank in (0, 1)] == [20, 20]
 
 
-def test_a_page_does_not_grow_with_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_does_not_grow_with_the_job(job: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends where it has marks enough, a step of many stands alone, and a monstrous one is left out."""
     size = job.steps.size // 20
     monkeypatch.setattr(state, "MARKS_A_PAGE", 3 * size + 1)

@@ -5,7 +5,7 @@ import { bound, boundAt, duration, elapsedText, percent, remainingText, roundUp,
 
 const MAX_RANKS = 16;
 const MAX_DELAYS = 6;
-const METHODS = { ONE_CLOCK: "one clock that all ranks read", CLOCKS: "the nodes' clocks", ENDS: "the ends of collectives (no clock is trusted)" };
+const METHODS = { one_clock: "one clock that all ranks read", clock_bounds: "the nodes' clocks", collective_ends: "the ends of collectives (no clock is trusted)" };
 
 export function renderJobs(jobs, now) {
   const box = byId("jobs");
