@@ -323,9 +323,7 @@ class Hub:
         for rank in job.ranks.values():
             clock = self.fleet.clock(rank.newest.node)
             if clock is not None and rank.newest.boot_id != clock.boot_id:
-                other = (
-                    f"{rank.newest.node}: the marks of rank {rank.newest.rank} and the node's state are of different boots"
-                )
+                other = f"{rank.newest.node}: the marks of rank {rank.newest.rank} and the node's state are of different boots"
                 return unknown_alignment(other, StateReason.OTHER_BOOT_OF_RANK)
         return self.fleet.alignment(_nodes(job), now)
 
@@ -340,9 +338,10 @@ def _transfers_ns(syncs: Sequence[Sync]) -> list[int]:
 
 
 def _diverged_text(job: JobRun, diverged: DivergedReplicas) -> str:
-    ranks = ", ".join(map(str, diverged.ranks[:8])) + (" and others" if len(diverged.ranks) > 8 else "")
+    ranks = "ranks " if len(diverged.ranks) > 1 else "rank "
+    ranks += ", ".join(map(str, diverged.ranks[:8])) + (" and others" if len(diverged.ranks) > 8 else "")
     return (
-        f"in step {step_text(diverged.step)} of job {job.name!r} of user {job.uid} the parameters of ranks {ranks} "
+        f"in step {step_text(diverged.step)} of job {job.name!r} of user {job.uid} the parameters of {ranks} "
         "differed from those of the other ranks right after a synchronization"
     )
 

@@ -116,7 +116,8 @@ def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> No
     """Steps that are not measured are no source, and a request within a collective is one moment, which is the request's."""
     whole = job(30, transfers_ns=(4 * MS,), unheard=frozenset((1, step) for step in range(20, 30)))
     asked = [
-        ServerRequest(sync.step, sync.arrivals[0].begin_ns + MS, sync.arrivals[0].end_ns - MS) for sync in whole.syncs[5:15]
+        ServerRequest(sync.step, sync.arrivals[0].begin_ns + MS, sync.arrivals[0].end_ns - MS)
+        for sync in whole.syncs[5:15]
     ]
     gone = {0: [mark for mark in whole.steps[0] if mark.step % 3], 1: whole.steps[1]}
     now = measured(replace(whole, steps=gone, requests={0: asked}))

@@ -38,7 +38,7 @@ def accepted(*batches: MarkBatch) -> Jobs:
 
 def test_a_round_joins_so_many_marks_and_the_next_ones_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost by it."""
-    monkeypatch.setattr(jobs_module, "MOST_MARKS_A_ROUND", 10)
+    monkeypatch.setattr(jobs_module, "MAX_ROUND_MARKS", 10)
     jobs = accepted(*both(mark(n) for n in range(12)))
     (job,) = jobs
     joined = []
@@ -51,7 +51,7 @@ def test_a_round_joins_so_many_marks_and_the_next_ones_the_rest(monkeypatch: pyt
 
 def test_no_job_s_joins_keep_another_s_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Users share a round, and what one does not need another gets; where it is too short for a part each, they take turns."""
-    monkeypatch.setattr(jobs_module, "MOST_MARKS_A_ROUND", 8)
+    monkeypatch.setattr(jobs_module, "MAX_ROUND_MARKS", 8)
     names = [(uid, f"job-{n}") for uid in (1, 2) for n in range(3)]
     jobs = accepted(*(one for uid, name in names for one in both((mark(n) for n in range(20)), uid=uid, job=name)))
     joined = []
@@ -65,7 +65,7 @@ def test_no_job_s_joins_keep_another_s_waiting(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_one_job_does_not_need_of_a_round_another_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it is nobody's when one of two users does little."""
-    monkeypatch.setattr(jobs_module, "MOST_MARKS_A_ROUND", 8)
+    monkeypatch.setattr(jobs_module, "MAX_ROUND_MARKS", 8)
     jobs = accepted(*both(mark(n) for n in range(20)), *both([mark(0)], uid=2))
     jobs.advance(NOW)
 
@@ -74,7 +74,7 @@ def test_what_one_job_does_not_need_of_a_round_another_gets(monkeypatch: pytest.
 
 def test_early_joins_and_waiting_messages_are_of_a_round_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many open synchronizations are closed early so far as a round goes; what is awaited for too long goes as slowly."""
-    monkeypatch.setattr(jobs_module, "MOST_MARKS_A_ROUND", 8)
+    monkeypatch.setattr(jobs_module, "MAX_ROUND_MARKS", 8)
     monkeypatch.setattr(jobs_module, "MAX_OPEN_SYNCS", 5)
     jobs = accepted(batch(2, world_size=3))
     jobs.advance(NOW)
@@ -95,8 +95,8 @@ def test_a_round_drops_so_many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = accepted(*both(mark(n) for n in range(50)))
     jobs.advance(NOW)
     (job,) = jobs
-    monkeypatch.setattr(jobs_module, "MOST_MARKS", 40)
-    monkeypatch.setattr(jobs_module, "MOST_MARKS_A_ROUND", 12)
+    monkeypatch.setattr(jobs_module, "MAX_MARKS", 40)
+    monkeypatch.setattr(jobs_module, "MAX_ROUND_MARKS", 12)
     kept = []
     for _ in range(3):
         jobs.advance(NOW)
@@ -107,7 +107,7 @@ def test_a_round_drops_so_many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_waits_for_other_ranks_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is begun anew has half of the room; a rank that comes late with its part still finds some, and no more than that."""
-    monkeypatch.setattr(jobs_module, "MOST_OPEN_MARKS", 100)
+    monkeypatch.setattr(jobs_module, "MAX_OPEN_MARKS", 100)
     jobs = accepted(batch(0, mark(0)))
     jobs.advance(NOW)
     for rank in (0, 1):
@@ -122,7 +122,7 @@ def test_what_waits_for_other_ranks_has_an_end(monkeypatch: pytest.MonkeyPatch) 
 
 def test_late_marks_find_no_room_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ranks that all wait for one more, so many marks are held."""
-    monkeypatch.setattr(jobs_module, "MOST_OPEN_MARKS", 100)
+    monkeypatch.setattr(jobs_module, "MAX_OPEN_MARKS", 100)
     jobs = accepted(batch(0, world_size=5))
     jobs.advance(NOW)
     for rank in range(4):
@@ -134,7 +134,7 @@ def test_late_marks_find_no_room_without_end(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_step_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full one takes no more, has no cost and is on no page, and what is refused is counted; the steps around it are whole."""
-    monkeypatch.setattr(window, "MOST_MARKS_A_STEP", 20)
+    monkeypatch.setattr(window, "MAX_STEP_MARKS", 20)
     steps = [replace(mark(n), kind=Kind.STEP, end_ns=mark(n + 1).arrival_ns) for n in range(3)]
     marks = [mark(1, sync=sync) for sync in range(12)]
     jobs = accepted(*both([mark(0), *marks, mark(2), *steps]))
@@ -162,7 +162,7 @@ def test_the_largest_job_s_steps_are_on_a_page() -> None:
 
 def test_a_look_reads_so_many_marks_of_the_newest_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large job the first places of more steps, not all of a few; and of each its barrier, of which a plan is made."""
-    monkeypatch.setattr(jobs_state, "MOST_LOOKED_MARKS", 60)
+    monkeypatch.setattr(jobs_state, "MAX_ANALYSED_MARKS", 60)
     monkeypatch.setattr(jobs_state, "STEPS_WANTED", 10)
     marks = [
         replace(mark(step, sync=sync), kind=Kind.BARRIER if sync == 9 else Kind.BUCKET)
@@ -180,7 +180,7 @@ def test_a_look_reads_so_many_marks_of_the_newest_steps(monkeypatch: pytest.Monk
 
 def test_a_look_reads_the_newest_of_each_rank_s_staleness(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many of each."""
-    monkeypatch.setattr(jobs_state, "MOST_LOOKED_MARKS", 10)
+    monkeypatch.setattr(jobs_state, "MAX_ANALYSED_MARKS", 10)
     ages = [replace(mark(n), kind=Kind.STALENESS, bytes=20 - n) for n in range(20)]
     (job,) = accepted(*both(ages))
 
@@ -207,7 +207,7 @@ def told_to(hub: Hub, number: int) -> None:
 
 def test_a_round_looks_at_so_many_jobs_and_the_next_ones_at_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that nobody looked at yet has no state; one that was has its last one."""
-    monkeypatch.setattr(hub_module, "MOST_LOOKED_MARKS", 1)
+    monkeypatch.setattr(hub_module, "MAX_ANALYSED_MARKS", 1)
     hub = Hub(HubSettings(), "node-0", lambda: 0)
     told_to(hub, 1)
     rounds = [[state.job for state in hub.advance(NOW + n * NS_PER_S, REAL_MINUS_BOOT).jobs] for n in range(3)]
@@ -226,7 +226,7 @@ def test_figures_are_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(job.name)
         return jobs_state.job_figures(job, view)
 
-    monkeypatch.setattr(hub_module, "figures", figures)
+    monkeypatch.setattr(hub_module, "job_figures", figures)
     hub = Hub(HubSettings(), "node-0", lambda: 0)
     told_to(hub, 1)
     for n in range(3):

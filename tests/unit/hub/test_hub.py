@@ -19,6 +19,7 @@ from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, job_id
 from timesyncd.ipc.job_segment import Plan
 from timesyncd.jobs.joining import MAX_JOBS
+from timesyncd.messages.jobs import VerdictCode
 
 
 def fed_hub(
@@ -45,8 +46,9 @@ def test_a_job_gets_its_signals() -> None:
     assert [(rank.node, rank.wait_p50_ns) for rank in state.ranks] == [("node-0", 6 * MS), ("node-1", 0)]
     assert (state.alignment_ns, state.alignment_growth_ppb) == (200_000, 100_000)
     assert state.verdict == (
-        "rank 1 (node-1) is late at barrier 0: 6.00 ms after the median rank, cost 600 ms in the window"
+        "rank 1 (node-1) is late at barrier 0: 6.00 ms after the median rank; it cost 600 ms in the window"
     )
+    assert state.verdict_code is VerdictCode.STRAGGLER
 
 
 def test_the_barrier_after_a_collective_does_not_hide_the_late_rank() -> None:
@@ -114,7 +116,8 @@ def test_a_skew_within_the_error_names_nobody() -> None:
     (state,) = fed_hub(slow_ns=150_000).advance(NOW, 0).jobs
 
     assert (state.last_rank, state.straggler_rank) == (None, None)
-    assert state.verdict.startswith("inconclusive: the skew of 150000 ns is within the clocks' error of ")
+    assert state.verdict == "inconclusive: the skew of 150 us is within the clocks' error of 211 us"
+    assert state.verdict_code is VerdictCode.SKEW_WITHIN_CLOCK_ERROR
 
 
 def test_a_message_s_way_counts() -> None:
@@ -149,7 +152,7 @@ def test_alignment_waits_for_all_ranks() -> None:
     hub.accept_node(node_state("node-0"), NOW, live=True)
     hub.accept_marks(batch(0, mark(0)), NOW)
 
-    assert hub.advance(NOW, 0).jobs[0].alignment_reason == "heard of 1 ranks of 2"
+    assert hub.advance(NOW, 0).jobs[0].alignment_reason == "1 of 2 ranks reporting"
 
 
 def test_ranks_of_one_clock_are_aligned_without_ptp() -> None:
@@ -169,7 +172,7 @@ def test_marks_of_another_boot_than_the_node_state_are_not_aligned() -> None:
     hub.accept_node(stranger, NOW, live=True)
 
     assert hub.advance(NOW, 0).jobs[0].alignment_reason == (
-        "node-1: the marks of rank 1 are of another boot than its state"
+        "node-1: the marks of rank 1 and the node's state are of different boots"
     )
 
 

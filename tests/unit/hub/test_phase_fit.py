@@ -78,10 +78,10 @@ def test_too_few_steps_and_unsteady_ones_do_not_fit() -> None:
     few = fit(a.steps[:MIN_STEPS], [b.steps])
     gaps = fit([step._replace(step=2 * step.step) for step in a.steps], [b.steps])
 
-    assert few == f"{MIN_STEPS - 1} steps in a row known, {MIN_STEPS} needed"
-    assert str(gaps).startswith("0 steps in a row known")
+    assert few == f"{MIN_STEPS - 1} consecutive pairs of steps are known; a fit needs {MIN_STEPS}"
+    assert str(gaps).startswith("0 consecutive pairs")
     assert fit(a.steps, [b.steps]) == "no stable period"
-    assert fit([], [b.steps]) == f"0 steps in a row known, {MIN_STEPS} needed"
+    assert fit([], [b.steps]) == f"0 consecutive pairs of steps are known; a fit needs {MIN_STEPS}"
 
 
 def test_the_newest_steps_wait_for_the_other_jobs_marks() -> None:

@@ -75,7 +75,7 @@ def test_two_jobs_on_one_link_are_given_turns() -> None:
     a, b = (states[job].plan.phase for job in ("a", "b"))
 
     assert a is not None and b is not None
-    assert [(states[job].link, states[job].phase_reason) for job in "ab"] == [("rack-7", "2 jobs send by turns")] * 2
+    assert [(states[job].link, states[job].phase_reason) for job in "ab"] == [("rack-7", "2 jobs send in turn")] * 2
     assert a.period_ns == b.period_ns == pytest.approx(209 * MS, rel=0.01)
     assert abs(a.shift_ns - b.shift_ns) == pytest.approx(a.period_ns / 2, rel=0.02)
     assert [states[job].plan.from_step for job in ("a", "b")] == [59 + AHEAD_NS // PERIOD_NS] * 2, states["a"].plan
@@ -96,7 +96,7 @@ def test_a_job_alone_on_its_link_is_left_alone() -> None:
     """There is nobody to give way to."""
     state = planned(fleet_hub("rack-7", "rack-7"), jobs=("a",))["a"]
 
-    assert (state.plan.phase, state.phase_reason) == (None, "no other job on this link")
+    assert (state.plan.phase, state.phase_reason) == (None, "no other job is on this link")
 
 
 def test_a_phase_outlives_the_barriers_plans_and_is_one_version() -> None:

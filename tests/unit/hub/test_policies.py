@@ -126,7 +126,10 @@ def test_the_configuration_s_policy_is_there_from_the_first_plan() -> None:
     [
         (request("bsp", uid=1000), ""),
         (request("bsp", uid=0), ""),
-        (request("bsp", uid=1001), "job 'train' is user 1000's, and user 1001 on node-0 asked for bsp"),
+        (
+            request("bsp", uid=1001),
+            "user 1001 on node-0 requested bsp for job 'train' of user 1000; only that user and user 0 may",
+        ),
         (request("bsp", job="0" * 16), "no job 0000000000000000 sends marks to this hub"),
     ],
     ids=["its user", "root", "another user", "no such job"],

@@ -322,9 +322,14 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
     assert told["method"] == 2
     code = struct.pack("<8q", *words[drawn["alignment_reason_code"] :][:8])
     assert code.rstrip(b"\0").decode() == SIGNALS.alignment_reason_code
-    rest = (
-        set(SIGNALS.__dict__) & drawn.keys() - {"wait_p50_ns", "joined_ns", "alignment_reason", "alignment_reason_code", "comm_compute", "method"}
-    )
+    rest = set(SIGNALS.__dict__) & drawn.keys() - {
+        "wait_p50_ns",
+        "joined_ns",
+        "alignment_reason",
+        "alignment_reason_code",
+        "comm_compute",
+        "method",
+    }
     assert {name: told[name] for name in rest if "overhead" not in name} == {
         name: getattr(SIGNALS, name) for name in rest if "overhead" not in name
     }

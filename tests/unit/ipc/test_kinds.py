@@ -36,9 +36,11 @@ def test_a_new_collective_is_known_to_every_reader() -> None:
     run(
         "Trait.COMPLETE_COLLECTIVE | Trait.CLOCK_EVIDENCE | Trait.EQUAL_SIZES | Trait.BUCKET",
         """
+        from dataclasses import replace
+
         import batches
         from timesyncd.audit import buckets
-        from timesyncd.client.local import Own
+        from timesyncd.client.local import LocalSums
         from timesyncd.jobs import causality, collective_ends, recording_files
         from timesyncd.jobs.joining import Jobs
         from timesyncd.jobs.stragglers import position_text
@@ -52,7 +54,7 @@ def test_a_new_collective_is_known_to_every_reader() -> None:
         (sync,) = job.window
         assert (sync.kind, sorted(sync.arrivals), sync.comparison is not None) == (19, [0, 1], True)
         assert position_text((19, 1)) == "new 1"
-        own = Own()
+        own = LocalSums()
         own.add_all([(1, 0, 19, 100, 110, 200, 8), (2, 0, 19, 300, 310, 400, 8)])
         assert own.told().wait_step_ns == 90
         assert 19 in causality.CLOCK_EVIDENCE and 19 in causality.NEEDS_ALL_RANKS
@@ -69,8 +71,10 @@ def test_a_new_kind_of_request_and_of_message_is_known_to_every_reader() -> None
     run(
         "Trait.REQUEST | Trait.WAITED_FOR | Trait.IN_STEP",
         """
+        from dataclasses import replace
+
         import batches
-        from timesyncd.client.local import Own
+        from timesyncd.client.local import LocalSums
         from timesyncd.jobs import recording_files
         from timesyncd.jobs.joining import Jobs
 
@@ -79,7 +83,7 @@ def test_a_new_kind_of_request_and_of_message_is_known_to_every_reader() -> None
         (job,) = jobs
         assert list(job.flows.responses) == [90]
         assert 19 in recording_files.REQUESTS
-        own = Own()
+        own = LocalSums()
         own.add_all([(1, 0, 19, 100, 100, 190, 8)])
         assert own.told().response_p50_ns == 90
         """,

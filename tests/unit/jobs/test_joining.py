@@ -134,7 +134,7 @@ def test_the_window_holds_its_newest_steps() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of a job, jobs of a user: what is too much is closed early or refused, and counted."""
-    monkeypatch.setattr(jobs_module, "MOST_MARKS", 8_000)
+    monkeypatch.setattr(jobs_module, "MAX_MARKS", 8_000)
     jobs = Jobs(10_000)
     for first in range(0, 6_000, 500):
         jobs.accept(batch(0, *(mark(first + n) for n in range(500)), sequence=first + 1), NOW)
@@ -157,7 +157,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", [Kind.BUCKET, Kind.STEP, Kind.PULL, Kind.STALENESS, Kind.SEND, Kind.RECEIVE])
 def test_no_kind_of_mark_fills_the_memory(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six thousand marks of one rank, of as many steps or all of one: what is held has an end, and what is not taken is counted."""
-    monkeypatch.setattr(jobs_module, "MOST_MARKS", 1_000)
+    monkeypatch.setattr(jobs_module, "MAX_MARKS", 1_000)
     monkeypatch.setattr(jobs_module, "MAX_OPEN_MESSAGES", 500)
     for of_one_step in (True, False):
         jobs = Jobs(10_000)

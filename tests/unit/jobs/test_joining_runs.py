@@ -84,7 +84,7 @@ def told_messages(pairs: int, each: int) -> list[MarkBatch]:
 
 def test_messages_and_delays_are_of_the_marks_that_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both count, what is too much goes, and the pairs heard of last stay."""
-    monkeypatch.setattr(jobs_module, "MOST_MARKS", 100)
+    monkeypatch.setattr(jobs_module, "MAX_MARKS", 100)
     told = told_messages(20, 5)
     jobs = Jobs(100)
     jobs.accept(told[0], NOW)
@@ -104,7 +104,7 @@ def test_messages_that_wait_are_dropped_where_there_is_no_room(monkeypatch: pyte
     """The oldest go first."""
     jobs = Jobs(100)
     jobs.accept(told_messages(20, 5)[0], NOW)
-    monkeypatch.setattr(jobs_module, "MOST_MARKS", 40)
+    monkeypatch.setattr(jobs_module, "MAX_MARKS", 40)
     jobs.advance(NOW)
     (job,) = jobs
 

@@ -255,7 +255,7 @@ def test_two_runs_in_one_folder_are_not_joined(tmp_path: Path, sizes: tuple[int,
 def test_what_is_too_much_is_cut_for_all_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more marks than are read the newest steps are left, whole and with all their marks, and that is said."""
     whole = recorded(tmp_path)
-    monkeypatch.setattr(recording_files, "MOST_MARKS", 400)
+    monkeypatch.setattr(recording_files, "MAX_RECORDING_MARKS", 400)
     found = load(tmp_path)
     first = found.step_keys[0]
 

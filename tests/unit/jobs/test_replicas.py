@@ -73,8 +73,8 @@ def test_the_hub_finds_it() -> None:
         (
             "replicas-apart",
             "train",
-        ): "in step 100 of job 'train' of user 1000 the parameters of ranks 2 were not those of the other "
-        "ranks, right after a synchronization"
+        ): "in step 100 of job 'train' of user 1000 the parameters of rank 2 differed from those of the "
+        "other ranks right after a synchronization"
     }
     tell(200, 9, 9, 9)
     assert hub.findings() == {}

@@ -235,7 +235,9 @@ def test_a_job_says_who_is_late_and_what_it_costs() -> None:
     assert scraped[key("job_straggler_exposed_seconds", **late)] == pytest.approx(38.1)
     assert scraped[key("job_stragglers", **labels)] == 1
     assert scraped[key("job_arrival_variance_seconds2", **labels)] == pytest.approx(4e-4)
-    assert [scraped[key("job_method", method=name, **labels)] for name in ("one_clock", "clock_bounds", "collective_ends")] == [0, 1, 0]
+    assert [
+        scraped[key("job_method", method=name, **labels)] for name in ("one_clock", "clock_bounds", "collective_ends")
+    ] == [0, 1, 0]
     assert sum(name == "job_straggler_exposed_seconds" for name, _ in scraped) == 1
 
 

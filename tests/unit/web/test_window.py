@@ -88,7 +88,7 @@ def test_a_page_does_not_grow_with_the_job(job: JobRun, monkeypatch: pytest.Monk
     assert len(window_page(job, 0, 100).syncs) == 3
     monkeypatch.setattr(state, "MARKS_A_PAGE", 1)
     assert len(window_page(job, 0, 100).syncs) == 1
-    monkeypatch.setattr(window, "MOST_MARKS_A_STEP", 1)
+    monkeypatch.setattr(window, "MAX_STEP_MARKS", 1)
     assert (window_page(job, 0, 100).syncs, window_page(job, 0, 100).next_step) == ([], None)
 
 
