@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> None:
     step, goes_on = 0, True
     while goes_on:
         if phaser is not None:
-            held += phaser.before_step(step).held_ns
+            held += phaser.before_step(step).delay_ns
         starts.append(time.time_ns())
         with job.meter.step(step):
             time.sleep(options.compute_ms / 1000)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from timesyncd.client import Job, SchedFifo
+from timesyncd.client import BarrierReason, Job, SchedFifo
 from timesyncd.client.torch import barrier
 
 RANKS, MOST_WORK_NS, PRIORITY = 2, 3_000_000, 10
@@ -75,7 +75,7 @@ def rank_process(rank: int, link: Connection, scheduling: str, rounds: int, fold
         arrival_ns = time.time_ns()
         verdict = timed.wait(step)
         ours.append(Exit(arrival_ns, time.time_ns(), bool(verdict.on_time)))
-        if "refused" in verdict.reason:
+        if verdict.reason_code is BarrierReason.SCHED_FIFO_REFUSED:
             print(f"rank {rank}: {verdict.reason}", file=sys.stderr)
     job.close()
     link.send((peers, ours))

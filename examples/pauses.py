@@ -18,11 +18,11 @@ def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     job = Job()  # name, rank, world size and attempt as torchrun says
     release = barrier(job, fused=True)
-    # By the instant that the ranks were told in the barrier, so that none can take another step for the one of the pause.
+    # By the barrier's release instant: it is the same on all ranks, so all pause after the same step.
     pauses = Pauses(job, every_s=options.every_s, every_steps=50, barrier=release)
     paused_at = []
-    gc.freeze()  # what was imported stays: collections look at what the loop made
-    with gc_disabled():  # none by itself
+    gc.freeze()  # collections then skip what was imported
+    with gc_disabled():  # no automatic collection
         for step in range(options.steps):
             time.sleep(0.005)  # the step's work
             release.wait(step)
@@ -36,7 +36,7 @@ def main(options: argparse.Namespace) -> None:
     collected = []
     with (
         gc_disabled(),
-        Pauses(job, options.every_s, every_steps=50).at_instants(lambda: collected.append(gc.collect())),
+        Pauses(job, options.every_s, every_steps=50).in_background(lambda: collected.append(gc.collect())),
     ):
         time.sleep(3 * options.every_s)
     print(f"rank {job.rank}: {len(collected)} collections by the thread", flush=True)

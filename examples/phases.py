@@ -1,9 +1,9 @@
 """
-One rank of a two-rank job that shares a link with other jobs: each step is held until its place, which the hub plans.
+One rank of a two-rank job that shares a link with other jobs: each step waits for its slot, which the hub plans.
 
     python examples/phases.py --job a --rank 0 --address ADDRESS --port PORT       # rank 0 listens there, rank 1 connects
 
-The nodes' daemons have `[node] link = "..."`. Without a daemon, a hub or a second job on the link no step is held.
+The nodes' daemons have `[node] link = "..."`. Without a daemon, a hub or a second job on the link no step is delayed.
 """
 
 import argparse
@@ -11,8 +11,7 @@ import socket
 import threading
 import time
 
-from timesyncd.client import Job, Kind
-from timesyncd.client.phase import PhaseScheduler
+from timesyncd.client import Job, Kind, PhaseScheduler
 
 OPTIONS = {"job": "a", "rank": 0, "address": "127.0.0.1", "port": 29_600, "steps": 1_000, "size": 2_000_000, "ms": 100}
 
@@ -40,16 +39,16 @@ def all_reduce(link: socket.socket, gradients: bytes) -> None:
 
 def main(options: argparse.Namespace) -> None:
     job = Job(options.job, options.rank, world_size=2)
-    phaser = PhaseScheduler(job)
+    scheduler = PhaseScheduler(job)
     link = connect(options.rank, (options.address, options.port))
     for step in range(options.steps):
-        held = phaser.before_step(step)
+        delay = scheduler.before_step(step)
         with job.meter.step(step):
             time.sleep(options.ms / 1000)  # forward and backward
             with job.meter.sync(step, Kind.ALL_REDUCE, bytes=options.size):
                 all_reduce(link, bytes(options.size))
         if options.rank == 0 and step % 10 == 9:
-            print(f"step {step}: held {held.held_ns} ns; {held.reason or 'on its place'}", flush=True)
+            print(f"step {step}: delayed {delay.delay_ns} ns; {delay.reason or 'in its slot'}", flush=True)
 
 
 if __name__ == "__main__":

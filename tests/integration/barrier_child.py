@@ -24,7 +24,7 @@ STEPS = 3
 
 
 def verdicts(job: Job, release: Barrier) -> list[dict[str, Any]]:
-    """Of some steps, and when each ended here."""
+    """The verdict of each step, and the instant that the ranks agreed on."""
     return [asdict(release.wait(step)) | {"agreed_ns": release.agreed_ns} for step in range(STEPS)]
 
 
@@ -33,8 +33,8 @@ def differing(folder: Path, rank: int) -> list[Any]:
     seen = []
     for number, pair in enumerate(PAIRS):
         job = job_with(VIEWS[pair[rank]], folder / f"{rank}-{number}", rank, 2)
-        ways = [verdicts(job, barrier(job, fused=fused)) for fused in (False, True)]
-        seen.append({"pair": pair, "two_rounds": ways[0], "fused": ways[1]})
+        results = [verdicts(job, barrier(job, fused=fused)) for fused in (False, True)]
+        seen.append({"pair": pair, "two_collectives": results[0], "fused": results[1]})
     return seen
 
 
@@ -42,7 +42,7 @@ def without_daemon(folder: Path, rank: int) -> dict[str, Any]:
     """Rank 1 is always the later one; rank 0 has time."""
     job = Job("alone", rank, 2, 0, runtime_dir=folder / "nothing")
     plain, fused = barrier(job), barrier(job, fused=True, scheduling=SchedFifo())
-    work = fused.use(lambda: None, MS)
+    task = fused.run_in_slack(lambda: None, MS)
     first, released, agreed = [plain.wait(0).reason], [], []
     for step in range(40):
         time.sleep(0.01 * rank)
@@ -54,8 +54,8 @@ def without_daemon(folder: Path, rank: int) -> dict[str, Any]:
         "plain": first,
         "first_mode": released[0],
         "agreed": agreed,
-        "slack_ns": slack.ns,
-        "runs": work.runs,
+        "slack_ns": slack.slack_ns,
+        "runs": task.runs,
         "policy": os.sched_getscheduler(0),
     }
 

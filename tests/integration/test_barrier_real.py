@@ -38,10 +38,10 @@ def found() -> Iterator[list[dict[str, Any]]]:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("way", ["two_rounds", "fused"])
-def test_ranks_that_see_different_things_stay_in_step(found: list[dict[str, Any]], way: str) -> None:
+@pytest.mark.parametrize("kind", ["two_collectives", "fused"])
+def test_ranks_that_see_different_things_stay_in_step(found: list[dict[str, Any]], kind: str) -> None:
     """25 pairs of views, one after the other in one process group: all come through, and are told the same instants."""
-    first, second = ([case[way] for case in rank["differing"]] for rank in found)
+    first, second = ([case[kind] for case in rank["differing"]] for rank in found)
 
     agreed = [[verdict["agreed_ns"] for case in rank for verdict in case] for rank in (first, second)]
     assert agreed[0] == agreed[1]
@@ -49,19 +49,19 @@ def test_ranks_that_see_different_things_stay_in_step(found: list[dict[str, Any]
 
 
 def test_rank_0_alone_decides(found: list[dict[str, Any]]) -> None:
-    """In two rounds its view makes a barrier timed, whatever the other one sees; a raising one is a plain verdict."""
+    """With two collectives its view makes a barrier timed, whatever the other one sees; a raising one is a plain verdict."""
     for case in found[0]["differing"]:
-        modes = {verdict["mode"] for verdict in case["two_rounds"]}
+        modes = {verdict["mode"] for verdict in case["two_collectives"]}
         assert modes == {"timed" if case["pair"][0] == "timed" else "plain"}
-        reasons = {verdict["reason"] for verdict in case["two_rounds"]}
+        reasons = {verdict["reason"] for verdict in case["two_collectives"]}
         assert case["pair"][0] != "all raises" or all("RuntimeError: broken" in reason for reason in reasons)
 
 
-def test_without_a_daemon_two_rounds_are_plain_and_one_is_timed(found: list[dict[str, Any]]) -> None:
+def test_without_a_daemon_two_collectives_are_plain_and_one_is_timed(found: list[dict[str, Any]]) -> None:
     """Two ranks of one node find out that they read one clock by what the collective carries."""
     for rank in found:
         assert rank["without_daemon"]["plain"][0].endswith(
-            "no signals from timesyncd" if rank is found[0] else "rank 0 decided so, or has no clock to trust"
+            "no signals from timesyncd" if rank is found[0] else "rank 0 chose a plain barrier, or has no trusted clock"
         )
         assert rank["without_daemon"]["first_mode"] == "timed"
     assert found[0]["without_daemon"]["agreed"] == found[1]["without_daemon"]["agreed"]

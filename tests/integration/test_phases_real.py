@@ -80,8 +80,8 @@ def first_hold_ns(phaser: PhaseScheduler) -> int:
     deadline = time.monotonic() + PATIENCE_S
     for step in range(STEPS + 20, 1_000_000):
         held = phaser.before_step(step)
-        if held.held_ns:
-            return held.held_ns
+        if held.delay_ns:
+            return held.delay_ns
         assert time.monotonic() < deadline, held
         time.sleep(0.01)
     raise AssertionError("unreachable")

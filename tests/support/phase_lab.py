@@ -109,7 +109,7 @@ class Lab:
             heappop(self._events)[2]()
 
     def _before_step(self, job: SimulatedJob) -> None:
-        hold_ns = job.pacer.hold(len(job.steps), job.plan, round(self._now_ns)).held_ns if job.obeys else 0
+        hold_ns = job.pacer.delay(len(job.steps), job.plan, round(self._now_ns)).delay_ns if job.obeys else 0
         job.held_ns += hold_ns
         self._at(self._now_ns + hold_ns, lambda: self._step(job))
 

@@ -1,17 +1,18 @@
-"""What a training job imports: the standard library alone stands below it."""
+"""What a training job imports. It needs nothing but the standard library."""
 
-from timesyncd.bound import ClockStatus, Interval, Reference
+from timesyncd.bound import ClockStatus, Interval, Reason, Reference
 from timesyncd.client.anchors import Anchors, record_anchors
-from timesyncd.client.barrier import Barrier, Verdict
+from timesyncd.client.barrier import Barrier, BarrierReason, Verdict
 from timesyncd.client.clock import Clock
 from timesyncd.client.fused_barrier import FusedBarrier
 from timesyncd.client.job import Job
 from timesyncd.client.local import LocalSignals
-from timesyncd.client.past import ClockReading
-from timesyncd.client.pauses import Pauses, gc_disabled
+from timesyncd.client.past import ClockReading, TranslationReason
+from timesyncd.client.pauses import PauseReason, Pauses, gc_disabled
+from timesyncd.client.phase import PhaseReason, PhaseScheduler, StepDelay
 from timesyncd.client.preflight_check import PreflightNode, PreflightResult, preflight
 from timesyncd.client.scales import GmNs, TaiNs, Timestamp, UtcNs
-from timesyncd.client.slack import SchedFifo, Slack, SlackTask
+from timesyncd.client.slack import SchedFifo, Slack, SlackReason, SlackTask
 from timesyncd.client.waiting import StatusChange, WaitResult
 from timesyncd.errors import AlignmentError
 from timesyncd.ipc.job_datagram import Kind, split_step, step_key, step_text
@@ -21,6 +22,7 @@ __all__ = [
     "AlignmentError",
     "Anchors",
     "Barrier",
+    "BarrierReason",
     "Clock",
     "ClockReading",
     "ClockStatus",
@@ -31,19 +33,26 @@ __all__ = [
     "Kind",
     "LocalSignals",
     "Method",
+    "PauseReason",
     "Pauses",
     "Phase",
+    "PhaseReason",
+    "PhaseScheduler",
     "Plan",
     "PreflightNode",
     "PreflightResult",
+    "Reason",
     "Reference",
     "SchedFifo",
     "Signals",
     "Slack",
+    "SlackReason",
     "SlackTask",
     "StatusChange",
+    "StepDelay",
     "TaiNs",
     "Timestamp",
+    "TranslationReason",
     "UtcNs",
     "Verdict",
     "WaitResult",

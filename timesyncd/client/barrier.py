@@ -1,10 +1,8 @@
 """
-The release of a barrier's ranks at one instant of the common clock: whether to hold for it, and the hold.
+A barrier whose ranks are released at one instant of the common clock, on top of the job's own collective.
 
-A barrier that releases all ranks at one instant of the common clock, on top of the job's own collective.
-
-Which collectives run is fixed: in every `wait` the collective, then one number broadcast by rank 0 (`FusedBarrier`: one
-exchange); nothing that a rank sees of clocks, daemon or plan changes that, so ranks with different views cannot hang each other.
+Each `wait` runs fixed collectives: the job's collective, then one number that rank 0 broadcasts (`FusedBarrier`: one exchange).
+What a rank observes of clocks, daemon or plan does not change them, so ranks that observe different things cannot hang each other.
 """
 
 from __future__ import annotations
@@ -13,97 +11,135 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from enum import StrEnum
+from typing import Literal, NamedTuple, TypeVar
 
 from timesyncd.bound import ClockStatus
 from timesyncd.client.job import Job, half_width_ns
-from timesyncd.client.slack import SchedFifo, Slack, SlackTask, SlackTasks, WaitHistory
+from timesyncd.client.slack import SchedFifo, Slack, SlackReason, SlackTask, SlackTasks, WaitHistory
 from timesyncd.ipc.job_datagram import Kind, step_text
 from timesyncd.ipc.job_segment import Plan, Signals
 
-#: The release instant that says: no instant, the collective alone.
+#: In place of a release instant: there is none, the barrier is the collective alone.
 PLAIN = -1
 
-#: Of clocks that nobody has compared.
+#: In place of an alignment: it is unknown.
 UNKNOWN = -1
 
-#: No rank is held longer, whatever instant it is told and whatever its clock does meanwhile.
+#: No rank is held longer, whatever the instant is and whatever its clock does meanwhile.
 MAX_HOLD_NS = 1_000_000_000
 
 _T = TypeVar("_T")
 
-NO_SIGNALS = "no signals from timesyncd"
-
-#: What ranks that read one clock can differ by: a reading's granularity.
+#: How far apart ranks that read one clock can be: a reading's granularity.
 GRANULARITY_NS = max(1, round(time.clock_getres(time.CLOCK_REALTIME) * 1e9))
 
 #: The last part of a hold is spun, because a sleep ends late.
 _SPIN_NS = 300_000
 
-#: A thread that has a real-time policy asks for more than that: an idle processor of a virtual machine wakes up later.
+#: A thread with a real-time policy spins longer: an idle processor of a virtual machine wakes up late.
 _REAL_TIME_SPIN_NS = 3_000_000
 
-#: And of that the very last part does nothing but look.
+#: In the last part of the spin it only reads the clock.
 _TIGHT_NS = 20_000
+
+
+class BarrierReason(StrEnum):
+    """Why a barrier was plain or late, or what else went wrong in it; OK: nothing did."""
+
+    OK = "ok"
+    NO_SIGNALS = "no_signals"
+    PLANNED_PLAIN = "planned_plain"
+    CLOCK_NOT_TRUSTED = "clock_not_trusted"
+    ALIGNMENT_UNKNOWN = "alignment_unknown"
+    ALIGNMENT_ABOVE_GUARD = "alignment_above_guard"
+    PLAN_OUT_OF_RANGE = "plan_out_of_range"
+    RANK_0_PLAIN = "rank_0_plain"
+    DIFFERENT_CLOCKS = "different_clocks"
+    NO_TRUSTED_CLOCK = "no_trusted_clock"
+    LATE_AT_MAX_SLACK = "late_at_max_slack"
+    INSTANT_PASSED = "instant_passed"
+    INSTANT_TOO_FAR = "instant_too_far"
+    CLOCK_SET_DURING_HOLD = "clock_set_during_hold"
+    SCHED_FIFO_REFUSED = "sched_fifo_refused"
+    NOT_MARKED = "not_marked"
+    INTERNAL_ERROR = "internal_error"
+
+
+class Explanation(NamedTuple):
+    """A reason for programs, and the sentence for people."""
+
+    code: BarrierReason
+    text: str
+
+
+OK = Explanation(BarrierReason.OK, "")
+NO_SIGNALS = Explanation(BarrierReason.NO_SIGNALS, "no signals from timesyncd")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What became of one barrier on this rank.
+    The result of one barrier on this rank.
 
-    `timed`: released at the agreed instant, `lateness_ns` after it; `on_time` False: the instant had passed before this
-    rank could hold for it, so it went on at once. The release's true time is within `bound_ns` of what this rank's clock
-    read, as its own grandmaster counts; two ranks' clocks are apart by the job's `alignment_ns` at most: with two grandmasters that may be more
-    than the sum of both bounds. `plain`: the collective alone, for `reason`.
+    `timed`: the rank was released at the agreed instant, `lateness_ns` after it. `on_time` False: the instant had passed before this
+    rank could hold for it, so it went on at once. The true time of the release is within `bound_ns` of this rank's clock reading,
+    against its own grandmaster. Two ranks' clocks are at most the job's `alignment_ns` apart; with two grandmasters that may exceed
+    the sum of both bounds.
+
+    `plain`: the barrier was the collective alone, for `reason_code` and `reason`.
     """
 
     mode: Literal["timed", "plain"]
     on_time: bool | None
     lateness_ns: int | None
     bound_ns: int | None
+    reason_code: BarrierReason
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDecision:
     """
-    Rank 0's decision on one barrier: how long after the last arrival the release is to be (PLAIN: not timed), and why so. `apart_ns`:
-    how far two ranks' clocks may be apart, by the hub; UNKNOWN.
+    Rank 0's decision for one barrier.
+
+    `hold_ns`: how long after the last arrival the release is (PLAIN: not timed), with the reason. `alignment_ns`: how far two ranks'
+    clocks may be apart, by the hub; UNKNOWN.
     """
 
     hold_ns: int
-    reason: str = ""
-    apart_ns: int = UNKNOWN
+    why: Explanation = OK
+    alignment_ns: int = UNKNOWN
 
 
-def attempt(look: Callable[[], _T]) -> tuple[_T | None, str]:
+def attempt(read: Callable[[], _T]) -> tuple[_T | None, str]:
     """
-    What `look` gives, or None and why.
+    The result of `read`, or None and the error's text.
 
     Nothing that timesyncd does between a job's collectives may raise: the other ranks would wait in the next one for ever.
     """
     try:
-        return look(), ""
-    except Exception as error:  # noqa: BLE001  the verdict tells it
+        return read(), ""
+    except Exception as error:  # noqa: BLE001  it becomes the verdict's reason
         return None, f"{type(error).__name__}: {error}"
 
 
-def signals_and_plan(job: Job) -> tuple[Signals | None, Plan, str]:
-    """The job's signals and plan; None, the plain plan and the reason where there are none. Never raises."""
-    found, reason = attempt(lambda: (job.signals(), job.plan()))
-    if found is None or found[0] is None:
-        return None, Plan(), reason or NO_SIGNALS
-    return *found, ""
+def signals_and_plan(job: Job) -> tuple[Signals | None, Plan, Explanation]:
+    """The job's signals and plan, else None, the plain plan and the reason. Never raises."""
+    found, error = attempt(lambda: (job.signals(), job.plan()))
+    if found is None:
+        return None, Plan(), Explanation(BarrierReason.INTERNAL_ERROR, error)
+    signals, plan = found
+    return (None, Plan(), NO_SIGNALS) if signals is None else (signals, plan, OK)
 
 
 def own_clock_bound(job: Job) -> tuple[int | None, str]:
-    """The bound on this rank's clock against the others' common one; None, and why, if it is not to be trusted. Never raises."""
-    found, reason = attempt(lambda: _own_clock(job))
-    return found or (None, reason)
+    """The bound on this rank's clock against the common clock; None, and the reason, if it is not trusted. Never raises."""
+    found, error = attempt(lambda: _own_clock_bound(job))
+    return found or (None, error)
 
 
-def _own_clock(job: Job) -> tuple[int | None, str]:
+def _own_clock_bound(job: Job) -> tuple[int | None, str]:
     signals = job.signals()
     if signals is not None and signals.one_clock:
         return GRANULARITY_NS, ""
@@ -113,101 +149,113 @@ def _own_clock(job: Job) -> tuple[int | None, str]:
     return None, reason
 
 
+def distrust(bound_ns: int | None, reason: str) -> Explanation:
+    """Why a clock with the result of `own_clock_bound` is not trusted; OK: it is."""
+    return OK if bound_ns is not None else Explanation(BarrierReason.CLOCK_NOT_TRUSTED, reason)
+
+
 def decide_release(job: Job, step: int) -> ReleaseDecision:
-    """What rank 0 offers for the user's `step`, by plan, signals and its own clock. Never raises."""
-    found, reason = attempt(lambda: _offered(job, step))
-    return found or ReleaseDecision(PLAIN, reason)
+    """Rank 0's decision for the job's `step`, by plan, signals and its own clock. Never raises."""
+    found, error = attempt(lambda: _decide_release(job, step))
+    return found or ReleaseDecision(PLAIN, Explanation(BarrierReason.INTERNAL_ERROR, error))
 
 
-def _offered(job: Job, step: int) -> ReleaseDecision:
-    signals, plan, reason = signals_and_plan(job)
-    reason = reason or why_plain(job.meter.key(step), plan, signals, own_clock_bound(job)[1])
-    alignment_ns = None if signals is None else signals.alignment_ns
-    apart_ns = UNKNOWN if alignment_ns is None else alignment_ns
-    return ReleaseDecision(PLAIN if reason else plan.slack_ns + plan.guard_ns, reason, apart_ns)
-
-
-def why_plain(key: int, plan: Plan, signals: Signals | None, distrust: str) -> str:
-    """Empty: the step of this key is to be timed; else why it is not. `distrust`: why rank 0's own clock is none to trust."""
+def _decide_release(job: Job, step: int) -> ReleaseDecision:
+    signals, plan, why = signals_and_plan(job)
     if signals is None:
-        return NO_SIGNALS
+        return ReleaseDecision(PLAIN, why)
+    why = why_plain(job.meter.key(step), plan, signals, distrust(*own_clock_bound(job)))
+    alignment_ns = UNKNOWN if signals.alignment_ns is None else signals.alignment_ns
+    return ReleaseDecision(plan.slack_ns + plan.guard_ns if why is OK else PLAIN, why, alignment_ns)
+
+
+def why_plain(key: int, plan: Plan, signals: Signals, own_clock: Explanation) -> Explanation:
+    """Why the step with this key is not timed; OK: it is. `own_clock`: why rank 0's own clock is not trusted."""
     if plan.mode == "plain" or key < plan.from_step:
-        return f"the plan says plain for step {step_text(key)}"
-    if distrust:
-        return distrust
+        return Explanation(BarrierReason.PLANNED_PLAIN, f"the plan has a plain barrier for step {step_text(key)}")
+    if own_clock is not OK:
+        return own_clock
     if signals.alignment_ns is None:
-        return "the alignment of the job's nodes is unknown"
+        return Explanation(BarrierReason.ALIGNMENT_UNKNOWN, "the alignment of the job's nodes is unknown")
     if signals.alignment_ns > plan.guard_ns:
-        return f"the nodes may be {signals.alignment_ns} ns apart, more than the plan's guard of {plan.guard_ns} ns"
-    if not 0 <= plan.slack_ns + plan.guard_ns <= MAX_HOLD_NS:
-        return f"the plan's slack and guard are not within {MAX_HOLD_NS} ns"
-    return ""
+        text = f"the nodes may be {signals.alignment_ns} ns apart, more than the plan's guard of {plan.guard_ns} ns"
+        return Explanation(BarrierReason.ALIGNMENT_ABOVE_GUARD, text)
+    if not 0 <= (hold_ns := plan.slack_ns + plan.guard_ns) <= MAX_HOLD_NS:
+        text = f"the plan's slack plus guard is {hold_ns} ns; 0 to {MAX_HOLD_NS} ns are allowed"
+        return Explanation(BarrierReason.PLAN_OUT_OF_RANGE, text)
+    return OK
 
 
-def verdict_without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, reason: str) -> Verdict | None:
-    """The verdict of a rank that goes on at once; None: it is to hold until the instant."""
+def verdict_without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, why: Explanation) -> Verdict | None:
+    """The verdict of a rank that goes on at once; None: it holds until the instant."""
     if instant_ns < 0 or bound_ns is None:
-        return Verdict("plain", None, None, None, reason)
+        return Verdict("plain", None, None, None, *why)
     if now_ns > instant_ns:
-        return Verdict("timed", False, now_ns - instant_ns, bound_ns, "the instant had passed: the slack was too short")
+        text = "the release instant had passed: the slack was too short"
+        return Verdict("timed", False, now_ns - instant_ns, bound_ns, BarrierReason.INSTANT_PASSED, text)
     if instant_ns - now_ns > MAX_HOLD_NS:
-        return Verdict("plain", None, None, None, f"the instant lies {instant_ns - now_ns} ns ahead: not held")
+        text = f"the release instant lies {instant_ns - now_ns} ns ahead; a rank holds for at most {MAX_HOLD_NS} ns"
+        return Verdict("plain", None, None, None, BarrierReason.INSTANT_TOO_FAR, text)
     return None
 
 
-def verdict_after_hold(lateness_ns: int, bound_ns: int | None, note: str = "") -> Verdict:
+def verdict_after_hold(lateness_ns: int, bound_ns: int | None, warning: str = "") -> Verdict:
     """
-    The verdict of a rank that held. A lateness below 0, or above every hold, is a clock that was set meanwhile. `note`: what else
-    is to be said once.
+    The verdict of a rank that held. `warning`: why SCHED_FIFO was refused.
+
+    A lateness below 0, or longer than every hold, means that the clock was set meanwhile.
     """
-    if 0 <= lateness_ns <= MAX_HOLD_NS:
-        return Verdict("timed", True, lateness_ns, bound_ns, note)
-    return Verdict("plain", None, None, None, "the clock was set during the hold")
+    if not 0 <= lateness_ns <= MAX_HOLD_NS:
+        text = "the clock was set during the hold"
+        return Verdict("plain", None, None, None, BarrierReason.CLOCK_SET_DURING_HOLD, text)
+    code = BarrierReason.SCHED_FIFO_REFUSED if warning else BarrierReason.OK
+    return Verdict("timed", True, lateness_ns, bound_ns, code, warning)
 
 
 def hold_until(instant_ns: int) -> int:
     """
-    Sleep, then spin, until CLOCK_REALTIME shows the instant; gives the reading that released.
+    Sleep, then spin, until CLOCK_REALTIME shows the instant. Returns the reading that released the rank.
 
-    CLOCK_MONOTONIC ends it after MAX_HOLD_NS: a clock that is set back meanwhile must not hold a rank.
+    CLOCK_MONOTONIC ends the hold after MAX_HOLD_NS, also when CLOCK_REALTIME is set back meanwhile.
     """
-    give_up_ns = time.monotonic_ns() + MAX_HOLD_NS
+    deadline_ns = time.monotonic_ns() + MAX_HOLD_NS
     is_real_time = os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
     spin_ns = _REAL_TIME_SPIN_NS if is_real_time else _SPIN_NS
-    while (now_ns := time.time_ns()) < instant_ns and (left_ns := give_up_ns - time.monotonic_ns()) > 0:
+    while (now_ns := time.time_ns()) < instant_ns and (left_ns := deadline_ns - time.monotonic_ns()) > 0:
         sleep_ns = min(instant_ns - now_ns, left_ns) - spin_ns
         if sleep_ns > 0:
             time.sleep(sleep_ns / 1e9)
         elif instant_ns - now_ns > _TIGHT_NS:
-            # What follows the release is kept in the caches: code that did not just run costs microseconds.
+            # Keeps what follows the release in the caches: code that did not just run costs microseconds.
             verdict_after_hold(0, None)
     return now_ns
 
 
-_TWO_ROUNDS = "of a barrier in two rounds no rank knows when the last one came: FusedBarrier tells"
-
-_RANK_0_SAID_PLAIN = "rank 0 decided so, or has no clock to trust"
+_RANK_0_PLAIN = Explanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier, or has no trusted clock")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOutcome:
     """
-    What a rank knows when the collectives are over: the instant that all ranks were told, the bound on its own clock (None:
-    not to be trusted), and why there is to be no hold. `left_ns`: the rest of its wait, of which `margin_ns` may have been something
-    else than waiting for the last rank; None: not known.
+    What a rank knows when the collectives are over.
+
+    The instant, the same on all ranks; the bound on its own clock (None: not trusted); why it does not hold. `left_ns`: how long it
+    waited for the last rank, up to `margin_ns` too much; None: unknown.
     """
 
     instant_ns: int
     bound_ns: int | None
-    reason: str
+    why: Explanation
     left_ns: int | None
     margin_ns: int
 
 
 class Barrier:
     """
-    `collective` waits for all ranks; `broadcast` gives every rank the number that rank 0 passed. Both are the job's own,
-    and whatever they raise goes through. `scheduling`: hold under SCHED_FIFO.
+    A timed barrier of two collectives: the job's own, then a broadcast.
+
+    `collective` waits for all ranks; `broadcast` returns rank 0's number on every rank. Both are the job's own, and their errors
+    propagate. `scheduling`: hold under SCHED_FIFO.
     """
 
     def __init__(
@@ -225,83 +273,93 @@ class Barrier:
         self._job = job
         self._scheduling = scheduling
         self._waits = WaitHistory()
-        self._works = SlackTasks()
+        self._tasks = SlackTasks()
         self._agreed_ns: int | None = None
 
     @property
     def agreed_ns(self) -> int | None:
-        """The instant that the ranks were told last, the same number on every rank; None: the last one was plain."""
+        """The release instant of the last barrier, the same number on every rank; None: that barrier was plain."""
         return self._agreed_ns
 
     def wait(self, step: int) -> Verdict:
         """
         Wait for all ranks, then until the agreed instant, if there is one. Adds at most MAX_HOLD_NS to the collective.
 
-        The barrier is marked as a synchronization of the step, before the hold, so that nothing runs after the release. What
-        registered work raises is raised here, after the release.
+        The barrier is marked as a synchronization of the step before the hold, so that nothing runs after the release. An error of a
+        registered task is raised here, after the release.
         """
         ready_ns = time.time_ns()
-        error = self._works.run(self.slack()) if self._works else None
-        arrival_ns = time.time_ns() if self._works else ready_ns
-        met = self._meet(step, arrival_ns)
-        self._agreed_ns = met.instant_ns if met.instant_ns >= 0 else None
-        if met.left_ns is None:
-            self._waits.forget()
+        error = self._tasks.run(self.slack()) if self._tasks else None
+        arrival_ns = time.time_ns() if self._tasks else ready_ns
+        outcome = self._run_collectives(step, arrival_ns)
+        instant_ns, bound_ns, why = outcome.instant_ns, outcome.bound_ns, outcome.why
+        self._agreed_ns = instant_ns if instant_ns >= 0 else None
+        if outcome.left_ns is None:
+            self._waits.clear()
         else:
-            self._waits.add(arrival_ns - ready_ns, met.left_ns, met.margin_ns)
+            self._waits.add(arrival_ns - ready_ns, outcome.left_ns, outcome.margin_ns)
         now_ns = time.time_ns()
-        verdict = verdict_without_hold(met.instant_ns, now_ns, met.bound_ns, met.reason)
-        trouble = self._mark(step, arrival_ns, now_ns if verdict else met.instant_ns)
+        verdict = verdict_without_hold(instant_ns, now_ns, bound_ns, why)
+        trouble = self._mark(step, arrival_ns, now_ns if verdict else instant_ns)
         ready_ns = time.time_ns()  # marking may have sent a datagram
-        self._was_ready(ready_ns)
-        verdict = verdict or verdict_without_hold(met.instant_ns, ready_ns, met.bound_ns, met.reason)
-        verdict = verdict or self._held(met.instant_ns, met.bound_ns)
+        self._update_ready(ready_ns)
+        verdict = (
+            verdict or verdict_without_hold(instant_ns, ready_ns, bound_ns, why) or self._hold(instant_ns, bound_ns)
+        )
         if error is not None:
             raise error
-        return replace(verdict, reason="; ".join(filter(None, (verdict.reason, trouble)))) if trouble else verdict
+        return _with_trouble(verdict, trouble) if trouble else verdict
 
     def slack(self) -> Slack:
         """
-        The time that this rank surely has before the others arrive, counted from when it is ready to.
+        The time that this rank certainly has before the other ranks arrive, counted from when it is ready.
 
-        Never known here: how much of a collective is waiting, and how much transfer, no rank can tell.
+        Unknown here: no rank can tell how much of a collective was waiting and how much was transfer.
         """
-        return Slack(None, _TWO_ROUNDS)
+        return Slack(
+            None, SlackReason.NOT_MEASURED, "a Barrier does not measure when the last rank arrives; use FusedBarrier"
+        )
 
-    def use(self, work: Callable[[], object], cost_ns: int, name: str | None = None) -> SlackTask:
+    def run_in_slack(self, task: Callable[[], object], cost_ns: int, name: str | None = None) -> SlackTask:
         """
-        Run `work` at the beginning of every `wait` whose slack it fits into, as `gc.collect`, a checkpoint, an evaluation or a
-        prefetch of about `cost_ns`. What is given counts the runs; a run that took longer raises the cost.
+        Run `task` at the start of every `wait` in whose slack it fits: `gc.collect`, a checkpoint, an evaluation, a prefetch.
 
-        It runs in the calling thread. Without a known slack it never runs. Raises ValueError for a cost that is not above 0.
+        `cost_ns` is about how long it takes; a run that takes longer raises it. The returned SlackTask counts the runs. The task runs
+        in the calling thread, and never while the slack is unknown. Raises ValueError for a cost that is not above 0.
         """
         if cost_ns <= 0:
-            raise ValueError(f"cost_ns {cost_ns}: work takes longer than no time")
-        registered = SlackTask(work, cost_ns, name or str(getattr(work, "__name__", work)))
-        self._works.add(registered)
+            raise ValueError(f"cost_ns = {cost_ns}: give the task's duration in ns, above 0")
+        registered = SlackTask(task, cost_ns, name or str(getattr(task, "__name__", task)))
+        self._tasks.add(registered)
         return registered
 
-    def _meet(self, step: int, arrival_ns: int) -> CollectiveOutcome:
-        """The collectives; nothing of ours in between may raise."""
+    def _run_collectives(self, step: int, arrival_ns: int) -> CollectiveOutcome:
+        """Nothing of ours between the collectives may raise."""
         self._collective()
-        offer = decide_release(self._job, step) if self._job.rank == 0 else ReleaseDecision(PLAIN, _RANK_0_SAID_PLAIN)
-        instant_ns = self._broadcast(PLAIN if offer.hold_ns < 0 else time.time_ns() + offer.hold_ns)
-        bound_ns, distrust = own_clock_bound(self._job)
-        reason = offer.reason if instant_ns < 0 else distrust
-        return CollectiveOutcome(instant_ns, bound_ns, reason, None, 0)
+        decision = decide_release(self._job, step) if self._job.rank == 0 else ReleaseDecision(PLAIN, _RANK_0_PLAIN)
+        instant_ns = self._broadcast(PLAIN if decision.hold_ns < 0 else time.time_ns() + decision.hold_ns)
+        bound_ns, reason = own_clock_bound(self._job)
+        why = decision.why if instant_ns < 0 else distrust(bound_ns, reason)
+        return CollectiveOutcome(instant_ns, bound_ns, why, None, 0)
 
-    def _was_ready(self, now_ns: int) -> None:
+    def _update_ready(self, now_ns: int) -> None:
         """This rank is about to hold, or to go on."""
 
     def _mark(self, step: int, arrival_ns: int, end_ns: int) -> str:
         """Empty, or why there is no mark."""
         meter = self._job.meter
         kind = Kind.BARRIER
-        _, trouble = attempt(lambda: meter.mark(step, meter.next_sync(step), arrival_ns, arrival_ns, end_ns, kind))
-        return f"not marked: {trouble}" if trouble else ""
+        return attempt(lambda: meter.mark(step, meter.next_sync(step), arrival_ns, arrival_ns, end_ns, kind))[1]
 
-    def _held(self, instant_ns: int, bound_ns: int | None) -> Verdict:
+    def _hold(self, instant_ns: int, bound_ns: int | None) -> Verdict:
         if self._scheduling is None:
             return verdict_after_hold(hold_until(instant_ns) - instant_ns, bound_ns)
         released_ns = self._scheduling.run(hold_until, instant_ns)
-        return verdict_after_hold(released_ns - instant_ns, bound_ns, self._scheduling.note())
+        return verdict_after_hold(released_ns - instant_ns, bound_ns, self._scheduling.take_warning())
+
+
+def _with_trouble(verdict: Verdict, trouble: str) -> Verdict:
+    """The verdict of a barrier that was not marked."""
+    code = BarrierReason.NOT_MARKED if verdict.reason_code is BarrierReason.OK else verdict.reason_code
+    text = "; ".join(filter(None, (verdict.reason, f"the barrier was not marked: {trouble}")))
+    return replace(verdict, reason_code=code, reason=text)

@@ -1,4 +1,4 @@
-"""The timed barrier in one collective a wait instead of two: what the ranks have to agree on travels with the collective itself."""
+"""The timed barrier with one collective a wait instead of two: what the ranks must agree on travels with that collective."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import NamedTuple
 
 from timesyncd.client.barrier import (
     GRANULARITY_NS,
-    NO_SIGNALS,
+    OK,
     PLAIN,
     Barrier,
+    BarrierReason,
     CollectiveOutcome,
+    Explanation,
     ReleaseDecision,
     decide_release,
+    distrust,
     own_clock_bound,
     signals_and_plan,
 )
@@ -21,12 +24,12 @@ from timesyncd.client.job import Job
 from timesyncd.client.slack import SchedFifo, Slack, adapted_ns
 from timesyncd.clocks import boot_id, time_namespace
 
-#: Where the slack starts, and what it is kept within, while there is no hub that plans.
+#: The first slack, and the limits of its adaptation, while no hub plans.
 START_SLACK_NS = 1_000_000
 MIN_SLACK_NS = 100_000
 MAX_SLACK_NS = 10_000_000
 
-#: After a rank was late even so, so many barriers are plain: a machine that runs more than it can gains nothing by holding.
+#: After a rank was late at the longest slack, so many barriers are plain: on an overloaded machine a hold gains nothing.
 PLAIN_BARRIERS_AFTER_MISS = 1_000
 
 _ABSENT = 0
@@ -34,17 +37,21 @@ _ABSENT = 0
 #: Of a word: 64 bits.
 _LARGEST = 2**63 - 1
 
-_LATE_EVEN_SO = f"a rank was late with the longest slack: plain for {PLAIN_BARRIERS_AFTER_MISS} barriers"
+_LATE_AT_MAX_SLACK = Explanation(
+    BarrierReason.LATE_AT_MAX_SLACK,
+    f"a rank was late at the longest slack: {PLAIN_BARRIERS_AFTER_MISS} plain barriers follow",
+)
 
 
 class ExchangeWords(NamedTuple):
     """
-    What one exchange carries, each word the largest of all ranks' words.
+    The words of one exchange. Each rank receives, word by word, the largest of all ranks' words.
 
-    `hold_ns`: rank 0's, how long after the last arrival the release is to be; PLAIN: not timed. `unconditional`: rank 0's, 1: also on
-    several clocks. `trusted_ns`: arrivals on clocks that are trusted; `realtime_ns`: on CLOCK_REALTIME whatever it shows. `clock` and
-    `minus_clock`: which clock a rank reads, so that the two add up to 0 if all read one. `way_ns`: how long after the last arrival
-    a rank was ready for the last release. `apart_ns`: rank 0's, how far two ranks' clocks may be apart; UNKNOWN.
+    From rank 0: `hold_ns`, how long after the last arrival the release is (PLAIN: not timed); `unconditional`, 1: also with several
+    clocks; `alignment_ns`, how far two ranks' clocks may be apart (UNKNOWN). From all ranks: `trusted_ns`, the arrival on a trusted
+    clock; `realtime_ns`, the arrival on CLOCK_REALTIME, trusted or not; `clock` and `minus_clock`, the number of the rank's clock,
+    so that the two add up to 0 if all ranks read one clock; `ready_after_ns`, how long after the last arrival the rank was ready for
+    the last release.
     """
 
     hold_ns: int
@@ -53,41 +60,49 @@ class ExchangeWords(NamedTuple):
     realtime_ns: int
     clock: int
     minus_clock: int
-    way_ns: int
-    apart_ns: int
+    ready_after_ns: int
+    alignment_ns: int
 
     @property
     def one_clock(self) -> bool:
         return self.clock + self.minus_clock == 0
 
     def last_arrival_ns(self) -> int | None:
-        """On the clock that the ranks share; None: none that anyone trusts."""
+        """On the ranks' common clock; None: no rank has a trusted one."""
         last_ns = self.realtime_ns if self.one_clock else self.trusted_ns
         return None if last_ns == _ABSENT else last_ns
 
     def margin_ns(self) -> int | None:
-        """What an arrival can differ from another rank's by the clocks alone; None: they cannot be compared."""
+        """How far two ranks' arrivals may differ by their clocks alone; None: the clocks cannot be compared."""
         if self.one_clock:
             return 2 * GRANULARITY_NS
-        return None if self.apart_ns < 0 else self.apart_ns
+        return None if self.alignment_ns < 0 else self.alignment_ns
 
-    def why_plain(self) -> str:
+    def why_plain(self) -> Explanation:
+        """The same on all ranks, since all have the same words. OK: the barrier is timed."""
         if self.hold_ns < 0:
-            return "rank 0 decided so"
+            return Explanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier")
         if not (self.unconditional or self.one_clock):
-            return f"{NO_SIGNALS}, and the ranks do not read one clock"
-        return "" if self.last_arrival_ns() is not None else "no rank has a clock to trust"
+            text = "no signals from timesyncd, and the ranks do not share one clock"
+            return Explanation(BarrierReason.DIFFERENT_CLOCKS, text)
+        if self.last_arrival_ns() is None:
+            return Explanation(BarrierReason.NO_TRUSTED_CLOCK, "no rank has a trusted clock")
+        return OK
 
 
 class FusedBarrier(Barrier):
     """
-    `exchange` waits for all ranks and gives each of them, place by place, the largest of the numbers (64 bits) that they passed: an
-    all-reduce by maximum. It is the job's own, the one collective of a wait, and what it raises goes through.
+    A timed barrier of one collective.
 
-    The last arrival is known from it, to what the clocks may be apart, so the release is measured from there and needs no second
-    round; `slack()` needs no hub on one clock, and else its alignment; and ranks that read one clock find that out by themselves: without a hub they are released together,
-    with a slack that they adapt to how long the exchange took. Rank 0 decides before it waits, so a plan counts from the next
-    barrier on; and a trusted clock that is ahead by mistake delays the release of all ranks by as much, at most MAX_HOLD_NS.
+    `exchange` waits for all ranks and returns to each, position by position, the largest of the numbers (64 bits) that they passed:
+    an all-reduce by maximum. It is the job's own and the only collective of a wait; its errors propagate.
+
+    The exchange contains the last arrival, within the clocks' alignment. So the release is measured from there, and `slack()` is
+    known: with one clock without a hub, else by the hub's alignment. Ranks that read one clock detect that themselves. Without a hub
+    they are released together too, with a slack that they adapt to the duration of the exchange.
+
+    Rank 0 decides before it waits, so a plan takes effect from the next barrier on. A trusted clock that is ahead by mistake delays
+    all ranks by that much, at most by MAX_HOLD_NS.
     """
 
     def __init__(
@@ -97,62 +112,75 @@ class FusedBarrier(Barrier):
         self._exchange = exchange
         self._clock = _clock_number()
         self._slack_ns = START_SLACK_NS
-        self._rests = 0
+        self._plain_left = 0
         self._hold_ns: int | None = None
-        self._way_ns = 0
+        self._ready_after_ns = 0
         self._last_ns: int | None = None
 
     def slack(self) -> Slack:
-        """The time that this rank surely has before the others arrive: all but SURE_PERCENT of its past waits were longer."""
-        return self._waits.sure()
+        """The time that this rank certainly has before the others arrive: SLACK_PERCENTILE percent of its past waits were shorter."""
+        return self._waits.slack()
 
-    def _meet(self, step: int, arrival_ns: int) -> CollectiveOutcome:
-        """The one collective; nothing of ours before it may raise."""
-        trusted_ns = _ABSENT if own_clock_bound(self._job)[0] is None else arrival_ns
-        offer, unconditional = self._offer(step)
-        clock, apart_ns = self._clock, offer.apart_ns
-        mine = ExchangeWords(
-            offer.hold_ns, unconditional, trusted_ns, arrival_ns, clock, -clock, self._way_ns, apart_ns
-        )
-        words = ExchangeWords(*self._exchange([min(max(word, -_LARGEST), _LARGEST) for word in mine]))
-        bound_ns, distrust = (
-            (GRANULARITY_NS, "") if words.one_clock else own_clock_bound(self._job)
-        )  # the wait may have been long
+    def _run_collectives(self, step: int, arrival_ns: int) -> CollectiveOutcome:
+        """Nothing of ours before the one collective may raise."""
+        decision, unconditional = self._decide(step)
+        words = ExchangeWords(*self._exchange(self._own_words(decision, unconditional, arrival_ns)))
+        # The wait may have been long, so this rank's clock is asked again.
+        bound_ns, reason = (GRANULARITY_NS, "") if words.one_clock else own_clock_bound(self._job)
         self._adapt(words)
-        why_plain, last_ns, margin_ns = words.why_plain(), words.last_arrival_ns(), words.margin_ns()
-        self._hold_ns = None if why_plain else words.hold_ns
-        instant_ns = PLAIN if why_plain or last_ns is None else last_ns + words.hold_ns
-        reason = offer.reason or why_plain or distrust
+        why, last_ns, margin_ns = words.why_plain(), words.last_arrival_ns(), words.margin_ns()
+        self._hold_ns = words.hold_ns if why is OK else None
+        instant_ns = PLAIN if why is not OK or last_ns is None else last_ns + words.hold_ns
+        if decision.why is not OK:
+            why = decision.why
+        elif why is OK:
+            why = distrust(bound_ns, reason)
         if last_ns is None or bound_ns is None or margin_ns is None:
             self._last_ns = None
-            return CollectiveOutcome(instant_ns, bound_ns, reason, None, 0)
+            return CollectiveOutcome(instant_ns, bound_ns, why, None, 0)
         self._last_ns = last_ns
-        return CollectiveOutcome(instant_ns, bound_ns, reason, last_ns - arrival_ns, margin_ns)
+        return CollectiveOutcome(instant_ns, bound_ns, why, last_ns - arrival_ns, margin_ns)
 
-    def _was_ready(self, now_ns: int) -> None:
-        self._way_ns = 0 if self._last_ns is None else max(0, now_ns - self._last_ns)
+    def _own_words(self, decision: ReleaseDecision, unconditional: int, arrival_ns: int) -> list[int]:
+        trusted_ns = _ABSENT if own_clock_bound(self._job)[0] is None else arrival_ns
+        words = ExchangeWords(
+            hold_ns=decision.hold_ns,
+            unconditional=unconditional,
+            trusted_ns=trusted_ns,
+            realtime_ns=arrival_ns,
+            clock=self._clock,
+            minus_clock=-self._clock,
+            ready_after_ns=self._ready_after_ns,
+            alignment_ns=decision.alignment_ns,
+        )
+        return [min(max(word, -_LARGEST), _LARGEST) for word in words]
 
-    def _offer(self, step: int) -> tuple[ReleaseDecision, int]:
-        """And whether it is unconditional: rank 0's; the others offer nothing."""
+    def _update_ready(self, now_ns: int) -> None:
+        self._ready_after_ns = 0 if self._last_ns is None else max(0, now_ns - self._last_ns)
+
+    def _decide(self, step: int) -> tuple[ReleaseDecision, int]:
+        """Rank 0's decision, and whether it is unconditional; the other ranks decide nothing."""
         if self._job.rank != 0:
             return ReleaseDecision(PLAIN), 0
-        if signals_and_plan(self._job)[2] == NO_SIGNALS:
-            return ReleaseDecision(PLAIN, _LATE_EVEN_SO) if self._rests else ReleaseDecision(self._slack_ns), 0
+        if signals_and_plan(self._job)[2].code is BarrierReason.NO_SIGNALS:
+            return ReleaseDecision(PLAIN, _LATE_AT_MAX_SLACK) if self._plain_left else ReleaseDecision(
+                self._slack_ns
+            ), 0
         return decide_release(self._job, step), 1
 
     def _adapt(self, words: ExchangeWords) -> None:
-        """By how the last release went, on every rank alike."""
-        self._rests = max(0, self._rests - 1)
+        """Adapt the slack to the last release, alike on every rank."""
+        self._plain_left = max(0, self._plain_left - 1)
         if self._hold_ns is None:
             return
-        missed = words.way_ns > self._hold_ns
+        missed = words.ready_after_ns > self._hold_ns
         if missed and self._slack_ns == MAX_SLACK_NS:
-            self._slack_ns, self._rests = START_SLACK_NS, PLAIN_BARRIERS_AFTER_MISS
+            self._slack_ns, self._plain_left = START_SLACK_NS, PLAIN_BARRIERS_AFTER_MISS
         else:
             self._slack_ns = adapted_ns(self._slack_ns, missed, not missed, MIN_SLACK_NS, MAX_SLACK_NS)
 
 
 def _clock_number() -> int:
-    """Of the clock that this process reads: equal for all processes of one boot and time namespace, below 2^56."""
+    """The number of this process's clock: equal for all processes of one boot and time namespace, and below 2^56."""
     name = f"{boot_id()}/{time_namespace()}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:7])

@@ -1,8 +1,8 @@
 """
-Pauses that all ranks make at the same time, by the clock: garbage collection, checkpoints, housekeeping of the host.
+Pauses that all ranks make at the same time, by the clock: garbage collection, checkpoints, host maintenance.
 
-A pause that each rank makes when it likes stops all the others in their next collective. At multiples of a period of the
-common clock all ranks make theirs together, and nothing has to be exchanged for it.
+A rank that pauses on its own stops all others in their next collective. Here all ranks pause together, at multiples of a period of the
+common clock, and exchange nothing for it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,51 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 
 from timesyncd.client import barrier as client_barrier
 from timesyncd.client.barrier import Barrier
 from timesyncd.client.job import Job
 from timesyncd.clocks import NS_PER_S
 
-#: A rank that comes so shortly before an instant holds for it, if it knows nothing better; never longer than the second.
+#: A rank that arrives this shortly before an instant holds for it, while the arrival skew is unknown; and the limit of every hold.
 _HOLD_NS = 2_000_000
-_MOST_HOLD_NS = 50_000_000
+_MAX_HOLD_NS = 50_000_000
 
-#: A thread looks at its clock at least so often, since clocks are set, and jobs close.
-_LOOK_NS = 100_000_000
+#: The thread reads its clock at least this often, since clocks are set and jobs close.
+_POLL_NS = 100_000_000
 
-#: A clock that is not known to a tenth of the period gives no common instant.
-_PERIODS_TOLERANCE = 10
+#: A clock whose bound exceeds this fraction (1/10) of the period has no common instant.
+_PERIOD_DIVISOR = 10
+
+
+class PauseReason(StrEnum):
+    """Why pauses are counted in steps and not taken from the clock; OK: the clock decides."""
+
+    OK = "ok"
+    CLOCK_NOT_TRUSTED = "clock_not_trusted"
+    CLOCK_TOO_INACCURATE = "clock_too_inaccurate"
+    PLAIN_BARRIER = "plain_barrier"
 
 
 class Pauses:
     """
-    Pauses at the multiples of `every_s` of the common clock (`Clock.gm_now`, ns since 1970), for a loop that asks, `due(step)`, or for
-    a job that is not in lock-step, `at_instants(work)`.
+    Pauses at the multiples of `every_s` of the common clock (`Clock.gm_now`, ns since 1970).
 
-    Where the clock is not to be trusted, `due` counts steps instead, one pause in `every_steps`: the same on all ranks of a job in
-    lock-step. `reason` says why, and is empty while the clock decides. With a `barrier` that the ranks pass in every step, `due` goes by
-    the instant that they were told there last: the same number on all ranks, so they cannot disagree, whatever their clocks show.
+    A training loop asks `due(step)`; a job that is not in lock-step uses `in_background(work)`.
 
-    Counts: `by_clock`, `by_step`. Raises ValueError for a period or a number of steps that is not above 0, and for a period without end.
+    Where the clock is not trusted, `due` counts steps instead, one pause in `every_steps`: the same on all ranks of a job in lock-step.
+    `reason_code` and `reason` tell why (OK and empty: the clock decides). With a `barrier` that the ranks pass in every step, `due` uses
+    that barrier's last release instant: the same number on all ranks, so they cannot disagree, whatever their clocks show.
+
+    Counts: `by_clock`, `by_step`. Raises ValueError for a period or a number of steps that is not above 0 and finite.
     """
 
     def __init__(self, job: Job, every_s: float, every_steps: int, barrier: Barrier | None = None) -> None:
         if not (0 < every_s * NS_PER_S < math.inf and every_steps > 0):
-            raise ValueError(f"a pause every {every_s} s, or {every_steps} steps: both must be above 0, and finite")
+            raise ValueError(f"every_s = {every_s}, every_steps = {every_steps}: both must be above 0 and finite")
         self.by_clock = self.by_step = 0
+        self.reason_code = PauseReason.OK
         self.reason = ""
         self._job = job
         self._period_ns = max(1, round(every_s * NS_PER_S))
@@ -56,24 +68,28 @@ class Pauses:
 
     def due(self, step: int) -> bool:
         """
-        Whether the pause is to be made now, between two steps; call it once in every step, at the same place.
+        Whether to pause now, between two steps. Call it once in every step, at the same place.
 
-        A rank that comes shortly before the instant holds for it here: for no longer than the ranks' arrivals are apart (the signals'
-        99th percentile) and their clocks may be, and never above 50 ms. The pause before the first period is over is none.
+        A rank that comes shortly before the instant holds for it here: for at most the arrival skew (the signals' 99th percentile)
+        plus the alignment, and never above 50 ms. There is no pause before the first period is over.
         """
         if self._barrier is None:
-            now_ns, self.reason = self._now()
+            now_ns = self._now()
             ahead_ns = self._ahead_ns() if now_ns is not None else 0
         else:
             now_ns, ahead_ns = self._barrier.agreed_ns, 0
-            self.reason = "" if now_ns is not None else "the barrier was plain"
+            if now_ns is None:
+                self._explain(PauseReason.PLAIN_BARRIER, "the barrier was plain")
+            else:
+                self._explain(PauseReason.OK, "")
         return self._counted(step) if now_ns is None else self._reached(step, now_ns, ahead_ns)
 
     @contextmanager
-    def at_instants(self, work: Callable[[], object]) -> Iterator[None]:
+    def in_background(self, work: Callable[[], object]) -> Iterator[None]:
         """
-        Inside `with`, a thread runs `work` at every instant, in the middle of whatever the job does: Python runs nothing else meanwhile if
-        it is `gc.collect`. A clock that is not trusted is used all the same, and `reason` says so. The first error of `work` ends the
+        Inside `with`, a thread runs `work` at every instant, whatever the job does then. If it is `gc.collect`, Python runs nothing else.
+
+        A clock that is not trusted is used all the same, and `reason_code` and `reason` tell so. The first error of `work` ends the
         thread, and is raised at the end of the `with`.
         """
         ended = threading.Event()
@@ -88,27 +104,34 @@ class Pauses:
         if errors:
             raise errors[0]
 
-    def _now(self) -> tuple[int | None, str]:
-        """This rank's reading of the common clock; None, and why, when it is not known well enough."""
-        bound_ns, distrust = client_barrier.own_clock_bound(self._job)
+    def _now(self) -> int | None:
+        """This rank's reading of the common clock; None, with the reason set, while its bound is unknown or too large."""
+        bound_ns, reason = client_barrier.own_clock_bound(self._job)
         if bound_ns is None:
-            return None, distrust
-        if bound_ns * _PERIODS_TOLERANCE > self._period_ns:
-            return None, f"the clock is known to {bound_ns} ns, which is above a tenth of the period"
-        return time.time_ns(), ""
+            self._explain(PauseReason.CLOCK_NOT_TRUSTED, reason)
+            return None
+        if bound_ns * _PERIOD_DIVISOR > self._period_ns:
+            text = f"the clock's bound of {bound_ns} ns is above a tenth of the period"
+            self._explain(PauseReason.CLOCK_TOO_INACCURATE, text)
+            return None
+        self._explain(PauseReason.OK, "")
+        return time.time_ns()
+
+    def _explain(self, code: PauseReason, text: str) -> None:
+        self.reason_code, self.reason = code, text
 
     def _ahead_ns(self) -> int:
-        """How long before an instant a rank begins to hold for it."""
+        """How long before an instant a rank starts to hold for it."""
         signals = client_barrier.signals_and_plan(self._job)[0]
         skew_ns = None if signals is None else signals.arrival_skew_p99_ns
         apart_ns = 0 if signals is None else signals.alignment_ns or 0
         wanted_ns = (_HOLD_NS if skew_ns is None else skew_ns) + apart_ns
-        return min(wanted_ns, _MOST_HOLD_NS, self._period_ns // _PERIODS_TOLERANCE)
+        return min(wanted_ns, _MAX_HOLD_NS, self._period_ns // _PERIOD_DIVISOR)
 
     def _reached(self, step: int, now_ns: int, ahead_ns: int) -> bool:
         slot, before = (now_ns + ahead_ns) // self._period_ns, self._slot
         self._slot = slot
-        # The first look, and one on a clock that was set back, begin anew.
+        # The first reading, and one of a clock that was set back, only start the count.
         if before is None or slot <= before:
             return False
         if slot * self._period_ns > now_ns:
@@ -131,13 +154,13 @@ class Pauses:
             now_ns = time.time_ns()
             left_ns = (slot + 1) * self._period_ns - now_ns
             if 0 < left_ns <= self._period_ns:
-                ended.wait(min(left_ns, _LOOK_NS) / NS_PER_S)
+                ended.wait(min(left_ns, _POLL_NS) / NS_PER_S)
                 continue
             slot = now_ns // self._period_ns
-            # The clock was set back: begin anew.
+            # The clock was set back: start again.
             if left_ns > 0:
                 continue
-            self.reason = self._now()[1]
+            self._now()
             self.by_clock += 1
             try:
                 work()
@@ -148,7 +171,7 @@ class Pauses:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """No automatic garbage collection inside `with`: for a loop that calls `gc.collect()` where its pauses are due."""
+    """Inside `with`, garbage is not collected automatically: the loop calls `gc.collect()` where its pauses are due."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

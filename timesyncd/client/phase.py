@@ -1,90 +1,110 @@
 """
-Holds the steps of a job to their places on the common clock, so that jobs that share a link send by turns.
+Delays the steps of a job to their slots on the common clock, so that jobs that share a link send by turns.
 
-A place is an instant at which the clock modulo the plan's period is the plan's shift. The law is simple, and docs/phases.md says why it
-is this one: a step that is early is held until its place; one that is a little late goes at once, since the planned period is longer than
-the job needs and so it catches up; one that is later than that gives up its place for the next one, if that is not too often.
+A slot is an instant at which the clock modulo the plan's period equals the plan's shift; docs/phases.md gives the reasons for the rule:
+a step that is early waits for its slot; a step that is a little late starts at once, and catches up because the planned period is longer
+than the job needs; a step that is later gives up its slot and moves to the next one, unless it moves too often.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 
 from timesyncd.client.barrier import own_clock_bound
 from timesyncd.client.job import Job
 from timesyncd.ipc.job_datagram import step_text
 from timesyncd.ipc.job_segment import Phase, Plan
 
-#: A step that is late by at most this part of the period catches up.
+#: A step that is late by at most this fraction (1/16) of the period catches up.
 CATCH_UP_DIVISOR = 16
 
-#: A hold up to this part of the period is the ordinary wait for a place; a longer one moves the job to another place.
+#: A delay of up to this fraction (1/2) of the period waits for the step's own slot; a longer one moves the job to another slot.
 MOVE_DIVISOR = 2
 
-#: A job moves twice at once, and then once in so many steps: where the period does not fit it, holding costs little.
+#: A job may move twice at once, and then once in so many steps: where the period does not fit it, delays then cost little.
 MAX_MOVES, STEPS_PER_MOVE = 2, 8
 
-#: A clock that is known no better than to this part of the period finds no place in it.
+#: A clock whose bound exceeds this fraction (1/50) of the period cannot find a slot in it.
 CLOCK_DIVISOR = 50
 
-#: Longer periods are none that a step has.
+#: No step has a longer period.
 MAX_PERIOD_NS = 60_000_000_000
 
 _PPM = 1_000_000
 
 
+class PhaseReason(StrEnum):
+    """Why a step does not start in its slot; OK: it does."""
+
+    OK = "ok"
+    NO_PHASE_PLANNED = "no_phase_planned"
+    PHASE_NOT_STARTED = "phase_not_started"
+    MOVED_TOO_OFTEN = "moved_too_often"
+    DELAY_LIMITED = "delay_limited"
+    CATCHING_UP = "catching_up"
+    CLOCK_NOT_TRUSTED = "clock_not_trusted"
+    CLOCK_TOO_INACCURATE = "clock_too_inaccurate"
+
+
 @dataclass(frozen=True, slots=True)
 class StepDelay:
-    """What became of one step's start: delayed by `held_ns`; `reason` says why not by more, empty: it is on its place."""
+    """How long a step's start was delayed, and why not until its slot (PhaseReason.OK and an empty text: it starts in its slot)."""
 
-    held_ns: int
-    reason: str
+    delay_ns: int
+    reason_code: PhaseReason = PhaseReason.OK
+    reason: str = ""
 
 
 def delay_ns(phase: Phase, now_ns: int) -> int:
-    """How long a step that could begin now is to be held; 0: it is on its place, or so little late that it catches up."""
+    """How long a step that could start now is delayed; 0: it is in its slot, or so little late that it catches up."""
     return min(_early_ns(phase, now_ns), phase.period_ns * phase.hold_share_ppm // _PPM)
 
 
 def _early_ns(phase: Phase, now_ns: int) -> int:
-    """How long until the place that the step is to take; 0: it takes the one that there is."""
+    """The time until the slot that the step is to take; 0: it takes the present one."""
     early_ns = (phase.shift_ns - now_ns) % phase.period_ns
     return 0 if (phase.period_ns - early_ns) * CATCH_UP_DIVISOR <= phase.period_ns else early_ns
 
 
 def is_sane(phase: Phase) -> bool:
-    """Whether a hold by it is bounded as promised: memory that others write is not believed blindly."""
+    """Whether delays by this phase are bounded as promised: memory that another process writes is not trusted."""
     return 0 < phase.period_ns <= MAX_PERIOD_NS and 0 <= phase.hold_share_ppm <= _PPM
 
 
 class StepPacer:
-    """The law with its memory: which phase is in force, and how often the job may still move. Time is an argument."""
+    """The rule and its state: the phase in force, and how often the job may still move. Time is an argument."""
 
     def __init__(self) -> None:
         self._phase: Phase | None = None
         self._credit = 0
         self._step = -1
 
-    def hold(self, step: int, plan: Plan, now_ns: int) -> StepDelay:
-        """How long the step with this key is to be held. A planned phase goes on until the next one's first step."""
-        self._follow(step, plan)
+    def delay(self, step: int, plan: Plan, now_ns: int) -> StepDelay:
+        """The delay of the step with this key. A planned phase stays in force until the next one's first step."""
+        self._update(step, plan)
         phase = self._phase
         if phase is None:
-            return StepDelay(
-                0, f"the phase begins with step {step_text(plan.from_step)}" if plan.phase else "no phase is planned"
-            )
-        hold_ns = delay_ns(phase, now_ns)
-        if hold_ns * MOVE_DIVISOR > phase.period_ns:
+            return _without_phase(plan)
+        found_ns, early_ns = delay_ns(phase, now_ns), _early_ns(phase, now_ns)
+        if found_ns * MOVE_DIVISOR > phase.period_ns:
             if self._credit < STEPS_PER_MOVE:
-                return StepDelay(0, "late, and it moved to another place too often")
+                return StepDelay(
+                    0, PhaseReason.MOVED_TOO_OFTEN, "the step is late, and the job moved to another slot too often"
+                )
             self._credit -= STEPS_PER_MOVE
-        if hold_ns < (early_ns := _early_ns(phase, now_ns)):
-            return StepDelay(hold_ns, f"{early_ns - hold_ns} ns before its place: the plan's share holds it no longer")
+        if found_ns < early_ns:
+            text = (
+                f"the step starts {early_ns - found_ns} ns before its slot: the plan limits the delay to {found_ns} ns"
+            )
+            return StepDelay(found_ns, PhaseReason.DELAY_LIMITED, text)
         late_ns = (now_ns - phase.shift_ns) % phase.period_ns
-        return StepDelay(hold_ns, "" if hold_ns or not late_ns else f"late by {late_ns} ns: it catches up")
+        if not found_ns and late_ns:
+            return StepDelay(0, PhaseReason.CATCHING_UP, f"the step is {late_ns} ns late and catches up")
+        return StepDelay(found_ns)
 
-    def _follow(self, step: int, plan: Plan) -> None:
+    def _update(self, step: int, plan: Plan) -> None:
         if step != self._step:
             self._step = step
             self._credit = min(self._credit + 1, MAX_MOVES * STEPS_PER_MOVE)
@@ -95,10 +115,18 @@ class StepPacer:
             self._credit = MAX_MOVES * STEPS_PER_MOVE
 
 
+def _without_phase(plan: Plan) -> StepDelay:
+    if plan.phase is None:
+        return StepDelay(0, PhaseReason.NO_PHASE_PLANNED, "no phase is planned")
+    return StepDelay(0, PhaseReason.PHASE_NOT_STARTED, f"the phase starts with step {step_text(plan.from_step)}")
+
+
 class PhaseScheduler:
     """
-    One rank's holds. It needs a job whose marks reach a hub, STEP marks among them, and a link that the hub knows to be shared;
-    without any of it no step is ever held.
+    Delays the steps of one rank.
+
+    It needs a job whose marks reach a hub, STEP marks included, and a link that the hub knows to be shared. Without any of these no
+    step is delayed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -107,22 +135,24 @@ class PhaseScheduler:
 
     def before_step(self, step: int) -> StepDelay:
         """
-        To be called by every rank before the step's work begins, outside of `meter.step`. Sleeps at most the plan's share of one period.
+        Call it on every rank before the step's work begins, outside of `meter.step`. Sleeps at most the plan's share of one period.
 
-        Ranks may see a plan a moment apart: until all do, the step begins when the last of them is let go, within that bound.
+        Ranks may read a new plan at slightly different times; until all have it, the step starts when the last of them does, within
+        that limit.
         """
         plan = self._job.plan()
-        why = "" if plan.phase is None else self._distrust(plan.phase)
-        held = StepDelay(0, why) if why else self._pacer.hold(self._job.meter.key(step), plan, time.time_ns())
-        if held.held_ns:
-            time.sleep(held.held_ns / 1e9)
-        return held
+        refused = None if plan.phase is None else self._refused(plan.phase)
+        delay = refused or self._pacer.delay(self._job.meter.key(step), plan, time.time_ns())
+        if delay.delay_ns:
+            time.sleep(delay.delay_ns / 1e9)
+        return delay
 
-    def _distrust(self, phase: Phase) -> str:
-        """Why this rank's clock is none to hold by; empty: it is."""
+    def _refused(self, phase: Phase) -> StepDelay | None:
+        """No delay, with the reason, where this rank's clock cannot find the slot; None: it can."""
         bound_ns, reason = own_clock_bound(self._job)
         if bound_ns is None:
-            return reason or "the bound on this clock is unknown"
+            return StepDelay(0, PhaseReason.CLOCK_NOT_TRUSTED, reason or "the bound on this clock is unknown")
         if bound_ns * CLOCK_DIVISOR > phase.period_ns:
-            return f"this clock is known to {bound_ns} ns, too little for a period of {phase.period_ns} ns"
-        return ""
+            text = f"this clock's bound is {bound_ns} ns; at most {phase.period_ns // CLOCK_DIVISOR} ns are allowed for the period"
+            return StepDelay(0, PhaseReason.CLOCK_TOO_INACCURATE, text)
+        return None

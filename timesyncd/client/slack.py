@@ -1,7 +1,7 @@
 """
-The time that a rank surely has before the others arrive, the work that is done in it, and how a release's slack is adapted.
+Slack: the time that a rank certainly has before the other ranks arrive at a barrier, the tasks that run in it, and its adaptation.
 
-SCHED_FIFO for the hold of a barrier alone: what is released by a clock must run when the instant comes.
+SchedFifo raises a barrier's hold to SCHED_FIFO, because a rank that a clock releases must run at the instant.
 """
 
 from __future__ import annotations
@@ -11,88 +11,99 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from timesyncd.units import percentile
 
-#: So many waits are remembered, and so many are needed to say anything.
+#: How many waits are kept, and how many are needed for an estimate.
 HISTORY_SIZE = 64
 MIN_WAITS = 16
 
-#: Not more than so many of a hundred past waits were shorter than what is called sure.
+#: This percentile of the past waits is the slack.
 SLACK_PERCENTILE = 5
 
-#: A release that some rank missed lengthens the slack by this; each that all ranks made shortens it by one part in `_SLOWLY`. So
-#: it settles where some releases in a thousand are missed.
-_UP = 1.5
-_SLOWLY = 2_048
+#: A release that some rank missed lengthens the slack by this factor; each that all ranks made shortens it by one part in
+#: `_SHORTEN_DIVISOR`. So it settles where about one release in a thousand is missed.
+_LENGTHEN = 1.5
+_SHORTEN_DIVISOR = 2_048
 
-#: What a work cost above what was told is forgotten by one part in so many, each time that it did not fit.
-_FORGET = 64
+#: Each time that a task does not fit, its measured cost above the given one decreases by one part in this many.
+_DECAY_DIVISOR = 64
+
+
+class SlackReason(StrEnum):
+    """Why a slack is unknown; OK: it is known."""
+
+    OK = "ok"
+    TOO_FEW_WAITS = "too_few_waits"
+    NOT_MEASURED = "not_measured"
 
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """`ns` None: not known, for `reason`. 0: this rank is often the last, or as good as."""
+    """`slack_ns` None: unknown, for `reason_code` and `reason`. 0: this rank is often the last one, or nearly."""
 
-    ns: int | None
+    slack_ns: int | None
+    reason_code: SlackReason = SlackReason.OK
     reason: str = ""
 
 
-def adapted_ns(slack_ns: int, missed: int, made: int, least_ns: int, most_ns: int) -> int:
-    """The slack after `missed` and `made` releases: up by half at most, down by a third at most, within its limits."""
-    factor = _UP**missed * (1 - 1 / _SLOWLY) ** made
-    return min(most_ns, max(least_ns, round(slack_ns * min(_UP, max(1 / _UP, factor)))))
+def adapted_ns(slack_ns: int, missed: int, made: int, min_ns: int, max_ns: int) -> int:
+    """The slack after `missed` and `made` releases: at most half longer or a third shorter, and within the limits."""
+    factor = _LENGTHEN**missed * (1 - 1 / _SHORTEN_DIVISOR) ** made
+    return min(max_ns, max(min_ns, round(slack_ns * min(_LENGTHEN, max(1 / _LENGTHEN, factor)))))
 
 
 class WaitHistory:
-    """A rank's own past waits for the last arrival, each counted from when it was ready, whatever work it did meanwhile."""
+    """This rank's past waits for the last arrival, each counted from when the rank was ready, including the tasks it ran meanwhile."""
 
     def __init__(self) -> None:
-        self._free_ns: deque[int] = deque(maxlen=HISTORY_SIZE)
+        self._waits_ns: deque[int] = deque(maxlen=HISTORY_SIZE)
 
     def add(self, used_ns: int, left_ns: int, margin_ns: int) -> None:
         """
-        After `used_ns` of work this rank waited `left_ns`, of which `margin_ns` may have been something else.
+        After `used_ns` of tasks this rank waited `left_ns`, of which `margin_ns` may not have been waiting.
 
-        A rank that worked and did not wait any more may have kept the others waiting: that counts as no slack at all.
+        A rank that ran tasks and did not wait after them may have delayed the others: that counts as no slack at all.
         """
-        free_ns = left_ns - margin_ns
-        self._free_ns.append(used_ns + free_ns if free_ns > 0 else 0)
+        waited_ns = left_ns - margin_ns
+        self._waits_ns.append(used_ns + waited_ns if waited_ns > 0 else 0)
 
-    def forget(self) -> None:
-        """What was before a wait that nobody could measure says nothing sure of the next one."""
-        self._free_ns.clear()
+    def clear(self) -> None:
+        """After a wait that could not be measured, the earlier ones do not predict the next one."""
+        self._waits_ns.clear()
 
-    def sure(self) -> Slack:
+    def slack(self) -> Slack:
         """From the waits alone."""
-        if len(self._free_ns) < MIN_WAITS:
-            return Slack(None, f"{len(self._free_ns)} waits measured, {MIN_WAITS} are needed")
-        return Slack(percentile(self._free_ns, SLACK_PERCENTILE))
+        count = len(self._waits_ns)
+        if count < MIN_WAITS:
+            return Slack(None, SlackReason.TOO_FEW_WAITS, f"{count} waits measured, {MIN_WAITS} are needed")
+        return Slack(percentile(self._waits_ns, SLACK_PERCENTILE))
 
 
 class SlackTask:
     """
-    Work that is done in the slack when it fits. `cost_ns` is what it is taken to cost: as told, or more, as measured.
+    A task that runs in the slack when it fits. `cost_ns` is its assumed duration: the given one, or a longer measured one.
 
-    `runs`; `skipped`: waits in which it did not fit; `overran`: runs that took longer than the slack there was.
+    `runs`; `skipped`: waits in which it did not fit; `overran`: runs that took longer than the slack.
     """
 
-    def __init__(self, work: Callable[[], object], cost_ns: int, name: str) -> None:
+    def __init__(self, task: Callable[[], object], cost_ns: int, name: str) -> None:
         self.name = name
-        self.cost_ns = self._told_ns = cost_ns
+        self.cost_ns = self._given_cost_ns = cost_ns
         self.runs = self.skipped = self.overran = 0
-        self._work = work
+        self._task = task
 
     def skip(self) -> None:
-        """A single run that took much too long must not end the work for ever."""
+        """Count a wait in which it did not fit. The cost decays, so that a single slow run does not end the task for ever."""
         self.skipped += 1
-        self.cost_ns -= -(-(self.cost_ns - self._told_ns) // _FORGET)
+        self.cost_ns -= -(-(self.cost_ns - self._given_cost_ns) // _DECAY_DIVISOR)
 
     def run(self, slack_ns: int) -> int:
-        """Gives how long it took; what it raises goes through."""
+        """Returns how long it took, in ns. Errors of the task propagate."""
         began_ns = time.monotonic_ns()
         try:
-            self._work()
+            self._task()
         finally:
             took_ns = time.monotonic_ns() - began_ns
             self.runs += 1
@@ -102,37 +113,38 @@ class SlackTask:
 
 
 class SlackTasks:
-    """The registered work of one barrier; what waited longest for its turn comes first."""
+    """The registered tasks of one barrier. The one that has waited longest runs first."""
 
     def __init__(self) -> None:
-        self._works: list[SlackTask] = []
+        self._tasks: list[SlackTask] = []
 
-    def add(self, work: SlackTask) -> None:
-        self._works.append(work)
+    def add(self, task: SlackTask) -> None:
+        self._tasks.append(task)
 
     def __bool__(self) -> bool:
-        return bool(self._works)
+        return bool(self._tasks)
 
     def run(self, slack: Slack) -> Exception | None:
         """
-        Run what fits. Gives the first error, which ends it: it is for the caller to raise once the collectives have run, since
-        the other ranks wait in them.
+        Run the tasks that fit. Returns the first error, which ends the run.
+
+        The caller raises it after the collectives, since the other ranks wait in them.
         """
-        left_ns = slack.ns or 0
-        for work in tuple(self._works):
-            if work.cost_ns > left_ns:
-                work.skip()
+        left_ns = slack.slack_ns or 0
+        for task in tuple(self._tasks):
+            if task.cost_ns > left_ns:
+                task.skip()
                 continue
-            self._works.remove(work)
-            self._works.append(work)
+            self._tasks.remove(task)
+            self._tasks.append(task)
             try:
-                left_ns -= work.run(left_ns)
-            except Exception as error:  # noqa: BLE001  given to the caller
+                left_ns -= task.run(left_ns)
+            except Exception as error:  # noqa: BLE001  returned to the caller
                 return error
         return None
 
 
-#: Only from these a thread is raised: whoever has chosen a real-time policy keeps it.
+#: Only a thread with one of these policies is raised: a real-time policy of the job's own is kept.
 _ORDINARY = (os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_IDLE)
 
 _Before = tuple[int, os.sched_param]
@@ -140,21 +152,21 @@ _Before = tuple[int, os.sched_param]
 
 class SchedFifo:
     """
-    Holds with the calling thread under SCHED_FIFO, and restores its policy whatever happens.
+    Runs a hold with the calling thread under SCHED_FIFO, and restores the thread's policy afterwards, also after an error.
 
-    Needs CAP_SYS_NICE or RLIMIT_RTPRIO (`ulimit -r`). Without the right the hold goes on as it is, `note()` says so once, and
-    it is not tried again. Raises ValueError for a priority that Linux does not have (1 to 99).
+    Needs CAP_SYS_NICE or RLIMIT_RTPRIO (`ulimit -r`). Without the permission the hold runs under the ordinary scheduler,
+    `take_warning()` tells so once, and it is not tried again. Raises ValueError for a priority that is not within 1 to 99.
     """
 
     def __init__(self, priority: int = 1) -> None:
         if not 1 <= priority <= 99:
-            raise ValueError(f"priority {priority}: SCHED_FIFO has 1 to 99")
+            raise ValueError(f"priority = {priority}: SCHED_FIFO has the priorities 1 to 99")
         self._parameter = os.sched_param(priority)
         self._refused = False
-        self._note = ""
+        self._warning = ""
 
     def run(self, hold: Callable[[int], int], instant_ns: int) -> int:
-        """`hold(instant_ns)`, what it gives and what it raises."""
+        """Call `hold(instant_ns)` and return its result; its errors propagate."""
         before = None if self._refused else self._ordinary()
         if before is None:
             return hold(instant_ns)
@@ -166,13 +178,13 @@ class SchedFifo:
             if raised:
                 os.sched_setscheduler(0, *before)
 
-    def note(self) -> str:
-        """What is to be said once: why the right was refused; else empty."""
-        note, self._note = self._note, ""
-        return note
+    def take_warning(self) -> str:
+        """Why the permission was refused, once; else empty."""
+        warning, self._warning = self._warning, ""
+        return warning
 
     def _ordinary(self) -> _Before | None:
-        """The calling thread's policy; None: one to be left alone, or that cannot be read."""
+        """The calling thread's policy; None: a real-time one, or one that cannot be read."""
         try:
             policy = os.sched_getscheduler(0)
             return (policy, os.sched_getparam(0)) if policy in _ORDINARY else None
@@ -190,4 +202,4 @@ class SchedFifo:
 
     def _refuse(self, error: OSError) -> None:
         self._refused = True
-        self._note = f"SCHED_FIFO was refused ({error.strerror}): held under the ordinary scheduler"
+        self._warning = f"SCHED_FIFO was refused ({error.strerror}): the hold runs under the ordinary scheduler"

@@ -10,15 +10,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rank_views import APART, MS, ONE_CLOCK, PAIRS, PLAN, VIEWS, Ranks
+from rank_views import APART, MS, ONE_CLOCK, PAIRS, PLAN, VIEWS, Ranks, job_with
 
 from timesyncd.bound import Reason
 from timesyncd.client import barrier as client_barrier
 from timesyncd.client.barrier import (
     MAX_HOLD_NS,
+    OK,
     PLAIN,
     Barrier,
+    BarrierReason,
+    Explanation,
     Verdict,
+    decide_release,
     hold_until,
     verdict_after_hold,
     verdict_without_hold,
@@ -38,7 +42,7 @@ def test_all_ranks_are_released_at_one_instant(tmp_path: Path, view: str) -> Non
     before_ns = time.time_ns()
     ranks.run(1)
 
-    assert [(v.mode, v.on_time, v.reason) for (v,) in ranks.verdicts] == [("timed", True, "")] * 3
+    assert [(v.mode, v.on_time, v.reason_code) for (v,) in ranks.verdicts] == [("timed", True, BarrierReason.OK)] * 3
     assert all(v.lateness_ns is not None and v.lateness_ns >= 0 for (v,) in ranks.verdicts)
     assert min(ranks.released_ns) >= before_ns + 601 * MS
 
@@ -72,54 +76,108 @@ def test_a_rank_that_cannot_trust_its_clock_says_so(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, [VIEWS["timed"], VIEWS["clock unknown"]])
     ranks.run(1)
 
-    assert ranks.verdicts[1] == [Verdict("plain", None, None, None, Reason.PHC_NOT_MEASURED.text)]
+    assert ranks.verdicts[1] == [
+        Verdict("plain", None, None, None, BarrierReason.CLOCK_NOT_TRUSTED, Reason.PHC_NOT_MEASURED.text)
+    ]
+
+
+STALE = Explanation(BarrierReason.CLOCK_NOT_TRUSTED, "stale")
+WHY = Explanation(BarrierReason.NO_SIGNALS, "why")
 
 
 @pytest.mark.parametrize(
-    ("plan", "signals", "distrust", "reason"),
+    ("plan", "signals", "own_clock", "code", "text"),
     [
-        (PLAN, APART, "", ""),
-        (PLAN, ONE_CLOCK, "", ""),
-        (PLAN, replace(APART, alignment_ns=MS), "", ""),
-        (PLAN, None, "", "no signals from timesyncd"),
-        (Plan(), APART, "", "the plan says plain for step 7"),
-        (replace(PLAN, from_step=8), APART, "", "the plan says plain for step 7"),
-        (PLAN, APART, "stale", "stale"),
-        (PLAN, replace(APART, alignment_ns=None), "", "the alignment of the job's nodes is unknown"),
+        (PLAN, APART, OK, BarrierReason.OK, ""),
+        (PLAN, ONE_CLOCK, OK, BarrierReason.OK, ""),
+        (PLAN, replace(APART, alignment_ns=MS), OK, BarrierReason.OK, ""),
+        (Plan(), APART, OK, BarrierReason.PLANNED_PLAIN, "the plan has a plain barrier for step 7"),
+        (
+            replace(PLAN, from_step=8),
+            APART,
+            OK,
+            BarrierReason.PLANNED_PLAIN,
+            "the plan has a plain barrier for step 7",
+        ),
+        (PLAN, APART, STALE, BarrierReason.CLOCK_NOT_TRUSTED, "stale"),
+        (
+            PLAN,
+            replace(APART, alignment_ns=None),
+            OK,
+            BarrierReason.ALIGNMENT_UNKNOWN,
+            "the alignment of the job's nodes is unknown",
+        ),
         (
             PLAN,
             replace(APART, alignment_ns=MS + 1),
-            "",
+            OK,
+            BarrierReason.ALIGNMENT_ABOVE_GUARD,
             "the nodes may be 1000001 ns apart, more than the plan's guard of 1000000 ns",
         ),
-        (replace(PLAN, slack_ns=MAX_HOLD_NS), APART, "", "the plan's slack and guard are not within 1000000000 ns"),
-        (replace(PLAN, slack_ns=-(2**62)), APART, "", "the plan's slack and guard are not within 1000000000 ns"),
+        (
+            replace(PLAN, slack_ns=MAX_HOLD_NS),
+            APART,
+            OK,
+            BarrierReason.PLAN_OUT_OF_RANGE,
+            "the plan's slack plus guard is 1001000000 ns; 0 to 1000000000 ns are allowed",
+        ),
+        (
+            replace(PLAN, slack_ns=-(2**62)),
+            APART,
+            OK,
+            BarrierReason.PLAN_OUT_OF_RANGE,
+            f"the plan's slack plus guard is {MS - 2**62} ns; 0 to 1000000000 ns are allowed",
+        ),
     ],
 )
 def test_rank_0_decides_by_plan_alignment_and_its_own_clock(
-    plan: Plan, signals: Signals | None, distrust: str, reason: str
+    plan: Plan, signals: Signals, own_clock: Explanation, code: BarrierReason, text: str
 ) -> None:
-    """Timed only when nothing speaks against it, and else the first thing that does."""
-    assert why_plain(7, plan, signals, distrust) == reason
+    """A barrier is timed only if nothing forbids it; else the first thing that does is the reason."""
+    assert why_plain(7, plan, signals, own_clock) == (code, text)
+
+
+def test_without_signals_rank_0_decides_plain(tmp_path: Path) -> None:
+    """No daemon, or no hub that knows this job: the reason is that there are no signals."""
+    decision = decide_release(job_with(VIEWS["no daemon"], tmp_path / "0", 0, 1), 0)
+
+    assert (decision.hold_ns, decision.why) == (PLAIN, (BarrierReason.NO_SIGNALS, "no signals from timesyncd"))
 
 
 @pytest.mark.parametrize(
-    ("instant_ns", "bound_ns", "verdict"),
+    ("instant_ns", "bound_ns", "mode", "code"),
     [
-        (1_000, 5, None),
-        (1_000 + MAX_HOLD_NS, 5, None),
-        (1_001 + MAX_HOLD_NS, 5, Verdict("plain", None, None, None, "the instant lies 1000000001 ns ahead: not held")),
-        (2**63 - 1, 5, Verdict("plain", None, None, None, "the instant lies 9223372036854774807 ns ahead: not held")),
-        (999, 5, Verdict("timed", False, 1, 5, "the instant had passed: the slack was too short")),
-        (PLAIN, 5, Verdict("plain", None, None, None, "why")),
-        (1_000, None, Verdict("plain", None, None, None, "why")),
+        (1_000, 5, None, None),
+        (1_000 + MAX_HOLD_NS, 5, None, None),
+        (1_001 + MAX_HOLD_NS, 5, "plain", BarrierReason.INSTANT_TOO_FAR),
+        (2**63 - 1, 5, "plain", BarrierReason.INSTANT_TOO_FAR),
+        (999, 5, "timed", BarrierReason.INSTANT_PASSED),
+        (PLAIN, 5, "plain", BarrierReason.NO_SIGNALS),
+        (1_000, None, "plain", BarrierReason.NO_SIGNALS),
     ],
 )
-def test_a_rank_holds_only_for_an_instant_that_it_can_believe(
-    instant_ns: int, bound_ns: int | None, verdict: Verdict | None
+def test_a_rank_holds_only_for_an_instant_that_it_can_trust(
+    instant_ns: int, bound_ns: int | None, mode: str | None, code: BarrierReason | None
 ) -> None:
-    """Late: on at once, and said. Absurdly far ahead, no instant, or no clock to trust: on at once, plain."""
-    assert verdict_without_hold(instant_ns, 1_000, bound_ns, "why") == verdict
+    """A late rank goes on at once; so does one with an absurd instant, with none, or without a trusted clock: plain."""
+    verdict = verdict_without_hold(instant_ns, 1_000, bound_ns, WHY)
+
+    assert (verdict and verdict.mode, verdict and verdict.reason_code) == (mode, code)
+
+
+def test_the_verdict_of_a_rank_that_goes_on_at_once_has_its_numbers() -> None:
+    """How late the instant was, or how far ahead it lies, and the reason that was given."""
+    ahead = "the release instant lies 1000000001 ns ahead; a rank holds for at most 1000000000 ns"
+    passed = "the release instant had passed: the slack was too short"
+
+    assert verdict_without_hold(1_001 + MAX_HOLD_NS, 1_000, 5, WHY) == Verdict(
+        "plain", None, None, None, BarrierReason.INSTANT_TOO_FAR, ahead
+    )
+    assert verdict_without_hold(999, 1_000, 5, WHY) == Verdict(
+        "timed", False, 1, 5, BarrierReason.INSTANT_PASSED, passed
+    )
+    assert verdict_without_hold(PLAIN, 1_000, 5, WHY) == Verdict("plain", None, None, None, *WHY)
+    assert verdict_without_hold(1_000, 1_000, None, WHY) == Verdict("plain", None, None, None, *WHY)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +245,24 @@ def test_what_raises_on_our_side_is_a_plain_verdict(tmp_path: Path) -> None:
     ranks.run(1)
 
     assert [v.reason for (v,) in ranks.verdicts] == [
-        "RuntimeError: broken; not marked: RuntimeError: broken",
-        "rank 0 decided so, or has no clock to trust",
+        "RuntimeError: broken; the barrier was not marked: RuntimeError: broken",
+        "rank 0 chose a plain barrier, or has no trusted clock",
     ]
+    assert [v.reason_code for (v,) in ranks.verdicts] == [BarrierReason.INTERNAL_ERROR, BarrierReason.RANK_0_PLAIN]
+
+
+def test_a_timed_barrier_that_is_not_marked_says_so() -> None:
+    """The release was on time; the code tells that the mark is missing."""
+
+    def broken(*fields: object) -> None:
+        raise RuntimeError("broken")
+
+    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=broken)
+    job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
+    verdict = Barrier(job, lambda: None, lambda _: time.time_ns() + 50 * MS).wait(8)  # type: ignore[arg-type]
+
+    assert (verdict.on_time, verdict.reason_code) == (True, BarrierReason.NOT_MARKED)
+    assert verdict.reason == "the barrier was not marked: RuntimeError: broken"
 
 
 def test_what_the_jobs_own_collective_raises_goes_through(tmp_path: Path) -> None:
@@ -214,12 +287,12 @@ def test_registered_work_that_raises_keeps_nobody_waiting(tmp_path: Path) -> Non
         return number
 
     barrier = Barrier(job, lambda: ran.append("collective"), broadcast)
-    barrier.slack = lambda: SimpleNamespace(ns=MS)  # type: ignore[method-assign, assignment, return-value]
-    work = barrier.use(lambda: 1 / 0, 1_000)
+    barrier.slack = lambda: SimpleNamespace(slack_ns=MS)  # type: ignore[method-assign, assignment, return-value]
+    task = barrier.run_in_slack(lambda: 1 / 0, 1_000)
 
     with pytest.raises(ZeroDivisionError):
         barrier.wait(0)
     job.close()
 
     assert ran == ["collective", "broadcast"]
-    assert (work.name, work.runs) == ("<lambda>", 1)
+    assert (task.name, task.runs) == ("<lambda>", 1)

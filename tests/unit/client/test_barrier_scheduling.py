@@ -9,7 +9,7 @@ import pytest
 
 from timesyncd.client import SchedFifo
 
-REFUSED = "SCHED_FIFO was refused (Operation not permitted): held under the ordinary scheduler"
+REFUSED = "SCHED_FIFO was refused (Operation not permitted): the hold runs under the ordinary scheduler"
 
 
 def may_raise() -> bool:
@@ -92,12 +92,12 @@ def test_a_refused_right_is_said_once_and_changes_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     fifo = SchedFifo()
 
-    assert [fifo.run(seen, 0), fifo.note(), fifo.run(seen, 0), fifo.note()] == [0, REFUSED, 0, ""]
+    assert [fifo.run(seen, 0), fifo.take_warning(), fifo.run(seen, 0), fifo.take_warning()] == [0, REFUSED, 0, ""]
     assert asked == [os.SCHED_FIFO]
 
 
 @pytest.mark.parametrize("priority", [0, 100, -1])
 def test_a_priority_is_one_that_linux_has(priority: int) -> None:
     """1 to 99."""
-    with pytest.raises(ValueError, match="SCHED_FIFO has 1 to 99"):
+    with pytest.raises(ValueError, match="SCHED_FIFO has the priorities 1 to 99"):
         SchedFifo(priority)

@@ -1,4 +1,4 @@
-"""The barrier of one exchange a wait: what travels with it, who finds what out by it, and that no two views can hang a job."""
+"""The barrier of one exchange a wait: what travels with it, what the ranks learn from it, and that no views can hang a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rank_views import APART, MS, PAIRS, PLAN, VIEWS, BrokenClock, CarriedRanks, View, job_with
 
-from timesyncd.client.barrier import PLAIN, UNKNOWN, decide_release
+from timesyncd.client.barrier import PLAIN, UNKNOWN, BarrierReason, decide_release
 from timesyncd.client.clock import Clock
 from timesyncd.client.fused_barrier import (
     MIN_SLACK_NS,
@@ -21,7 +21,7 @@ from timesyncd.client.fused_barrier import (
     FusedBarrier,
 )
 from timesyncd.client.job import Job
-from timesyncd.client.slack import MIN_WAITS, Slack
+from timesyncd.client.slack import MIN_WAITS, Slack, SlackReason
 
 PATIENT = replace(PLAN, slack_ns=600 * MS)
 NOWHERE = ExchangeWords(PLAIN, 0, 0, 0, 5, -5, 0, UNKNOWN)
@@ -71,8 +71,10 @@ def test_ranks_of_two_clocks_without_a_hub_are_plain(tmp_path: Path) -> None:
     ranks = CarriedRanks(tmp_path, [View(), View()], clocks=[1, 2])
     ranks.run(1)
 
-    reason = "no signals from timesyncd, and the ranks do not read one clock"
-    assert [(v.mode, v.reason) for (v,) in ranks.verdicts] == [("plain", reason)] * 2
+    reason = "no signals from timesyncd, and the ranks do not share one clock"
+    assert [(v.mode, v.reason_code, v.reason) for (v,) in ranks.verdicts] == [
+        ("plain", BarrierReason.DIFFERENT_CLOCKS, reason)
+    ] * 2
 
 
 def test_a_rank_without_a_trusted_clock_delays_nobody(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_a_rank_without_a_trusted_clock_delays_nobody(tmp_path: Path) -> None:
     assert agreed_ns is not None and agreed_ns < max(arrived_ns) + 601 * MS
     (first,), (second,) = ranks.verdicts
     assert (first.mode, second.mode) == ("timed", "plain")
-    assert second.reason != ""
+    assert second.reason_code is BarrierReason.CLOCK_NOT_TRUSTED
 
 
 def test_a_hub_that_says_plain_is_followed(tmp_path: Path) -> None:
@@ -99,14 +101,17 @@ def test_a_hub_that_says_plain_is_followed(tmp_path: Path) -> None:
     ranks = CarriedRanks(tmp_path, [VIEWS["plain"], VIEWS["timed"]])
     ranks.run(1)
 
-    assert [v.reason for (v,) in ranks.verdicts] == ["the plan says plain for step 0", "rank 0 decided so"]
+    assert [v.reason for (v,) in ranks.verdicts] == [
+        "the plan has a plain barrier for step 0",
+        "rank 0 chose a plain barrier",
+    ]
 
 
 def alone(folder: Path, ways_ns: Sequence[int]) -> FusedBarrier:
     """Rank 0 of two on one clock, after exchanges that took so long on the slowest rank."""
     job = Job("job", 0, 2, 0, runtime_dir=folder)
     ways = iter((0, *ways_ns))
-    barrier = FusedBarrier(job, lambda mine: ExchangeWords(*mine)._replace(way_ns=next(ways)))
+    barrier = FusedBarrier(job, lambda mine: ExchangeWords(*mine)._replace(ready_after_ns=next(ways)))
     for step in range(1 + len(ways_ns)):
         barrier.wait(step)
     job.close()
@@ -134,10 +139,10 @@ def test_without_a_hub_the_slack_follows_the_slowest_rank(tmp_path: Path, ways_n
 def test_ranks_that_are_late_with_every_slack_are_left_alone_for_a_while(tmp_path: Path) -> None:
     """On a machine that runs more than it can each hold costs, and gains nothing; later it is tried again."""
     job = Job("job", 0, 2, 0, runtime_dir=tmp_path)
-    barrier = FusedBarrier(job, lambda mine: ExchangeWords(*mine)._replace(way_ns=10**9))
-    reasons = [barrier.wait(step).reason for step in range(PLAIN_BARRIERS_AFTER_MISS + 12)]
+    barrier = FusedBarrier(job, lambda mine: ExchangeWords(*mine)._replace(ready_after_ns=10**9))
+    codes = [barrier.wait(step).reason_code for step in range(PLAIN_BARRIERS_AFTER_MISS + 12)]
     job.close()
-    late = [step for step, reason in enumerate(reasons) if reason.startswith("a rank was late with the longest slack")]
+    late = [step for step, code in enumerate(codes) if code is BarrierReason.LATE_AT_MAX_SLACK]
 
     assert late == list(range(late[0], late[0] + len(late)))
     assert PLAIN_BARRIERS_AFTER_MISS - 1 <= len(late) <= PLAIN_BARRIERS_AFTER_MISS
@@ -159,8 +164,8 @@ def test_an_exchange_tells_how_long_the_former_one_took(tmp_path: Path) -> None:
     barrier.wait(1)
     job.close()
 
-    assert passed[0].way_ns == 0
-    assert passed[1].way_ns >= 2 * MS
+    assert passed[0].ready_after_ns == 0
+    assert passed[1].ready_after_ns >= 2 * MS
 
 
 def test_the_slack_is_the_time_to_the_last_arrival(tmp_path: Path) -> None:
@@ -175,8 +180,8 @@ def test_the_slack_is_the_time_to_the_last_arrival(tmp_path: Path) -> None:
     ranks.run(MIN_WAITS, later)
     early, late = (barrier.slack() for barrier in ranks.barriers)
 
-    assert early.ns is not None and early.ns >= 5 * MS
-    assert late.ns == 0
+    assert early.slack_ns is not None and early.slack_ns >= 5 * MS
+    assert late.slack_ns == 0
 
 
 def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> FusedBarrier:
@@ -185,7 +190,7 @@ def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> FusedBarrier:
 
     def exchange(mine: Sequence[int]) -> ExchangeWords:
         words = ExchangeWords(*mine)
-        return words._replace(trusted_ns=words.trusted_ns + 10 * MS, minus_clock=0, apart_ns=next(apart))
+        return words._replace(trusted_ns=words.trusted_ns + 10 * MS, minus_clock=0, alignment_ns=next(apart))
 
     job = job_with(VIEWS["timed"], folder / "1", 1, 2)
     barrier = FusedBarrier(job, exchange)
@@ -199,7 +204,7 @@ def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> FusedBarrier:
     ("apart_ns", "slack"),
     [
         ([3 * MS] * MIN_WAITS, Slack(7 * MS)),
-        ([3 * MS] * MIN_WAITS + [UNKNOWN], Slack(None, "0 waits measured, 16 are needed")),
+        ([3 * MS] * MIN_WAITS + [UNKNOWN], Slack(None, SlackReason.TOO_FEW_WAITS, "0 waits measured, 16 are needed")),
     ],
 )
 def test_clocks_that_may_be_apart_leave_less_slack(tmp_path: Path, apart_ns: list[int], slack: Slack) -> None:
@@ -211,8 +216,8 @@ def test_rank_0_tells_how_far_the_clocks_are_apart(tmp_path: Path) -> None:
     """By the hub's alignment, also while the plan is plain."""
     seen = [decide_release(job_with(VIEWS[name], tmp_path / name, 0, 2), 0) for name in ("timed", "plain", "unaligned")]
 
-    assert [offer.apart_ns for offer in seen] == [50_000, 50_000, UNKNOWN]
-    assert [offer.hold_ns for offer in seen] == [3 * MS, PLAIN, PLAIN]
+    assert [decision.alignment_ns for decision in seen] == [50_000, 50_000, UNKNOWN]
+    assert [decision.hold_ns for decision in seen] == [3 * MS, PLAIN, PLAIN]
 
 
 def test_a_clock_that_is_lost_during_the_wait_holds_no_rank(tmp_path: Path) -> None:
@@ -230,21 +235,22 @@ def test_a_clock_that_is_lost_during_the_wait_holds_no_rank(tmp_path: Path) -> N
 
     assert (verdict.mode, verdict.bound_ns) == ("plain", None)
     assert verdict.reason.startswith("RuntimeError: broken")
+    assert verdict.reason_code is BarrierReason.CLOCK_NOT_TRUSTED
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "code"),
     [
-        (NOWHERE, "rank 0 decided so"),
-        (NOWHERE._replace(hold_ns=1, minus_clock=-4), "no signals from timesyncd, and the ranks do not read one clock"),
-        (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4), "no rank has a clock to trust"),
-        (NOWHERE._replace(hold_ns=1, realtime_ns=7), ""),
-        (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4, trusted_ns=7), ""),
+        (NOWHERE, BarrierReason.RANK_0_PLAIN),
+        (NOWHERE._replace(hold_ns=1, minus_clock=-4), BarrierReason.DIFFERENT_CLOCKS),
+        (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4), BarrierReason.NO_TRUSTED_CLOCK),
+        (NOWHERE._replace(hold_ns=1, realtime_ns=7), BarrierReason.OK),
+        (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4, trusted_ns=7), BarrierReason.OK),
     ],
 )
-def test_the_words_say_why_a_barrier_is_plain(words: ExchangeWords, reason: str) -> None:
+def test_the_words_say_why_a_barrier_is_plain(words: ExchangeWords, code: BarrierReason) -> None:
     """All ranks read the same words, so all come to the same."""
-    assert words.why_plain() == reason
+    assert words.why_plain().code is code
 
 
 def test_processes_of_one_boot_have_one_clock_number(tmp_path: Path) -> None:

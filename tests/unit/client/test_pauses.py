@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from timesyncd.client import Pauses, gc_disabled, pauses
+from timesyncd.client import PauseReason, Pauses, gc_disabled, pauses
 from timesyncd.client import barrier as client_barrier
 from timesyncd.ipc.job_segment import Plan, Signals
 
@@ -59,7 +59,7 @@ def test_a_pause_is_due_once_in_a_period(hand: Hand) -> None:
         hand.now_ns += 100 * MS
 
     assert [step for step, is_due in enumerate(due) if is_due] == [10, 20, 30, 40]
-    assert (every.by_clock, every.by_step, every.reason) == (4, 0, "")
+    assert (every.by_clock, every.by_step, every.reason_code) == (4, 0, PauseReason.OK)
 
 
 def test_ranks_that_look_at_different_times_pause_at_one_instant(hand: Hand) -> None:
@@ -114,7 +114,7 @@ def test_without_a_trusted_clock_steps_are_counted_and_it_says_so(hand: Hand) ->
 
     assert [step for step in range(12) if every.due(step)] == [4, 8]
     assert every.due(0)
-    assert every.reason == "RuntimeError: no clock"
+    assert (every.reason_code, every.reason) == (PauseReason.CLOCK_NOT_TRUSTED, "RuntimeError: no clock")
     assert (every.by_clock, every.by_step) == (0, 3)
 
 
@@ -124,7 +124,10 @@ def test_a_clock_that_is_known_worse_than_the_period_needs_is_not_used(monkeypat
     every = Pauses(job(), 1, 4)
     every.due(0)
 
-    assert every.reason == "the clock is known to 101000000 ns, which is above a tenth of the period"
+    assert (every.reason_code, every.reason) == (
+        PauseReason.CLOCK_TOO_INACCURATE,
+        "the clock's bound of 101000000 ns is above a tenth of the period",
+    )
 
 
 def test_with_a_barrier_all_ranks_decide_by_the_same_number(hand: Hand) -> None:
@@ -141,7 +144,7 @@ def test_with_a_barrier_all_ranks_decide_by_the_same_number(hand: Hand) -> None:
 
     assert [step for step, (first, _) in enumerate(due) if first] == [4, 7, 9, 12]
     assert all(first == second for first, second in due)
-    assert trusting.reason == "the barrier was plain"
+    assert (trusting.reason_code, trusting.reason) == (PauseReason.PLAIN_BARRIER, "the barrier was plain")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_a_thread_pauses_at_the_instants_without_a_loop() -> None:
 
     every = Pauses(job(), 0.05, 1)
     before = time.time_ns() // period_ns
-    with every.at_instants(work):
+    with every.in_background(work):
         assert enough.wait(60)
 
     assert all(ns // period_ns > before + number for number, ns in enumerate(at_ns))
@@ -178,10 +181,10 @@ def test_a_thread_pauses_by_a_clock_that_is_not_trusted_and_says_so() -> None:
     """Garbage that is held back must be collected all the same."""
     enough = threading.Event()
     every = Pauses(job(None), 0.02, 1)
-    with every.at_instants(enough.set):
+    with every.in_background(enough.set):
         assert enough.wait(60)
 
-    assert every.reason == "RuntimeError: no clock"
+    assert (every.reason_code, every.reason) == (PauseReason.CLOCK_NOT_TRUSTED, "RuntimeError: no clock")
 
 
 def test_the_first_error_of_the_work_is_raised_at_the_end() -> None:
@@ -192,13 +195,13 @@ def test_the_first_error_of_the_work_is_raised_at_the_end() -> None:
         failed.set()
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"), Pauses(job(), 0.02, 1).at_instants(work):
+    with pytest.raises(OSError, match="disk full"), Pauses(job(), 0.02, 1).in_background(work):
         assert failed.wait(60)
 
 
 def test_the_loops_own_error_comes_first() -> None:
     """What the job raises goes through unchanged, and the thread is gone."""
-    with pytest.raises(KeyError), Pauses(job(), 100, 1).at_instants(lambda: None):
+    with pytest.raises(KeyError), Pauses(job(), 100, 1).in_background(lambda: None):
         raise KeyError("of the job")
 
     assert not pausing()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from timesyncd.client.barrier import Barrier
-from timesyncd.client.slack import MIN_WAITS, Slack, SlackTask, SlackTasks, WaitHistory, adapted_ns
+from timesyncd.client.slack import MIN_WAITS, Slack, SlackReason, SlackTask, SlackTasks, WaitHistory, adapted_ns
 
 MS = 1_000_000
 
@@ -25,25 +25,27 @@ def waited(*left_ns: int, used_ns: int = 0, margin_ns: int = 0) -> WaitHistory:
 
 def test_a_slack_is_known_after_enough_waits() -> None:
     """Before that it is None, with the reason, and not 0."""
-    assert waited(*[MS] * (MIN_WAITS - 1)).sure() == Slack(None, "15 waits measured, 16 are needed")
-    assert waited(*[MS] * MIN_WAITS).sure() == Slack(MS)
+    assert waited(*[MS] * (MIN_WAITS - 1)).slack() == Slack(
+        None, SlackReason.TOO_FEW_WAITS, "15 waits measured, 16 are needed"
+    )
+    assert waited(*[MS] * MIN_WAITS).slack() == Slack(MS)
 
 
 def test_the_slack_is_a_low_quantile_of_the_newest_waits() -> None:
     """3 of 64 may have been shorter, a fourth counts; older ones are forgotten."""
-    assert waited(*[1, 2, 3], *[MS] * 61).sure().ns == MS
-    assert waited(*[1, 2, 3, 4], *[MS] * 60).sure().ns == 4
-    assert waited(*[0] * 64, *[MS] * 64).sure().ns == MS
+    assert waited(*[1, 2, 3], *[MS] * 61).slack().slack_ns == MS
+    assert waited(*[1, 2, 3, 4], *[MS] * 60).slack().slack_ns == 4
+    assert waited(*[0] * 64, *[MS] * 64).slack().slack_ns == MS
 
 
 def test_work_done_in_the_slack_does_not_hide_it() -> None:
     """A wait counts from when the rank was ready, less what may have been the messages' way."""
-    assert waited(*[3 * MS] * 16, used_ns=2 * MS, margin_ns=MS).sure().ns == 4 * MS
+    assert waited(*[3 * MS] * 16, used_ns=2 * MS, margin_ns=MS).slack().slack_ns == 4 * MS
 
 
 def test_a_rank_that_worked_until_the_others_waited_had_no_slack_it_knows_of() -> None:
     """When nothing of the wait is left, the others may have been there at any time before."""
-    assert waited(*[MS] * 16, used_ns=50 * MS, margin_ns=MS).sure().ns == 0
+    assert waited(*[MS] * 16, used_ns=50 * MS, margin_ns=MS).slack().slack_ns == 0
 
 
 def spend(ns: int) -> None:
@@ -69,7 +71,7 @@ def test_no_work_is_done_in_a_slack_that_is_not_known() -> None:
     """Nor in none."""
     works, work = SlackTasks(), SlackTask(lambda: None, 1, "work")
     works.add(work)
-    works.run(Slack(None, "why"))
+    works.run(Slack(None, SlackReason.TOO_FEW_WAITS, "why"))
     works.run(Slack(0))
 
     assert (work.runs, work.skipped) == (0, 2)
@@ -143,21 +145,21 @@ def test_a_release_slack_settles_where_one_in_a_thousand_is_missed() -> None:
     assert 50 < missed < 200
 
 
-def test_a_barrier_in_two_rounds_gives_no_slack() -> None:
+def test_a_barrier_of_two_collectives_has_no_known_slack() -> None:
     """A collective of 12 ms looks like a wait of 12 ms, so nobody knows, and work in it would make this rank the last one."""
     job: Any = SimpleNamespace(rank=1, signals=lambda: None, meter=SimpleNamespace())
     barrier = Barrier(job, lambda: time.sleep(0.012), lambda number: number)
-    work = barrier.use(lambda: None, 1)
+    work = barrier.run_in_slack(lambda: None, 1)
     for step in range(MIN_WAITS + 1):
         barrier.wait(step)
 
     assert barrier.slack() == Slack(
-        None, "of a barrier in two rounds no rank knows when the last one came: FusedBarrier tells"
+        None, SlackReason.NOT_MEASURED, "a Barrier does not measure when the last rank arrives; use FusedBarrier"
     )
     assert (work.runs, work.skipped) == (0, MIN_WAITS + 1)
 
 
 def test_work_without_a_cost_is_refused() -> None:
     """Nothing takes no time, and a cost of 0 would fit where there is no slack."""
-    with pytest.raises(ValueError, match="cost_ns 0"):
-        Barrier(SimpleNamespace(), lambda: None, lambda number: number).use(lambda: None, 0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cost_ns = 0"):
+        Barrier(SimpleNamespace(), lambda: None, lambda number: number).run_in_slack(lambda: None, 0)  # type: ignore[arg-type]
