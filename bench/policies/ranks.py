@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests" / "unit"))
+sys.path.append(str(ROOT / "tests" / "support"))
 
 from policies.plan import Method
 from rank_lab import INTERFACE, PORT, RankLab

@@ -24,7 +24,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 def run(*command: str) -> str:
     """What two ranks printed; their processes end with this, whatever happens."""
-    return printed_by((*TORCHRUN, *command), {"PYTHONPATH": str(HERE.parent / "unit")})
+    return printed_by((*TORCHRUN, *command), {"PYTHONPATH": str(HERE.parent / "support")})
 
 
 @pytest.fixture(scope="module")

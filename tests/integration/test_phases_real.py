@@ -106,7 +106,7 @@ def test_the_example_runs_without_a_daemon(tmp_path: Path) -> None:
         for process in ranks:
             process.kill()
 
-    assert printed == ["step 9: held 0 ns; no phase is planned\n", ""]
+    assert printed == ["step 9: delayed 0 ns; no phase is planned\n", ""]
     assert [process.returncode for process in ranks] == [0, 0]
 
 
