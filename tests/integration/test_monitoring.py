@@ -151,7 +151,7 @@ def test_only_metrics_that_exist_are_asked_for(expression: str) -> None:
 
 def test_only_findings_of_the_catalogue_are_alerted_on() -> None:
     """An id that was renamed would never fire again."""
-    assert set(re.findall(r'findings_standing\{id="([^"]+)"', RULES)) <= set(CATALOGUE)
+    assert set(re.findall(r'findings_active\{id="([^"]+)"', RULES)) <= set(CATALOGUE)
 
 
 def test_every_query_of_the_dashboard_parses(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ ALIGNMENT = AlignmentState(
 def lag() -> MessageLag:
     measured = MessageLag()
     for lag_ns in (2_000_000, 2_000_000, 70_000_000, 90 * NS_PER_S, -1):
-        measured.note(NOW_NS, NOW_NS + lag_ns)
+        measured.observe(NOW_NS, NOW_NS + lag_ns)
     return measured
 
 

@@ -362,7 +362,7 @@ class Daemon:
     def _received(self, received: ReceivedMessage) -> None:
         message, came_ns, live = received.message, received.received_boottime_ns, not received.retained
         if live and isinstance(message, Ordered) and (published_ns := getattr(message, "published_realtime_ns", None)):
-            self._web_view.lag.note(published_ns, self._clocks.realtime_ns())
+            self._web_view.lag.observe(published_ns, self._clocks.realtime_ns())
         match message:
             case MarkBatch():
                 self._desk.accept_marks(message, came_ns)

@@ -1,4 +1,4 @@
-"""Prometheus: what stands at the moment of a scrape, built anew each time, so that no metric outlives its source."""
+"""The Prometheus metrics of a daemon, rebuilt at each scrape, so that no metric outlives its source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from timesyncd.sample import PortState
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counted since the daemon's start; None: that part is not configured."""
+    """Counts since the daemon's start; None: that part is not configured. The fields are the metrics' names."""
 
     samples_total: int | None = None
     store_rows_total: int | None = None
@@ -57,33 +57,33 @@ class Counters:
 
 
 COUNTER_HELP = {
-    "samples_total": "Fresh clock samples accepted.",
+    "samples_total": "Clock samples accepted.",
     "store_rows_total": "Rows committed to the store.",
-    "store_dropped_total": "Rows that the store dropped: it fell behind, or no column holds them.",
-    "store_rollups_total": "Minutes and hours of a source rolled up.",
-    "outbox_sent_total": "Rows of history sent to the hubs for the first time.",
-    "outbox_resent_total": "Rows of history sent again because no hub confirmed them.",
-    "outbox_lost_total": "Rows of history dropped before a hub had them: too old, or too many.",
-    "history_stored_total": "On a hub: rows of the nodes' history stored.",
-    "history_lost_total": "On a hub: rows of the nodes' history that a node no longer had when they were asked for.",
-    "mqtt_published_total": "Messages that the broker took.",
-    "mqtt_dropped_total": "Messages dropped because the broker was away or slow.",
-    "mqtt_outdated_total": "Messages received that were older than what was known.",
-    "mqtt_rejected_total": "Messages received that were not well-formed.",
-    "alarms_refused_total": "Traps and lines of syslog that were no news of a unit here: strangers, wrong keys, repetitions.",
-    "joblink_datagrams_total": "Datagrams of ranks that were understood.",
-    "joblink_rejected_total": "Datagrams on the job link that were not well-formed, or of more jobs than are kept.",
-    "web_refused_total": "Wrong tokens shown over HTTP. None counts from an address that must wait for guessing too often.",
+    "store_dropped_total": "Rows that the store dropped: queue overflow, or no column for the value.",
+    "store_rollups_total": "Minutes and hours of a source that were rolled up.",
+    "outbox_sent_total": "History rows sent to the hubs for the first time.",
+    "outbox_resent_total": "History rows sent again because no hub confirmed them.",
+    "outbox_lost_total": "History rows dropped before a hub confirmed them: too old, or outbox full.",
+    "history_stored_total": "History rows of nodes that this hub stored.",
+    "history_lost_total": "History rows that a node had already dropped when this hub requested them.",
+    "mqtt_published_total": "MQTT messages that the broker acknowledged.",
+    "mqtt_dropped_total": "MQTT messages dropped because the broker was unreachable or slow.",
+    "mqtt_outdated_total": "Received MQTT messages that were older than the known state.",
+    "mqtt_rejected_total": "Received MQTT messages that were malformed.",
+    "alarms_refused_total": "Rejected traps and syslog messages: unknown sender, bad credentials, duplicates.",
+    "joblink_datagrams_total": "Datagrams of ranks accepted on the job socket.",
+    "joblink_rejected_total": "Rejected datagrams on the job socket: malformed, or too many jobs.",
+    "web_refused_total": "HTTP requests with a wrong token, without those of addresses that are blocked for guessing.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
     """
-    What a scrape shows. `node.age_ns` is as of now; `polls` holds each source's latest report; None: not configured.
+    The values of one scrape; None: that part is not configured. `node.age_ns` is the age at the scrape.
 
-    `fleet` and `lag` are a hub's. `outbox_waiting` are rows of history that no hub has confirmed, `store_waiting` what the store has taken
-    and not yet committed.
+    `polls` holds the latest report of each source. `fleet` and `lag` exist on a hub. `outbox_waiting` counts history rows that no
+    hub has confirmed, `store_waiting` rows that the store has not committed yet.
     """
 
     node: NodeState
@@ -100,7 +100,7 @@ class MetricsSnapshot:
 
 
 class Metrics:
-    """Calling `render` is one scrape."""
+    """The metrics as text; each call of `render` is one scrape."""
 
     def __init__(self, snapshot: Callable[[], MetricsSnapshot], clocks: Clocks) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -123,8 +123,10 @@ class _Collector(Collector):
 
 def families(snapshot: MetricsSnapshot, realtime_ns: int) -> Iterator[Metric]:
     node = snapshot.node
-    yield gauge("node_info", "Where it stands.", ("node", "topology"), [((node.node, node.topology), 1.0)])
-    if node.sources:  # a mere hub has no clock to tell of
+    yield gauge(
+        "node_info", "Name and topology of this node.", ("node", "topology"), [((node.node, node.topology), 1.0)]
+    )
+    if node.sources:
         yield from _node(node)
     yield from _sources(snapshot.node.sources)
     yield from _polls(snapshot.polls)
@@ -139,10 +141,10 @@ def families(snapshot: MetricsSnapshot, realtime_ns: int) -> Iterator[Metric]:
 
 def _services(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     connected = None if snapshot.mqtt_connected is None else float(snapshot.mqtt_connected)
-    yield gauge("mqtt_connected", "1 while connected to the broker.", (), [((), connected)])
-    yield gauge("outbox_waiting_rows", "Rows of history that the hubs have not confirmed yet.", (),
+    yield gauge("mqtt_connected", "1 while the daemon is connected to the broker.", (), [((), connected)])
+    yield gauge("outbox_waiting_rows", "History rows that the hubs have not confirmed yet.", (),
                 [((), snapshot.outbox_waiting)])  # fmt: skip
-    yield gauge("store_waiting_rows", "Rows that the store has taken and not yet committed.", (),
+    yield gauge("store_waiting_rows", "Rows that the store has not committed yet.", (),
                 [((), snapshot.store_waiting)])  # fmt: skip
     if snapshot.lag is not None:
         yield from snapshot.lag.families()
@@ -152,65 +154,66 @@ def _node(node: NodeState) -> Iterator[Metric]:
     names = get_args(Status)
     gm_status, utc_status = (_status_now(node, status) for status in (node.status, node.utc_status))
     yield gauge(
-        "clock_status", "1 for the present status against the grandmaster.", ("node", "status"),
+        "clock_status", "1 for the current status against the grandmaster.", ("node", "status"),
         (((node.node, name), value) for name, value in state_rows(names, gm_status)),
     )  # fmt: skip
     yield gauge(
-        "utc_status", "1 for the present status against UTC.", ("node", "status"),
+        "utc_status", "1 for the current status against UTC.", ("node", "status"),
         (((node.node, name), value) for name, value in state_rows(names, utc_status)),
     )  # fmt: skip
     yield from _main(node)
     yield from _bounds(node, gm_status, utc_status)
-    yield gauge("bound_age_seconds", "Age of the sample that the bound rests on.", ("node",),
+    yield gauge("bound_age_seconds", "Age of the bound's newest sample.", ("node",),
                  [((node.node,), seconds(node.age_ns))])  # fmt: skip
     yield from _budget(node)
     if node.grandmaster_identity is not None:
         identities = (node.node, node.grandmaster_identity, node.parent_identity or "")
-        yield gauge("following_info", "Whom the node follows.", ("node", "grandmaster_identity", "parent_identity"),
+        yield gauge("following_info", "Grandmaster and parent that the node follows.", ("node", "grandmaster_identity", "parent_identity"),
                      [(identities, 1.0)])  # fmt: skip
 
 
 def _main(node: NodeState) -> Iterator[Metric]:
-    """What is told of a node first: against its grandmaster, or against UTC where its sources know no grandmaster."""
+    """The main bound: against the grandmaster, or against UTC where the sources know no grandmaster."""
     status = _status_now(node, node.main_status)
     main = None if node.main_bound is None else _bound_now(node.main_bound, status, node.age_ns)
-    yield gauge("node_status", "1 for the status that is told first: of the main bound.", ("node", "status"),
+    yield gauge("node_status", "1 for the current status of the main bound.", ("node", "status"),
                 (((node.node, name), value) for name, value in state_rows(get_args(Status), status)))  # fmt: skip
-    yield gauge("node_bound_seconds", "The main bound: to the grandmaster, or to UTC where the sources know none; now.",
+    yield gauge("node_bound_seconds", "The main bound now: against the grandmaster, or against UTC where the sources know none.",
                 ("node",), [((node.node,), main)])  # fmt: skip
     growth = None if main is None or node.main_bound is None else seconds(node.main_bound.growth_ppb)
-    yield gauge("node_bound_growth_ratio", "What the main bound grows by, in seconds each second.", ("node",),
+    yield gauge("node_bound_growth_ratio", "Growth of the main bound, in seconds per second.", ("node",),
                 [((node.node,), growth)])  # fmt: skip
     left_ns = None if main is None or node.age_ns is None else node.void_after_ns - node.age_ns
-    yield gauge("node_bound_holds_seconds", "For how long there will be a bound if no sample comes.", ("node",),
+    yield gauge("node_bound_holds_seconds", "Time until the main bound expires without new samples.", ("node",),
                 [((node.node,), seconds(left_ns))])  # fmt: skip
 
 
 def _bounds(node: NodeState, gm_status: Status, utc_status: Status) -> Iterator[Metric]:
-    for name, hard, statistical, status in (
-        ("parent", node.parent, node.parent_stat, gm_status), ("gm", node.gm, node.gm_stat, gm_status),
-        ("utc", node.utc, node.utc_stat, utc_status),
+    for name, against, hard, statistical, status in (
+        ("parent", "the PTP parent", node.parent, node.parent_stat, gm_status),
+        ("gm", "the grandmaster", node.gm, node.gm_stat, gm_status),
+        ("utc", "UTC", node.utc, node.utc_stat, utc_status),
     ):  # fmt: skip
-        yield gauge(f"{name}_bound_seconds", f"Bound on the clock's error ({name}), now; absent when there is none.",
+        yield gauge(f"{name}_bound_seconds", f"Hard bound on the clock error against {against}, now; absent if unknown.",
                      ("node",), [((node.node,), _bound_now(hard, status, node.age_ns))])  # fmt: skip
-        yield gauge(f"{name}_bound_stat_seconds", f"The same at a share of {STAT_PROBABILITY} of all moments.",
+        yield gauge(f"{name}_bound_stat_seconds", f"Statistical bound on the clock error against {against}, now; it holds at a share of {STAT_PROBABILITY} of all times.",
                      ("node",), [((node.node,), _bound_now(statistical, status, node.age_ns))])  # fmt: skip
 
 
 def _budget(node: NodeState) -> Iterator[Metric]:
-    """Of a bound that is void nothing is left to explain."""
+    """Terms and rates, until the bound expires."""
     holds = node.age_ns is not None and node.age_ns < node.void_after_ns
     kinds = [("hard", node.terms), ("stat", node.stat_terms)] if holds else []
-    yield gauge("bound_term_seconds", "What the parent bounds are made of, as of that sample.", ("node", "kind", "term"),
+    yield gauge("bound_term_seconds", "Terms of the bounds against the PTP parent, at the newest sample.", ("node", "kind", "term"),
                  (((node.node, kind, term), seconds(ns)) for kind, terms in kinds for term, ns in terms.items()))  # fmt: skip
-    yield gauge("bound_growth_ratio", "What the hard parent bound grows by, in seconds each second.", ("node", "rate"),
+    yield gauge("bound_growth_ratio", "Rates that add up to the growth of the hard bound against the PTP parent, in seconds per second.", ("node", "rate"),
                  (((node.node, rate), seconds(ppb)) for rate, ppb in node.rates.items() if holds))  # fmt: skip
-    yield gauge("source_falseticker", "1 where it cannot be right while the majority of the sources is.", ("source",),
+    yield gauge("source_falseticker", "1 if the source contradicts the majority of the sources.", ("source",),
                  (((s.name,), float(s.name in node.falsetickers)) for s in _read_now(node.sources)))  # fmt: skip
 
 
 def _read_now(sources: Sequence[SourceState]) -> list[SourceState]:
-    """What a state holds of the others is their last sample, not the present."""
+    """The sources with a current sample; the state of the others is their last known one."""
     return [source for source in sources if source.reachable and source.reason_code == OK]
 
 
@@ -221,7 +224,7 @@ def _status_now(node: NodeState, written: Status) -> Status:
 
 
 def _bound_now(message: BoundMessage | None, status: Status, age_ns: int | None) -> float | None:
-    """Seconds; None where the status leaves no bound to rely on."""
+    """Seconds; None if the bound is unknown, or the status UNKNOWN or DISRUPTED."""
     if message is None or age_ns is None or status in ("UNKNOWN", "DISRUPTED"):
         return None
     return seconds(Bound(message.bound_ns, message.growth_ppb).at(age_ns))
@@ -232,32 +235,32 @@ def _sources(sources: Sequence[SourceState]) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[SourceState], float | None]], ...] = (
         (
             "offset_seconds",
-            "Local clock minus reference: positive = ahead; against a PHC without whole seconds.",
+            "Local clock minus reference; positive: the local clock is ahead. Whole seconds against a PHC are removed.",
             lambda s: seconds(s.offset_ns),
         ),
         (
             "offset_error_seconds",
-            "How well the source itself says that it knows that offset.",
+            "Error of that offset as the source states it.",
             lambda s: seconds(s.error_ns),
         ),
-        ("path_delay_seconds", "Mean path delay to the parent.", lambda s: seconds(s.path_delay_ns)),
-        ("frequency_ratio", "Frequency error against the reference.", lambda s: seconds(s.frequency_ppb)),
-        ("steps_removed", "Hops to the grandmaster.", lambda s: s.steps_removed),
+        ("path_delay_seconds", "Mean path delay to the PTP parent.", lambda s: seconds(s.path_delay_ns)),
+        ("frequency_ratio", "Frequency offset against the reference.", lambda s: seconds(s.frequency_ppb)),
+        ("steps_removed", "PTP stepsRemoved: communication paths to the grandmaster.", lambda s: s.steps_removed),
         ("clock_class", "clockClass of the grandmaster that the source follows.", lambda s: s.clock_class),
     )
     for name, text, read in gauges:
         yield gauge(name, text, ("source",), [((s.name,), read(s)) for s in sources])
     ports = [(s.name, s.port_state) for s in sources if s.port_state is not None]
     names = [state.name for state in PortState]
-    yield gauge("port_state", "1 for the PTP port's present state.", ("source", "state"),
+    yield gauge("port_state", "1 for the current state of the PTP port.", ("source", "state"),
                  (((source, name), value) for source, port in ports for name, value in state_rows(names, port)))  # fmt: skip
 
 
 def _polls(polls: Sequence[PollReport]) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[PollReport], float | None]], ...] = (
-        ("poll_duration_seconds", "How long the latest poll took.", lambda p: seconds(p.duration_ns)),
+        ("poll_duration_seconds", "Duration of the latest poll.", lambda p: seconds(p.duration_ns)),
         ("poll_success", "1 when the latest poll succeeded.", lambda p: float(p.error is None)),
-        ("poll_failures_in_row", "Polls failed since the last that succeeded.", lambda p: p.lost),
+        ("poll_failures_in_row", "Failed polls since the last successful one.", lambda p: p.lost),
     )
     for name, text, read in gauges:
         yield gauge(name, text, ("source",), [((p.source,), read(p)) for p in polls])

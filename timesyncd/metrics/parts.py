@@ -1,4 +1,4 @@
-"""What every kind of metric is made with."""
+"""Helpers that build metric families."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rows = Iterable[tuple[tuple[str, ...], float | None]]
 
 
 def gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> GaugeMetricFamily:
-    """A value of None is left out: absent, never 0."""
+    """A gauge without series for values of None: an unknown value is absent, never 0."""
     family = GaugeMetricFamily(f"timesyncd_{name}", text, labels=labels)
     for label_values, value in rows:
         if value is not None:
@@ -25,7 +25,7 @@ def seconds(ns: int | None) -> float | None:
 
 
 def state_rows(names: Iterable[str], actual: str | None) -> Iterator[tuple[str, float]]:
-    """A state as one series a name, 1 for the present one, so that an alert can name the state it means."""
+    """One series per state, 1 for the current one, so that an alert can name the state."""
     for name in names:
         yield name, float(name == actual)
 
@@ -33,7 +33,7 @@ def state_rows(names: Iterable[str], actual: str | None) -> Iterator[tuple[str, 
 def bound_seconds_at(
     bound_ns: int | None, growth_ppb: int | None, holds_for_ns: int | None, age_ns: int
 ) -> float | None:
-    """A bound in seconds, at this age; None once nothing holds any more."""
+    """A bound in seconds at this age; None: unknown or expired."""
     if holds_for_ns is not None and age_ns >= holds_for_ns:
         return None
     return seconds(Bound(bound_ns, growth_ppb or 0).at(age_ns))

@@ -93,7 +93,7 @@ def names(scraped: dict[Key, float]) -> set[str]:
         ),
         (key("findings", severity="warning"), 1),
         (key("findings", severity="critical"), 0),
-        (key("findings_standing", id="grandmaster-alarm", severity="warning"), 1),
+        (key("findings_active", id="grandmaster-alarm", severity="warning"), 1),
         (key("node_status", node="trainer-01", status="SYNCHRONIZED"), 1),
         (key("node_bound_seconds", node="trainer-01"), 24_318e-9 + 0.08 * 50_100e-9),
         (key("node_bound_growth_ratio", node="trainer-01"), 50_100e-9),
@@ -193,7 +193,7 @@ def test_a_standby_hub_is_no_primary() -> None:
 def test_a_message_from_the_future_has_no_lag() -> None:
     """It is counted apart: a lag below zero is no lag."""
     lag = MessageLag()
-    lag.note(NOW_NS + 1, NOW_NS)
+    lag.observe(NOW_NS + 1, NOW_NS)
     scraped = scrape(MetricsSnapshot(node=NODE, lag=lag))
 
     assert scraped[key("message_lag_seconds_count")] == 0
