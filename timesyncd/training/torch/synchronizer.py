@@ -45,7 +45,7 @@ from timesyncd.training.policy.text import PolicyOverride, Strategy, parse_colle
 from timesyncd.training.torch.actions import Action, AverageParameters, action_for, replica_tensors, square_norm
 from timesyncd.training.torch.averaging import BucketReducer, DenseReducer
 from timesyncd.training.torch.exchange import OptimizerStateMismatch, ReplicaCheck, RowExchange, average_replicas
-from timesyncd.training.torch.pace import Dissimilarity, StepTimer
+from timesyncd.training.torch.measurements import Dissimilarity, StepTimer
 from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
 

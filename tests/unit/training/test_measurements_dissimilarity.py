@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timesyncd.client import Job
 from timesyncd.training import synchronized
-from timesyncd.training.torch.pace import PAIRS, SAMPLED, Dissimilarity
+from timesyncd.training.torch.measurements import PAIRS, SAMPLED, Dissimilarity
 
 RANKS, SIZE = 4, 50_000
 

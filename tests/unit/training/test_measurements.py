@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from timesyncd.training.torch.pace import StepSummary, StepTimer
+from timesyncd.training.torch.measurements import StepSummary, StepTimer
 
 #: Of a step: its loss, and whether it ended with an averaging.
 Step = tuple[float, bool]
