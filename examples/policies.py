@@ -27,14 +27,14 @@ def main(options: argparse.Namespace) -> None:
             loss = nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1))
             optimizer.zero_grad()
             loss.backward()
-            sync.saw(loss)
+            sync.record_loss(loss)
             optimizer.step()  # what the policy says happens in here
             if step == options.steps // 2 and options.then:
                 sync.use(options.then)  # rank 0's word counts; all ranks change with the same step
     told = sync.report()
     if job.rank == 0:
         for change in told.changes:
-            print(f"from step {change.step}: {change.policy} ({change.why})")
+            print(f"from step {change.step}: {change.policy} ({change.reason})")
         print(
             f"{told.steps} steps, {told.lssr or 0:.0%} of them local, {told.sync_ns / 1e6:.0f} ms in averagings",
             flush=True,

@@ -122,7 +122,7 @@ def policy(given: Given) -> Trainer:
     return Trainer(
         wrapped,
         given.optimizer,
-        after=sync.saw,
+        after=sync.record_loss,
         synchronizations=lambda: sync.report().rounds,
         changes=changes,
         close=close,

@@ -54,10 +54,12 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(ddp(inputs), labels)
                 torch.autograd.backward(loss)
-                sync.saw(loss)
+                sync.record_loss(loss)
                 optimizer.step()
                 losses.append(loss.item())
-            changes = [[change.step, change.policy, change.why] for change in sync.report().changes]
+            changes = [
+                [change.step, change.policy, change.reason_code, change.reason] for change in sync.report().changes
+            ]
     said = {
         "changes": changes,
         "first": math.fsum(losses[:8]) / 8,

@@ -77,7 +77,7 @@ def train(sync: Synchronizer, ddp: DDP, optimizer: Skips, case: str) -> None:
         if rank == 1 and step == FATAL:
             {"killed": die, "silent": silent}.get(case, lambda: None)()
             if case == "averaging":
-                sync._sender.hook = in_third(sync._sender.hook)  # type: ignore[assignment, method-assign]
+                sync._reducer.hook = in_third(sync._reducer.hook)  # type: ignore[assignment, method-assign]
             if case == "raised":
                 raise ValueError("mine")
         optimizer.maybe()

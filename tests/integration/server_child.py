@@ -138,7 +138,7 @@ def ahead(child: Child) -> Facts:
 def wait_for_version(sync: StaleSync, version: int) -> None:
     """Of all shards."""
     for host in sync._hosts:
-        while sync._connection.answer(host, sync._connection.ask(host, Shard.read, 1)).version < version:
+        while sync._connection.reply(host, sync._connection.request(host, Shard.read, 1)).version < version:
             pass
 
 
@@ -147,10 +147,10 @@ def followed(child: Child) -> Facts:
     job, stepper = child.job("followed"), Stepper(child)
     sync = child.sync(job, stepper.model, stepper.optimizer, "ssp(s=0)")
     if child.rank == 0:
-        sync.follow("asp")
+        sync.use("asp")
         child.wait("released")
     else:
-        sync.follow("ssp(s=7)")  # only rank 0's word counts
+        sync.use("ssp(s=7)")  # only rank 0's word counts
         stepper.step(5)
         child.tell("released")
     sync.close()
@@ -180,8 +180,8 @@ def compressed(child: Child) -> Facts:
             at.grad = torch.randn(4_000, generator=generator)
             wanted -= at.grad / child.ranks
             optimizer.step()
-        kept = sync.state_dict()["pushes"]["kept"][0]
-        sent_bytes = sync._pushes.sent_bytes
+        kept = sync.state_dict()["encoder"]["residuals"][0]
+        sent_bytes = sync._encoder.sent_bytes
         sync.close()
         job.close()
         sides = [wanted, kept.double(), at.detach().double()]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rank_lab import RankLab, needs_namespaces
 
-from timesyncd.training.policy.policies import LocalSGD
+from timesyncd.training.policy.policies import ChangeReason, LocalSGD
 from timesyncd.training.policy.text import parse_policy
 
 pytestmark = [pytest.mark.integration, needs_namespaces]
@@ -37,20 +37,22 @@ def local(policy: str) -> LocalSGD:
     return found
 
 
-def test_alike_data_is_averaged_behind_the_scenes() -> None:
-    """From BSP, whose gradients tell it; where an averaging takes more than eight steps, here of 42 ms, nobody waits for it."""
-    (_, begun, _), *_, (_, chosen, why) = trained("4mbit")[0]["changes"]
+def test_the_same_kind_of_data_is_averaged_in_the_background() -> None:
+    """BSP's gradients show it; where an averaging takes more than eight steps, here of 42 ms, no rank waits for it."""
+    (_, first, code, _), *_, (_, chosen, last_code, reason) = trained("4mbit")[0]["changes"]
 
-    assert begun == "auto"
-    assert why.startswith(("in BSP ranks wait for ", "averaging "))
-    assert "different" not in why
+    assert (first, code) == ("auto", ChangeReason.STARTED)
+    assert last_code in (ChangeReason.BSP_WAITS, ChangeReason.AVERAGINGS_TIMED)
+    assert reason.startswith(("under BSP the ranks wait for ", "an averaging "))
+    assert "different" not in reason
     assert local(chosen).h == 64
     assert local(chosen).delay > 8
 
 
-def test_different_data_is_averaged_often_and_at_once() -> None:
+def test_different_data_is_averaged_often_and_ranks_wait() -> None:
     """Each rank knows half of the classes: its gradients differ from the mean in the same way in each step."""
     _, *chosen = trained("20mbit", "--own")[0]["changes"]
 
-    assert "times their computing, and see different data (gradients " in chosen[0][2]
-    assert [local(policy).delay for _, policy, _ in chosen] == [0] * len(chosen)
+    assert chosen[0][2] == ChangeReason.BSP_WAITS
+    assert "times their computing time, and see different data (gradient dissimilarity " in chosen[0][3]
+    assert [local(policy).delay for _, policy, *_ in chosen] == [0] * len(chosen)

@@ -302,7 +302,7 @@ def test_where_the_mildest_fails_all_is_sent(two: Ranks) -> None:
     parameters = [torch.zeros(400)]
     of = two.compressors(TopK(), parameters)
     for compressor in of:
-        compressor.gain = Gain(2, rung=0, rest=1)
+        compressor.gain = Gain(2, rung=0, cooldown=1)
     ratios = []
     for step in range(2 * WINDOW + 1):
         gradients = random_values(step, 2, 400)
@@ -349,7 +349,10 @@ def test_a_step_waits_for_the_one_before(two: Ranks) -> None:
 def test_a_state_of_another_policy_is_refused(two: Ranks, written: Compression) -> None:
     """It says which it is and what to do."""
     compressor = two.compressors(written, [torch.zeros(4)])[0]
-    with pytest.raises(ValueError, match="this state is of int4, not of .*: start without it, or with that policy"):
+    with pytest.raises(
+        ValueError,
+        match="the state was saved with compression int4, and this one is .*; start without it, or with that policy",
+    ):
         compressor.load_state_dict({"name": "int4", "residuals": {}})
 
 

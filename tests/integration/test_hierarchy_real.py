@@ -82,7 +82,7 @@ def test_groups_within_a_part_of_the_world(said: Said) -> None:
 
 def test_ranks_with_other_levels(said: Said) -> None:
     """All ranks are told which one differs; none waits for a group that will not come."""
-    assert {each["error"].partition(":")[0] for each in of(said, "differ")} == {
+    assert {each["error"].partition(";")[0] for each in of(said, "differ")} == {
         "ranks 0 and 3 of the world have different levels of groups"
     }
 
@@ -146,5 +146,5 @@ def test_samples_of_odd_sizes(sharing: Said) -> None:
 def test_samples_that_differ_in_shape(sharing: Said) -> None:
     """All ranks are told, so that none waits."""
     assert {each["mistake"] for each in sharing} == {
-        "a sample is torch.float32 [] with torch.float32 [1] on rank 0, torch.float32 [] with torch.float32 [2] on rank 1: pad them alike"
+        "a sample is torch.float32 [] with torch.float32 [1] on rank 0, torch.float32 [] with torch.float32 [2] on rank 1; pad all samples to one shape"
     }

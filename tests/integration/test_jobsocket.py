@@ -434,7 +434,7 @@ async def test_what_is_no_policy_goes_no_further(node: Node, caplog: pytest.LogC
     node.send(encode_request("0" * 16, "bsp"))
     await until(lambda: len(node.requests) == 1)
 
-    assert "'no_such(x=1)' is none of" in caplog.text
+    assert "'no_such(x=1)' is unknown" in caplog.text
 
 
 async def test_each_user_may_ask_once_between_two_ticks(node: Node) -> None:

@@ -65,7 +65,7 @@ def assert_clear(said: dict[str, Any], rank: int, doing: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "case", "doing", "step"),
     [
-        ("selsync(delta=0.02, late=0)", "killed", "asking the other ranks", 9),
+        ("selsync(delta=0.02, late=0)", "killed", "receiving the rows of the other ranks", 9),
         ("local_sgd(h=10)", "killed", "averaging", 9),
         ("local_sgd(h=10)", "averaging", "averaging", 9),
         ("accumulate(k=10)", "averaging", "averaging", 9),
@@ -114,7 +114,7 @@ def test_under_bsp_the_backward_pass_raises(tmp_path: Path, policy: str, error: 
 def test_a_silent_rank_is_waited_for_no_longer_than_the_group_s_time_out(tmp_path: Path, policy: str) -> None:
     """Rows too: the group of the rows has the time-out that the job was begun with."""
     for rank, said in zip((0, 2), survivors(tmp_path, policy, "silent", SHORT_S), strict=True):
-        assert_clear(said, rank, "averaging" if "local" in policy else "asking the other ranks")
+        assert_clear(said, rank, "averaging" if "local" in policy else "receiving the rows of the other ranks")
 
 
 @pytest.mark.parametrize(

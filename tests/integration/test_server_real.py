@@ -193,7 +193,7 @@ def sync_error(said: str) -> tuple[int, dict[str, str]]:
 @pytest.mark.parametrize("failure", ["killed_rank", "killed_alone"])
 def test_a_killed_rank_is_named_to_the_others(failure: str) -> None:
     """Those that wait for it, and those that would not have: both ranks and server end."""
-    gone = sync_error("rank 1 is gone")
+    gone = sync_error("rank 1 has ended")
 
     assert ends(failure, servers=1) == [gone, (KILLED, {}), gone]
 
@@ -204,19 +204,19 @@ def test_a_killed_rank_takes_its_shard_along() -> None:
 
     assert second == (KILLED, {})
     assert (status, first["error"]) == (0, "SyncError")
-    assert first["said"].startswith("rank 1 is gone")
+    assert first["said"].startswith("rank 1 has ended")
 
 
 def test_a_rank_that_stands_still_is_named() -> None:
     """Its connections live: it is silent for the time-out."""
     first, _, server = ends("stopped_rank", servers=1, timeout_s=5)
 
-    assert first == server == sync_error("rank 1 is gone")
+    assert first == server == sync_error("rank 1 has ended")
 
 
 def test_a_rank_that_raises_tells_the_others_why() -> None:
     """Its own error goes on in it."""
-    said = sync_error("rank 1 left: ValueError: no more data")
+    said = sync_error("rank 1 ended: ValueError: no more data")
     own = 0, {"error": "ValueError", "said": "no more data"}
 
     assert ends("failed_rank", servers=1) == [said, own, said]
@@ -228,7 +228,7 @@ def test_a_script_that_ends_without_a_word_is_gone() -> None:
 
     assert second == (0, {})
     assert (status, first["error"]) == (0, "SyncError")
-    assert first["said"].startswith("rank 1 is gone")
+    assert first["said"].startswith("rank 1 has ended")
 
 
 def test_a_killed_server_is_named_to_all() -> None:
@@ -238,14 +238,14 @@ def test_a_killed_server_is_named_to_all() -> None:
     assert killed == (KILLED, {})
     for status, facts in others:
         assert (status, facts["error"]) == (0, "SyncError")
-        assert facts["said"].startswith("parameter server 1 is gone")
+        assert facts["said"].startswith("parameter server 1 has ended")
 
 
 def test_a_server_that_never_comes_is_named() -> None:
     """Within the time-out, instead of torch's half an hour."""
     first, *others, _ = ends("absent", servers=1, timeout_s=20)
 
-    assert first == sync_error("parameter server 0 did not come within 20 s")
+    assert first == sync_error("parameter server 0 did not join the job within 20 s")
     assert all(facts["error"] == "SyncError" for _, facts in others)
 
 

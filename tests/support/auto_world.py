@@ -1,4 +1,4 @@
-"""A simple world whose ranks measure what the controller of `auto` is fed with."""
+"""A simple world whose ranks produce the measurements for the controller of `auto`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ MS = 1_000_000
 @dataclass
 class World:
     """
-    A job whose steps compute for `compute_ms`, and whose averagings take `ratio` steps. `drift`: by how much the loss jumps at an averaging.
-    `noise`: relative standard deviation of all that is measured. `apart`: the gradients' dissimilarity; NaN: they leave it in doubt.
-    `slowed`: so many times as long BSP's steps compute, beside its transfers. `choosing`: and so many steps longer where they choose the largest elements.
+    A job whose steps compute for `compute_ms`, and whose averagings take `ratio` steps.
+
+    `drift`: relative jump of the loss at an averaging. `noise`: relative standard deviation of all measurements. `apart`: dissimilarity of the gradients;
+    NaN: unknown. `slowed`: factor on the computing of BSP's steps, beside their transfers. `choosing`: number of steps that choosing the largest
+    elements takes in addition.
     """
 
     ratio: float
@@ -29,7 +31,7 @@ class World:
     compute_ms: float = 8.0
     ranks: int = 4
     loss: float = 2.0
-    says_loss: bool = True
+    reports_loss: bool = True
     apart: float = math.nan
     slowed: float = 1.0
     choosing: float = 0.5
@@ -59,8 +61,8 @@ class World:
                 compute_ns=int(self._noisy(self.compute_ms * slowed) * MS),
                 wait_ns=int(self._noisy(waited) * MS),
                 transfer_ns=int(self._noisy(transfer) * MS) if isinstance(policy, LocalSGD) else None,
-                loss=self._noisy(self.loss) if self.says_loss else math.nan,
-                # Replicas that go on meanwhile are never averaged as they are: their loss rises in any case.
+                loss=self._noisy(self.loss) if self.reports_loss else math.nan,
+                # In the background the averaged replicas are some steps old: their loss rises in any case.
                 jump=self.drift + self.noise * self.random.gauss(0, 0.3) + 0.2 * (delay > 0) if h > 1 else math.nan,
                 dissimilarity=self.apart,
             )
@@ -68,10 +70,10 @@ class World:
         ]
 
     def run(self, steps: int, loss_factor: float = 0.99) -> World:
-        """The loss goes by the factor in eight steps."""
+        """The loss changes by the factor in eight steps."""
         until = self.step + steps
         while self.step < until:
-            choice = self.controller.look(self.rows())
+            choice = self.controller.update(self.rows())
             if choice is not None:
                 self.changes.append((self.step, choice))
                 self.text = choice.text
@@ -81,7 +83,7 @@ class World:
         return self
 
     def to_next_rows(self) -> int:
-        """They are exchanged in steps that synchronize, now and then."""
+        """Number of steps to the next rows, which are exchanged in steps that synchronize."""
         policy = parse_policy(self.text).policy
         h = policy.h if isinstance(policy, LocalSGD) else 1
         return min(MAX_STEPS_BETWEEN_ROWS, h * math.ceil(MIN_STEPS_BETWEEN_ROWS / h))

@@ -134,10 +134,10 @@ def test_a_request_that_is_lost_is_sent_again(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("train", "no_such()"), "policy 'no_such()': 'no_such()' is none of auto, bsp,"),
+        (("train", "no_such()"), "policy 'no_such()': 'no_such()' is unknown; allowed: auto, bsp,"),
         (
             ("train", "local_sgd(h=0)"),
-            "policy 'local_sgd(h=0)': local_sgd(h, delay, across): h=0: at least 1 is wanted",
+            "policy 'local_sgd(h=0)': local_sgd(h, delay, across): h is 0; it must be at least 1",
         ),
         (("other", "bsp"), "there is no job 'other'; there are: 'train'"),
         (("0" * 16, "bsp"), "there is no job '0000000000000000'; there are: 'train'"),

@@ -1,4 +1,4 @@
-"""Averages of parameters without another process: chunks, differences, delays, and what is made one between replicas."""
+"""Averages of parameters without another process: chunks, differences, delays, and the hash of replicas."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from timesyncd.training.torch.averaging import Averaging, local_gradient, make_c
 from timesyncd.training.torch.exchange import replica_hash, state_tensors
 
 
-class Sender:
-    """Stands for a group: the mean with another rank, whose buckets are `other` everywhere. Nothing arrives before it is waited for."""
+class FakeReducer:
+    """Stands for a group: averages with another rank, whose buckets are `other` everywhere."""
 
     def __init__(self, other: float = 0) -> None:
         self.other = other
@@ -46,7 +46,7 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[float]:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=20), st.integers(1, 300))
 def test_chunks_hold_every_tensor_once(sizes: list[tuple[int, bool]], chunk_bytes: int) -> None:
-    """In their order within a type, none larger than allowed but a tensor that is larger itself, and the last one says so."""
+    """In their order within a type, none larger than allowed unless a tensor is larger itself, and the last one is marked."""
     tensors = [torch.zeros(size, dtype=torch.float64 if wide else torch.float32) for size, wide in sizes]
     chunks = make_chunks(tensors, chunk_bytes=chunk_bytes)
 
@@ -68,24 +68,24 @@ def test_a_chunk_is_as_a_bucket_to_a_hook() -> None:
     assert torch.equal(chunk.gradients()[0], tensors[0])
     chunk.set_buffer(chunk.buffer() * 2)
     assert torch.equal(chunk.gradients()[1], torch.full((4,), 2.0))
-    chunk.give_back(chunk.buffer())
+    chunk.write_back(chunk.buffer())
     assert torch.equal(tensors[0], torch.arange(6.0).view(2, 3).t() * 2)
 
 
-def test_the_mean_takes_the_tensors_place() -> None:
-    """2 and 4 with a rank that has 6 are 4 and 5; of a scaled rank three times as much is sent."""
-    tensors, sender = of(2, 4), Sender(6)
-    averaging = Averaging(tensors, sender)
+def test_the_mean_replaces_the_tensors() -> None:
+    """2 and 4 with a rank that has 6 are 4 and 5; with a scale of 3 the rank sends three times its values."""
+    tensors, reducer = of(2, 4), FakeReducer(6)
+    averaging = Averaging(tensors, reducer)
     averaging.average()
     assert numbers(tensors) == [4, 5]
     averaging.average(scale=3)
     assert numbers(tensors) == [9, 10.5]
 
 
-def test_a_mean_that_comes_late_is_added_to_what_was_done_meanwhile() -> None:
-    """2 with 6 is 4: it comes when 2 has become 12, which is 14 then."""
+def test_a_mean_that_arrives_later_keeps_what_was_done_meanwhile() -> None:
+    """The mean of 2 and 6 is 4: it arrives when 2 has become 12, which becomes 14."""
     tensors = of(2)
-    averaging = Averaging(tensors, Sender(6))
+    averaging = Averaging(tensors, FakeReducer(6))
     averaging.begin()
     tensors[0] += 10
     assert averaging.pending and numbers(tensors) == [12]
@@ -96,8 +96,8 @@ def test_a_mean_that_comes_late_is_added_to_what_was_done_meanwhile() -> None:
 
 
 def test_one_averaging_ends_before_the_next_begins() -> None:
-    """Else the buffer of the first would be filled anew on its way."""
-    averaging = Averaging(of(2), Sender())
+    """Otherwise the buffer of the first would be overwritten in transit."""
+    averaging = Averaging(of(2), FakeReducer())
     averaging.begin()
     with pytest.raises(RuntimeError, match="not finished"):
         averaging.begin()
@@ -105,41 +105,41 @@ def test_one_averaging_ends_before_the_next_begins() -> None:
 
 def test_differences_are_counted_from_the_last_mean() -> None:
     """From 10 to 14 is 4, and the other rank's 2: 13; then 3 more, and 2, are 2.5."""
-    tensors, sender = of(10), Sender(2)
-    averaging = Averaging(tensors, sender, differences=True)
+    tensors, reducer = of(10), FakeReducer(2)
+    averaging = Averaging(tensors, reducer, differences=True)
     for moved in (4, 3):
         tensors[0] += moved
         averaging.average()
-    assert numbers(sender.sent) == [4, 3]
+    assert numbers(reducer.sent) == [4, 3]
     assert numbers(tensors) == [15.5]
 
 
-def test_differences_may_come_late_as_well() -> None:
-    """10 becomes 14: the mean of 4 and 2 is 3, so the common place is 13, and 100 made meanwhile stay."""
-    tensors, sender = of(10), Sender(2)
-    averaging = Averaging(tensors, sender, differences=True)
+def test_differences_may_arrive_later_too() -> None:
+    """10 becomes 14: the mean of 4 and 2 is 3, so the common value is 13, and 100 added meanwhile stay."""
+    tensors, reducer = of(10), FakeReducer(2)
+    averaging = Averaging(tensors, reducer, differences=True)
     tensors[0] += 4
     averaging.begin()
     tensors[0] += 100
     averaging.finish()
     assert numbers(tensors) == [113]
     averaging.average()
-    assert numbers(sender.sent) == [4, 100]
+    assert numbers(reducer.sent) == [4, 100]
 
 
 @pytest.mark.parametrize("differences", [False, True])
-def test_an_averaging_resumes_with_what_is_on_its_way(differences: bool) -> None:
-    """Saved between its begin and its end, and loaded by another one on tensors that were restored."""
+def test_an_averaging_resumes_with_pending_transfers(differences: bool) -> None:
+    """Saved between begin and finish, and loaded by another averaging on restored tensors."""
     ends = []
     for restarted in (False, True):
         tensors = of(10, 20)
-        averaging = Averaging(tensors, Sender(2), differences)
+        averaging = Averaging(tensors, FakeReducer(2), differences)
         tensors[0] += 4
         averaging.begin()
         tensors[1] += 7
         if restarted:
             state = averaging.state_dict()
-            averaging = Averaging(tensors, Sender(2), differences)
+            averaging = Averaging(tensors, FakeReducer(2), differences)
             averaging.load_state_dict(state)
             assert averaging.pending
         averaging.finish()
@@ -148,23 +148,23 @@ def test_an_averaging_resumes_with_what_is_on_its_way(differences: bool) -> None
     assert ends[0] == ends[1]
 
 
-def test_a_state_of_another_kind_is_refused() -> None:
-    """One with differences is no use to one without."""
+def test_a_state_of_another_kind_is_rejected() -> None:
+    """A state with anchors does not fit an averaging without differences."""
     with pytest.raises(ValueError, match="another compression"):
-        Averaging(of(1), Sender()).load_state_dict(Averaging(of(1), Sender(), differences=True).state_dict())
+        Averaging(of(1), FakeReducer()).load_state_dict(Averaging(of(1), FakeReducer(), differences=True).state_dict())
 
 
-def test_gradients_are_averaged_where_they_are_wanted() -> None:
+def test_gradients_can_be_averaged() -> None:
     """A parameter without one takes part with zeros; the parameters stay as they are."""
     parameters = [nn.Parameter(value) for value in of(1, 1)]
     parameters[0].grad = torch.full((2,), 8.0)
-    Averaging(parameters, Sender(2), select=local_gradient).average()
+    Averaging(parameters, FakeReducer(2), select=local_gradient).average()
     assert [p.grad.tolist() for p in parameters if p.grad is not None] == [[5, 5], [1, 1]]
     assert numbers([p.detach() for p in parameters]) == [1, 1]
 
 
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40), st.data())
-def test_a_hash_sees_every_bit(values: list[float], data: st.DataObject) -> None:
+def test_a_hash_covers_every_bit(values: list[float], data: st.DataObject) -> None:
     """Whichever bit of whichever number differs; the same bits have the same hash, wherever they lie."""
     tensor, other = torch.tensor(values), torch.tensor(values)
     assert 0 <= replica_hash([tensor]) == replica_hash([other.clone()]) < 2**61
@@ -173,7 +173,7 @@ def test_a_hash_sees_every_bit(values: list[float], data: st.DataObject) -> None
     assert replica_hash([tensor]) != replica_hash([other])
 
 
-def test_a_hash_sees_the_order() -> None:
+def test_a_hash_covers_the_order() -> None:
     """Of numbers and of tensors; halves of odd length and tensors of other strides have one too."""
     assert replica_hash(of(1, 2)) != replica_hash(of(2, 1))
     assert replica_hash([torch.tensor([1.0, 2.0])]) != replica_hash([torch.tensor([2.0, 1.0])])
@@ -190,8 +190,8 @@ def test_a_hash_sees_the_order() -> None:
         (lambda p: torch.optim.AdamW(p, lr=0.1), [(1, 3)] * 2 + [(1,)] * 2 + [()] * 2),
     ],
 )
-def test_what_an_optimizer_remembers_of_each_parameter(optimizer: Any, shapes: list[tuple[int, ...]]) -> None:
-    """Of one number too, as of a bias of one output; not the count of steps, which is the same on all ranks."""
+def test_the_state_of_an_optimizer(optimizer: Any, shapes: list[tuple[int, ...]]) -> None:
+    """Includes states of one number, as of a bias of one output; excludes the step count, which is equal on all ranks."""
     module = nn.Linear(3, 1)
     module.scale = nn.Parameter(torch.tensor(2.0))
     its = optimizer(module.parameters())

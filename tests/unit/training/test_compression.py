@@ -1,4 +1,4 @@
-"""What compressors are made of, without a group: what is chosen, how it lies in a payload, what is kept for later."""
+"""The parts of compressors, without a group: the choice of elements, the layout of payloads, residuals."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize(("elements", "ratio", "count"), [(100, 0.07, 7), (100, 0.071, 8), (5, 1.0, 5), (3, 1e-9, 1)])
 def test_the_count_is_the_written_ratio_rounded_up(elements: int, ratio: float, count: int) -> None:
-    """0.07 of 100 are 7, though 0.07 * 100 is more than 7 in binary; nothing is ever too few for one."""
+    """0.07 of 100 are 7, although 0.07 * 100 is more than 7 in binary; at least one element is sent."""
     assert topk_count(elements, ratio) == count
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.1, 1.1, NAN])
 def test_a_ratio_is_a_share(ratio: float) -> None:
-    """What is none is refused, in one line that says what is."""
-    with pytest.raises(ValueError, match=r"ratio is .*: more than 0, at most 1"):
+    """Another value is rejected, in one line that states what is allowed."""
+    with pytest.raises(ValueError, match=r"ratio is .*; it must be above 0 and at most 1"):
         TopK(ratio)
 
 
 def test_a_rank_is_positive() -> None:
-    """A product of no columns says nothing."""
-    with pytest.raises(ValueError, match="rank is 0: 1 or more"):
+    """A product with no columns contains nothing."""
+    with pytest.raises(ValueError, match="rank is 0; it must be at least 1"):
         PowerSGD(0)
 
 
@@ -49,7 +49,7 @@ def test_a_rank_is_positive() -> None:
     st.integers(0, 2**32), st.integers(1, 20_000), st.floats(1e-4, 1.0), st.sampled_from(["spread", "few", "one row"])
 )
 def test_the_largest_are_chosen(seed: int, elements: int, ratio: float, kind: str) -> None:
-    """Whatever the sample said, and with many equal ones: the magnitudes are those of a whole sort, and no place comes twice."""
+    """For any sample, and with many equal magnitudes: the magnitudes are those of a full sort, and no place occurs twice."""
     values = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
     if kind == "few":
         values = values.round()
@@ -65,7 +65,7 @@ def test_the_largest_are_chosen(seed: int, elements: int, ratio: float, kind: st
 @pytest.mark.parametrize("wrong", [NAN, INF, -INF])
 @pytest.mark.parametrize("place", [0, 7_777])
 def test_what_is_not_finite_is_chosen_first(wrong: float, place: int) -> None:
-    """In the sample or not: a rank must not keep it to itself."""
+    """Inside and outside of the sample: every rank must receive it."""
     values = torch.randn(10_000)
     values[place] = wrong
 
@@ -73,7 +73,7 @@ def test_what_is_not_finite_is_chosen_first(wrong: float, place: int) -> None:
 
 
 @given(st.lists(st.integers(-100, 100), min_size=1, max_size=40), st.integers(0, 40))
-def test_a_payload_says_what_was_packed(numbers: list[int], more: int) -> None:
+def test_packed_parts_are_unpacked_unchanged(numbers: list[int], more: int) -> None:
     """Parts of any length and type, each aligned for its views."""
     parts = [tensor(numbers, dtype=torch.int8), torch.rand(2, dtype=torch.float64), torch.rand(more).bfloat16()]
     octets = pack(*parts)
@@ -83,8 +83,8 @@ def test_a_payload_says_what_was_packed(numbers: list[int], more: int) -> None:
     assert len(octets) % 8 == 0
 
 
-def test_elements_by_hand() -> None:
-    """The two largest of four: 3 and -4, of norms 25 and 30; they are added where they belong, or taken away."""
+def test_a_sparse_payload_by_hand() -> None:
+    """The two largest of four, 3 and -4, with squared norms of 25 and 30, are added at their places, or subtracted."""
     sent = SparsePayload(tensor([1.0, 3.0, -4.0, 2.0]), 2, torch.float32)
     total = torch.ones(4)
     sent.add(total, sent.octets, 1)
@@ -96,8 +96,8 @@ def test_elements_by_hand() -> None:
     assert len(sent.octets) == 16 + 8 + 8
 
 
-def test_levels_by_hand() -> None:
-    """The largest magnitude is 127 of 127; what is not a multiple is rounded; a stretch of zeros is one."""
+def test_a_quantized_payload_by_hand() -> None:
+    """The largest magnitude is 127 of 127; what is not a multiple is rounded; a block of zeros stays zero."""
     whole = tensor([254.0, -254.0, 3.1, 0.0])
     sent, total = QuantizedPayload(whole), torch.zeros(4)
     sent.add(total, sent.octets, 1)
@@ -110,23 +110,23 @@ def test_levels_by_hand() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 20_000))
-def test_levels_are_off_by_half_a_scale_at_most(seed: int, elements: int) -> None:
-    """Of the stretch, where each has its own: neighbours of a large one alone are coarse. An octet an element, and 4 for at most 4,096 of them."""
+def test_quantized_values_differ_by_half_a_scale_at_most(seed: int, elements: int) -> None:
+    """Of the scale of the element's block. One octet per element, and 4 for each block of at most 4,096."""
     whole = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
     whole[0] = 1e6
     sent, total = QuantizedPayload(whole), torch.zeros(elements)
     sent.add(total, sent.octets, 1)
-    stretches = -(-elements // SCALE_ELEMENTS)
-    width = -(-elements // stretches)
+    blocks = -(-elements // SCALE_ELEMENTS)
+    width = -(-elements // blocks)
 
     for part, found in zip(torch.split(whole, width), torch.split(total, width), strict=True):
         assert (part - found).abs().max() <= part.abs().max() / 127 * 0.501
-    assert len(sent.octets) <= elements + 5 * stretches + 16
+    assert len(sent.octets) <= elements + 5 * blocks + 16
 
 
 @pytest.mark.parametrize("wrong", [NAN, INF, -INF])
-def test_levels_of_what_is_not_finite(wrong: float) -> None:
-    """The stretch comes out not finite, and everybody sees it by its scale."""
+def test_a_quantized_block_that_is_not_finite(wrong: float) -> None:
+    """The block becomes not finite, and every rank detects it by the scale."""
     whole = torch.ones(3 * SCALE_ELEMENTS)
     whole[SCALE_ELEMENTS + 5] = wrong
     sent, total = QuantizedPayload(whole), torch.zeros(3 * SCALE_ELEMENTS)
@@ -142,7 +142,7 @@ def two() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_residuals_follow_their_parameters() -> None:
-    """Other buckets, other order, one bucket of two: each parameter finds its own."""
+    """In other buckets, in another order, and two buckets in one: each parameter keeps its own residual."""
     first, second = two()
     residuals = Residuals([first, second])
     residuals.flat(Chunk([first], torch.zeros(4))).copy_(tensor([1.0, 2, 3, 4]))
@@ -158,7 +158,7 @@ def test_residuals_follow_their_parameters() -> None:
 
 @given(st.lists(st.permutations(range(5)), min_size=1, max_size=6), st.data())
 def test_residuals_survive_any_order_of_buckets(orders: list[list[int]], data: st.DataObject) -> None:
-    """Whatever buckets a step has, each parameter's residual is what was added to it."""
+    """With any buckets in a step, each parameter's residual is what was added to it."""
     parameters = [torch.zeros(size) for size in (1, 2, 3, 4, 5)]
     residuals, expected = Residuals(parameters), [0.0] * 5
     for order in orders:
@@ -183,14 +183,14 @@ def test_residuals_in_a_steady_state_are_not_copied() -> None:
 
 
 def test_residuals_of_half_precision_are_wider() -> None:
-    """What half precision cannot hold would be lost else."""
+    """Otherwise what half precision cannot represent would be lost."""
     (first, _) = two()
     assert Residuals([first]).flat(Chunk([first], torch.zeros(4).bfloat16())).dtype == torch.float32
     assert Residuals([first]).flat(Chunk([first], torch.zeros(4).double())).dtype == torch.float64
 
 
 def test_residuals_are_saved_and_loaded() -> None:
-    """By place, and apart from what is changed later."""
+    """By place, and independent of later changes."""
     first, second = two()
     residuals = Residuals([first, second])
     bucket = Chunk([second, first], torch.zeros(7))
@@ -206,20 +206,22 @@ def test_residuals_are_saved_and_loaded() -> None:
 
 
 @pytest.mark.parametrize("saved", [{"0": torch.zeros(5)}, {"7": torch.zeros(4)}])
-def test_residuals_of_another_network_are_refused(saved: dict[str, Any]) -> None:
-    """And what was there stays."""
+def test_residuals_of_another_network_are_rejected(saved: dict[str, Any]) -> None:
+    """The present residuals stay."""
     (first, _) = two()
     residuals = Residuals([first])
     residuals.flat(Chunk([first], torch.zeros(4))).fill_(1)
-    with pytest.raises(ValueError, match=r"of parameter [07] was saved for another network: start without it"):
+    with pytest.raises(ValueError, match=r"of parameter [07] was saved for another network; start without this state"):
         residuals.load_state_dict(saved)
     assert residuals.flat(Chunk([first], torch.zeros(4))).tolist() == [1, 1, 1, 1]
 
 
-def test_a_bucket_of_unknown_parameters_is_refused() -> None:
-    """An equal one is not the same one; a part of one is not it."""
+def test_a_bucket_of_unknown_parameters_is_rejected() -> None:
+    """An equal tensor is not the same parameter, nor is a part of it."""
     first, second = two()
-    with pytest.raises(ValueError, match="a parameter that its compressor was not given: give it all of them"):
+    with pytest.raises(
+        ValueError, match="a parameter that its compressor does not know; pass all parameters to compressor"
+    ):
         Residuals([first]).flat(Chunk([second], torch.zeros(3)))
-    with pytest.raises(ValueError, match="not as large as its parameters: put whole parameters into buckets"):
+    with pytest.raises(ValueError, match="not as large as its parameters; put whole parameters into buckets"):
         Residuals([first]).flat(Chunk([first], torch.zeros(2)))

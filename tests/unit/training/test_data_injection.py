@@ -1,4 +1,4 @@
-"""How much is injected, and who shares: the arithmetic and the draw. What is shared is tested with real ranks."""
+"""Injection: batch sizes, the draw of the sharing ranks, and the layout of a block. Real ranks share in tests/integration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from timesyncd.training.torch.data import Injection, _Block, _Row, injected_batch_size, sharing_ranks
+from timesyncd.training.torch.data import Injection, _Block, _SampleType, injected_batch_size, sharing_ranks
 
 
 class Alone:
-    """As much of a process group as is asked of one with a single rank."""
+    """The part of a process group that an Injection of one rank uses."""
 
     def size(self) -> int:
         return 1
@@ -30,13 +30,13 @@ def test_the_papers_batch_sizes(alpha: float, beta: float, ranks: int, own: int)
 @pytest.mark.parametrize(
     ("alpha", "ranks", "count"), [(0, 4, 0), (0.1, 4, 1), (0.5, 4, 2), (0.6, 4, 2), (1, 4, 4), (0.5, 3, 2)]
 )
-def test_how_many_share(alpha: float, ranks: int, count: int) -> None:
+def test_the_number_of_sharing_ranks(alpha: float, ranks: int, count: int) -> None:
     """To the nearest number, half to the even one; at least one."""
     assert {len(set(sharing_ranks(alpha, ranks, 0, step))) for step in range(20)} == {count}
 
 
-def test_who_shares_is_drawn_anew_in_each_step() -> None:
-    """Every rank's turn comes as often, to chance; another seed draws otherwise; the same step draws the same."""
+def test_each_step_draws_other_sharing_ranks() -> None:
+    """Every rank is drawn about equally often; another seed draws other ranks; the same step draws the same."""
     draws = [sharing_ranks(0.5, 4, 7, step) for step in range(400)]
     assert (
         draws
@@ -48,14 +48,14 @@ def test_who_shares_is_drawn_anew_in_each_step() -> None:
 
 
 @pytest.mark.parametrize("parts", [(-0.1, 0.5), (0.5, -0.1), (0.5, 1.1), (2, 0), (0, float("nan"))])
-def test_parts_that_are_no_fractions(parts: tuple[float, float]) -> None:
-    """Refused at once."""
+def test_invalid_fractions_are_rejected(parts: tuple[float, float]) -> None:
+    """Rejected at once."""
     group: Any = Alone()
     with pytest.raises(ValueError, match="from 0 to 1"):
         Injection(*parts, group, 0)
 
 
-def test_a_rank_that_is_alone() -> None:
+def test_a_single_rank_shares_nothing() -> None:
     """It keeps its batch, without a collective."""
     group: Any = Alone()
     inputs, targets = torch.ones(2, 3), torch.ones(2)
@@ -63,7 +63,7 @@ def test_a_rank_that_is_alone() -> None:
     assert given[0] is inputs and given[1] is targets
 
 
-BLOCK = _Block(6, _Row((3,), torch.uint8), _Row((), torch.int64))
+BLOCK = _Block(6, _SampleType((3,), torch.uint8), _SampleType((), torch.int64))
 
 
 @pytest.mark.parametrize(("wanted", "size"), [(6, 9), (7, 9), (1, 1), (0, 0)])
@@ -84,12 +84,12 @@ def test_a_block_has_one_size(wanted: int, size: int) -> None:
         (
             torch.zeros(2, 4, dtype=torch.uint8),
             torch.zeros(2, dtype=torch.int64),
-            r"torch.uint8 \[4\] with .* pad them alike",
+            r"torch.uint8 \[4\] with .* pad all samples to one shape",
         ),
         (torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(2), "torch.float32"),
     ],
 )
-def test_samples_that_do_not_fit(inputs: torch.Tensor, targets: torch.Tensor, words: str) -> None:
+def test_samples_that_do_not_fit_are_rejected(inputs: torch.Tensor, targets: torch.Tensor, words: str) -> None:
     """Another number, shape or type than before."""
     with pytest.raises(ValueError, match=words):
         BLOCK.check(inputs, targets)

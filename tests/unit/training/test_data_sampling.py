@@ -1,4 +1,4 @@
-"""What each rank gets of a data set, and that a restart in the middle of an epoch gives the rest of it."""
+"""The samples that each rank reads of a data set, also after a restart in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SIZES = st.integers(1, 6).flatmap(lambda ranks: st.tuples(st.integers(ranks, 40)
 KINDS = pytest.mark.parametrize("kind", [SelDP, DefDP])
 
 
-def dealt(kind: Kind, length: int, ranks: int, epoch: int = 0, seed: int = 3) -> list[list[int]]:
-    """What each rank gets."""
+def samples_by_rank(kind: Kind, length: int, ranks: int, epoch: int = 0, seed: int = 3) -> list[list[int]]:
+    """The samples of each rank."""
     samplers = [kind(length, rank, ranks, seed) for rank in range(ranks)]
     for sampler in samplers:
         sampler.set_epoch(epoch)
@@ -28,35 +28,35 @@ def dealt(kind: Kind, length: int, ranks: int, epoch: int = 0, seed: int = 3) ->
 
 
 def chunks(length: int, ranks: int, epoch: int = 0) -> list[set[int]]:
-    """Which samples are in each chunk, as far as this epoch takes them."""
-    return [set(part) for part in dealt(DefDP, length, ranks, epoch)]
+    """The samples of each chunk that this epoch uses."""
+    return [set(part) for part in samples_by_rank(DefDP, length, ranks, epoch)]
 
 
 @given(SIZES, st.integers(0, 3))
-def test_def_dp_deals_disjoint_shards(sizes: tuple[int, int], epoch: int) -> None:
-    """No sample goes to two ranks or twice to one, and all get as many."""
+def test_def_dp_gives_disjoint_parts(sizes: tuple[int, int], epoch: int) -> None:
+    """No sample goes to two ranks or twice to one, and all ranks get equally many."""
     length, ranks = sizes
-    parts = dealt(DefDP, length, ranks, epoch)
-    given_samples = [sample for part in parts for sample in part]
+    parts = samples_by_rank(DefDP, length, ranks, epoch)
+    used_samples = [sample for part in parts for sample in part]
     assert {len(part) for part in parts} == {length // ranks} == {len(DefDP(length, 0, ranks, 3))}
-    assert len(set(given_samples)) == len(given_samples) and set(given_samples) <= set(range(length))
+    assert len(set(used_samples)) == len(used_samples) and set(used_samples) <= set(range(length))
 
 
 @given(SIZES, st.integers(0, 3))
 def test_sel_dp_gives_all_to_every_rank(sizes: tuple[int, int], epoch: int) -> None:
     """Each rank gets the same samples, each once: all but the remainder."""
     length, ranks = sizes
-    parts = dealt(SelDP, length, ranks, epoch)
+    parts = samples_by_rank(SelDP, length, ranks, epoch)
     assert {frozenset(part) for part in parts} == {frozenset(parts[0])}
     assert {len(part) for part in parts} == {len(set(parts[0]))} == {length - length % ranks}
     assert len(SelDP(length, 0, ranks, 3)) == len(parts[0])
 
 
 @given(SIZES, st.integers(0, 3))
-def test_sel_dp_turns_the_chunks(sizes: tuple[int, int], epoch: int) -> None:
-    """At position p rank n is in chunk n + p // size, in which no other rank is then; a chunk has one order for all."""
+def test_sel_dp_rotates_the_chunks(sizes: tuple[int, int], epoch: int) -> None:
+    """At position p rank n reads chunk n + p // size, which no other rank reads then; a chunk has the same order on all ranks."""
     length, ranks = sizes
-    parts, of, size = dealt(SelDP, length, ranks, epoch), chunks(length, ranks, epoch), length // ranks
+    parts, of, size = samples_by_rank(SelDP, length, ranks, epoch), chunks(length, ranks, epoch), length // ranks
     for rank, part in enumerate(parts):
         assert all(sample in of[(rank + place // size) % ranks] for place, sample in enumerate(part))
         assert part == parts[0][rank * size :] + parts[0][: rank * size]
@@ -64,8 +64,8 @@ def test_sel_dp_turns_the_chunks(sizes: tuple[int, int], epoch: int) -> None:
 
 def test_three_ranks_by_hand() -> None:
     """Seven samples in chunks A, B and C of two, two and three: A B C, B C A, C A B."""
-    a, b, c = (dealt(DefDP, 7, 3)[rank] for rank in range(3))
-    assert dealt(SelDP, 7, 3) == [a + b + c, b + c + a, c + a + b]
+    a, b, c = (samples_by_rank(DefDP, 7, 3)[rank] for rank in range(3))
+    assert samples_by_rank(SelDP, 7, 3) == [a + b + c, b + c + a, c + a + b]
     assert len({*a, *b, *c}) == 6
 
 
@@ -73,29 +73,32 @@ def test_three_ranks_by_hand() -> None:
 def test_an_epoch_shuffles_within_the_chunks(kind: Kind) -> None:
     """Another order in each epoch, of the same chunks; the same epoch again gives the same order."""
     assert chunks(300, 3, epoch=0) == chunks(300, 3, epoch=1)
-    first, second = dealt(kind, 300, 3, epoch=0), dealt(kind, 300, 3, epoch=1)
-    assert first != second and first == dealt(kind, 300, 3, epoch=0)
-    assert dealt(kind, 300, 3, seed=4) != first
+    first, second = samples_by_rank(kind, 300, 3, epoch=0), samples_by_rank(kind, 300, 3, epoch=1)
+    assert first != second and first == samples_by_rank(kind, 300, 3, epoch=0)
+    assert samples_by_rank(kind, 300, 3, seed=4) != first
 
 
-def test_chunks_are_of_one_kind() -> None:
-    """A data set that is sorted by label is not dealt in order: each chunk of 1,000 has its share of the first half."""
-    halves = [sum(sample < 1_500 for sample in part) for part in dealt(DefDP, 3_000, 3)]
+def test_chunks_are_alike() -> None:
+    """The chunks of a data set that is sorted by label are random: each chunk of 1,000 has its share of the first half."""
+    halves = [sum(sample < 1_500 for sample in part) for part in samples_by_rank(DefDP, 3_000, 3)]
     assert all(400 < first < 600 for first in halves)
 
 
-def test_what_an_epoch_leaves_out_comes_in_another() -> None:
-    """Of 11 samples for 3 ranks two are left out in an epoch; in thirty epochs every sample is taken."""
-    taken = Counter(sample for epoch in range(30) for part in dealt(DefDP, 11, 3, epoch) for sample in part)
+def test_what_an_epoch_omits_is_used_in_another() -> None:
+    """Of 11 samples for 3 ranks an epoch omits two; thirty epochs use every sample."""
+    taken = Counter(sample for epoch in range(30) for part in samples_by_rank(DefDP, 11, 3, epoch) for sample in part)
     assert set(taken) == set(range(11)) and sum(taken.values()) == 30 * 9
 
 
 @given(SIZES, st.sampled_from([SelDP, DefDP]), st.data())
-def test_a_restart_goes_on_with_the_next_sample(sizes: tuple[int, int], kind: Kind, data: st.DataObject) -> None:
-    """Stopped at any position, the rest of the epoch and the next one are those of a run that was not; any rank's state serves."""
+def test_a_restart_continues_with_the_next_sample(sizes: tuple[int, int], kind: Kind, data: st.DataObject) -> None:
+    """Stopped at any position, the rest of the epoch and the next one are those of an uninterrupted run; any rank's state serves."""
     length, ranks = sizes
     rank, other = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, ranks - 1))
-    whole, following = dealt(kind, length, ranks, epoch=2)[rank], dealt(kind, length, ranks, epoch=3)[rank]
+    whole, following = (
+        samples_by_rank(kind, length, ranks, epoch=2)[rank],
+        samples_by_rank(kind, length, ranks, epoch=3)[rank],
+    )
     stopped = kind(length, other, ranks, 3)
     stopped.set_epoch(2)
     position = data.draw(st.integers(0, len(stopped)))
@@ -113,7 +116,7 @@ def test_a_restart_goes_on_with_the_next_sample(sizes: tuple[int, int], kind: Ki
 
 @KINDS
 def test_a_restart_through_a_loader(kind: Kind) -> None:
-    """Batches of 4 over chunks of 10: after 3 batches the rest comes as from the loader that went on."""
+    """Batches of 2 over chunks of 10: after 3 batches the rest equals that of the uninterrupted loader."""
     data = TensorDataset(torch.arange(30))
     sampler, again = kind(30, 1, 3, 0), kind(30, 1, 3, 0)
     batches = iter(DataLoader(data, batch_size=2, sampler=sampler))
@@ -125,7 +128,7 @@ def test_a_restart_through_a_loader(kind: Kind) -> None:
 
 
 def test_a_restart_where_samples_were_read_ahead() -> None:
-    """A loader's workers have taken eight samples when four are trained on: the state is that of the four."""
+    """A loader's workers have read eight samples when four are trained on: the state is that of the four."""
     sampler, again = SelDP(30, 0, 3, 0), SelDP(30, 0, 3, 0)
     taken = list(islice(sampler, 8))
     assert sampler.state_dict()["position"] == 8
@@ -133,8 +136,8 @@ def test_a_restart_where_samples_were_read_ahead() -> None:
     assert list(islice(again, 4)) == taken[4:]
 
 
-def test_an_iteration_that_is_given_up_begins_anew() -> None:
-    """Only a loaded position is gone on from; a second loop of the same epoch sees all of it."""
+def test_an_abandoned_iteration_starts_again() -> None:
+    """Only a loaded position is continued from; a second loop over the same epoch reads all of it."""
     sampler = SelDP(6, 0, 2, 0)
     assert next(iter(sampler)) == next(iter(sampler))
     assert sampler.state_dict()["position"] == 1
@@ -143,21 +146,21 @@ def test_an_iteration_that_is_given_up_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("other", [SelDP(9, 0, 2, 0), SelDP(8, 0, 4, 0), SelDP(8, 0, 2, 1)])
-def test_a_state_of_something_else(other: SelDP) -> None:
-    """Other data, other ranks or another seed have another order."""
-    with pytest.raises(ValueError, match="begin the epoch anew"):
+def test_a_state_of_other_data_is_rejected(other: SelDP) -> None:
+    """Other data, another number of ranks or another seed have another order."""
+    with pytest.raises(ValueError, match="start the epoch without it"):
         SelDP(8, 0, 2, 0).load_state_dict(other.state_dict())
 
 
 @pytest.mark.parametrize(("length", "rank", "ranks"), [(3, 0, 4), (9, 3, 3), (9, -1, 3), (0, 0, 0)])
-def test_ranks_that_cannot_be_dealt_to(length: int, rank: int, ranks: int) -> None:
-    """Fewer samples than ranks, or a rank that is none."""
-    with pytest.raises(ValueError, match="needs a number below"):
+def test_invalid_ranks_are_rejected(length: int, rank: int, ranks: int) -> None:
+    """Fewer samples than ranks, or a rank out of range."""
+    with pytest.raises(ValueError, match="the rank must be 0 or more and below the number of ranks"):
         SelDP(length, rank, ranks, 0)
 
 
 def test_parts_by_label() -> None:
-    """Seven samples of labels 2, 0 and 1 for three ranks: two of each in the order of the labels, the last one is left out."""
+    """Seven samples of labels 2, 0 and 1 for three ranks: two each in the order of the labels, and the last one is omitted."""
     labels = [2, 0, 1, 0, 1, 2, 2]
     assert [label_sorted_part(labels, rank, 3) for rank in range(3)] == [[1, 3], [2, 4], [0, 5]]
     assert [label_sorted_part(labels, rank, 2) for rank in range(2)] == [[1, 3, 2], [4, 0, 5]]

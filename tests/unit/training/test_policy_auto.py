@@ -1,4 +1,4 @@
-"""The controller of `auto`, fed with what ranks of a simple world measure: choices, guard, steadiness under noise."""
+"""The controller of `auto` with the measurements of ranks in a simple world: choices, guard, steadiness under noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from auto_world import World
 
 from timesyncd.training.policy.auto import Controller
-from timesyncd.training.policy.policies import LocalSGD
+from timesyncd.training.policy.policies import ChangeReason, LocalSGD
 from timesyncd.training.policy.text import parse_policy
 
 
@@ -32,18 +32,19 @@ def test_nothing_is_changed_where_bsp_costs_nothing() -> None:
         (200.0, "local_sgd(h=64, delay=63) + fp16"),
     ],
 )
-def test_like_data_is_averaged_seldom_or_behind_the_scenes(ratio: float, text: str) -> None:
-    """By two tries where gradients leave it in doubt, else at once, and no otherwise."""
-    tried, told = World(ratio, ranks=2).run(320), World(ratio, ranks=2, apart=0.1).run(320)
+def test_the_same_kind_of_data_is_averaged_rarely_or_in_the_background(ratio: float, text: str) -> None:
+    """After a trial where gradients leave it in doubt, otherwise at once, with the same result."""
+    tried, known = World(ratio, ranks=2).run(320), World(ratio, ranks=2, apart=0.1).run(320)
 
-    assert tried.text == told.text == text
+    assert tried.text == known.text == text
     assert [parse_policy(choice.text).policy for _, choice in tried.changes[:1]] == [LocalSGD(16)]
-    assert "see alike data (gradients 0.1 apart)" in told.changes[0][1].why
-    assert all(step == 0 or step >= 32 for step, _ in told.changes)
+    assert known.changes[0][1].reason_code is ChangeReason.BSP_WAITS
+    assert "see the same kind of data (gradient dissimilarity 0.1)" in known.changes[0][1].reason
+    assert all(step == 0 or step >= 32 for step, _ in known.changes)
 
 
 def test_a_first_step_that_waited_little_does_not_forbid_half_precision() -> None:
-    """One look of BSP, before a queue in the network filled up, is less than what two averagings tell."""
+    """The first row of BSP, before a queue in the network filled up, counts less than two timed averagings."""
     world = World(1.3).run(8)
     world.ratio = 12.0
     world.run(320)
@@ -70,8 +71,8 @@ def test_more_ranks_are_averaged_more_often(ranks: int, h: int) -> None:
         (60.0, 0.4, "local_sgd(h=64) + fp16"),
     ],
 )
-def test_different_data_is_averaged_at_once(ratio: float, drift: float, text: str) -> None:
-    """The more the loss jumps when replicas are averaged the shorter the interval, and none may be late; or it is BSP."""
+def test_ranks_wait_for_averagings_of_different_data(ratio: float, drift: float, text: str) -> None:
+    """The more the loss jumps at averagings, the shorter is the interval, and ranks wait for each; or it is BSP."""
     world = World(ratio, drift).run(800)
 
     assert world.text == text
@@ -90,26 +91,26 @@ def test_different_data_is_averaged_at_once(ratio: float, drift: float, text: st
         (40.0, 26.0, 4, ["bsp + fp16", "bsp + topk(ratio=0.01)"]),
     ],
 )
-def test_gradients_tell_different_data_before_anything_is_tried(
-    ratio: float, apart: float, ranks: int, texts: list[str]
-) -> None:
-    """What a try of data that is different beyond doubt costs in steps is saved; where BSP is the faster nothing is changed at all."""
+def test_gradients_show_different_data_before_a_trial(ratio: float, apart: float, ranks: int, texts: list[str]) -> None:
+    """No steps are spent on a trial with data that is different beyond doubt; where BSP is faster nothing changes."""
     world = World(ratio, drift=0.6, apart=apart, ranks=ranks).run(800)
 
     assert [choice.text for _, choice in world.changes] == texts
-    assert all(f"different data (gradients {apart:.2g} apart)" in choice.why for _, choice in world.changes[:1])
+    assert all(
+        f"different data (gradient dissimilarity {apart:.2g})" in choice.reason for _, choice in world.changes[:1]
+    )
 
 
 @pytest.mark.parametrize(("slowed", "texts"), [(1.0, ["local_sgd(h=9)", "bsp"]), (2.0, ["local_sgd(h=9)"])])
 def test_bsp_is_compared_by_how_long_its_steps_took(slowed: float, texts: list[str]) -> None:
-    """Computing beside DDP's transfers takes longer, or hides them: what local steps save is known once some are timed."""
+    """Computing takes longer beside DDP's transfers, or hides them: what local steps save is known when some are timed."""
     world = World(0.8 * slowed, drift=0.4, apart=5.0, ranks=2, slowed=slowed).run(800)
 
     assert [choice.text for _, choice in world.changes] == texts
 
 
 def test_a_link_that_is_somewhat_faster_for_a_while_does_not_end_averagings() -> None:
-    """They are as fast as BSP then, and a change costs more; on one that is five times as fast BSP is the faster beyond doubt."""
+    """They are as fast as BSP then, and a change costs more; on a link five times as fast BSP is faster beyond doubt."""
     world, texts = World(1.6, drift=0.4, apart=5.0, ranks=2, slowed=1.2), []
     for ratio in (1.6, 0.9, 0.3):
         world.ratio = ratio
@@ -118,7 +119,7 @@ def test_a_link_that_is_somewhat_faster_for_a_while_does_not_end_averagings() ->
     assert texts == ["local_sgd", "local_sgd", "bsp"]
 
 
-def test_the_jumps_of_the_first_tries_count_for_the_interval() -> None:
+def test_the_jumps_of_the_first_trial_determine_the_interval() -> None:
     """They grow as ranks learn, whatever the interval; it must not shrink with them."""
     world = World(8.0, drift=0.75).run(80)
     world.drift = 3.0
@@ -127,8 +128,8 @@ def test_the_jumps_of_the_first_tries_count_for_the_interval() -> None:
     assert [choice.text for _, choice in world.changes] == ["local_sgd(h=16) + fp16", "local_sgd(h=18) + fp16"]
 
 
-def test_two_averagings_that_mislead_do_not_lead_back_for_good() -> None:
-    """Now and then alike data looks different in two of them: after 384 steps of BSP two others are looked at, and then it lasts."""
+def test_two_misleading_averagings_do_not_lead_to_bsp_for_good() -> None:
+    """Sometimes two averagings make data look different: after 384 steps of BSP another trial corrects it."""
     world = World(0.15, drift=0.2, ranks=2).run(80)
     first, world.drift = world.text, -0.03
     world.run(1600)
@@ -143,18 +144,18 @@ def test_two_averagings_that_mislead_do_not_lead_back_for_good() -> None:
     assert world.changes[2][0] - world.changes[1][0] == 384
 
 
-def test_data_that_may_be_different_is_tried_anew_ever_less_often() -> None:
-    """After 384 steps, after 768, after 1,536, and 32 for each try: what it costs goes to nothing."""
+def test_retrials_of_uncertain_data_become_rare() -> None:
+    """After 384, 768 and 1,536 steps, and 32 for each trial: their cost tends to zero."""
     world = World(0.15, drift=0.25).run(4000)
     tried = [step for step, choice in world.changes if choice.text == "local_sgd(h=16)"]
 
     assert [later - earlier for earlier, later in pairwise(tried)] == [416, 800, 1568]
 
 
-def test_data_that_is_different_beyond_doubt_is_not_tried_anew_before_its_link_slows_down() -> None:
-    """A try costs steps that teach little; where half of what ranks wait for made averagings worth it there is one."""
+def test_certainly_different_data_is_not_tried_again_before_the_link_slows_down() -> None:
+    """A trial costs steps that learn little; there is one where half of the waiting would make averagings faster."""
     world = World(1.0, drift=0.6).run(3200)
-    world.ratio = 2.0  # of which some may be for the ranks, and not for the link
+    world.ratio = 2.0  # a part of the waiting may be for slower ranks, not for the link
     world.run(800)
     before, world.ratio = [choice.text for _, choice in world.changes], 5.0
     world.run(320)
@@ -165,11 +166,11 @@ def test_data_that_is_different_beyond_doubt_is_not_tried_anew_before_its_link_s
 
 
 def test_the_averaging_on_the_way_to_bsp_does_not_count() -> None:
-    """It comes a few steps after the last try, so it changes the loss by less, and would make two tries that were beyond doubt look doubtful."""
+    """It comes a few steps after the trial, so it changes the loss less, and would make a certain trial look uncertain."""
     world = World(0.5, drift=0.5).run(56)
     assert world.text == "bsp"
 
-    assert world.controller.look([replace(row, jump=0.0) for row in world.rows()]) is None
+    assert world.controller.update([replace(row, jump=0.0) for row in world.rows()]) is None
     world.run(3200)
 
     assert world.text == "bsp"
@@ -179,16 +180,16 @@ def test_the_averaging_on_the_way_to_bsp_does_not_count() -> None:
 @pytest.mark.parametrize("ratio", [0.3, 4.0, 30.0])
 @pytest.mark.parametrize("drift", [-0.03, 0.6])
 def test_noise_of_a_third_changes_little(ratio: float, drift: float) -> None:
-    """In 1,600 steps whose measurements scatter by a third it settles, and changes its mind now and then, not at every look."""
+    """In 1,600 steps whose measurements scatter by a third it settles, and changes rarely, not at every row."""
     world = World(ratio, drift, noise=0.33, loss=0.5).run(1600, loss_factor=1.0)
-    tried = [choice for _, choice in world.changes if "see anew" in choice.why]
+    tried = [choice for _, choice in world.changes if choice.reason_code is ChangeReason.RETRIAL]
 
     assert len(world.changes) - 2 * len(tried) <= 8
     assert ("delay" in world.text) == (ratio > 20 and drift < 0)
 
 
 def test_a_link_that_slows_down_is_followed() -> None:
-    """The interval grows with the transfer, and where no interval is long enough nobody waits; a transfer may then take longer still."""
+    """The interval grows with the transfer; where no interval is long enough no rank waits, and a transfer may take even longer."""
     world, texts = World(1.2, ranks=2), []
     for ratio in (1.2, 2.6, 12.0, 40.0):
         world.ratio = ratio
@@ -204,7 +205,7 @@ def test_a_link_that_slows_down_is_followed() -> None:
 
 @pytest.mark.parametrize("grows", [1.02, 1.1, 1.5])
 def test_a_rising_loss_is_taken_back_step_by_step(grows: float) -> None:
-    """First nothing is late any more, then intervals are halved, then it is BSP for good; each time it says why. However fast it rises."""
+    """First ranks wait for averagings, then intervals are halved, then it is BSP for good, each time with the reason; however fast the loss rises."""
     world = World(30.0).run(448).run(4000, loss_factor=grows)
     after = [choice for step, choice in world.changes if step >= 448]
 
@@ -216,62 +217,70 @@ def test_a_rising_loss_is_taken_back_step_by_step(grows: float) -> None:
         "local_sgd(h=2) + fp16",
         "bsp",
     ]
-    assert all("the loss rose from" in choice.why for choice in after)
+    assert all(choice.reason_code is ChangeReason.LOSS_ROSE for choice in after)
+    assert all("the loss rose from" in choice.reason for choice in after)
 
 
 @pytest.mark.parametrize(
-    ("losses", "why"), [(math.inf, "infinite"), (math.nan, "no loss above zero"), (0.0, "no loss above zero")]
+    ("losses", "code", "reason"),
+    [
+        (math.inf, ChangeReason.LOSS_INFINITE, "infinite"),
+        (math.nan, ChangeReason.LOSS_MISSING, "no rank reported a loss above zero"),
+        (0.0, ChangeReason.LOSS_MISSING, "no rank reported a loss above zero"),
+    ],
 )
-def test_without_a_loss_that_is_a_number_it_is_bsp(losses: float, why: str) -> None:
-    """What cannot be guarded is not done."""
+def test_without_a_loss_that_is_a_number_it_is_bsp(losses: float, code: ChangeReason, reason: str) -> None:
+    """A choice that cannot be guarded is taken back."""
     world = World(8.0).run(160)
     world.loss = losses
     world.run(320)
 
     assert world.text == "bsp"
-    assert why in world.changes[-1][1].why
+    assert world.changes[-1][1].reason_code is code
+    assert reason in world.changes[-1][1].reason
 
 
-def test_a_loss_that_rose_before_anything_was_sent_is_taken_back() -> None:
-    """BSP is not guarded; the guard may find what rose in it just after a link has slowed down, when no averaging was timed."""
+def test_a_loss_that_rose_under_bsp_is_detected_after_it() -> None:
+    """BSP is not guarded; the guard may detect the rise right after a link has slowed down, before an averaging is timed."""
     world = World(0.02).run(160, loss_factor=1.1)
     world.ratio = 8.0
     world.run(16)
-    said = world.controller.look([replace(row, transfer_ns=None, jump=math.nan) for row in world.rows()])
+    choice = world.controller.update([replace(row, transfer_ns=None, jump=math.nan) for row in world.rows()])
 
     assert world.text == "local_sgd(h=16) + fp16"
-    assert said is not None
-    assert said.text == "local_sgd(h=8) + fp16"
-    assert "the loss rose from" in said.why
-    world.text = said.text
+    assert choice is not None
+    assert choice.text == "local_sgd(h=8) + fp16"
+    assert "the loss rose from" in choice.reason
+    world.text = choice.text
     assert world.run(320).text == "local_sgd(h=8) + fp16"
 
 
-def test_losses_that_are_told_now_and_then_lead_back() -> None:
-    """Or none above zero: what averaging does to them is not known, so nothing is tried for ever."""
+def test_occasional_losses_lead_to_bsp() -> None:
+    """What averagings do to the loss is unknown then, so the trial ends."""
     world = World(8.0, drift=math.nan).run(480)
 
     assert [choice.text for _, choice in world.changes] == ["local_sgd(h=16) + fp16", "bsp"]
-    assert "in each step, with a loss above zero" in world.changes[-1][1].why
+    assert world.changes[-1][1].reason_code is ChangeReason.JUMP_MISSING
+    assert "in each step, with a loss above zero" in world.changes[-1][1].reason
 
 
 def test_it_does_not_begin_without_losses() -> None:
-    """Whoever tells no loss has BSP."""
-    assert World(8.0, says_loss=False).run(800).changes == []
+    """A script that records no loss gets BSP."""
+    assert World(8.0, reports_loss=False).run(800).changes == []
 
 
 @pytest.mark.parametrize("apart", [math.nan, 26.0])
-def test_all_ranks_choose_alike_and_a_restart_too(apart: float) -> None:
-    """Two controllers that see the same rows, one of them loaded from a checkpoint at every look, say the same."""
+def test_all_ranks_choose_alike_also_after_a_restart(apart: float) -> None:
+    """Two controllers with the same rows, one of them loaded from a checkpoint at every row, choose the same."""
     world, other = World(8.0, noise=0.3, apart=apart), Controller()
     for _ in range(60):
         rows = world.rows()
         loaded = Controller()
         loaded.load_state_dict(other.state_dict())
         other = loaded
-        said = world.controller.look(rows)
-        assert other.look(rows) == said
-        world.text = said.text if said is not None else world.text
+        choice = world.controller.update(rows)
+        assert other.update(rows) == choice
+        world.text = choice.text if choice is not None else world.text
         world.step += world.to_next_rows()
     assert ("topk" in world.text) == (apart > 0)
 
@@ -279,8 +288,8 @@ def test_all_ranks_choose_alike_and_a_restart_too(apart: float) -> None:
 @pytest.mark.parametrize(
     ("ratio", "within", "text"), [(8.0, 160, "local_sgd(h=25) + fp16"), (30.0, 1600, "local_sgd(h=48) + fp16")]
 )
-def test_data_that_is_alike_no_longer_is_noticed(ratio: float, within: int, text: str) -> None:
-    """Where averagings are waited for each one tells; where they are made behind the scenes they are tried anew now and then."""
+def test_data_that_becomes_different_is_detected(ratio: float, within: int, text: str) -> None:
+    """By each averaging that ranks wait for; in the background by trials."""
     world = World(ratio).run(480)
     world.drift = 0.5
     world.run(within)
@@ -290,18 +299,18 @@ def test_data_that_is_alike_no_longer_is_noticed(ratio: float, within: int, text
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_loss_that_scatters_does_not_look_like_drift(seed: int) -> None:
-    """As with alike data late in training: losses of single batches scatter by half, and averaging lowers them by a fifth."""
+    """As with the same kind of data late in training: losses of single batches scatter by half, and averaging lowers them by a fifth."""
     world = World(4.0)
     world.run(80)
     drawn = random.Random(seed)
     for _ in range(30):
         rows = [replace(row, jump=math.exp(drawn.gauss(-0.2, 0.5)) - 1) for row in world.rows()]
-        choice = world.controller.look(rows)
+        choice = world.controller.update(rows)
         assert choice is None
 
 
 def test_a_row_without_computing_is_no_division_by_zero() -> None:
-    """Clocks that stood still say nothing."""
+    """A clock that stood still causes no error."""
     rows = [replace(row, compute_ns=0) for row in World(8.0).rows()]
 
-    assert Controller().look(rows) is not None
+    assert Controller().update(rows) is not None

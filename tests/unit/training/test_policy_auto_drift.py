@@ -1,4 +1,4 @@
-"""What averaging seldom costs in steps."""
+"""ReplicaDrift: what rare averagings cost in steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ DRIFTS = st.builds(ReplicaDrift, ranks=st.integers(2, 512), dissimilarity=st.flo
 
 @given(DRIFTS, st.floats(0.01, 200), st.floats(1, 1000))
 def test_no_interval_takes_less_time_than_the_best(drift: ReplicaDrift, ratio: float, h: float) -> None:
-    """Whatever the transfer takes."""
-    assert drift.time(drift.best(ratio), ratio) <= drift.time(h, ratio) * (1 + 1e-9)
+    """For any duration of a transfer."""
+    assert drift.time(drift.best_interval(ratio), ratio) <= drift.time(h, ratio) * (1 + 1e-9)
 
 
 @given(st.floats(0.01, 200), st.integers(2, 128))
 def test_the_best_interval_falls_with_the_ranks(ratio: float, ranks: int) -> None:
     """By the power of 3/4, as the longest one with which N ranks learn N times as fast."""
-    assert ReplicaDrift(ranks).best(ratio) / ReplicaDrift(2 * ranks).best(ratio) == pytest.approx(2**0.75)
+    assert ReplicaDrift(ranks).best_interval(ratio) / ReplicaDrift(2 * ranks).best_interval(ratio) == pytest.approx(
+        2**0.75
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The controller of `auto` on what ranks of real jobs measured on shaped links: as it was, and with noise on top."""
+"""The controller of `auto` on recorded measurements of real jobs on shaped links, as recorded and with noise."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from timesyncd.training.policy.auto import Choice, Controller
+from timesyncd.training.policy.policies import ChangeReason
 from timesyncd.training.policy.schedule import Row
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "policies").glob("*.json"))
@@ -42,25 +43,27 @@ def rows_of(look: dict[str, Any], noise: float = 0.0, drawn: random.Random | Non
 def chosen(looks: list[dict[str, Any]], noise: float = 0.0, seed: int | None = None) -> list[Choice | None]:
     controller = Controller()
     drawn = None if seed is None else random.Random(seed)
-    return [controller.look(rows_of(look, noise, drawn)) for look in looks]
+    return [controller.update(rows_of(look, noise, drawn)) for look in looks]
 
 
 def is_tried(choice: Choice) -> bool:
-    return choice.why.startswith("to see anew") or (choice.why.startswith("in BSP") and " see " not in choice.why)
+    if choice.reason_code is ChangeReason.BSP_WAITS:
+        return "dissimilarity" not in choice.reason  # BSP's gradients left it in doubt
+    return choice.reason_code is ChangeReason.RETRIAL
 
 
 def settled(choice: Choice) -> str:
-    """On what: BSP and how it is sent; averagings behind the scenes, or waited for because data is alike, or different."""
+    """What it settled on: BSP with its encoding, averagings in the background, or blocking ones of the same kind of data or of different data."""
     if choice.text.startswith("bsp"):
         return choice.text
     if "delay" in choice.text:
         return "behind"
-    return "different" if "different data" in choice.why else "alike"
+    return "different" if "different data" in choice.reason else "alike"
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=[path.stem for path in RECORDINGS])
-def test_it_chooses_as_it_did(path: Path) -> None:
-    """The same rows, the same choices in the same looks: nothing else goes into them."""
+def test_it_chooses_as_recorded(path: Path) -> None:
+    """The same rows give the same choices at the same steps: nothing else enters."""
     looks = json.loads(path.read_text())["looks"]
 
     assert [None if choice is None else choice.text for choice in chosen(looks)] == [look["chose"] for look in looks]

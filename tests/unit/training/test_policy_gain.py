@@ -1,4 +1,4 @@
-"""The gain test: where on the ladder a job goes by what its compression keeps."""
+"""The gain test: which rung of the ladder a job takes, by what its compression keeps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from timesyncd.training.policy.gain import MAX_COOLDOWN, MIN_GAIN, WINDOW, Gain,
 
 
 def windows(gain: Gain, *kept: float) -> list[float | None]:
-    """The ratio after each window in which so much of the norm was kept."""
+    """The ratio after each window, in which the given share of the norm was kept."""
     ratios = []
     for share in kept:
         for _ in range(WINDOW):
-            gain.saw(1.0 if gain.ratio is None else share, 1.0)
+            gain.add_step(1.0 if gain.ratio is None else share, 1.0)
         ratios.append(gain.ratio)
     return ratios
 
 
 def test_the_ladder_has_what_sends_less() -> None:
-    """Mild ratios send more octets than no compression where many ranks gather from each other; strong ones save nothing more where few do."""
+    """With many ranks mild ratios send more octets than no compression; with few ranks the strongest ratios save nothing more."""
     assert ladder(2) == (None, 0.25, 0.16, 0.1, 0.06, 0.04, 0.02, 0.01, 0.004)
     assert ladder(4) == (None, 0.16, 0.1, 0.06, 0.04, 0.02, 0.01, 0.004, 0.001)
     assert ladder(100) == (None, 0.004, 0.001)
@@ -32,66 +32,66 @@ def test_the_ladder_has_what_sends_less() -> None:
 
 @given(st.integers(1, 2_000))
 def test_each_rung_saves_something(ranks: int) -> None:
-    """From mild to strong, every rung costs at least a hundredth of the whole less than the one below it."""
+    """Every rung costs at least a hundredth of an uncompressed all-reduce less than the rung before."""
     costs = [1.0] + [cost(ratio, ranks) for ratio in ladder(ranks)[1:] if ratio is not None]
     assert all(below - above >= 0.01 for below, above in pairwise(costs))
 
 
 def test_it_walks_to_stronger_ratios_while_enough_is_kept() -> None:
-    """One rung a window, from the mildest, and no further than the ladder goes."""
+    """One rung per window, from the mildest to the end of the ladder."""
     gain = Gain(4)
     assert gain.ratio == 0.16
     assert windows(gain, *[0.9] * 8) == [0.1, 0.06, 0.04, 0.02, 0.01, 0.004, 0.001, 0.001]
 
 
 def test_the_limit_itself_is_enough() -> None:
-    """So is more than it; less is not."""
+    """Slightly more than the limit is enough; slightly less is not."""
     assert windows(Gain(4), MIN_GAIN + 1e-9) == [0.1]
     assert windows(Gain(4), MIN_GAIN - 1e-9) == [None]
 
 
-def test_it_decides_at_a_window_s_end_alone() -> None:
-    """A step before it the ratio is as it was."""
+def test_it_decides_only_at_the_end_of_a_window() -> None:
+    """One step before, the ratio is unchanged."""
     gain = Gain(4)
     for _ in range(WINDOW - 1):
-        gain.saw(0.9, 1.0)
+        gain.add_step(0.9, 1.0)
     assert gain.ratio == 0.16
-    gain.saw(0.9, 1.0)
+    gain.add_step(0.9, 1.0)
     assert gain.ratio == 0.1
 
 
-def test_it_steps_back_and_rests() -> None:
-    """A stronger rung is tried again after two windows, then four, as long as it fails; what passes at once rests not."""
+def test_it_steps_back_and_cools_down() -> None:
+    """A stronger rung is tried again after two windows, then four, while it fails; after a success there is no cooldown."""
     assert windows(Gain(4), 0.9, 0.5) == [0.1, 0.16]
     gain = Gain(4, rung=2)
     assert windows(gain, 0.5, 0.9, 0.9, 0.9) == [0.16, 0.16, 0.16, 0.1]
     assert windows(gain, 0.5, *[0.9] * 5) == [0.16] * 5 + [0.1]
 
 
-def test_it_never_rests_for_ever() -> None:
-    """After however many failures."""
+def test_a_cooldown_ends() -> None:
+    """After any number of failures."""
     gain = Gain(4, rung=2, failures=500)
     assert windows(gain, 0.5, *[0.9] * (MAX_COOLDOWN + 1)) == [0.16] * (MAX_COOLDOWN + 1) + [0.1]
 
 
 def test_a_success_ends_the_row_of_failures() -> None:
-    """What failed long ago, and passed since, rests two windows when it fails anew."""
+    """A rung that failed earlier, and passed since, has a cooldown of two windows when it fails again."""
     gain = Gain(4, failures=3)
     assert windows(gain, 0.9, 0.9, 0.5, 0.9, 0.9, 0.9) == [0.1, 0.06, 0.1, 0.1, 0.1, 0.06]
 
 
 def test_where_even_the_mildest_keeps_too_little_all_is_sent() -> None:
-    """Uncompressed, with another try of the mildest after the rest."""
+    """Uncompressed, with another try of the mildest rung after the cooldown."""
     assert windows(Gain(4), 0.5, 0.5, 0.5, 0.5) == [None, None, None, 0.16]
 
 
-def test_a_mild_rung_that_fails_while_resting_steps_back_too() -> None:
-    """To rest is not to look away."""
+def test_a_mild_rung_that_fails_during_a_cooldown_steps_back_too() -> None:
+    """The test goes on during a cooldown."""
     assert windows(Gain(4, rung=2), 0.5, 0.5) == [0.16, None]
 
 
 def test_with_a_thousand_ranks_nothing_is_compressed() -> None:
-    """There is no rung but that."""
+    """The ladder has no other rung."""
     assert windows(Gain(1_000), 1.0, 1.0) == [None, None]
 
 
@@ -99,28 +99,28 @@ def test_the_gain_is_the_ratio_of_two_weighted_means() -> None:
     """With ten ranks a step counts a tenth: (1*0.9 + 3) / (2*0.9 + 4), the newer one more."""
     gain = Gain(10)
     assert gain.value is None
-    gain.saw(1.0, 2.0)
+    gain.add_step(1.0, 2.0)
     assert gain.value == pytest.approx(0.5)
-    gain.saw(3.0, 4.0)
+    gain.add_step(3.0, 4.0)
     assert gain.value == pytest.approx(3.9 / 5.8)
 
 
 def test_a_rung_is_judged_by_its_own_steps() -> None:
-    """Nothing of another ratio counts."""
+    """Steps of another ratio do not count."""
     gain = Gain(4)
     windows(gain, 1.0)
-    gain.saw(0.25, 1.0)
+    gain.add_step(0.25, 1.0)
     assert gain.value == pytest.approx(0.25)
 
 
-def test_steps_that_say_nothing_decide_nothing() -> None:
-    """Nothing but zeros is no failure; among others they change no gain."""
+def test_steps_without_information_decide_nothing() -> None:
+    """Only zeros are no failure; among other steps they change no gain."""
     gain = Gain(4)
     for _ in range(WINDOW):
-        gain.saw(0.0, 0.0)
+        gain.add_step(0.0, 0.0)
     assert (gain.ratio, gain.value) == (0.16, None)
-    gain.saw(0.9, 1.0)
-    gain.saw(0.0, 0.0)
+    gain.add_step(0.9, 1.0)
+    gain.add_step(0.0, 0.0)
     assert gain.value == pytest.approx(0.9)
 
 
@@ -128,8 +128,8 @@ SEEN = st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1e3)), min_size=1, ma
 
 
 @given(SEEN, st.integers(1, 300), st.integers(0, 400))
-def test_it_goes_on_from_a_checkpoint_as_without_one(seen: list[tuple[float, float]], ranks: int, saved: int) -> None:
-    """The same steps give the same rungs, one at a time, all of them on the ladder, and a gain of 0 to 1."""
+def test_it_resumes_unchanged(seen: list[tuple[float, float]], ranks: int, saved: int) -> None:
+    """The same steps give the same rungs, one at a time, all on the ladder, and a gain of 0 to 1."""
     whole = Gain(ranks)
     for step in range(500):
         before = whole.rung
@@ -137,13 +137,13 @@ def test_it_goes_on_from_a_checkpoint_as_without_one(seen: list[tuple[float, flo
             copy = Gain(**asdict(whole))
         share, norm = seen[step % len(seen)]
         for gain in (whole, copy) if step >= saved else (whole,):
-            gain.saw(share * norm, norm)
+            gain.add_step(share * norm, norm)
         assert abs(whole.rung - before) <= 1
         assert whole.ratio in ladder(ranks)
         assert whole.value is None or 0 <= whole.value <= 1 + 1e-9
     assert copy == whole
 
 
-def test_a_rung_that_fewer_ranks_have_not_is_their_strongest() -> None:
-    """No number of rung is outside of the ladder."""
+def test_a_rung_beyond_the_ladder_becomes_the_strongest() -> None:
+    """With fewer ranks the ladder is shorter; the rung stays on it."""
     assert replace(Gain(4), rung=99).ratio == 0.001

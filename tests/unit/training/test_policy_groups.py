@@ -1,4 +1,4 @@
-"""Groups of ranks, from labels and from delays: by hand, and what must hold of any."""
+"""Groups of ranks, from labels and from delays: by hand, and properties of all."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def test_labels_of_three_depths() -> None:
 
 
 def test_levels_that_change_nothing_are_dropped() -> None:
-    """One rank a node, and a single hall: the racks alone are a level."""
+    """One rank per node, and a single hall: only the racks are a level."""
     labels = ["h1/r1/n1", "h1/r2/n1", "h1/r1/n2", "h1/r2/n2"]
     assert groups_by_label(labels) == (((0, 2), (1, 3)), ((0, 1, 2, 3),))
 
 
 @pytest.mark.parametrize("labels", [["a", "a", "a"], ["a", "b", "c"], ["a/x", "", "b/x"], ["a/x", "/", "a/x"]])
-def test_labels_that_tell_nothing_apart(labels: list[str]) -> None:
-    """All in one place, each alone in its place, or one unknown: one group."""
+def test_labels_without_groups(labels: list[str]) -> None:
+    """All ranks at one location, each at its own, or one unknown: one group."""
     assert groups_by_label(labels) == (((0, 1, 2),),)
 
 
 def test_labels_that_end_early() -> None:
-    """A rank of which only the hall is known is not in any rack of it, but in the hall."""
+    """A rank whose label has only the hall is in no rack, but in the hall."""
     assert groups_by_label(["h1", "h1/r1", "h1/r1", "h2/r1"]) == (
         ((0,), (1, 2), (3,)),
         ((0, 1, 2), (3,)),
@@ -86,7 +86,7 @@ def test_labels_that_end_early() -> None:
 
 
 def test_one_rank_and_none() -> None:
-    """The last level is there for a rank that is alone too."""
+    """The last level exists for a single rank too."""
     assert groups_by_label(["a/b"]) == groups_by_delay({}, 1) == (((0,),),)
 
 
@@ -114,7 +114,7 @@ def test_the_slower_direction_counts() -> None:
 
 
 def test_an_unknown_pair_is_far() -> None:
-    """What was never measured joins nobody; one direction alone is not known either."""
+    """A pair that was never measured, or in one direction only, joins no group."""
     delays = regular(10, 100, 0, ((0, 1), (2, 3)))
     del delays[3, 2]
     assert groups_by_delay(delays, 4)[0] == ((0, 1), (2,), (3,))
@@ -122,44 +122,44 @@ def test_an_unknown_pair_is_far() -> None:
     assert groups_by_delay(delays, 4) == (((0, 1, 2, 3),),)
 
 
-def test_delays_that_are_no_places() -> None:
-    """0 near 1 and 1 near 2, but 0 far from 2: one group of all, though 3 and 4 would be one."""
+def test_inconsistent_delays_give_one_group() -> None:
+    """0 is near 1 and 1 is near 2, but 0 is far from 2: one group of all, although 3 and 4 would form one."""
     near = {(0, 1): (10, 0), (1, 2): (10, 0), (3, 4): (10, 0)}
     far = {pair: (100, 0) for pair in combinations(range(5), 2) if pair not in near}
     assert groups_by_delay(both(near | far), 5) == (((0, 1, 2, 3, 4),),)
     assert groups_by_delay(both(near | far | {(0, 2): (12, 0)}), 5)[0] == ((0, 1, 2), (3, 4))
 
 
-def test_the_widest_gap_is_taken() -> None:
+def test_the_widest_gap_counts() -> None:
     """10, 50 and 1,000: between 50 and 1,000 the ratio is 20, before it 5."""
     delays = regular(50, 1_000, 0, ((0, 1, 2), (3, 4))) | both({(0, 1): (10, 0)})
     assert groups_by_delay(delays, 5)[0] == ((0, 1, 2), (3, 4))
 
 
-def test_of_equal_gaps_the_nearer() -> None:
+def test_of_equal_gaps_the_one_at_shorter_delays_counts() -> None:
     """10, 100 and 1,000: the groups are those of 10."""
     delays = regular(100, 1_000, 0, ((0, 1, 2), (3, 4))) | both({(0, 1): (10, 0)})
     assert groups_by_delay(delays, 5)[0] == ((0, 1), (2,), (3,), (4,))
 
 
-def test_delays_below_nothing() -> None:
-    """A median below the clocks' error counts as 1 ns, not as a ratio without an end or with a sign."""
+def test_negative_delays() -> None:
+    """A median below the clocks' error counts as 1 ns, so that no ratio is infinite or negative."""
     delays = regular(-50, 100, 10, ((0, 1), (2, 3)))
     assert groups_by_delay(delays, 4)[0] == ((0, 1), (2, 3))
     assert groups_by_delay(regular(-50, -50, 0, ((0, 1, 2, 3),)), 4) == (((0, 1, 2, 3),),)
 
 
 @given(LABELS)
-def test_levels_from_labels_hold(labels: list[str]) -> None:
-    """Each level is a partition and joins whole groups of the one before; no level is there twice."""
+def test_levels_from_labels_are_valid(labels: list[str]) -> None:
+    """Each level is a partition and joins whole groups of the level before; no level occurs twice."""
     levels = groups_by_label(labels)
     assert check_levels(levels, len(labels)) is levels and len(set(levels)) == len(levels)
     assert all(len(level) < len(labels) for level in levels[:-1])
 
 
 @given(measured() | placed())
-def test_levels_from_delays_hold(known: tuple[Delays, int]) -> None:
-    """The same, and all within a group of the inner level are nearer to each other than to any other."""
+def test_levels_from_delays_are_valid(known: tuple[Delays, int]) -> None:
+    """The same, and all ranks of an inner group are nearer to each other than to any other rank."""
     delays, ranks = known
     levels = groups_by_delay(delays, ranks)
     assert check_levels(levels, ranks) is levels and len(levels) <= 2
@@ -178,7 +178,7 @@ def renamed(levels: Levels, names: list[int]) -> Levels:
 
 @given(LABELS, st.randoms(use_true_random=False))
 def test_other_numbers_make_the_same_groups_of_labels(labels: list[str], random: Random) -> None:
-    """Ranks that are numbered anew are grouped as before."""
+    """Ranks with other numbers are grouped the same."""
     names = random.sample(range(len(labels)), len(labels))
     anew = [label for _, label in sorted(zip(names, labels, strict=True))]
     assert groups_by_label(anew) == renamed(groups_by_label(labels), names)
@@ -186,7 +186,7 @@ def test_other_numbers_make_the_same_groups_of_labels(labels: list[str], random:
 
 @given(measured() | placed(), st.randoms(use_true_random=False))
 def test_other_numbers_make_the_same_groups_of_delays(known: tuple[Delays, int], random: Random) -> None:
-    """The same, whatever order the delays are told in."""
+    """The same, for any order of the delays."""
     delays, ranks = known
     names = random.sample(range(ranks), ranks)
     anew = {(names[a], names[b]): delay for (a, b), delay in reversed(delays.items())}
@@ -205,7 +205,7 @@ def test_other_numbers_make_the_same_groups_of_delays(known: tuple[Delays, int],
         ((((0, 1), (2,)), ((0,), (1, 2)), ((0, 1, 2),)), "within one group"),
     ],
 )
-def test_levels_that_are_none(levels: Levels, words: str) -> None:
-    """Levels of the user's own are refused with what is wrong."""
+def test_invalid_levels_are_rejected(levels: Levels, words: str) -> None:
+    """Invalid levels of the user are rejected with what is wrong."""
     with pytest.raises(ValueError, match=words):
         check_levels(levels, 3)

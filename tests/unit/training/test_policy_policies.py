@@ -1,4 +1,4 @@
-"""Policies that know their synchronizations beforehand: in which steps they are, step by step."""
+"""Policies whose synchronizations are known beforehand: in which steps they are."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def synced(
     policy: Policy, steps: int, rates: dict[int, float] | None = None, per_epoch: int | None = None
 ) -> list[int]:
     """The steps that synchronize. `rates`: rank 0's learning rate from a step on."""
-    course, found, rate = PolicySchedule(Strategy(policy), ranks=2, steps_per_epoch=per_epoch), [], None
+    schedule, found, rate = PolicySchedule(Strategy(policy), ranks=2, steps_per_epoch=per_epoch), [], None
     for step in range(steps):
         rate = (rates or {}).get(step, rate)
-        decision = course.decide([] if rate is None else [[Row(step, rate=rate), Row(step, rate=7.0)]])
+        decision = schedule.decide([] if rate is None else [[Row(step, rate=rate), Row(step, rate=7.0)]])
         if decision is Decision.SYNC:
             found.append(step)
-        course.next_step(decision)
+        schedule.next_step(decision)
     return found
 
 
 def test_bsp_synchronizes_each_step() -> None:
-    """So does the controller, as long as it knows nothing."""
+    """So does `auto` before the controller has measurements."""
     assert synced(BSP(), 4) == synced(Auto(), 4) == [0, 1, 2, 3]
 
 
-def test_local_sgd_and_accumulation_have_a_rhythm() -> None:
-    """The last of each `h` or `k` steps; a delay changes no decision, only when its mean arrives."""
+def test_local_sgd_and_accumulation_are_periodic() -> None:
+    """In the last of each `h` or `k` steps; a delay changes only when the mean arrives."""
     assert synced(LocalSGD(h=3), 10) == synced(LocalSGD(h=3, delay=2), 10) == synced(Accumulate(k=3), 10) == [2, 5, 8]
     assert synced(LocalSGD(h=1), 3) == synced(Accumulate(k=1), 3) == [0, 1, 2]
 
@@ -56,23 +56,23 @@ def test_post_local_sgd_begins_as_bsp() -> None:
     assert synced(PostLocalSGD(start=0, h=3), 7) == [2, 5]
 
 
-def test_fedavg_goes_by_fractions_of_an_epoch() -> None:
+def test_fedavg_counts_fractions_of_an_epoch() -> None:
     """A quarter of twelve steps is three; less than a step is one."""
     assert synced(FedAvg(c=1, e=0.25), 10, per_epoch=12) == [2, 5, 8]
     assert synced(FedAvg(c=1, e=0.01), 3, per_epoch=12) == [0, 1, 2]
-    with pytest.raises(ValueError, match="give steps_per_epoch"):
+    with pytest.raises(ValueError, match="pass steps_per_epoch"):
         synced(FedAvg(c=1, e=0.25), 1)
 
 
 def test_fedavg_of_endless_epochs_never_averages() -> None:
-    """An infinite fraction is a number too."""
+    """An infinite fraction is allowed."""
     assert synced(FedAvg(c=1, e=float("inf")), 5, per_epoch=12) == []
     assert synced(FedAvg(c=1, e=1e308), 5, per_epoch=12) == []
 
 
 @given(st.integers(1, 40), st.floats(0.01, 1), st.integers(0, 2_000))
 def test_fedavg_draws_its_part_of_the_ranks(ranks: int, c: float, rounds: int) -> None:
-    """They weigh alike, their weights are one together, and whoever asks again is told the same."""
+    """They have equal weights with a sum of 1, and the same round always draws the same ranks."""
     weights = FedAvg(c=c, e=1).weights(ranks, rounds)
     drawn = max(1, round(c * ranks))
 
@@ -83,8 +83,8 @@ def test_fedavg_draws_its_part_of_the_ranks(ranks: int, c: float, rounds: int) -
     assert weights == FedAvg(c=c, e=1).weights(ranks, rounds)
 
 
-def test_fedavg_draws_anew_each_time() -> None:
-    """In many rounds each rank takes part about as often as the others."""
+def test_fedavg_draws_other_ranks_in_each_round() -> None:
+    """In many rounds each rank is drawn about equally often."""
     weights = [FedAvg(c=0.5, e=1).weights(4, rounds) or () for rounds in range(400)]
     for rank in range(4):
         assert 160 <= sum(of_round[rank] > 0 for of_round in weights) <= 240
@@ -100,29 +100,29 @@ def test_qsr_averages_less_often_the_smaller_the_learning_rate_is() -> None:
 
 
 def test_qsr_s_learning_rate_may_be_any() -> None:
-    """A warm-up begins at 0: then `h` counts; a rate near 0 gives no endless number; an optimizer without one is a mistake."""
+    """At 0, where a warm-up starts, `h` counts; a rate near 0 gives a finite interval; an optimizer without a rate is an error."""
     assert QSR(h=4, alpha=0.02).interval(0.0) == 4
     assert QSR(h=4, alpha=0.02).interval(1e-300) == 2**32
-    with pytest.raises(ValueError, match="the optimizer has none"):
+    with pytest.raises(ValueError, match="the optimizer's first parameter group has no 'lr'"):
         QSR(h=4, alpha=0.02).interval(None)
 
 
 def test_a_rank_waits_that_is_further_ahead_than_allowed() -> None:
-    """With s = 2 the third update ahead waits; without a bound none does."""
-    ahead = [SSP(s=2).decide(PolicyContext(step=9, since=1, ranks=2, ahead=n)) for n in range(4)]
+    """With s = 2 the third update ahead waits; without a limit none does."""
+    ahead = [SSP(s=2).decide(PolicyContext(step=9, steps_since_sync=1, ranks=2, updates_ahead=n)) for n in range(4)]
     assert ahead == [Decision.SYNC] * 3 + [Decision.WAIT]
-    assert SSP(s=0).decide(PolicyContext(step=9, since=1, ranks=2, ahead=1)) is Decision.WAIT
-    assert ASP().decide(PolicyContext(step=9, since=1, ranks=2, ahead=99)) is Decision.SYNC
+    assert SSP(s=0).decide(PolicyContext(step=9, steps_since_sync=1, ranks=2, updates_ahead=1)) is Decision.WAIT
+    assert ASP().decide(PolicyContext(step=9, steps_since_sync=1, ranks=2, updates_ahead=99)) is Decision.SYNC
 
 
-def test_policies_say_what_they_combine() -> None:
-    """By it torch's side chooses what to do."""
+def test_what_policies_combine() -> None:
+    """By it torch's side chooses its action."""
     said = [policy.combines for policy in (BSP(), Accumulate(2), LocalSGD(2), PostLocalSGD(1, 2), QSR(1, 1), SSP(1))]
-    assert said == [Combine.GRADIENTS, Combine.GATHERED, *[Combine.PARAMETERS] * 3, Combine.SERVER]
+    assert said == [Combine.GRADIENTS, Combine.ACCUMULATED, *[Combine.PARAMETERS] * 3, Combine.SERVER]
 
 
 def test_an_averaging_ends_before_the_next_one_begins() -> None:
-    """A delay of `h` steps or more is refused."""
+    """A delay of `h` steps or more is rejected."""
     assert LocalSGD(h=3, delay=2).delay == 2
     with pytest.raises(ValueError, match="below h=3"):
         LocalSGD(h=3, delay=3)

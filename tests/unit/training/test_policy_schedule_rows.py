@@ -1,4 +1,4 @@
-"""Rows as words: what one rank says arrives as it was said."""
+"""Rows as 64-bit words: what one rank sends arrives unchanged."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ OF_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 ROWS = st.builds(Row, **{field.name: OF_TYPE[field.type] for field in dataclasses.fields(Row)})
 
 
-def alike(said: Any, heard: Any) -> bool:
-    return bool(said == heard) or (math.isnan(said) and math.isnan(heard))
+def is_same(sent: Any, received: Any) -> bool:
+    return bool(sent == received) or (math.isnan(sent) and math.isnan(received))
 
 
 @given(ROWS)
-def test_a_row_arrives_as_it_was_said(row: Row) -> None:
-    """In as many words as any other; what is no number stays none, and what is absent stays absent."""
+def test_a_row_arrives_unchanged(row: Row) -> None:
+    """Every row has the same number of words; NaN stays NaN, and what is absent stays absent."""
     words = row.words()
 
     assert len(words) == ROW_WORDS
     assert all(-(2**63) <= word < 2**63 for word in words)
-    assert all(map(alike, dataclasses.astuple(row), dataclasses.astuple(Row.of(words))))
+    assert all(map(is_same, dataclasses.astuple(row), dataclasses.astuple(Row.from_words(words))))
 
 
-def test_a_row_says_little_by_default() -> None:
-    """Absent is None, unknown is no number, and both arrive as that."""
+def test_a_row_has_defaults() -> None:
+    """Absent is None, unknown is NaN, and both arrive unchanged."""
     row = Row(step=3)
-    assert all(map(alike, dataclasses.astuple(row), dataclasses.astuple(Row.of(row.words()))))
-    assert (row.vote, row.wish, row.text, row.replica) == (False, 0, "", None)
+    assert all(map(is_same, dataclasses.astuple(row), dataclasses.astuple(Row.from_words(row.words()))))
+    assert (row.vote, row.request_number, row.requested_policy, row.replica) == (False, 0, "", None)
     assert math.isnan(row.loss)
 
 
-def test_a_text_may_fill_its_room() -> None:
-    """parse lets none through that is longer, as it is written back."""
-    assert Row.of(Row(0, text="x" * MAX_TEXT).words()).text == "x" * MAX_TEXT
+def test_a_policy_may_have_the_maximum_length() -> None:
+    """`parse_policy` rejects a longer one."""
+    assert Row.from_words(Row(0, requested_policy="x" * MAX_TEXT).words()).requested_policy == "x" * MAX_TEXT
 
 
-def test_words_that_are_no_text_are_no_error() -> None:
-    """What came over a network is shown, and refused by who parses it."""
+def test_words_that_are_not_utf8_raise_no_error() -> None:
+    """The row shows replacement characters, and `parse_policy` rejects them."""
     words = Row(0).words()
     words[-1] = -1
-    assert Row.of(words).text.endswith("\ufffd")
+    assert Row.from_words(words).requested_policy.endswith("\ufffd")

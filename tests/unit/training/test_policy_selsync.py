@@ -1,4 +1,4 @@
-"""SelSync's flags: the relative gradient change by hand, and how often quantiles vote."""
+"""SelSync's votes: the relative gradient change by hand, and how often a quantile votes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_change_by_hand() -> None:
 
 
 def test_without_smoothing_the_newest_norm_alone_counts() -> None:
-    """A factor of 1 is what a hundred ranks have by the paper."""
+    """In the paper a hundred ranks have a factor of 1."""
     assert changes([4, 2, 8, 8], smoothing=1) == [0, 0.5, 3, 0]
 
 
@@ -52,21 +52,21 @@ def test_the_change_is_the_papers(norms: list[float], smoothing: float) -> None:
 
 
 def test_norms_of_zero_are_no_error() -> None:
-    """No change from nothing to nothing; from nothing to something it is as large as can be."""
+    """From zero to zero there is no change; from zero to a positive norm it is infinite."""
     assert changes([0, 0, 5, 0], smoothing=0.5)[:3] == [0, 0, math.inf]
     assert changes([5, 0], smoothing=1) == [0, 1]
 
 
 @pytest.mark.parametrize("odd", [math.inf, math.nan, 1.7e308])
-def test_a_gradient_that_is_no_number_wants_a_synchronization(odd: float) -> None:
-    """And it spoils no mean: the changes after it are as without it."""
+def test_a_gradient_that_is_not_finite_votes_for_a_synchronization(odd: float) -> None:
+    """It does not enter the mean: the changes after it are as without it."""
     without, spoilt = changes([4, 2, 8], 0.5), changes([4, odd, 2, 8], 0.5)
     assert spoilt == [without[0], math.inf, *without[1:]]
 
 
 @given(st.lists(NORM, max_size=30), st.floats(0, 1, exclude_min=True))
-def test_a_change_is_never_less_than_nothing(norms: list[float], smoothing: float) -> None:
-    """Whatever the norms are: a number of 0 or more, or infinite."""
+def test_a_change_is_not_negative(norms: list[float], smoothing: float) -> None:
+    """For any norms it is 0 or more, or infinite."""
     assert all(change >= 0 for change in changes(norms, smoothing))
 
 
@@ -76,7 +76,7 @@ def votes(policy: SelSync, ranks: int, norms: list[float]) -> list[bool]:
 
 
 def test_a_threshold_is_compared_with_the_change() -> None:
-    """Changes of 0, 1/2, 3 and 0; as much as the threshold is enough."""
+    """Changes of 0, 1/2, 3 and 0; a change equal to the threshold is enough."""
     norms = [4.0, 2, 8, 8]
     assert votes(SelSync(delta=0.5, smoothing=1), 2, norms) == [False, True, True, False]
     assert votes(SelSync(delta=0.6, smoothing=1), 2, norms) == [False, False, True, False]
@@ -84,7 +84,7 @@ def test_a_threshold_is_compared_with_the_change() -> None:
 
 
 def test_the_factor_is_the_papers_by_default() -> None:
-    """N/100, whatever N is: 4 ranks see a change of 0.04 x 0.5 / 1.96 where 100 see a half; a thousand are as a hundred."""
+    """N/100 for N ranks: 4 ranks have a change of 0.04 x 0.5 / 1.96 where 100 have a half; a thousand have the same as a hundred."""
     assert votes(SelSync(delta=0.5), 100, [4, 2]) == votes(SelSync(delta=0.5), 1_000, [4, 2]) == [False, True]
     small = (4 - (2 + 4 * 0.96) / 1.96) / 4
     assert votes(SelSync(delta=small * 0.999), 4, [4, 2]) == [False, True]
@@ -103,35 +103,35 @@ def jobs_votes(policy: SelSync, ranks: int, steps: int) -> list[bool]:
     ("ranks", "quantile"), [*itertools.product([1, 4, 16, 64], [0.5, 0.9]), (256, 0.9), (256, 0.95)]
 )
 def test_a_quantile_is_the_share_of_local_steps(ranks: int, quantile: float) -> None:
-    """Whatever the number of ranks, of which one flag is enough, within what so many steps show."""
+    """For any number of ranks, one vote of which is enough, within what so many steps can show."""
     said = jobs_votes(SelSync(quantile=quantile), ranks, 1_200)
     assert 1 - sum(said) / len(said) == pytest.approx(quantile, abs=0.04 if ranks < 256 else 0.02)
 
 
 def test_a_threshold_means_another_share_on_each_number_of_ranks() -> None:
-    """Of the same norms 2 ranks hardly ever synchronize by it, and 16 in most steps."""
+    """With the same norms 2 ranks hardly ever synchronize by it, and 16 in most steps."""
     few, many = (sum(jobs_votes(SelSync(delta=0.3), ranks, 1_000)) / 1_000 for ranks in (2, 16))
     assert few < 0.1
     assert many > 0.5
 
 
-def test_a_quantile_wants_some_changes_first() -> None:
-    """Until there are enough every step synchronizes."""
+def test_a_quantile_needs_some_changes_first() -> None:
+    """Until there are enough, every step synchronizes."""
     drawn = random.Random(1)
     said = votes(SelSync(quantile=0.9), 1, [drawn.random() for _ in range(MIN_CHANGES + 100)])
     assert all(said[:MIN_CHANGES]) and not all(said[MIN_CHANGES:])
 
 
 def test_gradients_that_never_change_synchronize() -> None:
-    """No change is more than another one: the safe side is together."""
+    """No change exceeds another one; to synchronize is the safe choice."""
     assert all(votes(SelSync(quantile=0.9), 1, [0.0] * 60))
 
 
-def test_one_flag_is_enough() -> None:
-    """Flags that are not due yet are none."""
+def test_one_vote_is_enough() -> None:
+    """None means that no votes are due in this step."""
     policy = SelSync(delta=0.3)
     said = [
-        policy.decide(PolicyContext(step=3, since=1, ranks=3, votes=flags))
+        policy.decide(PolicyContext(step=3, steps_since_sync=1, ranks=3, votes=flags))
         for flags in (None, (False,) * 3, (False, True, False))
     ]
     assert said == [Decision.LOCAL, Decision.LOCAL, Decision.SYNC]
@@ -144,8 +144,8 @@ def test_one_flag_is_enough() -> None:
     st.integers(0, 90),
     st.sampled_from([SelSync(delta=0.1), SelSync(quantile=0.6)]),
 )
-def test_a_voter_resumes_as_it_was(norms: list[float], stop: int, policy: SelSync) -> None:
-    """Saved after any step and loaded elsewhere, its flags are those of one that was never stopped."""
+def test_a_voter_resumes_unchanged(norms: list[float], stop: int, policy: SelSync) -> None:
+    """Saved after any step and loaded elsewhere, its votes are those of an uninterrupted one."""
     whole, before, after = (Voter(policy, 1, 4) for _ in range(3))
     expected = [whole.vote(norm) for norm in norms]
     said = [before.vote(norm) for norm in norms[:stop]]
@@ -154,8 +154,8 @@ def test_a_voter_resumes_as_it_was(norms: list[float], stop: int, policy: SelSyn
 
 
 @pytest.mark.parametrize("stop", range(30, 60))
-def test_a_voter_resumes_what_is_left_of_a_share(stop: int) -> None:
-    """By a quantile the newest changes alone do not say all: what was not yet a whole flag counts on."""
+def test_a_voter_resumes_the_carried_fraction(stop: int) -> None:
+    """With a quantile the state includes the fraction of a vote that is carried over."""
     drawn = random.Random(4)
     norms = [drawn.lognormvariate(0, 1) for _ in range(200)]
     before, after = (Voter(SelSync(quantile=0.8), 0, 4) for _ in range(2))

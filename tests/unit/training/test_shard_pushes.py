@@ -1,4 +1,4 @@
-"""What a rank pushes to a parameter server: nothing is lost on the way, whatever is compressed."""
+"""PushEncoder: nothing is lost on the way to a parameter server, with any compression."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from timesyncd.training.torch.shard import FlatBuffers, PushEncoder, add_parts, 
 
 COMPRESSIONS: list[Compression | None] = [None, Fp16(), Int8(), TopK(0.3), TopK()]
 
-#: Few of them: a shard may have none of a type.
+#: Small, so that a shard may have no elements of a type.
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-def arrive(pushes: PushEncoder, differences: FlatBuffers, shards: int) -> FlatBuffers:
+def arrive(encoder: PushEncoder, differences: FlatBuffers, shards: int) -> FlatBuffers:
     """What the server adds."""
-    packed = pushes.packed(differences, shards)
+    parts = encoder.encode(differences, shards)
     zeros = [
         [flat.new_zeros(len(piece)) for flat, piece in zip(differences, cuts, strict=True)]
         for cuts in _cuts(differences, shards)
     ]
-    assert pushes.sent_bytes == sum(nbytes(part) for piece in packed for part in piece)
-    return join_shards([add_parts(flats, parts) for flats, parts in zip(zeros, packed, strict=True)])
+    assert encoder.sent_bytes == sum(nbytes(part) for piece in parts for part in piece)
+    return join_shards([add_parts(flats, parts) for flats, parts in zip(zeros, parts, strict=True)])
 
 
 def _cuts(differences: FlatBuffers, shards: int) -> list[list[torch.Tensor]]:
@@ -40,33 +40,33 @@ def drawn(sizes: tuple[int, int], seed: int) -> FlatBuffers:
 
 
 @given(SIZES, st.integers(1, 4), st.lists(st.sampled_from(COMPRESSIONS), min_size=1, max_size=12))
-def test_what_arrives_and_what_is_kept_is_what_was_pushed(
+def test_what_arrives_and_the_residuals_are_what_was_pushed(
     sizes: tuple[int, int], shards: int, compressions: list[Compression | None]
 ) -> None:
-    """Each push in another way than the one before; behind a whole one nothing is kept."""
-    pushes = PushEncoder()
+    """With another compression for each push; after an uncompressed push there are no residuals."""
+    encoder = PushEncoder()
     pushed, arrived = [torch.zeros(size, dtype=torch.float64) for size in sizes], []
     arrived = [flat.clone() for flat in pushed]
     for seed, compression in enumerate(compressions):
-        pushes.use(compression)
+        encoder.use(compression)
         differences = drawn(sizes, seed)
         pushed = add_parts(pushed, differences)
-        arrived = add_parts(arrived, arrive(pushes, [flat.clone() for flat in differences], shards))
+        arrived = add_parts(arrived, arrive(encoder, [flat.clone() for flat in differences], shards))
 
-    kept = pushes.kept or [torch.zeros(size) for size in sizes]
-    for one, other, rest in zip(pushed, arrived, kept, strict=True):
+    residuals = encoder.residuals or [torch.zeros(size) for size in sizes]
+    for one, other, rest in zip(pushed, arrived, residuals, strict=True):
         torch.testing.assert_close(other + rest, one, rtol=0, atol=1e-5)
-    pushes.use(None)
-    pushes.packed([torch.zeros(size) for size in sizes], shards)
-    assert pushes.kept is None
+    encoder.use(None)
+    encoder.encode([torch.zeros(size) for size in sizes], shards)
+    assert encoder.residuals is None
 
 
-def test_the_largest_goes_first_and_the_rest_later() -> None:
-    """One of four elements a push: 8, then 1 + 4, then 2 + 3."""
-    pushes = PushEncoder()
-    pushes.use(TopK(0.25))
+def test_the_largest_element_is_sent_first_and_the_rest_later() -> None:
+    """One of four elements per push: 8, then 1 + 4, then 2 + 3."""
+    encoder = PushEncoder()
+    encoder.use(TopK(0.25))
     said = [
-        arrive(pushes, [torch.tensor(step)], 1)[0].tolist()
+        arrive(encoder, [torch.tensor(step)], 1)[0].tolist()
         for step in ([8.0, 4.0, 3.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0])
     ]
     assert said == [[8, 0, 0, 0], [0, 5, 0, 0], [0, 0, 5, 0]]
@@ -74,41 +74,41 @@ def test_the_largest_goes_first_and_the_rest_later() -> None:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS[1:])
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_what_is_no_number_arrives_and_spoils_nothing_that_is_kept(compression: Compression, odd: float) -> None:
-    """Whoever looks at the parameters sees it; the next push has what was kept before."""
-    pushes = PushEncoder()
-    pushes.use(compression)
-    arrive(pushes, [torch.tensor([1.0, 0.3, 0.2, 1e-9])], 1)
-    before = [flat.clone() for flat in pushes.kept or []]
-    (flat,) = arrive(pushes, [torch.tensor([0.0, odd, 0.0, 0.0])], 1)
+def test_what_is_not_finite_arrives_and_leaves_the_residuals_unchanged(compression: Compression, odd: float) -> None:
+    """It shows in the parameters; the next push contains the former residuals."""
+    encoder = PushEncoder()
+    encoder.use(compression)
+    arrive(encoder, [torch.tensor([1.0, 0.3, 0.2, 1e-9])], 1)
+    before = [flat.clone() for flat in encoder.residuals or []]
+    (flat,) = arrive(encoder, [torch.tensor([0.0, odd, 0.0, 0.0])], 1)
 
     assert not flat[1].isfinite()
-    assert pushes.kept is not None
-    assert torch.equal(pushes.kept[0], before[0])
+    assert encoder.residuals is not None
+    assert torch.equal(encoder.residuals[0], before[0])
 
 
-def test_half_precision_sends_no_more_than_it_can_say() -> None:
-    """The rest of a large one comes later, and is no infinity in the server for ever."""
-    pushes = PushEncoder()
-    pushes.use(Fp16())
-    said = [arrive(pushes, [torch.tensor([push])], 1)[0].item() for push in (100_000.0, 0.0)]
+def test_half_precision_does_not_overflow() -> None:
+    """The rest of a large value is sent later, instead of an infinity that would stay in the server."""
+    encoder = PushEncoder()
+    encoder.use(Fp16())
+    said = [arrive(encoder, [torch.tensor([push])], 1)[0].item() for push in (100_000.0, 0.0)]
     assert said == [65_504, 100_000 - 65_504]
 
 
 def test_the_gain_test_of_a_rank_resumes() -> None:
-    """Differences of which a few elements are nearly all: it sends fewer and fewer; saved and loaded it goes on as it was."""
+    """With differences of a few large elements it sends fewer and fewer; saved and loaded it continues unchanged."""
     flat = torch.full((1_000,), 1e-6)
     flat[:2] = 1.0
     before, after = PushEncoder(), PushEncoder()
     sizes = []
-    for pushes in (before, after):
-        pushes.use(TopK())
+    for encoder in (before, after):
+        encoder.use(TopK())
     for _ in range(400):
-        before.packed([flat.clone()], 1)
+        before.encode([flat.clone()], 1)
         sizes.append(before.sent_bytes)
     after.load_state_dict(before.state_dict())
-    after.packed([flat.clone()], 1)
-    before.packed([flat.clone()], 1)
+    after.encode([flat.clone()], 1)
+    before.encode([flat.clone()], 1)
 
     assert sizes[-1] < sizes[0] / 5
     assert after.sent_bytes == before.sent_bytes

@@ -1,4 +1,4 @@
-"""What StaleSync refuses before it asks anybody."""
+"""What StaleSync rejects before it contacts another process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
-def test_a_policy_without_a_server_is_refused(job: Job) -> None:
-    """It would never be asked; the error says which policies are meant."""
+def test_a_policy_without_a_server_is_rejected(job: Job) -> None:
+    """The error names the policies that are allowed."""
     model = nn.Linear(2, 1)
-    with pytest.raises(ValueError, match=r"policy \'bsp\' needs no parameter server: ssp\(s=\.\.\.\) and asp do"):
+    with pytest.raises(ValueError, match=r"policy 'bsp' does not use a parameter server; ssp\(s=\.\.\.\) and asp do"):
         StaleSync(job, model, torch.optim.SGD(model.parameters()), "bsp")
 
 
-def test_a_model_of_nothing_to_send_is_refused(job: Job) -> None:
+def test_a_model_without_trainable_parameters_is_rejected(job: Job) -> None:
     """All its parameters are frozen."""
     model = nn.Linear(2, 1).requires_grad_(False)
-    with pytest.raises(ValueError, match="parameters of floats"):
+    with pytest.raises(ValueError, match="the model has no parameters that require gradients"):
         StaleSync(job, model, torch.optim.SGD(model.parameters()), "ssp(s=1)")
 
 
-def test_a_process_without_the_job_s_address_is_told(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both names, before anything is opened; nothing of the optimizer is touched."""
+def test_the_job_s_address_must_be_set(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names both variables before anything is opened; the optimizer is unchanged."""
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     model = nn.Linear(2, 1)
@@ -46,10 +46,10 @@ def test_a_process_without_the_job_s_address_is_told(job: Job, monkeypatch: pyte
     optimizer.step()
 
 
-def test_a_compression_that_takes_all_ranks_is_refused(job: Job) -> None:
+def test_a_compression_that_needs_all_ranks_is_rejected(job: Job) -> None:
     """A rank pushes alone."""
     model = nn.Linear(2, 1)
     with pytest.raises(
-        ValueError, match="powersgd reduces over all ranks at once: to a parameter server go fp16, int8 and topk"
+        ValueError, match="powersgd reduces over all ranks at once; a parameter server allows fp16, int8 and topk"
     ):
         StaleSync(job, model, torch.optim.SGD(model.parameters()), "ssp(s=1) + powersgd(rank=2)")

@@ -1,4 +1,4 @@
-"""From a compression as it is written to what runs it."""
+"""Makes the compressor for a compression that a policy's text names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from timesyncd.training.compression.torch_hooks import HalfPrecision, LowRank
 from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, TopK
 
 
-def compressor(written: Compression, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor]) -> Compressor:
+def compressor(compression: Compression, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor]) -> Compressor:
     """
-    `parameters`: all whose buckets it will see, in an order that is the same after a restart: `ddp.parameters()`.
+    `parameters`: all parameters whose buckets it will get, in an order that is the same after a restart, as `ddp.parameters()`.
 
-    Every rank of the group makes one of the same. Each serves one module: what it has not sent belongs to that one's parameters.
+    Every rank of the group makes one of the same compression. Each serves one module, because its residuals belong to that module's parameters.
     """
-    match written:
+    match compression:
         case Fp16():
             return HalfPrecision("fp16", group)
         case PowerSGD(rank):

@@ -1,7 +1,7 @@
 """
-Error feedback (Seide et al., Interspeech 2014): what a step does not send is added to what the next one has to send.
+Error feedback (Seide et al., Interspeech 2014): the residual, which is what a step does not send, is added to what the next step has to send.
 
-What was not sent yet, parameter by parameter, however parameters are put into buckets.
+Residuals belong to parameters, whatever buckets the parameters are in.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _Places = tuple[int, ...]
 
 
 class Residuals:
-    """The parameters that a compressor serves, known by their places among those given, and the residual of each."""
+    """The residuals of a compressor's parameters. A parameter is identified by its place among those given."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self._parameters = list(parameters)  # alive, so that no other tensor gets the id of one of them
+        self._parameters = list(parameters)  # keeps them alive, so that no other tensor gets the id of one of them
         self._places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
-        #: Of each place, a part of one of `_flats`, or as it was loaded.
+        #: By place: a view of a part of one of `_flats`, or the loaded tensor.
         self._of: dict[int, torch.Tensor] = {}
-        #: Of each bucket that was seen since its parameters were last put otherwise.
+        #: By the places of a bucket: its residuals in one tensor. A bucket drops out when another bucket gets one of its parameters.
         self._flats: dict[_Places, torch.Tensor] = {}
 
     def places(self, bucket: TensorBucket) -> _Places:
@@ -42,21 +42,21 @@ class Residuals:
             places = tuple(self._places[id(parameter)] for parameter in bucket.parameters())
         except KeyError:
             raise ValueError(
-                "the bucket has a parameter that its compressor was not given: give it all of them"
+                "a bucket has a parameter that its compressor does not know; pass all parameters to compressor()"
             ) from None
         if sum(self._parameters[place].numel() for place in places) != bucket.buffer().numel():
-            raise ValueError("the bucket's buffer is not as large as its parameters: put whole parameters into buckets")
+            raise ValueError("a bucket's buffer is not as large as its parameters; put whole parameters into buckets")
         return places
 
     def flat(self, bucket: TensorBucket) -> torch.Tensor:
-        """What the bucket's parameters have not sent, in its buffer's order; it is changed in place. float32 or wider."""
+        """The residuals of the bucket's parameters, in its buffer's order, float32 or wider. The caller changes the tensor in place."""
         places = self.places(bucket)
         if places not in self._flats:
-            self._put(places, bucket.buffer())
+            self._arrange(places, bucket.buffer())
         return self._flats[places]
 
-    def _put(self, places: _Places, like: torch.Tensor) -> None:
-        """In one tensor from now on. Buckets that any of them was in before are no more."""
+    def _arrange(self, places: _Places, like: torch.Tensor) -> None:
+        """Put the residuals of these places into one tensor. Other buckets with one of these places drop out."""
         dtype = torch.promote_types(like.dtype, torch.float32)
         parts = [
             self._of[place].to(like.device, dtype)
@@ -72,22 +72,22 @@ class Residuals:
         return {str(place): residual.clone() for place, residual in sorted(self._of.items())}
 
     def load_state_dict(self, state: CompressorState) -> None:
-        """Raises ValueError if they are not of these parameters."""
+        """Raises ValueError for the residuals of other parameters."""
         loaded = {int(place): residual for place, residual in state.items()}
         for place, residual in loaded.items():
             if place >= len(self._parameters) or residual.numel() != self._parameters[place].numel():
                 raise ValueError(
-                    f"what was not sent of parameter {place} was saved for another network: start without it"
+                    f"the residual of parameter {place} was saved for another network; start without this state"
                 )
         self._of, self._flats = loaded, {}
 
 
 class Feedback(ABC):
     """
-    A compressor that keeps what it did not send.
+    A compressor with error feedback.
 
-    A bucket that is not finite on some rank comes out not finite on all, for whoever scales or clips gradients to see; on every rank the residuals of its
-    parameters are then what they were before.
+    A bucket that is not finite on one rank becomes not finite on all, so that code that scales or clips gradients detects it. On every rank the
+    residuals of its parameters then stay unchanged.
     """
 
     def __init__(self, name: str, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor]) -> None:
@@ -96,34 +96,34 @@ class Feedback(ABC):
         self.sent_bytes = 0
         self._group = group
         self._residuals = Residuals(parameters)
-        self._under_way: list[Future] = []
+        self._in_progress: list[Future] = []
 
     def hook(self, bucket: TensorBucket) -> Future:
         if bucket.index() == 0:
-            self._settle()
+            self._finish_step()
         return self._begin(bucket, self._dense if bucket.buffer().is_sparse else self._compressed)
 
     def dense(self, bucket: TensorBucket) -> Future:
         if bucket.index() == 0:
-            self._settle()
+            self._finish_step()
         return self._begin(bucket, self._dense)
 
     def _begin(self, bucket: TensorBucket, reduce: Callable[[TensorBucket], Future]) -> Future:
         self.raw_bytes += bucket_bytes(bucket.buffer())
         future = reduce(bucket)
-        self._under_way.append(future)
+        self._in_progress.append(future)
         return future
 
-    def _settle(self) -> None:
-        """A step begins where the former one is over: residuals are never changed by two at once. Raises what that one's collectives did."""
-        under_way, self._under_way = self._under_way, []
-        torch.futures.wait_all(under_way)
+    def _finish_step(self) -> None:
+        """Wait for the former step's buckets, so that no two steps change residuals at once. Raises the errors of its collectives."""
+        in_progress, self._in_progress = self._in_progress, []
+        torch.futures.wait_all(in_progress)
 
     @abstractmethod
     def _compressed(self, bucket: TensorBucket) -> Future: ...
 
     def _dense(self, bucket: TensorBucket) -> Future:
-        if bucket.buffer().is_sparse:  # nothing of it is ever kept back
+        if bucket.buffer().is_sparse:  # sparse gradients have no residuals
             self.sent_bytes += bucket_bytes(bucket.buffer())
             return average_uncompressed(self._group, bucket)
         residual, whole = self._whole(bucket)
@@ -132,7 +132,7 @@ class Feedback(ABC):
         assert work is not None, "this process is in the group"
 
         def finish(reduced: torch.futures.Future[Any]) -> torch.Tensor:
-            reduced.value()  # raises what went wrong
+            reduced.value()  # raises the error, if any
             if is_finite(whole):
                 residual.zero_()
             return write_average(whole.div_(self._group.size()), bucket)
@@ -141,26 +141,28 @@ class Feedback(ABC):
         return future.then(finish)
 
     def _whole(self, bucket: TensorBucket) -> tuple[torch.Tensor, torch.Tensor]:
-        """The residual, and with it all there is to send: in the buffer, if that is wide enough."""
+        """The residual, and the sum of buffer and residual, which is all there is to send. The sum is in the buffer, if its type is wide enough."""
         residual = self._residuals.flat(bucket)
         return residual, bucket.buffer().to(residual.dtype).add_(residual)
 
     def state_dict(self) -> CompressorState:
-        self._settle()
+        self._finish_step()
         return {"name": self.name, "residuals": self._residuals.state_dict()}
 
     def load_state_dict(self, state: CompressorState) -> None:
-        self._settle()
+        self._finish_step()
         check_name(self.name, state)
         self._residuals.load_state_dict(state["residuals"])
 
 
 def write_average(average: torch.Tensor, bucket: TensorBucket) -> torch.Tensor:
-    """Into the bucket's buffer, where it is not there already."""
+    """Copy the average into the bucket's buffer, unless it is there already."""
     buffer = bucket.buffer()
     return buffer if average.data_ptr() == buffer.data_ptr() else buffer.copy_(average)
 
 
 def check_name(name: str, state: CompressorState) -> None:
     if state.get("name") != name:
-        raise ValueError(f"this state is of {state.get('name')}, not of {name}: start without it, or with that policy")
+        raise ValueError(
+            f"the state was saved with compression {state.get('name')}, and this one is {name}; start without it, or with that policy"
+        )

@@ -1,7 +1,5 @@
 """
-What every compressor is, and the one hook that runs them.
-
-What compressors share: the uncompressed average, sizes, a look whether all is finite.
+The interface of compressors, the communication hook that runs them, and what they share: the uncompressed average, sizes, the check for finiteness.
 """
 
 from __future__ import annotations
@@ -15,18 +13,15 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from timesyncd.client.torch.peer_loss import peer_loss_as_sync_error, reduced_value
 
-# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
-
-
 CompressorState = dict[str, Any]
 Future = torch.futures.Future[torch.Tensor]
 
 
 class TensorBucket(Protocol):
     """
-    torch's GradBucket, or whatever else is averaged in its way: whole parameters, whose values lie in `buffer()` in their order.
+    torch's GradBucket, or another object with its methods: whole parameters, whose values are in `buffer()` in their order.
 
-    Index 0 begins a step. Ranks give buckets of the same parameters, in the same order.
+    Index 0 begins a step. All ranks pass buckets of the same parameters, in the same order.
     """
 
     def index(self) -> int: ...
@@ -46,7 +41,8 @@ class Compressor(Protocol):
     """
     Averages buckets over a group. All ranks get the same bits.
 
-    `raw_bytes`: size of the buckets so far; `sent_bytes`: what this rank handed to collectives for them, which send it on their own ways.
+    `raw_bytes`: octets of the buckets so far. `sent_bytes`: octets that this rank handed to collectives for them; how many cross the links depends
+    on the collective.
     """
 
     name: str
@@ -54,16 +50,16 @@ class Compressor(Protocol):
     sent_bytes: int
 
     def hook(self, bucket: TensorBucket) -> Future:
-        """The average, in the place of the bucket's buffer. Every rank calls it."""
+        """Replace the bucket's buffer by the average over all ranks. Every rank calls it."""
 
     def dense(self, bucket: TensorBucket) -> Future:
-        """The same uncompressed, with all that was not sent before. Every rank calls it."""
+        """The same, uncompressed, and including the residuals. Every rank calls it."""
 
     def state_dict(self) -> CompressorState:
-        """For a checkpoint of this rank, between two steps: what it has not sent is its own."""
+        """For a checkpoint, between two steps. Each rank has a state of its own, with its residuals."""
 
     def load_state_dict(self, state: CompressorState) -> None:
-        """Every rank loads its own. Raises ValueError if it is of another compression or of other parameters."""
+        """Every rank loads its own state. Raises ValueError for the state of another compression or of other parameters."""
 
 
 def compression_hook(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -74,17 +70,17 @@ def compression_hook(state: Compressor, bucket: GradBucket) -> torch.futures.Fut
 
 
 def average_uncompressed(group: dist.ProcessGroup, bucket: TensorBucket) -> Future:
-    """Of sparse gradients too."""
+    """The uncompressed average, also of sparse gradients."""
     return allreduce_hook(group, bucket)
 
 
 def bucket_bytes(tensor: torch.Tensor) -> int:
-    """In octets."""
+    """The size of dense or sparse gradients in octets."""
     if tensor.is_sparse:
         return tensor._values().nbytes + tensor._indices().nbytes
     return tensor.nbytes
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """By its norm, which is several times faster than a look at each element."""
+    """Whether all elements are finite. It computes the norm, which is several times faster than a test of each element."""
     return bool(torch.linalg.vector_norm(tensor, dtype=torch.float64).isfinite())

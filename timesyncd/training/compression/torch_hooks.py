@@ -1,4 +1,4 @@
-"""torch's own compressions that work on gloo, as compressors."""
+"""The compressors that use torch's own hooks: those of its compressions that work on gloo."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from timesyncd.training.compression.interface import (
     is_finite,
 )
 
-#: The least that torch takes; in the steps before it all is sent uncompressed.
+#: The smallest value that torch allows. The steps before it are sent uncompressed.
 _FIRST_STEP = 2
 
-#: Added where a column is made one of length 1: without it, a layer without gradients comes out as not a number.
+#: Added to the length by which a column is divided. Without it, a layer without gradients becomes NaN.
 _EPSILON = 1e-8
 
 
 class HalfPrecision:
-    """fp16. There is no error feedback: what half precision does not hold is lost."""
+    """fp16, without error feedback: the rounding error is lost."""
 
     def __init__(self, name: str, group: dist.ProcessGroup) -> None:
         self.name = name
@@ -57,18 +57,18 @@ class HalfPrecision:
 
 class LowRank(Feedback):
     """
-    PowerSGD. Each bucket is waited for in its hook: torch's chains collectives in the group's threads, where those of two buckets overtake each other
-    on gloo, on each rank in its own way.
+    PowerSGD. The hook waits for each bucket: torch's own chains collectives in the group's threads, where on gloo those of two buckets may run in a
+    different order on each rank.
 
-    torch keeps errors and factors by a bucket's number; here errors belong to parameters, and factors to sets of them: those of a bucket of others begin
-    anew.
+    torch keeps errors and factors by the bucket's number. Here errors belong to parameters, and factors to sets of parameters: a bucket with a new
+    set starts with new factors.
     """
 
     def __init__(self, name: str, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor], rank: int) -> None:
         super().__init__(name, group, parameters)
         self._torch = PowerSGDState(group, rank, _FIRST_STEP, orthogonalization_epsilon=_EPSILON)
         self._seeds = _Seeds()
-        self._torch.rng = self._seeds  # type: ignore[assignment]  # of which torch draws whole numbers alone
+        self._torch.rng = self._seeds  # type: ignore[assignment]  # torch calls only its randint
         self._numbers: dict[tuple[int, ...], int] = {}
 
     def _compressed(self, bucket: TensorBucket) -> Future:
@@ -86,7 +86,7 @@ class LowRank(Feedback):
         error = self._torch.error_dict.pop(number)
         if is_finite(average):
             residual.copy_(error)
-        else:  # the factors are not finite either; all ranks see that
+        else:  # the factors are not finite either, equally on all ranks
             del self._torch.p_memory_dict[number], self._torch.q_memory_dict[number]
         return future
 
@@ -107,7 +107,7 @@ class LowRank(Feedback):
 
 
 class _Seeds:
-    """Of first factors; all ranks draw alike. In the place of torch's generator, whose state is no plain number."""
+    """The seeds of first factors, equal on all ranks. Replaces torch's generator, whose state is not a plain number."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -119,8 +119,8 @@ class _Seeds:
 
 class _Numbered:
     """
-    A bucket under another number. Its gradients are as torch's hook wants them, of one dimension at least and in one piece; and always in the order of
-    parameters, so that factors do not depend on how the bucket was filled.
+    A bucket with another number. Its gradients have the form that torch's hook requires: contiguous, with at least one dimension. They are in the
+    order of the parameters, so that factors do not depend on the order in the bucket.
     """
 
     def __init__(self, bucket: TensorBucket, number: int, residuals: Residuals) -> None:

@@ -1,4 +1,4 @@
-"""When to synchronize, as data and as pure functions; timesyncd.client.torch does what is decided here."""
+"""When to synchronize, as data and pure functions. `timesyncd.training.torch` carries out what is decided here."""
 
 from timesyncd.training.policy.policies import (
     ASP,
@@ -6,6 +6,7 @@ from timesyncd.training.policy.policies import (
     QSR,
     SSP,
     Accumulate,
+    ChangeReason,
     Combine,
     Decision,
     FedAvg,
@@ -23,6 +24,7 @@ __all__ = [
     "QSR",
     "SSP",
     "Accumulate",
+    "ChangeReason",
     "Combine",
     "Compression",
     "Decision",

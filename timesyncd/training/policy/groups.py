@@ -1,4 +1,4 @@
-"""Which ranks are near each other: levels of groups, from where the ranks stand or from the delays measured between them."""
+"""Which ranks are near each other: levels of groups, from the ranks' topology labels or from the delays measured between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,59 +8,61 @@ from itertools import accumulate, combinations, pairwise
 
 Group = tuple[int, ...]
 
-#: Disjoint groups that hold every rank, by their lowest rank; within a group the ranks ascend.
+#: Disjoint groups that contain every rank, sorted by their lowest rank; within a group the ranks ascend.
 Level = tuple[Group, ...]
 
-#: Innermost first. Each level joins whole groups of the one before; the last is one group of all.
+#: Innermost first. Each level joins whole groups of the level before; the last level is one group of all ranks.
 Levels = tuple[Level, ...]
 
-#: So many times the near delays are the far ones at least, whatever the errors are.
-GAP = 2
+#: The far delays are at least this many times the near ones, even after their errors are subtracted.
+MIN_GAP_RATIO = 2
 
 
 def groups_by_label(labels: Sequence[str]) -> Levels:
     """
-    From each rank's place, outermost part first, as "hall-1/rack-12/node-3"; the depths may differ. A label that ends early is a place of
-    its own beside those below it.
+    From each rank's topology label, outermost part first, as "hall-1/rack-12/node-3". The depths may differ: a label that ends early is a
+    location of its own beside those below it.
 
-    A rank without a label could be anywhere: then all ranks are one group.
+    Where a rank has no label, its location is unknown, and all ranks are one group.
     """
     paths = [tuple(part for part in label.split("/") if part) for label in labels]
     if not all(paths):
-        return (_everybody(len(paths)),)
+        return (_all_ranks(len(paths)),)
     depths = range(max(map(len, paths), default=0), 0, -1)
     return _levels([_level([path[:depth] for path in paths]) for depth in depths], len(paths))
 
 
 def groups_by_delay(delays_ns: Mapping[tuple[int, int], tuple[int, int]], ranks: int) -> Levels:
     """
-    From one-way delays: by (from, to) the median and the half-width of its error. A pair's delay is the larger of its directions, and
-    a pair of which a direction is unknown is far apart.
+    From one-way delays in ns, by (from, to): the median and the half-width of its error. A pair's delay is the larger of its two directions;
+    a pair with an unknown direction counts as far apart.
 
-    The near pairs are those before the widest gap: the ratio of the shortest far delay to the longest near one, the errors taken against
-    it, which must be above `GAP`. Without a gap, or where a near to b and b near to c leaves a far from c, all ranks are one group: such
-    delays are no places, and any choice of groups would put a far pair into one.
+    The near pairs are those below the widest gap: the largest ratio of the shortest far delay to the longest near one, with the errors taken
+    against it. That ratio must exceed `MIN_GAP_RATIO`. Without such a gap, or where a is near b and b is near c but a is far from c, all
+    ranks are one group: any other grouping would put a far pair into one group.
     """
-    pairs = {pair: known for pair in combinations(range(ranks), 2) if (known := _pair_ns(delays_ns, *pair)) is not None}
-    around = [{rank} for rank in range(ranks)]
-    for a, b in (near := _before_gap(pairs)):
-        around[a].add(b)
-        around[b].add(a)
-    if any(around[a] != around[b] for a, b in near):
-        return (_everybody(ranks),)
-    return _levels([_level([frozenset(ranks_near) for ranks_near in around])], ranks)
+    pairs = {
+        pair: known for pair in combinations(range(ranks), 2) if (known := _pair_range_ns(delays_ns, *pair)) is not None
+    }
+    neighbours = [{rank} for rank in range(ranks)]
+    for a, b in (near := _near_pairs(pairs)):
+        neighbours[a].add(b)
+        neighbours[b].add(a)
+    if any(neighbours[a] != neighbours[b] for a, b in near):
+        return (_all_ranks(ranks),)
+    return _levels([_level([frozenset(near_ranks) for near_ranks in neighbours])], ranks)
 
 
 def levels_from_numbers(numbers: Sequence[Sequence[int]], ranks: int) -> Levels:
-    """From a plan's groups: by level, without the one of all, each rank's group by its number. Raises ValueError where they are none."""
-    everybody: Level = (tuple(range(ranks)),)
-    return check_levels((*map(_level, numbers), everybody), ranks)
+    """From a plan's groups: for each level but the last, the group number of each rank. Raises ValueError where they are no valid levels."""
+    all_ranks: Level = (tuple(range(ranks)),)
+    return check_levels((*map(_level, numbers), all_ranks), ranks)
 
 
 def check_levels(levels: Levels, ranks: int) -> Levels:
-    """The levels themselves. Raises ValueError where they are not what `Levels` says."""
-    if not levels or levels[-1] != _everybody(ranks):
-        raise ValueError(f"the last level of groups must be one group of all {ranks} ranks")
+    """Returns the levels. Raises ValueError where they violate what `Levels` states."""
+    if not levels or levels[-1] != _all_ranks(ranks):
+        raise ValueError(f"the last level of groups must be one group of all {ranks} ranks: {levels[-1:]}")
     for level in levels:
         if sorted(rank for group in level for rank in group) != list(range(ranks)) or not all(level):
             raise ValueError(f"each of the {ranks} ranks must be in exactly one group of a level: {level}")
@@ -73,7 +75,7 @@ def check_levels(levels: Levels, ranks: int) -> Levels:
     return levels
 
 
-def _everybody(ranks: int) -> Level:
+def _all_ranks(ranks: int) -> Level:
     return (tuple(range(ranks)),)
 
 
@@ -82,7 +84,7 @@ def _ordered(groups: Sequence[Sequence[int]]) -> Level:
 
 
 def _level(places: Sequence[Hashable]) -> Level:
-    """The ranks of one place are a group."""
+    """The ranks with an equal place form a group."""
     groups: dict[Hashable, list[int]] = {}
     for rank, place in enumerate(places):
         groups.setdefault(place, []).append(rank)
@@ -90,28 +92,28 @@ def _level(places: Sequence[Hashable]) -> Level:
 
 
 def _levels(inner: Sequence[Level], ranks: int) -> Levels:
-    """Without those that change nothing: every rank alone, or the same groups as one level further in."""
+    """Without redundant levels: those with every rank in its own group, and those with the groups of a level further in."""
     levels: list[Level] = []
-    for level in (*inner, _everybody(ranks)):
+    for level in (*inner, _all_ranks(ranks)):
         if len(level) < ranks and level not in levels:
             levels.append(level)
-    return tuple(levels) or (_everybody(ranks),)
+    return tuple(levels) or (_all_ranks(ranks),)
 
 
-def _pair_ns(delays_ns: Mapping[tuple[int, int], tuple[int, int]], a: int, b: int) -> tuple[int, int] | None:
-    """(least, most) that the longer direction can be, at least 1 ns each; None where a direction is unknown."""
+def _pair_range_ns(delays_ns: Mapping[tuple[int, int], tuple[int, int]], a: int, b: int) -> tuple[int, int] | None:
+    """The (shortest, longest) delay that the longer direction can have, each at least 1 ns; None where a direction is unknown."""
     if (a, b) not in delays_ns or (b, a) not in delays_ns:
         return None
     both = delays_ns[a, b], delays_ns[b, a]
     return max(1, *(delay - error for delay, error in both)), max(1, *(delay + error for delay, error in both))
 
 
-def _before_gap(pairs: Mapping[tuple[int, int], tuple[int, int]]) -> list[tuple[int, int]]:
-    """The near pairs; none where there is no gap. Of two gaps that are as wide, the one at shorter delays."""
+def _near_pairs(pairs: Mapping[tuple[int, int], tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs below the widest gap; none where there is no gap. Of two equally wide gaps, the one at shorter delays counts."""
     ascending = sorted(pairs, key=lambda pair: sum(pairs[pair]))
     longest = list(accumulate((pairs[pair][1] for pair in ascending), max))
     shortest = list(accumulate((pairs[pair][0] for pair in reversed(ascending)), min))[::-1]
-    widest, near = Fraction(GAP), 0
+    widest, near = Fraction(MIN_GAP_RATIO), 0
     for count in range(1, len(ascending)):
         if (ratio := Fraction(shortest[count], longest[count - 1])) > widest:
             widest, near = ratio, count

@@ -1,9 +1,8 @@
 """
-How a job's ranks keep to one policy: the step they are in, the rows they exchange, and the policy in force.
+How the ranks of a job keep to one policy: the step that they are in, the rows that they exchange, and the policy in force.
 
-Every rank has a Course of its own and asks nobody: it is fed with the same rows in the same step as all others, so it says the same.
-
-What each rank says of itself to all others, now and then: one row of 64-bit words, of one size on all ranks.
+A row is what one rank reports to all others now and then: 64-bit words, of the same size on all ranks. Each rank runs its own PolicySchedule. All
+schedules get the same rows in the same step, so all ranks decide alike without asking each other.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ from timesyncd.training.policy.text import MAX_TEXT, Strategy, parse_policy
 
 _ABSENT = -(2**63)
 _NUMBERS = struct.Struct("<qqqqqqqqdddd")
-_TEXT_WORDS = MAX_TEXT // 8
 
-#: 64-bit words of a row.
-ROW_WORDS = _NUMBERS.size // 8 + _TEXT_WORDS
+#: Number of 64-bit words in a row.
+ROW_WORDS = _NUMBERS.size // 8 + MAX_TEXT // 8
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """
-    Said by one rank after its backward pass of `step`. Times are of this rank, means over the steps since its former row.
+    What one rank reports after its backward pass of `step`. Durations are this rank's, over the steps since its former row.
 
-    `vote`: it wants a synchronization. `wish`: the number of the newest policy that it was told, and its text; rank 0's counts. `replica`: the hash
-    of its parameters right after the newest checked synchronization, in round `replica_round`; None: none was checked since the last row.
-    `compute_ns`: own work of a step, median. `wait_ns`: of a step it waited for synchronizations, mean. `transfer_ns`: from the begin of a
-    synchronization to its end, the smallest; None: there was none. `loss`: mean in the steps that began with parameters common to all ranks; `jump`: by how much it rose
-    when they were averaged, relative; `rate`: the optimizer's learning rate; `dissimilarity`: the squared distance of its expected gradient from
-    the mean of all ranks', as a multiple of the mean's square, by the first steps under BSP. NaN: not known.
+    `vote`: it votes for a synchronization. `request_number`, `requested_policy`: the newest policy that this rank was requested to use; only rank
+    0's counts. `replica`: the hash of its parameters right after the newest checked synchronization, in round `replica_round`; None: none was
+    checked since the last row. `compute_ns`: median of a step's own work. `wait_ns`: mean of a step's waiting for synchronizations.
+    `transfer_ns`: the shortest synchronization, from begin to end; None: there was none. `loss`: mean over the steps that began with parameters
+    common to all ranks. `jump`: the relative rise of the loss at averagings. `rate`: the optimizer's learning rate. `dissimilarity`: the squared
+    distance of the rank's expected gradient from the mean of all ranks', as a multiple of the mean's square, from the first steps under BSP. NaN:
+    unknown.
     """
 
     step: int
     vote: bool = False
-    wish: int = 0
-    text: str = ""
+    request_number: int = 0
+    requested_policy: str = ""
     replica: int | None = None
     replica_round: int = 0
     compute_ns: int = 0
@@ -59,7 +58,7 @@ class Row:
         packed = _NUMBERS.pack(
             self.step,
             self.vote,
-            self.wish,
+            self.request_number,
             _ABSENT if self.replica is None else self.replica,
             self.replica_round,
             self.compute_ns,
@@ -69,20 +68,20 @@ class Row:
             self.jump,
             self.rate,
             self.dissimilarity,
-        ) + self.text.encode().ljust(MAX_TEXT, b"\0")
+        ) + self.requested_policy.encode().ljust(MAX_TEXT, b"\0")
         return list(struct.unpack(f"<{ROW_WORDS}q", packed))
 
     @classmethod
-    def of(cls, words: Sequence[int]) -> Row:
+    def from_words(cls, words: Sequence[int]) -> Row:
         packed = struct.pack(f"<{ROW_WORDS}q", *words)
         numbers = _NUMBERS.unpack_from(packed)
-        step, vote, wish, replica, replica_round, compute_ns, wait_ns, transfer_ns = numbers[:8]
+        step, vote, request_number, replica, replica_round, compute_ns, wait_ns, transfer_ns = numbers[:8]
         loss, jump, rate, dissimilarity = numbers[8:]
         return cls(
             step=step,
             vote=vote != 0,
-            wish=wish,
-            text=packed[_NUMBERS.size :].rstrip(b"\0").decode(errors="replace"),
+            request_number=request_number,
+            requested_policy=packed[_NUMBERS.size :].rstrip(b"\0").decode(errors="replace"),
             replica=None if replica == _ABSENT else replica,
             replica_round=replica_round,
             compute_ns=compute_ns,
@@ -95,85 +94,96 @@ class Row:
         )
 
 
-#: Where no flags are needed rows are exchanged in steps that synchronize, not more often than every so many steps nor more seldom than the latter, and
-#: count so many steps later. So they travel while ranks wait anyway: the threads that send and receive take processors from computing else.
+#: Under a policy without votes, ranks exchange rows in steps that synchronize: at least the first number of steps apart, at most about the second, and
+#: the rows count the third number of steps later. So rows travel while ranks wait anyway; the threads that send and receive would slow down
+#: computing otherwise.
 MIN_STEPS_BETWEEN_ROWS, MAX_STEPS_BETWEEN_ROWS, ROWS_DELAY = 8, 32, 8
 
-#: The first rows come early, and are waited for: the controller has nothing to go by before them, and a step of BSP may take as long as eight others.
+#: The first rows are exchanged in this step, and ranks wait for them: the controller has no measurements before, and a step of BSP may take as long as
+#: eight others.
 FIRST_ROWS_STEP = 3
 
 
 class PolicySchedule:
     """
-    For each step, in this order: `exchanges` (says when this step's rows are to be looked at, if there are any), `due` (whose rows are to
-    be looked at now), `decide`, `turn`, `next_step`.
+    The schedule of one rank. In each step the rank calls, in this order: `begin_exchange` (whether it sends a row now), `take_due` (the steps whose
+    rows it reads now), `decide`, `next_step`, and `accept_request` after the update.
     """
 
     def __init__(self, strategy: Strategy, ranks: int, steps_per_epoch: int | None = None) -> None:
         self.strategy = strategy
         self.step = 0
-        self.since = 1
+        self.steps_since_sync = 1
         self.rounds = 0
-        self.wish = 0
+        self.request_number = 0
         self._rate: float | None = None
         self._ranks = ranks
         self._steps_per_epoch = steps_per_epoch
-        self._told = -1
+        self._last_exchange = -1
+        #: Steps whose rows are on their way, each with the step in which the rows count.
         self._pending: deque[tuple[int, int]] = deque()
 
-    def agree(self, rows: Sequence[Row]) -> None:
-        """On where it begins, by a first row of all ranks (`first_row`). Raises ValueError where they do not."""
+    def check_start(self, rows: Sequence[Row]) -> None:
+        """By the first row of all ranks. Raises ValueError where they start with different policies or steps per epoch."""
+        first = rows[0]
         for rank, row in enumerate(rows):
-            if (row.text, row.step) != (rows[0].text, rows[0].step):
+            if (row.requested_policy, row.step) != (first.requested_policy, first.step):
                 raise ValueError(
-                    f"rank 0 begins with {rows[0].text!r} and {rows[0].step} steps an epoch, rank {rank} with {row.text!r} and {row.step}"
+                    f"rank 0 starts with policy {first.requested_policy!r} and {first.step} steps per epoch, rank {rank} with "
+                    f"{row.requested_policy!r} and {row.step}; give all ranks the same"
                 )
-        self._hear_rate(rows[0])
+        self._update_rate(first)
 
     def first_row(self, learning_rate: float | None) -> Row:
-        return Row(self._steps_per_epoch or 0, text=str(self.strategy), rate=_number(learning_rate))
+        return Row(
+            self._steps_per_epoch or 0,
+            requested_policy=str(self.strategy),
+            rate=math.nan if learning_rate is None else learning_rate,
+        )
 
-    def exchanges(self) -> bool:
-        """Whether every rank exchanges a row in this step."""
-        late = self.strategy.policy.late
-        if late is None:
+    def begin_exchange(self) -> bool:
+        """Whether every rank sends a row in this step. If so, `take_due` returns this step when its rows count."""
+        delay = self.strategy.policy.late
+        if delay is None:
             if self.step == FIRST_ROWS_STEP:
-                late = 0
-            elif self._tells():
-                late = ROWS_DELAY
+                delay = 0
+            elif self._exchanges_without_votes():
+                delay = ROWS_DELAY
             else:
                 return False
-        self._told = self.step
-        self._pending.append((self.step, self.step + late))
+        self._last_exchange = self.step
+        self._pending.append((self.step, self.step + delay))
         return True
 
-    def _tells(self) -> bool:
-        passed = self.step - self._told
+    def _exchanges_without_votes(self) -> bool:
+        passed = self.step - self._last_exchange
         if passed < MIN_STEPS_BETWEEN_ROWS:
             return False
-        return passed >= MAX_STEPS_BETWEEN_ROWS or self.strategy.policy.decide(self._seen(None)) is Decision.SYNC
+        return passed >= MAX_STEPS_BETWEEN_ROWS or self.strategy.policy.decide(self._context(None)) is Decision.SYNC
 
-    def due(self) -> list[int]:
-        """The steps whose rows count now, oldest first."""
-        steps = [step for step, at in self._pending if at <= self.step]
-        if steps:
-            self._pending = deque((step, at) for step, at in self._pending if at > self.step)
-        return steps
+    def take_due(self) -> list[int]:
+        """The steps whose rows count in this step, oldest first; each once."""
+        due = [step for step, counts_in in self._pending if counts_in <= self.step]
+        if due:
+            self._pending = deque((step, counts_in) for step, counts_in in self._pending if counts_in > self.step)
+        return due
 
-    def decide(self, rows: Sequence[Sequence[Row]]) -> Decision:
-        """`rows`: of each step that is due, by rank. Raises SyncError: they are of different steps."""
-        for said in rows:
-            check_in_step(said)
-            self._hear_rate(said[0])
-        if isinstance(self.strategy.policy, Accumulate) and self._wanted(rows) is not None:
-            return Decision.SYNC  # what was gathered makes its update before another policy begins
-        votes = tuple(any(said[rank].vote for said in rows) for rank in range(self._ranks)) if rows else None
-        return self.strategy.policy.decide(self._seen(votes))
+    def decide(self, due_rows: Sequence[Sequence[Row]]) -> Decision:
+        """`due_rows`: for each due step, the rows by rank. Raises SyncError where the rows of one exchange are of different steps."""
+        for rows in due_rows:
+            check_in_step(rows)
+            self._update_rate(rows[0])
+        if isinstance(self.strategy.policy, Accumulate) and self._requested(due_rows) is not None:
+            return Decision.SYNC  # the accumulated gradients make their update before another policy begins
+        votes = None
+        if due_rows:
+            votes = tuple(any(rows[rank].vote for rows in due_rows) for rank in range(self._ranks))
+        return self.strategy.policy.decide(self._context(votes))
 
-    def _seen(self, votes: tuple[bool, ...] | None) -> PolicyContext:
+    def _context(self, votes: tuple[bool, ...] | None) -> PolicyContext:
         return PolicyContext(
             step=self.step,
-            since=self.since,
+            steps_since_sync=self.steps_since_sync,
             ranks=self._ranks,
             rounds=self.rounds,
             learning_rate=self._rate,
@@ -182,47 +192,47 @@ class PolicySchedule:
         )
 
     def last_row(self) -> Row:
-        """Said when no more steps are taken; its step is that of no other row."""
+        """The row of a rank that takes no more steps. Its step number is negative, so it equals that of no other row."""
         return Row(~self.step)
 
-    def due_ever(self) -> list[int]:
-        """The steps whose rows are still to come: no more steps are taken."""
+    def take_remaining(self) -> list[int]:
+        """The steps whose rows have not counted yet, when no more steps are taken."""
         steps = [step for step, _ in self._pending]
         self._pending.clear()
         return steps
 
     def weights(self, ranks: int) -> tuple[float, ...] | None:
-        """By rank of so many that average, in the next averaging; None: all count alike."""
+        """The weight of each of `ranks` ranks in the next averaging; None: equal weights."""
         policy = self.strategy.policy
         return policy.weights(ranks, self.rounds) if isinstance(policy, FedAvg) else None
 
-    def is_near(self) -> bool:
-        """Whether the next averaging is one among near ranks alone."""
+    def is_intra_group(self) -> bool:
+        """Whether the next averaging stays within each rank's innermost group."""
         policy = self.strategy.policy
-        return isinstance(policy, LocalSGD) and policy.is_near(self.rounds)
+        return isinstance(policy, LocalSGD) and policy.is_intra_group(self.rounds)
 
-    def turn(self, rows: Sequence[Sequence[Row]]) -> Strategy | None:
-        """The policy that rank 0 was told meanwhile, from the next step on; None: the same. Ranks read it in the same rows."""
-        wanted = self._wanted(rows)
-        self.wish = max([self.wish, *(said[0].wish for said in rows)])
-        return wanted
+    def accept_request(self, due_rows: Sequence[Sequence[Row]]) -> Strategy | None:
+        """The strategy that rank 0 was requested to use, from the next step on; None: no change. All ranks read it in the same rows."""
+        requested = self._requested(due_rows)
+        self.request_number = max([self.request_number, *(rows[0].request_number for rows in due_rows)])
+        return requested
 
-    def _wanted(self, rows: Sequence[Sequence[Row]]) -> Strategy | None:
-        """By rank 0's newest row, if it has heard of another policy since the last turn."""
-        if not rows or rows[-1][0].wish <= self.wish:
+    def _requested(self, due_rows: Sequence[Sequence[Row]]) -> Strategy | None:
+        """By rank 0's newest row, if its request is newer than the last accepted one."""
+        if not due_rows or due_rows[-1][0].request_number <= self.request_number:
             return None
-        wanted = parse_policy(rows[-1][0].text)
-        return None if wanted == self.strategy else wanted
+        requested = parse_policy(due_rows[-1][0].requested_policy)
+        return None if requested == self.strategy else requested
 
     def next_step(self, decision: Decision) -> None:
         self.step += 1
         if decision is Decision.SYNC:
-            self.since, self.rounds = 1, self.rounds + 1
+            self.steps_since_sync, self.rounds = 1, self.rounds + 1
         else:
-            self.since += 1
+            self.steps_since_sync += 1
 
-    def _hear_rate(self, row: Row) -> None:
-        """Rank 0's learning rate is everybody's: a scheduler that goes by a rank's own loss would part the ranks."""
+    def _update_rate(self, row: Row) -> None:
+        """Rank 0's learning rate counts for all: with a scheduler that goes by a rank's own loss, ranks would decide differently."""
         self._rate = None if math.isnan(row.rate) else row.rate
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,42 +241,39 @@ class PolicySchedule:
             "rate": self._rate,
             "strategy": str(self.strategy),
             "step": self.step,
-            "since": self.since,
+            "steps_since_sync": self.steps_since_sync,
             "rounds": self.rounds,
-            "wish": self.wish,
-            "told": self._told,
+            "request_number": self.request_number,
+            "last_exchange": self._last_exchange,
             "pending": list(self._pending),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError for a state of another number of ranks."""
+        """Raises ValueError for the state of another number of ranks."""
         if state["ranks"] != self._ranks:
             raise ValueError(
-                f"the policy's state is of {state['ranks']} ranks, these are {self._ranks}: begin without it"
+                f"the policy's state was saved with {state['ranks']} ranks, and this job has {self._ranks}; start without it"
             )
         self._rate = state["rate"]
         self.strategy = parse_policy(state["strategy"])
-        self.step, self.since, self.rounds, self.wish = (state[name] for name in ("step", "since", "rounds", "wish"))
-        self._told = state["told"]
-        self._pending = deque((step, at) for step, at in state["pending"])
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+        self.step, self.steps_since_sync = state["step"], state["steps_since_sync"]
+        self.rounds, self.request_number = state["rounds"], state["request_number"]
+        self._last_exchange = state["last_exchange"]
+        self._pending = deque((step, counts_in) for step, counts_in in state["pending"])
 
 
 def check_in_step(rows: Sequence[Row]) -> None:
-    """Raises SyncError for ranks of which some have made more updates than others."""
+    """Raises SyncError where some ranks have made more updates than others."""
     steps = [row.step for row in rows]
     if min(steps) != max(steps):
         least, most = steps.index(min(steps)), steps.index(max(steps))
         raise SyncError(
-            f"the ranks are out of step: rank {least} {_place(min(steps))} and rank {most} {_place(max(steps))}; "
-            "every rank has to make the same number of optimizer steps"
+            f"the ranks are out of step: rank {least} {_position_text(min(steps))} and rank {most} {_position_text(max(steps))}; "
+            "every rank must make the same number of optimizer steps"
         )
 
 
-def _place(step: int) -> str:
+def _position_text(step: int) -> str:
     return f"is in step {step}" if step >= 0 else f"ended after {~step} steps"
 
 
@@ -275,20 +282,20 @@ def replicas_diverge(policy: Policy) -> bool:
     return not isinstance(policy, BSP | Accumulate | Auto)
 
 
-def must_average_replicas(former: Strategy, wanted: Strategy) -> bool:
+def must_average_replicas(former: Strategy, requested: Strategy) -> bool:
     """
-    Whether replicas, momentum included, have to be made one before the wanted policy begins: it keeps them one, or it sends differences
-    to parameters that all ranks have in common.
+    Whether replicas and optimizer states must be averaged before the requested strategy begins: it keeps replicas identical, or it sends
+    differences from parameters that all ranks have in common.
     """
-    if not replicas_diverge(former.policy) or changes_interval_only(former, wanted):
+    if not replicas_diverge(former.policy) or changes_interval_only(former, requested):
         return False
-    return not replicas_diverge(wanted.policy) or wanted.compression is not None
+    return not replicas_diverge(requested.policy) or requested.compression is not None
 
 
-def changes_interval_only(former: Strategy, wanted: Strategy) -> bool:
-    """Whether the wanted policy does the same at other times: what was common, and what was not sent, stays as it is."""
+def changes_interval_only(former: Strategy, requested: Strategy) -> bool:
+    """Whether the requested strategy differs in its times only, so that anchors and residuals stay valid."""
     return (
         isinstance(former.policy, LocalSGD)
-        and isinstance(wanted.policy, LocalSGD)
-        and former.compression == wanted.compression
+        and isinstance(requested.policy, LocalSGD)
+        and former.compression == requested.compression
     )

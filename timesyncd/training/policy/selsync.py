@@ -1,8 +1,8 @@
 """
 SelSync (Tyagi and Swany, IEEE CLUSTER 2023, arXiv 2307.07950): synchronize when some rank's gradients change.
 
-Each rank has its own relative gradient change and says by one flag whether it wants a synchronization; one flag is enough. In the paper
-every step waits for all flags (`late=0`); here they may come some steps later, so that no step waits for them.
+Each rank computes the relative change of its gradients and votes for a synchronization or not; one vote for it is enough. In the paper every step
+waits for the votes of all ranks (`late=0`). Here a vote may count some steps later, so that no step waits for votes.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from timesyncd.training.policy.policies import Combine, Decision, PolicyContext, check_at_least, sync_if
 
-#: Squared norms that an average is made of (the paper's w).
+#: Number of squared norms in an average (the paper's w).
 WINDOW = 25
 
-#: Changes that a quantile is taken of, and as many of them before there is one.
+#: Number of changes that a quantile is computed from: at most, and at least.
 KEPT_CHANGES, MIN_CHANGES = 200, 25
 
-#: Squared norms above it are no numbers: a window of them has no sum.
-_LARGEST = 1e300
+#: Squared norms above this count as infinite: the sum of a window of them would overflow.
+_MAX_SQUARE_NORM = 1e300
 
 
 @dataclass(frozen=True, slots=True)
 class SelSync:
     """
-    Exactly one of `delta`, the paper's threshold, and `quantile`: the share of steps without a synchronization that is aimed at, whatever the
-    number of ranks.
+    Takes exactly one of `delta`, the paper's threshold, and `quantile`, the intended share of steps without a synchronization, for any number of
+    ranks.
 
-    `late`: how many steps after a flag it counts. `smoothing` is the average's factor; None: N/100, as in the paper. `aggregate`: what is averaged, the
-    parameters after the update or the gradients before it; `gradients` leaves replicas apart, as the paper shows.
+    `late`: number of steps after which a vote counts. `smoothing`: the factor of the average; None: N/100, as in the paper. `aggregate`: what is
+    averaged, the parameters after the update or the gradients before it; `gradients` lets the replicas diverge, as the paper shows.
     """
 
     delta: float | None = None
@@ -42,13 +42,13 @@ class SelSync:
 
     def __post_init__(self) -> None:
         if (self.delta is None) == (self.quantile is None):
-            raise ValueError("selsync takes one of delta and quantile")
+            raise ValueError("selsync needs exactly one of delta and quantile")
         if self.quantile is not None and not 0 < self.quantile < 1:
-            raise ValueError(f"quantile={self.quantile}: within 0 and 1 is wanted")
+            raise ValueError(f"quantile is {self.quantile}; it must be above 0 and below 1")
         if self.smoothing is not None and not 0 < self.smoothing <= 1:
-            raise ValueError(f"smoothing={self.smoothing}: above 0 and at most 1 is wanted")
+            raise ValueError(f"smoothing is {self.smoothing}; it must be above 0 and at most 1")
         if self.aggregate not in ("parameters", "gradients"):
-            raise ValueError(f"aggregate={self.aggregate!r}: parameters or gradients is wanted")
+            raise ValueError(f"aggregate is {self.aggregate!r}; it must be parameters or gradients")
         check_at_least("late", self.late, 0)
         check_at_least("delta", self.delta or 0, 0)
 
@@ -56,13 +56,13 @@ class SelSync:
     def combines(self) -> Combine:
         return Combine(self.aggregate)
 
-    def decide(self, seen: PolicyContext) -> Decision:
-        return sync_if(seen.votes is not None and any(seen.votes))
+    def decide(self, context: PolicyContext) -> Decision:
+        return sync_if(context.votes is not None and any(context.votes))
 
 
 class RelativeChange:
     """
-    The relative gradient change of one rank (Eq. 2): |E_i - E_(i-1)| / E_(i-1), where E is the exponentially weighted mean of the newest 25
+    The relative gradient change of one rank (Eq. 2): |E_i - E_(i-1)| / E_(i-1), where E is the exponentially weighted mean of the newest WINDOW
     squared gradient norms.
     """
 
@@ -72,8 +72,8 @@ class RelativeChange:
         self._mean: float | None = None
 
     def add(self, square_norm: float) -> float:
-        """The change by this step's squared norm; 0 for the first one, infinite for one that is no number or comes after nothing."""
-        if not square_norm <= _LARGEST:
+        """Add a step's squared norm. Returns the change: 0 in the first step, infinite for a norm that is not finite or follows a mean of 0."""
+        if not square_norm <= _MAX_SQUARE_NORM:
             return math.inf
         self._norms.appendleft(square_norm)
         weights = self._weights[: len(self._norms)]
@@ -91,21 +91,19 @@ class RelativeChange:
 
 
 class Voter:
-    """One rank's flags."""
-
-    needs_norm: ClassVar[bool] = True
+    """Computes the votes of one rank."""
 
     def __init__(self, policy: SelSync, rank: int, ranks: int) -> None:
         self._policy = policy
         self._ranks = ranks
-        # The paper's N/100 is for at most as many ranks as a factor of 1 allows.
+        # The paper's N/100 would exceed 1 with more than 100 ranks.
         self._change = RelativeChange(policy.smoothing if policy.smoothing is not None else min(1.0, ranks / 100))
         self._changes: deque[float] = deque(maxlen=KEPT_CHANGES)
-        # Where a rank may flag in some steps only, others do so in the steps between.
-        self._left = rank / ranks
+        # Ranks that may vote in some steps only start out of phase, so that they vote in different steps.
+        self._carry = rank / ranks
 
     def vote(self, square_norm: float) -> bool:
-        """Whether this rank wants a synchronization, by the squared norm of its own gradient."""
+        """Whether this rank votes for a synchronization, by the squared norm of its own gradient."""
         change = self._change.add(square_norm)
         threshold = self._policy.delta if self._policy.delta is not None else self._quantile()
         self._changes.append(change)
@@ -113,24 +111,25 @@ class Voter:
 
     def _quantile(self) -> float | None:
         """
-        Of this rank's newest changes, so that all ranks together leave `quantile` of the steps alone, if they vote independently:
-        1 - P(sync) = (1 - p)^N. Of n changes and a new one each is the largest in one of n + 1 cases, so p (n + 1) of them are at the threshold or
-        above it; what that is more than a whole number is kept for the steps to come. None: too few yet, so it votes.
+        The threshold that makes all ranks together skip `quantile` of the steps, if they vote independently: 1 - P(sync) = (1 - p)^N.
+
+        Of n kept changes and a new one, each is the largest in one of n + 1 cases, so p (n + 1) of them reach the threshold. The fraction of
+        that number is carried over to the next step. None: too few changes yet, and the rank votes for a synchronization.
         """
         if len(self._changes) < MIN_CHANGES:
             return None
         assert self._policy.quantile is not None
         share = 1 - math.pow(self._policy.quantile, 1 / self._ranks)
-        self._left, above = math.modf(self._left + share * (len(self._changes) + 1))
+        self._carry, above = math.modf(self._carry + share * (len(self._changes) + 1))
         return math.inf if above < 1 else sorted(self._changes)[-min(int(above), len(self._changes))]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"change": self._change.state_dict(), "changes": list(self._changes), "left": self._left}
+        return {"change": self._change.state_dict(), "changes": list(self._changes), "carry": self._carry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._change.load_state_dict(state["change"])
         self._changes = deque(state["changes"], maxlen=KEPT_CHANGES)
-        self._left = state["left"]
+        self._carry = state["carry"]
 
 
 def _product(weight: float, norm: float) -> float:

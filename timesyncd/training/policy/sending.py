@@ -1,99 +1,108 @@
-"""How BSP's gradients are sent where replicas have to stay one: whole, in half precision, or the largest alone. Each way is timed against the one before. Pure."""
+"""
+How `auto` encodes BSP's gradients where replicas must stay identical: full precision, half precision, or top-k.
+
+Each encoding is timed against the one before it. Pure.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from timesyncd.training.policy.gain import cost
+from timesyncd.training.policy.policies import ChangeReason
 
-#: Of the elements, what the last way sends.
+#: The share of the elements that top-k sends.
 TOPK_RATIO = 0.01
 
-#: With the largest alone BSP needed 1.05 to 1.46 times its steps, this in the geometric mean: on three networks with two and four ranks each, on one of
-#: them with different data too (bench/policies). Half precision teaches as much as whole gradients.
+#: With top-k BSP needed 1.05 to 1.46 times as many steps; this is the geometric mean over three networks with two and four ranks each, one of them
+#: with different data too (bench/policies). Half precision learns as much in a step as full precision.
 TOPK_STEPS_FACTOR = 1.26
 
-#: Half precision stays where its steps are faster by this factor. The largest do where they learn no slower than by it: to leave them costs what was not
-#: sent by then.
+#: Half precision stays where its steps are faster by this factor. Top-k stays where it learns no slower than by this factor, because leaving it loses
+#: what it had not sent yet.
 MIN_SPEEDUP = 1.1
 
-#: From whole to least: what it is called, how it is written, and how many times as fast as the way before its steps have to be.
+#: From most octets to fewest: name, text behind a policy, and by what factor its steps must be faster than those of the encoding before.
 ENCODINGS = (
-    ("whole gradients", "", 1.0),
+    ("full precision", "", 1.0),
     ("half precision", " + fp16", MIN_SPEEDUP),
     ("top-k", f" + topk(ratio={TOPK_RATIO})", TOPK_STEPS_FACTOR / MIN_SPEEDUP),
 )
 
 FULL_PRECISION, HALF_PRECISION, TOPK = range(len(ENCODINGS))
 
-#: Of the octets of whole gradients, what half precision sends.
+#: Octets of half precision, as a share of those of full precision.
 HALF_PRECISION_COST = 0.5
 
-#: So many times as long as computing a step with the largest alone is reckoned to take before one is timed, what it costs in steps included: nobody knows
-#: yet how long it takes to choose them.
+#: Before top-k is timed, its step counts as this many times the step's computing, its additional steps included: how long it takes to choose the
+#: elements is not known yet.
 UNTIMED_TOPK_FACTOR = 3.0
 
 
 @dataclass(slots=True)
 class GradientEncoding:
     """
-    `way`: an index in WAYS; `former_ns`: what a step took with the one before, None where it was not measured; `settled`: it stays.
+    The encoding in force. `index`: in ENCODINGS. `former_ns`: duration of a step with the encoding before; None: not measured. `settled`: no other
+    encoding is tried any more.
     """
 
-    way: int = FULL_PRECISION
+    index: int = FULL_PRECISION
     former_ns: float | None = None
     settled: bool = False
 
     @property
     def text(self) -> str:
-        """To be put behind a policy."""
-        return ENCODINGS[self.way][1]
+        """What follows a policy in its text."""
+        return ENCODINGS[self.index][1]
 
     @property
-    def learns_less(self) -> bool:
-        """Whether less is learned in a step."""
-        return self.way == TOPK
+    def needs_more_steps(self) -> bool:
+        """Whether a step learns less than one in full precision."""
+        return self.index == TOPK
 
-    def timed(self, step_ns: float, waited: float, ranks: int, is_sure: bool) -> str | None:
+    def evaluate(self, step_ns: float, waited: float, ranks: int, is_sure: bool) -> tuple[ChangeReason, str] | None:
         """
-        Why it is another way from now on; None: it is the same.
+        Time the encoding, and change to another one where that pays. Returns why it changed; None: no change.
 
-        `step_ns`: what a step takes, waiting included; `waited`: the waiting in it, as a multiple of its computing. `is_sure`: by looks enough; by less
-        the next way is tried where this one is faster than the former beyond doubt.
+        `step_ns`: duration of a step, waiting included. `waited`: the waiting in it, as a multiple of its computing. `is_sure`: the measurements
+        are enough; with fewer of them the next encoding is tried only where this one is faster than the former beyond doubt.
         """
-        name, _, worth = ENCODINGS[self.way]
-        is_beyond_doubt = self.former_ns is not None and step_ns * worth * worth < self.former_ns
+        name, _, speedup = ENCODINGS[self.index]
+        is_beyond_doubt = self.former_ns is not None and step_ns * speedup * speedup < self.former_ns
         if self.settled or not (is_sure or is_beyond_doubt):
             return None
-        if self.former_ns is not None and step_ns * worth >= self.former_ns:
-            return self.left(f"{name} makes a step {step_ns / self.former_ns:.2g} times as long")
+        if self.former_ns is not None and step_ns * speedup >= self.former_ns:
+            self.revert()
+            return ChangeReason.ENCODING_SLOWER, f"{name} makes a step {step_ns / self.former_ns:.2g} times as long"
         if (
-            self.way != HALF_PRECISION
+            self.index != HALF_PRECISION
             or not self._may_gain(step_ns, waited)
             or cost(TOPK_RATIO, ranks) >= HALF_PRECISION_COST
         ):
             self.settled = is_sure
             return None
-        self.way, self.former_ns = TOPK, step_ns
-        return f"in half precision ranks wait for {waited:.2g} times their computing"
+        self.index, self.former_ns = TOPK, step_ns
+        return (
+            ChangeReason.ENCODING_TRIED,
+            f"in half precision the ranks wait for {waited:.2g} times their computing time",
+        )
 
     def _may_gain(self, step_ns: float, waited: float) -> bool:
-        """Whether the largest would be the faster if they took no time at all: what half precision gained on whole gradients would be gained once more."""
+        """Whether top-k would be faster if it took no time at all: if what half precision saved were saved once more."""
         least_ns = step_ns / (1 + waited)
         if self.former_ns is not None:
             least_ns = max(least_ns, 2 * step_ns - self.former_ns)
         return least_ns * TOPK_STEPS_FACTOR < step_ns
 
-    def left(self, why: str) -> str:
-        """For the way before, for good."""
-        self.way, self.settled = self.way - 1, True
-        return why
+    def revert(self) -> None:
+        """To the encoding before, for good."""
+        self.index, self.settled = self.index - 1, True
 
 
 def estimated_step(ratio: float, ranks: int) -> float:
     """
-    How long a step of BSP takes as a multiple of computing, before the ways are timed, by the fastest of them.
+    The duration of a step of BSP as a multiple of its computing, with the fastest encoding, before the encodings are timed.
 
-    `ratio`: the same of waiting in half precision.
+    `ratio`: the waiting in half precision, as a multiple of the computing.
     """
     return min(1 + ratio, UNTIMED_TOPK_FACTOR * (1 + ratio * cost(TOPK_RATIO, ranks) / HALF_PRECISION_COST))

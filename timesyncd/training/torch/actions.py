@@ -1,4 +1,4 @@
-"""What is done for a policy around each update: gradients or parameters combined over the data-parallel group."""
+"""What carries out a policy around each update: gradients or parameters are averaged over the data-parallel group."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from timesyncd.training.torch.topology_groups import TwoLevel
 
 class Action:
     """
-    Does what is decided in each step, before or after the update.
+    Carries out the decision of each step, before or after the optimizer's update.
 
-    `reduces`: DDP's own reducer combines the gradients in each backward pass. `early`: it needs the decision before the update. `united`:
-    what is the same on all ranks after each synchronization. `averaging`: what does it here; None: DDP. `arrived`: in this step, if
-    something was done in it, the replicas came together.
+    `uses_ddp_reducer`: DDP's own reducer averages the gradients in each backward pass. `before_optimizer`: it needs the decision before the update.
+    `averaging`: what averages the tensors; None: DDP does. `identical_tensors`: the tensors that are equal on all ranks after each synchronization.
+    `replicas_averaged`: the replicas became equal in this step, if anything was done in it.
     """
 
-    reduces = False
-    early = True
+    uses_ddp_reducer = False
+    before_optimizer = True
     averaging: Averaging | None = None
-    arrived = False
+    replicas_averaged = False
 
-    def __init__(self, united: Sequence[torch.Tensor] = ()) -> None:
-        self.united = united
+    def __init__(self, identical_tensors: Sequence[torch.Tensor] = ()) -> None:
+        self.identical_tensors = identical_tensors
 
     @property
-    def under_way(self) -> bool:
-        """Whether a synchronization is, which ends in a step that may have none of its own."""
+    def in_progress(self) -> bool:
+        """Whether an averaging is in progress. It may end in a step whose decision is LOCAL."""
         return False
 
     def before_update(self, decision: Decision) -> None:
-        """The gradients are this rank's own, unless DDP reduced them."""
+        """Called before the optimizer's update, with this rank's own gradients, unless DDP's reducer averaged them."""
 
-    def after_update(self, decision: Decision, scale: float, near: TwoLevel | None) -> None:
+    def after_update(self, decision: Decision, scale: float, groups: TwoLevel | None) -> None:
         """
-        The parameters are updated; not called in local steps with nothing under way. `scale`: this rank's weight in the mean, times the number of
-        ranks. `near`: average in the innermost group alone.
+        Called after the optimizer's update, except in local steps with nothing in progress.
+
+        `scale`: this rank's weight in the mean, times the number of ranks. `groups`: average within this rank's innermost group only; None: over
+        all ranks.
         """
 
     def finish(self) -> None:
-        """Whatever is still on its way arrives."""
+        """Wait for the averaging in progress, and apply it."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -57,18 +59,18 @@ class Action:
 
 
 class ReduceGradients(Action):
-    """DDP does it, overlapped with the backward pass."""
+    """DDP's reducer averages the gradients, overlapped with the backward pass."""
 
-    reduces = True
-    arrived = True
+    uses_ddp_reducer = True
+    replicas_averaged = True
 
 
 class AverageGradients(Action):
-    """The mean gradient in the steps that synchronize, this rank's own in the others."""
+    """The update uses the mean gradient in the steps that synchronize, and this rank's own in the others."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], sender: BucketReducer) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], reducer: BucketReducer) -> None:
         super().__init__()
-        self.averaging: Averaging = Averaging(parameters, sender, select=local_gradient)
+        self.averaging: Averaging = Averaging(parameters, reducer, select=local_gradient)
 
     def before_update(self, decision: Decision) -> None:
         if decision is Decision.SYNC:
@@ -76,22 +78,22 @@ class AverageGradients(Action):
 
 
 class AccumulateGradients(Action):
-    """Gradients are added up without an update, until a step synchronizes: their mean over steps and ranks makes it."""
+    """Gradients are summed without an update until a step synchronizes. That step's update uses their mean over steps and ranks."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], sender: BucketReducer) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], reducer: BucketReducer) -> None:
         super().__init__(parameters)
         self._parameters = list(parameters)
-        self.averaging: Averaging = Averaging(parameters, sender, select=local_gradient)
+        self.averaging: Averaging = Averaging(parameters, reducer, select=local_gradient)
         self._sums: list[torch.Tensor] = []
         self._steps = 0
 
     @torch.no_grad()
     def before_update(self, decision: Decision) -> None:
-        """Without a gradient the optimizer leaves a parameter, and what it remembers of it, as it is."""
+        """In local steps the gradients become None, so that the optimizer changes neither the parameters nor its state."""
         gradients = [local_gradient(parameter) for parameter in self._parameters]
         self._sums = list(torch._foreach_add(self._sums, gradients)) if self._steps else [g.clone() for g in gradients]
         self._steps += 1
-        self.arrived = decision is Decision.SYNC
+        self.replicas_averaged = decision is Decision.SYNC
         if decision is not Decision.SYNC:
             for parameter in self._parameters:
                 parameter.grad = None
@@ -108,81 +110,81 @@ class AccumulateGradients(Action):
 
 
 class AverageParameters(Action):
-    """The mean of the parameters after this rank's own update, at once or `delay` steps later."""
+    """The parameters are averaged after this rank's own update. The step waits for the mean, or gets it `delay` steps later."""
 
-    early = False
+    before_optimizer = False
 
-    def __init__(self, tensors: Sequence[torch.Tensor], sender: BucketReducer, differences: bool, delay: int) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], reducer: BucketReducer, differences: bool, delay: int) -> None:
         super().__init__()
         self._tensors = tensors
-        self.averaging: Averaging = Averaging(tensors, sender, differences)
-        self._left: int | None = None
-        self.retime(delay)
+        self.averaging: Averaging = Averaging(tensors, reducer, differences)
+        self._remaining_steps: int | None = None
+        self.set_delay(delay)
 
-    def retime(self, delay: int) -> None:
-        """When nothing is on its way."""
+    def set_delay(self, delay: int) -> None:
+        """Call it while no averaging is in progress."""
         self._delay = delay
 
     @property
-    def under_way(self) -> bool:
-        return self._left is not None
+    def in_progress(self) -> bool:
+        return self._remaining_steps is not None
 
-    def after_update(self, decision: Decision, scale: float, near: TwoLevel | None) -> None:
-        self.arrived = decision is Decision.SYNC and not self._delay and near is None
-        self.united = self._tensors if self.arrived else ()
-        if self._left is not None:
-            self._left -= 1
-            if self._left == 0:
+    def after_update(self, decision: Decision, scale: float, groups: TwoLevel | None) -> None:
+        self.replicas_averaged = decision is Decision.SYNC and not self._delay and groups is None
+        self.identical_tensors = self._tensors if self.replicas_averaged else ()
+        if self._remaining_steps is not None:
+            self._remaining_steps -= 1
+            if self._remaining_steps == 0:
                 self.finish()
-                self.arrived = True
+                self.replicas_averaged = True
         if decision is not Decision.SYNC:
             return
-        if near is not None:
-            near.average(self._tensors, 0)
+        if groups is not None:
+            groups.average(self._tensors, 0)
         elif self._delay:
             self.averaging.begin()
-            self._left = self._delay
+            self._remaining_steps = self._delay
         else:
             self.averaging.average(scale)
 
     def finish(self) -> None:
         self.averaging.finish()
-        self._left = None
+        self._remaining_steps = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averaging": self.averaging.state_dict(), "left": self._left}
+        return {"averaging": self.averaging.state_dict(), "remaining_steps": self._remaining_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.averaging.load_state_dict(state["averaging"])
-        self._left = state["left"]
+        self._remaining_steps = state["remaining_steps"]
 
 
-def action_for(strategy: Strategy, ddp: DistributedDataParallel, sender: BucketReducer) -> Action:
-    """`sender` averages what is not reduced by DDP, which has it already."""
+def action_for(strategy: Strategy, ddp: DistributedDataParallel, reducer: BucketReducer) -> Action:
+    """`reducer` averages what DDP's own reducer does not."""
     policy = strategy.policy
     parameters = trainable_parameters(ddp)
     if isinstance(policy, Accumulate):
-        return AccumulateGradients(parameters, sender)
+        return AccumulateGradients(parameters, reducer)
     if policy.combines is Combine.PARAMETERS:
         delay = policy.delay if isinstance(policy, LocalSGD) else 0
-        return AverageParameters(replica_tensors(ddp), sender, strategy.compression is not None, delay)
-    return AverageGradients(parameters, sender) if isinstance(policy, SelSync) else ReduceGradients(parameters)
+        return AverageParameters(replica_tensors(ddp), reducer, strategy.compression is not None, delay)
+    return AverageGradients(parameters, reducer) if isinstance(policy, SelSync) else ReduceGradients(parameters)
 
 
 def trainable_parameters(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """Not `ddp.parameters()`, where those of tensor parallelism are no more after the first forward pass."""
+    """Unlike `ddp.parameters()`, this includes tensor-parallel parameters after the first forward pass, which hides them there."""
     return [parameter for parameter in ddp._module_parameters if parameter.requires_grad]
 
 
 def replica_tensors(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """Its trained parameters, and buffers that are no counts, as batch normalization's."""
+    """The trainable parameters, and the floating-point buffers, as batch normalization has them."""
     return trainable_parameters(ddp) + [buffer for buffer in ddp.buffers() if local_shard(buffer).is_floating_point()]
 
 
 def square_norm(ddp: DistributedDataParallel) -> float:
-    """Of this rank's own gradient."""
+    """The squared norm of this rank's own gradient."""
     gradients = [local_shard(p.grad) for p in trainable_parameters(ddp) if p.grad is not None]
     dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     norms = torch._foreach_norm(dense) if dense else []
-    # In single precision: the square of a half-precision norm may be none.
+    # In single precision: the square of a half-precision norm may overflow.
     return float(torch.stack(list(norms)).float().square().sum()) if norms else 0.0

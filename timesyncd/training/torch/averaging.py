@@ -1,4 +1,4 @@
-"""Parameters averaged over the ranks, in chunks, through what DDP's gradients go through as well; at once or behind the scenes."""
+"""Averages parameters or gradients over the ranks, in chunks, while the step waits or in the background."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-#: A chunk is copied while the one before it is sent.
+#: Upper limit of a chunk. A chunk is copied while the one before it is sent.
 CHUNK_BYTES = 8 << 20
 
 
-#: What of a parameter is averaged: itself, or its gradient.
+#: Selects what of a parameter is averaged: its local shard, or its gradient.
 SelectTensor = Callable[[torch.Tensor], torch.Tensor]
 
 
 def local_shard(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of it that this rank has, sharing its memory."""
+    """The part of the tensor that is on this rank, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """Of the part that this rank has; zeros where the step gave it none."""
+    """The gradient of the part that is on this rank; zeros where the backward pass computed none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return local_shard(parameter.grad)
 
 
 class Chunk:
-    """Some tensors of one type and device side by side: what a communication hook sees of it is what it sees of DDP's GradBucket."""
+    """Some tensors of one type and device in one flat buffer. It has the methods of DDP's GradBucket that communication hooks use."""
 
     def __init__(self, number: int, is_last: bool, tensors: Sequence[torch.Tensor], select: SelectTensor) -> None:
         self._number = number
@@ -63,10 +63,10 @@ class Chunk:
     def fill(self) -> None:
         torch._foreach_copy_(self._views, self._selected())
 
-    def give_back(self, flat: torch.Tensor) -> None:
+    def write_back(self, flat: torch.Tensor) -> None:
         torch._foreach_copy_(self._selected(), self._views if flat is self.flat else self._as_views(flat))
 
-    def add_back(self, flat: torch.Tensor) -> None:
+    def add_to_tensors(self, flat: torch.Tensor) -> None:
         torch._foreach_add_(self._selected(), self._as_views(flat))
 
     def _selected(self) -> list[torch.Tensor]:
@@ -81,28 +81,32 @@ class Chunk:
 def make_chunks(
     tensors: Iterable[torch.Tensor], select: SelectTensor = local_shard, chunk_bytes: int = CHUNK_BYTES
 ) -> list[Chunk]:
-    """In their order: what the next forward pass needs first comes first."""
-    gathered: list[list[torch.Tensor]] = []
-    growing: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    """In the order of the tensors, so that those that the next forward pass needs first come first."""
+    chunks: list[list[torch.Tensor]] = []
+    open_chunks: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
         kind = tensor.dtype, tensor.device
         if (
-            kind not in growing
-            or sum(local_shard(t).nbytes for t in growing[kind]) + local_shard(tensor).nbytes > chunk_bytes
+            kind not in open_chunks
+            or sum(local_shard(t).nbytes for t in open_chunks[kind]) + local_shard(tensor).nbytes > chunk_bytes
         ):
-            growing[kind] = []
-            gathered.append(growing[kind])
-        growing[kind].append(tensor)
-    return [Chunk(number, number == len(gathered) - 1, chunk, select) for number, chunk in enumerate(gathered)]
+            open_chunks[kind] = []
+            chunks.append(open_chunks[kind])
+        open_chunks[kind].append(tensor)
+    return [Chunk(number, number == len(chunks) - 1, chunk, select) for number, chunk in enumerate(chunks)]
 
 
 class BucketReducer(Protocol):
-    """Averages buckets over a group: a compressor, or `DenseReducer`. `sent_bytes`: what this rank handed to collectives so far."""
+    """Averages buckets over a group: a compressor, or `DenseReducer`. `sent_bytes`: octets that this rank handed to collectives so far."""
 
     sent_bytes: int
 
     def hook(self, bucket: Any) -> torch.futures.Future[Any]:
-        """The mean over all ranks takes the place of the bucket's buffer; when, and whether it failed, the future tells. Every rank calls it."""
+        """
+        Replace the bucket's buffer by the mean over all ranks. Every rank calls it.
+
+        The future completes when the mean is in the buffer, or carries the error.
+        """
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -110,14 +114,16 @@ class BucketReducer(Protocol):
 
 
 class DenseReducer:
-    """As it is, by one all-reduce."""
+    """Averages a bucket uncompressed, by one all-reduce."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self.sent_bytes = 0
 
     def hook(self, bucket: Any) -> torch.futures.Future[Any]:
-        """Nothing is chained to the future: one of the group's threads would do it, for which it waits for Python's lock while the rank waits for it."""
+        """
+        Nothing is chained to the future: a thread of the group would run it, and would wait for the interpreter lock while the rank waits for it.
+        """
         flat: torch.Tensor = bucket.buffer()
         flat.mul_(1 / self._group.size())
         self.sent_bytes += flat.nbytes
@@ -132,43 +138,43 @@ class DenseReducer:
 
 class Averaging:
     """
-    The mean of the ranks' tensors takes their place: at once (`average`), or some steps later (`begin`, `finish`), when what each rank did meanwhile is
-    kept: tensor += mean - what it was at `begin`.
+    Replaces tensors by their mean over the ranks: while the caller waits (`average`), or in the background (`begin`, and `finish` some steps later).
 
-    `differences`: what is sent is what changed since the last averaging, which compression wants, instead of the tensors. Raises RuntimeError, as torch's collectives do.
+    `finish` keeps what each rank did meanwhile: tensor += mean - its value at `begin`. `differences`: sends the change since the last averaging
+    instead of the tensors, as compression needs it. The methods raise RuntimeError where torch's collectives do.
     """
 
     def __init__(
         self,
         tensors: Iterable[torch.Tensor],
-        sender: BucketReducer,
+        reducer: BucketReducer,
         differences: bool = False,
         select: SelectTensor = local_shard,
     ) -> None:
         self._chunks = make_chunks(tensors, select)
-        self._sender = sender
+        self._reducer = reducer
         self._anchors = [torch.empty_like(chunk.flat) for chunk in self._chunks] if differences else None
         self._futures: list[torch.futures.Future[Any]] = []
-        self._was: list[torch.Tensor] = []
-        self._took_ns: list[int] = []
-        self.anchor()
+        self._at_begin: list[torch.Tensor] = []
+        self._durations_ns: list[int] = []
+        self.set_anchors()
 
     @property
     def pending(self) -> bool:
-        """Begun, and not finished."""
+        """Whether an averaging was begun and not finished."""
         return bool(self._futures)
 
     @property
     def nbytes(self) -> int:
         return sum(chunk.flat.nbytes for chunk in self._chunks)
 
-    def took(self) -> list[int]:
-        """Of each transfer that is over since the last call, from its begin to its end, in nanoseconds."""
-        took_ns, self._took_ns = self._took_ns, []
-        return took_ns
+    def take_durations_ns(self) -> list[int]:
+        """The durations of the transfers that ended since the last call."""
+        durations_ns, self._durations_ns = self._durations_ns, []
+        return durations_ns
 
-    def anchor(self) -> None:
-        """The tensors are the same on all ranks now; differences are counted from here."""
+    def set_anchors(self) -> None:
+        """Count differences from the present tensors, which must be equal on all ranks."""
         for chunk, anchor in zip(self._chunks, self._anchors or (), strict=False):
             chunk.fill()
             anchor.copy_(chunk.flat)
@@ -178,40 +184,40 @@ class Averaging:
         """`scale`: this rank's weight in the mean, times the number of ranks."""
         began_ns = time.monotonic_ns()
         self._send(scale)
-        for chunk, mean in self._arriving():
-            chunk.give_back(mean)
-        self._took_ns.append(time.monotonic_ns() - began_ns)
+        for chunk, mean in self._received():
+            chunk.write_back(mean)
+        self._durations_ns.append(time.monotonic_ns() - began_ns)
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Raises RuntimeError when the one before is not finished."""
+        """Raises RuntimeError where the averaging before is not finished."""
         if self._futures:
-            raise RuntimeError("the averaging before this one is not finished")
+            raise RuntimeError("an averaging was begun while the one before it is not finished")
         began_ns = time.monotonic_ns()
         self._send(1, keep=True)
         if self._futures:
-            self._futures[-1].add_done_callback(lambda _: self._took_ns.append(time.monotonic_ns() - began_ns))
+            self._futures[-1].add_done_callback(lambda _: self._durations_ns.append(time.monotonic_ns() - began_ns))
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Nothing when none is pending."""
-        was, self._was = self._was, []
-        for was_flat, (chunk, mean) in zip(was, self._arriving(), strict=True):
-            chunk.add_back(mean - was_flat)
+        """Does nothing where none is pending."""
+        at_begin, self._at_begin = self._at_begin, []
+        for begin_flat, (chunk, mean) in zip(at_begin, self._received(), strict=True):
+            chunk.add_to_tensors(mean - begin_flat)
 
     def _send(self, scale: float, keep: bool = False) -> None:
         for number, chunk in enumerate(self._chunks):
             chunk.fill()
             if keep:
-                self._was.append(chunk.flat.clone())
+                self._at_begin.append(chunk.flat.clone())
             if self._anchors is not None:
                 chunk.flat.sub_(self._anchors[number])
             if scale != 1:
                 chunk.flat.mul_(scale)
-            self._futures.append(self._sender.hook(chunk))
+            self._futures.append(self._reducer.hook(chunk))
 
-    def _arriving(self) -> Iterator[tuple[Chunk, torch.Tensor]]:
-        """Each chunk that was sent and its mean, once it is there."""
+    def _received(self) -> Iterator[tuple[Chunk, torch.Tensor]]:
+        """Each chunk that was sent, and its mean, when it has arrived."""
         futures, self._futures = self._futures, []
         for number, future in enumerate(futures):
             future.wait()
@@ -219,33 +225,35 @@ class Averaging:
             yield self._chunks[number], flat if self._anchors is None else self._anchors[number].add_(flat)
 
     def state_dict(self) -> dict[str, Any]:
-        """With what is pending, once it is there."""
+        """Waits for pending transfers, and includes their results."""
         return {
             "anchors": None if self._anchors is None else [anchor.clone() for anchor in self._anchors],
-            "was": [flat.clone() for flat in self._was],
+            "at_begin": [flat.clone() for flat in self._at_begin],
             "reduced": [chunk.flat.clone() for chunk in self._reduced()],
         }
 
     def _reduced(self) -> list[Chunk]:
-        """What is pending, once it is there; it stays pending."""
+        """The pending chunks, when they have arrived. They stay pending."""
         for future in self._futures:
             future.wait()
         return self._chunks[: len(self._futures)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError for a state of other tensors."""
+        """Raises ValueError for the state of other tensors."""
         anchors = state["anchors"]
         if (anchors is None) != (self._anchors is None):
-            raise ValueError("the state is of an averaging with another compression")
+            raise ValueError(
+                "the averaging's state was saved with another compression; start without it, or with that policy"
+            )
         for mine, theirs in zip(self._anchors or (), anchors or (), strict=True):
             mine.copy_(theirs)
-        self._was = [flat.clone() for flat in state["was"]]
+        self._at_begin = [flat.clone() for flat in state["at_begin"]]
         for chunk, reduced in zip(self._chunks, state["reduced"], strict=False):
             chunk.flat.copy_(reduced)
-        self._futures = [_done() for _ in state["reduced"]]
+        self._futures = [_completed() for _ in state["reduced"]]
 
 
-def _done() -> torch.futures.Future[Any]:
+def _completed() -> torch.futures.Future[Any]:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(None)
     return future

@@ -1,7 +1,6 @@
 """
-Data that are not alike on all ranks, mixed: in each step some ranks share a part of their batch with all others.
-
-How a data set is dealt to ranks: every rank in another part of it at any moment, or each in a part of its own.
+How a data set is distributed over the ranks, and SelSync's data injection: in each step some ranks share a part of their batch with all others, for
+data that differs from rank to rank.
 """
 
 from __future__ import annotations
@@ -18,38 +17,39 @@ from torch.utils.data import Sampler
 
 from timesyncd.training.torch.topology_groups import collective_errors
 
-#: In a block each part begins at a multiple of so many octets: the largest element's size.
+#: In a block each part begins at a multiple of this many octets, the size of the largest element.
 _ALIGNED = 16
 
 
 def injected_batch_size(batch_size: int, alpha: float, beta: float, ranks: int) -> int:
     """
-    A rank's own batch such that with what is injected it is about `batch_size`: b / (1 + alpha beta N), to the nearest number, at least 1
-    (SelSync, Tyagi and Swany, CLUSTER 2023, Eq. 3).
+    The size of a rank's own batch such that the batch with the injected samples has about `batch_size`: b / (1 + alpha beta N), rounded to the
+    nearest number, at least 1 (SelSync, Tyagi and Swany, CLUSTER 2023, Eq. 3).
     """
     return max(1, round(batch_size / (1 + alpha * beta * ranks)))
 
 
 def sharing_ranks(alpha: float, ranks: int, seed: int, step: int) -> tuple[int, ...]:
-    """The ranks that share in this step: alpha of them, to the nearest number, at least one if alpha is above 0."""
-    return tuple(sorted(Random(f"{seed}/{step}").sample(range(ranks), _part(alpha, ranks))))
+    """The ranks that share samples in this step: a fraction alpha, rounded to the nearest number, at least one if alpha is above 0."""
+    return tuple(sorted(Random(f"{seed}/{step}").sample(range(ranks), _fraction_count(alpha, ranks))))
 
 
-def _part(fraction: float, of: int) -> int:
-    return max(1, round(fraction * of)) if fraction and of else 0
+def _fraction_count(fraction: float, total: int) -> int:
+    return max(1, round(fraction * total)) if fraction and total else 0
 
 
 class Injection:
     """
-    Non-IID data injection of SelSync: in each step a fraction `alpha` of the ranks of `group` gives the first part `beta` of its batch to all
-    others; to the nearest number of samples, at least one. Which ranks is drawn from `seed` and the step, the same on all.
+    Data injection of SelSync for non-IID data: in each step a fraction `alpha` of the ranks of `group` shares the first fraction `beta` of its
+    batch with all others, rounded to the nearest number of samples, at least one. `seed` and the step determine which ranks, equally on all ranks.
 
-    `sent_bytes`, `received_bytes`: what this rank shared, and what others shared with it, so far; a shared part counts once, however many get it.
+    `sent_bytes`, `received_bytes`: octets that this rank shared, and that others shared with it, so far. A shared part counts once, however many
+    ranks receive it. Raises ValueError for fractions outside of 0 to 1.
     """
 
     def __init__(self, alpha: float, beta: float, group: dist.ProcessGroup, seed: int) -> None:
         if not (0 <= alpha <= 1 and 0 <= beta <= 1):
-            raise ValueError(f"alpha and beta are fractions, from 0 to 1: {alpha}, {beta}")
+            raise ValueError(f"alpha is {alpha} and beta is {beta}; both must be fractions from 0 to 1")
         self.sent_bytes = self.received_bytes = 0
         self._alpha = alpha
         self._beta = beta
@@ -59,15 +59,15 @@ class Injection:
 
     def inject(self, step: int, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        The own samples, then the others' by rank. Every rank calls it in every step, with as many targets as inputs.
+        Returns this rank's samples, followed by the shared ones by rank. Every rank calls it in every step, with as many targets as inputs.
 
-        How much is sent is settled at the first call, by the largest batch there: a rank with a smaller batch, or none, sends as
-        much and says how much of it counts. Raises ValueError for samples of another shape or type, SyncError where a rank is gone.
+        The first call fixes the size of what is sent, by the largest batch of all ranks. A rank with a smaller batch, or none, sends as many octets,
+        and states how many samples count. Raises ValueError for samples of another shape or type, SyncError where a rank has ended.
         """
         if self._group.size() == 1 or not self._alpha or not self._beta:
             return inputs, targets
         if self._block is None:
-            self._block = _agreed(self._beta, self._group, inputs, targets)
+            self._block = _agree_on_block(self._beta, self._group, inputs, targets)
         self._block.check(inputs, targets)
         ranks = sharing_ranks(self._alpha, self._group.size(), self._seed, step)
         blocks = self._exchanged(self._block, ranks, inputs, targets)
@@ -79,23 +79,23 @@ class Injection:
     def _exchanged(
         self, block: _Block, ranks: tuple[int, ...], inputs: torch.Tensor, targets: torch.Tensor
     ) -> dict[int, torch.Tensor]:
-        """By rank. One broadcast a sharer: an all-gather would send as much from those who share nothing."""
+        """The blocks by rank. One broadcast per sharing rank: an all-gather would send as much from ranks that share nothing."""
         blocks = {rank: torch.zeros(block.nbytes, dtype=torch.uint8, device=inputs.device) for rank in ranks}
         if self._group.rank() in blocks:
-            block.write(blocks[self._group.rank()], inputs, targets, _part(self._beta, len(inputs)))
+            block.write(blocks[self._group.rank()], inputs, targets, _fraction_count(self._beta, len(inputs)))
         with collective_errors("sharing samples", range(self._group.size())):
             works = [dist.broadcast(blocks[rank], group_src=rank, group=self._group, async_op=True) for rank in ranks]
             for work in works:
                 work.wait()
-        mine = self._group.rank() in blocks
-        self.sent_bytes += mine * block.nbytes
-        self.received_bytes += (len(ranks) - mine) * block.nbytes
+        is_sharing = self._group.rank() in blocks
+        self.sent_bytes += is_sharing * block.nbytes
+        self.received_bytes += (len(ranks) - is_sharing) * block.nbytes
         return blocks
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """One sample's input or target."""
+class _SampleType:
+    """Shape and type of one sample's input or target."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -104,11 +104,11 @@ class _Row:
         return f"{self.dtype} {list(self.shape)}"
 
     @classmethod
-    def of(cls, batch: torch.Tensor) -> _Row:
+    def of(cls, batch: torch.Tensor) -> _SampleType:
         return cls(tuple(batch.shape[1:]), batch.dtype)
 
-    def room(self, rows: int) -> int:
-        """In octets, up to where the next part may begin."""
+    def padded_bytes(self, rows: int) -> int:
+        """Octets for that many samples, up to where the next part may begin."""
         nbytes = rows * torch.Size(self.shape).numel() * self.dtype.itemsize
         return -(-nbytes // _ALIGNED) * _ALIGNED
 
@@ -122,22 +122,25 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What a sharer sends: how many rows count, then the inputs and the targets, with room for `rows` of them."""
+    """The layout of what a rank shares: how many samples count, then inputs and targets, with room for `rows` of each."""
 
     rows: int
-    input: _Row
-    target: _Row
+    input: _SampleType
+    target: _SampleType
 
     @property
     def nbytes(self) -> int:
-        return _ALIGNED + self.input.room(self.rows) + self.target.room(self.rows)
+        return _ALIGNED + self.input.padded_bytes(self.rows) + self.target.padded_bytes(self.rows)
 
     def check(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         if len(inputs) != len(targets):
-            raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets: each sample needs both")
-        if (_Row.of(inputs), _Row.of(targets)) != (self.input, self.target):
             raise ValueError(
-                f"a sample is {_Row.of(inputs)} with {_Row.of(targets)}, and was {self.input} with {self.target}: pad them alike"
+                f"the batch has {len(inputs)} inputs and {len(targets)} targets; each sample needs one of each"
+            )
+        if (_SampleType.of(inputs), _SampleType.of(targets)) != (self.input, self.target):
+            raise ValueError(
+                f"a sample is {_SampleType.of(inputs)} with {_SampleType.of(targets)}, and the first was {self.input} with {self.target}; "
+                "pad all samples to one shape"
             )
 
     def write(self, octets: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor, count: int) -> None:
@@ -146,29 +149,29 @@ class _Block:
         begin = _ALIGNED
         for row, batch in ((self.input, inputs), (self.target, targets)):
             row.read(octets[begin:], count).copy_(batch[:count])
-            begin += row.room(self.rows)
+            begin += row.padded_bytes(self.rows)
 
     def read(self, octets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        count, target = int(octets[:8].view(torch.int64)), _ALIGNED + self.input.room(self.rows)
+        count, target = int(octets[:8].view(torch.int64)), _ALIGNED + self.input.padded_bytes(self.rows)
         return self.input.read(octets[_ALIGNED:], count), self.target.read(octets[target:], count)
 
 
-def _agreed(beta: float, group: dist.ProcessGroup, inputs: torch.Tensor, targets: torch.Tensor) -> _Block:
+def _agree_on_block(beta: float, group: dist.ProcessGroup, inputs: torch.Tensor, targets: torch.Tensor) -> _Block:
     """Raises ValueError, on all ranks, where their samples differ in shape or type."""
-    told: list[Any] = [None] * group.size()
+    reported: list[Any] = [None] * group.size()
     with collective_errors("agreeing on the samples' shape", range(group.size())):
-        dist.all_gather_object(told, (len(inputs), _Row.of(inputs), _Row.of(targets)), group)
-    sizes, first, second = zip(*told, strict=True)
+        dist.all_gather_object(reported, (len(inputs), _SampleType.of(inputs), _SampleType.of(targets)), group)
+    sizes, first, second = zip(*reported, strict=True)
     for rank, (row, other) in enumerate(zip(first, second, strict=True)):
         if (row, other) != (first[0], second[0]):
             raise ValueError(
-                f"a sample is {first[0]} with {second[0]} on rank 0, {row} with {other} on rank {rank}: pad them alike"
+                f"a sample is {first[0]} with {second[0]} on rank 0, {row} with {other} on rank {rank}; pad all samples to one shape"
             )
-    return _Block(_part(beta, max(sizes)), first[0], second[0])
+    return _Block(_fraction_count(beta, max(sizes)), first[0], second[0])
 
 
 class SamplerState(TypedDict):
-    """Where the ranks are in an epoch. The same on all of them: one rank's serves all."""
+    """The position of all ranks in an epoch. It is equal on all ranks, so one rank's state serves all."""
 
     length: int
     ranks: int
@@ -177,19 +180,20 @@ class SamplerState(TypedDict):
     position: int
 
 
-class _Dealt(Sampler[int]):
+class _ChunkSampler(Sampler[int]):
     """
-    The data set in as many chunks as ranks, dealt by `seed` once and for all, so that a sorted one gives chunks of one kind. In each epoch
-    every chunk is shuffled anew, the same on all ranks.
+    Divides the data set into as many chunks as ranks, at random by `seed`, once for all epochs, so that the chunks of a sorted data set are alike. In
+    each epoch every chunk is shuffled again, equally on all ranks.
 
-    An epoch takes `length // ranks` samples of each chunk. A chunk that has one more leaves out one, by chance another in each epoch: all
-    ranks take as many steps, and an epoch lacks fewer samples than there are ranks.
+    An epoch uses `length // ranks` samples of each chunk. A chunk with one more sample omits one, at random another in each epoch: so all ranks take
+    the same number of steps, and an epoch omits fewer samples than there are ranks. Raises ValueError for a rank out of range, and for fewer samples
+    than ranks.
     """
 
     def __init__(self, length: int, rank: int, ranks: int, seed: int) -> None:
         if not 0 <= rank < ranks <= length:
             raise ValueError(
-                f"rank {rank} of {ranks} and {length} samples: each rank needs a number below {ranks}, and a sample"
+                f"rank is {rank} of {ranks} ranks, with {length} samples; the rank must be 0 or more and below the number of ranks, and each rank needs a sample"
             )
         self.epoch = 0
         self._length = length
@@ -197,23 +201,23 @@ class _Dealt(Sampler[int]):
         self._ranks = ranks
         self._seed = seed
         self._position = self._next_begin = 0
-        dealt = torch.randperm(length, generator=_generator(seed, "dealt"))
-        self._chunks = [dealt[begin:end] for begin, end in _bounds(length, ranks)]
+        order = torch.randperm(length, generator=_generator(seed, "dealt"))
+        self._chunks = [order[begin:end] for begin, end in _bounds(length, ranks)]
 
     @property
     def size(self) -> int:
-        """What an epoch takes of each chunk."""
+        """Number of samples that an epoch uses of each chunk."""
         return self._length // self._ranks
 
     def set_epoch(self, epoch: int) -> None:
-        """At the begin of each. The number of the epoch that is under way, as after `load_state_dict`, changes nothing."""
+        """Call it at the begin of each epoch. The number of the epoch in progress, as after `load_state_dict`, changes nothing."""
         if epoch != self.epoch:
             self.epoch = epoch
             self._position = self._next_begin = 0
 
     def state_dict(self, used: int | None = None) -> SamplerState:
         """
-        `used`: how many samples of this epoch were trained on; None: all that were given, which is more where a loader's workers read ahead.
+        `used`: number of samples of this epoch that were trained on; None: all that were read, which is more where a loader's workers read ahead.
         """
         position = self._position if used is None else used
         return SamplerState(
@@ -221,10 +225,12 @@ class _Dealt(Sampler[int]):
         )
 
     def load_state_dict(self, state: SamplerState) -> None:
-        """The next iteration goes on where the state was taken. Raises ValueError for the state of other data or another number of ranks."""
-        told = (state["length"], state["ranks"], state["seed"])
-        if told != (own := (self._length, self._ranks, self._seed)):
-            raise ValueError(f"a state of (length, ranks, seed) {told} does not fit {own}: begin the epoch anew")
+        """The next iteration continues where the state was saved. Raises ValueError for the state of other data or another number of ranks."""
+        saved = (state["length"], state["ranks"], state["seed"])
+        if saved != (own := (self._length, self._ranks, self._seed)):
+            raise ValueError(
+                f"the sampler's state was saved with (length, ranks, seed) {saved}, and this one has {own}; start the epoch without it"
+            )
         self.epoch = state["epoch"]
         self._position = self._next_begin = state["position"]
 
@@ -236,41 +242,41 @@ class _Dealt(Sampler[int]):
             yield sample
 
     def _order(self, turns: int) -> Iterator[int]:
-        """The samples of this epoch after so many whole chunks."""
-        for number in self._numbers()[turns:]:
+        """The samples of this epoch after `turns` whole chunks."""
+        for number in self._chunk_numbers()[turns:]:
             chunk = self._chunks[number]
             order = torch.randperm(len(chunk), generator=_generator(self._seed, self.epoch, number))
             yield from chunk[order[: self.size]].tolist()
 
-    def _numbers(self) -> Sequence[int]:
-        """Of the chunks, in this rank's order."""
+    def _chunk_numbers(self) -> Sequence[int]:
+        """The chunk numbers in this rank's order."""
         raise NotImplementedError
 
     def __len__(self) -> int:
-        return self.size * len(self._numbers())
+        return self.size * len(self._chunk_numbers())
 
 
-class SelDP(_Dealt):
+class SelDP(_ChunkSampler):
     """
-    Every rank goes through the whole data set: rank n through chunk n, n+1, ..., n-1. So no two are in the same chunk at the same position
-    (SelDP of SelSync, Tyagi and Swany, CLUSTER 2023). It needs the data set on every node.
+    Every rank reads the whole data set: rank n reads chunk n, n+1, ..., n-1, so no two ranks read the same chunk at the same time (SelDP of SelSync,
+    Tyagi and Swany, CLUSTER 2023). It needs the data set on every node.
     """
 
-    def _numbers(self) -> Sequence[int]:
+    def _chunk_numbers(self) -> Sequence[int]:
         return [(self._rank + turn) % self._ranks for turn in range(self._ranks)]
 
 
-class DefDP(_Dealt):
-    """Rank n goes through chunk n alone, in every epoch."""
+class DefDP(_ChunkSampler):
+    """Rank n reads chunk n only, in every epoch."""
 
-    def _numbers(self) -> Sequence[int]:
+    def _chunk_numbers(self) -> Sequence[int]:
         return [self._rank]
 
 
 def label_sorted_part(labels: Sequence[int], rank: int, ranks: int) -> list[int]:
     """
-    This rank's part of the samples sorted by label, as indices: the hardest case for training that averages seldom. All parts are disjoint
-    and as long; what does not divide is left out. Order within it with a `DefDP(len(part), 0, 1, seed)`.
+    The indices of this rank's part of the samples sorted by label: the hardest case for training that averages rarely. The parts are disjoint and
+    equally long; the remainder is omitted. `DefDP(len(part), 0, 1, seed)` shuffles a part.
     """
     begin, end = _bounds(len(labels), ranks)[rank]
     ascending = sorted(range(len(labels)), key=labels.__getitem__)
@@ -282,5 +288,5 @@ def _bounds(length: int, ranks: int) -> list[tuple[int, int]]:
 
 
 def _generator(*names: int | str) -> torch.Generator:
-    """A source of chance of its own for these names."""
+    """A random generator whose seed depends on these names only."""
     return torch.Generator().manual_seed(Random("/".join(map(str, names))).getrandbits(63))

@@ -1,7 +1,6 @@
 """
-What a rank measures of its own steps, between two rows: computing, waiting, transfers, and the loss around synchronizations.
-
-How different the data of the ranks is, told from the gradients that DDP reduces anyway.
+What a rank measures of its own steps, from one row to the next: computing, waiting, transfers, the loss around averagings; and, from the gradients
+that DDP reduces anyway, how different the data of the ranks is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch._C._distributed_c10d import GradBucket
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """Since the last time it was asked; the fields are those of a Row."""
+    """The measurements since the last summary; the fields are those of `schedule.Row`."""
 
     compute_ns: int
     wait_ns: int
@@ -30,8 +29,8 @@ class StepSummary:
 
 class StepTimer:
     """
-    A step is between two ends of `after_update`. What of it is not waiting is computing, the reading of data included; the median of some steps leaves
-    out an evaluation now and then.
+    Times the steps of one rank. A step lasts from one call of `end_step` to the next. What is not waiting counts as computing, including the reading
+    of data; the median over some steps excludes an occasional evaluation.
     """
 
     def __init__(self) -> None:
@@ -41,31 +40,30 @@ class StepTimer:
         self._waiting: list[int] = []
         self._transfers: list[int] = []
         self._losses: list[tuple[int, torch.Tensor, bool]] = []
-        self._told_before = 0
+        self._reported = 0  #: number of losses that an earlier summary contained
         self._step = 0
         self._is_common = True
         self._is_forward = False
         self._former = -1, False
 
-    def waited(self, duration_ns: int) -> None:
-        """In this step, for a synchronization."""
+    def add_wait(self, duration_ns: int) -> None:
+        """This step waited so long for a synchronization."""
         self._waited_ns += max(0, duration_ns)
 
-    def transferred(self, duration_ns: int) -> None:
-        """One synchronization, from its begin to its end."""
+    def add_transfer(self, duration_ns: int) -> None:
+        """A synchronization took so long, from its begin to its end."""
         self._transfers.append(duration_ns)
 
-    def saw(self, loss: torch.Tensor | float) -> None:
-        """Of the newest forward pass, whose step may be over. Not read before it is asked for: a device is not waited for."""
+    def record_loss(self, loss: torch.Tensor | float) -> None:
+        """The loss of the newest forward pass, whose step may have ended. Its value is read at the next summary, so no device is waited for here."""
         step, is_common = (self._step, self._is_common) if self._is_forward else self._former
         self._losses.append((step, torch.as_tensor(loss).detach(), is_common))
 
-    def forward(self) -> None:
-        """The step's forward pass begins."""
+    def begin_forward(self) -> None:
         self._is_forward = True
 
-    def ended(self, is_common: bool) -> None:
-        """The step is over; the next one begins with parameters that all ranks have in common, or not."""
+    def end_step(self, is_common: bool) -> None:
+        """`is_common`: the next step begins with parameters that are equal on all ranks."""
         now_ns = time.monotonic_ns()
         self._computing.append(now_ns - self._began_ns - self._waited_ns)
         self._waiting.append(self._waited_ns)
@@ -73,21 +71,22 @@ class StepTimer:
         self._began_ns, self._waited_ns, self._is_common, self._is_forward = now_ns, 0, is_common, False
         self._step += 1
 
-    def told(self) -> StepSummary:
+    def summarize(self) -> StepSummary:
+        """The measurements since the last call."""
         losses = [(step, float(loss), is_common) for step, loss, is_common in self._losses]
-        told = StepSummary(
+        summary = StepSummary(
             compute_ns=int(statistics.median(self._computing)) if self._computing else 0,
             wait_ns=sum(self._waiting) // max(1, len(self._waiting)),
             transfer_ns=min(self._transfers, default=None),
-            loss=_mean([loss for _, loss, is_common in losses[self._told_before :] if is_common]),
+            loss=_mean([loss for _, loss, is_common in losses[self._reported :] if is_common]),
             jump=_jump(losses),
         )
-        for kept in (self._computing, self._waiting, self._transfers):
-            kept.clear()
-        # The last one is what the next row's first is compared with; it counts once.
+        for values in (self._computing, self._waiting, self._transfers):
+            values.clear()
+        # The first loss of the next summary is compared with this one, which counts once.
         self._losses = self._losses[-1:]
-        self._told_before = len(self._losses)
-        return told
+        self._reported = len(self._losses)
+        return summary
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -95,7 +94,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _jump(losses: Sequence[tuple[int, float, bool]]) -> float:
-    """From the step before an averaging to the one after it; NaN where neither is known. Parameters that were common before tell nothing."""
+    """
+    The relative rise of the loss from the step before an averaging to the step after it; NaN where no such pair is known. Where the parameters were
+    common before too, there was no averaging to measure.
+    """
     pairs = [
         (before, after)
         for (step, before, was_common), (later, after, is_common) in pairwise(losses)
@@ -105,15 +107,16 @@ def _jump(losses: Sequence[tuple[int, float, bool]]) -> float:
     return (after - before) / before if pairs and before > 0 else math.nan
 
 
-#: Of each parameter's gradient at most so many numbers are looked at, and so many pairs of steps.
+#: Number of elements of each gradient that are compared at most, and number of pairs of steps.
 SAMPLED, PAIRS = 4096, 3
 
 
 class Dissimilarity:
     """
-    Of this rank: the scalar product of its gradient's deviations from the mean in two steps, one after the other, as a multiple of the mean
-    gradients' square. Batches are drawn anew in each step: what is but noise cancels out, and what its data does to it in every step stays.
-    That is the expected deviation squared without bias, but for what one update changed.
+    Measures how far this rank's expected gradient is from the mean of all ranks', squared, as a multiple of the mean's square.
+
+    It takes the scalar product of the gradient's deviations from the mean in two successive steps. Each step has a new batch, so noise cancels out,
+    and what this rank's data contributes in every step remains. The estimate is unbiased, except for what one update changed.
     """
 
     def __init__(self) -> None:
@@ -122,8 +125,8 @@ class Dissimilarity:
         self._products: list[float] = []
         self._squares: list[float] = []
 
-    def watch(self, bucket: GradBucket) -> Callable[[], None] | None:
-        """Called before it is reduced; what it returns is to be called when the mean is in the gradients' place."""
+    def observe(self, bucket: GradBucket) -> Callable[[], None] | None:
+        """Call it before the bucket is reduced, and call what it returns when the gradients are replaced by their mean."""
         if len(self._products) >= PAIRS or bucket.buffer().is_sparse:
             return None
         keys, gradients = [id(parameter) for parameter in bucket.parameters()], bucket.gradients()
@@ -136,8 +139,7 @@ class Dissimilarity:
 
         return reduced
 
-    def ended(self) -> None:
-        """The backward pass is over."""
+    def end_backward(self) -> None:
         pairs = [(self._now[key], self._former[key]) for key in self._now.keys() & self._former.keys()]
         if pairs:
             self._products.append(math.fsum(float(torch.dot(now, former)) for (now, _), (former, _) in pairs))
@@ -145,13 +147,13 @@ class Dissimilarity:
             self._squares.append(math.sqrt(squares[0] * squares[1]))
         self._former, self._now = self._now, {}
 
-    def told(self) -> float:
-        """NaN: not known, or not yet."""
+    def value(self) -> float:
+        """NaN: unknown."""
         square = math.fsum(self._squares)
         return math.fsum(self._products) / square if square > 0 else math.nan
 
 
 def _sampled(gradient: torch.Tensor) -> torch.Tensor:
-    """A copy."""
+    """At most SAMPLED elements and a remainder, as a copy in single precision."""
     flat = gradient.detach().flatten()
     return flat[:: max(1, flat.numel() // SAMPLED)].float().clone()

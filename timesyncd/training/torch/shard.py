@@ -1,9 +1,8 @@
 """
-One shard of a parameter server: its part of the parameters, each rank's clock, and who waits for whom. No network in it.
+One shard of a parameter server: its part of the parameters, the clock of each rank, and which ranks wait. It contains no networking.
 
-A model's parameters as flat buffers on the CPU, one a type, and these cut into shards.
-
-What a rank pushes to a parameter server: the difference that its update made, whole or compressed with error feedback.
+Also a model's parameters as flat buffers on the CPU, one per type, which are split into shards; and what a rank pushes: the difference that its
+update made, uncompressed or compressed with error feedback.
 """
 
 from __future__ import annotations
@@ -28,30 +27,32 @@ FlatBuffers: TypeAlias = list[torch.Tensor]
 
 
 class FlatParameters:
-    """Raises ValueError for parameters that are no floats, and where there are none."""
+    """Parameters as flat buffers on the CPU, one per type. Raises ValueError for parameters that are not floating-point, and where there are none."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self._of: dict[torch.dtype, FlatBuffers] = {}
+        self._by_dtype: dict[torch.dtype, FlatBuffers] = {}
         for parameter in parameters:
-            self._of.setdefault(parameter.dtype, []).append(parameter)
-        strange = [str(kind) for kind in self._of if not kind.is_floating_point]
-        if strange or not self._of:
-            raise ValueError(f"a model with parameters of floats is wanted, not of {', '.join(strange) or 'none'}")
+            self._by_dtype.setdefault(parameter.dtype, []).append(parameter)
+        unsupported = [str(kind) for kind in self._by_dtype if not kind.is_floating_point]
+        if unsupported:
+            raise ValueError(f"the model has parameters of type {', '.join(unsupported)}; all must be floating-point")
+        if not self._by_dtype:
+            raise ValueError("the model has no parameters that require gradients")
         self.sizes = tuple(
-            (str(kind), sum(part.numel() for part in parameters)) for kind, parameters in self._of.items()
+            (str(kind), sum(part.numel() for part in parameters)) for kind, parameters in self._by_dtype.items()
         )
-        self.nbytes = sum(part.nbytes for parameters in self._of.values() for part in parameters)
+        self.nbytes = sum(part.nbytes for parameters in self._by_dtype.values() for part in parameters)
 
     def read(self) -> FlatBuffers:
-        """A copy."""
+        """A copy of the parameters."""
         return [
             torch.cat([parameter.detach().reshape(-1).cpu() for parameter in parameters])
-            for parameters in self._of.values()
+            for parameters in self._by_dtype.values()
         ]
 
     def write(self, flats: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
-            for parameters, flat in zip(self._of.values(), flats, strict=True):
+            for parameters, flat in zip(self._by_dtype.values(), flats, strict=True):
                 parts = torch.split(flat, [parameter.numel() for parameter in parameters])
                 for parameter, part in zip(parameters, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
@@ -62,49 +63,51 @@ def sizes_of(flats: Iterable[torch.Tensor]) -> tuple[tuple[str, int], ...]:
 
 
 def split_shards(flats: Iterable[torch.Tensor], shards: int) -> list[FlatBuffers]:
-    """Of each buffer one contiguous piece a shard; they differ by one element at most. Views."""
+    """By shard, one contiguous piece of each buffer, as views. The lengths differ by one element at most."""
     pieces = [flat.tensor_split(shards) for flat in flats]
     return [[piece[shard] for piece in pieces] for shard in range(shards)]
 
 
 def join_shards(pieces: Sequence[FlatBuffers]) -> FlatBuffers:
-    """What `split_shards` has cut."""
+    """The inverse of `split_shards`."""
     return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
 
 
-#: Of one flat buffer: itself, in whatever type, or compressed.
+#: What is pushed of one flat buffer: a tensor of any type, or a compressed payload.
 PushPart: TypeAlias = "torch.Tensor | Payload"
 
-#: A push has one receiver: for the gain test it costs what it costs between two ranks.
-_ENDS = 2
+#: A push has one receiver, so for the gain test it costs as much as between two ranks.
+_GAIN_RANKS = 2
 
-_LARGEST_HALF = torch.finfo(torch.float16).max
+_MAX_HALF = torch.finfo(torch.float16).max
 
 
 class PushEncoder:
     """
-    Of one rank. What a push leaves out is added to the next one, also where that one goes another way.
+    Encodes the pushes of one rank. What a push omits is added to the next push, also where the compression changed meanwhile.
 
-    `sent_bytes`: of the newest push. `kept`: what was not sent, a flat buffer a type; None: nothing was left out so far.
+    `sent_bytes`: octets of the newest push. `residuals`: what was not sent yet, one flat buffer per type; None: nothing was omitted so far.
     """
 
     def __init__(self) -> None:
         self.sent_bytes = 0
-        self.kept: FlatBuffers | None = None
+        self.residuals: FlatBuffers | None = None
         self._compression: Compression | None = None
         self._gain: Gain | None = None
 
     def use(self, compression: Compression | None) -> None:
-        """From the next push on. Raises ValueError for one that takes all ranks at once."""
+        """From the next push on. Raises ValueError for a compression that needs all ranks at once."""
         if type(compression) is PowerSGD:
-            raise ValueError("powersgd reduces over all ranks at once: to a parameter server go fp16, int8 and topk")
+            raise ValueError("powersgd reduces over all ranks at once; a parameter server allows fp16, int8 and topk")
         if compression != self._compression:
-            self._gain = Gain(_ENDS) if compression == TopK() else None
+            self._gain = Gain(_GAIN_RANKS) if compression == TopK() else None
         self._compression = compression
 
-    def packed(self, differences: FlatBuffers, shards: int) -> list[list[PushPart]]:
-        """By shard. What is not finite goes as it is, for whoever looks at the parameters to see; what was kept stays kept."""
-        if self._compression is None and self.kept is None:
+    def encode(self, differences: FlatBuffers, shards: int) -> list[list[PushPart]]:
+        """
+        What to push, by shard. Differences that are not finite are sent uncompressed, so that they show in the parameters; the residuals then stay.
+        """
+        if self._compression is None and self.residuals is None:
             pieces: Sequence[Sequence[PushPart]] = split_shards(differences, shards)
         else:
             pieces = self._compressed(differences, shards)
@@ -114,26 +117,26 @@ class PushEncoder:
     def _compressed(self, differences: FlatBuffers, shards: int) -> list[list[PushPart]]:
         if not all(map(is_finite, differences)):
             return [list[PushPart](piece) for piece in split_shards(differences, shards)]
-        kept = self.kept or [torch.zeros_like(flat) for flat in differences]
-        whole = [flat + residual for flat, residual in zip(differences, kept, strict=True)]
+        residuals = self.residuals or [torch.zeros_like(flat) for flat in differences]
+        whole = [flat + residual for flat, residual in zip(differences, residuals, strict=True)]
         parts = [[self._part(flat) for flat in piece] for piece in split_shards(whole, shards)]
         if self._compression is None:
-            self.kept = None
+            self.residuals = None
             return parts
         sent = join_shards(
             [_decoded(piece, part) for piece, part in zip(split_shards(whole, shards), parts, strict=True)]
         )
-        self.kept = [flat - decoded for flat, decoded in zip(whole, sent, strict=True)]
+        self.residuals = [flat - decoded for flat, decoded in zip(whole, sent, strict=True)]
         if self._gain is not None:
-            self._gain.saw(*_squares(sent, whole))
+            self._gain.add_step(*_squares(sent, whole))
         return parts
 
     def _part(self, flat: torch.Tensor) -> PushPart:
-        """Where a shard has nothing of a type, nothing is sent of it."""
+        """An empty buffer, where a shard has no elements of a type, stays empty."""
         ratio = self._gain.ratio if self._gain is not None else getattr(self._compression, "ratio", None)
         match self._compression:
             case Fp16():
-                return flat.clamp(-_LARGEST_HALF, _LARGEST_HALF).half()
+                return flat.clamp(-_MAX_HALF, _MAX_HALF).half()
             case Int8() if len(flat):
                 return QuantizedPayload(flat)
             case TopK() if len(flat) and ratio is not None:
@@ -141,24 +144,24 @@ class PushEncoder:
         return flat
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kept": self.kept, "gain": self._gain and asdict(self._gain)}
+        return {"residuals": self.residuals, "gain": self._gain and asdict(self._gain)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept = state["kept"]
+        self.residuals = state["residuals"]
         if self._gain is not None and state["gain"] is not None:
             self._gain = Gain(**state["gain"])
 
 
 def add_parts(flats: Iterable[torch.Tensor], parts: Iterable[PushPart]) -> FlatBuffers:
-    """New tensors, since the old ones may be on their way to a rank."""
-    return [_plus(flat, part) for flat, part in zip(flats, parts, strict=True)]
+    """The sums, as new tensors: the old ones may be in transfer to a rank."""
+    return [_add_part(flat, part) for flat, part in zip(flats, parts, strict=True)]
 
 
 def nbytes(part: PushPart) -> int:
     return part.nbytes if isinstance(part, torch.Tensor) else part.octets.nbytes
 
 
-def _plus(flat: torch.Tensor, part: PushPart) -> torch.Tensor:
+def _add_part(flat: torch.Tensor, part: PushPart) -> torch.Tensor:
     if isinstance(part, torch.Tensor):
         return flat + part.to(flat.dtype)
     total = flat.clone()
@@ -171,7 +174,7 @@ def _decoded(flats: FlatBuffers, parts: Sequence[PushPart]) -> FlatBuffers:
 
 
 def _squares(*sides: FlatBuffers) -> tuple[float, ...]:
-    """The squared norm of each side; zeros where one has no number."""
+    """The squared norm of each side; zeros where one is not finite."""
     norms = [
         math.fsum(torch.linalg.vector_norm(flat, dtype=torch.float64).item() ** 2 for flat in side) for side in sides
     ]
@@ -180,13 +183,13 @@ def _squares(*sides: FlatBuffers) -> tuple[float, ...]:
 
 _Value = TypeVar("_Value")
 
-#: The clock of a rank that takes no more steps, and holds nobody up.
+#: The clock of a rank that takes no more steps, so that no rank waits for it.
 DONE = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
 class ServerParameters:
-    """Parameters after so many updates of all ranks together. The tensors are never written to."""
+    """The parameters after `version` updates of all ranks together. The tensors are never written to."""
 
     version: int
     parameters: FlatBuffers
@@ -194,12 +197,14 @@ class ServerParameters:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRequest:
+    """The reply of a shard that has failed."""
+
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobSignature:
-    """What all ranks of a job say alike. `model`: each type's name and number of elements."""
+    """What must be equal on all ranks of a job. `model`: each type's name and number of elements."""
 
     protocol: int
     job: str
@@ -217,112 +222,118 @@ ParametersFuture: TypeAlias = "torch.futures.Future[ServerParameters | RejectedR
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
+    """A rank that waits for a reply. `is_ready`: whether the shard may reply."""
+
     rank: int
-    may_go: Callable[[], bool]
-    answer: ParametersFuture
+    is_ready: Callable[[], bool]
+    reply: ParametersFuture
     since_ns: int
 
 
 class Shard:
     """
-    A rank's clock is the number of updates that it pushed. A rank is answered when the policy says no WAIT any more: what it gets then
-    holds every update up to the clock of the slowest rank. Where the policy lets nobody ahead (`ssp(s=0)`), updates of one clock are
-    added together, in the order of the ranks, when all are there; else each as it comes.
+    A rank's clock is the number of updates that it pushed. The shard replies to a rank when the policy no longer decides WAIT; the reply contains
+    every update up to the clock of the slowest rank. Where the policy lets no rank ahead (`ssp(s=0)`), the updates of one clock are added
+    together, in the order of the ranks, when all have arrived; otherwise each is added when it arrives.
 
-    All may be called in any thread. `over` is set when all ranks are done, and when it failed.
+    All methods may be called in any thread. `finished` is set when all ranks are done, and when the shard failed. `failed`: why; empty: it has not.
     """
 
     def __init__(self, ranks: int, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.failed = ""
-        self.over = threading.Event()
+        self.finished = threading.Event()
         self._ranks = ranks
         self._now_ns = now_ns
-        self._lock = threading.RLock()  # who is answered may ask the next thing
-        self._identity: JobSignature | None = None
+        self._lock = (
+            threading.RLock()
+        )  # reentrant: a rank that gets its reply may send its next request in the same thread
+        self._signature: JobSignature | None = None
         self._policy: Policy = SSP(0)
-        self._held = ServerParameters(0, [])
+        self._parameters = ServerParameters(0, [])
         self._clocks = [0] * ranks
-        self._heard_ns = [now_ns()] * ranks
-        self._kept: dict[tuple[int, int], Sequence[PushPart]] = {}
+        self._last_request_ns = [now_ns()] * ranks
+        self._pending: dict[tuple[int, int], Sequence[PushPart]] = {}
         self._waiting: list[_Waiting] = []
-        self._entered: set[int] = set()
-        self._entries = 0
+        self._joined: set[int] = set()
+        self._joins = 0
 
-    def enter(self, rank: int, identity: JobSignature, clock: int, start: ServerParameters | None) -> ParametersFuture:
-        """Begin at this clock. Answered when all ranks have; one of them brings the parameters."""
+    def join(self, rank: int, signature: JobSignature, clock: int, start: ServerParameters | None) -> ParametersFuture:
+        """Start at this clock. The shard replies when all ranks have joined; one of them provides the parameters."""
         with self._lock:
-            self._identity = self._identity or identity
-            if identity != self._identity:
-                self.failed = self.failed or f"rank {rank} is of {identity}; others of {self._identity}"
-            elif rank in self._entered:
-                self.failed = self.failed or f"there are two of rank {rank} in {identity}"
+            self._signature = self._signature or signature
+            if signature != self._signature:
+                self.failed = self.failed or f"rank {rank} joins with {signature}; other ranks with {self._signature}"
+            elif rank in self._joined:
+                self.failed = self.failed or f"two processes join as rank {rank} of {signature}"
             self._clocks[rank] = clock
-            self._held = start or self._held
-            mine = self._entries
-            self._entered.add(rank)
-            if len(self._entered) == self._ranks:
-                self._entered.clear()
-                self._entries += 1
-            return self._wait(rank, lambda: self._entries > mine)
+            self._parameters = start or self._parameters
+            number = self._joins
+            self._joined.add(rank)
+            if len(self._joined) == self._ranks:
+                self._joined.clear()
+                self._joins += 1
+            return self._wait(rank, lambda: self._joins > number)
 
     def push(
         self, rank: int, clock: int, difference: Sequence[PushPart]
     ) -> torch.futures.Future[int | RejectedRequest]:
-        """Add this rank's next update. Answered at once, with the version as it came: what it was computed from may be older."""
+        """Add this rank's next update. The shard replies at once, with the version before it; the update may be computed from an older one."""
         with self._lock:
-            version = self._held.version
+            version = self._parameters.version
             expected = self._clocks[rank] + 1
             if not self.failed and clock != expected:
-                self.failed = f"rank {rank} pushed update {clock} where {expected} was due: its ranks are out of step"
-            self._heard_ns[rank] = self._now_ns()
+                self.failed = (
+                    f"rank {rank} pushed update {clock}, and update {expected} was expected: the ranks are out of step"
+                )
+            self._last_request_ns[rank] = self._now_ns()
             if not self.failed:
                 self._clocks[rank] = clock
-                self._kept[clock, rank] = difference
-            self._turn()
-            return _answered(RejectedRequest(self.failed) if self.failed else version)
+                self._pending[clock, rank] = difference
+            self._advance()
+            return _completed(RejectedRequest(self.failed) if self.failed else version)
 
     def pull(self, rank: int, clock: int) -> ParametersFuture:
-        """Answered when this rank's update of that clock is in, and the policy lets it go on."""
+        """The shard replies when this rank's update of that clock has arrived, and the policy lets the rank continue."""
         with self._lock:
-            self._heard_ns[rank] = self._now_ns()
-            return self._wait(rank, lambda: self._clocks[rank] >= clock and not self._waits(clock))
+            self._last_request_ns[rank] = self._now_ns()
+            return self._wait(rank, lambda: self._clocks[rank] >= clock and not self._must_wait(clock))
 
     def read(self, rank: int) -> ParametersFuture:
-        """What is there now."""
+        """The present parameters."""
         with self._lock:
             return self._wait(rank, lambda: True)
 
     def finish(self, rank: int) -> ParametersFuture:
-        """This rank takes no more steps. Answered when none does."""
+        """This rank takes no more steps. The shard replies when no rank does."""
         with self._lock:
             self._clocks[rank] = DONE
             return self._wait(rank, lambda: self._slowest() == DONE)
 
-    def follow(self, policy: Policy) -> torch.futures.Future[None | RejectedRequest]:
-        """From now on, for those who wait as well."""
+    def use(self, policy: Policy) -> torch.futures.Future[None | RejectedRequest]:
+        """From now on, also for ranks that wait already."""
         with self._lock:
             self._policy = policy
-            self._turn()
-        return _answered(None)
+            self._advance()
+        return _completed(None)
 
     def fail(self, reason: str) -> torch.futures.Future[None | RejectedRequest]:
-        """All who wait and all who come are refused; the first reason counts."""
+        """Reject all waiting and future requests. The first reason counts."""
         with self._lock:
             self.failed = self.failed or reason
-            self._turn()
-        return _answered(None)
+            self._advance()
+        return _completed(None)
 
     def overdue(self, patience_ns: int) -> str:
-        """Who was silent for longer while somebody waited for it, or that all wait for each other; empty: neither."""
+        """Which rank was silent for longer than this while another waited for it, or that all wait for each other; empty: neither."""
         with self._lock:
             if not self._waiting:
                 return ""
             first, now_ns = self._waiting[0], self._now_ns()
             absent = set(range(self._ranks)) - {waiting.rank for waiting in self._waiting}
             if not absent and now_ns - self._waiting[-1].since_ns > patience_ns:
-                return "all ranks wait for each other: they are out of step"
+                return "all ranks wait for each other: the ranks are out of step"
             for rank in sorted(absent):
-                silent_ns = now_ns - max(first.since_ns, self._heard_ns[rank])
+                silent_ns = now_ns - max(first.since_ns, self._last_request_ns[rank])
                 if silent_ns > patience_ns:
                     return f"rank {rank} pushed no update for {silent_ns / 1e9:.0f} s, while rank {first.rank} waited"
             return ""
@@ -330,44 +341,48 @@ class Shard:
     def _slowest(self) -> int:
         return min(self._clocks)
 
-    def _waits(self, clock: int) -> bool:
-        """Whether the policy holds a rank that has pushed so many updates."""
-        seen = PolicyContext(
-            step=clock - 1, since=1, ranks=self._ranks, rounds=clock - 1, ahead=clock - self._slowest()
+    def _must_wait(self, clock: int) -> bool:
+        """Whether a rank that has pushed `clock` updates must wait."""
+        context = PolicyContext(
+            step=clock - 1,
+            steps_since_sync=1,
+            ranks=self._ranks,
+            rounds=clock - 1,
+            updates_ahead=clock - self._slowest(),
         )
-        return self._policy.decide(seen) is Decision.WAIT
+        return self._policy.decide(context) is Decision.WAIT
 
-    def _wait(self, rank: int, may_go: Callable[[], bool]) -> ParametersFuture:
-        answer: ParametersFuture = torch.futures.Future()
-        self._waiting.append(_Waiting(rank, may_go, answer, self._now_ns()))
-        self._turn()
-        return answer
+    def _wait(self, rank: int, is_ready: Callable[[], bool]) -> ParametersFuture:
+        reply: ParametersFuture = torch.futures.Future()
+        self._waiting.append(_Waiting(rank, is_ready, reply, self._now_ns()))
+        self._advance()
+        return reply
 
-    def _turn(self) -> None:
-        """Add what may be added, answer who may go."""
-        self._add()
-        going: list[_Waiting] = []
-        staying: list[_Waiting] = []
+    def _advance(self) -> None:
+        """Add the updates that may be added, and reply to the ranks that may continue."""
+        self._add_updates()
+        ready: list[_Waiting] = []
+        blocked: list[_Waiting] = []
         for waiting in self._waiting:
-            (going if self.failed or waiting.may_go() else staying).append(waiting)
-        self._waiting = staying
+            (ready if self.failed or waiting.is_ready() else blocked).append(waiting)
+        self._waiting = blocked
         if self.failed or self._slowest() == DONE:
-            self.over.set()
-        for waiting in going:
-            waiting.answer.set_result(RejectedRequest(self.failed) if self.failed else self._held)
+            self.finished.set()
+        for waiting in ready:
+            waiting.reply.set_result(RejectedRequest(self.failed) if self.failed else self._parameters)
 
-    def _add(self) -> None:
+    def _add_updates(self) -> None:
         slowest = self._slowest()
-        together = self._waits(slowest + 1)
-        for clock, rank in sorted(self._kept):
+        together = self._must_wait(slowest + 1)
+        for clock, rank in sorted(self._pending):
             if together and clock > slowest:
                 return
-            self._held = ServerParameters(
-                self._held.version + 1, add_parts(self._held.parameters, self._kept.pop((clock, rank)))
+            self._parameters = ServerParameters(
+                self._parameters.version + 1, add_parts(self._parameters.parameters, self._pending.pop((clock, rank)))
             )
 
 
-def _answered(value: _Value) -> torch.futures.Future[_Value]:
-    answer: torch.futures.Future[_Value] = torch.futures.Future()
-    answer.set_result(value)
-    return answer
+def _completed(value: _Value) -> torch.futures.Future[_Value]:
+    reply: torch.futures.Future[_Value] = torch.futures.Future()
+    reply.set_result(value)
+    return reply

@@ -1,4 +1,6 @@
-"""A parameter server in a training loop: each rank updates alone, adds what that changed to the server, and takes what is there."""
+"""
+A parameter server in a training loop: each rank updates alone, adds the difference to the server's parameters, and continues with those.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from timesyncd.training.torch.shard import (
     split_shards,
 )
 
-#: Ranks that do not speak the same are told so.
+#: Version of the requests to a shard. A shard rejects ranks with another version.
 PROTOCOL = 2
 
 _Value = TypeVar("_Value")
@@ -41,15 +43,16 @@ _Value = TypeVar("_Value")
 
 class StaleSync:
     """
-    After each update by the optimizer the difference that it made, divided by the number of ranks, is added to the server's parameters, and
-    the rank goes on with those as soon as the policy lets it (additive updates under stale-synchronous parallel: Ho et al., NIPS 2013).
-    `policy` as it is written: "ssp(s=2)", "ssp(s=2) + topk(ratio=0.01)".
+    Trains with a parameter server. After each update the rank adds the difference that the optimizer made, divided by the number of ranks, to the
+    server's parameters, and continues with those as soon as the policy lets it (additive updates under stale-synchronous parallel: Ho et al., NIPS
+    2013).
 
-    Made by all ranks of the job; all begin with rank 0's parameters. `servers`: how many processes run `serve`; 0: each rank keeps a
-    shard. A DDP module's own reduction is off until `close()`. Buffers, and what needs no gradient, stay each rank's own.
+    All ranks of the job make one, and all start with rank 0's parameters. `policy`: as "ssp(s=2)" or "ssp(s=2) + topk(ratio=0.01)". `servers`:
+    number of processes that run `serve`; 0: each rank serves a shard. A DDP module's own reduction is off until `close()`. Buffers, and parameters
+    that require no gradient, are not shared.
 
-    Raises ValueError for a policy without a server, a compression that one cannot take, and parameters that are no floats; SyncError,
-    here and out of the optimizer's step: a rank or a server is gone, or was silent for `timeout_s` while others waited.
+    Raises ValueError for a policy without a server, a compression that a server does not support, and parameters that are not floating-point.
+    Raises SyncError, here and from the optimizer's step, where a rank or a server has ended, or was silent for `timeout_s` while others waited.
     """
 
     def __init__(
@@ -61,71 +64,79 @@ class StaleSync:
         servers: int = 0,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        strategy = _with_server(policy)
+        strategy = _parse_server_policy(policy)
         self._job = job
-        self._pushes = PushEncoder()
-        self._pushes.use(strategy.compression)
+        self._encoder = PushEncoder()
+        self._encoder.use(strategy.compression)
         self._flat = FlatParameters(parameter for parameter in model.parameters() if parameter.requires_grad)
         self._clock = self._step = 0
         self._reduction = DdpReduction(model)
         self._hooks: list[RemovableHandle] = []
-        self._ended = False
+        self._is_closed = False
         names = process_names(job.world_size, servers)
         self._hosts = [server_name(server) for server in range(servers)] or names
         shard = None if servers else Shard(job.world_size)
-        self._connection = RpcConnection(rank_name(job.rank), names, timeout_s, shard, watch=job.rank == 0)
+        self._connection = RpcConnection(rank_name(job.rank), names, timeout_s, shard, monitor=job.rank == 0)
         try:
-            self._follow(strategy)
-            self._enter(ServerParameters(0, self._flat.read()))
+            self._use(strategy)
+            self._join(ServerParameters(0, self._flat.read()))
         except BaseException:
-            self._end(together=False)
+            self._shut_down(graceful=False)
             raise
-        self._reduction.stop()
-        before, after = self._before, self._after
-        self._hooks = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+        self._reduction.disable()
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_update),
+            optimizer.register_step_post_hook(self._after_update),
+        ]
 
-    def follow(self, policy: str) -> None:
+    def use(self, policy: str) -> None:
         """
-        Another policy, in the server at once. Of who waits, rank 0's word counts, and the others may say it as well; its compression is
-        for this rank's own pushes.
+        Change the policy at once. Which ranks wait follows rank 0's call, and other ranks may make it too; the compression is that of this rank's own
+        pushes.
 
         Raises ValueError as the class does.
         """
-        self._follow(_with_server(policy))
+        self._use(_parse_server_policy(policy))
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's clock and what it has not sent, and by rank 0 the server's parameters: exact where all ranks call it after the same update under `ssp(s=0)`."""
-        state: dict[str, Any] = {"clock": self._clock, "pushes": self._pushes.state_dict()}
+        """
+        This rank's clock and residuals, and on rank 0 the server's parameters. It is exact where all ranks call it after the same update under
+        `ssp(s=0)`.
+        """
+        state: dict[str, Any] = {"clock": self._clock, "encoder": self._encoder.state_dict()}
         if self._job.rank == 0:
-            held = self._answers([self._connection.ask(host, Shard.read, 0) for host in self._hosts])
-            state |= {"version": held[0].version, "parameters": _whole(held)}
+            parts = self._replies([self._connection.request(host, Shard.read, 0) for host in self._hosts])
+            state |= {"version": parts[0].version, "parameters": _joined(parts)}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        By all ranks, each its own state; all go on with rank 0's parameters.
+        All ranks call it, each with its own state; all continue with rank 0's parameters.
 
-        Raises ValueError: rank 0 was given another rank's state, or another model's.
+        Raises ValueError where rank 0 gets another rank's state, and for another model's state.
         """
-        held, kept = ServerParameters(state.get("version", 0), state.get("parameters", [])), state["pushes"]["kept"]
-        for flats in ([held.parameters] if self._job.rank == 0 else []) + ([] if kept is None else [kept]):
+        start = ServerParameters(state.get("version", 0), state.get("parameters", []))
+        residuals = state["encoder"]["residuals"]
+        for flats in ([start.parameters] if self._job.rank == 0 else []) + ([] if residuals is None else [residuals]):
             if sizes_of(flats) != self._flat.sizes:
-                raise ValueError(f"a state of {sizes_of(flats)} for a model of {self._flat.sizes}: load rank 0's")
+                raise ValueError(
+                    f"the state is for a model of {sizes_of(flats)}, and this model has {self._flat.sizes}; load the state of this rank and model"
+                )
         self._clock = state["clock"]
-        self._pushes.load_state_dict(state["pushes"])
-        self._enter(held)
+        self._encoder.load_state_dict(state["encoder"])
+        self._join(start)
 
     def close(self) -> None:
-        """Wait until no rank takes any more steps, and take the final parameters: the same bits on all. Once is enough."""
-        if self._ended:
+        """Wait until no rank takes any more steps, and load the final parameters: the same bits on all ranks. Further calls do nothing."""
+        if self._is_closed:
             return
         try:
-            finished = [self._connection.ask(host, Shard.finish, self._job.rank) for host in self._hosts]
-            self._take(self._answers(finished))
+            finished = [self._connection.request(host, Shard.finish, self._job.rank) for host in self._hosts]
+            self._load(self._replies(finished))
         except BaseException:
-            self._end(together=False)
+            self._shut_down(graceful=False)
             raise
-        self._end(together=True)
+        self._shut_down(graceful=True)
 
     def __enter__(self) -> Self:
         return self
@@ -133,92 +144,93 @@ class StaleSync:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an error the others are told, and nobody is waited for."""
+        """After an error, reports it to the other ranks, and waits for none of them."""
         if kind is None:
             return self.close()
-        if self._ended:
+        if self._is_closed:
             return None
-        reason = str(error) if isinstance(error, SyncError) else f"rank {self._job.rank} left: {kind.__name__}: {error}"
-        for host in reversed(
-            self._hosts
-        ):  # the others wait for the first one's answer, and ask their own shard where it is gone
-            with contextlib.suppress(SyncError):  # the error that ends this rank says more
-                self._connection.answer(host, self._connection.ask(host, Shard.fail, reason))
-        self._end(together=False)
+        reason = (
+            str(error) if isinstance(error, SyncError) else f"rank {self._job.rank} ended: {kind.__name__}: {error}"
+        )
+        # The first host last: the others wait for its reply first, and ask their own shard for the reason when it has ended.
+        for host in reversed(self._hosts):
+            with contextlib.suppress(SyncError):  # the error that ends this rank has the details
+                self._connection.reply(host, self._connection.request(host, Shard.fail, reason))
+        self._shut_down(graceful=False)
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """The step's number in all that is metered: the clock, where nothing else counts steps."""
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Sets the step's number in the marks: the clock, where the meter does not count steps itself."""
         steps = steps_of(self._job)
         self._step = steps.step if steps.endings else self._clock
 
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        rank, used, connection = self._job.rank, self._held[0].version, self._connection
-        differences = self._pushes.packed(self._differences(), len(self._hosts))
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        rank, used, connection = self._job.rank, self._parameters[0].version, self._connection
+        pushes = self._encoder.encode(self._differences(), len(self._hosts))
         self._clock += 1
-        asked_ns = time.time_ns()
+        requested_ns = time.time_ns()
         pushed = [
-            connection.ask(host, Shard.push, rank, self._clock, difference)
-            for host, difference in zip(self._hosts, differences, strict=True)
+            connection.request(host, Shard.push, rank, self._clock, push)
+            for host, push in zip(self._hosts, pushes, strict=True)
         ]
-        pulled = [connection.ask(host, Shard.pull, rank, self._clock) for host in self._hosts]
-        versions = self._answers(pushed)
+        pulled = [connection.request(host, Shard.pull, rank, self._clock) for host in self._hosts]
+        versions = self._replies(pushed)
         pushed_ns = time.time_ns()
-        held = self._answers(pulled)
+        parts = self._replies(pulled)
         pulled_ns = time.time_ns()
-        self._take(held)
+        self._load(parts)
         meter, nbytes = self._job.meter, self._flat.nbytes
-        meter.pushed(self._step, asked_ns, pushed_ns, self._pushes.sent_bytes)
-        meter.pulled(self._step, asked_ns, pulled_ns, nbytes)
+        meter.pushed(self._step, requested_ns, pushed_ns, self._encoder.sent_bytes)
+        meter.pulled(self._step, requested_ns, pulled_ns, nbytes)
         meter.stale(self._step, versions[0] - used)
 
     def _differences(self) -> FlatBuffers:
         return [
             (new - old).div_(self._job.world_size)
-            for new, old in zip(self._flat.read(), _whole(self._held), strict=True)
+            for new, old in zip(self._flat.read(), _joined(self._parameters), strict=True)
         ]
 
-    def _follow(self, strategy: Strategy) -> None:
-        self._pushes.use(strategy.compression)
+    def _use(self, strategy: Strategy) -> None:
+        self._encoder.use(strategy.compression)
         if self._job.rank == 0:
-            self._answers([self._connection.ask(host, Shard.follow, strategy.policy) for host in self._hosts])
+            self._replies([self._connection.request(host, Shard.use, strategy.policy) for host in self._hosts])
 
-    def _enter(self, start: ServerParameters) -> None:
-        """All ranks together, with what rank 0 brings."""
+    def _join(self, start: ServerParameters) -> None:
+        """All ranks together, with the parameters that rank 0 provides."""
         job, shards = self._job, len(self._hosts)
-        identity = JobSignature(PROTOCOL, job.name, job.attempt, job.world_size, self._flat.sizes)
-        brought: list[ServerParameters | None] = [None] * shards
+        signature = JobSignature(PROTOCOL, job.name, job.attempt, job.world_size, self._flat.sizes)
+        provided: list[ServerParameters | None] = [None] * shards
         if job.rank == 0:
-            brought = [ServerParameters(start.version, piece) for piece in split_shards(start.parameters, shards)]
-        entered: list[ParametersFuture] = [
-            self._connection.ask(host, Shard.enter, job.rank, identity, self._clock, held)
-            for host, held in zip(self._hosts, brought, strict=True)
+            provided = [ServerParameters(start.version, piece) for piece in split_shards(start.parameters, shards)]
+        joined: list[ParametersFuture] = [
+            self._connection.request(host, Shard.join, job.rank, signature, self._clock, part)
+            for host, part in zip(self._hosts, provided, strict=True)
         ]
-        self._take(self._answers(entered))
+        self._load(self._replies(joined))
 
-    def _answers(self, asked: Sequence[torch.futures.Future[_Value | RejectedRequest]]) -> list[_Value]:
-        """Of all shards, in their order: where one is gone, the first that knows says why."""
-        return [self._connection.answer(host, one) for host, one in zip(self._hosts, asked, strict=True)]
+    def _replies(self, requested: Sequence[torch.futures.Future[_Value | RejectedRequest]]) -> list[_Value]:
+        """Of all shards, in their order. Raises the error of the first host that failed."""
+        return [self._connection.reply(host, each) for host, each in zip(self._hosts, requested, strict=True)]
 
-    def _take(self, held: list[ServerParameters]) -> None:
-        self._flat.write(_whole(held))
-        self._held = held
+    def _load(self, parts: list[ServerParameters]) -> None:
+        self._flat.write(_joined(parts))
+        self._parameters = parts
 
-    def _end(self, together: bool) -> None:
-        self._ended = True
+    def _shut_down(self, graceful: bool) -> None:
+        self._is_closed = True
         for hook in self._hooks:
             hook.remove()
         self._reduction.restore()
-        self._connection.leave(together)
+        self._connection.close(graceful)
 
 
 class DdpReduction:
-    """The gradients' reduction and the broadcast of buffers by a DDP module; another one has none."""
+    """Disables and restores the gradient reduction and the buffer broadcast of a DDP module. Another module has neither."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         module = getattr(model, "_orig_mod", model)
         self._ddp = module if isinstance(module, DistributedDataParallel) else None
 
-    def stop(self) -> None:
+    def disable(self) -> None:
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = self._ddp.require_forward_param_sync = False
 
@@ -227,12 +239,12 @@ class DdpReduction:
             self._ddp.require_backward_grad_sync = self._ddp.require_forward_param_sync = True
 
 
-def _whole(held: Sequence[ServerParameters]) -> FlatBuffers:
-    return join_shards([one.parameters for one in held])
+def _joined(parts: Sequence[ServerParameters]) -> FlatBuffers:
+    return join_shards([part.parameters for part in parts])
 
 
-def _with_server(policy: str) -> Strategy:
+def _parse_server_policy(policy: str) -> Strategy:
     strategy = parse_policy(policy)
     if strategy.policy.combines is not Combine.SERVER:
-        raise ValueError(f"policy {policy!r} needs no parameter server: ssp(s=...) and asp do")
+        raise ValueError(f"policy {policy!r} does not use a parameter server; ssp(s=...) and asp do")
     return strategy

@@ -1,8 +1,4 @@
-"""
-A policy in a training loop: the hooks of an optimizer and of DistributedDataParallel do what it says.
-
-What a policy did so far.
-"""
+"""A policy in a training loop: hooks of the optimizer and of DistributedDataParallel carry out what it decides, and a report of what it did."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from timesyncd.ipc.job_datagram import Kind
 from timesyncd.training.compression import compression_hook, compressor
 from timesyncd.training.policy.auto import Auto, Controller
 from timesyncd.training.policy.groups import Levels
-from timesyncd.training.policy.policies import Decision, LocalSGD
+from timesyncd.training.policy.policies import ChangeReason, Decision, LocalSGD
 from timesyncd.training.policy.schedule import (
     PolicySchedule,
     Row,
@@ -51,21 +47,23 @@ from timesyncd.training.torch.topology_groups import TwoLevel, two_level
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From `step` on `policy` was in force."""
+    """From `step` on `policy` was in force. `reason_code` is for programs, `reason` for people."""
 
     step: int
     policy: str
-    why: str
+    reason_code: ChangeReason
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """
-    What a policy did so far on this rank.
+    What the policy did so far on this rank.
 
-    `lssr`: the share of steps without a synchronization (SelSync's LSSR, Eq. 4); None: no step yet. `sent_bytes`: handed to collectives for gradients
-    or parameters, by this class (not by DDP's reducer). `sync_ns`: in them, waiting for the other ranks included. `rows_waited`: how often, and how long, the rows of
-    the other ranks were not there when they counted. `changes`: what was in force since when, and why.
+    `lssr`: the share of steps without a synchronization (SelSync's LSSR, Eq. 4); None: no step yet. `sent_bytes`: octets of gradients or parameters
+    that the Synchronizer handed to collectives, without those of DDP's reducer. `sync_ns`: time in these collectives, waiting for other ranks
+    included. `rows_waited`, `rows_waited_ns`: how often, and how long, this rank waited for rows of other ranks. `changes`: the policies that
+    were in force, oldest first.
     """
 
     policy: str
@@ -86,10 +84,10 @@ _log = logging.getLogger(__name__)
 
 class Synchronizer:
     """
-    What `synchronized` gives: the policy at work, until it is closed.
+    What `synchronized` returns: it applies the policy until it is closed.
 
-    Its hooks raise SyncError where a rank is gone, silent for the group's time-out, or out of step; no rank goes on alone. What ends DDP's own
-    reduction under `bsp` comes out of the backward pass as a SyncError, or as a RuntimeError of torch's that quotes one.
+    Its hooks raise SyncError where a rank has ended, was silent for the group's time-out, or is out of step; no rank continues alone. An error of
+    DDP's own reduction under `bsp` leaves the backward pass as a SyncError, or as a RuntimeError of torch that quotes one.
     """
 
     def __init__(
@@ -108,19 +106,19 @@ class Synchronizer:
         self._exchange = RowExchange(
             dist.new_group(backend="gloo", timeout=_timeout(distributed_c10d._get_default_group()))
         )
-        self._course = PolicySchedule(strategy, ranks, steps_per_epoch)
-        self._wishes = PolicyOverride()
+        self._schedule = PolicySchedule(strategy, ranks, steps_per_epoch)
+        self._override = PolicyOverride()
         self._rows: list[list[Row]] = []
         self._decision = Decision.LOCAL
         self._sync_ns = self._sent_bytes = 0
-        self._sender: BucketReducer = DenseReducer(self._group)
+        self._reducer: BucketReducer = DenseReducer(self._group)
         self._replicas = ReplicaCheck(job, dist.get_process_group_ranks(self._group))
-        self._pace = StepTimer()
+        self._timer = StepTimer()
         self._dissimilarity = Dissimilarity()
         self._controller: Controller | None = None
         self._changes: list[Change] = []
         self._action = Action()
-        # Before the meter's, which ends the step: what is done here is part of it.
+        # Registered before the meter's hooks, which end the step: what these do is part of the step.
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_update),
             optimizer.register_step_post_hook(self._after_update),
@@ -128,45 +126,45 @@ class Synchronizer:
         ]
         whole = job.world_size == self._group.size()
         self._metered = meter_ddp(job, ddp, optimizer) if whole else metered(job, optimizer)
-        with self._saying("beginning"):
-            first = self._course.first_row(self._rate())
+        with self._as_sync_error("starting"):
+            first = self._schedule.first_row(self._rate())
             self._exchange.send(first)
-            self._course.agree(self._exchange.take(first.step))
-        self._wanted(strategy, "given at the start")
+            self._schedule.check_start(self._exchange.receive(first.step))
+        self._start(strategy, ChangeReason.STARTED, "given by the script at the start")
 
     @property
     def policy(self) -> str:
-        """What is in force, as text; of `auto`, what it chose."""
-        return str(self._course.strategy)
+        """The policy in force, as text; under `auto`, the one that it chose."""
+        return str(self._schedule.strategy)
 
     @property
     def step(self) -> int:
-        """How many steps were taken under a policy."""
-        return self._course.step
+        """Number of optimizer steps so far."""
+        return self._schedule.step
 
     def use(self, policy: str) -> None:
         """
-        Another policy, from a step on that all ranks agree on, some steps from now. Rank 0's call counts; others may make it too.
+        Request another policy. All ranks change to it in the same step, some steps from now. Rank 0's call counts; other ranks may make it too.
 
-        Raises ValueError for a text that is none, and for a parameter server's policy.
+        Raises ValueError for an invalid text, and for a policy of a parameter server.
         """
-        self._wishes.tell(str(parse_collective_policy(policy)))
+        self._override.request(str(parse_collective_policy(policy)))
 
-    def saw(self, loss: torch.Tensor | float) -> None:
-        """The loss of each step, once, before or after its update. `auto` needs it; a device is waited for every eighth step at most."""
-        self._pace.saw(loss)
+    def record_loss(self, loss: torch.Tensor | float) -> None:
+        """Record the loss of a step; call it once a step, before or after the update. `auto` needs it. It reads the value every eighth step at most."""
+        self._timer.record_loss(loss)
 
     def report(self) -> Report:
-        course = self._course
+        schedule = self._schedule
         return Report(
             policy=self.policy,
-            steps=course.step,
-            rounds=course.rounds,
-            lssr=1 - course.rounds / course.step if course.step else None,
-            sent_bytes=self._sent_bytes + self._sender.sent_bytes,
+            steps=schedule.step,
+            rounds=schedule.rounds,
+            lssr=1 - schedule.rounds / schedule.step if schedule.step else None,
+            sent_bytes=self._sent_bytes + self._reducer.sent_bytes,
             sync_ns=self._sync_ns,
-            rows_waited=self._exchange.waited,
-            rows_waited_ns=self._exchange.waited_ns,
+            rows_waited=self._exchange.rows_waited,
+            rows_waited_ns=self._exchange.rows_waited_ns,
             replicas_checked=self._replicas.checked,
             replicas_differed=self._replicas.differed,
             changes=tuple(self._changes),
@@ -174,21 +172,21 @@ class Synchronizer:
 
     def close(self) -> None:
         """
-        Make the replicas one, and leave module and optimizer as they are. Every rank calls it, after the same number of steps.
+        Average the replicas, and detach from the module and the optimizer. Every rank calls it, after the same number of steps.
 
         Raises SyncError.
         """
-        with self._saying("the last averaging"):
+        with self._as_sync_error("the last averaging"):
             self._action.finish()
-            for step in self._course.due_ever():
-                check_in_step(self._exchange.take(step))
-            last = self._course.last_row()
+            for step in self._schedule.take_remaining():
+                check_in_step(self._exchange.receive(step))
+            last = self._schedule.last_row()
             self._exchange.send(last)
-            check_in_step(self._exchange.take(last.step))
-            if replicas_diverge(self._course.strategy.policy):
+            check_in_step(self._exchange.receive(last.step))
+            if replicas_diverge(self._schedule.strategy.policy):
                 with contextlib.suppress(
                     OptimizerStateMismatch
-                ):  # the parameters are one; what is remembered matters to none but further steps
+                ):  # the parameters are averaged; only further steps need the state
                     average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
         self._detach()
 
@@ -198,7 +196,7 @@ class Synchronizer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an error nothing is averaged: the other ranks may be anywhere."""
+        """After an error nothing is averaged: the other ranks may be in any step."""
         if kind is None:
             self.close()
         else:
@@ -206,63 +204,64 @@ class Synchronizer:
 
     def state_dict(self) -> dict[str, Any]:
         """
-        Of this rank, between two steps; with this rank's model and optimizer it resumes identically, in the middle of an interval too.
-        Waits for what is on its way, so every rank has to call it in the same step.
+        This rank's state between two steps. With this rank's model and optimizer it resumes identically, also in the middle of an interval.
+
+        Waits for transfers in progress, so every rank must call it in the same step. Raises SyncError.
         """
-        with self._saying("the checkpoint"):
+        with self._as_sync_error("the checkpoint"):
             return {
-                "course": self._course.state_dict(),
+                "schedule": self._schedule.state_dict(),
                 "exchange": self._exchange.state_dict(),
-                "wishes": self._wishes.state_dict(),
+                "override": self._override.state_dict(),
                 "action": self._action.state_dict(),
-                "sender": self._sender.state_dict(),
+                "reducer": self._reducer.state_dict(),
                 "voter": None if self._voter is None else self._voter.state_dict(),
                 "controller": None if self._controller is None else self._controller.state_dict(),
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """After the model and the optimizer were loaded. Raises ValueError where it does not fit."""
-        self._course.load_state_dict(state["course"])
-        self._wishes.load_state_dict(state["wishes"])
-        self._begin(self._course.strategy)
+        """Call it after the model and the optimizer were loaded. Raises ValueError for a state that does not fit."""
+        self._schedule.load_state_dict(state["schedule"])
+        self._override.load_state_dict(state["override"])
+        self._apply(self._schedule.strategy)
         self._exchange.load_state_dict(state["exchange"])
         self._action.load_state_dict(state["action"])
-        self._sender.load_state_dict(state["sender"])
+        self._reducer.load_state_dict(state["reducer"])
         if self._voter is not None:
             self._voter.load_state_dict(state["voter"])
         self._controller = None if state["controller"] is None else Controller()
         if self._controller is not None:
             self._controller.load_state_dict(state["controller"])
 
-    def _wanted(self, strategy: Strategy, why: str) -> None:
-        """By the user or the plan."""
+    def _start(self, strategy: Strategy, code: ChangeReason, reason: str) -> None:
+        """A strategy that the script or the plan gave."""
         self._controller = Controller() if isinstance(strategy.policy, Auto) else None
-        self._begin(strategy)
-        self._changed(why)
+        self._apply(strategy)
+        self._record_change(code, reason)
 
-    def _changed(self, why: str) -> None:
-        change = Change(self._course.step, self.policy, why)
+    def _record_change(self, code: ChangeReason, reason: str) -> None:
+        change = Change(self._schedule.step, self.policy, code, reason)
         self._changes.append(change)
         if self._job.rank == 0:
-            _log.info("job %s, from step %d: %s: %s", self._job.name, change.step, change.policy, why)
+            _log.info("job %s: from step %d the policy is %s: %s", self._job.name, change.step, change.policy, reason)
 
-    def _begin(self, strategy: Strategy) -> None:
-        former, self._course.strategy = self._course.strategy, strategy
+    def _apply(self, strategy: Strategy) -> None:
+        former, self._schedule.strategy = self._schedule.strategy, strategy
         policy = strategy.policy
         if (
             changes_interval_only(former, strategy)
             and isinstance(self._action, AverageParameters)
             and isinstance(policy, LocalSGD)
         ):
-            self._action.retime(policy.delay)
+            self._action.set_delay(policy.delay)
             return
-        former_bytes, self._sender = self._sender.sent_bytes, self._sender_for(strategy)
-        self._sent_bytes += former_bytes - self._sender.sent_bytes  # which may be the same sender
-        self._action = action_for(strategy, self._ddp, self._sender)
-        self._ddp.require_backward_grad_sync = self._action.reduces
-        # Else the next forward pass would broadcast rank 0's buffers once more.
-        self._ddp.require_forward_param_sync = self._action.reduces
-        if self._action.reduces:
+        former_bytes, self._reducer = self._reducer.sent_bytes, self._reducer_for(strategy)
+        self._sent_bytes += former_bytes - self._reducer.sent_bytes  # both may be the same reducer
+        self._action = action_for(strategy, self._ddp, self._reducer)
+        self._ddp.require_backward_grad_sync = self._action.uses_ddp_reducer
+        # Otherwise the next forward pass would broadcast rank 0's buffers again.
+        self._ddp.require_forward_param_sync = self._action.uses_ddp_reducer
+        if self._action.uses_ddp_reducer:
             hook = (
                 compression_hook
                 if strategy.compression is not None
@@ -270,143 +269,146 @@ class Synchronizer:
                 if self._groups is not None
                 else None
             )
-            buckets.set_hook(self._ddp, hook, self._sender)
+            buckets.set_hook(self._ddp, hook, self._reducer)
             self._dissimilarity = Dissimilarity()
-            buckets.observe_buckets(self._ddp, self._dissimilarity.watch if self._controller is not None else None)
+            buckets.observe_buckets(self._ddp, self._dissimilarity.observe if self._controller is not None else None)
         rank, ranks = self._group.rank(), self._group.size()
         self._voter = Voter(policy, rank, ranks) if isinstance(policy, SelSync) else None
 
-    def _sender_for(self, strategy: Strategy) -> BucketReducer:
+    def _reducer_for(self, strategy: Strategy) -> BucketReducer:
         if strategy.compression is None:
             return self._groups or DenseReducer(self._group)
         return compressor(strategy.compression, self._group, replica_tensors(self._ddp))
 
     def _forward(self, *_: object) -> None:
         if self._ddp.training and torch.is_grad_enabled():
-            self._pace.forward()
+            self._timer.begin_forward()
 
     def _before_update(self, *_: object) -> None:
-        ready_ns = steps_of(self._job).ready_ns if self._action.reduces else None
+        ready_ns = steps_of(self._job).ready_ns if self._action.uses_ddp_reducer else None
         if ready_ns is not None:
-            self._pace.waited(time.time_ns() - ready_ns)
-        if self._action.reduces:
-            self._dissimilarity.ended()
+            self._timer.add_wait(time.time_ns() - ready_ns)
+        if self._action.uses_ddp_reducer:
+            self._dissimilarity.end_backward()
         squared = None if self._voter is None else square_norm(self._ddp)
-        if self._course.exchanges():
+        if self._schedule.begin_exchange():
             self._exchange.send(self._row(squared))
-        if self._action.early:
+        if self._action.before_optimizer:
             self._decide()
             with self._synchronizing():
                 self._action.before_update(self._decision)
 
     def _after_update(self, *_: object) -> None:
-        arrived = self._action.arrived if self._action.early else self._averaged()
+        is_common = self._action.replicas_averaged if self._action.before_optimizer else self._average_parameters()
         if self._decision is Decision.SYNC:
-            self._replicas.take(self._course.rounds, self._action.united)
-        self._course.next_step(self._decision)
+            self._replicas.record(self._schedule.rounds, self._action.identical_tensors)
+        self._schedule.next_step(self._decision)
         if self._rows:
-            self._turn()
-        self._pace.ended(arrived)
+            self._read_rows()
+        self._timer.end_step(is_common)
 
-    def _averaged(self) -> bool:
-        """Whether the replicas came together in this step."""
+    def _average_parameters(self) -> bool:
+        """Returns whether the replicas became equal in this step."""
         self._decide()
-        if self._decision is not Decision.SYNC and not self._action.under_way:
+        if self._decision is not Decision.SYNC and not self._action.in_progress:
             return False
         with self._synchronizing():
-            self._action.after_update(self._decision, self._scale(), self._near())
-        return self._action.arrived
+            self._action.after_update(self._decision, self._scale(), self._inner_groups())
+        return self._action.replicas_averaged
 
     def _decide(self) -> None:
         self._rows = []
-        if due := self._course.due():
-            with self._saying("asking the other ranks"):
-                self._rows = [self._exchange.take(step) for step in due]
-        self._decision = self._course.decide(self._rows)
+        if due := self._schedule.take_due():
+            with self._as_sync_error("receiving the rows of the other ranks"):
+                self._rows = [self._exchange.receive(step) for step in due]
+        self._decision = self._schedule.decide(self._rows)
 
     def _rate(self) -> float | None:
         rate = self._optimizer.param_groups[0].get("lr")
         return None if rate is None else float(rate)
 
-    def _turn(self) -> None:
+    def _read_rows(self) -> None:
         for rows in self._rows:
-            self._replicas.look(rows)
-        wanted = self._course.turn(self._rows)
-        if wanted is not None:
-            self._leave(wanted)
-            self._wanted(wanted, "told to rank 0")
+            self._replicas.compare(rows)
+        requested = self._schedule.accept_request(self._rows)
+        if requested is not None:
+            self._prepare_change(requested)
+            self._start(requested, ChangeReason.REQUESTED, "requested by rank 0's script or plan")
             return
         for rows in self._rows:
-            choice = None if self._controller is None else self._controller.look(rows)
+            choice = None if self._controller is None else self._controller.update(rows)
             if choice is not None:
                 chosen = parse_policy(choice.text)
-                self._leave(chosen)
-                self._begin(chosen)
-                self._changed(choice.why)
+                self._prepare_change(chosen)
+                self._apply(chosen)
+                self._record_change(choice.reason_code, choice.reason)
 
-    def _leave(self, wanted: Strategy) -> None:
-        with self._saying("changing the policy"):
+    def _prepare_change(self, next_strategy: Strategy) -> None:
+        with self._as_sync_error("changing the policy"):
             self._action.finish()
-            if must_average_replicas(self._course.strategy, wanted):
+            if must_average_replicas(self._schedule.strategy, next_strategy):
                 average_replicas(replica_tensors(self._ddp), self._optimizer, self._group)
 
     def _row(self, square_norm: float | None) -> Row:
-        wish, text = self._wishes.newest(self._job.plan())
-        replica, replica_round = self._replicas.told()
+        request_number, requested_policy = self._override.newest(self._job.plan())
+        replica, replica_round = self._replicas.take_hash()
         if self._action.averaging is not None:
-            for took_ns in self._action.averaging.took():
-                self._pace.transferred(took_ns)
-        told = self._pace.told()
+            for duration_ns in self._action.averaging.take_durations_ns():
+                self._timer.add_transfer(duration_ns)
+        summary = self._timer.summarize()
         return Row(
-            step=self._course.step,
+            step=self._schedule.step,
             vote=self._voter is not None and square_norm is not None and self._voter.vote(square_norm),
-            wish=wish,
-            text=text,
+            request_number=request_number,
+            requested_policy=requested_policy,
             replica=replica,
             replica_round=replica_round,
-            compute_ns=told.compute_ns,
-            wait_ns=told.wait_ns,
-            transfer_ns=told.transfer_ns,
-            loss=told.loss,
-            jump=told.jump,
+            compute_ns=summary.compute_ns,
+            wait_ns=summary.wait_ns,
+            transfer_ns=summary.transfer_ns,
+            loss=summary.loss,
+            jump=summary.jump,
             rate=math.nan if (rate := self._rate()) is None else rate,
-            dissimilarity=self._dissimilarity.told(),
+            dissimilarity=self._dissimilarity.value(),
         )
 
-    def _near(self) -> TwoLevel | None:
-        return self._groups if self._course.is_near() else None
+    def _inner_groups(self) -> TwoLevel | None:
+        return self._groups if self._schedule.is_intra_group() else None
 
     def _scale(self) -> float:
-        """Of this rank in the next mean: its weight times the number of ranks."""
-        weights = self._course.weights(self._group.size())
+        """This rank's weight in the next mean, times the number of ranks."""
+        weights = self._schedule.weights(self._group.size())
         return 1 if weights is None else weights[self._group.rank()] * self._group.size()
 
     @contextlib.contextmanager
     def _synchronizing(self) -> Iterator[None]:
-        """What is done inside for a decision: its failure named, its time waited, and a synchronization marked unless DDP's reducer makes it."""
+        """
+        For what an action does inside: its errors become SyncErrors, its duration counts as waiting, and a synchronization is marked in the job's
+        meter, except DDP's own reductions, which the meter marks already.
+        """
         averaging, record, steps = self._action.averaging, None, steps_of(self._job)
         if averaging is not None and self._decision is Decision.SYNC and self._job.world_size == self._group.size():
             with steps.safely:
                 record = Record(Kind.ALL_REDUCE, averaging.nbytes, HOST)
                 steps.number(record)
         began_ns = time.monotonic_ns()
-        with self._saying("averaging"):
+        with self._as_sync_error("averaging"):
             yield
         if averaging is not None:
             took_ns = time.monotonic_ns() - began_ns
             self._sync_ns += took_ns
-            self._pace.waited(took_ns)
+            self._timer.add_wait(took_ns)
         if record is not None:
             with steps.safely:
                 record.end = record.stamps.now()
                 steps.complete(record)
 
     @contextlib.contextmanager
-    def _saying(self, what: str) -> Iterator[None]:
+    def _as_sync_error(self, what: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            where = f"job {self._job.name}, rank {self._job.rank}, step {self._course.step}"
+            where = f"job {self._job.name}, rank {self._job.rank}, step {self._schedule.step}"
             raise SyncError(f"{where}: {peer_loss_text(what, error)}") from error
 
     def _detach(self) -> None:
@@ -420,7 +422,7 @@ class Synchronizer:
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta:
-    """A new group would have torch's own, half an hour, whatever the job was begun with."""
+    """The group's time-out. A new group would have torch's default, half an hour, whatever the job has set."""
     backend: Any = group._get_backend(group._device_types[0])
     timeout: timedelta = backend.options._timeout
     return timeout
@@ -435,13 +437,16 @@ def synchronized(
     levels: Levels | None = None,
 ) -> Synchronizer:
     """
-    Let a policy decide when the replicas of a DistributedDataParallel module synchronize; the training loop stays as it is.
+    Let a policy decide when the replicas of a DistributedDataParallel module synchronize. The training loop stays as it is.
 
-    The module's process group is the data-parallel one, whose ranks average. All ranks of the default group decide together, so that
-    the parts of a replica that tensor or pipeline parallelism put on other ranks keep to the same steps; each of them calls this. `policy` is written as docs/policies.md says;
-    `steps_per_epoch` is needed by fedavg alone. `levels`: which ranks of the module's group are near each other (`near_ranks`): they add up first, where nothing is compressed. Raises ValueError for no policy, TypeError for no DDP module.
+    The ranks of the module's process group average: it is the data-parallel group. All ranks of the default group call this and decide together,
+    so that the parts of a replica that tensor or pipeline parallelism put on other ranks stay in the same steps.
+
+    `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of the module's group are near
+    each other (`near_ranks`); near ranks sum first, where nothing is compressed. Raises ValueError for an invalid policy, TypeError for a module
+    that is not wrapped in DistributedDataParallel.
     """
     module = getattr(ddp, "_orig_mod", ddp)
     if not isinstance(module, DistributedDataParallel):
-        raise TypeError(f"{type(module).__name__}: wrap the module in DistributedDataParallel first")
+        raise TypeError(f"the module is a {type(module).__name__}; wrap it in DistributedDataParallel first")
     return Synchronizer(job, module, optimizer, parse_collective_policy(policy), steps_per_epoch, levels)
