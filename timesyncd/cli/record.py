@@ -31,7 +31,7 @@ def run(args: Namespace) -> int:
     access = access_of(args)
     recording = asyncio.run(record(access, args.mask, args.rows, progress))
     write(args.folder, recording)
-    for line in recording.told(args.folder):
+    for line in recording.summary(args.folder):
         print(line)
     return 0
 

@@ -1,1 +1,1 @@
-"""Looking into a unit, or into a vendor's MIB, to learn what it serves: probes, recordings, skeletons of profiles."""
+"""Looking into a grandmaster, or into a vendor's MIB, to learn what it serves: probes, recordings, skeletons of profiles."""

@@ -1,4 +1,4 @@
-"""How a unit is reached by a command: its addresses, and the secrets by where they come from."""
+"""How a grandmaster is reached by a command: its addresses, and the secrets by where they come from."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from timesyncd.snmp import Community, Credentials, User
 from timesyncd.snmp.values import MIN_PASS_PHRASE_LENGTH
 
 Progress = Callable[[str], None]
-"""Told what is being done, while it takes long."""
+"""Receives what is being done, while it takes long."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnmpAccess:
-    """`secrets` says where each came from, by its key in the configuration; one that was typed is not in it."""
+    """`secrets` holds the place of each secret, by its key in the configuration; a typed secret is not in it."""
 
     credentials: Credentials
     secrets: Mapping[str, SecretSettings]
@@ -39,7 +39,7 @@ class WebAccess:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAccess:
-    """`snmp` None: only HTTPS is asked. `web` None: nobody logs in, the certificate alone is looked at."""
+    """`snmp` None: only HTTPS is probed. `web` None: without a log-in, only the certificate is read."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ def pass_phrase(secret: SecretSettings | None, what: str, options: str) -> str:
 def web_options(given: Mapping[str, object]) -> WebOptions:
     """The keys of the `https` table but the password's. Raises ConfigError with one line."""
     try:
-        # The session is given the password itself: what stands here is never looked up.
+        # The session is given the password itself: this reference is never resolved.
         return WebOptions.model_validate({**given, "password": {"env": "GM_PASSWORD"}})
     except ValidationError as error:
         raise ConfigError(validation_text(error, "https", model=WebOptions)) from error

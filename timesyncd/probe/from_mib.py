@@ -1,8 +1,8 @@
 """
 A MIB -> the skeleton of a profile. Pure.
 
-A field is guessed only where the object's name leaves no doubt and its type fits; the rest is written as comments for whoever
-knows the unit. Everything is unproven until somebody has seen it served.
+A field is guessed only where the object's name leaves no doubt and its type fits; the rest is written as comments for a person who
+knows the grandmaster. Everything is unproven until somebody has seen it served.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STATES = {
     "fail": "fault", "unknown": "unknown", "holdoveroutofspec": "holdover_out_of_spec",
 }  # fmt: skip
 
-_TOLD = {
+_ROLE_ENDINGS = {
     "module": ("module", "moduleid"), "id": ("alarmid", "eventid"), "index": ("alarmindex", "eventindex"),
     "severity": ("severity",), "at": ("datetime", "dateandtime", "timestamp"), "text": ("text", "description", "message"),
     "sequence": ("sequence", "sequencenumber", "seqnum"),
@@ -80,8 +80,8 @@ def skeleton(mib: Mib, name: str | None = None) -> str:
         lines.append(f"proved_by = {array([format_oid(proof([each.oid for each in mib.objects]))])}")
     for each in mib.objects:
         lines += ["", *_object(mib.module, each)]
-    for told in mib.notifications:
-        lines += ["", *_notification(mib.module, told)]
+    for notification in mib.notifications:
+        lines += ["", *_notification(mib.module, notification)]
     return "\n".join(lines) + "\n"
 
 
@@ -91,7 +91,7 @@ def proof(oids: Sequence[Oid]) -> Oid:
 
 
 def _fields_told() -> list[str]:
-    """The fields by the kind of value that they take, so that nobody has to look them up."""
+    """The fields by the kind of value that they take, so that a person need not look them up."""
     lines = []
     for kind in dict.fromkeys(FIELDS.values()):
         names = ", ".join(field for field, taken in FIELDS.items() if taken is kind)
@@ -165,7 +165,7 @@ def guess(each: MibObject) -> Guess | None:
 
 
 def _decoder_for(field: str | None, each: MibObject) -> str | None:
-    """Some fields have a decoder of their own, which reads what units send there."""
+    """Some fields have a decoder of their own, which reads what grandmasters send there."""
     plain = decoder_of(each.syntax, each.unit)
     if field == "clock_identity":
         return "identity" if plain == "text" and each.syntax.size in (8, None) else plain
@@ -182,32 +182,34 @@ def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _notification(module: str, told: MibNotification) -> list[str]:
-    """An alarm where it says so; else an event, which never stands."""
-    kind = "alarm" if "alarm" in told.name.lower() else "event"
-    roles = dict(_roles(told.variables))
+def _notification(module: str, notification: MibNotification) -> list[str]:
+    """An alarm where its name says so; else an event, which is never raised."""
+    kind = "alarm" if "alarm" in notification.name.lower() else "event"
+    roles = dict(_roles(notification.variables))
     severity = roles.get("severity")
     lines = [
         "[[notification]]",
-        f'oid = "{format_oid(told.oid)}"',
+        f'oid = "{format_oid(notification.oid)}"',
         f"kind = {quoted(kind)}",
-        f"text = {quoted(told.name)}",
+        f"text = {quoted(notification.name)}",
     ]
     if severity is not None and severity.syntax.values:
         lowered = {number: label.lower() for number, label in severity.syntax.values.items()}
         lines.append(f"severities = {_numbered(lowered)}")
-    lines += ['confidence = "unproven"', f"source = {quoted(f'{module} {told.name}')}"]
+    lines += ['confidence = "unproven"', f"source = {quoted(f'{module} {notification.name}')}"]
     if roles:
         lines.append("[notification.variables]")
         lines += [f"{key(role)} = {quoted(format_oid(each.oid))}" for role, each in roles.items()]
-    unclear = [each for each in told.variables if each not in roles.values()]
+    unclear = [each for each in notification.variables if each not in roles.values()]
     return lines + [f"# ? = {quoted(format_oid(each.oid))}    # {each.name}" for each in unclear]
 
 
 def _roles(variables: Iterable[MibObject]) -> Iterable[tuple[str, MibObject]]:
-    """What each variable tells, where its name leaves no doubt; a role that two would have is nobody's."""
-    found = [(role, each) for each in variables for role, ends in _TOLD.items() if _bare(each.name).endswith(ends)]
-    for role in _TOLD:
-        holders = [each for told, each in found if told == role]
+    """The role of each variable whose name leaves no doubt; a role that fits two variables is given to neither."""
+    found = [
+        (role, each) for each in variables for role, ends in _ROLE_ENDINGS.items() if _bare(each.name).endswith(ends)
+    ]
+    for role in _ROLE_ENDINGS:
+        holders = [each for found_role, each in found if found_role == role]
         if len(holders) == 1 and sum(each is holders[0] for _, each in found) == 1:
             yield role, holders[0]

@@ -1,5 +1,5 @@
 """
-What a recording tells of its owner, replaced by invented things: the same one everywhere by the same. Pure.
+What a recording reveals about its owner, replaced by invented values: the same one everywhere by the same. Pure.
 
 What is what is known of the standard MIBs and, by the field that an object fills, from the profiles. In the vendor's other
 objects, addresses and positions are found by how they are written, serial numbers and the host's name by having been met
@@ -77,7 +77,7 @@ _NEEDED: dict[_Treated, Kind] = {
     "inet": "addresses", "engine": "addresses", "version": "addresses",
 }  # fmt: skip
 
-#: A shorter serial number is replaced where it stands alone, not within other text, where it may mean anything.
+#: A shorter serial number is replaced as a word of its own, not within other text, where it may mean anything.
 SHORTEST_TOKEN = 4
 #: Many an agent's sysDescr holds the host's name, and that may be short.
 SHORTEST_HOST = 2
@@ -106,7 +106,7 @@ _MASKED_NETWORK_6 = int(ipaddress.IPv6Address("2001:db8::"))
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """`left_out` objects are not stored: what they say, or their index, cannot be replaced."""
+    """`left_out` objects are not stored: their value or their index cannot be replaced."""
 
     rows: list[RecordedObject]
     left_out: int
@@ -132,7 +132,7 @@ class Masker:
         self._pattern = self._tokens_pattern()
 
     def walk(self, rows: Sequence[RecordedObject], models: Collection[str] = ()) -> Masked:
-        """`models` are names of products: where a unit's host name or serial number is one of them, it stays in other text."""
+        """`models` are names of products: where a grandmaster's host name or serial number is one of them, it stays in other text."""
         for row in rows:
             self._learn(row, models)
         self._pattern = self._tokens_pattern()
@@ -144,8 +144,8 @@ class Masker:
         """An answer over HTTPS."""
         return self._text(self._without_secrets(body).decode("latin-1")).encode("latin-1")
 
-    def told(self, text: str) -> str:
-        """What is told of the recording: an error may name another host."""
+    def masked_text(self, text: str) -> str:
+        """A text about the recording: an error may name another host."""
         return self.body(text.encode()).decode()
 
     def _learn(self, row: RecordedObject, models: Collection[str]) -> None:
@@ -175,7 +175,7 @@ class Masker:
         return any(oid[: len(tree)] == tree for tree in trees)
 
     def _tells(self, oid: Oid) -> bool:
-        """Whether what was replaced stands in the index, an arc an octet."""
+        """Whether a replaced value is in the index, an arc an octet."""
         lengths = {len(met) for met in self._met}
         return any(
             bytes(arcs) in self._met
@@ -253,8 +253,8 @@ class Masker:
     def _written_identity(self, found: re.Match[str]) -> str:
         digits = "".join(c for c in found[0] if c.isalnum())
         masked = iter(self._identity(bytes.fromhex(digits)).hex())
-        told = "".join(next(masked) if c.isalnum() else c for c in found[0])
-        return told.upper() if found[0].upper() == found[0] else told
+        replaced = "".join(next(masked) if c.isalnum() else c for c in found[0])
+        return replaced.upper() if found[0].upper() == found[0] else replaced
 
     def _written_ip(self, found: re.Match[str]) -> str:
         try:
@@ -267,7 +267,7 @@ class Masker:
         return self._inet(octets) if "addresses" in self._kinds else octets
 
     def _inet(self, octets: bytes) -> bytes:
-        """Addresses that say nothing of a network stay; so does what is none."""
+        """Addresses that identify no network stay; so does what is none."""
         if len(octets) not in (4, 16):
             return octets
         address = ipaddress.ip_address(octets)
@@ -281,7 +281,7 @@ class Masker:
         return (_MASKED_NETWORK_6 + number).to_bytes(16, "big")
 
     def _engine(self, octets: bytes) -> bytes:
-        """RFC 3411, section 5: four octets of the enterprise, one that says what follows."""
+        """RFC 3411, section 5: four octets of the enterprise, one for the format of the rest."""
         if octets[4:5] == b"\x03" and len(octets) == 11:
             return octets[:5] + self._identity(octets[5:])
         self._met.add(octets)

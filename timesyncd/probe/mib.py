@@ -36,7 +36,7 @@ def _module(name: str, imports: str, *declarations: str) -> str:
 
 
 BASE_MIBS = {
-    # Of SMIv1; pysmi looks for what they say in the modules below.
+    # Of SMIv1; pysmi takes their definitions from the modules below.
     **{name: _module(name, "") for name in ("RFC1065-SMI", "RFC1155-SMI", "RFC1158-MIB", "RFC1213-MIB", "RFC-1212", "RFC-1215")},
     "SNMPv2-SMI": _module(
         "SNMPv2-SMI",
@@ -121,7 +121,7 @@ LARGEST_FILE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """`names` are the type's, from what the object says to what it is at last; `values` an enumeration's, `size` when fixed."""
+    """`names` are the type's, from the object's own to the base type; `values` an enumeration's, `size` when fixed."""
 
     names: tuple[str, ...]
     values: dict[int, str]
@@ -153,7 +153,7 @@ class MibNotification:
 
 @dataclass(frozen=True, slots=True)
 class Mib:
-    """`not_found`: modules that it imports and that nobody has; what only they say is not known."""
+    """`not_found`: imported modules that were not found; what only they define is unknown."""
 
     module: str
     objects: tuple[MibObject, ...]
@@ -163,7 +163,7 @@ class Mib:
 
 def compiled(path: Path, source: Path | None) -> Mib:
     """
-    `source`: a folder of MIBs that this one imports. Raises ConfigError when one that it stands on is nowhere, Malformed when
+    `source`: a folder of MIBs that this one imports. Raises ConfigError when a module that it needs is not found, Malformed when
     the file is no MIB.
     """
     text = _read(path)
@@ -191,7 +191,7 @@ def _compile(module: str, text: str, source: Path | None, path: Path) -> tuple[d
     not_found: list[str] = []
 
     def known(name: str, _: object) -> str:
-        """A module that nobody has is taken for empty: where only its types are missed, the rest can still be told."""
+        """A missing module counts as empty: where only its types are missing, the rest can still be resolved."""
         if name not in BASE_MIBS:
             not_found.append(name)
         return BASE_MIBS.get(name, f"{name} DEFINITIONS ::= BEGIN\nEND\n")
@@ -221,7 +221,9 @@ def _parser() -> Any:
 def _failure(path: Path, module: str, error: Exception, not_found: list[str]) -> ConfigError | Malformed:
     needed = re.search(r'in module "([^"]+)"', str(error))
     if needed is not None and (needed[1] in not_found or needed[1] in BASE_MIBS):
-        return ConfigError(f"{path}: stands on {needed[1]}, which is not here: --source names a folder that holds it")
+        return ConfigError(
+            f"{path}: needs {needed[1]}, which was not found: name a folder that contains it with --source"
+        )
     return Malformed(f"{path}: {module} is not understood: {_one_line(error)}")
 
 
@@ -295,9 +297,9 @@ class _Reader:
     def _notification(self, node: dict[str, Any]) -> MibNotification:
         variables = []
         for each in node.get("objects", []):
-            told = self._documents.get(each["module"], {}).get(each["object"], {})
-            if told.get("class") == "objecttype" and "syntax" in told:
-                variables.append(self._object(each["module"], told))
+            document = self._documents.get(each["module"], {}).get(each["object"], {})
+            if document.get("class") == "objecttype" and "syntax" in document:
+                variables.append(self._object(each["module"], document))
         return MibNotification(node["name"], _oid(node), tuple(variables))
 
 

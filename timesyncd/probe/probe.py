@@ -1,7 +1,7 @@
 """
-What a unit serves: the subtrees that tell families apart, then every object of every profile, then what no profile explains.
+What a grandmaster serves: the subtrees that distinguish families, then every object of every profile, then what no profile explains.
 
-What a unit said of each object of the profiles, decoded one by one, so that a wrong one hides no other. Pure.
+What a grandmaster served of each object of the profiles, decoded one by one, so that a wrong one hides no other. Pure.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class ProbedValue:
 
 @dataclass(frozen=True, slots=True)
 class ObjectReport:
-    """`cells` is empty where the unit does not provide the object. `cut`: it has more rows than were read."""
+    """`cells` is empty where the grandmaster does not provide the object. `cut`: it has more rows than were read."""
 
     entry: Object
     cells: tuple[ProbedValue, ...]
     cut: bool = False
 
 
-def said(profile: Profile, rows: Rows, cut: Collection[Oid] = ()) -> list[ObjectReport]:
+def object_reports(profile: Profile, rows: Rows, cut: Collection[Oid] = ()) -> list[ObjectReport]:
     """Object by object, in the profile's order."""
     return [
         ObjectReport(entry, tuple(_cell(entry, index, raw) for index, raw in sorted(found.items())), entry.oid in cut)
@@ -62,12 +62,12 @@ def _cell(entry: Object, index: Index, raw: Raw) -> ProbedValue:
         return ProbedValue(index, raw, str(raw), str(error))
 
 
-def readable(told: Iterable[ObjectReport]) -> Rows:
-    """What has the type that every profile says: what a sample can be made of."""
-    all_said = list(told)
-    wrong = {(each.entry.oid, cell.index) for each in all_said for cell in each.cells if cell.problem is not None}
+def readable(reports: Iterable[ObjectReport]) -> Rows:
+    """The values of the type that every profile declares, from which a sample can be made."""
+    all_reports = list(reports)
+    wrong = {(each.entry.oid, cell.index) for each in all_reports for cell in each.cells if cell.problem is not None}
     rows: dict[Oid, dict[Index, Raw]] = {}
-    for each in all_said:
+    for each in all_reports:
         for cell in each.cells:
             if (each.entry.oid, cell.index) not in wrong:
                 rows.setdefault(each.entry.oid, {})[cell.index] = cell.raw
@@ -75,7 +75,7 @@ def readable(told: Iterable[ObjectReport]) -> Rows:
 
 
 def rows_of(profiles: Iterable[Profile], walk: Iterable[tuple[Oid, Raw]]) -> Rows:
-    """What a walk says of the profiles' objects."""
+    """What a walk contains of the profiles' objects."""
     wanted = {entry.oid for profile in profiles for entry in profile.object}
     lengths = {len(oid) for oid in wanted}
     rows: dict[Oid, dict[Index, Raw]] = {}
@@ -116,7 +116,7 @@ VENDOR = parse_oid("1.3.6.1.4.1.9070")
 DEVICES = (*VENDOR, 1, 2, 5, 7)
 DEVICE_NAMES = {1: "TP5000E", 4: "S650 alarms", 8: "S650"}
 
-#: Subtrees that tell which MIBs an agent has. sysObjectID decides nothing: the same model changes it between firmware versions.
+#: Subtrees that show which MIBs an agent has. sysObjectID decides nothing: the same model changes it between firmware versions.
 ROOTS = {
     parse_oid("1.3.6.1.2.1.241.1.2"): "PTPBASE-MIB (RFC 8173)",
     parse_oid("1.3.6.1.2.1.197.1.2"): "NTPv4-MIB (RFC 5907)",
@@ -131,7 +131,7 @@ ROOTS = {
 SYS_DESCR, SYS_OBJECT_ID, UPTIME = (parse_oid(f"1.3.6.1.2.1.1.{arc}") for arc in (1, 2, 3))
 ENGINE_BOOTS = parse_oid("1.3.6.1.6.3.10.2.1.2")
 
-#: More of the vendor's objects than any unit's lists of clients hold; a larger tree is counted so far.
+#: More of the vendor's objects than any grandmaster's lists of clients hold; a larger tree is counted so far.
 VENDOR_CAP = 20_000
 _TOLD_EVERY = 1_000
 
@@ -143,7 +143,7 @@ class ProfileReport:
 
     @property
     def absent(self) -> list[str]:
-        """Fields that the unit does not provide by this profile, each once, though another of its objects may fill it."""
+        """Fields that the grandmaster does not provide by this profile, each once, though another of its objects may fill it."""
         provided = {each.entry.field for each in self.objects if each.cells}
         return [f for f in dict.fromkeys(each.entry.field for each in self.objects) if f not in provided]
 
@@ -180,7 +180,7 @@ class SnmpReport:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A part that was asked and did not answer is None, and its error is in `errors`; `web_note` tells why nothing is known of HTTPS."""
+    """A part that was asked and did not answer is None, and its error is in `errors`; `web_note`: why nothing is known of HTTPS."""
 
     access: ProbeAccess
     snmp: SnmpReport | None
@@ -190,7 +190,7 @@ class Probe:
 
 
 async def probe(access: ProbeAccess, profiles: Sequence[Profile], progress: Progress) -> Probe:
-    """Everything at once. Raises nothing that a unit causes: see `errors`."""
+    """Everything at once. Raises nothing that a grandmaster causes: see `errors`."""
     errors: list[SourceError] = []
     snmp = None
     if access.snmp is not None:
@@ -221,14 +221,14 @@ async def ask(access: ProbeAccess, profiles: Sequence[Profile], progress: Progre
         proofs = [proof for profile in profiles for proof in profile.proved_by]
         below = await session.next_below(list(dict.fromkeys([*ROOTS, *proofs])))
         found = served(profiles, below)
-        told = [await _read(session, profile, access.device, progress) for profile in found]
+        reports = [await _read(session, profile, access.device, progress) for profile in found]
         vendors, cut = await _vendors(session, access.device, progress)
     finally:
         session.close()
-    rows = readable(each for part in told for each in part.objects)
+    rows = readable(each for part in reports for each in part.objects)
     sample = assemble(access.host, SystemClocks().boottime_ns(), found, rows)
     silent = tuple(profile for profile in profiles if profile.proved_by and profile not in found)
-    return SnmpReport(system, below, tuple(told), silent, sample, tuple(uncovered(vendors, profiles)), cut)
+    return SnmpReport(system, below, tuple(reports), silent, sample, tuple(uncovered(vendors, profiles)), cut)
 
 
 async def _read(session: Session, profile: Profile, device: str, progress: Progress) -> ProfileReport:
@@ -237,7 +237,7 @@ async def _read(session: Session, profile: Profile, device: str, progress: Progr
     columns = dict.fromkeys(entry.oid for entry in profile.object if entry.index)
     rows = await session.get(list(scalars))
     walked, cut = await session.walk(list(columns), ROW_CAP)
-    return ProfileReport(profile, tuple(said(profile, rows | walked, cut)))
+    return ProfileReport(profile, tuple(object_reports(profile, rows | walked, cut)))
 
 
 async def _vendors(session: Session, device: str, progress: Progress) -> tuple[list[Oid], bool]:

@@ -1,4 +1,4 @@
-"""A unit as a folder: its walk and the answers of its web interface, from which the simulator plays it."""
+"""A grandmaster as a folder: its walk and the answers of its web interface, from which the simulator plays it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from timesyncd.drivers.timeprovider._profiles import DEFAULT, Profile, load_all
 from timesyncd.errors import ConfigError, Malformed, Refused, TimesyncdError
 from timesyncd.probe.access import ProbeAccess, Progress
 from timesyncd.probe.mask import Kind, Masker
-from timesyncd.probe.probe import readable, rows_of, said
+from timesyncd.probe.probe import object_reports, readable, rows_of
 from timesyncd.probe.suggestion import array, key, quoted
 from timesyncd.probe.web import WebBodies, bodies
 from timesyncd.sample import GrandmasterSample
 from timesyncd.snmp import Oid, Session, format_oid
 from timesyncd.snmp.snmprec import RecordedObject, format_snmprec
 
-#: What stands below internet(1): an agent that breaks off in one of them is walked in the others.
+#: The subtrees below internet(1): an agent that breaks off in one of them is walked in the others.
 ROOTS: tuple[Oid, ...] = tuple((1, 3, 6, 1, arc) for arc in range(1, 7))
 _TOLD_EVERY = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class GrandmasterRecording:
-    """What is written. `incomplete` says where the walk broke off, and `left_out` how many objects are not stored, of their kind."""
+    """What is written. `incomplete`: where the walk broke off, and `left_out` how many objects are not stored, of their kind."""
 
     at: datetime
     rows: list[RecordedObject]
@@ -37,14 +37,14 @@ class GrandmasterRecording:
     left_out: int = 0
     incomplete: tuple[str, ...] = field(default=())
 
-    def told(self, folder: Path) -> list[str]:
+    def summary(self, folder: Path) -> list[str]:
         """For people, when it is written."""
         lines = [f"{folder}: {len(self.rows)} objects, {len(self.web.answers)} answers over HTTPS"]
         lines += [f"incomplete: {each}" for each in self.incomplete]
         lines += [f"masked: {', '.join(self.masked)}"] if self.masked else ["nothing was masked: see --mask"]
         return [
             *lines,
-            "Read it before you give it away. What a device keeps in a place of its own is found by nobody else.",
+            "Read it before you give it away: the masking cannot know what a device keeps in unusual places.",
             f"Play it: timesyncd simulate --scenario {folder}",
         ]
 
@@ -61,11 +61,11 @@ async def record(access: ProbeAccess, masks: Sequence[Kind], most: int, progress
     return GrandmasterRecording(
         at=datetime.now(UTC),
         rows=masked.rows,
-        web=WebBodies(answers, {name: masker.told(why) for name, why in web.missing.items()}),
+        web=WebBodies(answers, {name: masker.masked_text(why) for name, why in web.missing.items()}),
         sample=_sample(profiles, masked.rows),
         masked=tuple(masks),
         left_out=masked.left_out,
-        incomplete=tuple(map(masker.told, incomplete)),
+        incomplete=tuple(map(masker.masked_text, incomplete)),
     )
 
 
@@ -96,7 +96,7 @@ async def _walk(access: ProbeAccess, most: int, progress: Progress) -> tuple[lis
 def _sample(profiles: Sequence[Profile], rows: Sequence[RecordedObject]) -> GrandmasterSample:
     found = rows_of(profiles, ((row.oid, row.value) for row in rows))
     served = [profile for profile in profiles if _is_served(profile, rows)]
-    return assemble("", 0, served, readable(each for profile in served for each in said(profile, found)))
+    return assemble("", 0, served, readable(each for profile in served for each in object_reports(profile, found)))
 
 
 def _is_served(profile: Profile, rows: Sequence[RecordedObject]) -> bool:

@@ -36,7 +36,7 @@ def inline(table: Mapping[str, str]) -> str:
     return f"{{ {', '.join(f'{key(name)} = {quoted(text)}' for name, text in table.items())} }}"
 
 
-#: A name is taken from the unit where it gives one that a configuration takes.
+#: A name is taken from the grandmaster where it gives one that a configuration takes.
 FALLBACK_NAME = "gm-a"
 
 
@@ -59,12 +59,12 @@ def suggestion(probe: Probe, own_profiles: Sequence[str] = ()) -> str:
 
 
 def unit_name(sample: GrandmasterSample | None) -> str:
-    told = "" if sample is None else re.sub(r"[^A-Za-z0-9._-]+", "-", sample.sys_name or "").strip("-._")[:64]
-    return told or FALLBACK_NAME
+    name = "" if sample is None else re.sub(r"[^A-Za-z0-9._-]+", "-", sample.sys_name or "").strip("-._")[:64]
+    return name or FALLBACK_NAME
 
 
 def identities(sample: GrandmasterSample | None) -> list[str]:
-    """A unit may show one clock identity a port."""
+    """A grandmaster may show one clock identity a port."""
     if sample is None:
         return []
     ports = [port.clock_identity for port in sample.ports or ()]
@@ -74,7 +74,7 @@ def identities(sample: GrandmasterSample | None) -> list[str]:
 def _identities(sample: GrandmasterSample | None) -> str:
     found = identities(sample)
     if not found:
-        return "identities = []    # not told: see what nodes show as their grandmaster"
+        return "identities = []    # not served: copy what nodes report as their grandmaster identity"
     if len(found) == 1:
         return f"identities = {array(found)}"
     return "\n".join(["identities = [", *(f"    {quoted(each)}," for each in found), "]"])
@@ -117,6 +117,6 @@ def place(secret: SecretSettings | None, file: str) -> str:
 
 
 def _profiles(sample: GrandmasterSample, own: Sequence[str]) -> list[str]:
-    """All stay configured, since those that did not answer still tell what traps and syslog lines mean."""
-    said = [f"# answered: {', '.join(sample.profiles)}"]
-    return said + ([f"profiles = {array([*own, *DEFAULT])}"] if own else [])
+    """All stay configured, since those without an answer still define what traps and syslog lines mean."""
+    lines = [f"# answered: {', '.join(sample.profiles)}"]
+    return lines + ([f"profiles = {array([*own, *DEFAULT])}"] if own else [])

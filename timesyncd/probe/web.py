@@ -1,4 +1,4 @@
-"""A unit's web interface, looked at: its certificate before anybody logs in, then what its channels say, or every answer there is."""
+"""A grandmaster's web interface, looked at: its certificate before a log-in, then what its channels report, or every answer."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from timesyncd.sample import TimeError
 
 T = TypeVar("T")
 
-#: One day's file of a slow unit.
+#: One day's file of a slow grandmaster.
 FILE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class WebReport:
-    """`channels` None: nobody logged in."""
+    """`channels` None: without a log-in."""
 
     fingerprint: str
     channels: tuple[ChannelState, ...] | None = None
@@ -105,7 +105,7 @@ async def look(access: ProbeAccess, shown: str) -> WebReport:
 
 
 async def bodies(access: ProbeAccess, web: WebAccess, progress: Progress) -> WebBodies:
-    """Every read there is. Raises SourceError where the unit does not let anybody in."""
+    """Every read there is. Raises SourceError where the grandmaster does not let anybody in."""
     found = WebBodies({}, {})
     async with logged_in(access, web) as session:
         within_s = web.options.timeout_s

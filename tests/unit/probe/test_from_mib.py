@@ -247,7 +247,7 @@ def test_a_mib_that_stands_on_one_that_is_not_there(tmp_path: Path, capsys: pyte
 
     assert (status, capsys.readouterr()) == (
         2,
-        ("", f"timesyncd: {file}: stands on ACME-SMI, which is not here: --source names a folder that holds it\n"),
+        ("", f"timesyncd: {file}: needs ACME-SMI, which was not found: name a folder that contains it with --source\n"),
     )
 
 

@@ -132,7 +132,7 @@ def test_what_is_told_of_the_recording_is_masked_too() -> None:
     """A redirect names another host."""
     masker = Masker(KINDS, ["a-secret"], PROFILES)
 
-    assert masker.told("to https://10.1.2.3:443, a-secret") == "to https://198.18.0.1:443, masked"
+    assert masker.masked_text("to https://10.1.2.3:443, a-secret") == "to https://198.18.0.1:443, masked"
 
 
 def test_a_mac_address_and_the_identity_made_of_it() -> None:

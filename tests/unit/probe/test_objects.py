@@ -5,7 +5,7 @@ from __future__ import annotations
 from timesyncd.drivers.timeprovider._decoders import Unknown
 from timesyncd.drivers.timeprovider._evidence import Rows
 from timesyncd.drivers.timeprovider._profiles import Profile
-from timesyncd.probe.probe import Branch, ProbedValue, readable, rows_of, said, served, uncovered
+from timesyncd.probe.probe import Branch, ProbedValue, object_reports, readable, rows_of, served, uncovered
 from timesyncd.snmp import Oid, Raw, parse_oid
 
 STATE, NAME = parse_oid("1.3.6.1.4.1.99999.1"), parse_oid("1.3.6.1.4.1.99999.2.1.1")
@@ -25,7 +25,7 @@ def profile(name: str = "acme", decoder: str = "text") -> Profile:
 
 def test_an_object_that_is_not_provided() -> None:
     """It is there without a value: neither zero nor a fault."""
-    state, names = said(profile(), {})
+    state, names = object_reports(profile(), {})
 
     assert (state.cells, names.cells) == ((), ())
 
@@ -33,7 +33,7 @@ def test_an_object_that_is_not_provided() -> None:
 def test_a_wrong_type_hides_no_other_value() -> None:
     """It is told for its one cell, as it came."""
     rows: Rows = {STATE: {(0,): 1}, NAME: {(1,): b"eth1", (2,): 5}}
-    state, names = said(profile(), rows)
+    state, names = object_reports(profile(), rows)
 
     assert state.cells == (ProbedValue((0,), 1, "locked"),)
     assert [cell.understood for cell in names.cells] == [True, False]
@@ -43,7 +43,7 @@ def test_a_wrong_type_hides_no_other_value() -> None:
 
 def test_an_unknown_word_keeps_what_came() -> None:
     """The raw number is what a contributor needs."""
-    state, _ = said(profile(), {STATE: {(0,): 7}})
+    state, _ = object_reports(profile(), {STATE: {(0,): 7}})
 
     assert state.cells == (ProbedValue((0,), 7, Unknown("unknown(7)")),)
     assert not state.cells[0].understood
@@ -51,13 +51,13 @@ def test_an_unknown_word_keeps_what_came() -> None:
 
 def test_a_column_that_was_cut() -> None:
     """That there are more rows is told of that column alone."""
-    assert [each.cut for each in said(profile(), {NAME: {(1,): b"a"}}, [NAME])] == [False, True]
+    assert [each.cut for each in object_reports(profile(), {NAME: {(1,): b"a"}}, [NAME])] == [False, True]
 
 
 def test_a_cell_that_one_of_two_profiles_cannot_read() -> None:
     """It goes into no sample, since a sample takes both profiles' word."""
     rows: Rows = {STATE: {(0,): 1}, NAME: {(1,): b"eth1"}}
-    told = [*said(profile(), rows), *said(profile("other", "integer"), rows)]
+    told = [*object_reports(profile(), rows), *object_reports(profile("other", "integer"), rows)]
 
     assert readable(told) == {STATE: {(0,): 1}}
 

@@ -132,13 +132,13 @@ class PtpBed:
         return piece
 
     def restart(self, name: str) -> None:
-        """Kill this ptp4l (a node's name, or GRANDMASTER) and start it anew; its pid changes."""
+        """Kill this ptp4l (a node's name, or GRANDMASTER) and start it again; its pid changes."""
         process = self.grandmaster if name == GRANDMASTER else self.nodes[name]
         process.pid = self._ask(restart=name)["pid"]
 
     def _ask(self, **request: object) -> dict[str, Any]:
         assert self._helper.stdin
-        with contextlib.suppress(BrokenPipeError):  # then there is no answer, which tells
+        with contextlib.suppress(BrokenPipeError):  # the missing answer shows it
             self._helper.stdin.write(json.dumps(request) + "\n")
             self._helper.stdin.flush()
         return self._answer()

@@ -16,7 +16,7 @@ from timesyncd.errors import TimesyncdError
 from timesyncd.simulation.bed import host as bed_host
 from timesyncd.simulation.bed.host import marked_environment, new_marker, run
 
-if TYPE_CHECKING:  # whoever wants TLS has loaded it
+if TYPE_CHECKING:  # a caller that uses TLS has loaded it
     from timesyncd.simulation.bed.authority import CertificateFiles
 
 HOST = "127.0.0.1"

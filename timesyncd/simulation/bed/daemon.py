@@ -68,7 +68,7 @@ class DaemonProcess:
     `with DaemonProcess(...) as node:` runs until the end; the page answers by then. `kill`, `start` and `pause` in between.
 
     `uds_address`: where its ptp4l listens; "" for a daemon without a clock source. `grandmasters`: name -> SNMP port. `hub`: this
-    daemon joins the jobs of all nodes that the broker brings. `more`: what its configuration says besides, as TOML.
+    daemon joins the jobs of all nodes that the broker brings. `more`: additional configuration, as TOML.
     """
 
     name: str

@@ -72,7 +72,7 @@ class Namespace:
             self._holder.stdin.write(b"inside\n")
             self._holder.stdin.flush()
         except BrokenPipeError:
-            pass  # the empty answer tells
+            pass  # the empty answer shows it
         if self._holder.stdout.readline() != b"inside\n":
             raise TimesyncdError(f"no network namespace: {self._holder.stderr.read().decode().strip()}")
 

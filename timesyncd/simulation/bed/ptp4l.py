@@ -38,10 +38,10 @@ def configuration(uds_address: Path, interfaces: list[str], is_grandmaster: bool
 
 def major_version() -> int:
     """linuxptp's: 3 on Debian 12."""
-    told = subprocess.run([host.find("ptp4l"), "-v"], check=False, capture_output=True, text=True).stdout
-    found = re.match(r"\D*(\d+)", told)
+    output = subprocess.run([host.find("ptp4l"), "-v"], check=False, capture_output=True, text=True).stdout
+    found = re.match(r"\D*(\d+)", output)
     if found is None:
-        raise TimesyncdError(f"ptp4l -v says {told!r}")
+        raise TimesyncdError(f"`ptp4l -v` printed {output!r}, which begins with no version")
     return int(found[1])
 
 
@@ -66,7 +66,7 @@ class Ptp4lProcess:
         return self._process.pid
 
     def restart(self) -> None:
-        """Kill (a stopped one too) and start anew."""
+        """Kill the process, also a stopped one, and start it again."""
         self.kill()
         self._process = self._start()
 

@@ -114,7 +114,7 @@ class Relay:
 
 
 def multicast_socket(interface: str, port: int) -> socket.socket:
-    """Hears and speaks PTP's group on this interface and port, and does not hear itself."""
+    """Joins PTP's multicast group on this interface and port; does not receive its own datagrams."""
     endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     group = struct.pack("4s4si", socket.inet_aton(PTP_GROUP), bytes(4), socket.if_nametoindex(interface))
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())

@@ -2,7 +2,7 @@
 A ptp4l that is not there: a UNIX datagram server that answers management questions as ptp4l 3.1.1 would of a slave port.
 
 For machines without ptp4l, or without the right to make namespaces. Its node's true offset is chosen; what it reports is that
-with noise. It serves eight Syncs (or as told) and eight delay measurements a second, all computed from the time of the question.
+with noise. It serves eight Syncs (or `sync_rate`) and eight delay measurements a second, all computed from the time of the question.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class SlavePort:
         _, _, number = _TLV.unpack_from(datagram, 48)
         if action not in (_GET, _SET):
             return None
-        tlv = self._granted(datagram) if action == _SET else self._told(number, realtime_ns)
+        tlv = self._granted(datagram) if action == _SET else self._answer_to(number, realtime_ns)
         target = _TARGET.pack(asker, asker_port, _RESPONSE)
         length = _HEADER.size + len(target) + len(tlv)
         return _HEADER.pack(0x0D, 2, length, domain, 0, self.identity, 1, sequence, 4, 0x7F) + target + tlv
 
-    def _told(self, number: int, realtime_ns: int) -> bytes:
+    def _answer_to(self, number: int, realtime_ns: int) -> bytes:
         body = self._bodies(realtime_ns).get(number)
         return _error(number, _NO_SUCH_ID) if body is None else _TLV.pack(1, 2 + len(body), number) + body
 

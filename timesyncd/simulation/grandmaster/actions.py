@@ -1,7 +1,7 @@
 """
-What can be done to a unit at a time: each action as a scenario's file writes it.
+What can be done to a grandmaster at a time: each action as a scenario's file writes it.
 
-What happens to a unit, by name or from a TOML file.
+What happens to a grandmaster, by name or from a TOML file.
 
 A file is a list of actions (actions.py), each at its time:
 
@@ -84,7 +84,7 @@ class Time(ScenarioAction):
 
 
 class Bridging(ScenarioAction):
-    """How long the unit bridges a lost reference before it says holdover, in seconds."""
+    """How long the grandmaster bridges a lost reference before it reports holdover, in seconds."""
 
     do: Literal["bridging"] = "bridging"
     value: float = Field(ge=0)
@@ -101,14 +101,14 @@ class Reboot(ScenarioAction):
 
 
 class _Failure(ScenarioAction):
-    """`value` names an alarm of alarms.KINDS that stands; `index` says which fan, power input or port."""
+    """`value` names a raised alarm of alarms.KINDS; `index` selects the fan, power input or port."""
 
     value: str
     index: int = 0
 
     @field_validator("value")
     @classmethod
-    def stands(cls, name: str) -> str:
+    def is_raisable(cls, name: str) -> str:
         standing = [known for known, kind in KINDS.items() if kind.severity != "event"]
         if name not in standing:
             raise ValueError(f"is none of {', '.join(standing)}")
@@ -139,7 +139,7 @@ class Storm(ScenarioAction):
         draw = random.Random(f"storm {device.seed}")
         for step in range(int(self.value / _STORM_STEP_S)):
             device.schedule(step * _STORM_STEP_S, partial(_toggle, draw.choice(_STORM)))
-        device.schedule(self.value, lambda unit: unit.failures.difference_update(_STORM))
+        device.schedule(self.value, lambda grandmaster: grandmaster.failures.difference_update(_STORM))
 
 
 def _toggle(failure: tuple[str, int], device: Device) -> None:
@@ -163,7 +163,7 @@ class UtcOffset(ScenarioAction):
 
 
 class Clients(ScenarioAction):
-    """How many PTP clients the unit serves, over all its ports."""
+    """How many PTP clients the grandmaster serves, over all its ports."""
 
     do: Literal["clients"] = "clients"
     value: int = Field(ge=0)
@@ -181,7 +181,7 @@ class Firmware(ScenarioAction):
 
 
 class ClaimHealthyGnss(ScenarioAction):
-    """It sees no satellite, and says that all is well."""
+    """It sees no satellite, and reports that all is well."""
 
     do: Literal["lie"] = "lie"
     value: bool
@@ -238,13 +238,13 @@ AnyAction = Annotated[
 ]
 
 
-#: How long a course that begins in steady state waits, in real seconds, so that whoever looks has seen that state.
+#: How long a course that begins in steady state waits, in real seconds, so that an observer has seen that state.
 LEAD_IN_S = 10.0
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`course`: it begins in steady state, and what happens then is the point; else the unit is so from the start."""
+    """`course`: it begins in steady state, and what happens then is the point; else the grandmaster is so from the start."""
 
     text: str
     actions: tuple[ScenarioAction, ...] = ()
@@ -306,9 +306,9 @@ class _File(BaseModel):
 def load_scenario(file: Path) -> Scenario:
     """Raises ConfigError naming file, key path and what is allowed."""
     try:
-        told = _File.model_validate(tomllib.loads(file.read_text()))
+        written = _File.model_validate(tomllib.loads(file.read_text()))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"scenario {file}: {error}") from error
     except ValidationError as error:
         raise ConfigError(f"scenario {file}: {validation_text(error, model=_File)}") from error
-    return Scenario(str(file), tuple(told.action))
+    return Scenario(str(file), tuple(written.action))

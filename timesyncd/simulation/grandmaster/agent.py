@@ -1,7 +1,7 @@
 """
-An SNMP agent for a simulated unit, v2c and v3: GET, GETNEXT and GETBULK are answered, SET is refused.
+An SNMP agent for a simulated grandmaster, v2c and v3: GET, GETNEXT and GETBULK are answered, SET is refused.
 
-Its codec is the one that also asks units. What holds it to the standards is in the tests: net-snmp's programs at either
+Its codec is the one that also asks grandmasters. What holds it to the standards is in the tests: net-snmp's programs at either
 end, and another implementation as an oracle.
 
 What an agent answers to a PDU (RFC 3416 section 4.2).
@@ -48,7 +48,7 @@ BULK_OCTETS = 1400
 
 
 def refusal(reader: ber.Reader, status: int) -> Pdu:
-    """The PDU that stands at the reader, sent back with this error for its first variable. Raises Malformed."""
+    """The PDU at the reader's position, sent back with this error for its first variable. Raises Malformed."""
     same = decode_as(PduType.RESPONSE, reader, reader.next_tag())
     return replace(same, status=status, position=min(1, len(same.varbinds)))
 
@@ -95,7 +95,7 @@ def _size(varbind: Varbind) -> int:
 
 
 class SecurityFault(Exception):
-    """`counter` is the OID of what a report tells, `request` 0 where the number of the request could not be read."""
+    """`counter` is the OID of the report's counter, `request` 0 where the number of the request could not be read."""
 
     def __init__(self, counter: Oid, request: int = 0) -> None:
         super().__init__(counter, request)
@@ -115,7 +115,7 @@ def open_request(
     message: security.UsmMessage, user: User, keys: LocalizedKeys, engine: security.SnmpEngine
 ) -> ber.Reader:
     """
-    A reader that stands at the PDU of a message to us, `engine`, which need not be signed or encrypted.
+    A reader at the PDU of a message to us, `engine`, which need not be signed or encrypted.
 
     Raises SecurityFault; Malformed where what is not encrypted is no PDU.
     """
@@ -180,7 +180,7 @@ TABLES = {
 
 
 def mib_of(device: Device) -> DeviceMib:
-    """What the unit serves now."""
+    """What the grandmaster serves now."""
     return DeviceMib(device, TABLES[device.kind])
 
 
@@ -301,7 +301,7 @@ class SnmpAgent(asyncio.DatagramProtocol):
     def _report(
         self, message: security.UsmMessage, fault: SecurityFault, keys: LocalizedKeys, engine: security.SnmpEngine
     ) -> bytes | None:
-        """Tells why the message was refused; only "not in time window" is signed (RFC 3414, section 3.2)."""
+        """Reports why the message was refused; only "not in time window" is signed (RFC 3414, section 3.2)."""
         self.reports[fault.counter] += 1
         if not message.flags & security.REPORTABLE:
             return None

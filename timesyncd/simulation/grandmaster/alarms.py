@@ -1,4 +1,4 @@
-"""What a unit complains about: each condition with its number in both of the vendor's numberings."""
+"""What a grandmaster complains about: each condition with its number in both of the vendor's numberings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SimulatedAlarm:
 @dataclass(frozen=True)
 class DeviceEvent:
     """
-    What a unit reports by itself: `action` is raise, clear, event (does not stand) or restart (then `alarm` is None).
+    What a grandmaster reports by itself: `action` is raise, clear, event (does not stand) or restart (then `alarm` is None).
     `at_s` in Unix time.
     """
 
@@ -81,7 +81,7 @@ def alarm(name: str, index: int, at_s: float) -> SimulatedAlarm:
 
 
 class AlarmBoard:
-    """What stands, what happened lately, and who is told of both."""
+    """The raised alarms, the latest events, and the listeners to both."""
 
     def __init__(self) -> None:
         self.standing: tuple[SimulatedAlarm, ...] = ()
@@ -95,7 +95,7 @@ class AlarmBoard:
         self._tell(DeviceEvent("event", at_s, event))
 
     def compare(self, holding: Iterable[tuple[str, int]], at_s: float) -> None:
-        """Clear what stands and does not hold, raise what holds (name, index) and does not stand."""
+        """Clear raised alarms that no longer hold; raise those that hold, as (name, index), and are not raised."""
         wanted = dict.fromkeys(holding)
         for standing in self.standing:
             if (standing.name, standing.index) not in wanted:

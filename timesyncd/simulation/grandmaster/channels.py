@@ -55,8 +55,8 @@ def status(device: Device, channel: MeasuredChannel) -> str:
 
 def time_error_ns(device: Device, channel: MeasuredChannel, unix_s: float) -> float | None:
     """
-    Positive = the channel is ahead of its reference; None where there was nothing to measure. GNSS is told as the unit
-    against it, a PTP input as the other clock against the unit, which goes on in holdover.
+    Positive = the channel is ahead of its reference; None where there was nothing to measure. GNSS is reported as the grandmaster
+    against it, a PTP input as the other clock against the grandmaster, which goes on in holdover.
     """
     at_s = device.elapsed_at(unix_s)
     if channel.name == "GNSS-1":
@@ -81,7 +81,7 @@ def metric_ns(device: Device, channel: MeasuredChannel, metric: str, unix_s: flo
 
 
 def points(device: Device, channel: MeasuredChannel, metric: str, back_s: int, step_s: int) -> Iterator[ChannelReading]:
-    """The oldest first, on whole seconds of the unit's clock; what was measured before it booted is lost."""
+    """The oldest first, on whole seconds of the grandmaster's clock; what was measured before it booted is lost."""
     last = int(device.unix_s)
     first = max(last - back_s + 1, math.ceil(device.started_s))
     for unix_s in range(first - first % -step_s, last + 1, step_s):
@@ -91,7 +91,7 @@ def points(device: Device, channel: MeasuredChannel, metric: str, back_s: int, s
 
 
 def day_file(device: Device, channel: MeasuredChannel, metric: str, tai: bool) -> str:
-    """The last 24 hours, one row a minute, as the unit's pages let it be saved."""
+    """The last 24 hours, one row a minute, as the grandmaster's pages let it be saved."""
     ahead_s = device.utc_offset_s if tai else 0
     head = (
         f"# Title: {channel.kind}({metric}):Channel = {channel.name}, Reference = {channel.reference}, Unit = ns",

@@ -1,8 +1,8 @@
 """
 A grandmaster as it is inside, in simulated time. What it serves over SNMP is in oids.py, over HTTPS in https.py.
 
-A new Device stands still, locked to GNSS, until it is told otherwise: by `set_state`, by `advance`, or by a scenario. With
-`speed` set, whoever answers for it calls `catch_up` first, so that an idle unit costs nothing. Dates that it shows are
+A new Device does not change, locked to GNSS, until it is changed: by `set_state`, by `advance`, or by a scenario. With
+`speed` set, the agent calls `catch_up` before it answers, so that an idle grandmaster costs nothing. Dates that it shows are
 those of the real clock, whatever the speed: only what happens to it goes faster.
 """
 
@@ -25,9 +25,9 @@ __all__ = ["Device", "DeviceEvent", "Servo", "SimulatedAlarm", "SimulatedSatelli
 
 Action = Callable[["Device"], None]
 
-#: How long the unit is silent when it reboots.
+#: How long the grandmaster is silent when it reboots.
 _BOOT_S = 60.0
-#: The share of a port's clients from which on it says that the limit is near.
+#: The share of a port's clients from which on it reports that the limit is near.
 _NEAR_LIMIT = 0.9
 
 _SERVO_ALARMS = {
@@ -38,7 +38,7 @@ _SERVO_ALARMS = {
 
 @dataclass
 class Device(DeviceSnapshot):
-    """A unit, and what happens to it. `peer` is the unit that its input PTP-1 measures."""
+    """A grandmaster, and what happens to it. `peer` is the grandmaster that its input PTP-1 measures."""
 
     peer: Device | None = field(default=None, repr=False, compare=False)
     _script: list[tuple[float, Action]] = field(default_factory=list, init=False, repr=False)
@@ -165,7 +165,7 @@ class Device(DeviceSnapshot):
         self.report("reboot")
 
     def move_reference(self, by_ns: float) -> None:
-        """What the receiver takes for UTC jumps; a unit that follows it is pulled along."""
+        """What the receiver takes for UTC jumps; a grandmaster that follows it is pulled along."""
         self.receiver.time_offset_ns += by_ns
         if self.oscillator.steered:
             self.oscillator.follow(self.receiver.time_offset_ns, 60.0)
@@ -195,8 +195,8 @@ class Device(DeviceSnapshot):
         alarms: Sequence[SimulatedAlarm] = (),
     ) -> None:
         """
-        Move a unit that stands still to another state; class and accuracy follow the servo unless given, which is how to
-        make a unit that lies. The satellites stay as they were unless given. Time that passes goes on from there.
+        Move a grandmaster whose time does not run to another state; class and accuracy follow the servo unless given, which is how to
+        make a grandmaster that lies. The satellites stay as they were unless given. Time that passes goes on from there.
         """
         self.servo, self._servo_since_s = servo, self.elapsed_s
         self.clock_class = servo.clock_class if clock_class is None else clock_class

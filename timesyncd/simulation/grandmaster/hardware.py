@@ -1,7 +1,7 @@
 """
 The models, and what one of each is made of: modules, network interfaces, sensors.
 
-The PTP ports of a unit and who is served on them.
+The PTP ports of a grandmaster and who is served on them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 @dataclass(frozen=True)
 class ModelKind:
     """
-    What tells one model from the next. `alarm_family` is the numbering of its alarms: tp5000 or s650. `web`: it has the
+    What distinguishes one model from another. `alarm_family` is the numbering of its alarms: tp5000 or s650. `web`: it has the
     TimeProvider 4100's HTTPS interface.
     """
 
@@ -43,7 +43,7 @@ CHASSIS, CLOCK_MODULE, GNSS_MODULE, POWER_A, POWER_B, FAN_1, FAN_2 = 1, 2, 3, 4,
 
 @dataclass(frozen=True)
 class SimulatedModule:
-    """`kind` as ENTITY-MIB names it: chassis, module, powerSupply, fan. Empty text: not told."""
+    """`kind` as ENTITY-MIB names it: chassis, module, powerSupply, fan. Empty text: not served."""
 
     index: int
     name: str

@@ -3,7 +3,7 @@ A TimeProvider 4100's web interface as far as it is known: form posts of the bro
 text file. What is not known of the real one was chosen: a request without a session gets the log-in page (200 before firmware
 2.4.7, 401 since), the name of the cookie, and that the oldest of more than eight sessions ends.
 
-Self-signed certificates, made anew at each start, as a unit ships with one.
+Self-signed certificates, created at each start, as a grandmaster ships with one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Certificate:
 
 
 def self_signed(name: str, host: str) -> Certificate:
-    """For a unit called `name` that answers at the address `host`."""
+    """For a grandmaster called `name` that answers at the address `host`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -156,7 +156,7 @@ class WebInterface:
 
     @property
     def lax(self) -> bool:
-        """Firmware before 2.4.7: sessions that can be planted, and a chart for whoever asks."""
+        """Firmware before 2.4.7: sessions that can be planted, and a chart without a log-in."""
         return tuple(int(part) for part in re.findall(r"\d+", self.device.firmware)) < (2, 4, 7)
 
     def _choose_certificate(self, tls: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _: ssl.SSLContext) -> None:
@@ -166,11 +166,11 @@ class WebInterface:
 
     @web.middleware
     async def _gate(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Time passes; a unit that boots answers nobody and forgets its sessions; faults come before answers."""
+        """Time passes; a grandmaster that boots answers no request and forgets its sessions; faults come before answers."""
         device = self.device
-        for unit in (device, device.peer):
-            if unit is not None:
-                unit.catch_up()
+        for grandmaster in (device, device.peer):
+            if grandmaster is not None:
+                grandmaster.catch_up()
         if not device.answering and request.transport is not None:
             request.transport.abort()
         if self._boots != device.engine_boots:
@@ -196,7 +196,7 @@ class WebInterface:
         good = hmac.compare_digest(repr(fields), repr((self._username, self._password)))
         if form.get("action") != "applylogin" or not good:
             return self._page(200 if self.lax else 401)
-        # The old firmware takes the session that the browser shows, whoever made it up; the new one makes a new one.
+        # The old firmware accepts any session that the browser sends; the new one creates its own.
         planted = request.cookies.get(COOKIE) if self.lax else None
         answer = web.Response(text="<html><body>Welcome</body></html>", content_type="text/html")
         session = self._sessions.begin(self._now_s(), planted)
@@ -204,7 +204,7 @@ class WebInterface:
         return answer
 
     def _refused(self, request: web.Request) -> web.Response | None:
-        """The log-in page, for whoever has no session, or asks as a browser that wants a page."""
+        """The log-in page, for a request without a session or from a browser that loads a page."""
         if self._sessions.holds(request.cookies.get(COOKIE), self._now_s()) and _is_script(request):
             return None
         return self._page(200 if self.lax else 401)
@@ -278,25 +278,25 @@ class WebInterface:
 
 
 class LoginSessions:
-    """Who is logged in, the oldest first, and when each was last heard."""
+    """The sessions, the oldest first, and when each was last used."""
 
     def __init__(self) -> None:
-        self._heard_s: dict[str, float] = {}
+        self._used_s: dict[str, float] = {}
 
     def begin(self, now_s: float, name: str | None = None) -> str:
         """The session's name: a new one unless given. One too many ends the oldest."""
         session = name or secrets.token_hex(16)
-        self._heard_s.pop(session, None)
-        self._heard_s[session] = now_s
-        while len(self._heard_s) > MAX_SESSIONS:
-            del self._heard_s[next(iter(self._heard_s))]
+        self._used_s.pop(session, None)
+        self._used_s[session] = now_s
+        while len(self._used_s) > MAX_SESSIONS:
+            del self._used_s[next(iter(self._used_s))]
         return session
 
     def holds(self, session: str | None, now_s: float) -> bool:
-        """Whether it stands; it is kept alive by this."""
-        if session not in self._heard_s or now_s - self._heard_s[session] > SESSION_S:
+        """Whether the session is valid; asking prolongs it."""
+        if session not in self._used_s or now_s - self._used_s[session] > SESSION_S:
             return False
-        self._heard_s[session] = now_s
+        self._used_s[session] = now_s
         return True
 
 

@@ -1,5 +1,5 @@
 """
-How an agent can be wrong: each kind by name, for tests of whoever reads it. `agent.lie = LIES["truncated"]()` sets one.
+How an agent can be wrong: each kind by name, for tests of the reader. `agent.lie = LIES["truncated"]()` sets one.
 
 The last four are no lies but other readings of the MIB, which a reader must stand.
 """
@@ -23,7 +23,7 @@ ROWS = 1_000_000
 
 
 class ProtocolLie:
-    """Three places to lie at: what is served, the answer, the datagrams that leave. As it stands, it is the truth."""
+    """Three places to lie at: what is served, the answer, the datagrams that leave. This class itself changes nothing."""
 
     def mib(self, mib: AgentMib) -> AgentMib:
         return mib
@@ -41,7 +41,7 @@ class Truncated(ProtocolLie):
 
 
 class LyingLength(ProtocolLie):
-    """The message says that it has two thousand million octets."""
+    """The message declares a length of two thousand million octets."""
 
     def datagrams(self, octets: bytes) -> Iterable[bytes]:
         return [b"\x30\x84\x7f\xff\xff\xff" + octets[2:]]

@@ -1,5 +1,5 @@
 """
-What a unit's own reports look like on the wire: the notifications of its family, and its syslog lines. Pure.
+What a grandmaster's own reports look like on the wire: the notifications of its family, and its syslog lines. Pure.
 
 The TimeProvider 5000E has one notification for alarms and one for events; the SyncServer S650's lineage, which the
 TimeProvider 4100 and 4500 are taken to belong to, has one for each alarm number.
@@ -99,8 +99,8 @@ def syslog_line(event: DeviceEvent, family: str, host: str) -> bytes | None:
     if event.action == "clear":
         severity, word = _SYSLOG_NOTICE, "Clear"
     priority = 8 * _SYSLOG_FACILITY + severity
-    said = f"{number:03},{event.alarm.index:03},{word}, {event.alarm.text}"
-    return f"<{priority}>{_date(event):%b %d %H:%M:%S} {host} alarmd: {said}".encode()
+    text = f"{number:03},{event.alarm.index:03},{word}, {event.alarm.text}"
+    return f"<{priority}>{_date(event):%b %d %H:%M:%S} {host} alarmd: {text}".encode()
 
 
 def _date(event: DeviceEvent) -> datetime:

@@ -18,7 +18,7 @@ ENT_STATE_ENTRY = (*MIB_2, 131, 1, 1, 1)
 SNMP_ENGINE: Oid = (1, 3, 6, 1, 6, 3, 10, 2, 1)
 
 _VENDOR: Oid = (1, 3, 6, 1, 4, 1, 9070, 1, 2, 5, 7)
-#: What the TimeProviders 4100 and 4500 say is not known; many units on Linux answer as net-snmp does.
+#: What the TimeProviders 4100 and 4500 serve is unknown; many grandmasters on Linux answer as net-snmp does.
 _NET_SNMP_LINUX: Oid = (1, 3, 6, 1, 4, 1, 8072, 3, 2, 10)
 _OBJECT_IDS = {"tp5000e": (*_VENDOR, 1), "s650": (*_VENDOR, 8)}
 
@@ -35,7 +35,7 @@ _MAJOR_BIT = 3
 
 
 def engine_id(device: Device) -> bytes:
-    """RFC 3411, section 5: the vendor's enterprise number, then the unit's MAC address."""
+    """RFC 3411, section 5: the vendor's enterprise number, then the grandmaster's MAC address."""
     identity = device.clock_identity
     return bytes.fromhex("8000236e03") + identity[:3] + identity[5:]
 
@@ -105,7 +105,7 @@ def _alias(row: SimulatedInterface) -> Value:
 
 
 def _entities() -> Table:
-    """Modules, and the sensors in them, of which only name and place are told. What a module does not tell is empty."""
+    """Modules, and the sensors in them, of which only name and place are served. What a module does not serve is empty."""
     return Table(ENT_PHYSICAL_ENTRY, _physical, {
         2: lambda row: mib.text(row.name),
         4: lambda row: mib.integer(_container(row)),
@@ -146,7 +146,7 @@ def _sensors() -> Table:
 
 
 def _broken(row: SimulatedSensor) -> bool:
-    """A temperature out of range is measured all the same; a fan that stands still is taken for a broken one."""
+    """A temperature out of range is measured all the same; a fan that does not turn counts as broken."""
     return not row.ok and row.kind in ("fan", "power")
 
 

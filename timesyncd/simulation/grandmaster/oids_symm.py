@@ -127,7 +127,7 @@ def _ntp() -> Table:
 
 
 def _ntp_client() -> Table:
-    """The unit itself asks no server."""
+    """The grandmaster itself asks no server."""
     return scalars(NTP_CLIENT, {
         1: lambda _: mib.text("0"),
         2: lambda _: mib.text(""),

@@ -54,16 +54,16 @@ def _lamp_of_sensor(device: Device, name: str) -> int:
 
 
 def _texts() -> list[Table]:
-    """Several lines each, as the unit's own commands print them."""
+    """Several lines each, as the grandmaster's own commands print them."""
     parts = {2: _hardware_text, 4: lambda device: f"IOC warmup status : {_warmup(device)}", 5: _status_text}
     return [
-        Table((*TP5000E, 1, part, 1), lambda device: [((CLOCK_MODULE,), device)], {2: _as_text(told)})
-        for part, told in parts.items()
+        Table((*TP5000E, 1, part, 1), lambda device: [((CLOCK_MODULE,), device)], {2: _as_text(value_of)})
+        for part, value_of in parts.items()
     ]
 
 
-def _as_text(told: Callable[[Device], str]) -> Callable[[Any], Value]:
-    return lambda device: mib.text(told(device))
+def _as_text(value_of: Callable[[Device], str]) -> Callable[[Any], Value]:
+    return lambda device: mib.text(value_of(device))
 
 
 def _hardware_text(device: Device) -> str:

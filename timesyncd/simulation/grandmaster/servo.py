@@ -1,7 +1,7 @@
 """
 The oscillator: its phase against UTC while it is steered, and as it wanders when it is not.
 
-The state of a unit's clock, and what moves it from one to the next. Pure: time is an argument.
+The state of a grandmaster's clock, and what moves it from one to the next. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COLD_PPB = 20.0
 
 @dataclass(frozen=True)
 class _Steered:
-    """A span in which a reference was followed: `excess_ns` of phase decays with `tau_s` toward what the reference says."""
+    """A span in which a reference was followed: `excess_ns` of phase decays with `tau_s` toward the reference."""
 
     since_s: float
     excess_ns: float
@@ -165,7 +165,7 @@ class SimulatedOscillator:
 
 class Servo(Enum):
     """
-    The state of the clock: the name, then clockClass and clockAccuracy that such a unit announces (G.8275.1), and the
+    The state of the clock: the name, then clockClass and clockAccuracy that such a grandmaster announces (G.8275.1), and the
     number that the TimeProvider 5000E's MIB gives it.
     """
 
@@ -204,7 +204,7 @@ class Servo(Enum):
 @dataclass
 class Dwell:
     """
-    How long a unit stays in a state that ends by itself, in simulated seconds. `recovery_s` is the fast track that follows
+    How long a grandmaster stays in a state that ends by itself, in simulated seconds. `recovery_s` is the fast track that follows
     holdover; `holdover_s` how long the oscillator keeps its specification without a reference.
     """
 

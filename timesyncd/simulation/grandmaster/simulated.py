@@ -1,8 +1,8 @@
 """
-Units that run: each a device with its SNMP agent, its web interface where it has one, and what it reports by itself.
+Grandmasters that run: each a device with its SNMP agent, its web interface where it has one, and what it reports by itself.
 
-What was recorded of a real unit, to be played by the agent: a folder with `walk.snmprec`, and `https/` with one file an
-answer. Neither says anything of how the unit changes: a recording stands still.
+What was recorded of a real grandmaster, to be played by the agent: a folder with `walk.snmprec`, and `https/` with one file an
+answer. Neither records how the grandmaster changes: a recording does not change.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def load_recording(folder: Path) -> PlayedRecording:
 Address = tuple[str, int]
 
 _HIGHEST_PORT = 65_535
-#: How often a unit at which nothing is due is looked at, in case something was done to it.
+#: How often a grandmaster at which nothing is due is looked at, in case something was done to it.
 _IDLE_S = 5.0
 
 
 @dataclass(frozen=True)
 class SimulationPlan:
     """
-    What to run: `count` units of `model`, their ports consecutive from `snmp_port` and `https_port`, 0 for free ones.
+    What to run: `count` grandmasters of `model`, their ports consecutive from `snmp_port` and `https_port`, 0 for free ones.
     `scenario` is a name, a TOML file, or the folder of a recording. Without a `seed` each run has its own.
     """
 
@@ -91,7 +91,7 @@ class SimulatedGrandmaster:
         """What somebody needs to know to read it."""
         user, device = self.user, self.device
         v3 = {"user": user.name, "auth": user.auth, "auth_pass": user.auth_pass}
-        told: dict[str, Any] = {
+        description: dict[str, Any] = {
             "name": device.name,
             "model": device.kind,
             "serial": device.serial,
@@ -101,16 +101,16 @@ class SimulatedGrandmaster:
             "v3": {**v3, "priv": user.priv, "priv_pass": user.priv_pass},
         }
         if self.web is not None:
-            told["https"] = _written(self.web.host, self.web.port)
-            told |= {"username": self.username, "password": self.password}
-            told |= {"fingerprint": self.web.certificate.fingerprint, "certificate": self.web.certificate.pem}
-        return {**told, "scenario": self.plan.scenario, "seed": self.plan.seed, "speed": self.plan.speed}
+            description["https"] = _written(self.web.host, self.web.port)
+            description |= {"username": self.username, "password": self.password}
+            description |= {"fingerprint": self.web.certificate.fingerprint, "certificate": self.web.certificate.pem}
+        return {**description, "scenario": self.plan.scenario, "seed": self.plan.seed, "speed": self.plan.speed}
 
 
 @asynccontextmanager
 async def running(plan: SimulationPlan) -> AsyncIterator[list[SimulatedGrandmaster]]:
     """
-    The units, answering. Raises ConfigError for a plan that cannot be, TimesyncdError when a port is taken or an address is
+    The grandmasters, answering. Raises ConfigError for a plan that cannot be, TimesyncdError when a port is taken or an address is
     none of this machine.
     """
     played = _played(plan.scenario)
@@ -121,11 +121,11 @@ async def running(plan: SimulationPlan) -> AsyncIterator[list[SimulatedGrandmast
     for place, device in enumerate(devices):
         device.peer = devices[(place + 1) % plan.count] if plan.count > 1 else None
     async with AsyncExitStack() as stack:
-        units = [await _start(stack, plan, place, device, played) for place, device in enumerate(devices)]
-        for unit in units:
+        grandmasters = [await _start(stack, plan, place, device, played) for place, device in enumerate(devices)]
+        for grandmaster in grandmasters:
             if isinstance(played, Scenario):
-                played.begin(unit.device)
-        yield units
+                played.begin(grandmaster.device)
+        yield grandmasters
 
 
 def _written(host: str, port: int) -> str:
@@ -177,7 +177,7 @@ async def _bound(start: Callable[[], Awaitable[object]], place: str) -> None:
 
 
 async def _report(stack: AsyncExitStack, plan: SimulationPlan, device: Device, agent: SnmpAgent) -> None:
-    """Only a unit that reports something by itself needs a task."""
+    """Only a grandmaster that reports something by itself needs a task."""
     senders: list[TrapSender | SyslogSender] = []
     if plan.trap_to is not None:
         senders.append(TrapSender(agent, *plan.trap_to))
@@ -195,7 +195,7 @@ async def _report(stack: AsyncExitStack, plan: SimulationPlan, device: Device, a
 
 
 async def _live(device: Device) -> None:
-    """Carry the unit to each moment at which something happens."""
+    """Carry the grandmaster to each moment at which something happens."""
     while True:
         next_s = device.next_change_s()
         await asyncio.sleep(_IDLE_S if next_s is None else min(_IDLE_S, next_s / device.speed))

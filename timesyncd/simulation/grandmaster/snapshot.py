@@ -1,4 +1,4 @@
-"""What a unit is, and what follows from it for whoever asks."""
+"""The state of a grandmaster, and what its interfaces serve of it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ QUALIFY_S = 30.0
 @dataclass
 class DeviceSnapshot:
     """
-    A unit of `kind` (a key of hardware.MODELS). What a seed draws, it draws the same each time.
+    A grandmaster of `kind` (a key of hardware.MODELS). What a seed draws, it draws the same each time.
 
-    `utc_offset_s` is what it says of TAI - UTC, `tai_offset_s` what is true. `unix_s` is what its own clock shows,
-    `elapsed_s` simulated time since it was made. `lying`: it says that GNSS is well, whatever it sees.
+    `utc_offset_s` is the TAI - UTC that it serves, `tai_offset_s` what is true. `unix_s` is what its own clock shows,
+    `elapsed_s` simulated time since it was made. `lying`: it reports healthy GNSS, whatever it sees.
 
     For those who answer for it: `answer_delay_s` and `loss` (a share of datagrams) are how its management behaves;
     `https_fault` is None, html, huge, drip, redirect or certificate; `answering` is False while it boots.
@@ -90,11 +90,11 @@ class DeviceSnapshot:
 
     @property
     def clock_identity(self) -> bytes:
-        """EUI-64 of the serial number, so that two units never share one."""
+        """EUI-64 of the serial number, so that two grandmasters never share one."""
         return bytes.fromhex("00a069fffe") + hashlib.sha256(self.serial.encode()).digest()[:3]
 
     def port_identity(self, port: int) -> bytes:
-        """The TimeProviders 4100 and 4500 show one clock identity a port; the first is the unit's."""
+        """The TimeProviders 4100 and 4500 show one clock identity a port; the first is the grandmaster's."""
         own = int.from_bytes(self.clock_identity, "big")
         return (own + (port - 1 if self.made_of.web else 0)).to_bytes(8, "big")
 
@@ -108,7 +108,7 @@ class DeviceSnapshot:
 
     @property
     def unix_s(self) -> float:
-        """Real time where it runs at a speed; where it stands still, real time and what it was advanced by."""
+        """Real time where it runs at a speed; where time does not run, real time and what it was advanced by."""
         if self.speed > 0:
             return self.epoch_s + self.elapsed_s / self.speed
         return self.clock() + self.elapsed_s

@@ -1,7 +1,7 @@
 """
-Sends what a unit reports by itself: as traps, or as informs, which are repeated until they are acknowledged.
+Sends what a grandmaster reports by itself: as traps, or as informs, which are repeated until they are acknowledged.
 
-Sends a unit's alarms as the lines that its alarm daemon writes, over UDP.
+Sends a grandmaster's alarms as the lines that its alarm daemon writes, over UDP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from timesyncd.snmp.values import Oid, User
 
 SYS_UPTIME: Oid = (1, 3, 6, 1, 2, 1, 1, 3, 0)
 SNMP_TRAP_OID: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 4, 1, 0)
-#: An inform is repeated after this time, so often; a unit whose receiver is away forgets what it has no room for.
+#: An inform is repeated after this time, so often; a grandmaster whose receiver is away forgets what it has no room for.
 RETRY_S, TRIES, WAITING = 1.0, 5, 200
 
 _NOBODY = security.SnmpEngine(b"", 0, 0)
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 class TrapSender(asyncio.DatagramProtocol):
     """
-    Reports for the unit of `agent` to one receiver: v2c with the agent's community, or v3 as `user`.
+    Reports for the grandmaster of `agent` to one receiver: v2c with the agent's community, or v3 as `user`.
 
     `async with` it, and hand it each event of the device.
     """
