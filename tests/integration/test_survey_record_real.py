@@ -124,7 +124,7 @@ async def test_an_agent_that_breaks_off(secrets: Secrets, capsys: Captured, tmp_
     oids = [row.oid for row in parse_snmprec((tmp_path / "recording" / "walk.snmprec").read_text())]
 
     assert status == 0
-    assert [each.split(": ")[:2] for each in told["incomplete"]] == [["1.3.6.1.4", "does not advance"]]
+    assert [each.split(": ")[:2] for each in told["incomplete"]] == [["1.3.6.1.4", "the walk does not advance"]]
     assert {oid[:5] for oid in oids} >= {(1, 3, 6, 1, 2), (1, 3, 6, 1, 6)}
 
 
