@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from timesyncd.audit.measured import Measured
-from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Sync, independent, independent_part, is_persistent
+from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Sync
 from timesyncd.jobs.exposed import Interval, StageCost, StepCost, frontier
+from timesyncd.jobs.lateness import independent_part, independent_steps, is_persistent
 from timesyncd.jobs.recording import positions, same_step
 
 StageName = Literal["compute", "synchronize", "update"]
@@ -101,6 +102,6 @@ def _leader(leaders: list[int | None], tests: int) -> tuple[int | None, float | 
     if not times_led:
         return None, None
     (rank, times), steps = times_led.most_common(1)[0], len(leaders)
-    if not is_persistent(*independent(times, steps, independent_part(led)), tests):
+    if not is_persistent(*independent_steps(times, steps, independent_part(led)), tests):
         return None, None
     return rank, times / steps

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from timesyncd.clocks import STEP_TOLERANCE_NS
 from timesyncd.ipc.job_datagram import Trait, kinds_with
-from timesyncd.jobs.arrivals import MIN_CONCLUSIVE_STEPS, READING_GRANULARITY_NS, Arrival, Sync, compare
+from timesyncd.jobs.arrivals import READING_GRANULARITY_NS, Arrival, Sync, compare
+from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS
 from timesyncd.units import percentile
 
 NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)

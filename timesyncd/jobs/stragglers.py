@@ -12,18 +12,10 @@ from typing import Literal
 from timesyncd.ipc.job_datagram import kind_text
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs import collective_ends
-from timesyncd.jobs.arrivals import (
-    MIN_CONCLUSIVE_STEPS,
-    Comparison,
-    Sync,
-    independent,
-    independent_part,
-    is_persistent,
-    step_ns,
-    widest_skew_sync,
-)
+from timesyncd.jobs.arrivals import Comparison, Sync, step_ns, widest_skew_sync
 from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
 from timesyncd.jobs.exposed import waited_ns
+from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, independent_steps, is_persistent
 from timesyncd.units import median, percentile
 
 #: A straggler's median lateness lies further from that of all ranks than so many of their spreads: Iglewicz and Hoaglin's modified z-score (1993).
@@ -179,12 +171,12 @@ class _Place:
         sure = Counter(rank for comparison in self.compared for rank in comparison.surely_late_ranks)
         often = [rank for rank, times in seems.items() if is_persistent(times, steps, tests)]
         part = independent_part([set(comparison.late_ranks) for comparison in self.compared]) if often else 1.0
-        often = [rank for rank in often if is_persistent(*independent(seems[rank], steps, part), tests)]
+        often = [rank for rank in often if is_persistent(*independent_steps(seems[rank], steps, part), tests)]
         if often:
             medians = {rank: self.lateness_p50_ns(rank) for rank in self.compared[0].lateness_ns}
             limit_ns = max(floor_ns, _outside_ns(list(medians.values())))
             late = [rank for rank in often if medians.get(rank, 0) > limit_ns]
-            self.late = {rank: is_persistent(*independent(sure[rank], steps, part), tests) for rank in late}
+            self.late = {rank: is_persistent(*independent_steps(sure[rank], steps, part), tests) for rank in late}
         return bool(self.late)
 
     def lateness_p50_ns(self, rank: int) -> int:

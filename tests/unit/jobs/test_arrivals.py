@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import random
-from fractions import Fraction
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from timesyncd.jobs.arrivals import (
-    FALSE_ALARM,
     READING_GRANULARITY_NS,
     Arrival,
     Comparison,
     Sync,
     compare,
-    independent,
-    independent_part,
-    is_persistent,
     summarize,
 )
 from timesyncd.units import percentile
@@ -198,26 +189,6 @@ def test_a_step_has_one_vote() -> None:
     assert (window.ranks[0].wait_p50_ns, window.ranks[0].wait_total_ns) == (5 * MS, 60 * MS)
 
 
-def test_few_steps_name_nobody() -> None:
-    """A pause of a few steps is no straggler, and with two ranks it takes eleven steps, all of them."""
-    assert not is_persistent(9, steps=9, tests=1)
-    assert not is_persistent(10, steps=10, tests=2)
-    assert is_persistent(11, steps=11, tests=2)
-
-
-@given(st.integers(1, 300), st.sampled_from([1, 2, 3, 64, 20_000]))
-def test_false_alarms_are_rarer_than_stated(steps: int, tests: int) -> None:
-    """For the fewest times late that name a rank, the exact chance that any of so many tests comes to it is below the stated one."""
-    times = next((k for k in range(steps + 1) if is_persistent(k, steps, tests)), None)
-
-    def tail(least: int) -> Fraction:
-        return Fraction(sum(math.comb(steps, k) for k in range(least, steps + 1)), 2**steps)
-
-    assert times is None or (steps >= 10 and tests * tail(times) < FALSE_ALARM)
-    assert times is None or tests * tail(times - 1) >= FALSE_ALARM
-    assert times is not None or steps < 10 or tests * tail(steps) >= FALSE_ALARM
-
-
 def test_at_most_half_of_the_ranks_are_late() -> None:
     """Equal arrivals are nobody's lateness; what is late beyond all error must be so after half of the ranks."""
     level = compare({rank: arrival(0) for rank in range(4)})
@@ -239,38 +210,3 @@ def test_percentile_is_the_nearest_rank(values: list[int], percent: int) -> None
     enough = [v for v in values if 100 * sum(other <= v for other in values) >= percent * len(values)]
 
     assert found == min(enough)
-
-
-def test_steps_that_follow_each_other_count_as_fewer() -> None:
-    """By the arcsine law: signs that correlate by 1/3 are of latenesses that do by 1/2. Turns count as independent."""
-    turns = [{step % 2} for step in range(100)]
-    runs = [{step // 3 % 2} for step in range(3_000)]
-
-    assert independent_part(turns) == independent_part([]) == 1
-    assert independent_part(runs) == pytest.approx(1 / 3, abs=0.01)
-
-
-def test_a_correlation_over_many_lags_is_seen() -> None:
-    """One step in three is random, so that neighbours hardly correlate; states that last for thirty steps do for as long."""
-    chance = random.Random(1)
-    bursts = [{chance.randrange(2) if chance.random() < 1 / 3 else step // 30 % 2} for step in range(3_000)]
-    lag_one = sum(before == after for before, after in pairwise(bursts)) / 2_999 * 2 - 1
-
-    assert independent_part(bursts) < 0.5 * (1 - lag_one) / (1 + lag_one)
-    assert independent_part([{0}] * 50 + [{1}] * 50) < 0.1
-
-
-def test_who_is_late_in_every_step_shows_no_correlation() -> None:
-    """So a moderate one is taken for granted: two ranks need 29 steps of a place, and forty are enough for eight places."""
-    part = independent_part([{0}] * 100)
-
-    assert part == pytest.approx(0.375, abs=0.001)
-    assert not is_persistent(*independent(28, 28, part), tests=2)
-    assert is_persistent(*independent(30, 30, part), tests=2)
-    assert is_persistent(*independent(39, 39, part), tests=16)
-
-
-@pytest.mark.parametrize(("times", "expected"), [(100, (33, 33)), (99, (32, 33)), (90, (29, 33)), (0, (0, 33))])
-def test_so_many_independent_steps(times: int, expected: tuple[int, int]) -> None:
-    """In doubt a step is one in which the rank was early."""
-    assert independent(times, 100, 1 / 3) == expected
