@@ -200,3 +200,12 @@ def test_the_grandmasters_page_shows_a_good_profile(tmp_path: Path) -> None:
     path.write_text(of_grandmasters("name = "))
 
     assert len(load_profile(str(path)).object) == 1
+
+
+def test_every_path_that_a_contributor_reads_of_exists() -> None:
+    """What CONTRIBUTING.md and docs/architecture.md put in backticks and looks like a path of the tree is one."""
+    pages = "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "docs/architecture.md"))
+    named = set(re.findall(r"`((?:timesyncd|drivers|tests|schemas|docs|bench|examples|systemd)/[\w./-]*)`", pages))
+
+    assert named
+    assert {path for path in named if not (ROOT / path).exists()} == set()
