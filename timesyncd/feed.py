@@ -5,27 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
-
-from timesyncd.bound import Bound, ErrorBound
-from timesyncd.sample import Reading
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """
-    One reading and the node's bound that followed from it; None where none follows (a grandmaster's reading). `source_bound`
-    is what the reading's source by itself makes of it, be it believed or not; `own_error` bounds a grandmaster against UTC.
-    """
-
-    reading: Reading
-    bound: ErrorBound | None
-    source_bound: ErrorBound | None = None
-    own_error: Bound | None = None
 
 
 class Subscriber(Protocol[T_contra]):

@@ -19,7 +19,7 @@ from queue import Queue
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
 from timesyncd.config import StoreSettings
-from timesyncd.feed import Observation
+from timesyncd.model.observation import Observation
 from timesyncd.sample import ClockSample, PortState, TimeErrorSeries
 from timesyncd.store.writer import Store
 

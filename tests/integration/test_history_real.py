@@ -17,8 +17,8 @@ from samples import HEALTHY
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
 from timesyncd.config import MqttSettings, StoreSettings
-from timesyncd.feed import Observation
 from timesyncd.messages.fleet import HistoryBatch, Stored
+from timesyncd.model.observation import Observation
 from timesyncd.mqtt import client
 from timesyncd.mqtt import history as mqtt_history
 from timesyncd.mqtt.client import MqttLink

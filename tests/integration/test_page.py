@@ -18,8 +18,8 @@ from random_sentences import with_random_sentences
 from timesyncd import config
 from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
-from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage, BoundMessage, ChainStep, GrandmasterState, SourceState
+from timesyncd.model.observation import Observation
 from timesyncd.sample import TimeErrorSeries
 from timesyncd.store.engine import StoreLocation
 from timesyncd.store.writer import Store
@@ -96,7 +96,7 @@ async def test_sources_of_every_kind_are_told(page: Page) -> None:
 
     assert "ntp ✕ falseticker" in shown
     assert "follows 192.0.2.1, stratum 2" in shown and "+940 µs ±410 µs" in shown
-    assert "disciplines: none found" in shown
+    assert "disciplined by: none found" in shown
 
 
 async def test_a_lost_source_says_why_and_what_it_gave_last(page: Page, view: FakeView) -> None:

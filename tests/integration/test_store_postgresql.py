@@ -23,8 +23,8 @@ from sqlalchemy.exc import OperationalError
 
 from timesyncd.clocks import NS_PER_S, SystemClocks, real_minus_boot_ns
 from timesyncd.errors import StoreError
-from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent
+from timesyncd.model.observation import Observation
 from timesyncd.simulation.bed.host import End, Namespace, join
 from timesyncd.store import history, postgresql, writer
 from timesyncd.store.engine import StoreLocation, migrate, reader_engine, writer_engine

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judgement
 from timesyncd.findings.fleet import FleetFindings
 from timesyncd.messages.node import BoundMessage, GrandmasterState, NodeState, SourceState
 
@@ -92,7 +92,7 @@ class Fleet:
     def rack(self, number: int) -> list[Node]:
         return [node for node in self.nodes if node.rack.endswith(f"/rack-{number}")]
 
-    def run(self, seconds: float) -> Iterator[tuple[float, dict[Key, Judged]]]:
+    def run(self, seconds: float) -> Iterator[tuple[float, dict[Key, Judgement]]]:
         """(time, what holds) of each round."""
         phase = {node.name: self.random.uniform(0, EVERY_S) for node in self.nodes}
         for round_s in range(int(self.now_s), int(self.now_s + seconds), ROUND_S):
@@ -100,7 +100,7 @@ class Fleet:
             for node in self.nodes:
                 first = round_s + (phase[node.name] - round_s) % EVERY_S
                 if first < self.now_s and first >= node.silent_until_s:
-                    self.findings.note(self._state(node, first), self._boot_ns(first))
+                    self.findings.add(self._state(node, first), self._boot_ns(first))
             now_ns = self._boot_ns(self.now_s)
             yield self.now_s, self.findings.judge(self.units, now_ns, REALTIME_NS + now_ns)
 

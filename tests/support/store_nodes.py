@@ -13,8 +13,8 @@ from postgresql import settings_of
 from samples import HEALTHY
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
-from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch, HistoryRow
+from timesyncd.model.observation import Observation
 from timesyncd.store import postgresql, sqlite, writer
 from timesyncd.store.archive import ArchiveProgress
 from timesyncd.store.engine import StoreLocation

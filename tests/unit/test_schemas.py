@@ -150,7 +150,7 @@ def _events() -> list[Message]:
         update={"clock_state": "locked", "clock_class": 6, "gnss_state": "locked"}
     )
     told = [events.finding(finding(), 1), events.alarm(alarm_event())]
-    return [*told, *changes.of_node(node), *changes.of_unit(unit)]
+    return [*told, *changes.of_node(node), *changes.of_grandmaster(unit)]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,16 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from timesyncd.audit.report import AuditReport
 from timesyncd.drivers.timeprovider._profiles import SHIPPED, load, proven_table
-from timesyncd.messages.events import ALARM, BEGAN, CHANGED, ENDED, NODE_SYNC, UNIT_CLASS, UNIT_GNSS, UNIT_LOCK
+from timesyncd.messages.events import (
+    ALARM,
+    BEGAN,
+    CHANGED,
+    ENDED,
+    GRANDMASTER_CLASS,
+    GRANDMASTER_GNSS,
+    GRANDMASTER_LOCK,
+    NODE_SYNC,
+)
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage, Message
 from timesyncd.mqtt.topics import CHANNELS, HUB_SUBSCRIPTIONS, MAX_MESSAGE_BYTES, NODE_SUBSCRIPTIONS, MqttChannel
 from timesyncd.web import openapi
@@ -128,7 +137,7 @@ def _data_of_each_type() -> Json:
         }
         for name, types in ours.items()
     ]
-    oran = [kind.type for kind in (NODE_SYNC, UNIT_LOCK, UNIT_CLASS, UNIT_GNSS)]
+    oran = [kind.type for kind in (NODE_SYNC, GRANDMASTER_LOCK, GRANDMASTER_CLASS, GRANDMASTER_GNSS)]
     cases.append({"if": {"properties": {"type": {"enum": oran}}}, "then": {"properties": {"data": _ORAN_DATA}}})
     return {"allOf": cases}
 

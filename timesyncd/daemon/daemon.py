@@ -14,12 +14,11 @@ from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.job_socket import JobSocket
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
-from timesyncd.daemon.remote_state import heard_verdict
+from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.systemd import notify, passed_socket
 from timesyncd.daemon.web_view import WebView
 from timesyncd.driver import AlarmSource, Runner, build
 from timesyncd.errors import ConfigError, StoreError
-from timesyncd.feed import Observation
 from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions
 from timesyncd.findings.text import identities
 from timesyncd.ipc import clock_segment
@@ -30,7 +29,8 @@ from timesyncd.messages.fleet import HistoryBatch, Stored
 from timesyncd.messages.jobs import MarkBatch, PolicyRequest
 from timesyncd.messages.node import GrandmasterState, Ordered
 from timesyncd.model.ensemble import Ensemble
-from timesyncd.model.grandmaster import GrandmasterMemory, StoredLock
+from timesyncd.model.grandmaster import GrandmasterAssessment, GrandmasterMemory, StoredLock
+from timesyncd.model.observation import Observation
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.history import HistoryConfirmer, HistorySender
 from timesyncd.mqtt.inbox import ReceivedMessage
@@ -53,7 +53,7 @@ NS_PER_DAY = 86_400 * NS_PER_S
 #: CLOCK_BOOTTIME - CLOCK_MONOTONIC moves by a suspend alone; reading the two takes far less.
 SHORTEST_SUSPEND_NS = NS_PER_S // 100
 
-#: A storm is over when nothing was cut off for so long: in its midst, ticks that nothing is cut off between are many.
+#: A storm of traps is over when none was dropped for so long. Within a storm many ticks pass without a dropped trap.
 STORM_OVER_NS = 5 * NS_PER_S
 
 
@@ -68,10 +68,10 @@ class Daemon:
         self._wake = asyncio.Event()
         self._parts = Parts()
         self._ensemble = Ensemble({source.name: source.bounds.settings() for source in config.source})
-        self._told: ErrorBound | None = None
+        self._written_bound: ErrorBound | None = None
         self._suspended_ns = suspended_ns()
         self._source_names = [source.name for source in config.source]
-        self._judges: dict[str, GrandmasterMemory] = {}
+        self._grandmaster_memories: dict[str, GrandmasterMemory] = {}
         self._storms: dict[str, int] = {}
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -80,9 +80,9 @@ class Daemon:
             await self._open(stack)
             async with asyncio.TaskGroup() as tasks:
                 for runner in self._sources:
-                    tasks.create_task(self._follow(runner), name=f"driver[{runner.name}]")
-                for runner in self._units.values():
-                    tasks.create_task(self._watch(runner), name=f"driver[{runner.name}]")
+                    tasks.create_task(self._poll_source(runner), name=f"driver[{runner.name}]")
+                for runner in self._grandmaster_runners.values():
+                    tasks.create_task(self._poll_grandmaster(runner), name=f"driver[{runner.name}]")
                 if self._parts.mqtt is not None:
                     tasks.create_task(self._parts.mqtt.run(), name="mqtt")
                 if self._parts.history is not None:
@@ -96,26 +96,29 @@ class Daemon:
         for note in config.notes:
             log.warning("%s", note)
         name, runtime_dir = config.node.name, config.node.runtime_dir
-        # The drivers first: what is wrong with one, a secret that is not there, shall start nothing.
+        # The drivers first: a failing one, such as a missing secret, stops the start before anything else is opened.
         self._sources = [self._runner(source) for source in config.source]
-        self._units = {unit.name: self._runner(unit) for unit in config.grandmaster}
+        self._grandmaster_runners = {each.name: self._runner(each) for each in config.grandmaster}
         self._segment = self._open_segment(stack)
         self._clockbound = self._open_clockbound(stack)
         store = self._open_store(stack, config.store)
         incarnation = await asyncio.to_thread(self._next_incarnation, store)
         self._parts.store = store
-        self._parts.job_socket = JobSocket(runtime_dir, name, incarnation, self._said)
+        self._parts.job_socket = JobSocket(runtime_dir, name, incarnation, self._deliver)
         self._parts.job_socket.open()
         stack.callback(self._parts.job_socket.close)
         self._view = NodeView(config, self._epoch, incarnation)
-        self._desk = HubService(config.hub, name, Moment.read(self._clocks), config.mqtt is None, config.policies)
+        self._hub_service = HubService(
+            config.hub, name, Moment.read(self._clocks), config.mqtt is None, config.policies
+        )
         await self._open_mqtt(incarnation)
         events = CloudEvents(name, incarnation)
-        self._announcer = Publisher(config, self._view, self._desk, self._parts, self._clocks, events)
-        self._web_view = WebView(config, self._view, self._desk, self._announcer, self._parts, self._clocks)
-        for unit in config.grandmaster:
-            stored_lock = await asyncio.to_thread(self._stored_lock, unit.name)
-            self._judges[unit.name] = GrandmasterMemory(config.curve_of(unit), stored_lock)
+        self._publisher = Publisher(config, self._view, self._hub_service, self._parts, self._clocks, events)
+        self._web_view = WebView(config, self._view, self._hub_service, self._publisher, self._parts, self._clocks)
+        for grandmaster in config.grandmaster:
+            stored_lock = await asyncio.to_thread(self._stored_lock, grandmaster.name)
+            curve = config.curve_of(grandmaster)
+            self._grandmaster_memories[grandmaster.name] = GrandmasterMemory(curve, stored_lock)
         await self._open_alarms(stack, incarnation)
         await self._open_web(stack)
 
@@ -128,11 +131,11 @@ class Daemon:
         wanted = dict.fromkeys([*NODE_SUBSCRIPTIONS, *(HUB_SUBSCRIPTIONS if config.hub else ())])
         if config.store is None:
             wanted.pop(HISTORY, None)
-        link = self._parts.mqtt = MqttLink(config.mqtt, node, incarnation, list(wanted), self._received)
-        self._confirmer = HistoryConfirmer(self._view.next_order)
+        link = self._parts.mqtt = MqttLink(config.mqtt, node, incarnation, list(wanted), self._receive)
+        self._confirmer = HistoryConfirmer(self._view.numbers.next)
         if self._parts.store is not None:
             self._parts.history = HistorySender(
-                link, self._parts.store, config.mqtt, node, self._view.next_order, is_hub=config.hub is not None
+                link, self._parts.store, config.mqtt, node, self._view.numbers.next, is_hub=config.hub is not None
             )
 
     async def _open_web(self, stack: AsyncExitStack) -> None:
@@ -144,24 +147,28 @@ class Daemon:
         self._web_view.wrong_credentials = lambda: server.wrong_credentials
         self.page = server.url
         if config.web.is_askable:
-            self._desk.url = server.url
+            self._hub_service.url = server.url
         log.info("status page: %s", server.url)
 
     async def _open_alarms(self, stack: AsyncExitStack, incarnation: int) -> None:
         alarm_sources = {
-            name: runner.driver for name, runner in self._units.items() if isinstance(runner.driver, AlarmSource)
+            name: runner.driver
+            for name, runner in self._grandmaster_runners.items()
+            if isinstance(runner.driver, AlarmSource)
         }
         for name, alarm_source in alarm_sources.items():
             for id, evidence in alarm_source.notes:
-                self._announcer.condition(id, name, evidence)
+                self._publisher.set_condition(id, name, evidence)
         if self._config.traps is None and self._config.syslog is None:
             return
         from timesyncd.daemon.trap_receiver import TrapReceiver  # SNMP is not loaded where nothing speaks it
 
-        desk = TrapReceiver(self._config, alarm_sources, self._clocks, incarnation, self._alarm, self._request_poll)
-        stack.push_async_callback(desk.close)
-        await desk.open(passed_socket)
-        self._parts.alarms = desk
+        receiver = TrapReceiver(
+            self._config, alarm_sources, self._clocks, incarnation, self._receive_alarm, self._request_poll
+        )
+        stack.push_async_callback(receiver.close)
+        await receiver.open(passed_socket)
+        self._parts.alarms = receiver
 
     def _open_segment(self, stack: AsyncExitStack) -> SegmentWriter:
         runtime_dir = self._config.node.runtime_dir
@@ -213,110 +220,126 @@ class Daemon:
             log.warning("store: %s; this start is numbered by the clock", error)
         return self._clocks.realtime_ns() // NS_PER_S
 
-    def _stored_lock(self, unit: str) -> StoredLock | None:
-        """How it was last seen locked before this start: a holdover that stands now began no earlier."""
+    def _stored_lock(self, grandmaster: str) -> StoredLock | None:
+        """The last stored sample that was locked: a holdover that is under way at this start began no earlier."""
         settings = self._config.store
         if settings is None:
             return None
         try:
-            row = history.last_locked(StoreLocation.of(settings), unit)
-        except StoreError:  # a store that is new, or fails, which its writer tells
+            row = history.last_locked(StoreLocation.of(settings), grandmaster)
+        except StoreError:  # a new store, or one that fails, which its writer reports
             return None
         return None if row is None else StoredLock(row["realtime_ns"], row["clock_accuracy"])
 
-    async def _follow(self, runner: Runner) -> None:
-        """The way of every sample: driver, ensemble, segment, and then everybody who may be slow."""
+    async def _poll_source(self, runner: Runner) -> None:
+        """The path of every sample: driver, ensemble, segment, and then the parts that may be slow."""
         async for reading in runner.samples():
             if isinstance(reading, GrandmasterSample | TimeErrorSeries):
-                raise ConfigError(f"source {runner.name}: its driver watches a grandmaster, not this node's clock")
+                raise ConfigError(f"source {runner.name}: its driver reads a grandmaster, not a clock of this node")
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
                 self._write(outcome.bound)
-            self._judge(reading)
-            self._view.note_agreement(self._ensemble.agreement)
-            self._view.note_bounded(self._ensemble.bounded)
-            self._note(Observation(reading, outcome.bound, outcome.source_bound))
+            self._set_conditions(reading)
+            self._update(reading, outcome.bound, source_bound=outcome.source_bound)
             if outcome.phase_jump_ns is not None:
-                self._announcer.event(
-                    "phase-jump", runner.name, f"the offset moved by {outcome.phase_jump_ns} ns at once"
-                )
+                evidence = f"the offset moved by {outcome.phase_jump_ns} ns at once"
+                self._publisher.add_occurrence("phase-jump", runner.name, evidence)
 
     def _write(self, bound: ErrorBound) -> None:
-        """To the segments: this is what jobs see."""
-        self._told = bound
+        """To the segments, which jobs read."""
+        self._written_bound = bound
         self._segment.write(clock_segment.encode(bound, self._epoch))
         if self._clockbound is not None:
             self._clockbound.write(bound)
 
-    def _judge(self, reading: Reading) -> None:
-        """Findings that one reading calls for."""
+    def _set_conditions(self, reading: Reading) -> None:
+        """Begin and end the findings that depend on this reading alone."""
         node = self._config.node.name
         if isinstance(reading, KernelSample):
             offsets = [source.bounds.utc_offset_s for source in self._config.source if source.name == reading.source]
             for id, evidence in kernel_conditions(reading, offsets[0]).items():
-                self._announcer.condition(id, node, evidence)
+                self._publisher.set_condition(id, node, evidence)
         if isinstance(reading, ClockSample):
             bounds = next(source.bounds for source in self._config.source if source.name == reading.source)
             for id, evidence in path_conditions(reading, bounds.path_minimum_ns).items():
-                self._announcer.condition(id, reading.source, evidence)
+                self._publisher.set_condition(id, reading.source, evidence)
         for (id, source), evidence in agreement_conditions(self._ensemble.agreement, self._source_names).items():
-            self._announcer.condition(id, source, evidence)
+            self._publisher.set_condition(id, source, evidence)
 
-    async def _watch(self, runner: Runner) -> None:
+    async def _poll_grandmaster(self, runner: Runner) -> None:
         async for reading in runner.samples():
             if not isinstance(reading, GrandmasterSample):
-                self._note(Observation(reading, None))
+                self._update(reading, None)
                 continue
-            verdict = self._judges[runner.name].accept(reading, self._clocks.realtime_ns())
-            self._announcer.unit_events(runner.name, verdict.events)
-            self._view.note_verdict(runner.name, verdict)
-            self._note(Observation(reading, None, own_error=verdict.utc))
+            verdict = self._grandmaster_memories[runner.name].accept(reading, self._clocks.realtime_ns())
+            self._publisher.publish_grandmaster_events(runner.name, verdict.events)
+            self._update(reading, None, verdict=verdict)
             now = Moment.read(self._clocks)
-            self._hear_unit(self._view.grandmaster_state(runner.name, now), now)
+            self._apply_grandmaster_state(self._view.grandmaster_state(runner.name, now), now)
 
-    def _hear_unit(self, state: GrandmasterState, came: Moment) -> None:
-        """What a unit says of itself counts for the clocks that follow it, whoever polls it."""
-        verdict = heard_verdict(state, came)
+    def _apply_grandmaster_state(self, state: GrandmasterState, received: Moment) -> None:
+        """A grandmaster's own error counts for the clocks that follow it, whichever daemon polls it."""
+        verdict = grandmaster_verdict(state, received)
         if verdict is None:
             return
         bound = self._ensemble.hear_grandmaster(state.name, identities(state), verdict, self._clocks.boottime_ns())
-        self._desk.void(identities(state), verdict.void)
-        self._view.note_bounded(self._ensemble.bounded)
-        if bound is not None:
-            self._write(bound)
-            if self._view.note_bound(bound):
-                self._wake.set()
+        self._hub_service.invalidate(identities(state), verdict.void)
+        self._revise(bound)
 
-    def _alarm(self, event: AlarmEvent) -> None:
-        self._announcer.alarm(event)
+    def _receive_alarm(self, event: AlarmEvent) -> None:
+        self._publisher.publish_alarm(event)
         self._wake.set()
 
-    def _request_poll(self, unit: str) -> None:
-        """It said something by itself: poll all that may have changed."""
-        runner = self._units[unit]
+    def _request_poll(self, grandmaster: str) -> None:
+        """It sent a trap or a syslog message: poll soon all that may have changed."""
+        runner = self._grandmaster_runners[grandmaster]
         if isinstance(runner.driver, AlarmSource):
             runner.driver.request_poll()
         runner.request_poll()
 
     def _runner(self, entry: ClockSource | Grandmaster) -> Runner:
         driver = build(entry.name, entry.driver, entry.options, self._config.node.runtime_dir)
-        return Runner(entry.name, driver, self._clocks, lambda report: self._view.note_poll(report))
+        return Runner(entry.name, driver, self._clocks, lambda report: self._view.update_poll(report))
 
-    def _note(self, observation: Observation) -> None:
-        if self._view.note(observation):
+    def _update(
+        self,
+        reading: Reading,
+        bound: ErrorBound | None,
+        source_bound: ErrorBound | None = None,
+        verdict: GrandmasterAssessment | None = None,
+    ) -> None:
+        observation = self._observation(reading, bound, source_bound, verdict)
+        if self._view.update(observation):
             self._wake.set()
         if self._parts.store is not None:
             self._parts.store.put(observation)
 
+    def _revise(self, bound: ErrorBound | None) -> None:
+        """The ensemble's bounds changed without a reading; `bound` is the node's new one, None where it is still the last one."""
+        if bound is not None:
+            self._write(bound)
+        if self._view.update(self._observation(None, bound)):
+            self._wake.set()
+
+    def _observation(
+        self,
+        reading: Reading | None,
+        bound: ErrorBound | None,
+        source_bound: ErrorBound | None = None,
+        verdict: GrandmasterAssessment | None = None,
+    ) -> Observation:
+        """With how the sources agree now, and which of them still have a bound."""
+        bounded = frozenset(self._ensemble.bounded)
+        return Observation(reading, bound, source_bound, self._ensemble.agreement, bounded, verdict)
+
     async def _tick(self) -> None:
         while True:
-            self._tell_of_alarms()
-            self._look_for_a_suspend()
-            if self._clockbound is not None and self._told is not None:
-                self._clockbound.write(
-                    self._told
-                )  # its clients' ages stand still in suspend: only a write makes up for it
-            self._announcer.tick()
+            self._report_rejected_alarms()
+            self._check_suspend()
+            if self._clockbound is not None and self._written_bound is not None:
+                # Its clients' ages stand still in a suspend; only a write makes up for that.
+                self._clockbound.write(self._written_bound)
+            self._publisher.tick()
             self._confirm()
             notify("WATCHDOG=1")
             try:
@@ -326,46 +349,40 @@ class Daemon:
                 continue
             self._wake.clear()
 
-    def _look_for_a_suspend(self) -> None:
+    def _check_suspend(self) -> None:
         before_ns, self._suspended_ns = self._suspended_ns, suspended_ns()
-        if self._suspended_ns - before_ns < SHORTEST_SUSPEND_NS:
-            return
-        outcome = self._ensemble.suspended()
-        self._view.note_bounded(self._ensemble.bounded)
-        if outcome.bound is not None:
-            self._write(outcome.bound)
-            if self._view.note_bound(outcome.bound):
-                self._wake.set()
+        if self._suspended_ns - before_ns >= SHORTEST_SUSPEND_NS:
+            self._revise(self._ensemble.suspended().bound)
 
-    def _tell_of_alarms(self) -> None:
-        desk = self._parts.alarms
-        if desk is None:
+    def _report_rejected_alarms(self) -> None:
+        receiver = self._parts.alarms
+        if receiver is None:
             return
-        for reason in desk.new_reasons():
-            log.info("traps and syslog: refused: %s; from now on only counted", reason)
-        now_ns, cut_off = self._clocks.boottime_ns(), desk.storms()
-        for name, count in cut_off.items():
+        for reason in receiver.new_rejections():
+            log.info("traps and syslog: rejected: %s; further ones are counted and not logged", reason)
+        now_ns, dropped = self._clocks.boottime_ns(), receiver.dropped_in_storms()
+        for name, count in dropped.items():
             evidence = f"{count} in the last second were not read"
-            self._announcer.condition("grandmaster-traps-suppressed", name, evidence)
-        self._storms |= dict.fromkeys(cut_off, now_ns)
+            self._publisher.set_condition("grandmaster-traps-suppressed", name, evidence)
+        self._storms |= dict.fromkeys(dropped, now_ns)
         for name in [name for name, last_ns in self._storms.items() if now_ns - last_ns >= STORM_OVER_NS]:
             del self._storms[name]
-            self._announcer.condition("grandmaster-traps-suppressed", name, None)
+            self._publisher.set_condition("grandmaster-traps-suppressed", name, None)
 
-    def _said(self, said: MarkBatch | PolicyRequest) -> None:
-        """A rank of this node reported, or a user asked: to the hub in this daemon, and to those behind the broker."""
-        if self._desk.is_hub:
-            self._desk.accept_said(said, self._clocks.boottime_ns())
+    def _deliver(self, message: MarkBatch | PolicyRequest) -> None:
+        """Pass what a process of this node sent to the hub in this daemon and, through the broker, to the others."""
+        if self._hub_service.is_hub:
+            self._hub_service.accept_from_rank(message, self._clocks.boottime_ns())
         if self._parts.mqtt is not None:
-            self._parts.mqtt.publish(said)
+            self._parts.mqtt.publish(message)
 
-    def _received(self, received: ReceivedMessage) -> None:
-        message, came_ns, live = received.message, received.received_boottime_ns, not received.retained
+    def _receive(self, received: ReceivedMessage) -> None:
+        message, received_ns, live = received.message, received.received_boottime_ns, not received.retained
         if live and isinstance(message, Ordered) and (published_ns := getattr(message, "published_realtime_ns", None)):
             self._web_view.lag.observe(published_ns, self._clocks.realtime_ns())
         match message:
             case MarkBatch():
-                self._desk.accept_marks(message, came_ns)
+                self._hub_service.accept_marks(message, received_ns)
             case HistoryBatch():
                 if self._parts.store is not None:
                     self._parts.store.put_history(message, received.size)
@@ -373,20 +390,20 @@ class Daemon:
                 if self._parts.history is not None:
                     self._parts.history.confirmed(message)
             case _:
-                self._announcer.hear(message, came_ns, live)
+                self._publisher.receive(message, received_ns, live)
         if isinstance(message, GrandmasterState) and message.node != self._config.node.name:
-            self._hear_unit(message, Moment.read(self._clocks).at_boottime(came_ns))
+            self._apply_grandmaster_state(message, Moment.read(self._clocks).at_boottime(received_ns))
 
     def _store_problem(self, problem: str | None) -> None:
-        log.info("store: %s", problem or "back")
-        self._parts.store_said = problem
+        log.info("store: %s", problem or "writes again")
+        self._parts.store_failure = problem
 
     def _history_waits(self) -> None:
         if self._parts.history is not None:
             self._parts.history.wake()
 
     def _history_stored(self, progress: ArchiveProgress) -> None:
-        """Told to the node at the next tick: a hub stores ten thousand minutes in one go."""
+        """Confirmed to the node at the next tick: a hub stores ten thousand minutes in one transaction."""
         self._confirmer.note(progress)
 
     def _confirm(self) -> None:
@@ -396,6 +413,6 @@ class Daemon:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
-    """From the store's thread; after the loop's end there is nobody left to tell."""
+    """From the store's thread. The loop may have ended; then the call is dropped."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *arguments)

@@ -1,4 +1,4 @@
-"""A clock source's newest reading as it is shown: numbers by name, and what has no name of its own in words. Pure."""
+"""A clock source's newest reading as fields of SourceState: its numbers, and as `detail` what has no field of its own. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from timesyncd.sample import ClockSample, KernelSample, PhcSample, UtcSample
 
 ClockReading = ClockSample | PhcSample | UtcSample | KernelSample
 
-_QUIET_LEAPS = ("normal", "none")
+_NO_LEAP = ("normal", "none")
 
 
 def measured(reading: ClockReading) -> dict[str, object]:
@@ -20,7 +20,7 @@ def measured(reading: ClockReading) -> dict[str, object]:
         case UtcSample():
             return _against_utc(reading)
         case KernelSample():
-            return _kernel_s_word(reading)
+            return _kernel_status(reading)
 
 
 def _against_parent(sample: ClockSample) -> dict[str, object]:
@@ -41,19 +41,19 @@ def _against_parent(sample: ClockSample) -> dict[str, object]:
 
 
 def _against_phc(sample: PhcSample) -> dict[str, object]:
-    """A PHC on TAI is 37 s from the system clock, which would hide the nanoseconds: whole seconds are told in words."""
+    """A PHC on TAI is 37 s from the system clock, which would hide the nanoseconds: `detail` gives the whole seconds."""
     whole_s, rest_ns = whole_seconds(sample.offset_ns)
     parts = [
         f"{sample.clock} by {sample.method}",
         f"system clock at {whole_s:+} s" if whole_s else None,
-        {None: None, True: "a process phc2sys runs", False: "no process phc2sys runs"}[sample.steered],
+        {None: None, True: "phc2sys is running", False: "phc2sys is not running"}[sample.steered],
     ]
     return {
         "kind": "phc",
         "offset_ns": rest_ns,
         "error_ns": -(-sample.width_ns // 2),
         "frequency_ppb": sample.frequency_ppb,
-        "detail": _told(parts),
+        "detail": _joined(parts),
     }
 
 
@@ -67,35 +67,35 @@ def _against_utc(sample: UtcSample) -> dict[str, object]:
     reached = sum(source.reachability != 0 for source in sample.ntp_sources)
     parts = [
         f"follows {sample.reference}, stratum {sample.stratum}",
-        f"{reached} of {len(sample.ntp_sources)} sources answer" if sample.ntp_sources else None,
-        None if sample.leap in _QUIET_LEAPS else f"leap {sample.leap}",
+        f"{reached} of {len(sample.ntp_sources)} sources reachable" if sample.ntp_sources else None,
+        None if sample.leap in _NO_LEAP else f"leap {sample.leap}",
     ]
     return {
         "kind": "utc",
         "offset_ns": sample.offset_ns,
         "error_ns": sample.error_ns,
         "frequency_ppb": sample.frequency_ppb,
-        "detail": _told(parts),
+        "detail": _joined(parts),
     }
 
 
-def _kernel_s_word(sample: KernelSample) -> dict[str, object]:
-    """maxerror counts only what chronyd set: anybody else's is a number without a meaning."""
+def _kernel_status(sample: KernelSample) -> dict[str, object]:
+    """The kernel's maxerror is a bound only where chronyd alone sets it."""
     known, undecided = sample.disciplines, sample.undecided_disciplines
     parts = [
-        f"disciplines: {', '.join(known) or 'none found'}",
-        f"perhaps {', '.join(undecided)}" if undecided else None,
+        f"disciplined by: {', '.join(known) or 'none found'}",
+        f"possibly {', '.join(undecided)}" if undecided else None,
         None if sample.synchronized else "not synchronized",
-        None if sample.leap in _QUIET_LEAPS else f"leap second armed: {sample.leap}",
-        f"TAI - UTC {sample.tai_offset_s} s" if sample.tai_offset_s else "TAI - UTC never set",
+        None if sample.leap in _NO_LEAP else f"leap second armed: {sample.leap}",
+        f"TAI - UTC {sample.tai_offset_s} s" if sample.tai_offset_s else "TAI - UTC not set",
     ]
     return {
         "kind": "kernel",
         "error_ns": sample.maxerror_ns if known == ("chronyd",) and sample.synchronized else None,
         "frequency_ppb": sample.frequency_ppb,
-        "detail": _told(parts),
+        "detail": _joined(parts),
     }
 
 
-def _told(parts: list[str | None]) -> str:
+def _joined(parts: list[str | None]) -> str:
     return ", ".join(part for part in parts if part)

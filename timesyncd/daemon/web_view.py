@@ -1,4 +1,4 @@
-"""What the web room shows of this daemon: the answers to its questions, and what a scrape for Prometheus gets."""
+"""What the web API and a Prometheus scrape read of this daemon. Reading has no effect: it takes no sequence number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from timesyncd.config import Config
 from timesyncd.daemon.hub_service import HubService
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Parts, Publisher
-from timesyncd.daemon.remote_state import heard_state
+from timesyncd.daemon.remote_state import aged_state
 from timesyncd.feed import Feed
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages.fleet import AlignmentState, FleetMap, FleetSummary, HubState
@@ -21,30 +21,36 @@ from timesyncd.web.view import ALL_NODES, NodeFilter, StreamEvent
 
 
 class WebView:
-    """Implements the web room's View."""
+    """Implements web.view.View."""
 
     def __init__(
-        self, config: Config, view: NodeView, desk: HubService, announcer: Publisher, parts: Parts, clocks: Clocks
+        self,
+        config: Config,
+        view: NodeView,
+        hub_service: HubService,
+        publisher: Publisher,
+        parts: Parts,
+        clocks: Clocks,
     ) -> None:
         self.lag = MessageLag()
         self.wrong_credentials: Callable[[], int] | None = None
         self._config = config
         self._view = view
-        self._desk = desk
-        self._announcer = announcer
+        self._hub_service = hub_service
+        self._publisher = publisher
         self._parts = parts
         self._clocks = clocks
         self._metrics = Metrics(self._snapshot, clocks)
 
     @property
     def events(self) -> Feed[StreamEvent]:
-        return self._announcer.events
+        return self._publisher.events
 
     def _now(self) -> Moment:
         return Moment.read(self._clocks)
 
     def node(self) -> NodeState:
-        return self._announcer.known(self._now()).node
+        return self._publisher.snapshot(self._now()).node
 
     def node_count(self) -> int:
         return len(self._others) + 1
@@ -52,73 +58,73 @@ class WebView:
     @property
     def _others(self) -> list[str]:
         own = self._config.node.name
-        return [name for name in self._desk.hub.fleet.names() if name != own]
+        return [name for name in self._hub_service.hub.fleet.names() if name != own]
 
     def node_names(self, node_filter: NodeFilter = ALL_NODES) -> list[str]:
         own = self.node()
-        called = own.grandmaster, own.grandmaster_identity
+        grandmasters = own.grandmaster, own.grandmaster_identity
         own_status = own.main_status if own.sources else None
-        names = [own.node] if node_filter.matches(own.node, own_status, own.topology, called) else []
-        for status, _, clock in self._desk.standings(self._now()):
-            called = clock.grandmaster, clock.grandmaster_identity
-            told = status_name(status) if clock.is_watched else None
-            if clock.node != own.node and node_filter.matches(clock.node, told, clock.topology, called):
+        names = [own.node] if node_filter.matches(own.node, own_status, own.topology, grandmasters) else []
+        for status, _, clock in self._hub_service.standings(self._now()):
+            grandmasters = clock.grandmaster, clock.grandmaster_identity
+            shown_status = status_name(status) if clock.is_watched else None
+            if clock.node != own.node and node_filter.matches(clock.node, shown_status, clock.topology, grandmasters):
                 names.append(clock.node)
         return sorted(names)
 
     def nodes(self, names: Sequence[str]) -> list[NodeState]:
-        now, fleet = self._now(), self._desk.hub.fleet
+        now, fleet = self._now(), self._hub_service.hub.fleet
         found = []
         for name in names:
             if name == self._config.node.name:
                 found.append(self.node())
             elif (state := fleet.state(name)) is not None and (clock := fleet.clock(name)) is not None:
-                unheard = clock.why_unheard(now)
-                found.append(heard_state(state, clock.received_boottime_ns, now, unheard))
+                not_live = clock.why_unheard(now)
+                found.append(aged_state(state, clock.received_boottime_ns, now, not_live))
         return found
 
     def fleet(self) -> FleetSummary:
-        return self._desk.summary(self._now())
+        return self._hub_service.summary(self._now())
 
     def map(self) -> FleetMap:
-        return self._desk.map(self._now())
+        return self._hub_service.map(self._now())
 
     def alignment(self, names: Sequence[str] | None, job: str | None) -> AlignmentState | None:
-        return self._desk.alignment(names, job, self._now())
+        return self._hub_service.alignment(names, job, self._now())
 
     def hubs(self) -> list[HubState]:
-        return self._desk.hubs(self._now())
+        return self._hub_service.hubs(self._now())
 
     def grandmasters(self) -> list[GrandmasterState]:
-        return self._announcer.known(self._now()).all_units
+        return self._publisher.snapshot(self._now()).all_grandmasters
 
     def jobs(self) -> list[JobState]:
-        return self._announcer.jobs(self._now())
+        return self._publisher.jobs(self._now())
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
-        return self._desk.window(job_id, from_step, most_steps)
+        return self._hub_service.window(job_id, from_step, most_steps)
 
     def findings(self) -> list[FindingMessage]:
-        return self._announcer.findings()
+        return self._publisher.findings()
 
     def config(self) -> str:
         return self._config.model_dump_json(serialize_as_any=True)
 
     def health(self) -> str | None:
         failing = self._parts.store_problem is not None
-        return "the store is in trouble: the finding store-failing says why" if failing else None
+        return "the store fails: the finding store-failing gives the reason" if failing else None
 
     def metrics(self) -> bytes:
         return self._metrics.render()
 
     def _snapshot(self) -> MetricsSnapshot:
         mqtt, store, history = self._parts.mqtt, self._parts.store, self._parts.history
-        known = self._announcer.known(self._now())
+        snapshot = self._publisher.snapshot(self._now())
         return MetricsSnapshot(
-            node=known.node,
+            node=snapshot.node,
             polls=self._view.polls,
-            grandmasters=known.units,
-            jobs=self._announcer.own_jobs,
+            grandmasters=snapshot.grandmasters,
+            jobs=self._publisher.own_jobs,
             findings=self.findings(),
             mqtt_connected=mqtt.connected if mqtt else None,
             counters=self._counters(),
@@ -136,8 +142,8 @@ class WebView:
         if not self._is_fleets_hub:
             return None
         now = self._now()
-        own = next(hub for hub in self._desk.hubs(now) if hub.node == self._config.node.name)
-        return FleetSnapshot(own, self._desk.summary(now), self._desk.alignment(None, None, now))
+        own = next(hub for hub in self._hub_service.hubs(now) if hub.node == self._config.node.name)
+        return FleetSnapshot(own, self._hub_service.summary(now), self._hub_service.alignment(None, None, now))
 
     def _counters(self) -> Counters:
         mqtt, store, history = self._parts.mqtt, self._parts.store, self._parts.history
@@ -158,7 +164,7 @@ class WebView:
             mqtt_outdated_total=mqtt.outdated if mqtt else None,
             mqtt_rejected_total=mqtt.rejected if mqtt else None,
             joblink_datagrams_total=job_socket.taken if job_socket else None,
-            alarms_refused_total=alarms.all_refused.total() if alarms else None,
+            alarms_refused_total=alarms.all_rejected.total() if alarms else None,
             joblink_rejected_total=job_socket.malformed + job_socket.refused if job_socket else None,
             web_refused_total=self.wrong_credentials() if self.wrong_credentials else None,
         )

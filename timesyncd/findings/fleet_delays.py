@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judged, Step
+from timesyncd.findings.catalogue import Judgement, Step
 from timesyncd.findings.fleet_nodes import NodeRecord
 from timesyncd.units import duration_text
 
@@ -23,7 +23,7 @@ NEARLY_ALL = 0.9
 TOGETHER_NS = 15 * NS_PER_S
 LASTS_NS = 8 * NS_PER_S
 
-#: While such a share of a larger group moved, the others may follow: a part of it is told only after this.
+#: While such a share of a larger group moved, the others may follow: a part of it is found only after this.
 GROWING = 0.6
 GROWS_FOR_NS = 15 * NS_PER_S
 
@@ -44,21 +44,21 @@ class _Moved:
         return len(self.nodes) >= NEARLY_ALL * self.members
 
 
-def judge(nodes: Sequence[NodeRecord], now_ns: int) -> dict[Key, Judged]:
+def judge(nodes: Sequence[NodeRecord], now_ns: int) -> dict[Key, Judgement]:
     """One finding for the largest group, and none for the groups within it; `nodes` are those that are heard."""
-    told: list[_Moved] = []
+    found: list[_Moved] = []
     growing: list[_Moved] = []
     for moved in sorted(_candidates(nodes), key=lambda moved: -moved.members):
         lasted_ns = now_ns - moved.since_ns
-        if any(moved.nodes <= larger.nodes for larger in told):
+        if any(moved.nodes <= larger.nodes for larger in found):
             continue
         if not moved.is_whole:
             growing.append(moved)
         elif lasted_ns >= LASTS_NS and (lasted_ns >= GROWS_FOR_NS or not _is_within(moved, growing)):
-            told.append(moved)
+            found.append(moved)
         else:
             growing.append(moved)
-    return {(ID, moved.name): _judged(moved) for moved in told}
+    return {(ID, moved.name): _judged(moved) for moved in found}
 
 
 def _is_within(moved: _Moved, growing: Iterable[_Moved]) -> bool:
@@ -68,13 +68,13 @@ def _is_within(moved: _Moved, growing: Iterable[_Moved]) -> bool:
 def _candidates(nodes: Sequence[NodeRecord]) -> list[_Moved]:
     """Groups more than half of which moved one way at about one time."""
     known = [node for node in nodes if node.delays.is_known]
-    moved = [node for node in known if node.delays.way]
+    moved = [node for node in known if node.delays.direction]
     if len(moved) < MIN_NODES:
         return []
     by_group: dict[tuple[str, int], list[NodeRecord]] = {}
     for node in moved:
         for group in _groups(node):
-            by_group.setdefault((group, node.delays.way), []).append(node)
+            by_group.setdefault((group, node.delays.direction), []).append(node)
     members = Counter(group for node in known for group in _groups(node))
     found = (_together(name, members[name], each) for (name, _), each in by_group.items())
     return [each for each in found if len(each.nodes) >= max(MIN_NODES, GROWING * each.members)]
@@ -95,7 +95,7 @@ def _groups(node: NodeRecord) -> list[str]:
     return [*groups, node.parent] if node.parent else groups
 
 
-def _judged(moved: _Moved) -> Judged:
+def _judged(moved: _Moved) -> Judgement:
     way, by_ns = ("longer" if moved.by_ns > 0 else "shorter"), duration_text(abs(moved.by_ns))
     after_ns = moved.before_ns + moved.by_ns
     evidence = (
@@ -104,4 +104,4 @@ def _judged(moved: _Moved) -> Judged:
         f"to {duration_text(after_ns)} (medians)"
     )
     path = Step("path-delay-moved", f"the path to {moved.name} is {by_ns} {way}")
-    return Judged(evidence, (path, Step("clock-error", f"if in one direction only, its clocks err by {by_ns}")))
+    return Judgement(evidence, (path, Step("clock-error", f"if in one direction only, its clocks err by {by_ns}")))

@@ -39,17 +39,17 @@ SIGMA_PER_MAD = 1.4826
 
 class DelayHistory:
     """
-    Of one path: whoever follows another parent begins anew. `way` is 1 while the delay is longer than before, -1 while it is
+    Of one path: whoever follows another parent begins anew. `direction` is 1 while the delay is longer than before, -1 while it is
     shorter, since `since_ns` and by `moved_ns`, and meanwhile the median stays what it was.
     """
 
-    __slots__ = ("_limit_ns", "_next_ns", "_oldest", "_readings", "median_ns", "moved_ns", "since_ns", "way")
+    __slots__ = ("_limit_ns", "_next_ns", "_oldest", "_readings", "direction", "median_ns", "moved_ns", "since_ns")
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
-        self.way = 0
+        self.direction = 0
         self.since_ns = self.moved_ns = self.median_ns = 0
         self._limit_ns = 0
         self._next_ns = 0
@@ -60,15 +60,15 @@ class DelayHistory:
     def is_known(self) -> bool:
         return len(self._readings) >= MIN_DELAY_READINGS
 
-    def note(self, delay_ns: int, now_ns: int) -> None:
+    def update(self, delay_ns: int, now_ns: int) -> None:
         self.moved_ns = delay_ns - self.median_ns
         is_moved = self.is_known and abs(self.moved_ns) > self._limit_ns
-        way = (1 if self.moved_ns > 0 else -1) if is_moved else 0
-        if way != self.way:
-            self.way, self.since_ns = way, now_ns
-        elif way and now_ns - self.since_ns >= NORMAL_AFTER_NS:
+        direction = (1 if self.moved_ns > 0 else -1) if is_moved else 0
+        if direction != self.direction:
+            self.direction, self.since_ns = direction, now_ns
+        elif direction and now_ns - self.since_ns >= NORMAL_AFTER_NS:
             self._begin()
-        if not self.way and now_ns >= self._next_ns:
+        if not self.direction and now_ns >= self._next_ns:
             self._keep(delay_ns, now_ns)
 
     def _keep(self, delay_ns: int, now_ns: int) -> None:
@@ -97,10 +97,10 @@ ALONE_FOR_NS = 12 * NS_PER_S
 #: What has stood for so long is how it is now.
 
 #: A node's usual distance is forgotten to a half in 177 readings: a quarter of an hour of one each 5 s.
-_FORGOTTEN_PER_READING = 256
+_DECAY_READINGS = 256
 
 #: One wild reading blinds for a while, not for a day.
-_MOST_OF_LIMIT = 4
+_MAX_OUTLIER_LIMITS = 4
 
 
 class OffsetHistory:
@@ -119,7 +119,7 @@ class OffsetHistory:
         self._peak_ns = 0
         self._readings = 0
 
-    def note(self, distance_ns: int, allowed_ns: int, now_ns: int) -> None:
+    def update(self, distance_ns: int, allowed_ns: int, now_ns: int) -> None:
         """The next reading: signed, from the siblings' median; `allowed_ns` is what noise and bounds explain."""
         far_ns, limit_ns = abs(distance_ns), max(allowed_ns, 2 * self.usual_ns)
         if self.is_alone(now_ns):
@@ -129,8 +129,8 @@ class OffsetHistory:
             self._suspect(distance_ns, now_ns)
             return
         self._readings += 1
-        outlier_ns = min(self._peak_ns, _MOST_OF_LIMIT * limit_ns)
-        kept_ns = self.usual_ns - self.usual_ns // _FORGOTTEN_PER_READING
+        outlier_ns = min(self._peak_ns, _MAX_OUTLIER_LIMITS * limit_ns)
+        kept_ns = self.usual_ns - self.usual_ns // _DECAY_READINGS
         self.usual_ns = max(far_ns, kept_ns, outlier_ns)
         self.clear()
 
@@ -175,41 +175,57 @@ class NodeRecord:
     """
 
     __slots__ = (
-        "contradicts", "delays", "domains", "error_ns", "grandmaster", "heard", "heard_ns", "is_new", "node", "offset_ns", "offsets",
-        "parent", "sample_ns", "silent_after_ns", "topology", "witnesses",
+        "contradicts",
+        "delays",
+        "domains",
+        "error_ns",
+        "grandmaster",
+        "grandmasters",
+        "is_new",
+        "node",
+        "offset_ns",
+        "offsets",
+        "parent",
+        "received_ns",
+        "sample_ns",
+        "silent_after_ns",
+        "topology",
+        "witnesses",
     )  # fmt: skip
 
     def __init__(self, node: str) -> None:
         self.node = node
         self.topology = self.parent = self.grandmaster = ""
-        self.heard_ns = self.silent_after_ns = 0
+        self.received_ns = self.silent_after_ns = 0
         self.sample_ns: int | None = None
         self.offset_ns: int | None = None
         self.error_ns = 0
         self.is_new = False
         self.domains: tuple[int, ...] = ()
-        self.heard: tuple[str, ...] = ()
+        self.grandmasters: tuple[str, ...] = ()
         self.witnesses: tuple[Witness, ...] = ()
         self.contradicts = False
         self.offsets = OffsetHistory()
         self.delays = DelayHistory()
 
-    def note(self, state: NodeState, received_ns: int) -> None:
+    def update(self, state: NodeState, received_ns: int) -> None:
         """Take the node's newest live state; `received_ns` is CLOCK_BOOTTIME here."""
-        self.heard_ns = received_ns
+        self.received_ns = received_ns
         self.silent_after_ns = silent_after_ns(state)
         self.topology = intern(state.topology)
         ptp = [source for source in state.sources if source.kind == "ptp" and source.reason_code == OK]
         self.domains = tuple(sorted({source.domain for source in ptp if source.domain is not None}))
-        self.heard = tuple({intern(source.grandmaster_identity) for source in ptp if source.grandmaster_identity})
+        self.grandmasters = tuple(
+            {intern(source.grandmaster_identity) for source in ptp if source.grandmaster_identity}
+        )
         self.witnesses = tuple(_witnesses(state.sources, state.holdover_after_ns)) if ptp else ()
         self.contradicts = any(abs(offset_ns) > error_ns for _, _, offset_ns, error_ns in self.witnesses)
-        self._note_followed(state, ptp, received_ns)
+        self._update_followed(state, ptp, received_ns)
 
     def is_silent(self, now_ns: int) -> bool:
-        return now_ns - self.heard_ns > self.silent_after_ns
+        return now_ns - self.received_ns > self.silent_after_ns
 
-    def _note_followed(self, state: NodeState, ptp: list[SourceState], received_ns: int) -> None:
+    def _update_followed(self, state: NodeState, ptp: list[SourceState], received_ns: int) -> None:
         grandmaster = state.grandmaster_identity
         followed = next((each for each in ptp if each.grandmaster_identity == grandmaster), None)
         age_ns = followed.age_ns if followed else None
@@ -229,7 +245,7 @@ class NodeRecord:
             return
         self.sample_ns, self.is_new = sample_ns, True
         if followed.path_delay_ns is not None:
-            self.delays.note(followed.path_delay_ns, received_ns)
+            self.delays.update(followed.path_delay_ns, received_ns)
 
 
 def _witnesses(sources: list[SourceState], fresh_ns: int) -> Iterator[Witness]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judgement
 from timesyncd.findings.fleet_nodes import SIGMA_PER_MAD, NodeRecord
 from timesyncd.units import duration_text
 
@@ -50,9 +50,9 @@ class LoneOffsets:
     def __init__(self) -> None:
         self._unsettled: dict[Group, int] = {}
 
-    def judge(self, nodes: Iterable[NodeRecord], now_ns: int) -> dict[Key, Judged]:
+    def judge(self, nodes: Iterable[NodeRecord], now_ns: int) -> dict[Key, Judgement]:
         self._unsettled = {group: until_ns for group, until_ns in self._unsettled.items() if now_ns < until_ns}
-        judged: dict[Key, Judged] = {}
+        judged: dict[Key, Judgement] = {}
         for group, members in _groups(nodes).items():
             usual = _usual(members)
             suspects = list(self._suspects(group, members, usual, now_ns))
@@ -61,7 +61,9 @@ class LoneOffsets:
                 self._unsettled[group] = now_ns + SETTLES_WITHIN_NS
                 for node in recent:
                     node.offsets.clear()
-            judged |= {(ID, node.node): _told(node, usual, group) for node in suspects if node.offsets.is_alone(now_ns)}
+            judged |= {
+                (ID, node.node): _judgement(node, usual, group) for node in suspects if node.offsets.is_alone(now_ns)
+            }
         return judged
 
     def _suspects(
@@ -70,7 +72,7 @@ class LoneOffsets:
         is_settled = group not in self._unsettled
         for node in members:
             if node.is_new and node.offset_ns is not None and is_settled:
-                node.offsets.note(node.offset_ns - usual.offset_ns, usual.allowed_ns(node), now_ns)
+                node.offsets.update(node.offset_ns - usual.offset_ns, usual.allowed_ns(node), now_ns)
             node.is_new = False
             if node.offsets.suspect:
                 yield node
@@ -100,10 +102,10 @@ def _usual(members: Sequence[NodeRecord]) -> _Usual:
     return _Usual(offset_ns, spread_ns, int(median([node.error_ns for node in members])), len(members))
 
 
-def _told(node: NodeRecord, usual: _Usual, group: Group) -> Judged:
+def _judgement(node: NodeRecord, usual: _Usual, group: Group) -> Judgement:
     history, (where, name) = node.offsets, group
     way = "ahead of" if history.least_ns > 0 else "behind"
-    return Judged(
+    return Judgement(
         f"at least {duration_text(abs(history.least_ns))} {way} the median of {usual.nodes} nodes {where} {name} in each of "
         f"{history.suspect} readings; half of them are within {duration_text(usual.spread_ns)} of it, "
         f"it was within {duration_text(history.usual_ns)}, and the bounds explain {duration_text(usual.allowed_ns(node))}"

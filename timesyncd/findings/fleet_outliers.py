@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from statistics import median_low
 
-from timesyncd.findings.catalogue import Judged, Step
+from timesyncd.findings.catalogue import Judgement, Step
 from timesyncd.findings.fleet_nodes import UTC, NodeRecord
 from timesyncd.findings.text import names_text
 from timesyncd.units import duration_text
@@ -47,8 +47,8 @@ Votes = Mapping[str, Sequence[_Vote]]
 """By a grandmaster's identity."""
 
 
-def judge(nodes: Sequence[NodeRecord], name_of: Callable[[str], str]) -> dict[Key, Judged]:
-    """`name_of` gives a unit's name for an identity that it has, else the identity."""
+def judge(nodes: Sequence[NodeRecord], name_of: Callable[[str], str]) -> dict[Key, Judgement]:
+    """`name_of` gives a grandmaster's name for an identity that it has, else the identity."""
     if sum(node.contradicts for node in nodes) < MIN_WITNESSES:
         return {}
     votes = _votes(nodes)
@@ -64,22 +64,22 @@ def judge(nodes: Sequence[NodeRecord], name_of: Callable[[str], str]) -> dict[Ke
 
 
 def _votes(nodes: Iterable[NodeRecord]) -> Votes:
-    said: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    claims: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for node in nodes:
         for grandmaster, other, offset_ns, error_ns in node.witnesses:
-            said.setdefault((grandmaster, other), []).append((offset_ns, error_ns))
+            claims.setdefault((grandmaster, other), []).append((offset_ns, error_ns))
     votes: dict[str, list[_Vote]] = {}
-    for (grandmaster, other), each in said.items():
+    for (grandmaster, other), each in claims.items():
         if len(each) >= MIN_WITNESSES:
             votes.setdefault(grandmaster, []).append(_vote(other, each))
     return votes
 
 
-def _vote(other: str, said: Sequence[tuple[int, int]]) -> _Vote:
-    ahead = sum(offset_ns > error_ns for offset_ns, error_ns in said)
-    behind = sum(offset_ns < -error_ns for offset_ns, error_ns in said)
-    offset_ns = median_low([offset_ns for offset_ns, _ in said])
-    return _Vote(other, offset_ns, median_low([error_ns for _, error_ns in said]), len(said), max(ahead, behind))
+def _vote(other: str, claims: Sequence[tuple[int, int]]) -> _Vote:
+    ahead = sum(offset_ns > error_ns for offset_ns, error_ns in claims)
+    behind = sum(offset_ns < -error_ns for offset_ns, error_ns in claims)
+    offset_ns = median_low([offset_ns for offset_ns, _ in claims])
+    return _Vote(other, offset_ns, median_low([error_ns for _, error_ns in claims]), len(claims), max(ahead, behind))
 
 
 def _against(identity: str, votes: Votes) -> list[_Vote]:
@@ -100,26 +100,26 @@ def _against(identity: str, votes: Votes) -> list[_Vote]:
 
 
 def _is_ntp_alone(identity: str, votes: Votes) -> bool:
-    """Every other grandmaster of which is told is contradicted by UTC as well, and in the same way."""
+    """Every other grandmaster of which is parts is contradicted by UTC as well, and in the same way."""
     own = next(vote for vote in votes[identity] if vote.other == UTC)
     by_utc = [vote for other, each in votes.items() if other != identity for vote in each if vote.other == UTC]
     return bool(by_utc) and all(vote.contradicts and vote.offset_ns * own.offset_ns > 0 for vote in by_utc)
 
 
-def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callable[[str], str]) -> Judged:
-    told = []
+def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callable[[str], str]) -> Judgement:
+    parts = []
     for vote in against:
         way = "ahead of" if vote.offset_ns > 0 else "behind"
         other = UTC if vote.other == UTC else name_of(vote.other)
-        told.append(
+        parts.append(
             f"{duration_text(abs(vote.offset_ns))} {way} {other} by {vote.beyond} of {vote.witnesses} nodes, whose bounds explain "
             f"{duration_text(vote.error_ns)}"
         )
-    evidence = "; ".join(told)
+    evidence = "; ".join(parts)
     if not followers:
-        return Judged(evidence)
+        return Judgement(evidence)
     consequence = f"{names_text(followers)}: their clocks follow it, and their UTC bound does not hold"
-    return Judged(evidence, (Step(ID, evidence), Step("utc-bound-broken", consequence)))
+    return Judgement(evidence, (Step(ID, evidence), Step("utc-bound-broken", consequence)))
 
 
 DOMAIN = "node-other-domain"
@@ -137,7 +137,7 @@ def few(nodes: int) -> int:
     return max(1, min(FEW_NODES, nodes // 5))
 
 
-def other_domains(nodes: Sequence[NodeRecord]) -> dict[Key, Judged]:
+def other_domains(nodes: Sequence[NodeRecord]) -> dict[Key, Judgement]:
     """Against the nodes under one grandmaster, in one rack, and against the whole fleet."""
     if len({node.domains for node in nodes if node.domains}) < 2:
         return {}
@@ -147,19 +147,19 @@ def other_domains(nodes: Sequence[NodeRecord]) -> dict[Key, Judged]:
             groups.setdefault("the fleet", []).append(node)
             if node.topology:
                 groups.setdefault(node.topology, []).append(node)
-            for grandmaster in node.heard:
+            for grandmaster in node.grandmasters:
                 groups.setdefault(f"those under {grandmaster}", []).append(node)
-    found: dict[Key, Judged] = {}
+    found: dict[Key, Judgement] = {}
     for name, members in groups.items():
         if len(members) >= MIN_NODES:
-            for node, domain, usual, count in _strangers(members):
+            for node, domain, usual, count in _outsiders(members):
                 found.setdefault(
                     (DOMAIN, node.node), _of_domain(node, domain, usual, f"{count} of {len(members)} nodes of {name}")
                 )
     return found
 
 
-def _strangers(members: Sequence[NodeRecord]) -> Iterator[tuple[NodeRecord, int, int, int]]:
+def _outsiders(members: Sequence[NodeRecord]) -> Iterator[tuple[NodeRecord, int, int, int]]:
     """Who is in a domain of hardly anybody where most have one in common: (node, its domain, the common one, of how many)."""
     counts = Counter(domain for node in members for domain in node.domains)
     if len(counts) < 2:
@@ -174,9 +174,9 @@ def _strangers(members: Sequence[NodeRecord]) -> Iterator[tuple[NodeRecord, int,
                 yield node, domain, usual, count
 
 
-def _of_domain(node: NodeRecord, domain: int, usual: int, others: str) -> Judged:
-    heard = f", and hears {names_text(node.heard)} there" if node.heard else ""
-    return Judged(f"in PTP domain {domain}{heard}; {others} are in {usual}")
+def _of_domain(node: NodeRecord, domain: int, usual: int, others: str) -> Judgement:
+    received = f", and hears {names_text(node.grandmasters)} there" if node.grandmasters else ""
+    return Judgement(f"in PTP domain {domain}{received}; {others} are in {usual}")
 
 
 class OtherGrandmasters:
@@ -185,24 +185,24 @@ class OtherGrandmasters:
     def __init__(self) -> None:
         self._usual: set[str] = set()
 
-    def judge(self, nodes: Sequence[NodeRecord], known: Collection[str]) -> dict[Key, Judged]:
-        """`known` are the identities of the units; who listens to a stranger is told by the stranger's identity."""
-        counts = Counter(identity for node in nodes for identity in node.heard)
-        listening = sum(1 for node in nodes if node.heard)
-        # Without a unit to go by one or two nodes on a spare grandmaster are all that can be told from a design.
+    def judge(self, nodes: Sequence[NodeRecord], known: Collection[str]) -> dict[Key, Judgement]:
+        """`known` are the identities of the grandmasters; who listens to a stranger is parts by the stranger's identity."""
+        counts = Counter(identity for node in nodes for identity in node.grandmasters)
+        listening = sum(1 for node in nodes if node.grandmasters)
+        # Without a grandmaster to go by one or two nodes on a spare grandmaster are all that can be parts from a design.
         most = max(few(listening), int(FEW_SHARE * listening)) if known else few(listening)
         self._usual |= {identity for identity, count in counts.items() if count > most}
         if listening < MIN_NODES:
             return {}
-        strangers = {identity for identity in counts if identity not in known and identity not in self._usual}
-        if not strangers:
+        unknown_ids = {identity for identity in counts if identity not in known and identity not in self._usual}
+        if not unknown_ids:
             return {}
-        followers: dict[str, list[str]] = {identity: [] for identity in strangers}
+        followers: dict[str, list[str]] = {identity: [] for identity in unknown_ids}
         for node in nodes:
-            for identity in strangers.intersection(node.heard):
+            for identity in unknown_ids.intersection(node.grandmasters):
                 followers[identity].append(node.node)
         return {
-            (GRANDMASTER, identity): Judged(
+            (GRANDMASTER, identity): Judgement(
                 f"followed by {names_text(names)}: {len(names)} of {listening} nodes; no [[grandmaster]] has this identity"
             )
             for identity, names in followers.items()

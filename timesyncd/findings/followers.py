@@ -10,7 +10,7 @@ from timesyncd.bound import ClockStatus, status_at
 from timesyncd.messages.node import BoundMessage, NodeState, Status, status_name
 
 
-class HeardBy(Protocol):
+class FollowerSource(Protocol):
     """A source of a node, and what it hears of its grandmaster; fields as in SourceState."""
 
     @property
@@ -55,7 +55,7 @@ class Follower(Protocol):
     @property
     def published_realtime_ns(self) -> int: ...
     @property
-    def sources(self) -> Sequence[HeardBy]: ...
+    def sources(self) -> Sequence[FollowerSource]: ...
 
 
 class _Source(NamedTuple):
@@ -85,7 +85,7 @@ class _Node(NamedTuple):
     sources: tuple[_Source, ...]
 
 
-class _Heard(NamedTuple):
+class _ReceivedNode(NamedTuple):
     node: _Node
     age_ns: int | None
     void_after_ns: int
@@ -96,26 +96,26 @@ class Followers:
     """What other nodes said last, in short: a tenth of the state's own size."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Heard] = {}
+        self._nodes: dict[str, _ReceivedNode] = {}
 
-    def note(self, state: NodeState, received_boottime_ns: int) -> None:
+    def update(self, state: NodeState, received_boottime_ns: int) -> None:
         """A live state that is newer than all of this node before."""
         sources = tuple(
             _Source(*(_small(getattr(source, name)) for name in _Source._fields)) for source in state.sources
         )
         node = _Node._make([*(_small(getattr(state, name)) for name in _Node._fields[:-1]), sources])
-        self._nodes[state.node] = _Heard(node, state.age_ns, state.void_after_ns, received_boottime_ns)
+        self._nodes[state.node] = _ReceivedNode(node, state.age_ns, state.void_after_ns, received_boottime_ns)
 
-    def forget(self, node: str) -> None:
+    def remove(self, node: str) -> None:
         self._nodes.pop(node, None)
 
     def at(self, boottime_ns: int, realtime_ns: int) -> list[Follower]:
         """As they have aged since: the larger of the time since the state came and since it was published counts."""
-        return [_aged(heard, boottime_ns, realtime_ns) for heard in self._nodes.values()]
+        return [_aged(received, boottime_ns, realtime_ns) for received in self._nodes.values()]
 
 
-def _aged(heard: _Heard, boottime_ns: int, realtime_ns: int) -> _Node:
-    node, age_ns, void_after_ns, received_ns = heard
+def _aged(received: _ReceivedNode, boottime_ns: int, realtime_ns: int) -> _Node:
+    node, age_ns, void_after_ns, received_ns = received
     since_ns = max(boottime_ns - received_ns, realtime_ns - node.published_realtime_ns)
     sources = tuple([_older(source, since_ns) for source in node.sources])
     status = node.status

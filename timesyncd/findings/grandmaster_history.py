@@ -1,4 +1,4 @@
-"""What a grandmaster said lately, as far as a rule compares it with now; bounded. Pure: the states carry the times."""
+"""What a grandmaster reported lately, as far as a rule compares it with now; bounded. Pure: the states carry the times."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ RECENT_NS = 3_600 * NS_PER_S
 _METRES_A_DEGREE = 111_320
 
 
-class UnitHistory:
+class GrandmasterHistory:
     """
-    One unit's past. `selected` is the reference that it followed when it last followed one that is not disqualified now.
+    One grandmaster's past. `selected` is the reference that it followed when it last followed one that is not disqualified now.
     """
 
     def __init__(self) -> None:
@@ -50,25 +50,25 @@ class UnitHistory:
         self._restarted_ns: int | None = None
         self._jump: tuple[str, int] | None = None
 
-    def note(self, unit: GrandmasterState, now_ns: int) -> None:
-        """Take the unit's state; the same again changes nothing."""
-        self.signal.note(unit.satellites or [], now_ns)
-        self.held.note(unit, now_ns)
-        now, said = selected_reference(unit), qualifications(unit)
-        if now is not None and said.get(self.selected or "") != "disqualified":
+    def update(self, grandmaster: GrandmasterState, now_ns: int) -> None:
+        """Take the grandmaster's state; the same again changes nothing."""
+        self.signal.update(grandmaster.satellites or [], now_ns)
+        self.held.update(grandmaster, now_ns)
+        now, reported = selected_reference(grandmaster), qualifications(grandmaster)
+        if now is not None and reported.get(self.selected or "") != "disqualified":
             self.selected = now
-        self._was_locked = unit.clock_state == "locked"
-        if unit.leap in ("insert", "delete"):
+        self._was_locked = grandmaster.clock_state == "locked"
+        if grandmaster.leap in ("insert", "delete"):
             self._leap_ns = now_ns
 
-    def happened(self, event: GrandmasterEvent) -> None:
+    def add_event(self, event: GrandmasterEvent) -> None:
         """Take what happened between two polls, before the state of the later one is noted."""
         if event.kind is GrandmasterEventKind.RESTARTED:
             self._restarted_ns, self.selected = event.realtime_ns, None
         is_leap = event.kind is GrandmasterEventKind.UTC_OFFSET_CHANGED and _is_recent(self._leap_ns, event.realtime_ns)
         if event.kind in _SUSPICIOUS and self._was_locked and not is_leap:
-            told = f"{event.evidence} while it was locked, at {utc_text(event.realtime_ns, event.realtime_ns)}"
-            self._jump = (told, event.realtime_ns)
+            evidence = f"{event.evidence} while it was locked, at {utc_text(event.realtime_ns, event.realtime_ns)}"
+            self._jump = (evidence, event.realtime_ns)
 
     def suspicion(self, now_ns: int) -> str | None:
         """A jump of its time within the last hour."""
@@ -102,7 +102,7 @@ class SignalHistory:
         self._readings: deque[tuple[int, dict[int, int]]] = deque(maxlen=MAX_READINGS)
         self._newest: tuple[dict[int, int], int | None] = ({}, None)
 
-    def note(self, satellites: list[Satellite], now_ns: int) -> None:
+    def update(self, satellites: list[Satellite], now_ns: int) -> None:
         levels = {each.number: each.cn0_db_hz for each in satellites if each.cn0_db_hz}
         if levels != self._newest[0]:  # medians are dear, and levels change once a minute
             self._newest = (levels, self._fallen_db(levels))
@@ -143,8 +143,8 @@ class HeldPosition:
         self._held: Position | None = None
         self._moved_ns = 0
 
-    def note(self, unit: GrandmasterState, now_ns: int) -> None:
-        mode, position = unit.gnss_position_mode, unit.position
+    def update(self, grandmaster: GrandmasterState, now_ns: int) -> None:
+        mode, position = grandmaster.gnss_position_mode, grandmaster.position
         if mode is None or position is None:
             return
         if "hold" not in mode.lower():
@@ -171,10 +171,10 @@ def distance_m(one: Position, other: Position) -> float:
     return math.hypot(north, east * math.cos(math.radians(one.latitude_deg))) * _METRES_A_DEGREE
 
 
-def qualifications(unit: GrandmasterState) -> dict[str, str]:
-    return {reference.name: reference.qualification for reference in unit.references or []}
+def qualifications(grandmaster: GrandmasterState) -> dict[str, str]:
+    return {reference.name: reference.qualification for reference in grandmaster.references or []}
 
 
-def selected_reference(unit: GrandmasterState) -> str | None:
-    chosen = (name for name, said in qualifications(unit).items() if said == "selected")
-    return unit.selected_reference or next(chosen, None)
+def selected_reference(grandmaster: GrandmasterState) -> str | None:
+    chosen = (name for name, reported in qualifications(grandmaster).items() if reported == "selected")
+    return grandmaster.selected_reference or next(chosen, None)

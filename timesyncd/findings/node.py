@@ -1,12 +1,35 @@
-"""What the kernel's word on CLOCK_REALTIME, and the sources' on each other, call for: findings of one node. Pure."""
+"""The findings of one node: its clock's status, its sources, the kernel, the path, the store and the broker. Pure."""
 
 from __future__ import annotations
 
+from timesyncd.findings.catalogue import Judgement
+from timesyncd.messages.node import NodeState
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import ClockSample, KernelSample
 from timesyncd.units import duration_text
 
 Conditions = dict[str, str | None]
+"""Evidence by finding id; None where the finding does not hold."""
+
+_STATUS_FINDINGS = {"HOLDOVER": "clock-holdover", "UNKNOWN": "clock-unknown", "DISRUPTED": "clock-disrupted"}
+
+
+def state_findings(
+    node: NodeState, store_problem: str | None, broker_problem: str | None
+) -> dict[tuple[str, str], Judgement]:
+    """The findings that the node's state calls for now, by (id, subject)."""
+    found: dict[tuple[str, str], str] = {}
+    clock_finding = _STATUS_FINDINGS.get(node.main_status)
+    if clock_finding and node.sources:
+        found[clock_finding, node.node] = node.reason
+    for source in node.sources:
+        if not source.reachable and source.poll_duration_ns is not None:
+            found["source-lost", source.name] = source.reason or ""
+    if store_problem:
+        found["store-failing", node.node] = store_problem
+    if broker_problem:
+        found["broker-lost", node.node] = broker_problem
+    return {key: Judgement(evidence) for key, evidence in found.items()}
 
 
 def kernel_conditions(sample: KernelSample, utc_offset_s: int | None) -> Conditions:

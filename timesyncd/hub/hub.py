@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 from timesyncd.clocks import Moment
 from timesyncd.config import HubSettings
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judgement
+from timesyncd.findings.jobs import job_findings
 from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, unknown_alignment
 from timesyncd.fleet.registry import Fleet
 from timesyncd.hub.barrier_plan import BarrierObservation, BarrierState, decide, take_over, with_changes
 from timesyncd.hub.groups import JobGroups
 from timesyncd.hub.phase_jobs import JobPhases
-from timesyncd.ipc.job_datagram import Kind, step_text
+from timesyncd.ipc.job_datagram import Kind
 from timesyncd.ipc.job_segment import Plan
 from timesyncd.jobs.arrivals import Sync
-from timesyncd.jobs.causality import Suspicion
-from timesyncd.jobs.joining import MAX_JOBS, DivergedReplicas, JobRun, Jobs
+from timesyncd.jobs.joining import MAX_JOBS, JobRun, Jobs
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.jobs.state import (
     MAX_ANALYSED_MARKS,
@@ -35,7 +35,6 @@ from timesyncd.jobs.state import (
 from timesyncd.messages.fleet import AlignmentState, HubState
 from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 from timesyncd.messages.node import NodeState, StateReason
-from timesyncd.units import duration_text
 
 
 class PlannedPolicies:
@@ -68,9 +67,6 @@ class PlannedPolicies:
             return {"policy": last.policy, "policy_version": last.policy_version}
         return {"policy": requested, "policy_version": last.policy_version + 1}
 
-
-CLOCK_CAUSALITY = "clock-causality"
-REPLICAS_APART = "replicas-apart"
 
 #: This user may request a policy for the jobs of all users.
 SUPERUSER = 0
@@ -197,18 +193,14 @@ class Hub:
         job = self.job(job_id)
         return None if job is None else window_page(job, from_step, most_steps)
 
-    def findings(self) -> dict[tuple[str, str], Judged]:
-        """What the newest analyses of the jobs say against clocks and replicas, by (id, subject)."""
-        found: dict[tuple[str, str], Judged] = {}
+    def findings(self) -> dict[tuple[str, str], Judgement]:
+        """The findings that the newest analyses of the jobs call for, by (id, subject)."""
+        found: dict[tuple[str, str], Judgement] = {}
         for job in self._jobs:
             cached = self._analyses.get(job.id)
             is_of_this_run = cached is not None and cached.run == job.run
             suspicion = cached.analysis.attribution.suspicion if cached is not None and is_of_this_run else None
-            if suspicion is not None:
-                found.setdefault((CLOCK_CAUSALITY, ", ".join(suspicion.nodes)), Judged(_suspicion_text(job, suspicion)))
-            diverged = job.replicas.diverged()
-            if diverged is not None:
-                found.setdefault((REPLICAS_APART, job.name), Judged(_diverged_text(job, diverged)))
+            found = job_findings(job, suspicion) | found
         return found
 
     def state(self, now: Moment, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
@@ -335,20 +327,3 @@ def _nodes(job: JobRun) -> list[str]:
 def _transfers_ns(syncs: Sequence[Sync]) -> list[int]:
     barriers = [sync.comparison for sync in syncs if sync.kind == Kind.BARRIER]
     return [comparison.transfer_ns for comparison in barriers if comparison is not None]
-
-
-def _diverged_text(job: JobRun, diverged: DivergedReplicas) -> str:
-    ranks = "ranks " if len(diverged.ranks) > 1 else "rank "
-    ranks += ", ".join(map(str, diverged.ranks[:8])) + (" and others" if len(diverged.ranks) > 8 else "")
-    return (
-        f"in step {step_text(diverged.step)} of job {job.name!r} of user {job.uid} the parameters of {ranks} "
-        "differed from those of the other ranks right after a synchronization"
-    )
-
-
-def _suspicion_text(job: JobRun, suspicion: Suspicion) -> str:
-    one_of = "one of these clocks" if len(suspicion.nodes) > 1 else "this clock"
-    return (
-        f"in {suspicion.steps} steps of job {job.name!r} of user {job.uid} a rank left a collective before another arrived, by up to "
-        f"{duration_text(suspicion.excess_ns)} more than the bounds allow: {one_of} is wrong, or that user's marks are"
-    )

@@ -19,13 +19,13 @@ ALARM = "timesyncd.grandmaster.alarm"
 _FREERUN = "FREERUN"
 
 #: UNKNOWN and DISRUPTED are not here: whoever must not trust a clock is told FREERUN.
-_NODE_WORDS = {"SYNCHRONIZED": "LOCKED", "HOLDOVER": "HOLDOVER"}
+_NODE_STATES = {"SYNCHRONIZED": "LOCKED", "HOLDOVER": "HOLDOVER"}
 
 #: Out of its specification a holdover promises as little as no reference at all.
-_UNIT_WORDS: dict[str, str] = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}
+_GRANDMASTER_STATES: dict[str, str] = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}
 
-_ANTENNA_WORDS = {"open": "ANTENNA-DISCONNECTED", "short": "ANTENNA-SHORT-CIRCUIT"}
-_GNSS_WORDS = {"locked": "SYNCHRONIZED", "tracking": "ACQUIRING-SYNC", "none": "FAILURE-NOFIX"}
+_ANTENNA_STATES = {"open": "ANTENNA-DISCONNECTED", "short": "ANTENNA-SHORT-CIRCUIT"}
+_GNSS_STATES = {"locked": "SYNCHRONIZED", "tracking": "ACQUIRING-SYNC", "none": "FAILURE-NOFIX"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class StateKind:
 
 
 NODE_SYNC = StateKind("event.sync.sync-status.synchronization-state-change", "sync/sync-status/sync-state")
-UNIT_LOCK = StateKind("event.sync.ptp-status.ptp-state-change", "sync/ptp-status/lock-state")
-UNIT_CLASS = StateKind("event.sync.ptp-status.ptp-clock-class-change", "sync/ptp-status/clock-class")
-UNIT_GNSS = StateKind("event.sync.gnss-status.gnss-state-change", "sync/gnss-status/gnss-sync-status")
+GRANDMASTER_LOCK = StateKind("event.sync.ptp-status.ptp-state-change", "sync/ptp-status/lock-state")
+GRANDMASTER_CLASS = StateKind("event.sync.ptp-status.ptp-clock-class-change", "sync/ptp-status/clock-class")
+GRANDMASTER_GNSS = StateKind("event.sync.gnss-status.gnss-state-change", "sync/gnss-status/gnss-sync-status")
 
 
 class CloudEvents:
@@ -87,38 +87,42 @@ class StateChanges:
 
     def __init__(self, events: CloudEvents) -> None:
         self._events = events
-        self._told: dict[tuple[StateKind, str], str] = {}
+        self._published: dict[tuple[StateKind, str], str] = {}
 
     def of_node(self, state: NodeState) -> list[CloudEvent]:
         """Beside its synchronization state stands the bound at that moment, in ns. A node without a clock source has none."""
         if not state.sources:
             return []
-        word = _NODE_WORDS.get(state.main_status, _FREERUN)
+        word = _NODE_STATES.get(state.main_status, _FREERUN)
         metrics = [] if word == _FREERUN else _bound_now(state)
-        return self._told_anew(NODE_SYNC, "", state.node, word, state.published_realtime_ns, metrics)
+        return self._event_if_changed(NODE_SYNC, "", state.node, word, state.published_realtime_ns, metrics)
 
-    def of_unit(self, unit: GrandmasterState) -> list[CloudEvent]:
+    def of_grandmaster(self, grandmaster: GrandmasterState) -> list[CloudEvent]:
         """While it does not answer, its state is what was last known, which is no news."""
-        if not unit.reachable:
+        if not grandmaster.reachable:
             return []
-        name, when_ns = unit.name, unit.published_realtime_ns
-        words = {UNIT_LOCK: _lock_word(unit), UNIT_CLASS: _class_word(unit), UNIT_GNSS: _gnss_word(unit)}
+        name, when_ns = grandmaster.name, grandmaster.published_realtime_ns
+        words = {
+            GRANDMASTER_LOCK: _lock_word(grandmaster),
+            GRANDMASTER_CLASS: _class_word(grandmaster),
+            GRANDMASTER_GNSS: _gnss_word(grandmaster),
+        }
         return [
             event
             for kind, word in words.items()
             if word is not None
-            for event in self._told_anew(kind, f"grandmaster/{name}/", name, word, when_ns)
+            for event in self._event_if_changed(kind, f"grandmaster/{name}/", name, word, when_ns)
         ]
 
-    def _told_anew(
+    def _event_if_changed(
         self, kind: StateKind, below: str, subject: str, word: str, realtime_ns: int, metrics: Iterable[str] = ()
     ) -> list[CloudEvent]:
         """`below`: where the state's owner stands below the node."""
-        if self._told.get((kind, subject)) == word:
+        if self._published.get((kind, subject)) == word:
             return []
-        self._told[kind, subject] = word
+        self._published[kind, subject] = word
         address = f"{self._events.source}/{below}{kind.resource}"
-        values = [_metric(address, word)] if kind is UNIT_CLASS else [_notification(address, word)]
+        values = [_metric(address, word)] if kind is GRANDMASTER_CLASS else [_notification(address, word)]
         values += [_metric(address, value) for value in metrics]
         return [self._events.make(kind.type, subject, realtime_ns, {"version": "1.0", "values": values})]
 
@@ -129,19 +133,19 @@ def rfc3339(realtime_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z"
 
 
-def _lock_word(unit: GrandmasterState) -> str | None:
-    return None if unit.clock_state is None else _UNIT_WORDS.get(unit.clock_state, _FREERUN)
+def _lock_word(grandmaster: GrandmasterState) -> str | None:
+    return None if grandmaster.clock_state is None else _GRANDMASTER_STATES.get(grandmaster.clock_state, _FREERUN)
 
 
-def _class_word(unit: GrandmasterState) -> str | None:
-    return None if unit.clock_class is None else str(unit.clock_class)
+def _class_word(grandmaster: GrandmasterState) -> str | None:
+    return None if grandmaster.clock_class is None else str(grandmaster.clock_class)
 
 
-def _gnss_word(unit: GrandmasterState) -> str | None:
+def _gnss_word(grandmaster: GrandmasterState) -> str | None:
     """A fault of the antenna that is neither open nor short has no word of its own: what follows from it has."""
-    if unit.antenna in _ANTENNA_WORDS:
-        return _ANTENNA_WORDS[unit.antenna]
-    return None if unit.gnss_state is None else _GNSS_WORDS.get(unit.gnss_state, "FAILURE-NOFIX")
+    if grandmaster.antenna in _ANTENNA_STATES:
+        return _ANTENNA_STATES[grandmaster.antenna]
+    return None if grandmaster.gnss_state is None else _GNSS_STATES.get(grandmaster.gnss_state, "FAILURE-NOFIX")
 
 
 def _bound_now(state: NodeState) -> list[str]:

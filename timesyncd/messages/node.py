@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from enum import StrEnum
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -61,6 +62,33 @@ class Message(BaseModel):
     """Unknown keys are ignored, so that an older reader understands a newer writer."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    def lasting_json(self) -> str:
+        """The message without its ageing fields: equal for two readings of a state between which nothing changed."""
+        return self.model_dump_json(exclude=ageing_fields(type(self)))
+
+
+#: Fields that differ at every reading of a state.
+_AGEING = frozenset({"age_ns", "sequence", "published_realtime_ns"})
+
+
+@cache
+def ageing_fields(message_type: type[BaseModel]) -> dict[str, Any]:
+    """The ageing fields of a message and of the messages in it, as pydantic's `exclude`; {} where there are none."""
+    found: dict[str, Any] = {}
+    for name, field in message_type.model_fields.items():
+        if name in _AGEING:
+            found[name] = True
+        elif nested := _nested(field.annotation):
+            found[name] = nested
+    return found
+
+
+def _nested(annotation: Any) -> dict[str, Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return ageing_fields(annotation)
+    inner = next((found for part in get_args(annotation) if (found := _nested(part))), {})
+    return {"__all__": inner} if inner and get_origin(annotation) is list else inner
 
 
 class Ordered(Message):
@@ -129,7 +157,7 @@ class NodeState(Ordered):
     By name: `terms` add up to the hard parent bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the
     former. `falsetickers` are sources that cannot be right where the majority is; where there is no majority,
     `sources_contradict`, and the UTC bound holds whichever is right.
-    `grandmaster` names the unit that it follows, where its identity is known, and `grandmaster_note` how that unit fares.
+    `grandmaster` names the grandmaster that it follows, where its identity is known, and `grandmaster_note` how that grandmaster fares.
     """
 
     published_realtime_ns: Int64
@@ -182,7 +210,7 @@ class NodeState(Ordered):
 
 
 class GrandmasterOffset(Message):
-    """This unit's time minus that of the unit `other`, within +-`bound_ns`; `evidence` says who measured it."""
+    """This grandmaster's time minus that of the grandmaster `other`, within +-`bound_ns`; `evidence` says who measured it."""
 
     other: str
     offset_ns: Int64

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
 from timesyncd.clocks import NS_PER_S, Clocks, real_minus_boot_ns
 from timesyncd.config import StoreSettings
 from timesyncd.errors import StoreError
-from timesyncd.feed import Observation
 from timesyncd.messages.fleet import CloudEvent, HistoryBatch
 from timesyncd.messages.node import AlarmEventMessage, FindingMessage
+from timesyncd.model.observation import Observation
 from timesyncd.sample import (
     ClockSample,
     GrandmasterSample,
@@ -125,6 +125,8 @@ class Store:
 
     def put(self, observation: Observation) -> None:
         """Put a reading; of readings without a sample only the changes of the reason are stored. Called by one thread."""
+        if observation.reading is None:
+            return
         now_ns, real_minus_boot = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
         source, availability = observation.reading.source, availability_of(observation.reading)
         if availability is not None and self._availability.get(source) != availability:
@@ -148,7 +150,7 @@ class Store:
                 return grandmaster_entries(sample, observation.own_error, real_minus_boot, now_ns, whole=whole)
             case TimeErrorSeries() as series:
                 return series_entries(series, now_ns)
-            case NoSample():
+            case NoSample() | None:
                 return []
 
     def _is_whole(self, sample: GrandmasterSample) -> bool:

@@ -6,24 +6,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
 from aiohttp import ETag, web
 
-from timesyncd.messages.node import Message
+from timesyncd.messages.node import Message, ageing_fields
 from timesyncd.web.query import CursorKey, PageQuery, decode_cursor, encode_cursor
 
 T = TypeVar("T")
 
-#: What is another one in every answer while nothing changed. A quote within a text is escaped, so that no text looks like this.
-_AGES = re.compile(rb'"(?:age_ns|sequence|published_realtime_ns)":-?[0-9]+')
-
 
 def message_response(request: web.Request, message: Message) -> web.Response:
-    return json_response(request, message.model_dump_json().encode())
+    return json_response(request, message.model_dump_json().encode(), lasting=_lasting([message]))
 
 
 def list_response(request: web.Request, messages: Sequence[Message], next: str | None = None) -> web.Response:
@@ -31,13 +27,21 @@ def list_response(request: web.Request, messages: Sequence[Message], next: str |
     items = b",".join(message.model_dump_json().encode() for message in messages)
     body = b'{"items":[%s],"next":%s}' % (items, json.dumps(next).encode())
     headers = {} if next is None else {"Link": f'<{request.rel_url.update_query(cursor=next)}>; rel="next"'}
-    return json_response(request, body, headers)
+    return json_response(request, body, headers, _lasting(messages, next))
 
 
-def json_response(request: web.Request, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
-    """JSON, or status 304 if a copy that If-None-Match names is current."""
-    lasting = _AGES.sub(b"", body)
-    tag = ETag(hashlib.sha256(lasting).hexdigest()[:32], is_weak=lasting != body)
+def _lasting(messages: Sequence[Message], next: str | None = None) -> bytes | None:
+    """What the tag of a response is made of; None where the messages have no ageing fields, so that the body itself serves."""
+    if not any(ageing_fields(type(message)) for message in messages):
+        return None
+    return "\n".join([*(message.lasting_json() for message in messages), next or ""]).encode()
+
+
+def json_response(
+    request: web.Request, body: bytes, headers: dict[str, str] | None = None, lasting: bytes | None = None
+) -> web.Response:
+    """JSON, or 304 where the client's copy is current. `lasting`: the content without what differs at each reading; its tag is weak."""
+    tag = ETag(hashlib.sha256(lasting or body).hexdigest()[:32], is_weak=lasting is not None)
     if any(known.value in (tag.value, "*") for known in request.if_none_match or ()):
         response = web.Response(status=304)
     else:

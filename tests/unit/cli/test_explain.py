@@ -78,7 +78,7 @@ def test_no_line_exceeds_80_columns() -> None:
         "parent sum 50.1 us 1.09 us",
         "now, 80.0 ms later hard 99.7%",
         "grandmaster 28.3 us 21.0 us",
-        "ntp chrony, offset 940 us +-410 us, follows 192.0.2.1, stratum 2, 3 of 4 sources answer FALSETICKER",
+        "ntp chrony, offset 940 us +-410 us, follows 192.0.2.1, stratum 2, 3 of 4 sources reachable FALSETICKER",
     ],
 )
 def test_each_term_is_a_line(line: str) -> None:

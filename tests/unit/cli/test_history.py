@@ -17,8 +17,8 @@ from timesyncd.cli._history_table import table_of
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.config import StoreSettings as Settings
 from timesyncd.errors import ConfigError
-from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage
+from timesyncd.model.observation import Observation
 from timesyncd.sample import Alarm, ClockState, GrandmasterSample, NoSample, Satellite, TimeErrorSeries
 from timesyncd.store.writer import Store
 from timesyncd.units import duration_text, span_ns, span_text

@@ -204,7 +204,7 @@ NTP: dict[str, Any] = {
     "grandmaster_identity": None, "parent_identity": None,
     "sources": [
         source("ntp", driver="chrony", port_state=None, kind="utc", offset_ns=-400_000, error_ns=1_100_000, detail="follows 192.0.2.1, stratum 2"),
-        source("kernel", driver="kernel", port_state=None, kind="kernel", detail="disciplines: chronyd"),
+        source("kernel", driver="kernel", port_state=None, kind="kernel", detail="disciplined by: chronyd"),
     ],
 }  # fmt: skip
 
@@ -218,7 +218,7 @@ def test_a_node_synchronized_by_ntp_shows_utc() -> None:
         "within    +-1.51 ms of UTC; the node follows no grandmaster",
         "forecast  without new samples: expires in 16 min",
         "ntp       chrony, offset -400 us +-1.10 ms, follows 192.0.2.1, stratum 2",
-        "kernel    kernel, disciplines: chronyd",
+        "kernel    kernel, disciplined by: chronyd",
     ]
 
 

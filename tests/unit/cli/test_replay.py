@@ -17,8 +17,8 @@ from samples import HEALTHY, nth
 from timesyncd.__main__ import main
 from timesyncd.clocks import NS_PER_S, SystemClocks
 from timesyncd.config import StoreSettings as Settings
-from timesyncd.feed import Observation
 from timesyncd.model.error_bound import EnsembleSettings
+from timesyncd.model.observation import Observation
 from timesyncd.model.replay import StoredReplay, seconds_text
 from timesyncd.sample import ClockSample, GrandmasterSample, NoSample, PortState
 from timesyncd.store.writer import Store

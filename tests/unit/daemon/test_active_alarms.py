@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timesyncd.daemon.node_state import MOST, ActiveAlarms
+from timesyncd.daemon.node_state import MAX_ALARMS, ActiveAlarms
 from timesyncd.sample import Alarm, AlarmEvent
 
 OPEN = Alarm(97, 0, "major", "antenna open", "2026-11-21 02:14:00")
@@ -15,38 +15,38 @@ def event(action: str, id: int | None = 97, index: int = 0) -> AlarmEvent:
 def heard(*events: AlarmEvent) -> ActiveAlarms:
     book = ActiveAlarms()
     for each in events:
-        book.note(each)
+        book.update(each)
     return book
 
 
 def test_silence_is_not_the_absence_of_alarms() -> None:
     """Before a unit said anything of an alarm, nothing is known; an event that does not stand tells nothing either."""
-    assert heard().standing is None
-    assert heard(event("event"), event("unknown", id=None)).standing is None
+    assert heard().active is None
+    assert heard(event("event"), event("unknown", id=None)).active is None
 
 
 def test_raised_until_cleared() -> None:
     """By id and index: two inputs may raise the same alarm."""
-    assert heard(event("raise"), event("raise")).standing == (OPEN,)
-    assert heard(event("raise"), event("clear")).standing == ()
-    assert heard(event("raise"), event("clear", index=1)).standing == (OPEN,)
+    assert heard(event("raise"), event("raise")).active == (OPEN,)
+    assert heard(event("raise"), event("clear")).active == ()
+    assert heard(event("raise"), event("clear", index=1)).active == (OPEN,)
 
 
 def test_a_restart_forgets_and_is_no_silence() -> None:
     """After it nothing stands until the unit says so."""
     book = heard(event("raise"))
 
-    book.forget(1)
+    book.drop_raised_before(1)
 
-    assert book.standing == ()
+    assert book.active == ()
 
 
 def test_ids_off_the_wire_do_not_fill_the_memory() -> None:
     """More than any unit has are not kept, and those that are can still be cleared."""
-    book = heard(*(event("raise", id=n) for n in range(2 * MOST)))
-    full = book.standing
-    book.note(event("clear", id=0))
+    book = heard(*(event("raise", id=n) for n in range(2 * MAX_ALARMS)))
+    full = book.active
+    book.update(event("clear", id=0))
 
     assert full is not None
-    assert book.standing == full[1:]
-    assert len(full) == MOST
+    assert book.active == full[1:]
+    assert len(full) == MAX_ALARMS

@@ -12,7 +12,7 @@ from wire import node_state
 from timesyncd.bound import Reason
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
-from timesyncd.daemon.hub_service import FORGOTTEN_AFTER_NS, HubService
+from timesyncd.daemon.hub_service import EXPIRES_AFTER_NS, HubService
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
 from timesyncd.hub.primary import GONE_AFTER_NS, LISTEN_NS
 from timesyncd.messages.jobs import JobState
@@ -44,11 +44,11 @@ class Pair:
 
     def run(self, seconds: int) -> None:
         for second in range(seconds):
-            for name, desk in self.desks.items():
+            for name, service in self.desks.items():
                 if second < self._dead_from_s.get(name, seconds):
-                    self._round(second, name, desk)
+                    self._round(second, name, service)
 
-    def _round(self, second: int, name: str, desk: HubService) -> None:
+    def _round(self, second: int, name: str, service: HubService) -> None:
         now = after(second)
         other = self.desks["b" if name == "a" else "a"]
         for node in self._nodes:
@@ -57,17 +57,17 @@ class Pair:
                 "boot_id": f"boot of {node}",
                 "published_realtime_ns": now.realtime_ns,
             }
-            desk.accept_node(follower(node, **changes), now.boottime_ns, live=True)
+            service.accept_node(follower(node, **changes), now.boottime_ns, live=True)
         for rank in (0, 1) if second < self._marks_until_s else ():
-            desk.accept_marks(batch(rank, mark(second), sequence=second), now.boottime_ns)
-        for job in desk.advance(now, connected=True).jobs:
-            if desk.is_primary:
+            service.accept_marks(batch(rank, mark(second), sequence=second), now.boottime_ns)
+        for job in service.advance(now, connected=True).jobs:
+            if service.is_primary:
                 self.told.append((second, name, job))
-                other.hear_job(job, now, live=True)
-        self.cleared += [(second, name) for _ in desk.over(now)]
-        self.findings[name] = [id for id, _ in desk.findings([], now)]
-        if (state := desk.state_if_due(now)) is not None:
-            other.hear_hub(state, now.boottime_ns, live=True)
+                other.accept_job(job, now, live=True)
+        self.cleared += [(second, name) for _ in service.jobs_to_clear(now)]
+        self.findings[name] = [id for id, _ in service.findings([], now)]
+        if (state := service.state_if_due(now)) is not None:
+            other.accept_hub(state, now.boottime_ns, live=True)
 
 
 def test_one_hub_speaks_and_the_other_takes_over() -> None:
@@ -112,14 +112,16 @@ def test_a_job_that_ended_is_cleared_once(dead_from_s: dict[str, int], cleared: 
 def test_what_a_broker_kept_of_a_job_is_not_believed_and_in_time_cleared() -> None:
     """A hub alone was down while the job ended; of one that still runs its ranks' marks tell."""
     [job, *_] = _told_by_two()
-    desk = HubService(HubSettings(), "a", START, alone=False)
-    heard = [desk.hear_job(job.model_copy(update={"job_id": id}), after(0), live=False) for id in (job.job_id, "over")]
+    service = HubService(HubSettings(), "a", START, alone=False)
+    heard = [
+        service.accept_job(job.model_copy(update={"job_id": id}), after(0), live=False) for id in (job.job_id, "over")
+    ]
     cleared: list[tuple[int, str]] = []
     for second in range(90):
         for rank in (0, 1):
-            desk.accept_marks(batch(rank, mark(second), sequence=second), after(second).boottime_ns)
-        desk.advance(after(second), connected=True)
-        cleared += [(second, id) for id in desk.over(after(second))]
+            service.accept_marks(batch(rank, mark(second), sequence=second), after(second).boottime_ns)
+        service.advance(after(second), connected=True)
+        cleared += [(second, id) for id in service.jobs_to_clear(after(second))]
 
     assert heard == [False, False]
     assert cleared == [(60, "over")]
@@ -129,12 +131,12 @@ def test_a_job_is_believed_of_the_hub_that_speaks() -> None:
     """A node hears two hubs while they change over: the first that says that it is primary counts. Its own old word never does."""
     node = HubService(None, "n1", START, alone=False)
     [job, *_] = _told_by_two()
-    first = node.hear_job(job.model_copy(update={"node": "b"}), after(0), live=True)
+    first = node.accept_job(job.model_copy(update={"node": "b"}), after(0), live=True)
     for hub in ("b", "a"):
         state = HubService(HubSettings(), hub, START, alone=True)._state(after(0))
-        node.hear_hub(state, after(0).boottime_ns, live=True)
+        node.accept_hub(state, after(0).boottime_ns, live=True)
     heard = {
-        name: node.hear_job(job.model_copy(update={"node": name}), after(1), live=True) for name in ("a", "b", "n1")
+        name: node.accept_job(job.model_copy(update={"node": name}), after(1), live=True) for name in ("a", "b", "n1")
     }
 
     assert first
@@ -159,17 +161,22 @@ def test_only_the_primary_tells_findings_and_both_judge() -> None:
 
 def test_alone_it_speaks_from_the_first_moment_and_is_no_hub_to_tell_of() -> None:
     """A daemon without a broker."""
-    desk = HubService(None, "n1", START, alone=True)
-    desk.advance(after(0), connected=True)
+    service = HubService(None, "n1", START, alone=True)
+    service.advance(after(0), connected=True)
 
-    assert (desk.is_hub, desk.is_primary, desk.state_if_due(after(0)), desk.hubs(after(0))) == (True, True, None, [])
+    assert (service.is_hub, service.is_primary, service.state_if_due(after(0)), service.hubs(after(0))) == (
+        True,
+        True,
+        None,
+        [],
+    )
 
 
 def test_a_daemon_that_is_no_hub_knows_who_is() -> None:
     """For whoever asks it where to ask."""
     node = HubService(None, "n1", START, alone=False)
     state = HubService(HubSettings(), "a", START, alone=True)._state(after(0))
-    node.hear_hub(state, after(0).boottime_ns, live=True)
+    node.accept_hub(state, after(0).boottime_ns, live=True)
 
     assert not node.is_hub
     assert [hub.node for hub in node.hubs(after(1))] == ["a"]
@@ -178,57 +185,59 @@ def test_a_daemon_that_is_no_hub_knows_who_is() -> None:
 
 def test_a_retained_state_is_no_follower() -> None:
     """What a broker kept is of any age: no rule looks at it."""
-    desk = HubService(HubSettings(), "a", START, alone=False)
-    desk.accept_node(node_state("n1"), START.boottime_ns, live=False)
-    before = desk.followers(after(1))
-    desk.accept_node(node_state("n1"), START.boottime_ns, live=True)
+    service = HubService(HubSettings(), "a", START, alone=False)
+    service.accept_node(node_state("n1"), START.boottime_ns, live=False)
+    before = service.followers(after(1))
+    service.accept_node(node_state("n1"), START.boottime_ns, live=True)
 
     assert before == []
-    assert [each.node for each in desk.followers(after(1))] == ["n1"]
+    assert [each.node for each in service.followers(after(1))] == ["n1"]
 
 
 def test_a_node_that_left_is_forgotten_and_an_expected_one_is_not() -> None:
     """Else a machine that was taken away would leave the fleet's alignment unknown for ever."""
-    desk = HubService(HubSettings(nodes=["n2"]), "a", START, alone=False)
+    service = HubService(HubSettings(nodes=["n2"]), "a", START, alone=False)
     for name in ("n1", "n2"):
-        desk.accept_node(node_state(name), START.boottime_ns, live=True)
-    later = after(FORGOTTEN_AFTER_NS / NS_PER_S + 1)
-    desk.findings([], later)
+        service.accept_node(node_state(name), START.boottime_ns, live=True)
+    later = after(EXPIRES_AFTER_NS / NS_PER_S + 1)
+    service.findings([], later)
 
-    assert desk.hub.fleet.names() == ["n2"]
-    assert [each.node for each in desk.followers(later)] == ["n2"]
+    assert service.hub.fleet.names() == ["n2"]
+    assert [each.node for each in service.followers(later)] == ["n2"]
 
 
 def test_a_broker_s_copy_tells_how_long_to_wait_for_a_node() -> None:
     """One that speaks each minute is not missing after half of one."""
-    desk = HubService(HubSettings(nodes=["n1", "n2"]), "a", START, alone=True)
+    service = HubService(HubSettings(nodes=["n1", "n2"]), "a", START, alone=True)
     seldom = follower("n1", published_realtime_ns=START.realtime_ns, every_ns=60 * NS_PER_S)
-    desk.accept_node(seldom, START.boottime_ns, live=False)
+    service.accept_node(seldom, START.boottime_ns, live=False)
     told: list[dict[Any, Any]] = []
     for second in range(0, 60, 2):
-        desk.accept_node(follower("n2", sequence=second), after(second).boottime_ns, live=True)
-        told.append(desk.findings([], after(second)))
+        service.accept_node(follower("n2", sequence=second), after(second).boottime_ns, live=True)
+        told.append(service.findings([], after(second)))
 
     assert told == [{}] * 30
 
 
 def test_who_has_no_clock_source_is_not_on_the_map() -> None:
     """A mere hub would stand there as UNKNOWN for ever."""
-    desk = HubService(HubSettings(), "a", START, alone=False)
-    desk.accept_node(follower("n1"), START.boottime_ns, live=True)
-    desk.accept_node(node_state("a").model_copy(update={"age_ns": None, "sources": []}), START.boottime_ns, live=True)
+    service = HubService(HubSettings(), "a", START, alone=False)
+    service.accept_node(follower("n1"), START.boottime_ns, live=True)
+    service.accept_node(
+        node_state("a").model_copy(update={"age_ns": None, "sources": []}), START.boottime_ns, live=True
+    )
 
-    assert [[name for name, *_ in place] for place in desk.map(after(0)).places.values()] == [["n1"]]
+    assert [[name for name, *_ in place] for place in service.map(after(0)).places.values()] == [["n1"]]
 
 
 def test_a_grandmaster_s_event_voids_what_its_followers_said_before() -> None:
     """Their own daemons will say so too; until then the hub does not believe what is older."""
-    desk = HubService(HubSettings(), "a", START, alone=True)
+    service = HubService(HubSettings(), "a", START, alone=True)
     for name in ("n1", "n2"):
-        desk.accept_node(follower(name, published_realtime_ns=START.realtime_ns), START.boottime_ns, live=True)
-    before = desk.alignment(None, None, after(1))
-    desk.void([GM_A], Invalidation(1, after(1).boottime_ns, Reason.GRANDMASTER_JUMPED))
-    since = desk.alignment(None, None, after(1))
+        service.accept_node(follower(name, published_realtime_ns=START.realtime_ns), START.boottime_ns, live=True)
+    before = service.alignment(None, None, after(1))
+    service.invalidate([GM_A], Invalidation(1, after(1).boottime_ns, Reason.GRANDMASTER_JUMPED))
+    since = service.alignment(None, None, after(1))
 
     assert before is not None and before.alignment_ns is not None
     assert since is not None and (since.alignment_ns, Reason.GRANDMASTER_JUMPED.text in since.reason) == (None, True)

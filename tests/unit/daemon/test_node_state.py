@@ -13,16 +13,17 @@ from wire import grandmaster, node_state
 from timesyncd import config
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Moment
-from timesyncd.daemon.node_state import NodeView, finding_message, standing
-from timesyncd.daemon.remote_state import JOB_FORGOTTEN_NS, UNIT_FORGOTTEN_NS, RemoteStates, heard_state, last_known
+from timesyncd.daemon.node_state import NodeView
+from timesyncd.daemon.remote_state import GRANDMASTER_EXPIRES_NS, JOB_EXPIRES_NS, RemoteStates, aged_state, last_known
 from timesyncd.driver import PollReport, options_of
-from timesyncd.feed import Observation
-from timesyncd.findings.catalogue import CATALOGUE, Findings, Judged, Step
+from timesyncd.findings.catalogue import CATALOGUE, Findings, Judgement, Step, finding_message
+from timesyncd.findings.node import state_findings
 from timesyncd.fleet.node_clock import Explanation
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import NodeState, SourceState, grandmaster_state
 from timesyncd.model.error_bound import EnsembleSettings, utc_only_bound
+from timesyncd.model.observation import Observation
 from timesyncd.model.selection import Agreement
 from timesyncd.sample import (
     ClockSample,
@@ -81,7 +82,7 @@ class Told:
     view: NodeView = field(default_factory=lambda: NodeView(CONFIG, Epoch(0xB007, 7), incarnation=3))
 
     def of(self, reading: Reading, bound: ErrorBound | None = None) -> bool:
-        return self.view.note(Observation(reading, bound))
+        return self.view.update(Observation(reading, bound))
 
 
 @pytest.fixture
@@ -94,6 +95,13 @@ def view(told: Told) -> NodeView:
     """After one good sample."""
     told.of(HEALTHY, BOUND)
     return told.view
+
+
+def published(view: NodeView, now: Moment) -> NodeState:
+    """The node's state as the publisher sends it: it dates the status."""
+    state = view.node_state(now)
+    view.mark_status(state)
+    return state
 
 
 def test_before_the_first_sample_nothing_is_known(told: Told) -> None:
@@ -181,22 +189,32 @@ def test_only_a_change_of_status_is_worth_telling_at_once(told: Told) -> None:
 def test_since_is_when_the_status_changed(view: NodeView) -> None:
     """It stands still while the status does, and begins anew with another."""
     moments = [after(0), after(3), after(5), after(7)]
-    since = [view.node_state(moment).since_realtime_ns for moment in moments]
+    since = [published(view, moment).since_realtime_ns for moment in moments]
 
     assert since == [moments[index].realtime_ns for index in (0, 0, 2, 2)]
 
 
-def test_order_rises_with_every_message(view: NodeView) -> None:
-    """Node and grandmaster states share one sequence, in one incarnation."""
+def test_a_read_dates_no_status(view: NodeView) -> None:
+    """A status that is not published yet is dated at each read, and has no effect on the next one."""
+    moments = [after(0), after(1)]
+    since = [view.node_state(moment).since_realtime_ns for moment in moments]
+
+    assert since == [moment.realtime_ns for moment in moments]
+
+
+def test_a_read_takes_no_sequence_number(view: NodeView) -> None:
+    """Node and grandmaster states carry the number of the message that was sent last; only sending takes one."""
+    sent = [view.numbers.next() for _ in range(2)]
     messages = [view.node_state(after(0)), *view.grandmaster_states(after(0)), view.node_state(after(0))]
 
-    assert [(each.node, each.incarnation, each.sequence) for each in messages] == [("node-a", 3, n) for n in (1, 2, 3)]
+    assert [each["sequence"] for each in sent] == [1, 2]
+    assert [(each.node, each.incarnation, each.sequence) for each in messages] == [("node-a", 3, 2)] * 3
 
 
 def test_a_state_tells_how_old_its_sample_is_and_when_the_next_one_comes(told: Told) -> None:
     """So that a reader who heard nothing before can tell what an event voids, and who is silent."""
     bound = replace(BOUND, since_sample_ns=7)
-    told.view.note(Observation(HEALTHY, bound, bound))
+    told.view.update(Observation(HEALTHY, bound, bound))
     state = told.view.node_state(after(1))
 
     assert (state.since_sample_ns, state.every_ns) == (7, 2 * NS_PER_S)
@@ -204,10 +222,10 @@ def test_a_state_tells_how_old_its_sample_is_and_when_the_next_one_comes(told: T
 
 def test_a_source_shows_its_last_sample_and_its_last_poll(told: Told, view: NodeView) -> None:
     """What was measured stays readable while the source is away, beside why it is."""
-    view.note_poll(PollReport("ptp", 0, 1_234, None, 0))
+    view.update_poll(PollReport("ptp", 0, 1_234, None, 0))
     [there] = view.node_state(after(0)).sources
     told.of(SILENT)
-    view.note_poll(PollReport("ptp", 0, 99, "no answer", 2))
+    view.update_poll(PollReport("ptp", 0, 99, "no answer", 2))
     [away] = view.node_state(after(1)).sources
 
     assert (there.reachable, there.reason, there.poll_duration_ns, there.offset_ns) == (True, None, 1_234, 100)
@@ -227,10 +245,10 @@ def test_a_grandmaster_s_state(told: Told) -> None:
     """What the unit said, how old that is, and whether it still answers."""
     [never] = told.view.grandmaster_states(after(0))
     told.of(UNIT)
-    told.view.note_poll(PollReport("gm-a", 0, 5, None, 0))
+    told.view.update_poll(PollReport("gm-a", 0, 5, None, 0))
     [locked] = told.view.grandmaster_states(after(2))
     told.of(NoSample("gm-a", 0, "no SNMP response"))
-    told.view.note_poll(PollReport("gm-a", 0, 5, "no SNMP response", 1))
+    told.view.update_poll(PollReport("gm-a", 0, 5, "no SNMP response", 1))
     [lost] = told.view.grandmaster_states(after(3))
 
     assert (never.reachable, never.age_ns, never.clock_state, never.reason) == (False, None, None, None)
@@ -247,7 +265,7 @@ def test_a_grandmaster_s_state(told: Told) -> None:
 def test_a_source_shows_what_it_makes_of_its_newest_sample(told: Told) -> None:
     """Also one that the node does not believe; the bound is as old as its sample, and names what it holds against."""
     own = replace(BOUND, utc_seconds_removed=37)
-    told.view.note(Observation(replace(HEALTHY, current_utc_offset_s=37), None, own))
+    told.view.update(Observation(replace(HEALTHY, current_utc_offset_s=37), None, own))
     [source] = told.view.node_state(after(2)).sources
 
     assert source.gm is not None and (source.gm.bound_ns, source.gm.growth_ppb) == (5_000, 50_100)
@@ -267,7 +285,7 @@ def test_a_source_shows_what_it_makes_of_its_newest_sample(told: Told) -> None:
 )
 def test_a_source_s_bound_is_withdrawn_with_what_it_rests_on(told: Told, reading: Reading, kept: bool) -> None:
     """A restart of the source, a step of the clock by whoever saw it, and a sample that gave none."""
-    told.view.note(Observation(HEALTHY, BOUND, BOUND))
+    told.view.update(Observation(HEALTHY, BOUND, BOUND))
     told.of(reading)
     [source] = told.view.node_state(after(1)).sources
 
@@ -280,7 +298,7 @@ def heard_node(**changes: Any) -> NodeState:
 
 
 def in_view(state: NodeState, seconds: float) -> NodeState:
-    return heard_state(state, after(0).boottime_ns, after(seconds))
+    return aged_state(state, after(0).boottime_ns, after(seconds))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +341,7 @@ def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
 
 def test_who_is_not_heard_is_unknown_and_it_is_said_why() -> None:
     """Be what it said last still true by its growth."""
-    state = heard_state(heard_node(), after(0).boottime_ns, after(1), Explanation("node_silent", "silent for 25 s"))
+    state = aged_state(heard_node(), after(0).boottime_ns, after(1), Explanation("node_silent", "silent for 25 s"))
 
     assert (state.status, state.utc_status) == ("UNKNOWN", "UNKNOWN")
     assert (state.reason_code, state.reason) == ("node_silent", "silent for 25 s")
@@ -345,7 +363,7 @@ def test_heard_keeps_the_last_word_of_each() -> None:
     """One state a grandmaster."""
     heard = RemoteStates()
     for sequence in (1, 2):
-        heard.note(grandmaster("node-b", 1, sequence), after(0).boottime_ns)
+        heard.update(grandmaster("node-b", 1, sequence), after(0).boottime_ns)
 
     assert [state.sequence for state in heard.grandmasters(after(0))] == [2]
 
@@ -353,8 +371,8 @@ def test_heard_keeps_the_last_word_of_each() -> None:
 def test_a_unit_is_forgotten_an_hour_after_its_last_word() -> None:
     """It was taken away, or nobody polls it any more: it has told nothing that holds for long before."""
     heard = RemoteStates()
-    heard.note(grandmaster("node-b", 1, 1), after(0).boottime_ns)
-    hour_s = UNIT_FORGOTTEN_NS // NS_PER_S
+    heard.update(grandmaster("node-b", 1, 1), after(0).boottime_ns)
+    hour_s = GRANDMASTER_EXPIRES_NS // NS_PER_S
 
     assert [len(heard.grandmasters(after(seconds))) for seconds in (hour_s - 1, hour_s, hour_s - 1)] == [1, 0, 0]
 
@@ -362,8 +380,8 @@ def test_a_unit_is_forgotten_an_hour_after_its_last_word() -> None:
 def test_a_job_is_forgotten_a_minute_after_its_last_word() -> None:
     """A hub that died took its jobs with it."""
     heard = RemoteStates()
-    heard.note(JobState.model_construct(job_id="0f3a9c51d2b4e687"), after(0).boottime_ns)
-    still, gone = after((JOB_FORGOTTEN_NS - 1) / NS_PER_S), after(JOB_FORGOTTEN_NS / NS_PER_S)
+    heard.update(JobState.model_construct(job_id="0f3a9c51d2b4e687"), after(0).boottime_ns)
+    still, gone = after((JOB_EXPIRES_NS - 1) / NS_PER_S), after(JOB_EXPIRES_NS / NS_PER_S)
 
     assert (len(heard.jobs(still)), len(heard.jobs(gone)), len(heard.jobs(still))) == (1, 0, 0)
 
@@ -386,25 +404,25 @@ SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
 )
 def test_what_is_wrong_now(node: dict[str, Any], found: dict[tuple[str, str], str]) -> None:
     """One finding a condition, about its own subject, with evidence; what was never asked yet is no finding."""
-    judged = standing(heard_node(**node), None, None)
+    judged = state_findings(heard_node(**node), None, None)
 
     assert {key: each.evidence for key, each in judged.items()} == found
 
 
 def test_store_and_broker_are_the_node_s_own_findings() -> None:
     """Both are told of the node, with what went wrong as evidence."""
-    found = standing(heard_node(), "disk full", "no connection for 9 s")
+    found = state_findings(heard_node(), "disk full", "no connection for 9 s")
 
     assert found == {
-        ("store-failing", "node-b"): Judged("disk full"),
-        ("broker-lost", "node-b"): Judged("no connection for 9 s"),
+        ("store-failing", "node-b"): Judgement("disk full"),
+        ("broker-lost", "node-b"): Judgement("no connection for 9 s"),
     }
 
 
 def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
     """No condition leads to an id that nobody explained."""
     found = [
-        standing(heard_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
+        state_findings(heard_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
         for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
     ]
 
@@ -416,7 +434,7 @@ def test_a_finding_s_wire_form_keeps_its_times() -> None:
     began = Findings().judge(
         "source-lost",
         "ptp",
-        Judged("no answer", (Step("source-lost", "no answer"), Step("clock-unknown", "no bound"))),
+        Judgement("no answer", (Step("source-lost", "no answer"), Step("clock-unknown", "no bound"))),
         17,
     )
     assert began is not None
@@ -463,8 +481,8 @@ def ntp() -> NodeView:
     """A node that NTP alone keeps, after one reading of each of its sources."""
     view = NodeView(NTP_CONFIG, Epoch(0xB007, 7), incarnation=3)
     bound = utc_only_bound(UTC_SAMPLE, EnsembleSettings())
-    view.note(Observation(UTC_SAMPLE, bound, bound))
-    view.note(Observation(KERNEL_SAMPLE, None))
+    view.update(Observation(UTC_SAMPLE, bound, bound))
+    view.update(Observation(KERNEL_SAMPLE, None))
     return view
 
 
@@ -477,19 +495,19 @@ def test_a_node_that_ntp_keeps_is_in_sync_with_utc(ntp: NodeView) -> None:
     assert state.gm is not None and state.gm.reason_code == Reason.NO_GRANDMASTER.code
     assert [(source.kind, source.reason) for source in state.sources] == [("utc", None), ("kernel", None)]
     assert state.sources[0].utc is not None and state.sources[0].utc.bound_ns == 1_400
-    assert standing(state, None, None) == {}
+    assert state_findings(state, None, None) == {}
 
 
 def test_a_node_that_ntp_kept_ages_by_utc(ntp: NodeView) -> None:
     """HOLDOVER and UNKNOWN, since when, why and the finding are those of UTC, at home and where it was heard."""
     moments = [after(seconds) for seconds in (1, 6, 1_001)]
-    told = [ntp.node_state(moment) for moment in moments]
-    abroad = heard_state(told[0], moments[0].boottime_ns, after(6))
+    told = [published(ntp, moment) for moment in moments]
+    abroad = aged_state(told[0], moments[0].boottime_ns, after(6))
 
     assert [state.main_status for state in told] == ["SYNCHRONIZED", "HOLDOVER", "UNKNOWN"]
     assert [state.reason for state in told] == ["", "no fresh sample; the bound grows", "no fresh sample for too long"]
     assert [state.since_realtime_ns for state in told] == [moment.realtime_ns for moment in moments]
-    assert [set(standing(state, None, None)) for state in told[1:]] == [
+    assert [set(state_findings(state, None, None)) for state in told[1:]] == [
         {("clock-holdover", "node-n")}, {("clock-unknown", "node-n")},
     ]  # fmt: skip
     assert (abroad.utc_status, abroad.reason) == ("HOLDOVER", "no fresh sample; the bound grows")
@@ -499,17 +517,17 @@ def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(told: Told) -> Non
     """UTC is known, but the grandmaster that it should follow is not: its status stays UNKNOWN, with the source's reason."""
     told.of(HEALTHY, BOUND)
     told.of(SILENT)
-    told.view.note_bound(utc_only_bound(UTC_SAMPLE, EnsembleSettings()))
+    told.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))
     state = told.view.node_state(after(1))
 
     assert (state.main_status, state.utc_status) == ("UNKNOWN", "SYNCHRONIZED")
     assert state.reason == SILENT.reason
-    assert ("clock-unknown", "node-a") in standing(state, None, None)
+    assert ("clock-unknown", "node-a") in state_findings(state, None, None)
 
 
 def test_while_ptp_warms_up_its_sample_is_what_is_waited_for(told: Told) -> None:
     """What NTP said first is no reason why no grandmaster is known: PTP has given no sample yet."""
-    told.view.note_bound(utc_only_bound(UTC_SAMPLE, EnsembleSettings()))
+    told.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))
 
     assert told.view.node_state(after(1)).reason == Reason.NO_SAMPLE_YET.text
 
@@ -519,16 +537,16 @@ def test_a_change_of_the_utc_status_is_told_at_once(ntp: NodeView) -> None:
     bound = utc_only_bound(UTC_SAMPLE, EnsembleSettings())
     withdrawn = replace(bound, utc_hard=unbounded(Reason.CLOCK_STEPPED), utc_status=ClockStatus.DISRUPTED)
 
-    assert [ntp.note_bound(each) for each in (bound, withdrawn, withdrawn)] == [False, True, False]
+    assert [ntp.update(Observation(None, each)) for each in (bound, withdrawn, withdrawn)] == [False, True, False]
 
 
 def test_the_state_says_who_is_wrong(told: Told, view: NodeView) -> None:
     """Falsetickers by name, a contradiction as such, and neither where one source alone knows UTC."""
-    view.note_agreement(Agreement(0, 1, 1, falsetickers=("ntp",)))
+    view.update(Observation(None, agreement=Agreement(0, 1, 1, falsetickers=("ntp",))))
     named = view.node_state(after(0))
-    view.note_agreement(Agreement(0, 1, 1, contradiction=True))
+    view.update(Observation(None, agreement=Agreement(0, 1, 1, contradiction=True)))
     contradicted = view.node_state(after(0))
-    view.note_agreement(None)
+    view.update(Observation(None))
     alone = view.node_state(after(0))
 
     assert [state.falsetickers for state in (named, contradicted, alone)] == [["ntp"], [], []]

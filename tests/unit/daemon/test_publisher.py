@@ -1,4 +1,4 @@
-"""When the announcer publishes, and what it tells of grandmasters."""
+"""When the publisher publishes, and what it tells of grandmasters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from announcing import Announcing
 from batches import batch, mark
 from grandmaster_states import GM_B, follower
 from grandmaster_states import source as heard_source
+from publisher_lab import PublisherLab
 from samples import HEALTHY
 from wire import grandmaster, hub_state, node_state
 
@@ -19,13 +19,13 @@ from timesyncd.config import parse
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import STORE_GRACE_S, Parts
 from timesyncd.driver import PollReport, options_of
-from timesyncd.feed import Observation
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import job_id
 from timesyncd.messages.fleet import CloudEvent
-from timesyncd.messages.node import GrandmasterState, Message, NodeState
+from timesyncd.messages.node import GrandmasterState, Message, NodeState, Ordered
 from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.grandmaster_events import GrandmasterEventKind
+from timesyncd.model.observation import Observation
 from timesyncd.mqtt.client import MqttLink
 from timesyncd.sample import ClockState, GrandmasterSample
 from timesyncd.store.writer import Store
@@ -61,10 +61,10 @@ def test_a_state_is_repeated_before_readers_take_it_for_held_over(
     tables = {"node": {"name": "a"}, "source": [source], "mqtt": {"host": "h", "state_every_s": every_s}}
     config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
     parts = Parts(mqtt=cast(MqttLink, broker))
-    announcer = Announcing(config, NodeView(config, Epoch(1, 2), 1), clocks, parts).announcer
+    publisher = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks, parts).publisher
     began_ns = clocks.realtime_ns()
     for _ in range(7):
-        announcer.tick()
+        publisher.tick()
         clocks.advance(NS_PER_S)
     states = [message for message in broker.published if isinstance(message, NodeState)]
 
@@ -78,12 +78,12 @@ def test_of_many_units_the_one_that_changed_is_published_at_once() -> None:
     tables = {"node": {"name": "hub"}, "grandmaster": units, "mqtt": {"host": "h", "state_every_s": 60}}
     config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
     view = NodeView(config, Epoch(1, 2), 1)
-    announcer = Announcing(config, view, clocks, Parts(mqtt=cast(MqttLink, broker))).announcer
-    announcer.tick()
+    publisher = PublisherLab(config, view, clocks, Parts(mqtt=cast(MqttLink, broker))).publisher
+    publisher.tick()
     broker.published.clear()
-    view.note(Observation(GrandmasterSample("gm-a", clocks.boottime_ns(), clock_state=ClockState.HOLDOVER), None))
-    announcer.tick()
-    announcer.tick()
+    view.update(Observation(GrandmasterSample("gm-a", clocks.boottime_ns(), clock_state=ClockState.HOLDOVER), None))
+    publisher.tick()
+    publisher.tick()
     told = [message for message in broker.published if isinstance(message, NodeState | GrandmasterState)]
 
     assert [getattr(message, "name", "the node") for message in told] == ["the node", "gm-a"]
@@ -102,21 +102,21 @@ NODE_BOUND = Bound(5_000, 50_100)
 
 
 class Watching:
-    """An announcer of one node, and the unit that it polls and follows."""
+    """An publisher of one node, and the unit that it polls and follows."""
 
     def __init__(self) -> None:
         config = parse({"node": {"name": "hub"}, "source": [SOURCE], "grandmaster": [UNIT]}, options_of, "test")
         self.clocks = FakeClocks()
         self.view = NodeView(config, Epoch(1, 2), 1)
-        announcing = Announcing(config, self.view, self.clocks)
-        self.announcer, self.web = announcing.announcer, announcing.web
+        lab = PublisherLab(config, self.view, self.clocks)
+        self.publisher, self.web = lab.publisher, lab.web
 
     def poll(self, **changes: Any) -> None:
         """Ten seconds later."""
         self.clocks.advance(10 * NS_PER_S)
         now_ns = self.clocks.boottime_ns()
-        self.view.note(Observation(GrandmasterSample("gm-a", now_ns, **changes), None))
-        self.view.note_poll(PollReport("gm-a", now_ns, 1, None, 0))
+        self.view.update(Observation(GrandmasterSample("gm-a", now_ns, **changes), None))
+        self.view.update_poll(PollReport("gm-a", now_ns, 1, None, 0))
         sample = replace(HEALTHY, as_of_ns=now_ns)
         bound = ErrorBound(
             as_of_ns=now_ns,
@@ -128,13 +128,13 @@ class Watching:
             utc_status=ClockStatus.SYNCHRONIZED,
             grandmaster_identity=IDENTITY,
         )
-        self.view.note(Observation(sample, bound, bound))
-        self.announcer.tick()
+        self.view.update(Observation(sample, bound, bound))
+        self.publisher.tick()
 
     def standing(self) -> list[tuple[str, str, list[str]]]:
         return [
             (f.id, f.subject, [step.text for step in f.chain])
-            for f in self.announcer.findings()
+            for f in self.publisher.findings()
             if f.until_realtime_ns is None
         ]
 
@@ -151,29 +151,29 @@ class Viewer:
 
 
 class Hub:
-    """The announcer of a hub that is no node and polls no unit; a second passes with each tick."""
+    """The publisher of a hub that is no node and polls no unit; a second passes with each tick."""
 
     def __init__(self, *expected: str) -> None:
         tables = {"node": {"name": "hub-b"}, "mqtt": {"host": "h"}, "hub": {"nodes": list(expected)}}
         config, self.clocks, self.broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
         view, parts = NodeView(config, Epoch(1, 2), 1), Parts(mqtt=cast(MqttLink, self.broker))
-        announcing = Announcing(config, view, self.clocks, parts)
-        self.announcer, self.desk, self.web = announcing.announcer, announcing.desk, announcing.web
+        lab = PublisherLab(config, view, self.clocks, parts)
+        self.publisher, self.service, self.web = lab.publisher, lab.service, lab.web
 
     def hear(self, message: Message, live: bool = True) -> None:
-        self.announcer.hear(message, self.clocks.boottime_ns(), live)
+        self.publisher.receive(message, self.clocks.boottime_ns(), live)
 
     def step(self) -> None:
         """Of a job with two ranks."""
         for rank in (0, 1):
-            self.desk.accept_marks(batch(rank, mark(0)), self.clocks.boottime_ns())
+            self.service.accept_marks(batch(rank, mark(0)), self.clocks.boottime_ns())
 
     def run(self, seconds: int, beside: str | None = None) -> None:
         """`beside` another hub that says all the time that it is the primary one."""
         for second in range(seconds):
             if beside is not None:
                 self.hear(hub_state(beside, sequence=second))
-            self.announcer.tick()
+            self.publisher.tick()
             self.clocks.advance(NS_PER_S)
 
     def told(self, type: str) -> list[str | None]:
@@ -188,7 +188,7 @@ def test_a_finding_of_the_fleet_does_not_end_because_another_hub_tells_it() -> N
     hub.run(20, beside="hub-a")
 
     assert began == ["fleet"]
-    assert (hub.told("timesyncd.finding.ended"), hub.announcer.findings()) == ([], [])
+    assert (hub.told("timesyncd.finding.ended"), hub.publisher.findings()) == ([], [])
 
 
 def test_what_a_broker_kept_is_not_how_things_are() -> None:
@@ -202,10 +202,10 @@ def test_what_a_broker_kept_is_not_how_things_are() -> None:
         *(job.model_copy(update={"node": "hub-a"}) for job in speaking.web.jobs()),
     )
     viewer = Viewer()
-    hub.announcer.events.attach(viewer)
+    hub.publisher.events.attach(viewer)
     for message in kept:
         hub.hear(message, live=False)
-    clock = hub.desk.hub.fleet.clock("n1")
+    clock = hub.service.hub.fleet.clock("n1")
 
     assert [type(message).__name__ for message in kept] == ["NodeState", "HubState", "JobState"]
     assert clock is not None and not clock.live
@@ -268,10 +268,10 @@ def test_what_happened_to_a_unit_is_told_at_once(watching: Watching) -> None:
         GrandmasterEvent(kind, now_ns, "why")
         for kind in (GrandmasterEventKind.RESTARTED, GrandmasterEventKind.PHASE_JUMPED)
     ]
-    watching.announcer.unit_events("gm-a", events)
+    watching.publisher.publish_grandmaster_events("gm-a", events)
     watching.poll(clock_state=ClockState.LOCKED)
 
-    assert [(finding.id, finding.evidence) for finding in watching.announcer.findings()][-1] == (
+    assert [(finding.id, finding.evidence) for finding in watching.publisher.findings()][-1] == (
         "grandmaster-rebooted",
         "why",
     )
@@ -280,10 +280,10 @@ def test_what_happened_to_a_unit_is_told_at_once(watching: Watching) -> None:
 
 def test_a_condition_stands_until_it_is_withdrawn(watching: Watching) -> None:
     """What another part of the daemon knows of a unit."""
-    watching.announcer.condition("grandmaster-traps-suppressed", "gm-a", "512 dropped")
+    watching.publisher.set_condition("grandmaster-traps-suppressed", "gm-a", "512 dropped")
     watching.poll()
     stood = watching.standing()
-    watching.announcer.condition("grandmaster-traps-suppressed", "gm-a", None)
+    watching.publisher.set_condition("grandmaster-traps-suppressed", "gm-a", None)
     watching.poll()
 
     assert stood == [("grandmaster-traps-suppressed", "gm-a", [])]
@@ -292,24 +292,24 @@ def test_a_condition_stands_until_it_is_withdrawn(watching: Watching) -> None:
 
 def test_what_ended_long_ago_is_forgotten_though_nobody_asks(watching: Watching) -> None:
     """A daemon without a page lives for months."""
-    watching.announcer.event("phase-jump", "ptp", "once")
+    watching.publisher.add_occurrence("phase-jump", "ptp", "once")
     watching.clocks.advance(3_600 * NS_PER_S)
     watching.poll()
 
-    assert watching.announcer._findings._known == {}
+    assert watching.publisher._findings._findings == {}
 
 
 def test_of_a_unit_that_a_daemon_before_us_polls_we_tell_nothing(watching: Watching) -> None:
     """Neither what stands nor what happens: it tells both."""
-    watching.announcer.hear(
+    watching.publisher.receive(
         grandmaster("a-hub", 1, 1).model_copy(update={"published_realtime_ns": watching.clocks.realtime_ns()}),
         watching.clocks.boottime_ns(),
         live=True,
     )
-    watching.announcer.unit_events("gm-a", [GrandmasterEvent(GrandmasterEventKind.RESTARTED, 1, "why")])
+    watching.publisher.publish_grandmaster_events("gm-a", [GrandmasterEvent(GrandmasterEventKind.RESTARTED, 1, "why")])
     watching.poll(antenna="open")
 
-    assert watching.announcer.findings() == []
+    assert watching.publisher.findings() == []
 
 
 def test_a_unit_s_finding_does_not_end_because_another_daemon_tells_it(watching: Watching) -> None:
@@ -317,11 +317,11 @@ def test_a_unit_s_finding_does_not_end_because_another_daemon_tells_it(watching:
     watching.poll(antenna="open")
     stood = watching.standing()
     other = grandmaster("a-hub", 1, 1).model_copy(update={"published_realtime_ns": watching.clocks.realtime_ns()})
-    watching.announcer.hear(other, watching.clocks.boottime_ns(), live=True)
+    watching.publisher.receive(other, watching.clocks.boottime_ns(), live=True)
     watching.poll(antenna="open")
 
     assert [id for id, _, _ in stood] == ["grandmaster-antenna"]
-    assert watching.announcer.findings() == []
+    assert watching.publisher.findings() == []
 
 
 def test_units_show_how_far_they_are_apart(watching: Watching) -> None:
@@ -330,8 +330,8 @@ def test_units_show_how_far_they_are_apart(watching: Watching) -> None:
     other = grandmaster("other", 1, 1).model_copy(update={"name": "gm-b", "identities": [GM_B]})
     heard = [heard_source(IDENTITY, name="a", offset_ns=300), heard_source(GM_B, name="b", offset_ns=100)]
     for message in (other, follower(sources=heard, published_realtime_ns=now_ns)):
-        watching.announcer.hear(message, watching.clocks.boottime_ns(), live=True)
-    watching.announcer.tick()
+        watching.publisher.receive(message, watching.clocks.boottime_ns(), live=True)
+    watching.publisher.tick()
     unit = watching.web.grandmasters()[0]
 
     assert [(each.other, each.offset_ns) for each in unit.offsets] == [("gm-b", -200)]
@@ -352,13 +352,40 @@ def test_a_store_that_says_nothing_is_failing_too() -> None:
     store, clocks = StuckStore(), FakeClocks()
     config = parse({"node": {"name": "a"}}, options_of, "test")
     parts = Parts(store=cast(Store, store))
-    announcing = Announcing(config, NodeView(config, Epoch(1, 2), 1), clocks, parts)
+    lab = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks, parts)
     told = []
     for behind_s, said in ((STORE_GRACE_S - 1.0, None), (STORE_GRACE_S + 0.0, None), (60.0, "disk full"), (0.0, None)):
-        store.behind_s, parts.store_said = behind_s, said
+        store.behind_s, parts.store_failure = behind_s, said
         clocks.advance(3 * NS_PER_S)
-        announcing.announcer.tick()
-        standing = [each.evidence for each in announcing.announcer.findings() if each.until_realtime_ns is None]
-        told.append((standing, announcing.web.health() is None))
+        lab.publisher.tick()
+        standing = [each.evidence for each in lab.publisher.findings() if each.until_realtime_ns is None]
+        told.append((standing, lab.web.health() is None))
 
     assert told == [([], True), (["nothing stored for 15 s"], False), (["disk full"], False), ([], True)]
+
+
+def test_reading_has_no_effect_on_what_is_published(watching: Watching) -> None:
+    """Pages, GETs and scrapes take no sequence number and date no status: what is sent is the same with and without them."""
+    numbers: list[list[int]] = []
+    for reads in (0, 3):
+        seen = Viewer()
+        watching.publisher.events.attach(seen)
+        for _ in range(reads):
+            for read in (watching.web.node, watching.web.grandmasters, watching.web.metrics, watching.web.findings):
+                read()
+        watching.clocks.advance(NS_PER_S)
+        watching.publisher.tick()
+        watching.publisher.events.unsubscribe(seen)
+        numbers.append([each.data.sequence for each in seen.seen if isinstance(each.data, Ordered)])
+
+    sent = [number for each in numbers for number in each]
+    assert len(numbers[0]) == len(numbers[1]) > 1
+    assert sent == list(range(sent[0], sent[0] + len(sent)))
+
+
+def test_a_state_that_is_read_carries_the_number_that_was_sent_last(watching: Watching) -> None:
+    """So a reader can tell which published message it is not older than."""
+    watching.publisher.tick()
+    first, second = watching.web.node(), watching.web.node()
+
+    assert first.sequence == second.sequence > 0

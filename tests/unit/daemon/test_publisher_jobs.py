@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from announcing import Announcing
 from batches import batch, mark
+from publisher_lab import PublisherLab
 from wire import hub_state
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
@@ -28,15 +28,15 @@ class Speaker:
         self.link = MqttLink(config.mqtt, "b", 1, [], lambda received: None)
         self.link.connected = True
         view = NodeView(config, Epoch(1, 2), 1)
-        self.hub = Announcing(config, view, self.clocks, Parts(mqtt=self.link))
+        self.hub = PublisherLab(config, view, self.clocks, Parts(mqtt=self.link))
         self._second = 0
 
     def run(self, seconds: int, *, with_marks: bool = True) -> None:
         for _ in range(seconds):
             for rank in (0, 1) if with_marks else ():
                 step = batch(rank, mark(self._second), sequence=self._second)
-                self.hub.desk.accept_marks(step, self.clocks.boottime_ns())
-            self.hub.announcer.tick()
+                self.hub.service.accept_marks(step, self.clocks.boottime_ns())
+            self.hub.publisher.tick()
             self.clocks.advance(NS_PER_S)
             self._second += 1
 
@@ -63,26 +63,26 @@ def speaker() -> Speaker:
 
 def test_an_ended_job_is_cleared_at_the_broker(speaker: Speaker) -> None:
     """Once, with an empty message on its topic; a later connection does not bring it back."""
-    (job,) = speaker.hub.announcer.own_jobs
+    (job,) = speaker.hub.publisher.own_jobs
     speaker.run(1_000, with_marks=False)
     last = speaker.sent()[-1]
     speaker.reconnects()
 
     assert (last.subject, last.message) == (job.job_id, None)
-    assert speaker.hub.announcer.own_jobs == []
+    assert speaker.hub.publisher.own_jobs == []
     assert speaker.sent() == []
 
 
 def test_a_hub_that_ceases_to_speak_repeats_no_job(speaker: Speaker) -> None:
     """At its next connection it would put its old word over that of the hub that speaks now; it clears nothing either."""
     for _ in range(20):
-        speaker.hub.announcer.hear(hub_state("a"), speaker.clocks.boottime_ns(), live=True)
+        speaker.hub.publisher.receive(hub_state("a"), speaker.clocks.boottime_ns(), live=True)
         speaker.run(1)
     speaker.sent()
     speaker.reconnects()
 
-    assert not speaker.hub.desk.is_primary
-    assert len(speaker.hub.announcer.own_jobs) == 1
+    assert not speaker.hub.service.is_primary
+    assert len(speaker.hub.publisher.own_jobs) == 1
     assert speaker.sent() == []
 
 

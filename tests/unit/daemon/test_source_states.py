@@ -37,8 +37,8 @@ def test_a_ptp_source_tells_its_port_and_its_path() -> None:
 @pytest.mark.parametrize(
     ("changes", "offset_ns", "detail"),
     [
-        ({}, 412, "phc:0 by extended, system clock at -37 s, a process phc2sys runs"),
-        ({"offset_ns": -5, "steered": False}, -5, "phc:0 by extended, no process phc2sys runs"),
+        ({}, 412, "phc:0 by extended, system clock at -37 s, phc2sys is running"),
+        ({"offset_ns": -5, "steered": False}, -5, "phc:0 by extended, phc2sys is not running"),
         ({"offset_ns": 3 * NS_PER_S - 5, "steered": None}, -5, "phc:0 by extended, system clock at +3 s"),
     ],
 )
@@ -53,7 +53,7 @@ def test_of_a_phc_whole_seconds_are_told_apart(changes: dict[str, Any], offset_n
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
-        ({}, "follows 10.0.0.1, stratum 2, 1 of 2 sources answer"),
+        ({}, "follows 10.0.0.1, stratum 2, 1 of 2 sources reachable"),
         ({"ntp_sources": (), "leap": "insert"}, "follows 10.0.0.1, stratum 2, leap insert"),
     ],
 )
@@ -67,11 +67,11 @@ def test_an_ntp_source_tells_whom_it_follows(changes: dict[str, Any], detail: st
 @pytest.mark.parametrize(
     ("changes", "error_ns", "detail"),
     [
-        ({}, 500_000, "disciplines: chronyd, TAI - UTC 37 s"),
-        ({"synchronized": False}, None, "disciplines: chronyd, not synchronized, TAI - UTC 37 s"),
-        ({"disciplines": ("chronyd", "phc2sys")}, None, "disciplines: chronyd, phc2sys, TAI - UTC 37 s"),
-        ({"disciplines": (), "undecided_disciplines": ("ptp4l",)}, None, "disciplines: none found, perhaps ptp4l, TAI - UTC 37 s"),
-        ({"leap": "insert", "tai_offset_s": 0}, 500_000, "disciplines: chronyd, leap second armed: insert, TAI - UTC never set"),
+        ({}, 500_000, "disciplined by: chronyd, TAI - UTC 37 s"),
+        ({"synchronized": False}, None, "disciplined by: chronyd, not synchronized, TAI - UTC 37 s"),
+        ({"disciplines": ("chronyd", "phc2sys")}, None, "disciplined by: chronyd, phc2sys, TAI - UTC 37 s"),
+        ({"disciplines": (), "undecided_disciplines": ("ptp4l",)}, None, "disciplined by: none found, possibly ptp4l, TAI - UTC 37 s"),
+        ({"leap": "insert", "tai_offset_s": 0}, 500_000, "disciplined by: chronyd, leap second armed: insert, TAI - UTC not set"),
     ],
 )  # fmt: skip
 def test_the_kernel_s_own_error_counts_where_chronyd_set_it(

@@ -15,7 +15,7 @@ import pytest
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.config import Config, SecretSettings, SyslogSettings, TrapSettings
-from timesyncd.daemon.trap_receiver import AMBIGUOUS, NOTHING_NEW, STRANGER, TrapReceiver
+from timesyncd.daemon.trap_receiver import Rejection, TrapReceiver
 from timesyncd.driver import AlarmSource
 from timesyncd.errors import ConfigError
 from timesyncd.sample import AlarmEvent, Trap
@@ -43,39 +43,39 @@ class Unit:
 
 @dataclass
 class Heard:
-    """A desk with a syslog socket on a free port, and all that came of it."""
+    """A receiver with a syslog socket on a free port, and all that came of it."""
 
     events: list[AlarmEvent] = field(default_factory=list)
     poll_requests: list[str] = field(default_factory=list)
 
     @asynccontextmanager
     async def listening(self, *units: Unit) -> AsyncIterator[tuple[TrapReceiver, socket.socket]]:
-        with socket.socket(type=socket.SOCK_DGRAM) as receiver, socket.socket(type=socket.SOCK_DGRAM) as sender:
-            receiver.bind((HERE, 0))
-            sender.connect(receiver.getsockname())
+        with socket.socket(type=socket.SOCK_DGRAM) as listening, socket.socket(type=socket.SOCK_DGRAM) as sender:
+            listening.bind((HERE, 0))
+            sender.connect(listening.getsockname())
             alarm_sources: dict[str, AlarmSource] = {unit.name: unit for unit in units}
-            desk = desk_of(Config(syslog=SyslogSettings()), self, alarm_sources)
-            await desk.open({"syslog": receiver}.get)
-            yield desk, sender
-            await desk.close()
+            receiver = receiver_of(Config(syslog=SyslogSettings()), self, alarm_sources)
+            await receiver.open({"syslog": listening}.get)
+            yield receiver, sender
+            await receiver.close()
 
 
-def desk_of(config: Config, heard: Heard, alarm_sources: Mapping[str, AlarmSource] | None = None) -> TrapReceiver:
+def receiver_of(config: Config, heard: Heard, alarm_sources: Mapping[str, AlarmSource] | None = None) -> TrapReceiver:
     return TrapReceiver(config, alarm_sources or {}, SystemClocks(), 1, heard.events.append, heard.poll_requests.append)
 
 
-async def until_taken(desk: TrapReceiver, heard: Heard, count: int) -> None:
+async def until_taken(receiver: TrapReceiver, heard: Heard, count: int) -> None:
     async with asyncio.timeout(60):
-        while len(heard.events) + desk.refused.total() < count:
+        while len(heard.events) + receiver.rejected.total() < count:
             await asyncio.sleep(0.01)
 
 
 async def test_a_line_reaches_its_unit_and_has_it_polled() -> None:
     """The sender's address names the unit; its event is handed on, and the unit is to be polled."""
     heard = Heard()
-    async with heard.listening(Unit("gm-a"), Unit("gm-b", frozenset({"192.0.2.1"}))) as (desk, sender):
+    async with heard.listening(Unit("gm-a"), Unit("gm-b", frozenset({"192.0.2.1"}))) as (receiver, sender):
         sender.send(b"97")
-        await until_taken(desk, heard, 1)
+        await until_taken(receiver, heard, 1)
 
     assert [(event.source, event.id) for event in heard.events] == [("gm-a", 97)]
     assert heard.poll_requests == ["gm-a"]
@@ -84,38 +84,38 @@ async def test_a_line_reaches_its_unit_and_has_it_polled() -> None:
 async def test_strangers_and_two_units_at_one_address_are_counted() -> None:
     """Nothing is guessed: whose line it is must be certain, and each of two units that may have sent it is polled."""
     heard = Heard()
-    async with heard.listening(Unit("gm-a", frozenset({"192.0.2.1"}))) as (desk, sender):
+    async with heard.listening(Unit("gm-a", frozenset({"192.0.2.1"}))) as (receiver, sender):
         sender.send(b"97")
-        await until_taken(desk, heard, 1)
-    strangers = desk.refused
-    async with heard.listening(Unit("gm-a"), Unit("gm-b")) as (desk, sender):
+        await until_taken(receiver, heard, 1)
+    strangers = receiver.rejected
+    async with heard.listening(Unit("gm-a"), Unit("gm-b")) as (receiver, sender):
         sender.send(b"97")
-        await until_taken(desk, heard, 1)
+        await until_taken(receiver, heard, 1)
 
-    assert (strangers, desk.refused) == ({STRANGER: 1}, {AMBIGUOUS: 1})
+    assert (strangers, receiver.rejected) == ({Rejection.UNKNOWN_SENDER: 1}, {Rejection.AMBIGUOUS_SENDER: 1})
     assert (heard.events, heard.poll_requests) == ([], ["gm-a", "gm-b"])
 
 
 async def test_what_is_no_news_is_counted() -> None:
     """A repetition, or any other line of a unit's syslog, is no event."""
     heard = Heard()
-    async with heard.listening(Unit("gm-a")) as (desk, sender):
+    async with heard.listening(Unit("gm-a")) as (receiver, sender):
         sender.send(b"\xff\xfe session opened for user")
-        await until_taken(desk, heard, 1)
+        await until_taken(receiver, heard, 1)
 
-    assert (heard.events, desk.refused) == ([], {NOTHING_NEW: 1})
+    assert (heard.events, receiver.rejected) == ([], {Rejection.DUPLICATE: 1})
 
 
 async def test_a_storm_is_cut_off_told_once_and_answered_by_a_poll() -> None:
     """What is not read is counted by unit, and the unit is polled for what stands."""
     heard, too_many = Heard(), 3 * BURST
-    async with heard.listening(Unit("gm-a")) as (desk, sender):
+    async with heard.listening(Unit("gm-a")) as (receiver, sender):
         for _ in range(too_many):
             sender.send(b"97")
-        await until_taken(desk, heard, BURST)
+        await until_taken(receiver, heard, BURST)
         heard.poll_requests.clear()
         await asyncio.sleep(0.2)
-        first, second = desk.storms(), desk.storms()
+        first, second = receiver.dropped_in_storms(), receiver.dropped_in_storms()
 
     assert first["gm-a"] + len(heard.events) == too_many
     assert second == {}
@@ -125,25 +125,25 @@ async def test_a_storm_is_cut_off_told_once_and_answered_by_a_poll() -> None:
 async def test_what_came_by_trap_and_by_syslog_is_told_once() -> None:
     """A unit that sends both says each thing twice; that it says the same again by the same way is news."""
     heard = Heard()
-    async with heard.listening(Unit("gm-a")) as (desk, sender):
-        desk._trap(Trap(HERE, desk._clocks.boottime_ns(), (1, 3, 97), None, ()))
+    async with heard.listening(Unit("gm-a")) as (receiver, sender):
+        receiver._receive_trap(Trap(HERE, receiver._clocks.boottime_ns(), (1, 3, 97), None, ()))
         sender.send(b"97")
-        await until_taken(desk, heard, 2)
-        desk._trap(Trap(HERE, desk._clocks.boottime_ns(), (1, 3, 97), None, ()))
+        await until_taken(receiver, heard, 2)
+        receiver._receive_trap(Trap(HERE, receiver._clocks.boottime_ns(), (1, 3, 97), None, ()))
 
     assert len(heard.events) == 2
-    assert desk.refused == {NOTHING_NEW: 1}
+    assert receiver.rejected == {Rejection.DUPLICATE: 1}
 
 
 async def test_why_something_is_refused_is_told_once() -> None:
     """An operator who waits for a trap finds the reason in the log, and no storm of them."""
     heard = Heard()
-    async with heard.listening() as (desk, sender):
+    async with heard.listening() as (receiver, sender):
         sender.send(b"97")
-        await until_taken(desk, heard, 1)
+        await until_taken(receiver, heard, 1)
 
-    assert (desk.new_reasons(), desk.new_reasons()) == ([STRANGER], [])
-    assert desk.all_refused == {STRANGER: 1}
+    assert (receiver.new_rejections(), receiver.new_rejections()) == ([Rejection.UNKNOWN_SENDER], [])
+    assert receiver.all_rejected == {Rejection.UNKNOWN_SENDER: 1}
 
 
 async def test_a_port_that_is_taken_is_one_line() -> None:
@@ -155,10 +155,10 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
             Config(syslog=SyslogSettings(host=HERE, port=port)),
             Config(traps=TrapSettings(host=HERE, port=port)),
         ]
-        desks = [desk_of(config, Heard()) for config in configs]
-        for section, desk in zip(("syslog", "traps"), desks, strict=True):
+        desks = [receiver_of(config, Heard()) for config in configs]
+        for section, receiver in zip(("syslog", "traps"), desks, strict=True):
             with pytest.raises(ConfigError, match=f"^{section}: .*{port}.*in use.*systemd can pass"):
-                await desk.open(lambda _: None)
+                await receiver.open(lambda _: None)
 
 
 def test_a_secret_that_is_not_there_is_told_before_anything_listens() -> None:
@@ -166,7 +166,7 @@ def test_a_secret_that_is_not_there_is_told_before_anything_listens() -> None:
     config = Config(traps=TrapSettings(communities=[SecretSettings(env="TIMESYNCD_NOT_SET")]))
 
     with pytest.raises(ConfigError, match=r"^traps\.communities\[0\]: .*TIMESYNCD_NOT_SET"):
-        desk_of(config, Heard())
+        receiver_of(config, Heard())
 
 
 def test_sockets_of_the_service_manager_are_found_by_name() -> None:

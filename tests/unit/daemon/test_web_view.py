@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from announcing import Announcing
 from grandmaster_states import GM_A, GM_B, follower
+from publisher_lab import PublisherLab
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import parse
@@ -19,7 +19,7 @@ from timesyncd.web.view import NodeFilter
 MQTT = {"host": "broker", "password": {"env": "BROKER_PASSWORD"}}
 
 
-class Hub(Announcing):
+class Hub(PublisherLab):
     """Two nodes were heard in hall-1, and of a third a broker kept a copy."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Hub(Announcing):
         super().__init__(config, NodeView(config, Epoch(1, 2), 1), self.clocks)
         for name, identity, live in (("n1", GM_A, True), ("n2", GM_B, True), ("n3", GM_A, False)):
             heard = follower(name, identity, topology="hall-1/rack-1", published_realtime_ns=self.clocks.realtime_ns())
-            self.announcer.hear(heard, self.clocks.boottime_ns(), live)
+            self.publisher.receive(heard, self.clocks.boottime_ns(), live)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_page_of_states_shows_who_is_silent(hub: Hub) -> None:
 
 def test_the_whole_fleet_is_told_in_numbers(hub: Hub) -> None:
     """Summary, map and alignment agree on who is known, and none counts this hub, which has no clock source."""
-    hub.announcer.tick()
+    hub.publisher.tick()
     fleet, places = hub.web.fleet(), hub.web.map().places
     pair = hub.web.alignment(["n1", "n2"], None)
     everybody = hub.web.alignment(None, None)
@@ -100,10 +100,10 @@ def test_this_hub_is_among_the_hubs(hub: Hub) -> None:
 def test_strangers_learn_no_address(hub: Hub) -> None:
     """Whoever asks whether all is well is not told where the store is; the finding says it."""
     well = hub.web.health()
-    hub.web._parts.store_said = "postgresql://timesyncd@db.example/history: connection refused"
+    hub.web._parts.store_failure = "postgresql://timesyncd@db.example/history: connection refused"
 
     assert well is None
-    assert hub.web.health() == "the store is in trouble: the finding store-failing says why"
+    assert hub.web.health() == "the store fails: the finding store-failing gives the reason"
 
 
 def test_the_configuration_shows_no_secret(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_the_configuration_shows_no_secret(hub: Hub, monkeypatch: pytest.MonkeyP
 
 def test_a_scrape_has_the_hub_s_numbers(hub: Hub) -> None:
     """And none of a part that is not configured."""
-    hub.announcer.tick()
+    hub.publisher.tick()
     lines = hub.web.metrics().decode().splitlines()
 
     assert 'timesyncd_fleet_nodes{hub="hub",status="SYNCHRONIZED"} 2.0' in lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timesyncd.findings.catalogue import CATALOGUE, FORGET_AFTER_NS, Findings, Judged, Step
+from timesyncd.findings.catalogue import CATALOGUE, EXPIRES_AFTER_NS, Findings, Judgement, Step
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
@@ -14,8 +14,8 @@ def test_a_finding_begins_once_and_ends_once() -> None:
     While it stands only its evidence changes.
     """
     findings = Findings()
-    began = findings.judge("source-lost", "ptp", Judged("no answer"), 10)
-    again = findings.judge("source-lost", "ptp", Judged("refused"), 20)
+    began = findings.judge("source-lost", "ptp", Judgement("no answer"), 10)
+    again = findings.judge("source-lost", "ptp", Judgement("refused"), 20)
     standing = findings.all(20)
     ended = findings.judge("source-lost", "ptp", None, 30)
 
@@ -34,17 +34,17 @@ def test_a_chain_that_became_longer_is_told_again() -> None:
     Its words may change with the minutes; only another step is news, and the finding is still the same one.
     """
     findings = Findings()
-    findings.judge("grandmaster-antenna", "gm-a", Judged("open"), 10)
+    findings.judge("grandmaster-antenna", "gm-a", Judgement("open"), 10)
     longer = findings.judge(
         "grandmaster-antenna",
         "gm-a",
-        Judged("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"))),
+        Judgement("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"))),
         20,
     )
     reworded = findings.judge(
         "grandmaster-antenna",
         "gm-a",
-        Judged("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:15Z"))),
+        Judgement("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:15Z"))),
         30,
     )
 
@@ -58,21 +58,21 @@ def test_what_ended_is_forgotten_after_an_hour() -> None:
     What stands is kept for as long as it stands.
     """
     findings = Findings()
-    findings.event("phase-jump", "ptp", "5 ms", 0)
-    findings.judge("source-lost", "ptp", Judged("no answer"), 0)
+    findings.add_occurrence("phase-jump", "ptp", "5 ms", 0)
+    findings.judge("source-lost", "ptp", Judgement("no answer"), 0)
 
-    assert [finding.id for finding in findings.all(FORGET_AFTER_NS - 1)] == ["source-lost", "phase-jump"]
-    assert [finding.id for finding in findings.all(FORGET_AFTER_NS)] == ["source-lost"]
+    assert [finding.id for finding in findings.all(EXPIRES_AFTER_NS - 1)] == ["source-lost", "phase-jump"]
+    assert [finding.id for finding in findings.all(EXPIRES_AFTER_NS)] == ["source-lost"]
 
 
 def test_what_is_left_to_another_neither_stands_nor_ended() -> None:
     """That it is no longer told here is no news, and no good one."""
     findings = Findings()
-    findings.judge("source-lost", "ptp", Judged("refused"), 10)
-    findings.leave("source-lost", "ptp")
-    findings.leave("source-lost", "other")
+    findings.judge("source-lost", "ptp", Judgement("refused"), 10)
+    findings.drop("source-lost", "ptp")
+    findings.drop("source-lost", "other")
 
-    assert (findings.standing(), findings.all(20)) == (set(), [])
+    assert (findings.open(), findings.all(20)) == (set(), [])
     assert findings.judge("source-lost", "ptp", None, 30) is None
 
 

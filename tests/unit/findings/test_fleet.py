@@ -8,8 +8,8 @@ import pytest
 from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, unit
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judged
-from timesyncd.findings.fleet import DEAF_FOR_NS, ENDS_AFTER_NS, FORGET_AFTER_NS, FleetFindings, told_once
+from timesyncd.findings.catalogue import Judgement
+from timesyncd.findings.fleet import CUT_OFF_FOR_NS, ENDS_AFTER_NS, FORGET_AFTER_NS, FleetFindings, without_duplicates
 from timesyncd.findings.fleet_nodes import (
     ALONE_READINGS,
     MIN_DELAY_READINGS,
@@ -58,13 +58,13 @@ def node(name: str, *sources: SourceState, at_ns: int = 0, **changes: Any) -> No
     return follower(name, heard, **(told | {"published_realtime_ns": NIGHT_NS + at_ns} | changes))
 
 
-def course(findings: FleetFindings, states: list[NodeState], seconds: int, first_s: int = 0) -> dict[Key, Judged]:
+def course(findings: FleetFindings, states: list[NodeState], seconds: int, first_s: int = 0) -> dict[Key, Judgement]:
     """What was told last, when these states came every two seconds."""
-    told: dict[Key, Judged] = {}
+    told: dict[Key, Judgement] = {}
     for second in range(first_s, first_s + seconds, 2):
         at_ns = second * NS_PER_S
         for state in states:
-            findings.note(state.model_copy(update={"published_realtime_ns": NIGHT_NS + at_ns}), at_ns)
+            findings.add(state.model_copy(update={"published_realtime_ns": NIGHT_NS + at_ns}), at_ns)
         told = findings.judge(UNITS, at_ns, NIGHT_NS + at_ns)
     return told
 
@@ -78,7 +78,7 @@ def fleet(nodes: int = 9) -> list[NodeState]:
 
 def record(*sources: SourceState, **changes: Any) -> NodeRecord:
     made = NodeRecord("n")
-    made.note(node("n", *sources, **changes), 0)
+    made.update(node("n", *sources, **changes), 0)
     return made
 
 
@@ -91,7 +91,7 @@ def test_the_record_is_of_the_source_that_the_clock_follows() -> None:
     )
 
     assert (made.offset_ns, made.error_ns, made.parent, made.grandmaster) == (-1_500, 4_500, GM_A, GM_A)
-    assert (made.domains, sorted(made.heard)) == ((24, 25), [GM_A, GM_B])
+    assert (made.domains, sorted(made.grandmasters)) == ((24, 25), [GM_A, GM_B])
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_the_same_reading_in_the_next_state_is_not_a_new_one() -> None:
     """A state is repeated; the reading in it has grown older by as much."""
     made = record()
     made.is_new = False
-    made.note(node("n", ptp(age_ns=1_000 + NS_PER_S + 300), at_ns=NS_PER_S), NS_PER_S)
+    made.update(node("n", ptp(age_ns=1_000 + NS_PER_S + 300), at_ns=NS_PER_S), NS_PER_S)
     again = made.is_new
-    made.note(node("n", at_ns=2 * NS_PER_S), 2 * NS_PER_S)
+    made.update(node("n", at_ns=2 * NS_PER_S), 2 * NS_PER_S)
 
     assert (again, made.is_new) == (False, True)
 
@@ -129,7 +129,7 @@ def test_another_parent_begins_another_history() -> None:
     """Its path is another one."""
     made = record()
     delays = made.delays
-    made.note(node("n", parent_identity="5c5c5c.fffe.000001", at_ns=NS_PER_S), NS_PER_S)
+    made.update(node("n", parent_identity="5c5c5c.fffe.000001", at_ns=NS_PER_S), NS_PER_S)
 
     assert made.delays is not delays
 
@@ -162,14 +162,14 @@ def test_what_has_stood_for_an_hour_is_the_path_s_delay() -> None:
     """A path that was rerouted for good is learnt anew."""
     history = DelayHistory()
     for number in range(MIN_DELAY_READINGS):
-        history.note(5_000, number * EVERY_NS)
+        history.update(5_000, number * EVERY_NS)
     moved_ns = MIN_DELAY_READINGS * EVERY_NS
-    history.note(9_000, moved_ns)
-    first = (history.way, history.moved_ns, history.since_ns)
-    history.note(9_000, moved_ns + NORMAL_AFTER_NS)
+    history.update(9_000, moved_ns)
+    first = (history.direction, history.moved_ns, history.since_ns)
+    history.update(9_000, moved_ns + NORMAL_AFTER_NS)
 
     assert first == (1, 4_000, moved_ns)
-    assert (history.way, history.is_known) == (0, False)
+    assert (history.direction, history.is_known) == (0, False)
 
 
 @pytest.mark.parametrize(("delay_ns", "way"), [(5_240, 0), (5_260, 1), (4_740, -1)])
@@ -177,29 +177,29 @@ def test_a_twentieth_of_the_delay_is_no_move(delay_ns: int, way: int) -> None:
     """However steady it was."""
     history = DelayHistory()
     for number in range(MIN_DELAY_READINGS):
-        history.note(5_000, number * EVERY_NS)
-    history.note(delay_ns, MIN_DELAY_READINGS * EVERY_NS)
+        history.update(5_000, number * EVERY_NS)
+    history.update(delay_ns, MIN_DELAY_READINGS * EVERY_NS)
 
-    assert history.way == way
+    assert history.direction == way
 
 
 def test_what_the_delay_does_all_the_time_is_no_move() -> None:
     """Five standard deviations of its own noise are."""
     history = DelayHistory()
     for number in range(MIN_DELAY_READINGS):
-        history.note(4_000 + number % 2 * 2_000, number * EVERY_NS)
-    history.note(12_000, MIN_DELAY_READINGS * EVERY_NS)
-    noise = history.way
-    history.note(13_000, MIN_DELAY_READINGS * EVERY_NS)
+        history.update(4_000 + number % 2 * 2_000, number * EVERY_NS)
+    history.update(12_000, MIN_DELAY_READINGS * EVERY_NS)
+    noise = history.direction
+    history.update(13_000, MIN_DELAY_READINGS * EVERY_NS)
 
-    assert (noise, history.way) == (0, 1)
+    assert (noise, history.direction) == (0, 1)
 
 
 def noted(distances: list[int], allowed_ns: int = 100) -> OffsetHistory:
     """After a quiet while."""
     history = OffsetHistory()
     for number, distance_ns in enumerate([10] * MIN_OFFSET_READINGS + distances):
-        history.note(distance_ns, allowed_ns, number * EVERY_NS)
+        history.update(distance_ns, allowed_ns, number * EVERY_NS)
     return history
 
 
@@ -239,7 +239,7 @@ def test_what_a_node_does_now_and_then_is_usual_for_it() -> None:
 def test_an_hour_later_a_jump_is_how_it_is_now() -> None:
     """A clock that nobody steers stays where it is."""
     history = noted([900] * ALONE_READINGS)
-    history.note(900, 100, 2 * NORMAL_AFTER_NS)
+    history.update(900, 100, 2 * NORMAL_AFTER_NS)
 
     assert (history.suspect, history.usual_ns) == (0, 900)
 
@@ -445,7 +445,7 @@ def test_a_hub_that_hears_nobody_waits() -> None:
     """Its broker is the reason, and has a finding; its own node does not count as heard."""
     findings = FleetFindings(["n0", "n1"], own="hub")
     course(findings, [node("n0"), node("n1"), node("hub")], 20)
-    waiting = course(findings, [node("hub")], DEAF_FOR_NS // NS_PER_S - 2, 20)
+    waiting = course(findings, [node("hub")], CUT_OFF_FOR_NS // NS_PER_S - 2, 20)
     told = course(findings, [node("hub")], 10, 78)
 
     assert waiting == {}
@@ -473,15 +473,15 @@ def test_a_node_that_publishes_seldom_is_not_silent() -> None:
 def test_a_node_that_publishes_seldom_is_not_missed_in_between(pause_s: int) -> None:
     """Neither before its first state, of which the broker's copy tells when it is due, nor after."""
     findings, seldom = FleetFindings(["n0", "n1"]), node("n0", every_ns=60 * NS_PER_S)
-    findings.note_last_known(seldom)
+    findings.add_last_known(seldom)
     if pause_s:
-        findings.note(seldom, 0)
+        findings.add(seldom, 0)
         findings.judge(UNITS, 0, NIGHT_NS)
     told: set[Key] = set()
     for second in range(pause_s, pause_s + 200, 2):
-        findings.note(node("n1"), second * NS_PER_S)
+        findings.add(node("n1"), second * NS_PER_S)
         if second % 60 == 58:
-            findings.note(seldom, second * NS_PER_S)
+            findings.add(seldom, second * NS_PER_S)
         told |= findings.judge(UNITS, second * NS_PER_S, NIGHT_NS).keys()
 
     assert told == set()
@@ -509,11 +509,14 @@ def test_a_forgotten_node_costs_nothing() -> None:
 
 def test_a_disagreement_is_not_told_beside_the_verdict() -> None:
     """That of two others stands."""
-    pairs = {("grandmasters-disagree", "gm-a, gm-b"): Judged("x"), ("grandmasters-disagree", "gm-b, gm-c"): Judged("y")}
-    verdict = {("grandmaster-outvoted", "gm-a"): Judged("z")}
+    pairs = {
+        ("grandmasters-disagree", "gm-a, gm-b"): Judgement("x"),
+        ("grandmasters-disagree", "gm-b, gm-c"): Judgement("y"),
+    }
+    verdict = {("grandmaster-outvoted", "gm-a"): Judgement("z")}
 
-    assert told_once(pairs, verdict).keys() == {
+    assert without_duplicates(pairs, verdict).keys() == {
         ("grandmasters-disagree", "gm-b, gm-c"),
         ("grandmaster-outvoted", "gm-a"),
     }
-    assert told_once(pairs, {}) == pairs
+    assert without_duplicates(pairs, {}) == pairs

@@ -19,8 +19,8 @@ from grandmaster_states import (
 
 from timesyncd.bound import Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import CATALOGUE, Judged, Step
-from timesyncd.findings.grandmaster import POLLER_ALIVE_NS, UnitFindings
+from timesyncd.findings.catalogue import CATALOGUE, Judgement, Step
+from timesyncd.findings.grandmaster import POLLER_ALIVE_NS, GrandmasterFindings
 from timesyncd.findings.grandmaster_history import MIN_READINGS, NORMAL_AFTER_NS, RECENT_NS
 from timesyncd.messages.node import BoundMessage, GrandmasterOffset, GrandmasterState, NodeState
 from timesyncd.model.grandmaster import GrandmasterEvent
@@ -51,7 +51,7 @@ class Watch:
     """Judges states as they come, a minute after one another unless told otherwise."""
 
     def __init__(self) -> None:
-        self.findings = UnitFindings()
+        self.findings = GrandmasterFindings()
         self.now_ns = NIGHT_NS
 
     def judge(
@@ -60,7 +60,7 @@ class Watch:
         nodes: Sequence[NodeState] = (),
         heard: Sequence[GrandmasterState] = (),
         after_ns: int = MINUTE_NS,
-    ) -> dict[tuple[str, str], Judged]:
+    ) -> dict[tuple[str, str], Judgement]:
         self.now_ns += after_ns
         polled = [each.model_copy(update={"published_realtime_ns": self.now_ns}) for each in units]
         return self.findings.judge(polled, heard, nodes, self.now_ns)
@@ -68,8 +68,8 @@ class Watch:
     def ids(self, *units: GrandmasterState, **more: Any) -> set[str]:
         return {id for id, _ in self.judge(*units, **more)}
 
-    def happened(self, kind: GrandmasterEventKind, evidence: str = "") -> str | None:
-        return self.findings.happened("gm-a", GrandmasterEvent(kind, self.now_ns, evidence))
+    def add_event(self, kind: GrandmasterEventKind, evidence: str = "") -> str | None:
+        return self.findings.add_event("gm-a", GrandmasterEvent(kind, self.now_ns, evidence))
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_cut_antenna_is_one_finding_with_all_that_follows(watch: Watch) -> Non
     found = watch.judge(unit(**ANTENNA_CUT), nodes=nodes)
 
     assert set(found) == {("grandmaster-antenna", "gm-a")}
-    assert found["grandmaster-antenna", "gm-a"] == Judged(
+    assert found["grandmaster-antenna", "gm-a"] == Judgement(
         "GNSS antenna open; major alarm: GNSS: antenna open, no current",
         (
             Step("grandmaster-antenna", "GNSS antenna open"),
@@ -156,7 +156,7 @@ def test_an_antenna_fault_without_consequence_has_no_chain(watch: Watch) -> None
     """A unit that stays locked to another reference: there is nothing to lead to."""
     found = watch.judge(unit(antenna="short"))
 
-    assert found == {("grandmaster-antenna", "gm-a"): Judged("GNSS antenna shorted")}
+    assert found == {("grandmaster-antenna", "gm-a"): Judgement("GNSS antenna shorted")}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_an_alarm_joins_the_finding_that_it_means(text: str, id: str) -> None:
     """With the unit's own severity and words; what nothing explains is told as an alarm."""
     found = Watch().judge(unit(clock_state=None, alarms=[Alarm(7, 0, "minor", text)]))
 
-    assert found == {(id, "gm-a"): Judged(f"minor alarm: {text or 7}")}
+    assert found == {(id, "gm-a"): Judgement(f"minor alarm: {text or 7}")}
 
 
 @pytest.mark.parametrize("severity", ["event", "clear", "Cleared", "info"])
@@ -272,7 +272,7 @@ def test_unhealthy_satellites_are_none(watch: Watch) -> None:
 def test_a_cold_start_is_given_its_time(watch: Watch) -> None:
     """After a restart the receiver finds its satellites for up to a quarter of an hour."""
     cold = unit(clock_state="warmup", clock_class=248, satellites=[], references=DISQUALIFIED, selected_reference=None)
-    watch.happened(GrandmasterEventKind.RESTARTED)
+    watch.add_event(GrandmasterEventKind.RESTARTED)
     first = watch.judge(cold)
 
     assert {id for id, _ in first} == {"grandmaster-not-locked"}
@@ -334,13 +334,13 @@ def test_jamming_does_not_become_normal_within_hours() -> None:
 def test_jamming_and_spoofing_are_one_finding() -> None:
     """Who sends false signals drowns the true ones first; the nodes that believe them are named."""
     watch = after_an_hour([50, 49, 48, 47, 46, 45])
-    watch.happened(GrandmasterEventKind.PHASE_JUMPED, "its phase moved")
+    watch.add_event(GrandmasterEventKind.PHASE_JUMPED, "its phase moved")
     found = watch.judge(unit(satellites=satellites(43, 42, 41, 40, 39, 38)), nodes=[follower()])
 
     assert set(found) == {("grandmaster-spoofing", "gm-a")}
     assert found["grandmaster-spoofing", "gm-a"].chain[1:] == (
         Step("grandmaster-jamming", "C/N0 of nearly all satellites fell together by 7 dB or more"),
-        Step("followers-bounded", "node-a: the UTC bound rests on what this unit says"),
+        Step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
     )
 
 
@@ -400,15 +400,15 @@ def test_a_position_that_is_not_held_may_move() -> None:
 @pytest.mark.parametrize("kind", [GrandmasterEventKind.PHASE_JUMPED, GrandmasterEventKind.UTC_OFFSET_CHANGED])
 def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: GrandmasterEventKind) -> None:
     """For an hour; and the nodes that believe it are named."""
-    told = watch.happened(kind, "its time moved")
+    told = watch.add_event(kind, "its time moved")
     found = watch.judge(unit(), nodes=[follower()])
 
     assert told is None
-    assert found["grandmaster-spoofing", "gm-a"] == Judged(
+    assert found["grandmaster-spoofing", "gm-a"] == Judgement(
         "its time moved while it was locked, at 02:11Z",
         (
             Step("grandmaster-spoofing", "its time moved while it was locked, at 02:11Z"),
-            Step("followers-bounded", "node-a: the UTC bound rests on what this unit says"),
+            Step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
         ),
     )
     assert watch.judge(unit(), after_ns=RECENT_NS) == {}
@@ -417,17 +417,17 @@ def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: Grand
 def test_a_jump_that_has_a_reason_is_not_suspicious(watch: Watch) -> None:
     """A leap second was announced; or the unit was not locked, where a phase may be set."""
     watch.judge(unit(leap="insert"))
-    watch.happened(GrandmasterEventKind.UTC_OFFSET_CHANGED)
+    watch.add_event(GrandmasterEventKind.UTC_OFFSET_CHANGED)
     leapt = watch.ids(unit(utc_offset_s=38))
     watch.judge(unit(clock_state="holdover"))
-    watch.happened(GrandmasterEventKind.PHASE_JUMPED)
+    watch.add_event(GrandmasterEventKind.PHASE_JUMPED)
 
     assert (leapt, watch.ids(unit())) == (set(), set())
 
 
 def test_a_suspicion_is_told_beside_another_cause(watch: Watch) -> None:
     """A cut antenna explains a lost reference, and no jump."""
-    watch.happened(GrandmasterEventKind.PHASE_JUMPED)
+    watch.add_event(GrandmasterEventKind.PHASE_JUMPED)
 
     assert watch.ids(unit(**ANTENNA_CUT)) == {"grandmaster-antenna", "grandmaster-spoofing"}
 
@@ -442,7 +442,7 @@ def test_a_suspicion_is_told_beside_another_cause(watch: Watch) -> None:
 )
 def test_what_happens_at_one_moment_is_an_event(watch: Watch, kind: GrandmasterEventKind, id: str | None) -> None:
     """A restart and another identity are told at once; what stands as a state is told as that."""
-    assert watch.happened(kind) == id
+    assert watch.add_event(kind) == id
 
 
 def test_another_reference_that_takes_over_hides_no_loss(watch: Watch) -> None:
@@ -453,7 +453,7 @@ def test_another_reference_that_takes_over_hides_no_loss(watch: Watch) -> None:
     off = watch.judge(unit(references=disabled, selected_reference="PTP-1"))
 
     assert lost == {
-        ("grandmaster-reference-lost", "gm-a"): Judged("reference GNSS-1 disqualified; on PTP-1 now"),
+        ("grandmaster-reference-lost", "gm-a"): Judgement("reference GNSS-1 disqualified; on PTP-1 now"),
     }
     assert off == {}
 
@@ -501,7 +501,7 @@ def test_a_lock_to_nothing_is_told(changes: dict[str, Any], is_unfounded: bool) 
 )
 def test_a_port_near_its_limit_is_told(watch: Watch, port: PtpPort, evidence: str | None) -> None:
     """Above 80 % of its clients or of its capacity; an unknown limit is none."""
-    expected = {} if evidence is None else {("grandmaster-clients", "gm-a"): Judged(evidence)}
+    expected = {} if evidence is None else {("grandmaster-clients", "gm-a"): Judgement(evidence)}
 
     assert watch.judge(unit(ports=[port])) == expected
 
@@ -523,7 +523,7 @@ def test_a_port_near_its_limit_is_told(watch: Watch, port: PtpPort, evidence: st
 )
 def test_what_stands_by_itself(watch: Watch, changes: dict[str, Any], id: str, evidence: str) -> None:
     """Each its own finding, with the unit's figures."""
-    assert watch.judge(unit(**changes)) == {(id, "gm-a"): Judged(evidence)}
+    assert watch.judge(unit(**changes)) == {(id, "gm-a"): Judgement(evidence)}
 
 
 @pytest.mark.parametrize(
@@ -560,14 +560,14 @@ def test_silence_mends_nothing(watch: Watch) -> None:
 
 
 CONTRADICTIONS = [
-    ({"clock_class": 7}, {}, "clock class: the unit says 7, nodes hear 6 (node-a)"),
-    ({}, {"clock_class": 248}, "clock class: the unit says 6, nodes hear 248 (node-a)"),
-    ({}, {"clock_accuracy": 0xFE}, "clock accuracy: the unit says 0x21, nodes hear 0xfe (node-a)"),
-    ({}, {"current_utc_offset_s": 36}, "UTC offset: the unit says 37 s, nodes hear 36 s (node-a)"),
+    ({"clock_class": 7}, {}, "clock class: the grandmaster reports 7, nodes receive 6 (node-a)"),
+    ({}, {"clock_class": 248}, "clock class: the grandmaster reports 6, nodes receive 248 (node-a)"),
+    ({}, {"clock_accuracy": 0xFE}, "clock accuracy: the grandmaster reports 0x21, nodes receive 0xfe (node-a)"),
+    ({}, {"current_utc_offset_s": 36}, "UTC offset: the grandmaster reports 37 s, nodes receive 36 s (node-a)"),
     (
         {"steps_removed": 2},
         {},
-        "the unit says that it is 2 steps from its grandmaster, nodes hear it as one (node-a)",
+        "it reports 2 steps to its own grandmaster, nodes receive it as a grandmaster (node-a)",
     ),
 ]
 
@@ -582,7 +582,7 @@ def test_a_contradiction_with_announce(
     key = ("grandmaster-contradiction", "gm-a")
 
     assert [key in each for each in found] == [False, False, False, True]
-    assert found[3][key] == Judged(evidence)
+    assert found[3][key] == Judgement(evidence)
 
 
 @pytest.mark.parametrize(
@@ -618,7 +618,7 @@ def test_two_units_that_are_further_apart_than_they_say(watch: Watch) -> None:
     found = watch.judge(unit(offsets=apart(-400)), other)
 
     assert found == {
-        ("grandmasters-disagree", "gm-a, gm-b"): Judged(
+        ("grandmasters-disagree", "gm-a, gm-b"): Judgement(
             "gm-a is 400 ns behind gm-b within 50 ns (node-a by x and y); by their own bounds at most 200 ns"
         )
     }

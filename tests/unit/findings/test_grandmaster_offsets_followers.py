@@ -8,7 +8,7 @@ import pytest
 from grandmaster_states import GM_A, NIGHT_NS, follower, source
 
 from timesyncd.clocks import NS_PER_S, Moment
-from timesyncd.daemon.remote_state import heard_state
+from timesyncd.daemon.remote_state import aged_state
 from timesyncd.findings.followers import Followers
 from timesyncd.messages.node import NodeState
 
@@ -26,10 +26,10 @@ def state() -> NodeState:
 def test_it_ages_as_the_whole_state_does(boot_s: int, real_s: int) -> None:
     """In status and sources, by the larger of the time since it came and since it was published."""
     followers = Followers()
-    followers.note(state(), CAME_NS)
+    followers.update(state(), CAME_NS)
     now = Moment(realtime_ns=NIGHT_NS + real_s * NS_PER_S, boottime_ns=CAME_NS + boot_s * NS_PER_S)
     [short] = followers.at(now.boottime_ns, now.realtime_ns)
-    whole = heard_state(state(), CAME_NS, now)
+    whole = aged_state(state(), CAME_NS, now)
 
     assert (short.node, short.status) == (whole.node, whole.status)
     assert [each.age_ns for each in short.sources] == [each.age_ns for each in whole.sources]
@@ -39,7 +39,7 @@ def test_it_ages_as_the_whole_state_does(boot_s: int, real_s: int) -> None:
 def test_a_node_that_knows_nothing_stays_so() -> None:
     """Without a bound there is nothing that ages."""
     followers = Followers()
-    followers.note(follower(status="UNKNOWN", age_ns=None, sources=[]), CAME_NS)
+    followers.update(follower(status="UNKNOWN", age_ns=None, sources=[]), CAME_NS)
 
     assert [each.status for each in followers.at(CAME_NS + 10**15, NIGHT_NS)] == ["UNKNOWN"]
 
@@ -48,9 +48,9 @@ def test_the_newest_state_counts_until_the_node_is_forgotten() -> None:
     """One entry a node."""
     followers = Followers()
     for status in ("SYNCHRONIZED", "UNKNOWN"):
-        followers.note(state().model_copy(update={"status": status}), CAME_NS)
+        followers.update(state().model_copy(update={"status": status}), CAME_NS)
     known = [each.status for each in followers.at(CAME_NS, NIGHT_NS)]
-    followers.forget(state().node)
+    followers.remove(state().node)
 
     assert known == ["UNKNOWN"]
     assert followers.at(CAME_NS, NIGHT_NS) == []
@@ -61,7 +61,7 @@ def test_what_many_nodes_say_alike_is_kept_once() -> None:
     followers = Followers()
     for name in ("n1", "n2"):
         identity = "".join([GM_A[:4], GM_A[4:]])
-        followers.note(state().model_copy(update={"node": name, "sources": [source(identity)]}), CAME_NS)
+        followers.update(state().model_copy(update={"node": name, "sources": [source(identity)]}), CAME_NS)
     one, other = followers.at(CAME_NS, NIGHT_NS)
 
     assert one.sources[0].grandmaster_identity is other.sources[0].grandmaster_identity

@@ -13,7 +13,7 @@ from node_states import node_state
 
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.config import HubSettings
-from timesyncd.findings.catalogue import Judged
+from timesyncd.findings.catalogue import Judgement
 from timesyncd.hub.barrier_plan import STEPS_AHEAD, VERSIONS_SKIPPED
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, job_id
@@ -303,7 +303,7 @@ def test_ended_jobs_are_told_once() -> None:
     assert hub.advance(NOW + 61 * NS_PER_S, 0).ended == []
 
 
-def causality(*nodes: str, boot: str = "") -> dict[tuple[str, str], Judged]:
+def causality(*nodes: str, boot: str = "") -> dict[tuple[str, str], Judgement]:
     """What a hub finds when rank 1 of node-1 arrives 5 ms after everybody else has left, in each of ten steps."""
     hub = Hub(HubSettings(), "node-0")
     ranks = range(len(nodes))

@@ -6,14 +6,14 @@ import logging
 from typing import Any
 
 import pytest
-from announcing import Announcing
 from batches import batch, mark
 from grandmaster_states import follower
+from publisher_lab import PublisherLab
 from wire import hub_state
 
 from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
 from timesyncd.config import parse
-from timesyncd.daemon.hub_service import REFUSAL_TOLD_EVERY_NS, HubService
+from timesyncd.daemon.hub_service import REFUSAL_LOGGED_EVERY_NS, HubService
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.driver import options_of
 from timesyncd.hub.barrier_plan import VERSIONS_SKIPPED
@@ -35,7 +35,7 @@ class Course:
     """A hub, second by second, and the job `train` of user 1000 with a rank on each of two nodes, whose clocks are known."""
 
     def __init__(self, name: str = "a", alone: bool = True, **configured: str) -> None:
-        self.desk = HubService(None if alone else _settings(), name, START, alone, configured)
+        self.service = HubService(None if alone else _settings(), name, START, alone, configured)
         self.plans: list[Plan] = []
         self.second = 0
 
@@ -45,16 +45,18 @@ class Course:
         return START.at_boottime(START.boottime_ns + since_ns)
 
     def ask(self, policy: str, uid: int = 1000) -> None:
-        self.desk.accept_request(request(policy, uid), self.now.boottime_ns)
+        self.service.accept_request(request(policy, uid), self.now.boottime_ns)
 
     def round(self, *, pid: int = 10, with_clocks: bool = True) -> JobState:
         for rank in (0, 1):
             if with_clocks:
                 told: dict[str, Any] = {"sequence": self.second, "published_realtime_ns": self.now.realtime_ns}
                 told["boot_id"] = f"boot of node-{rank}"
-                self.desk.accept_node(follower(f"node-{rank}", **told), self.now.boottime_ns, live=True)
-            self.desk.accept_marks(batch(rank, mark(self.second), sequence=self.second, pid=pid), self.now.boottime_ns)
-        (state,) = self.desk.advance(self.now, connected=True).jobs
+                self.service.accept_node(follower(f"node-{rank}", **told), self.now.boottime_ns, live=True)
+            self.service.accept_marks(
+                batch(rank, mark(self.second), sequence=self.second, pid=pid), self.now.boottime_ns
+            )
+        (state,) = self.service.advance(self.now, connected=True).jobs
         self.plans.append(state.plan)
         self.second += 1
         return state
@@ -141,11 +143,13 @@ def test_only_its_user_and_root_change_a_job(
     course = Course()
     course.round()
     with caplog.at_level(logging.WARNING):
-        course.desk.accept_request(wanted, course.now.boottime_ns)
+        course.service.accept_request(wanted, course.now.boottime_ns)
     state = course.round()
 
     assert in_short(state) == (("", 0) if refused else ("bsp", 1))
-    assert [record.getMessage() for record in caplog.records] == ([f"policy: refused: {refused}"] if refused else [])
+    assert [record.getMessage() for record in caplog.records] == (
+        [f"policy request refused: {refused}"] if refused else []
+    )
 
 
 def test_a_flood_of_refused_requests_is_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
@@ -154,8 +158,8 @@ def test_a_flood_of_refused_requests_is_a_line_now_and_then(caplog: pytest.LogCa
     course.round()
     with caplog.at_level(logging.WARNING):
         for tenth in range(200):
-            at_ns = START.boottime_ns + tenth * REFUSAL_TOLD_EVERY_NS // 100
-            course.desk.accept_request(request("bsp", uid=1001), at_ns)
+            at_ns = START.boottime_ns + tenth * REFUSAL_LOGGED_EVERY_NS // 100
+            course.service.accept_request(request("bsp", uid=1001), at_ns)
 
     assert len(caplog.records) == 2
 
@@ -168,14 +172,14 @@ def test_a_hub_that_takes_over_keeps_the_policy() -> None:
     heard = first.round()
     told = []
     for _ in range(LISTEN_NS // NS_PER_S + 3):
-        if not second.desk.is_primary:
-            second.desk.hear_job(heard, second.now, live=True)
+        if not second.service.is_primary:
+            second.service.accept_job(heard, second.now, live=True)
         told.append(in_short(second.round()))
     took_over = second.plans[-1]
     second.ask("bsp")
     changed = second.round().plan
 
-    assert second.desk.is_primary
+    assert second.service.is_primary
     assert set(told) == {("local_sgd(h=8)", 1)}
     assert took_over.version == heard.plan.version + VERSIONS_SKIPPED
     assert (changed.policy, changed.policy_version, changed.version) == ("bsp", 2, took_over.version + 1)
@@ -189,7 +193,7 @@ def test_a_hub_that_does_not_speak_does_nothing_about_it(caplog: pytest.LogCaptu
     standby.ask("bsp", uid=1001)
     told = {in_short(standby.round()) for _ in range(LISTEN_NS // NS_PER_S + 3)}
 
-    assert standby.desk.is_primary
+    assert standby.service.is_primary
     assert told == {("", 0)}
     assert caplog.records == []
 
@@ -198,14 +202,14 @@ def test_what_a_hub_was_asked_for_as_it_ceased_to_speak_is_forgotten() -> None:
     """When it speaks again, hours later maybe, nobody wants that any more."""
     hub = Course("b", alone=False)
     hub.rounds(LISTEN_NS // NS_PER_S + 3)
-    spoke = hub.desk.is_primary
+    spoke = hub.service.is_primary
     hub.ask("bsp")
-    hub.desk.hear_hub(hub_state("a"), hub.now.boottime_ns, live=True)
+    hub.service.accept_hub(hub_state("a"), hub.now.boottime_ns, live=True)
     hub.round()
-    ceased = not hub.desk.is_primary
+    ceased = not hub.service.is_primary
     hub.rounds(GONE_AFTER_NS // NS_PER_S + LISTEN_NS // NS_PER_S)
 
-    assert (spoke, ceased, hub.desk.is_primary) == (True, True, True)
+    assert (spoke, ceased, hub.service.is_primary) == (True, True, True)
     assert {plan.policy for plan in hub.plans} == {""}
 
 
@@ -214,11 +218,11 @@ def test_a_request_off_the_broker_counts_once(live: bool, policy: str) -> None:
     """A copy that somebody had the broker keep would come again with each connection."""
     clocks = FakeClocks(START.realtime_ns, START.boottime_ns)
     config = parse({"node": {"name": "b"}}, options_of, "test")
-    hub = Announcing(config, NodeView(config, Epoch(1, 2), 1), clocks)
+    hub = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks)
     for rank in (0, 1):
-        hub.desk.accept_marks(batch(rank, mark(1)), clocks.boottime_ns())
-    hub.announcer.tick()
-    hub.announcer.hear(request("bsp"), clocks.boottime_ns(), live=live)
-    hub.announcer.tick()
+        hub.service.accept_marks(batch(rank, mark(1)), clocks.boottime_ns())
+    hub.publisher.tick()
+    hub.publisher.receive(request("bsp"), clocks.boottime_ns(), live=live)
+    hub.publisher.tick()
 
-    assert [job.plan.policy for job in hub.announcer.own_jobs] == [policy]
+    assert [job.plan.policy for job in hub.publisher.own_jobs] == [policy]

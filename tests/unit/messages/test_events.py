@@ -56,7 +56,7 @@ def one_of_each() -> list[CloudEvent]:
     findings = [standing(), standing(chain=1), standing(until_ns=2)]
     told = [made.finding(each, NOW_NS) for each in findings]
     told += [made.alarm(alarm_event()), *changes.of_node(node("HOLDOVER"))]
-    return told + changes.of_unit(unit(clock_state="locked", clock_class=6, gnss_state="locked"))
+    return told + changes.of_grandmaster(unit(clock_state="locked", clock_class=6, gnss_state="locked"))
 
 
 def broken_rules(event: dict[str, Any]) -> list[str]:
@@ -208,7 +208,7 @@ def test_a_node_that_ntp_keeps_is_judged_by_utc() -> None:
 def test_a_unit_is_locked_only_when_it_says_so(state: ClockState) -> None:
     """A holdover out of its specification is none."""
     expected = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}.get(state, "FREERUN")
-    told = StateChanges(events()).of_unit(unit(clock_state=state.value))
+    told = StateChanges(events()).of_grandmaster(unit(clock_state=state.value))
 
     assert [event.type for event in told] == ["event.sync.ptp-status.ptp-state-change"]
     assert words(told) == [expected]
@@ -220,7 +220,7 @@ def test_a_unit_is_locked_only_when_it_says_so(state: ClockState) -> None:
 def test_a_unit_s_class_is_a_metric() -> None:
     """It is told when it changes, as the number that it is."""
     changes = StateChanges(events())
-    told = [event for each in (6, 6, 7) for event in changes.of_unit(unit(clock_class=each))]
+    told = [event for each in (6, 6, 7) for event in changes.of_grandmaster(unit(clock_class=each))]
 
     assert {event.type for event in told} == {"event.sync.ptp-status.ptp-clock-class-change"}
     assert words(told) == ["6", "7"]
@@ -241,7 +241,7 @@ def test_a_unit_s_class_is_a_metric() -> None:
 )
 def test_gnss_has_words_of_its_own(gnss: str | None, antenna: str | None, word: str) -> None:
     """What the antenna has comes before what follows from it."""
-    told = StateChanges(events()).of_unit(unit(gnss_state=gnss, antenna=antenna))
+    told = StateChanges(events()).of_grandmaster(unit(gnss_state=gnss, antenna=antenna))
 
     assert [event.type for event in told] == ["event.sync.gnss-status.gnss-state-change"]
     assert words(told) == [word]
@@ -249,7 +249,7 @@ def test_gnss_has_words_of_its_own(gnss: str | None, antenna: str | None, word: 
 
 def test_what_a_unit_does_not_provide_is_not_told() -> None:
     """Nothing known is no state, and neither is a working antenna alone."""
-    assert StateChanges(events()).of_unit(unit(antenna="ok")) == []
+    assert StateChanges(events()).of_grandmaster(unit(antenna="ok")) == []
 
 
 def test_a_silent_unit_is_no_news() -> None:
@@ -257,7 +257,7 @@ def test_a_silent_unit_is_no_news() -> None:
     changes = StateChanges(events())
     course = [("locked", True), ("holdover", False), ("locked", True), ("holdover", True)]
 
-    assert [words(changes.of_unit(unit(clock_state=s, reachable=r))) for s, r in course] == [
+    assert [words(changes.of_grandmaster(unit(clock_state=s, reachable=r))) for s, r in course] == [
         ["LOCKED"], [], [], ["HOLDOVER"],
     ]  # fmt: skip
 
@@ -265,7 +265,7 @@ def test_a_silent_unit_is_no_news() -> None:
 def test_each_unit_has_its_own_state() -> None:
     """Two units in lock are two states."""
     changes = StateChanges(events())
-    told = [changes.of_unit(unit(name=name, clock_state="locked")) for name in ("a", "b")]
+    told = [changes.of_grandmaster(unit(name=name, clock_state="locked")) for name in ("a", "b")]
 
     assert [event.subject for event in [*told[0], *told[1]]] == ["a", "b"]
 

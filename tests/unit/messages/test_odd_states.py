@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
-from announcing import Announcing
 from grandmaster_states import GM_A, GM_B, HOUR_NS, NIGHT_NS, follower, source, unit
+from publisher_lab import PublisherLab
 from samples import HEALTHY, INTERVAL_NS, nth
 from wire import grandmaster
 
@@ -17,11 +17,10 @@ from timesyncd.config import Config, parse
 from timesyncd.daemon.daemon import STORM_OVER_NS, Daemon
 from timesyncd.daemon.node_state import NodeView
 from timesyncd.daemon.publisher import Publisher
-from timesyncd.daemon.remote_state import heard_verdict
+from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.trap_receiver import TrapReceiver
 from timesyncd.driver import options_of
 from timesyncd.errors import ConfigError
-from timesyncd.feed import Observation
 from timesyncd.findings.grandmaster import is_judged_elsewhere
 from timesyncd.findings.grandmaster_offsets import offsets
 from timesyncd.findings.text import identities
@@ -31,6 +30,7 @@ from timesyncd.messages.node import BoundMessage
 from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 from timesyncd.model.grandmaster import GrandmasterMemory, GrandmasterVerdict, Invalidation
+from timesyncd.model.observation import Observation
 from timesyncd.sample import AlarmEvent, ClockState, GrandmasterSample, PtpPort
 from timesyncd.snmp.rate_limit import BURST, MAX_ADDRESSES
 
@@ -101,10 +101,10 @@ def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None
     """With SNMP gone and HTTPS left a unit tells none: the bad word on it must reach its followers all the same."""
     seen, now = view(), Moment(realtime_ns=NIGHT_NS, boottime_ns=2 * NS_PER_S)
     told = GrandmasterSample("gm-a", NS_PER_S, clock_identity=GM_A, ports=(PtpPort("1", clock_identity=GM_B),))
-    seen.note(Observation(told, None))
-    seen.note(Observation(GrandmasterSample("gm-a", now.boottime_ns), None))
+    seen.update(Observation(told, None))
+    seen.update(Observation(GrandmasterSample("gm-a", now.boottime_ns), None))
     silent = identities(seen.grandmaster_state("gm-a", now))
-    seen.note(Observation(replace(told, clock_identity="00a069.fffe.000001"), None))
+    seen.update(Observation(replace(told, clock_identity="00a069.fffe.000001"), None))
 
     assert silent == {GM_A, GM_B}
     assert identities(seen.grandmaster_state("gm-a", now)) == {"00a069.fffe.000001", GM_B}
@@ -114,7 +114,7 @@ def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None
 def test_an_absurd_word_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_path: Any) -> None:
     """It fits into a message, and with the node's own error it would not into the segment."""
     state = unit(utc=BoundMessage.model_validate(told | {"reason": ""}), identities=GM)
-    verdict = heard_verdict(state, Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS))
+    verdict = grandmaster_verdict(state, Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS))
     assert verdict is not None
     bound = node(gm=verdict).advance(NOW_NS)
     assert bound is not None
@@ -158,8 +158,7 @@ def test_the_longest_budget_fits_into_a_message() -> None:
     memory, seen = GrandmasterMemory(settings.curve_of(settings.grandmaster[0])), view(settings)
     for seconds, state in enumerate((ClockState.LOCKED, ClockState.HOLDOVER)):
         sample = GrandmasterSample("gm-a", seconds * NS_PER_S, clock_state=state, clock_accuracy=0x30)
-        seen.note_verdict("gm-a", memory.accept(sample, NIGHT_NS))
-        seen.note(Observation(sample, None))
+        seen.update(Observation(sample, verdict=memory.accept(sample, NIGHT_NS)))
 
     assert (
         seen.grandmaster_state("gm-a", Moment(realtime_ns=NIGHT_NS, boottime_ns=9 * NS_PER_S)).holdover_left_ns
@@ -173,11 +172,10 @@ def test_what_a_unit_says_after_its_restart_stands_though_the_poll_comes_later()
 
     def poll(boottime_ns: int, boots: int) -> None:
         sample = GrandmasterSample("gm-a", boottime_ns, engine_boots=boots)
-        seen.note_verdict("gm-a", memory.accept(sample, NIGHT_NS))
-        seen.note(Observation(sample, None))
+        seen.update(Observation(sample, verdict=memory.accept(sample, NIGHT_NS)))
 
     def alarm(boottime_ns: int, id: int) -> None:
-        seen.note_alarm(AlarmEvent("gm-a", boottime_ns, "raise", id, 0, "minor", ""))
+        seen.update_alarms(AlarmEvent("gm-a", boottime_ns, "raise", id, 0, "minor", ""))
 
     alarm(5, 1)
     poll(10, boots=3)
@@ -194,13 +192,13 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     for index in range(12):
         outcome = ensemble.accept(nth(index))
-        seen.note(Observation(nth(index), outcome.bound, outcome.source_bound))
+        seen.update(Observation(nth(index), outcome.bound, outcome.source_bound))
     moment = Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS)
     before = seen.node_state(moment).sources[0].gm
-    seen.note_bounded(ensemble.bounded)
+    seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded)))
     kept = seen.node_state(moment).sources[0].gm
     ensemble.hear_grandmaster("gm", GM, replace(WELL, void=Invalidation(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS)
-    seen.note_bounded(ensemble.bounded)
+    seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded)))
 
     assert before is not None
     assert kept == before
@@ -210,10 +208,10 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
 async def test_viewers_see_a_unit_as_this_daemon_polls_it_alone() -> None:
     """What a second poller says of it would flicker on the page."""
     settings, clocks = config(), FakeClocks()
-    announcer = Announcing(settings, view(settings), clocks).announcer
-    told = announcer.events.subscribe()
-    announcer.hear(grandmaster("standby", 1, 1), 0, live=True)
-    announcer.hear(grandmaster("standby", 1, 2).model_copy(update={"name": "gm-z"}), 0, live=True)
+    publisher = PublisherLab(settings, view(settings), clocks).publisher
+    told = publisher.events.subscribe()
+    publisher.receive(grandmaster("standby", 1, 1), 0, live=True)
+    publisher.receive(grandmaster("standby", 1, 2).model_copy(update={"name": "gm-z"}), 0, live=True)
     first = await anext(told)
 
     assert getattr(first.data, "name", None) == "gm-z"
@@ -228,15 +226,15 @@ def test_a_poller_whose_clock_is_ahead_does_not_silence_the_others(ahead_ns: int
 
 
 class Stormy:
-    """An alarm desk that cut off as many datagrams of gm-a as it is told."""
+    """An alarm service that cut off as many datagrams of gm-a as it is told."""
 
     def __init__(self, *cut_off: int) -> None:
         self._cut_off = iter(cut_off)
 
-    def new_reasons(self) -> list[str]:
+    def new_rejections(self) -> list[str]:
         return []
 
-    def storms(self) -> dict[str, int]:
+    def dropped_in_storms(self) -> dict[str, int]:
         count = next(self._cut_off)
         return {"gm-a": count} if count else {}
 
@@ -247,10 +245,10 @@ def test_a_storm_is_one_finding_however_often_the_daemon_looks() -> None:
     told: list[str | None] = []
     daemon._clocks = clocks
     daemon._parts.alarms = cast(TrapReceiver, Stormy(3, 0, 2, 0, 0))
-    daemon._announcer = cast(Publisher, Conditions(told))
+    daemon._publisher = cast(Publisher, Conditions(told))
     for elapsed_ns in (0, 10, 10, STORM_OVER_NS - 1, 1):
         clocks.advance(elapsed_ns)
-        daemon._tell_of_alarms()
+        daemon._report_rejected_alarms()
 
     assert [evidence and evidence[0] for evidence in told] == ["3", "2", None]
 
@@ -261,18 +259,18 @@ class Conditions:
 
     told: list[str | None]
 
-    def condition(self, id: str, subject: str, evidence: str | None) -> None:
+    def set_condition(self, id: str, subject: str, evidence: str | None) -> None:
         self.told.append(evidence)
 
 
 def test_an_address_that_is_forgotten_is_forgotten_everywhere() -> None:
     """Senders can be forged: what is remembered of those that sent too much must not grow with their number."""
-    desk = TrapReceiver(config(), {}, FakeClocks(), 1, lambda event: None, lambda unit: None)
+    service = TrapReceiver(config(), {}, FakeClocks(), 1, lambda event: None, lambda unit: None)
     for sender in range(2 * MAX_ADDRESSES):
         for _ in range(BURST + 1):
-            desk._line(f"sender {sender}", "")
+            service._receive_line(f"sender {sender}", "")
         if sender % 100 == 0:
-            desk.storms()
-    desk.storms()
+            service.dropped_in_storms()
+    service.dropped_in_storms()
 
-    assert len(desk._told) <= MAX_ADDRESSES
+    assert len(service._counted) <= MAX_ADDRESSES

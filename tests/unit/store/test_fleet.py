@@ -25,7 +25,7 @@ from store_nodes import (
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import StoreSettings as Settings
-from timesyncd.feed import Observation
+from timesyncd.model.observation import Observation
 from timesyncd.store import history, outbox, rollups
 from timesyncd.store.backlog import RowBatch
 from timesyncd.store.engine import StoreLocation, migrate, writer_engine

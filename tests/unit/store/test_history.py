@@ -19,8 +19,9 @@ from timesyncd.bound import Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.config import StoreSettings as Settings
 from timesyncd.errors import StoreError
-from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage
+from timesyncd.model.grandmaster import GrandmasterAssessment
+from timesyncd.model.observation import Observation
 from timesyncd.sample import (
     ClockState,
     GrandmasterSample,
@@ -171,7 +172,7 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for second, (state, seen, reason) in enumerate(JUMPED):
         sample = GrandmasterSample("jumped", HEALTHY.as_of_ns + second * NS_PER_S, clock_state=state, satellites=seen)
         own_error = Bound(100) if reason is Reason.OK else unbounded(reason)
-        store.put(Observation(sample, None, own_error=own_error))
+        store.put(Observation(sample, verdict=GrandmasterAssessment(own_error, "", None)))
     points = tuple((START_NS + index * 10, value) for index, value in enumerate((5, -7, 9, 1)))
     store.put(Observation(TimeErrorSeries("gm", "gnss-1", "te", points), None))
     store.put_alarm_event(

@@ -18,8 +18,8 @@ from unit_samples import EVERYTHING
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import StoreError
-from timesyncd.feed import Observation
 from timesyncd.messages.node import AlarmEventMessage, ChainStep, FindingMessage
+from timesyncd.model.observation import Observation
 from timesyncd.sample import NoSample, PortState, TimeErrorSeries
 from timesyncd.store import engine as store_engine
 from timesyncd.store import history, postgresql, rollups, sqlite, writer

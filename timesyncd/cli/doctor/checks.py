@@ -10,8 +10,9 @@ from typing import Literal
 from timesyncd.cli.doctor.facts import RUNNING_STATES, Facts, FileFacts, NoReply, NotChecked, ServiceFacts
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import DEFAULT_PATH
-from timesyncd.findings.catalogue import CATALOGUE, Severity
+from timesyncd.findings.catalogue import CATALOGUE
 from timesyncd.findings.node import kernel_conditions
+from timesyncd.messages.node import Severity
 from timesyncd.sample import KernelSample
 from timesyncd.units import span_text
 

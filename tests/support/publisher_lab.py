@@ -1,4 +1,4 @@
-"""A daemon's announcing part without its daemon: what it publishes, and what the web room is answered."""
+"""A daemon's publisher without its daemon: what it publishes, and what the web API answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from timesyncd.daemon.web_view import WebView
 from timesyncd.messages.events import CloudEvents
 
 
-class Announcing:
+class PublisherLab:
     def __init__(self, config: Config, view: NodeView, clocks: FakeClocks, parts: Parts | None = None) -> None:
         parts = parts or Parts()
-        self.desk = HubService(config.hub, config.node.name, Moment.read(clocks), alone=config.mqtt is None)
-        self.announcer = Publisher(config, view, self.desk, parts, clocks, CloudEvents(config.node.name, 1))
-        self.web = WebView(config, view, self.desk, self.announcer, parts, clocks)
+        self.service = HubService(config.hub, config.node.name, Moment.read(clocks), alone=config.mqtt is None)
+        self.publisher = Publisher(config, view, self.service, parts, clocks, CloudEvents(config.node.name, 1))
+        self.web = WebView(config, view, self.service, self.publisher, parts, clocks)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from grandmaster_states import GM_A, GM_B, HOUR_NS, MINUTE_NS, NIGHT_NS, follower, unit
 
-from timesyncd.findings.text import follows, joined, names_text, unit_note, utc_text
+from timesyncd.findings.text import followed_grandmaster, grandmaster_note_text, names_text, utc_text, with_grandmaster
 from timesyncd.sample import Alarm, PtpPort
 
 PORT = "00a069.fffe.70476f"
@@ -23,7 +23,7 @@ def test_a_node_follows_the_unit_that_shows_its_grandmaster_s_identity(identity:
     other = unit(
         "gm-b", clock_identity="00a069.fffe.000001", ports=[PtpPort("eth1"), PtpPort("eth2", clock_identity=PORT)]
     )
-    found = follows(follower(identity=identity), [unit(), other])
+    found = followed_grandmaster(follower(identity=identity), [unit(), other])
 
     assert (found and found.name) == name
 
@@ -57,15 +57,15 @@ def test_a_node_s_status_says_how_its_grandmaster_fares(changes: dict[str, Any],
     since_ns = None if changes.get("clock_state") == "freerun" else NIGHT_NS + 4 * MINUTE_NS
     told = unit(**({"clock_state_since_realtime_ns": since_ns} | changes))
 
-    assert unit_note(told, NIGHT_NS + HOUR_NS) == f"gm-a: {note}"
+    assert grandmaster_note_text(told, NIGHT_NS + HOUR_NS) == f"gm-a: {note}"
 
 
 def test_a_state_joined_to_its_unit() -> None:
     """With the unit's name and its note; a node of an unknown grandmaster is left as it is."""
-    state, stranger = joined(follower(), [unit()], NIGHT_NS), follower(identity="001122.fffe.334455")
+    state, stranger = with_grandmaster(follower(), [unit()], NIGHT_NS), follower(identity="001122.fffe.334455")
 
     assert (state.grandmaster, state.grandmaster_note) == ("gm-a", "gm-a: LOCKED")
-    assert joined(stranger, [unit()], NIGHT_NS) == stranger
+    assert with_grandmaster(stranger, [unit()], NIGHT_NS) == stranger
 
 
 @pytest.mark.parametrize(("later_ns", "text"), [(21 * HOUR_NS, "02:10Z"), (22 * HOUR_NS, "2026-03-01 02:10Z")])
