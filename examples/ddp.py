@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> None:
             loss.backward()
             optimizer.step()
         dist.all_reduce(loss.detach())  # any other collective is metered as it is called
-    told = job.meter.local().sync_overhead_window
+    told = job.meter.local_signals().sync_overhead_window
     if job.rank == 0:
         print(f"{meter.step} steps, {told or 0:.0%} of the time spent waiting for gradients", flush=True)
     meter.close()

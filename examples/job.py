@@ -34,7 +34,7 @@ def train(rank: int, link: Connection, options: argparse.Namespace) -> None:
 def cost(job: Job) -> str:
     signals = job.signals()
     if signals is None or signals.sync_overhead is None:
-        return f"no signals; measured here alone, {job.meter.local().sync_overhead_window or 0:.0%} overhead"
+        return f"no signals; measured here alone, {job.meter.local_signals().sync_overhead_window or 0:.0%} overhead"
     return f"{signals.sync_overhead:.0%} overhead, straggler rank {signals.straggler_rank}, aligned to {signals.alignment_ns} ns"
 
 

@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> None:
     )
     trainer.fit(Classifier(), DataLoader(TensorDataset(inputs, inputs[:, :10].argmax(1)), batch_size=32))
     if trainer.is_global_zero:
-        told = job.meter.local().sync_overhead_window
+        told = job.meter.local_signals().sync_overhead_window
         print(f"{trainer.global_step} steps, {told or 0:.0%} of the time spent waiting for gradients", flush=True)
 
 

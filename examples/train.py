@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> None:
 def cost(job: Job) -> str:
     signals = job.signals()
     if signals is None or signals.sync_overhead is None:
-        return f"no signals; measured here alone, {job.meter.local().sync_overhead_window or 0:.0%} overhead"
+        return f"no signals; measured here alone, {job.meter.local_signals().sync_overhead_window or 0:.0%} overhead"
     return f"{signals.sync_overhead:.0%} overhead, straggler rank {signals.straggler_rank}, aligned to {signals.alignment_ns} ns"
 
 

@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> None:
         )
         trainer.train()
     if job.rank == 0:
-        told = job.meter.local().sync_overhead_window
+        told = job.meter.local_signals().sync_overhead_window
         print(f"{trainer.state.global_step} steps, {told or 0:.0%} of the time spent waiting for gradients", flush=True)
 
 

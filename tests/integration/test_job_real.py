@@ -44,7 +44,7 @@ while True:
 print(json.dumps({
     "before": [first.alignment_ns, first.run, first.steps_complete], "run": signals and signals.run, "step": signals and signals.step,
     "complete": signals and signals.steps_complete, "method": signals and signals.method and signals.method.name,
-    "lost": job.meter.lost, "unrecorded": job.meter.unrecorded, "steps": job.meter.local().steps,
+    "lost": job.meter.lost, "unrecorded": job.meter.unrecorded, "steps": job.meter.local_signals().steps,
 }), flush=True)
 sys.stdin.readline()
 """

@@ -9,7 +9,7 @@ from timesyncd.client.job import Job
 from timesyncd.client.local import LocalSignals
 from timesyncd.client.past import ClockReading, TranslationReason
 from timesyncd.client.pauses import PauseReason, Pauses, gc_disabled
-from timesyncd.client.phase import PhaseReason, PhaseScheduler, StepDelay
+from timesyncd.client.phase import PhaseScheduler, StepDelay, StepDelayReason
 from timesyncd.client.preflight_check import PreflightNode, PreflightResult, preflight
 from timesyncd.client.scales import GmNs, TaiNs, Timestamp, UtcNs
 from timesyncd.client.slack import SchedFifo, Slack, SlackReason, SlackTask
@@ -36,7 +36,6 @@ __all__ = [
     "PauseReason",
     "Pauses",
     "Phase",
-    "PhaseReason",
     "PhaseScheduler",
     "Plan",
     "PreflightNode",
@@ -50,6 +49,7 @@ __all__ = [
     "SlackTask",
     "StatusChange",
     "StepDelay",
+    "StepDelayReason",
     "TaiNs",
     "Timestamp",
     "TranslationReason",

@@ -66,15 +66,15 @@ class BarrierReason(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
-class Explanation(NamedTuple):
+class BarrierExplanation(NamedTuple):
     """A reason for programs, and the sentence for people."""
 
     code: BarrierReason
     text: str
 
 
-OK = Explanation(BarrierReason.OK, "")
-NO_SIGNALS = Explanation(BarrierReason.NO_SIGNALS, "no signals from timesyncd")
+OK = BarrierExplanation(BarrierReason.OK, "")
+NO_SIGNALS = BarrierExplanation(BarrierReason.NO_SIGNALS, "no signals from timesyncd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class ReleaseDecision:
     """
 
     hold_ns: int
-    why: Explanation = OK
+    why: BarrierExplanation = OK
     alignment_ns: int = UNKNOWN
 
 
@@ -124,11 +124,11 @@ def attempt(read: Callable[[], _T]) -> tuple[_T | None, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def signals_and_plan(job: Job) -> tuple[Signals | None, Plan, Explanation]:
+def signals_and_plan(job: Job) -> tuple[Signals | None, Plan, BarrierExplanation]:
     """The job's signals and plan, else None, the plain plan and the reason. Never raises."""
     found, error = attempt(lambda: (job.signals(), job.plan()))
     if found is None:
-        return None, Plan(), Explanation(BarrierReason.INTERNAL_ERROR, error)
+        return None, Plan(), BarrierExplanation(BarrierReason.INTERNAL_ERROR, error)
     signals, plan = found
     return (None, Plan(), NO_SIGNALS) if signals is None else (signals, plan, OK)
 
@@ -149,44 +149,46 @@ def _own_clock_bound(job: Job) -> tuple[int | None, str]:
     return None, reason
 
 
-def distrust(bound_ns: int | None, reason: str) -> Explanation:
+def distrust(bound_ns: int | None, reason: str) -> BarrierExplanation:
     """Why a clock with the result of `own_clock_bound` is not trusted; OK: it is."""
-    return OK if bound_ns is not None else Explanation(BarrierReason.CLOCK_NOT_TRUSTED, reason)
+    return OK if bound_ns is not None else BarrierExplanation(BarrierReason.CLOCK_NOT_TRUSTED, reason)
 
 
 def decide_release(job: Job, step: int) -> ReleaseDecision:
     """Rank 0's decision for the job's `step`, by plan, signals and its own clock. Never raises."""
     found, error = attempt(lambda: _decide_release(job, step))
-    return found or ReleaseDecision(PLAIN, Explanation(BarrierReason.INTERNAL_ERROR, error))
+    return found or ReleaseDecision(PLAIN, BarrierExplanation(BarrierReason.INTERNAL_ERROR, error))
 
 
 def _decide_release(job: Job, step: int) -> ReleaseDecision:
     signals, plan, why = signals_and_plan(job)
     if signals is None:
         return ReleaseDecision(PLAIN, why)
-    why = why_plain(job.meter.key(step), plan, signals, distrust(*own_clock_bound(job)))
+    why = why_plain(job.meter.step_key(step), plan, signals, distrust(*own_clock_bound(job)))
     alignment_ns = UNKNOWN if signals.alignment_ns is None else signals.alignment_ns
     return ReleaseDecision(plan.slack_ns + plan.guard_ns if why is OK else PLAIN, why, alignment_ns)
 
 
-def why_plain(key: int, plan: Plan, signals: Signals, own_clock: Explanation) -> Explanation:
+def why_plain(key: int, plan: Plan, signals: Signals, own_clock: BarrierExplanation) -> BarrierExplanation:
     """Why the step with this key is not timed; OK: it is. `own_clock`: why rank 0's own clock is not trusted."""
     if plan.mode == "plain" or key < plan.from_step:
-        return Explanation(BarrierReason.PLANNED_PLAIN, f"the plan has a plain barrier for step {step_text(key)}")
+        return BarrierExplanation(
+            BarrierReason.PLANNED_PLAIN, f"the plan has a plain barrier for step {step_text(key)}"
+        )
     if own_clock is not OK:
         return own_clock
     if signals.alignment_ns is None:
-        return Explanation(BarrierReason.ALIGNMENT_UNKNOWN, "the alignment of the job's nodes is unknown")
+        return BarrierExplanation(BarrierReason.ALIGNMENT_UNKNOWN, "the alignment of the job's nodes is unknown")
     if signals.alignment_ns > plan.guard_ns:
         text = f"the nodes may be {signals.alignment_ns} ns apart, more than the plan's guard of {plan.guard_ns} ns"
-        return Explanation(BarrierReason.ALIGNMENT_ABOVE_GUARD, text)
+        return BarrierExplanation(BarrierReason.ALIGNMENT_ABOVE_GUARD, text)
     if not 0 <= (hold_ns := plan.slack_ns + plan.guard_ns) <= MAX_HOLD_NS:
         text = f"the plan's slack plus guard is {hold_ns} ns; 0 to {MAX_HOLD_NS} ns are allowed"
-        return Explanation(BarrierReason.PLAN_OUT_OF_RANGE, text)
+        return BarrierExplanation(BarrierReason.PLAN_OUT_OF_RANGE, text)
     return OK
 
 
-def verdict_without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, why: Explanation) -> Verdict | None:
+def verdict_without_hold(instant_ns: int, now_ns: int, bound_ns: int | None, why: BarrierExplanation) -> Verdict | None:
     """The verdict of a rank that goes on at once; None: it holds until the instant."""
     if instant_ns < 0 or bound_ns is None:
         return Verdict("plain", None, None, None, *why)
@@ -231,7 +233,7 @@ def hold_until(instant_ns: int) -> int:
     return now_ns
 
 
-_RANK_0_PLAIN = Explanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier, or has no trusted clock")
+_RANK_0_PLAIN = BarrierExplanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier, or has no trusted clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class CollectiveOutcome:
 
     instant_ns: int
     bound_ns: int | None
-    why: Explanation
+    why: BarrierExplanation
     left_ns: int | None
     margin_ns: int
 

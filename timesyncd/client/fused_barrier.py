@@ -11,9 +11,9 @@ from timesyncd.client.barrier import (
     OK,
     PLAIN,
     Barrier,
+    BarrierExplanation,
     BarrierReason,
     CollectiveOutcome,
-    Explanation,
     ReleaseDecision,
     decide_release,
     distrust,
@@ -37,7 +37,7 @@ _ABSENT = 0
 #: Of a word: 64 bits.
 _LARGEST = 2**63 - 1
 
-_LATE_AT_MAX_SLACK = Explanation(
+_LATE_AT_MAX_SLACK = BarrierExplanation(
     BarrierReason.LATE_AT_MAX_SLACK,
     f"a rank was late at the longest slack: {PLAIN_BARRIERS_AFTER_MISS} plain barriers follow",
 )
@@ -78,15 +78,15 @@ class ExchangeWords(NamedTuple):
             return 2 * GRANULARITY_NS
         return None if self.alignment_ns < 0 else self.alignment_ns
 
-    def why_plain(self) -> Explanation:
+    def why_plain(self) -> BarrierExplanation:
         """The same on all ranks, since all have the same words. OK: the barrier is timed."""
         if self.hold_ns < 0:
-            return Explanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier")
+            return BarrierExplanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier")
         if not (self.unconditional or self.one_clock):
             text = "no signals from timesyncd, and the ranks do not share one clock"
-            return Explanation(BarrierReason.DIFFERENT_CLOCKS, text)
+            return BarrierExplanation(BarrierReason.DIFFERENT_CLOCKS, text)
         if self.last_arrival_ns() is None:
-            return Explanation(BarrierReason.NO_TRUSTED_CLOCK, "no rank has a trusted clock")
+            return BarrierExplanation(BarrierReason.NO_TRUSTED_CLOCK, "no rank has a trusted clock")
         return OK
 
 

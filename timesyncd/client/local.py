@@ -1,4 +1,4 @@
-"""What a rank measures of itself, with or without a daemon: rings of one size, sums, and nothing that compares two clocks."""
+"""What a rank measures of itself, with or without a daemon: fixed-size rings and sums, and no comparison of two clocks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 from timesyncd.units import percentile
 
-#: How many steps, updates, replies and ages of parameters the window holds, each.
+#: The window holds this many steps, updates, replies and staleness values, each.
 WINDOW = 1_000
 
-#: No step lasts a day: the clock was set.
+#: No step lasts a day: if one seems to, the clock was set.
 _LONGEST_NS = 86_400 * NS_PER_S
 
-# A plain int is looked up and compared faster than an enumeration's member.
+# A plain int is compared faster than an enum member.
 _WAITED_FOR = frozenset(map(int, kinds_with(Trait.WAITED_FOR)))
 _REQUESTS = frozenset(map(int, kinds_with(Trait.REQUEST)))
 _STEP, _STALENESS = int(Kind.STEP), int(Kind.STALENESS)
@@ -25,11 +25,11 @@ _STEP, _STALENESS = int(Kind.STEP), int(Kind.STALENESS)
 @dataclass(frozen=True, slots=True)
 class LocalSignals:
     """
-    One rank's own figures, nanoseconds, as docs/signals.md defines them; None: nothing was measured.
+    One rank's own signals, in ns, as docs/signals.md defines them; None: not measured.
 
-    `step` is the newest step that is over, `window` the newest 1,000, `epoch` what is over of the newest one's epoch.
-    `sync_overhead_*` is the ratio of `wait_*_ns`, in which this rank did nothing but wait for a synchronization, to the time that the steps
-    took. `response_*` is of the parameter server, `staleness_*` a number of updates.
+    `step` is the newest step that is over, `window` the newest 1,000 steps, `epoch` the steps of the newest one's epoch that are over.
+    `sync_overhead_*` is `wait_*_ns`, in which this rank only waited for a synchronization, divided by the duration of the steps.
+    `response_*` is of the parameter server. `staleness_*` is a number of updates.
     """
 
     steps: int
@@ -55,14 +55,14 @@ class Ring:
         self._values = array("q", bytes(8 * WINDOW))
 
     def add(self, value: int) -> None:
-        """What 64 bits do not hold is left out: the difference of two clock readings that were none."""
+        """A value that exceeds 64 bits is left out: it is the difference of two invalid clock readings."""
         if not -(2**63) <= value < 2**63:
             return
         values, added = self._values, self.added
-        place = added % WINDOW
-        former = values[place]
-        values[place] = value
-        self.sum += value - former
+        index = added % WINDOW
+        previous = values[index]
+        values[index] = value
+        self.sum += value - previous
         self.added = added + 1
 
     def values(self) -> array[int]:
@@ -74,12 +74,14 @@ class Ring:
 
 class LocalSums:
     """
-    Adds up one rank's marks. A step lasts from its first mark's arrival to that of the next step; where the clock was set
-    in between, by a day or back, it is left out. Not safe between threads.
+    Adds up one rank's marks.
+
+    A step lasts from its first mark's arrival to that of the next step. A step during which the clock was set back, or forward by a
+    day, is left out. Not safe between threads.
     """
 
     def __init__(self) -> None:
-        self._key = self._former_key = -1
+        self._key = self._previous_key = -1
         self._began_ns = 0
         self._waited_from_ns = self._waited_to_ns = 0
         self._wait_ns = 0
@@ -90,23 +92,23 @@ class LocalSums:
         self._updates, self._responses, self._staleness = Ring(), Ring(), Ring()
 
     def add_all(self, marks: Iterable[tuple[int, ...]]) -> None:
-        """Marks as a datagram has them, in its order."""
+        """Marks as in a datagram, in its order."""
         for key, _, kind, arrival_ns, begin_ns, end_ns, count in marks:
             if kind in _WAITED_FOR:
-                if key != self._key and key != self._former_key:
-                    self._turn(key, arrival_ns)
+                if key != self._key and key != self._previous_key:
+                    self._start_step(key, arrival_ns)
                 self._wait(begin_ns, end_ns)
                 if kind in _REQUESTS:
                     self._responses.add(end_ns - arrival_ns)
             elif kind == _STEP:
-                if key != self._key and key != self._former_key:
-                    self._turn(key, arrival_ns)
+                if key != self._key and key != self._previous_key:
+                    self._start_step(key, arrival_ns)
                 if begin_ns != arrival_ns:
                     self._updates.add(end_ns - begin_ns)
             elif kind == _STALENESS:
                 self._staleness.add(count)
 
-    def told(self) -> LocalSignals:
+    def signals(self) -> LocalSignals:
         wait_ns, length_ns = self._last or (None, None)
         known = self._epoch_length_ns > 0
         return LocalSignals(
@@ -125,7 +127,7 @@ class LocalSums:
         )
 
     def _wait(self, begin_ns: int, end_ns: int) -> None:
-        """Synchronizations may overlap: time is counted once, as long as it touches what was counted last."""
+        """Synchronizations may overlap: time that touches the last counted wait is counted once."""
         from_ns, to_ns = self._waited_from_ns, self._waited_to_ns
         if begin_ns >= to_ns or end_ns <= from_ns:
             if end_ns > begin_ns:
@@ -139,18 +141,18 @@ class LocalSums:
             self._wait_ns += from_ns - begin_ns
             self._waited_from_ns = begin_ns
 
-    def _turn(self, key: int, arrival_ns: int) -> None:
-        """The next step begins with this arrival."""
+    def _start_step(self, key: int, arrival_ns: int) -> None:
+        """The next step starts with this arrival."""
         length_ns, later_ns = arrival_ns - self._began_ns, 0
-        former_key = self._former_key = self._key
-        if 0 < length_ns < _LONGEST_NS and former_key >= 0:
+        previous_key = self._previous_key = self._key
+        if 0 < length_ns < _LONGEST_NS and previous_key >= 0:
             later_ns = max(0, min(self._wait_ns, self._waited_to_ns - arrival_ns))  # a wait goes on in the next step
             wait_ns = min(self._wait_ns - later_ns, length_ns)
             self._last = wait_ns, length_ns
             self._waits.add(wait_ns)
             self._lengths.add(length_ns)
-            if former_key >> 32 != self._epoch:
-                self._epoch, self._epoch_wait_ns, self._epoch_length_ns = former_key >> 32, 0, 0
+            if previous_key >> 32 != self._epoch:
+                self._epoch, self._epoch_wait_ns, self._epoch_length_ns = previous_key >> 32, 0, 0
             self._epoch_wait_ns += wait_ns
             self._epoch_length_ns += length_ns
         self._key = key

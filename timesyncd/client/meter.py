@@ -1,7 +1,7 @@
 """
-Marks: when this rank arrived at a synchronization and when it was over, sent to the daemon in batches.
+Marks: when this rank arrived at a synchronization and when that was over, sent to the daemon in batches.
 
-A rank's datagrams in a file, for `timesyncd audit`: whole datagrams, each behind its length, and an end to the size.
+A Recorder writes the same datagrams to a file for `timesyncd audit`: whole datagrams, each after its length, up to a maximum size.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from timesyncd.ipc.job_datagram import MARK_SIZE, MAX_MARKS, Header, Kind, encod
 
 MAX_RECORD_BYTES = 2**30
 
-#: Files of one name, as of several Jobs in one process or of processes with one number in their containers.
-_MOST_FILES = 1_000
+#: Files of one name: of several Jobs in one process, or of processes with the same pid in their containers.
+_MAX_FILES = 1_000
 
-#: Before each datagram: its octets, little-endian.
+#: Before each datagram: its length in bytes, little-endian.
 LENGTH = struct.Struct("<I")
 
 
 class Recorder:
     """
-    Writes to `<folder>/rank-<rank>-<pid>-<job>.marks`, made with its folder at the first datagram; `<job>`: the first eight digits of `job_id`.
-    A file is of one Recorder alone: where another has the name, a number comes behind it. The write goes to the file system's cache and is not
-    forced out: it is as fast as the folder's file system takes it.
+    Writes a rank's datagrams to `<folder>/rank-<rank>-<pid>-<job>.marks`; `<job>` is the first eight digits of `job_id`.
 
-    What cannot be written, or would make the file larger than RECORD_MOST, ends the recording of this rank for good.
+    The first datagram creates the file and its folder. If the file exists, a number is appended to the name: no two Recorders share a
+    file. A write goes to the file system's cache and is not synced.
+
+    An error, or a file that would exceed MAX_RECORD_BYTES, ends the recording of this rank.
     """
 
     def __init__(self, folder: Path, rank: int, job_id: str) -> None:
@@ -48,9 +49,9 @@ class Recorder:
         self._ended = False
 
     def write(self, head: bytes, marks: memoryview) -> bool:
-        """Whether the datagram is in the file, whole."""
+        """Whether the whole datagram is in the file."""
         record = b"".join((LENGTH.pack(len(head) + len(marks)), head, marks))
-        if not self._ended and not self._appended(record):
+        if not self._ended and not self._append(record):
             self.close()
         return not self._ended
 
@@ -58,10 +59,10 @@ class Recorder:
         self._ended = True
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # whole or not, this is the end of it
+            with suppress(OSError):  # the recording ends here in any case
                 os.close(file)
 
-    def _appended(self, record: bytes) -> bool:
+    def _append(self, record: bytes) -> bool:
         try:
             if self._file is None:
                 self._open()
@@ -78,17 +79,17 @@ class Recorder:
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        for number in range(1, _MOST_FILES + 1):
+        for number in range(1, _MAX_FILES + 1):
             path = self._folder / f"{self._name}{f'-{number}' if number > 1 else ''}.marks"
             with suppress(FileExistsError):
                 self._file = os.open(path, flags, 0o644)
                 return
 
 
-#: At most ten datagrams a second: the kernel's queue holds ten by default, for all ranks of a node together.
+#: At most ten datagrams a second: the kernel's queue holds ten by default, shared by all ranks of a node.
 SEND_INTERVAL_NS = 100_000_000
 
-#: Reading the CPU's time would cost half a mark. What lasts longer than this was interrupted.
+#: A longer mark was interrupted: reading the CPU time would cost half a mark.
 _LONGEST_MARK_NS = 50_000
 
 _realtime_ns = time.time_ns
@@ -97,12 +98,15 @@ _monotonic_ns = time.monotonic_ns
 
 class Meter:
     """
-    Never waits, never raises because of the daemon, never grows: what cannot be kept or sent is counted in `lost`.
+    Marks a rank's synchronizations and steps, and sends the marks to the node's daemon.
 
-    Steps are the job's own numbers; they may begin anew with each epoch (`epoch`). The marking call itself sends when 100 ms have
-    passed since the last datagram, so after a pause the newest marks may lie here until the next one, or `close`. `header` gives a
-    datagram's header from the number of marks lost and `own_overhead_ns` so far. Threads and signal handlers may mark at any time.
-    After a fork the child's marks are lost: it is another process, and no rank until it makes a Job of its own.
+    It never waits, never raises because of the daemon, and uses a fixed amount of memory: marks that it cannot keep or send are counted
+    in `lost`.
+
+    Steps are the job's own numbers and may restart with each epoch (`set_epoch`). A mark sends a datagram when 100 ms have passed since
+    the last one, so before a pause the newest marks may stay here until the next mark, or `close`. `header` builds a datagram's header
+    from the number of lost marks and `own_overhead_ns`. Threads and signal handlers may mark at any time. After a fork the child's marks
+    are lost until it makes a Job of its own.
     """
 
     def __init__(self, path: Path, header: Callable[[int, int], Header], recorder: Recorder | None = None) -> None:
@@ -114,9 +118,9 @@ class Meter:
         self._dropped = self._undelivered = self._unrecorded = 0
         self._own_ns = 0
         self._sent_ns = _monotonic_ns() - SEND_INTERVAL_NS
-        self._numbering, self._own = Numbering(), LocalSums()
+        self._numbering, self._local = Numbering(), LocalSums()
         self._open_step: Step | None = None
-        # Re-entrant, since a signal handler may close, or mark, in the middle of a mark; the latter is lost.
+        # Re-entrant: a signal handler may close, or mark, in the middle of a mark; the latter mark is lost.
         self._lock = threading.RLock()
         self._busy = False
         self._pid = os.getpid()
@@ -125,41 +129,43 @@ class Meter:
 
     @property
     def lost(self) -> int:
-        """How many marks the daemon never got, since the start."""
+        """How many marks the daemon did not receive, since the start."""
         return self._dropped + self._undelivered
 
     @property
     def unrecorded(self) -> int:
-        """How many marks the recording lacks, where one was asked for: it has come to its end."""
+        """How many marks are missing in the recording, because it ended; 0 without a recording."""
         return self._unrecorded
 
     @property
     def own_overhead_ns(self) -> int:
         """
-        What metering cost this rank since the start: the time in marks and in what is done for them
-        (`spent`; 50 us of each at most: beyond that something else ran), and the CPU time of sending and recording.
+        What metering cost this rank since the start, in ns.
+
+        It is the time spent in marks and in `add_overhead` (at most 50 us of each: a longer one was interrupted), and the CPU time of
+        sending and recording.
         """
         return self._own_ns
 
-    def local(self) -> LocalSignals:
-        """What this rank measured of itself alone, with or without a daemon; `Job.signals()` is of the whole job."""
+    def local_signals(self) -> LocalSignals:
+        """What this rank measured of itself, with or without a daemon; `Job.signals()` covers the whole job."""
         with self._lock:
-            self._add_up()
-            return self._own.told()
+            self._update_local()
+            return self._local.signals()
 
-    def epoch(self, number: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """
-        Steps from now on are of this epoch. Without it a step below half of the last one begins the next epoch.
+        Steps from now on belong to this epoch. Without this call a step below half of the last one starts the next epoch.
 
-        Raises ValueError: not within 0 to 2^31 - 1.
+        Raises ValueError for an epoch that is not within 0 to 2^31 - 1.
         """
         with self._lock:
-            self._numbering.epoch(number)
+            self._numbering.set_epoch(epoch)
 
-    def key(self, step: int) -> int:
-        """The step's key in plans and signals; -1 for what is no step's number."""
+    def step_key(self, step: int) -> int:
+        """The step's key in plans and signals; -1 for a number that no step can have."""
         with self._lock:
-            return self._numbering.key(step)
+            return self._numbering.step_key(step)
 
     def next_sync(self, step: int) -> int:
         """The number of the step's next synchronization, from 0."""
@@ -168,22 +174,22 @@ class Meter:
 
     def sync(self, step: int, kind: Kind = Kind.CUSTOM, bytes: int = 0) -> MeteredSync:
         """
-        Mark what runs inside `with`: arrival and begin on entry, end on exit; nothing when it raises.
+        Mark the synchronization inside `with`: arrival and begin on entry, end on exit; no mark if it raises.
 
-        The synchronizations of a step are numbered by the order of their calls, which must be the same on every rank.
+        The synchronizations of a step are numbered in the order of these calls, which must be the same on every rank.
         """
         return MeteredSync(self, step, kind, bytes)
 
     def step(self, step: int) -> Step:
         """
-        Mark the step that runs inside `with`, to the update of its parameters; nothing when it raises.
+        Mark the step inside `with`, up to the update of the parameters; no mark if it raises.
 
-        `gradients_ready()` inside says that this rank's own last gradient is there. Synchronizations are marked by themselves.
+        Call `gradients_ready()` inside when this rank's own last gradient is ready. Synchronizations are marked separately.
         """
         return Step(self, step)
 
     def gradients_ready(self) -> None:
-        """This rank's own last gradient of the open step is ready: from now on it waits for the others' and for the update."""
+        """This rank's own last gradient of the open step is ready. From now on the rank waits for the others and for the update."""
         if self._open_step is not None:
             self._open_step.begin_ns = _realtime_ns()
 
@@ -198,82 +204,84 @@ class Meter:
         bytes: int = 0,
     ) -> None:
         """
-        What the caller timed, in CLOCK_REALTIME nanoseconds: ready for it, from then on did nothing but wait, over.
+        Mark a synchronization that the caller timed, in CLOCK_REALTIME ns.
 
-        `step` may be the one before the last as well. A second mark with the same step and sync is compared with nothing.
+        `arrival_ns`: the rank was ready for it. `begin_ns`: from here on it did nothing but wait. `end_ns`: it was over. `step` is the
+        last one or the one before. A second mark with the same step and sync is not compared with other ranks.
         """
         started_ns = _monotonic_ns()
         with self._lock:
             key = self._numbering.late_key(step)
-            self._keep(started_ns, key, sync, arrival_ns, begin_ns, end_ns, kind, bytes)
+            self._store(started_ns, key, sync, arrival_ns, begin_ns, end_ns, kind, bytes)
 
     def mark_at(
         self, key: int, sync: int, arrival_ns: int, begin_ns: int, end_ns: int, kind: Kind = Kind.CUSTOM, bytes: int = 0
     ) -> None:
-        """The same, however late: for a step whose key was taken (`key`) while it was under way."""
+        """As `mark`, at any later time, for a step whose key was read (`step_key`) while the step ran."""
         started_ns = _monotonic_ns()
         with self._lock:
-            self._keep(started_ns, key, sync, arrival_ns, begin_ns, end_ns, kind, bytes)
+            self._store(started_ns, key, sync, arrival_ns, begin_ns, end_ns, kind, bytes)
 
-    def lose(self, marks: int = 1) -> None:
-        """Count marks that the caller could not make."""
+    def count_lost(self, marks: int = 1) -> None:
+        """Count marks that the caller could not make as lost."""
         with self._lock:
             self._dropped += marks
 
-    def spent(self, started_ns: int, own_ns: int) -> None:
+    def add_overhead(self, started_ns: int, own_ns: int) -> None:
         """
-        Count the caller's work for its marks since CLOCK_MONOTONIC `started_ns`, when `own_overhead_ns` was `own_ns`: what was counted
-        since then is part of it. Of it, too, 50 us at most.
+        Count the caller's work for its marks since CLOCK_MONOTONIC `started_ns`, at most 50 us of it.
+
+        `own_ns` was `own_overhead_ns` at that time; what was counted since then is part of that work.
         """
         with self._lock:
             self._own_ns = max(self._own_ns, own_ns + min(_monotonic_ns() - started_ns, _LONGEST_MARK_NS))
 
-    def pushed(self, step: int, request_ns: int, reply_ns: int, bytes: int = 0) -> None:
-        """Gradients given to a parameter server, from the request to its reply, in CLOCK_REALTIME nanoseconds."""
-        self._other(step, Kind.PUSH, request_ns, reply_ns, bytes)
+    def record_push(self, step: int, request_ns: int, reply_ns: int, bytes: int = 0) -> None:
+        """Gradients were pushed to a parameter server: request and reply, in CLOCK_REALTIME ns."""
+        self._mark_own(step, Kind.PUSH, request_ns, reply_ns, bytes)
 
-    def pulled(self, step: int, request_ns: int, reply_ns: int, bytes: int = 0) -> None:
-        """Parameters taken from a parameter server, from the request to its reply, in CLOCK_REALTIME nanoseconds."""
-        self._other(step, Kind.PULL, request_ns, reply_ns, bytes)
+    def record_pull(self, step: int, request_ns: int, reply_ns: int, bytes: int = 0) -> None:
+        """Parameters were pulled from a parameter server: request and reply, in CLOCK_REALTIME ns."""
+        self._mark_own(step, Kind.PULL, request_ns, reply_ns, bytes)
 
-    def stale(self, step: int, updates: int) -> None:
-        """The parameters that this step used were so many updates behind."""
+    def record_staleness(self, step: int, updates: int) -> None:
+        """The parameters that this step used were `updates` updates behind."""
         now_ns = _realtime_ns()
-        self._other(step, Kind.STALENESS, now_ns, now_ns, updates)
+        self._mark_own(step, Kind.STALENESS, now_ns, now_ns, updates)
 
-    def sent(self, step: int, message: int, bytes: int = 0) -> None:
-        """A message was given to the transport now. Its number is unique in the step, and the receiver's too."""
+    def record_send(self, step: int, message: int, bytes: int = 0) -> None:
+        """A message was given to the transport now. Its number is unique in the step; the receiver uses the same one."""
         now_ns = _realtime_ns()
         self.mark(step, message, now_ns, now_ns, now_ns, Kind.SEND, bytes)
 
-    def received(self, step: int, message: int, bytes: int = 0) -> None:
-        """All of a message is there now."""
+    def record_receive(self, step: int, message: int, bytes: int = 0) -> None:
+        """A message was received completely now."""
         now_ns = _realtime_ns()
         self.mark(step, message, now_ns, now_ns, now_ns, Kind.RECEIVE, bytes)
 
     def announce(self) -> bool:
-        """Send what is kept, or that this rank is there. Whether a daemon took it; a signal handler in the middle of a mark sends nothing."""
+        """Send the kept marks, or an empty datagram that announces this rank. Whether a daemon received it; not within a mark."""
         with self._lock:
-            return not self._busy and self._send_alone()
+            return not self._busy and self._send_outside_mark()
 
     def close(self) -> None:
-        """Send what is left. Later marks are counted as lost."""
+        """Send the remaining marks. Later marks are counted as lost."""
         with self._lock:
             if self._count:
-                self._send_alone()
+                self._send_outside_mark()
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
             if self._recorder is not None and os.getpid() == self._pid:
                 self._recorder.close()
 
-    def _other(self, step: int, kind: Kind, begin_ns: int, end_ns: int, bytes: int) -> None:
+    def _mark_own(self, step: int, kind: Kind, begin_ns: int, end_ns: int, bytes: int) -> None:
         started_ns = _monotonic_ns()
         with self._lock:
-            key, number = self._numbering.next_other(step)
-            self._keep(started_ns, key, number, begin_ns, begin_ns, end_ns, kind, bytes)
+            key, number = self._numbering.next_own(step)
+            self._store(started_ns, key, number, begin_ns, begin_ns, end_ns, kind, bytes)
 
-    def _keep(
+    def _store(
         self,
         started_ns: int,
         key: int,
@@ -299,19 +307,19 @@ class Meter:
             self._own_ns += min(now_ns - started_ns, _LONGEST_MARK_NS)
             if now_ns - self._sent_ns >= SEND_INTERVAL_NS:
                 self._send(now_ns)
-        except struct.error:  # a number that the datagram does not hold, or none
+        except struct.error:  # a number that does not fit the datagram
             self._dropped += 1
         finally:
             self._busy = False
 
-    def _add_up(self) -> None:
-        """What was marked since, for `local`: in a batch, so that a mark need not wait for it."""
+    def _update_local(self) -> None:
+        """Add the new marks to the local signals, in a batch, so that a mark need not wait for it."""
         new = memoryview(self._buffer)[self._added * MARK_SIZE : self._count * MARK_SIZE]
         self._added = self._count
-        self._own.add_all(unpack_marks(new))
+        self._local.add_all(unpack_marks(new))
 
-    def _send_alone(self) -> bool:
-        """Not by a mark: what a signal handler marks meanwhile is lost here too."""
+    def _send_outside_mark(self) -> bool:
+        """Send outside a mark. Marks of a signal handler meanwhile are lost here too."""
         was_busy, self._busy = self._busy, True
         try:
             return self._send(_monotonic_ns())
@@ -319,15 +327,15 @@ class Meter:
             self._busy = was_busy
 
     def _send(self, now_ns: int) -> bool:
-        """One datagram of all that is kept; whatever happens to it, the buffer is free again. Whether a daemon took it."""
+        """Send all kept marks in one datagram, and free the buffer in any case. Whether a daemon received it."""
         began_ns = time.thread_time_ns()
         try:
-            return self._sent(now_ns)
+            return self._send_datagram(now_ns)
         finally:
             self._own_ns += time.thread_time_ns() - began_ns
 
-    def _sent(self, now_ns: int) -> bool:
-        self._add_up()
+    def _send_datagram(self, now_ns: int) -> bool:
+        self._update_local()
         count, self._count, self._added = self._count, 0, 0
         self._sent_ns = now_ns
         sending = self._socket
@@ -338,7 +346,7 @@ class Meter:
             header = self._header(self._dropped + self._undelivered, self._own_ns)
             marks = memoryview(self._buffer)[: count * MARK_SIZE]
             self._record(header, marks, count)
-            # Never connected: a connected socket stays dead after the daemon's restart.
+            # Never connected: a connected socket stays dead after a restart of the daemon.
             sending.sendmsg((encode_header(header, count), marks), (), socket.MSG_DONTWAIT, self._path)
         except (OSError, struct.error):
             self._undelivered += count
@@ -346,20 +354,20 @@ class Meter:
         return True
 
     def _record(self, header: Header, marks: memoryview, count: int) -> None:
-        """What no daemon took is in the recording all the same, so there it is not lost."""
+        """The recording also gets the marks that no daemon received, so there they are not lost."""
         if self._recorder is not None:
             head = encode_header(replace(header, lost=self._dropped), count)
             self._unrecorded += 0 if self._recorder.write(head, marks) else count
 
-    def _begin_as_child(self) -> None:
-        """After a fork: what was kept is the parent's to send, and whoever held the lock is not here."""
+    def _reset_in_child(self) -> None:
+        """After a fork: the parent sends the kept marks, and the thread that held the lock does not exist here."""
         self._lock = threading.RLock()
         self._busy = False
         self._count = self._added = 0
 
 
 class MeteredSync:
-    """What `Meter.sync` gives."""
+    """Returned by `Meter.sync`."""
 
     __slots__ = ("_arrival_ns", "_bytes", "_key", "_kind", "_meter", "_step", "_sync")
 
@@ -386,11 +394,11 @@ class MeteredSync:
             begin_ns = self._arrival_ns
             meter = self._meter
             with meter._lock:
-                meter._keep(started_ns, self._key, self._sync, begin_ns, begin_ns, end_ns, self._kind, self._bytes)
+                meter._store(started_ns, self._key, self._sync, begin_ns, begin_ns, end_ns, self._kind, self._bytes)
 
 
 class Step:
-    """What `Meter.step` gives."""
+    """Returned by `Meter.step`."""
 
     __slots__ = ("_arrival_ns", "_key", "_meter", "_step", "begin_ns")
 
@@ -399,7 +407,7 @@ class Step:
         self._step = step
 
     def __enter__(self) -> None:
-        self._key = self._meter.key(self._step)
+        self._key = self._meter.step_key(self._step)
         self._meter._open_step = self
         self._arrival_ns = self.begin_ns = _realtime_ns()
 
@@ -412,18 +420,18 @@ class Step:
         if kind is None:
             started_ns = _monotonic_ns()
             with meter._lock:
-                meter._keep(started_ns, self._key, 0, self._arrival_ns, self.begin_ns, end_ns, Kind.STEP, 0)
+                meter._store(started_ns, self._key, 0, self._arrival_ns, self.begin_ns, end_ns, Kind.STEP, 0)
 
 
 _METERS: WeakSet[Meter] = WeakSet()
 
 
-def _begin_as_child() -> None:
+def _reset_in_child() -> None:
     for meter in _METERS:
-        meter._begin_as_child()
+        meter._reset_in_child()
 
 
-os.register_at_fork(after_in_child=_begin_as_child)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _unbound_socket() -> socket.socket | None:

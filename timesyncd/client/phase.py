@@ -35,7 +35,7 @@ MAX_PERIOD_NS = 60_000_000_000
 _PPM = 1_000_000
 
 
-class PhaseReason(StrEnum):
+class StepDelayReason(StrEnum):
     """Why a step does not start in its slot; OK: it does."""
 
     OK = "ok"
@@ -50,10 +50,10 @@ class PhaseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepDelay:
-    """How long a step's start was delayed, and why not until its slot (PhaseReason.OK and an empty text: it starts in its slot)."""
+    """How long a step's start was delayed, and why not until its slot (StepDelayReason.OK and an empty text: it starts in its slot)."""
 
     delay_ns: int
-    reason_code: PhaseReason = PhaseReason.OK
+    reason_code: StepDelayReason = StepDelayReason.OK
     reason: str = ""
 
 
@@ -91,17 +91,17 @@ class StepPacer:
         if found_ns * MOVE_DIVISOR > phase.period_ns:
             if self._credit < STEPS_PER_MOVE:
                 return StepDelay(
-                    0, PhaseReason.MOVED_TOO_OFTEN, "the step is late, and the job moved to another slot too often"
+                    0, StepDelayReason.MOVED_TOO_OFTEN, "the step is late, and the job moved to another slot too often"
                 )
             self._credit -= STEPS_PER_MOVE
         if found_ns < early_ns:
             text = (
                 f"the step starts {early_ns - found_ns} ns before its slot: the plan limits the delay to {found_ns} ns"
             )
-            return StepDelay(found_ns, PhaseReason.DELAY_LIMITED, text)
+            return StepDelay(found_ns, StepDelayReason.DELAY_LIMITED, text)
         late_ns = (now_ns - phase.shift_ns) % phase.period_ns
         if not found_ns and late_ns:
-            return StepDelay(0, PhaseReason.CATCHING_UP, f"the step is {late_ns} ns late and catches up")
+            return StepDelay(0, StepDelayReason.CATCHING_UP, f"the step is {late_ns} ns late and catches up")
         return StepDelay(found_ns)
 
     def _update(self, step: int, plan: Plan) -> None:
@@ -117,8 +117,8 @@ class StepPacer:
 
 def _without_phase(plan: Plan) -> StepDelay:
     if plan.phase is None:
-        return StepDelay(0, PhaseReason.NO_PHASE_PLANNED, "no phase is planned")
-    return StepDelay(0, PhaseReason.PHASE_NOT_STARTED, f"the phase starts with step {step_text(plan.from_step)}")
+        return StepDelay(0, StepDelayReason.NO_PHASE_PLANNED, "no phase is planned")
+    return StepDelay(0, StepDelayReason.PHASE_NOT_STARTED, f"the phase starts with step {step_text(plan.from_step)}")
 
 
 class PhaseScheduler:
@@ -142,7 +142,7 @@ class PhaseScheduler:
         """
         plan = self._job.plan()
         refused = None if plan.phase is None else self._refused(plan.phase)
-        delay = refused or self._pacer.delay(self._job.meter.key(step), plan, time.time_ns())
+        delay = refused or self._pacer.delay(self._job.meter.step_key(step), plan, time.time_ns())
         if delay.delay_ns:
             time.sleep(delay.delay_ns / 1e9)
         return delay
@@ -151,8 +151,8 @@ class PhaseScheduler:
         """No delay, with the reason, where this rank's clock cannot find the slot; None: it can."""
         bound_ns, reason = own_clock_bound(self._job)
         if bound_ns is None:
-            return StepDelay(0, PhaseReason.CLOCK_NOT_TRUSTED, reason or "the bound on this clock is unknown")
+            return StepDelay(0, StepDelayReason.CLOCK_NOT_TRUSTED, reason or "the bound on this clock is unknown")
         if bound_ns * CLOCK_DIVISOR > phase.period_ns:
             text = f"this clock's bound is {bound_ns} ns; at most {phase.period_ns // CLOCK_DIVISOR} ns are allowed for the period"
-            return StepDelay(0, PhaseReason.CLOCK_TOO_INACCURATE, text)
+            return StepDelay(0, StepDelayReason.CLOCK_TOO_INACCURATE, text)
         return None

@@ -19,8 +19,8 @@ from timesyncd.client.barrier import (
     OK,
     PLAIN,
     Barrier,
+    BarrierExplanation,
     BarrierReason,
-    Explanation,
     Verdict,
     decide_release,
     hold_until,
@@ -81,8 +81,8 @@ def test_a_rank_that_cannot_trust_its_clock_says_so(tmp_path: Path) -> None:
     ]
 
 
-STALE = Explanation(BarrierReason.CLOCK_NOT_TRUSTED, "stale")
-WHY = Explanation(BarrierReason.NO_SIGNALS, "why")
+STALE = BarrierExplanation(BarrierReason.CLOCK_NOT_TRUSTED, "stale")
+WHY = BarrierExplanation(BarrierReason.NO_SIGNALS, "why")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ WHY = Explanation(BarrierReason.NO_SIGNALS, "why")
     ],
 )
 def test_rank_0_decides_by_plan_alignment_and_its_own_clock(
-    plan: Plan, signals: Signals, own_clock: Explanation, code: BarrierReason, text: str
+    plan: Plan, signals: Signals, own_clock: BarrierExplanation, code: BarrierReason, text: str
 ) -> None:
     """A barrier is timed only if nothing forbids it; else the first thing that does is the reason."""
     assert why_plain(7, plan, signals, own_clock) == (code, text)
@@ -218,7 +218,9 @@ def test_the_barrier_is_marked_up_to_its_instant() -> None:
     """The mark is made before the hold, so that nothing runs after the release, and ends at the instant."""
     marks: list[tuple[int, ...]] = []
     instant_ns = time.time_ns() + 50 * MS
-    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=lambda *fields: marks.append(fields))
+    meter = SimpleNamespace(
+        step_key=lambda step: step, next_sync=lambda step: 3, mark=lambda *fields: marks.append(fields)
+    )
     job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
 
     verdict = Barrier(job, lambda: None, lambda _: instant_ns).wait(8)  # type: ignore[arg-type]
@@ -231,7 +233,7 @@ def test_the_barrier_is_marked_up_to_its_instant() -> None:
 def test_an_instant_that_passed_while_the_barrier_was_marked_is_late() -> None:
     """Marking may send a datagram: on time is what is so when the hold begins."""
     instant_ns = time.time_ns() + 20 * MS
-    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=lambda *_: time.sleep(0.05))
+    meter = SimpleNamespace(step_key=lambda step: step, next_sync=lambda step: 3, mark=lambda *_: time.sleep(0.05))
     job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
 
     verdict = Barrier(job, lambda: None, lambda _: instant_ns).wait(8)  # type: ignore[arg-type]
@@ -257,7 +259,7 @@ def test_a_timed_barrier_that_is_not_marked_says_so() -> None:
     def broken(*fields: object) -> None:
         raise RuntimeError("broken")
 
-    meter = SimpleNamespace(key=lambda step: step, next_sync=lambda step: 3, mark=broken)
+    meter = SimpleNamespace(step_key=lambda step: step, next_sync=lambda step: 3, mark=broken)
     job = SimpleNamespace(rank=1, meter=meter, signals=lambda: ONE_CLOCK)
     verdict = Barrier(job, lambda: None, lambda _: time.time_ns() + 50 * MS).wait(8)  # type: ignore[arg-type]
 

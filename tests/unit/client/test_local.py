@@ -19,7 +19,7 @@ def sync(
 def told(*marks: tuple[int, ...]) -> LocalSignals:
     own = LocalSums()
     own.add_all(marks)
-    return own.told()
+    return own.signals()
 
 
 def test_a_step_that_is_not_over_tells_nothing() -> None:
@@ -77,7 +77,7 @@ def test_the_window_holds_its_newest_steps() -> None:
     """A thousand of them, in rings that never grow."""
     own = LocalSums()
     own.add_all(sync(key, 1_000 * key, 1_000 * key + (900 if key < 500 else 100)) for key in range(WINDOW + 500 + 1))
-    local = own.told()
+    local = own.signals()
 
     assert (local.steps, local.wait_window_ns, local.sync_overhead_window) == (WINDOW, 100 * WINDOW, 0.1)
 

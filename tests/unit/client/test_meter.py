@@ -197,7 +197,7 @@ def test_a_number_that_does_not_fit_is_lost(meter: Meter, daemon: Daemon) -> Non
 
     assert [m.step for d in daemon.receive() for m in d.marks] == [5, 5]
     assert meter.lost == len(wrong)
-    assert meter.local().steps == 0
+    assert meter.local_signals().steps == 0
 
 
 def test_synchronizations_are_numbered_within_their_step(meter: Meter, daemon: Daemon) -> None:
@@ -238,7 +238,7 @@ def test_what_the_meter_costs_is_told_with_the_marks(folder: Path, daemon: Daemo
     for step in range(50):
         with meter.sync(step):
             time.sleep(0.001)
-        meter.stale(step, 1)
+        meter.record_staleness(step, 1)
     told = meter.own_overhead_ns
     meter.close()
     passed_ns = time.monotonic_ns() - began_ns
@@ -271,11 +271,11 @@ def test_what_is_one_ranks_own_is_numbered_apart(meter: Meter, daemon: Daemon) -
     """Pushes, pulls and ages of parameters do not move the synchronizations' numbers; a message has the number that it is given."""
     with meter.sync(1):
         pass
-    meter.pushed(1, 100, 150, 8)
-    meter.pulled(1, 200, 290, 9)
-    meter.stale(1, 3)
-    meter.sent(1, 70, 5)
-    meter.received(1, 71, 6)
+    meter.record_push(1, 100, 150, 8)
+    meter.record_pull(1, 200, 290, 9)
+    meter.record_staleness(1, 3)
+    meter.record_send(1, 70, 5)
+    meter.record_receive(1, 71, 6)
     with meter.sync(1):
         pass
     meter.close()

@@ -17,7 +17,7 @@ from timesyncd.ipc.job_datagram import split_step, step_key
 
 def keys(*steps: int) -> list[tuple[int, int]]:
     numbering = Numbering()
-    return [split_step(numbering.key(step)) for step in steps]
+    return [split_step(numbering.step_key(step)) for step in steps]
 
 
 def test_steps_that_begin_anew_are_the_next_epochs() -> None:
@@ -36,9 +36,9 @@ def test_steps_that_begin_anew_are_the_next_epochs() -> None:
 def test_an_epoch_may_be_told() -> None:
     """Its steps may have any numbers, those of the epoch before as well; the rule goes on from there."""
     numbering = Numbering()
-    before = numbering.key(7)
-    numbering.epoch(4)
-    told = [numbering.key(step) for step in (7, 8, 0)]
+    before = numbering.step_key(7)
+    numbering.set_epoch(4)
+    told = [numbering.step_key(step) for step in (7, 8, 0)]
 
     assert [split_step(key) for key in (before, *told)] == [(0, 7), (4, 7), (4, 8), (5, 0)]
 
@@ -46,40 +46,40 @@ def test_an_epoch_may_be_told() -> None:
 def test_the_step_before_the_last_one_is_late_and_begins_no_epoch() -> None:
     """A mark that a callback makes when the next step has begun is of its own step, at an epoch's beginning too."""
     numbering = Numbering()
-    first, second = numbering.key(0), numbering.key(1)
+    first, second = numbering.step_key(0), numbering.step_key(1)
     late = numbering.late_key(0)
-    last = numbering.key(99)
-    numbering.epoch(1)
-    begun = numbering.key(0)
+    last = numbering.step_key(99)
+    numbering.set_epoch(1)
+    begun = numbering.step_key(0)
 
     assert (late, numbering.late_key(99), numbering.late_key(0)) == (first, last, begun)
     assert [split_step(key) for key in (first, second, last, begun)] == [(0, 0), (0, 1), (0, 99), (1, 0)]
-    assert split_step(numbering.key(1)) == (1, 1)
+    assert split_step(numbering.step_key(1)) == (1, 1)
 
 
 @pytest.mark.parametrize("step", [-1, 2**32, 1.0, "1", None])
 def test_what_is_no_steps_number_has_no_key(step: Any) -> None:
     """Nothing is raised in a training loop, and the numbering goes on as if nothing had been said."""
     numbering = Numbering()
-    numbering.key(8)
+    numbering.step_key(8)
 
-    assert (numbering.key(step), numbering.late_key(step)) == (NO_KEY, NO_KEY)
-    assert split_step(numbering.key(9)) == (0, 9)
+    assert (numbering.step_key(step), numbering.late_key(step)) == (NO_KEY, NO_KEY)
+    assert split_step(numbering.step_key(9)) == (0, 9)
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**31])
 def test_an_epoch_out_of_range_is_the_callers_mistake(epoch: int) -> None:
     """It is refused where it is said."""
     with pytest.raises(ValueError, match=f"epoch {epoch}"):
-        Numbering().epoch(epoch)
+        Numbering().set_epoch(epoch)
 
 
 def test_after_the_last_epoch_the_numbering_goes_on() -> None:
     """There is none after it, and nothing is raised for that."""
     numbering = Numbering()
-    numbering.epoch(2**31 - 1)
+    numbering.set_epoch(2**31 - 1)
 
-    assert [numbering.key(step) for step in (9, 0)] == [step_key(2**31 - 1, step) for step in (9, 0)]
+    assert [numbering.step_key(step) for step in (9, 0)] == [step_key(2**31 - 1, step) for step in (9, 0)]
 
 
 def test_no_synchronization_of_a_step_has_a_number_twice() -> None:
@@ -107,16 +107,16 @@ def test_ranks_that_number_alike_agree(steps: list[int]) -> None:
     one, other = Numbering(), Numbering()
     marks = [one.next_sync(step) for step in steps]
     for step in steps:
-        other.key(step)
+        other.step_key(step)
         other.late_key(step)
-        assert (other.key(step), marks.pop(0)[0]) == (one_key := other.key(step), one_key)
+        assert (other.step_key(step), marks.pop(0)[0]) == (one_key := other.step_key(step), one_key)
 
 
 def interrupted(at: int) -> bool:
     """A ninth step's mark, in whose count, after so many instructions, another step is marked as a signal handler does; False: it has fewer."""
     numbering, left = Numbering(), at
     for step in range(8):
-        numbering.next_other(step)
+        numbering.next_own(step)
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal left
@@ -125,13 +125,13 @@ def interrupted(at: int) -> bool:
         frame.f_trace_opcodes = True
         if event == "opcode" and (left := left - 1) == 0:
             sys.settrace(None)
-            numbering.next_other(100)
+            numbering.next_own(100)
         return trace
 
     before = sys.gettrace()
     try:
         sys.settrace(trace)
-        numbering.next_other(8)
+        numbering.next_own(8)
     finally:
         sys.settrace(before)
     return left <= 0

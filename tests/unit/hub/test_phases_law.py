@@ -11,9 +11,9 @@ from timesyncd.client.job import Job
 from timesyncd.client.phase import (
     MAX_MOVES,
     STEPS_PER_MOVE,
-    PhaseReason,
     PhaseScheduler,
     StepDelay,
+    StepDelayReason,
     StepPacer,
     delay_ns,
 )
@@ -52,7 +52,7 @@ def test_a_hold_that_the_share_cuts_says_so(share_ppm: int, late_ms: int, held_m
     held = StepPacer().delay(0, plan(Phase(200 * MS, 50 * MS, share_ppm)), SLOT_NS + late_ms * MS)
 
     text = f"the step starts {left_ms * MS} ns before its slot: the plan limits the delay to {held_ms * MS} ns"
-    assert held == StepDelay(held_ms * MS, PhaseReason.DELAY_LIMITED, text)
+    assert held == StepDelay(held_ms * MS, StepDelayReason.DELAY_LIMITED, text)
 
 
 def test_a_plan_begins_with_its_first_step_and_the_former_goes_on_until_then() -> None:
@@ -64,9 +64,9 @@ def test_a_plan_begins_with_its_first_step_and_the_former_goes_on_until_then() -
     new = pacer.delay(12, plan(other, from_step=12), SLOT_NS - 5 * MS)
     none = pacer.delay(13, plan(None, from_step=99), SLOT_NS - 5 * MS)
 
-    assert before == StepDelay(0, PhaseReason.PHASE_NOT_STARTED, "the phase starts with step 10")
+    assert before == StepDelay(0, StepDelayReason.PHASE_NOT_STARTED, "the phase starts with step 10")
     assert (first.delay_ns, old.delay_ns, new.delay_ns) == (5 * MS, 5 * MS, 15 * MS)
-    assert none == StepDelay(0, PhaseReason.NO_PHASE_PLANNED, "no phase is planned")
+    assert none == StepDelay(0, StepDelayReason.NO_PHASE_PLANNED, "no phase is planned")
 
 
 def test_a_job_whose_period_does_not_fit_is_held_rarely() -> None:
@@ -77,7 +77,7 @@ def test_a_job_whose_period_does_not_fit_is_held_rarely() -> None:
 
     assert moved[:MAX_MOVES] == [0, 1]
     assert set(map(int.__sub__, moved[3:], moved[2:])) == {STEPS_PER_MOVE}
-    assert held[5].reason_code is PhaseReason.MOVED_TOO_OFTEN
+    assert held[5].reason_code is StepDelayReason.MOVED_TOO_OFTEN
 
 
 def test_a_new_slot_may_be_taken_at_once() -> None:
@@ -108,7 +108,7 @@ def test_every_rank_holds_alike() -> None:
 
 
 class Meter:
-    def key(self, step: int) -> int:
+    def step_key(self, step: int) -> int:
         return step
 
 
@@ -159,9 +159,9 @@ def test_a_clock_that_is_not_known_well_enough_holds_nothing(
     assert (
         held.reason_code
         is {
-            None: PhaseReason.CLOCK_NOT_TRUSTED,
-            4 * MS: PhaseReason.OK,
-            4 * MS + 1: PhaseReason.CLOCK_TOO_INACCURATE,
+            None: StepDelayReason.CLOCK_NOT_TRUSTED,
+            4 * MS: StepDelayReason.OK,
+            4 * MS + 1: StepDelayReason.CLOCK_TOO_INACCURATE,
         }[bound_ns]
     )
     assert bound_ns is not None or held.reason == "no segment"
@@ -173,4 +173,4 @@ def test_without_a_daemon_no_step_is_held() -> None:
     held = PhaseScheduler(job).before_step(0)
     job.close()
 
-    assert held == StepDelay(0, PhaseReason.NO_PHASE_PLANNED, "no phase is planned")
+    assert held == StepDelay(0, StepDelayReason.NO_PHASE_PLANNED, "no phase is planned")

@@ -156,7 +156,7 @@ def test_steps_of_two_epochs_stay_apart(tmp_path: Path) -> None:
     for epoch in range(2):
         for step in range(10):
             for one in ranks:
-                one.meter.epoch(epoch)
+                one.meter.set_epoch(epoch)
                 one.step(step)
     for one in ranks:
         one.meter.close()
@@ -167,8 +167,8 @@ def test_steps_of_two_epochs_stay_apart(tmp_path: Path) -> None:
 def test_pushes_and_pulls_are_requests(tmp_path: Path) -> None:
     """What a rank asked a parameter server for is its own time, kept by step."""
     one = Rank(tmp_path, 0, world_size=1)
-    one.meter.pushed(0, START_NS, START_NS + MS)
-    one.meter.pulled(0, START_NS + 2 * MS, START_NS + 5 * MS)
+    one.meter.record_push(0, START_NS, START_NS + MS)
+    one.meter.record_pull(0, START_NS + 2 * MS, START_NS + 5 * MS)
     one.meter.close()
 
     assert [request.end_ns - request.begin_ns for request in load(tmp_path).requests[0]] == [MS, 3 * MS]

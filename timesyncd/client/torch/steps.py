@@ -107,10 +107,10 @@ class Safely:
         self._started_ns = time.monotonic_ns()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self._meter.spent(self._started_ns, self._own_ns)
+        self._meter.add_overhead(self._started_ns, self._own_ns)
         if not isinstance(error, Exception):
             return False
-        self._meter.lose()
+        self._meter.count_lost()
         return True
 
 
@@ -157,7 +157,7 @@ class Steps:
 
     def lost(self, marks: int = 1) -> None:
         """Count marks that could not be made."""
-        self.job.meter.lose(marks)
+        self.job.meter.count_lost(marks)
 
     def stamps_for(self, tensor: torch.Tensor | None) -> Stamps:
         """Of the CUDA device that the tensor is on, else of the host."""
@@ -194,7 +194,7 @@ class Steps:
         if step is None:
             step, self._numbered = self._step, True
         record.number = self.job.meter.next_sync(step)
-        record.key = self.job.meter.key(step)
+        record.key = self.job.meter.step_key(step)
 
     def complete(self, record: Record) -> None:
         """Mark what has a number, at once or when the device has told its times."""
@@ -224,7 +224,7 @@ class Steps:
         whole.end, whole.arrival, whole.begin = whole.arrival, self._begin, self._ready
         kept, self._kept, self._numbered = self._kept, [], False
         meter, step = self.job.meter, self._step
-        whole.key = meter.key(step)
+        whole.key = meter.step_key(step)
         for record in kept:
             record.key, record.number = whole.key, meter.next_sync(step)
             self._tell(record)

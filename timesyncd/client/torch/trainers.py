@@ -41,7 +41,7 @@ class TrainerRuns:
         for metered in self._metered[:1]:
             if not self._counts and self._job is not None and step <= self._newest:
                 meter = self._job.meter
-                meter.epoch(split_step(meter.key(self._newest))[0] + 1)
+                meter.set_epoch(split_step(meter.step_key(self._newest))[0] + 1)
             self._newest, self._counts = step, True
             metered.step = step
 

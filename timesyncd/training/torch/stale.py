@@ -179,9 +179,9 @@ class StaleSync:
         pulled_ns = time.time_ns()
         self._load(parts)
         meter, nbytes = self._job.meter, self._flat.nbytes
-        meter.pushed(self._step, requested_ns, pushed_ns, self._encoder.sent_bytes)
-        meter.pulled(self._step, requested_ns, pulled_ns, nbytes)
-        meter.stale(self._step, versions[0] - used)
+        meter.record_push(self._step, requested_ns, pushed_ns, self._encoder.sent_bytes)
+        meter.record_pull(self._step, requested_ns, pulled_ns, nbytes)
+        meter.record_staleness(self._step, versions[0] - used)
 
     def _differences(self) -> FlatBuffers:
         return [
