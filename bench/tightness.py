@@ -116,7 +116,7 @@ def moments_of(path: Path) -> Iterator[Moment]:
         for (_, row), true in zip(read_trace(trace, path.name), csv.DictReader(truth), strict=True):
             error_ns = float(true["true_offset_ns"])
             blind = last is not None and stepped(*last, row, error_ns)
-            yield Moment(row, True, model.take(row), error_ns, blind)
+            yield Moment(row, True, model.accept(row), error_ns, blind)
             last = row, error_ns
 
 

@@ -111,7 +111,7 @@ enum {
     X(SOURCE_RESTARTED, 8)                                                                                     \
     X(PARENT_CHANGED, 9)                                                                                       \
     X(STALE, 10)                                                                                               \
-    X(VOID, 11)                                                                                                \
+    X(EXPIRED, 11)                                                                                             \
     X(PHC_NOT_MEASURED, 12)                                                                                    \
     X(BOUNDARY_CLOCK_ERROR_UNKNOWN, 13)                                                                        \
     X(ARBITRARY_TIMESCALE, 14)                                                                                 \
@@ -131,8 +131,8 @@ enum {
     X(HOLDOVER_AGE_UNKNOWN, 28)                                                                                \
     X(GRANDMASTER_CONTRADICTS_ITSELF, 29)                                                                      \
     X(GRANDMASTER_STATE_UNKNOWN, 30)                                                                           \
-    X(GRANDMASTER_UNTOLD, 31)                                                                                  \
-    X(GRANDMASTER_UNHEARD, 32)                                                                                 \
+    X(GRANDMASTER_ERROR_NOT_REPORTED, 31)                                                                      \
+    X(GRANDMASTER_STATE_EXPIRED, 32)                                                                           \
     X(NO_GRANDMASTER, 33)                                                                                      \
     X(VM_MIGRATED, 34) X(SUSPENDED, 35) X(IMPLAUSIBLE, 36)
 
@@ -339,7 +339,7 @@ TIMESYNCD_API timesyncd_interval timesyncd_interval_at(const int64_t *payload, t
     if (written == TIMESYNCD_UNKNOWN || written == TIMESYNCD_DISRUPTED)
         return timesyncd_without_((timesyncd_status)written, absent);
     if (age_ns < 0 || age_ns >= payload[TIMESYNCD_VOID_AFTER_NS]) {
-        timesyncd_reason aged = age_ns < 0 ? TIMESYNCD_REASON_AS_OF_IN_FUTURE : TIMESYNCD_REASON_VOID;
+        timesyncd_reason aged = age_ns < 0 ? TIMESYNCD_REASON_AS_OF_IN_FUTURE : TIMESYNCD_REASON_EXPIRED;
         return timesyncd_without_(TIMESYNCD_UNKNOWN, bound[0] == TIMESYNCD_ABSENT ? absent : aged);
     }
     if (timesyncd_is_stepped_(payload, real_ns, boot_ns))

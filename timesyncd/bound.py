@@ -58,7 +58,7 @@ class Reason(IntEnum):
     SOURCE_RESTARTED = 8
     PARENT_CHANGED = 9
     STALE = 10
-    VOID = 11
+    EXPIRED = 11
     PHC_NOT_MEASURED = 12
     BOUNDARY_CLOCK_ERROR_UNKNOWN = 13
     ARBITRARY_TIMESCALE = 14
@@ -78,8 +78,8 @@ class Reason(IntEnum):
     HOLDOVER_AGE_UNKNOWN = 28
     GRANDMASTER_CONTRADICTS_ITSELF = 29
     GRANDMASTER_STATE_UNKNOWN = 30
-    GRANDMASTER_UNTOLD = 31
-    GRANDMASTER_UNHEARD = 32
+    GRANDMASTER_ERROR_NOT_REPORTED = 31
+    GRANDMASTER_STATE_EXPIRED = 32
     NO_GRANDMASTER = 33
     VM_MIGRATED = 34
     SUSPENDED = 35
@@ -103,41 +103,41 @@ class Reason(IntEnum):
 _REASON_TEXTS = {
     Reason.OK: "",
     Reason.NO_SAMPLE_YET: "no valid sample yet",
-    Reason.NO_SEGMENT: "no clock segment: is timesyncd running here?",
-    Reason.TORN_SEGMENT: "the clock segment's writer died half-way",
-    Reason.OTHER_BOOT: "the clock segment is of another boot",
-    Reason.OTHER_TIME_NAMESPACE: "the clock segment is of another time namespace",
-    Reason.AS_OF_IN_FUTURE: "the clock segment is dated in the future",
+    Reason.NO_SEGMENT: "no clock segment: start timesyncd on this node",
+    Reason.TORN_SEGMENT: "the clock segment is incomplete: its writer died during a write",
+    Reason.OTHER_BOOT: "the clock segment was written before the last boot",
+    Reason.OTHER_TIME_NAMESPACE: "the clock segment was written in another time namespace",
+    Reason.AS_OF_IN_FUTURE: "the clock segment has a date in the future",
     Reason.CLOCK_STEPPED: "the system clock was stepped",
     Reason.SOURCE_RESTARTED: "the PTP daemon restarted",
     Reason.PARENT_CHANGED: "the PTP parent changed",
     Reason.STALE: "no fresh sample; the bound grows",
-    Reason.VOID: "no fresh sample for too long",
-    Reason.PHC_NOT_MEASURED: "ptp4l measures the PHC (hardware stamps); PHC to system clock is not measured",
+    Reason.EXPIRED: "no fresh sample for too long",
+    Reason.PHC_NOT_MEASURED: "ptp4l measures the PHC (hardware timestamps): add a phc source, which measures the system clock against it",
     Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN: "boundary clock error unknown: set boundary_clock_error_ns",
     Reason.ARBITRARY_TIMESCALE: "the grandmaster announces an arbitrary timescale",
     Reason.UTC_OFFSET_UNKNOWN: "the grandmaster announces no valid, traceable UTC offset",
-    Reason.UTC_OFFSET_DIFFERS: "the announced UTC offset is not the one that ptp4l takes out (utc_offset_s)",
+    Reason.UTC_OFFSET_DIFFERS: "the announced UTC offset differs from the one that ptp4l removes (utc_offset_s)",
     Reason.GRANDMASTER_NOT_LOCKED: "the grandmaster is not locked to its reference",
-    Reason.GRANDMASTER_ACCURACY_UNKNOWN: "the grandmaster announces no accuracy",
+    Reason.GRANDMASTER_ACCURACY_UNKNOWN: "the grandmaster announces no clock accuracy",
     Reason.NOT_COMPUTED: "not computed",
-    Reason.OTHER_LAYOUT: "the clock segment has another layout version",
+    Reason.OTHER_LAYOUT: "the clock segment has an unsupported layout version",
     Reason.GRANDMASTER_RESTARTED: "the grandmaster restarted",
     Reason.GRANDMASTER_JUMPED: "the grandmaster's phase jumped",
-    Reason.GRANDMASTER_LEFT_HOLDOVER: "the grandmaster follows its reference anew: its phase may have moved at once",
+    Reason.GRANDMASTER_LEFT_HOLDOVER: "the grandmaster locked to its reference again: its phase may have jumped",
     Reason.GRANDMASTER_IDENTITY_CHANGED: "the grandmaster changed its clock identity",
     Reason.GRANDMASTER_UTC_OFFSET_CHANGED: "the grandmaster changed its UTC offset",
     Reason.HOLDOVER_BUDGET_EXCEEDED: "the grandmaster has been in holdover for longer than its budget",
     Reason.NO_HOLDOVER_BUDGET: "the grandmaster is in holdover, and no holdover budget is configured for its oscillator",
     Reason.HOLDOVER_AGE_UNKNOWN: "the grandmaster is in holdover of unknown age",
-    Reason.GRANDMASTER_CONTRADICTS_ITSELF: "the grandmaster contradicts itself",
-    Reason.GRANDMASTER_STATE_UNKNOWN: "the grandmaster's clock state is not known",
-    Reason.GRANDMASTER_UNTOLD: "the grandmaster does not tell its own error",
-    Reason.GRANDMASTER_UNHEARD: "nothing was heard of the grandmaster for too long",
-    Reason.NO_GRANDMASTER: "this source knows UTC and no grandmaster",
-    Reason.VM_MIGRATED: "the virtual machine went on on another host",
+    Reason.GRANDMASTER_CONTRADICTS_ITSELF: "the grandmaster reports values that contradict each other",
+    Reason.GRANDMASTER_STATE_UNKNOWN: "the grandmaster's clock state is unknown",
+    Reason.GRANDMASTER_ERROR_NOT_REPORTED: "the grandmaster does not report its own error",
+    Reason.GRANDMASTER_STATE_EXPIRED: "no state of the grandmaster was received for too long",
+    Reason.NO_GRANDMASTER: "this source measures UTC and has no grandmaster",
+    Reason.VM_MIGRATED: "the virtual machine was migrated to another host",
     Reason.SUSPENDED: "the machine was suspended",
-    Reason.IMPLAUSIBLE: "the source tells of an error of more than eleven days",
+    Reason.IMPLAUSIBLE: "the source reports an error of more than eleven days",
 }
 
 
@@ -358,6 +358,6 @@ def _reason(part: Bound, written: ClockStatus, status: ClockStatus, age_ns: int)
     return {
         ClockStatus.SYNCHRONIZED: Reason.OK,
         ClockStatus.HOLDOVER: Reason.STALE,
-        ClockStatus.UNKNOWN: Reason.VOID,
+        ClockStatus.UNKNOWN: Reason.EXPIRED,
         ClockStatus.DISRUPTED: Reason.CLOCK_STEPPED,
     }[status]

@@ -282,16 +282,16 @@ def reboot(device: Device) -> None:
         (
             another_module,
             "grandmaster-identity-changed",
-            "clock_identity was .* and is .*",
+            "clock_identity changed from .* to .*",
             Reason.GRANDMASTER_IDENTITY_CHANGED,
         ),
         (
             wrong_utc_offset,
             "grandmaster-spoofing",
-            "utc_offset_s was 37 and is 36 while it was locked, at .*",
+            "utc_offset_s changed from 37 to 36 while it was locked, at .*",
             Reason.GRANDMASTER_UTC_OFFSET_CHANGED,
         ),
-        (reboot, "grandmaster-rebooted", "engine_boots was 4 and is 5", Reason.GRANDMASTER_RESTARTED),
+        (reboot, "grandmaster-rebooted", "engine_boots changed from 4 to 5", Reason.GRANDMASTER_RESTARTED),
     ],
 )
 def test_what_happens_to_a_unit_is_told_and_voids(
@@ -304,8 +304,8 @@ def test_what_happens_to_a_unit_is_told_and_voids(
     with Watch(clock) as watch:
         followed.workshop.do(lambda: happens(followed.unit.device))
         told = eventually(lambda: [each for each in ask(node, "findings") if each["id"] == finding], len)
-        state = eventually(lambda: unit_of(node), lambda state: state["void_reason"] == reason.text)
-        anew = eventually(lambda: ask(node, "node"), lambda own: polled_ns(own) > state["void_before_realtime_ns"])
+        state = eventually(lambda: unit_of(node), lambda state: state["invalidation_reason"] == reason.text)
+        anew = eventually(lambda: ask(node, "node"), lambda own: polled_ns(own) > state["invalid_before_realtime_ns"])
         eventually(clock.gm_now, lambda now: now.status is ClockStatus.SYNCHRONIZED)
     distrusted = {seen.reason for seen in watch.seen if seen.interval.status is ClockStatus.DISRUPTED}
 

@@ -121,8 +121,8 @@ def test_when_it_comes_back_what_was_measured_before_is_void(course: Course, nod
     assert reasons == {Reason.GRANDMASTER_LEFT_HOLDOVER.text}
     assert SYNCHRONIZED in statuses[: statuses.index(DISRUPTED)]
     assert statuses[-1] is SYNCHRONIZED
-    assert course.back.units[unit]["void_reason"] == Reason.GRANDMASTER_LEFT_HOLDOVER.text
-    assert course.back.units[unit]["void_before_realtime_ns"] > course.spent.units[unit]["published_realtime_ns"]
+    assert course.back.units[unit]["invalidation_reason"] == Reason.GRANDMASTER_LEFT_HOLDOVER.text
+    assert course.back.units[unit]["invalid_before_realtime_ns"] > course.spent.units[unit]["published_realtime_ns"]
 
 
 @each_node

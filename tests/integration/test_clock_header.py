@@ -103,7 +103,7 @@ AGO = {"holdover": 10 * NS_PER_S, "void": 2_000 * NS_PER_S}
     [
         ({}, EPOCH, ("SYNCHRONIZED", "OK"), ("SYNCHRONIZED", "OK")),
         ({"as_of_ns": -AGO["holdover"]}, EPOCH, ("HOLDOVER", "STALE"), ("HOLDOVER", "STALE")),
-        ({"as_of_ns": -AGO["void"]}, EPOCH, ("UNKNOWN", "VOID"), ("UNKNOWN", "VOID")),
+        ({"as_of_ns": -AGO["void"]}, EPOCH, ("UNKNOWN", "EXPIRED"), ("UNKNOWN", "EXPIRED")),
         ({"as_of_ns": 2**61}, EPOCH, ("UNKNOWN", "AS_OF_IN_FUTURE"), ("UNKNOWN", "AS_OF_IN_FUTURE")),
         (
             {"utc_hard": unbounded(Reason.ARBITRARY_TIMESCALE), "utc_status": ClockStatus.UNKNOWN},
@@ -224,10 +224,10 @@ def test_a_torn_segment_leaves_what_was_read_before(tmp_path: Path, started: Sta
     made._words[seqlock.GENERATION] += 1
     made._words[seqlock.PAYLOAD + 3] = 0
     torn = [reader.ask(), reader.ask()]
-    made.write(clock_segment.encode(bound_now(gm_hard=unbounded(Reason.VOID)), EPOCH))
+    made.write(clock_segment.encode(bound_now(gm_hard=unbounded(Reason.EXPIRED)), EPOCH))
 
     assert {each[:2] for answers in [first, *torn] for each in answers.values()} == {("SYNCHRONIZED", "OK")}
-    assert reader.ask()[Reference.GRANDMASTER][:2] == ("UNKNOWN", "VOID")
+    assert reader.ask()[Reference.GRANDMASTER][:2] == ("UNKNOWN", "EXPIRED")
 
 
 def test_a_daemon_that_comes_later_is_found(tmp_path: Path, started: Start) -> None:

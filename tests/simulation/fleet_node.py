@@ -126,7 +126,7 @@ class Node:
     def _utc(self, gm: Bound, now_s: float) -> Bound:
         verdict = self._verdicts.get(self.parent.unit.identity)
         if verdict is None or self.parent.unit.arbitrary_ns or self.removed != 37:
-            return Bound(None, 0, Reason.GRANDMASTER_UNTOLD)
+            return Bound(None, 0, Reason.GRANDMASTER_ERROR_NOT_REPORTED)
         own = verdict.utc_at(nanoseconds(now_s))
         return own if own.bound_ns is None else gm.plus(own.bound_ns, own.growth_ppb)
 

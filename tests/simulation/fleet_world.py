@@ -186,7 +186,9 @@ class World:
         """The hub hears the poller, whose clock is right."""
         if void_before_s is not None:
             came = MessageReceipt(nanoseconds(self.now_s), 0, EPOCH_NS + nanoseconds(polled_s))
-            self.hub.fleet.void([unit.identity], came.void(EPOCH_NS + nanoseconds(void_before_s), VOID_REASON))
+            self.hub.fleet.invalidate_before(
+                [unit.identity], came.invalidation(EPOCH_NS + nanoseconds(void_before_s), VOID_REASON)
+            )
         self._void_heard_s[unit.identity] = max(changed_s, self._void_heard_s.get(unit.identity, -math.inf))
 
     @property

@@ -18,7 +18,7 @@ class AgingReplay(Replay):
     """The model, which also answers at a moment between two rows: with what the last one left, older."""
 
     def at(self, told: TraceRow, t_ns: int) -> ReplayedRow:
-        return bounds_at(self._as_told(told), t_ns)
+        return bounds_at(self._with_newest_grandmaster(told), t_ns)
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def replayed(scenario: Scenario, seed: int, seconds: float) -> Iterator[tuple[In
     for instant in Chain(scenario, seed, seconds).instants():
         if instant.told:
             told = instant.row
-            yield instant, model.take(told)
+            yield instant, model.accept(told)
         else:
             yield instant, model.at(told, instant.row.t_ns)
 

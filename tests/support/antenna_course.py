@@ -236,7 +236,7 @@ def is_locked(phase: Phase) -> bool:
         node["grandmaster"] == unit["name"]
         and unit["clock_state"] == "locked"
         and node["utc_status"] == phase.utc[node["node"]].interval.status.name == "SYNCHRONIZED"
-        and node["published_realtime_ns"] - node["age_ns"] >= (unit["void_before_realtime_ns"] or 0)
+        and node["published_realtime_ns"] - node["age_ns"] >= (unit["invalid_before_realtime_ns"] or 0)
         for node, unit in ((phase.nodes[node], phase.units[unit]) for node, unit in UNIT_OF.items())
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 #: The fields of every message that hold a sentence for people. A job's `verdict` is one too, a straggler's is a code.
 SENTENCES = frozenset(
     {
-        "reason", "detail", "grandmaster_note", "utc_detail", "void_reason", "evidence", "cause", "remedy", "text",
+        "reason", "detail", "grandmaster_note", "utc_detail", "invalidation_reason", "evidence", "cause", "remedy", "text",
         "alignment_reason", "phase_reason", "groups_reason",
     }
 )  # fmt: skip

@@ -132,7 +132,7 @@ class Node:
 def replay(scenario: Scenario, seconds: float, seed: int = 0) -> list[tuple[Instant, ReplayedRow]]:
     """The readings of one seed from which something could be known, each with what the model made of it."""
     model = Replay()
-    told = [(each, model.take(each.row)) for each in Chain(scenario, seed, seconds).instants() if each.told]
+    told = [(each, model.accept(each.row)) for each in Chain(scenario, seed, seconds).instants() if each.told]
     return [(instant, row) for instant, row in told if not instant.blind]
 
 

@@ -146,7 +146,10 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
             ("3600, 460", "3600, 99"),
             "t.toml: oscillator.ocxo.holdover = [[0, 100], [3600, 99]]: the seconds",
         ),
-        (("[0, 100], ", ""), "t.toml: oscillator.ocxo.holdover = [[3600, 460]]: two points or more"),
+        (
+            ("[0, 100], ", ""),
+            "t.toml: oscillator.ocxo.holdover = [[3600, 460]]: a holdover curve needs two points or more",
+        ),
         (
             ("holdover = ", "ageing = 1\nholdover = "),
             "t.toml: oscillator.ocxo.ageing = 1: unknown key; allowed here: holdover",

@@ -89,12 +89,12 @@ def facts(known: Facts) -> RenderableType:
 
 
 def _grandmaster_facts(grandmaster: GrandmasterState) -> Facts:
-    left_ns, invalid_ns = holdover_left_ns(grandmaster), grandmaster.void_before_realtime_ns
+    left_ns, invalid_ns = holdover_left_ns(grandmaster), grandmaster.invalid_before_realtime_ns
     now_ns = grandmaster.published_realtime_ns
     return [
         ("error against UTC", None if grandmaster.utc is None else _error_text(grandmaster, grandmaster.utc.reason)),
         ("holdover budget left", None if left_ns is None else span_text(left_ns)),
-        ("invalidated", "nothing" if invalid_ns is None else f"samples before {utc_time_text(invalid_ns, now_ns)}: {grandmaster.void_reason}"),
+        ("invalidated", "nothing" if invalid_ns is None else f"samples before {utc_time_text(invalid_ns, now_ns)}: {grandmaster.invalidation_reason}"),
         ("selected reference", grandmaster.selected_reference),
         ("phase offset to it", None if grandmaster.phase_offset_ns is None else duration_text(grandmaster.phase_offset_ns)),
         ("class", _text(grandmaster.clock_class)),

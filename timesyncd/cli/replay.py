@@ -58,7 +58,7 @@ def _replay_trace(trace: str | None) -> int:
     try:
         with _opened(trace, name) as stream, _progress(_size(stream)) as tell:
             rows = read_trace(_lines(stream, name, output, tell), name)
-            put, take = output.lines.append, Replay().take
+            put, take = output.lines.append, Replay().accept
             put(REPLAYED_HEADER)
             for t_s, row in rows:
                 put(replayed_line(t_s, take(row)))
@@ -129,7 +129,7 @@ def _replay_stored(args: Namespace) -> int:
     output.lines.append(REPLAYED_HEADER)
     with _progress(None) as tell:
         for done, (unix_ns, reading) in enumerate(readings, start=1):
-            output.lines.append(replayed_line(seconds_text(unix_ns), replay.take(reading)))
+            output.lines.append(replayed_line(seconds_text(unix_ns), replay.accept(reading)))
             if isinstance(reading, ClockSample) and reading.clock != "realtime":
                 hardware.add(reading.clock)
             if done % _BATCH == 0:

@@ -282,8 +282,8 @@ class Daemon:
         verdict = grandmaster_verdict(state, received)
         if verdict is None:
             return
-        bound = self._ensemble.hear_grandmaster(state.name, identities(state), verdict, self._clocks.boottime_ns())
-        self._hub_service.invalidate(identities(state), verdict.void)
+        bound = self._ensemble.update_grandmaster(state.name, identities(state), verdict, self._clocks.boottime_ns())
+        self._hub_service.invalidate(identities(state), verdict.invalidation)
         self._revise(bound)
 
     def _receive_alarm(self, event: AlarmEvent) -> None:
@@ -329,7 +329,7 @@ class Daemon:
         verdict: GrandmasterAssessment | None = None,
     ) -> Observation:
         """With how the sources agree now, and which of them still have a bound."""
-        bounded = frozenset(self._ensemble.bounded)
+        bounded = frozenset(self._ensemble.bounded_sources)
         return Observation(reading, bound, source_bound, self._ensemble.agreement, bounded, verdict)
 
     async def _tick(self) -> None:
@@ -352,7 +352,7 @@ class Daemon:
     def _check_suspend(self) -> None:
         before_ns, self._suspended_ns = self._suspended_ns, suspended_ns()
         if self._suspended_ns - before_ns >= SHORTEST_SUSPEND_NS:
-            self._revise(self._ensemble.suspended().bound)
+            self._revise(self._ensemble.invalidate_after_suspend().bound)
 
     def _report_rejected_alarms(self) -> None:
         receiver = self._parts.alarms

@@ -112,7 +112,7 @@ class HubService:
     def invalidate(self, identities: Collection[str], void: Invalidation | None) -> None:
         """Apply a grandmaster's event after which earlier measurements of its followers do not count."""
         if void is not None:
-            self.hub.fleet.void(identities, void)
+            self.hub.fleet.invalidate_before(identities, void)
 
     def advance(self, now: Moment, connected: bool) -> HubOutput:
         """One round, about once a second. Afterwards `is_primary` says whether the daemon publishes the output."""
@@ -182,7 +182,7 @@ class HubService:
         )
 
     def _summary(self, now: Moment) -> FleetOverview:
-        return self.hub.fleet.summary(now)
+        return self.hub.fleet.overview(now)
 
     def standings(self, now: Moment) -> list[AgedStatus]:
         """Of every node against its main reference, aged until now."""
@@ -190,7 +190,7 @@ class HubService:
 
     def map(self, now: Moment) -> FleetMap:
         places: dict[str, list[tuple[str, str, int | None]]] = {}
-        for status, error, clock in aged_statuses(self.hub.fleet.watched(), now):
+        for status, error, clock in aged_statuses(self.hub.fleet.with_source(), now):
             entry = (clock.node, status_name(status), bounded_ns(error))
             places.setdefault(clock.topology, []).append(entry)
         return FleetMap.model_validate({"published_realtime_ns": now.realtime_ns, "places": places})

@@ -111,7 +111,7 @@ class SequenceNumbers:
 NO_SOURCE = "no [[source]] is configured, so the daemon observes no clock of this node"
 
 #: Reasons that the sources' own reasons explain further.
-_EXPLAINED_BY_SOURCES = (Reason.STALE, Reason.VOID, Reason.NO_GRANDMASTER)
+_EXPLAINED_BY_SOURCES = (Reason.STALE, Reason.EXPIRED, Reason.NO_GRANDMASTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ class NodeView:
         for name in (source.name for source in self._config.source):
             sample = self._samples.get(name)
             if sample is None or isinstance(sample, ClockSample):
-                failure, reason = self._failures.get(name), Reason.VOID if sample else Reason.NO_SAMPLE_YET
+                failure, reason = self._failures.get(name), Reason.EXPIRED if sample else Reason.NO_SAMPLE_YET
                 found.append((failure.cause, failure.reason) if failure else (reason.code, reason.text))
         return found
 
@@ -374,7 +374,7 @@ def _verdict_fields(verdict: GrandmasterAssessment | None) -> dict[str, object]:
         "utc_detail": verdict.detail or None,
         "clock_state_since_realtime_ns": verdict.clock_state_since_realtime_ns,
         "holdover_left_ns": verdict.holdover_left_ns,
-        "void_before_realtime_ns": verdict.void_before_realtime_ns,
-        "void_reason": verdict.void_reason.text if verdict.void_reason else None,
-        "void_reason_code": verdict.void_reason.code if verdict.void_reason else None,
+        "invalid_before_realtime_ns": verdict.invalid_before_realtime_ns,
+        "invalidation_reason": verdict.invalidation_reason.text if verdict.invalidation_reason else None,
+        "invalidation_reason_code": verdict.invalidation_reason.code if verdict.invalidation_reason else None,
     }

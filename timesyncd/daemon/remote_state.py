@@ -33,10 +33,12 @@ def grandmaster_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerd
     utc = Bound(state.utc.bound_ns, state.utc.growth_ppb, _reason(state.utc.reason_code))
     if max(utc.bound_ns or 0, utc.growth_ppb) > MAX_ERROR:
         utc = unbounded(Reason.GRANDMASTER_STATE_UNKNOWN)
-    void = None
-    if state.void_before_realtime_ns is not None:
-        void = received.void(state.void_before_realtime_ns, _reason(state.void_reason_code or ""))
-    return GrandmasterVerdict(state.node, utc, received.poll_ns(state.age_ns), state.holdover_left_ns, void)
+    invalidation = None
+    if state.invalid_before_realtime_ns is not None:
+        invalidation = received.invalidation(
+            state.invalid_before_realtime_ns, _reason(state.invalidation_reason_code or "")
+        )
+    return GrandmasterVerdict(state.node, utc, received.poll_ns(state.age_ns), state.holdover_left_ns, invalidation)
 
 
 def _reason(code: str) -> Reason:
@@ -106,6 +108,6 @@ def _with_status_at_its_age(state: NodeState) -> NodeState:
     aged = state.model_copy(update={"status": gm, "utc_status": utc})
     if aged.main_status == state.main_status:
         return aged
-    reason = Reason.STALE if aged.main_status == "HOLDOVER" else Reason.VOID
+    reason = Reason.STALE if aged.main_status == "HOLDOVER" else Reason.EXPIRED
     changes = {"reason": reason.text, "reason_code": reason.code, "since_realtime_ns": None}
     return aged.model_copy(update=changes)

@@ -67,7 +67,7 @@ class WebView:
         names = [own.node] if node_filter.matches(own.node, own_status, own.topology, grandmasters) else []
         for status, _, clock in self._hub_service.standings(self._now()):
             grandmasters = clock.grandmaster, clock.grandmaster_identity
-            shown_status = status_name(status) if clock.is_watched else None
+            shown_status = status_name(status) if clock.has_source else None
             if clock.node != own.node and node_filter.matches(clock.node, shown_status, clock.topology, grandmasters):
                 names.append(clock.node)
         return sorted(names)
@@ -79,7 +79,7 @@ class WebView:
             if name == self._config.node.name:
                 found.append(self.node())
             elif (state := fleet.state(name)) is not None and (clock := fleet.clock(name)) is not None:
-                not_live = clock.why_unheard(now)
+                not_live = clock.why_not_reporting(now)
                 found.append(aged_state(state, clock.received_boottime_ns, now, not_live))
         return found
 

@@ -127,7 +127,7 @@ def _source_offset(source: FollowerSource, node: Follower, grandmasters: ByIdent
         return None
     if age_ns is None or age_ns >= node.holdover_after_ns or source.utc_seconds_removed is None:
         return None
-    if node.published_realtime_ns - age_ns < (grandmaster.void_before_realtime_ns or 0):
+    if node.published_realtime_ns - age_ns < (grandmaster.invalid_before_realtime_ns or 0):
         return None
     error = Bound(gm.bound_ns - abs(source.offset_ns), gm.growth_ppb)
     return _SourceOffset(grandmaster.name, source.name, source.offset_ns, error, age_ns, source.utc_seconds_removed)

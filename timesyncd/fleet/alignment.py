@@ -1,4 +1,4 @@
-"""How far the clocks of a set of nodes can be apart, from what each node says of its own."""
+"""The largest possible difference between the clocks of a set of nodes, from each node's own bounds. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from timesyncd.fleet.node_clock import (
 )
 from timesyncd.messages.node import StateReason
 
-#: By the reference that decides.
+#: The references by which two clocks are compared, for people.
 _BY = ("UTC", "their grandmaster", "their parent clock")
 _SHARED = ("one grandmaster", "one parent clock")
 
@@ -30,9 +30,10 @@ _SHARED = ("one grandmaster", "one parent clock")
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """
-    No two of the nodes' clocks differ by more than `alignment_ns` at `now`, nor later by more than that grown by
-    `growth_ppb`, for `holds_for_ns` if nothing more is heard (None: unknown, or without end). `pair` are the two that may be the
-    furthest apart. None = unknown, for `reason`.
+    The largest possible difference between any two of the nodes' clocks: `alignment_ns` now, growing by `growth_ppb`.
+
+    Without new states it is valid for `holds_for_ns` (None: unknown, or without end). `pair` are the two nodes that may be the furthest
+    apart. `alignment_ns` None = unknown, for `reason`.
     """
 
     alignment_ns: int | None
@@ -43,15 +44,16 @@ class Alignment:
     reason_code: str = "ok"
 
     def at(self, later_ns: int) -> int | None:
-        """So much later, if nothing more is heard; None: nothing will be known then."""
+        """The alignment so much later without new states; None: unknown then."""
         if self.holds_for_ns is not None and later_ns >= self.holds_for_ns:
             return None
         return Bound(self.alignment_ns, self.growth_ppb or 0).at(later_ns)
 
-    def leaves_in_ns(self, limit_ns: int) -> int | None:
+    def exceeds_in_ns(self, limit_ns: int) -> int | None:
         """
-        It stays within `limit_ns` for so long, if nothing more is heard: then it is wider, or unknown. 0 = it is not within now, None =
-        for ever.
+        The time until the alignment exceeds `limit_ns` or becomes unknown, without new states.
+
+        0 = it exceeds the limit now; None = it never does.
         """
         if self.alignment_ns is None or self.alignment_ns > limit_ns:
             return 0
@@ -60,13 +62,13 @@ class Alignment:
             return self.holds_for_ns
         return within_ns if self.holds_for_ns is None else min(within_ns, self.holds_for_ns)
 
-    def figures(self) -> dict[str, object]:
-        """By their names in an AlignmentState."""
+    def fields(self) -> dict[str, object]:
+        """The values by their names in an AlignmentState."""
         pair = None if self.pair is None else list(self.pair)
-        return {name: getattr(self, name) for name in _FIGURES} | {"pair": pair}
+        return {name: getattr(self, name) for name in _FIELDS} | {"pair": pair}
 
 
-_FIGURES = ("alignment_ns", "growth_ppb", "holds_for_ns", "reason", "reason_code")
+_FIELDS = ("alignment_ns", "growth_ppb", "holds_for_ns", "reason", "reason_code")
 
 ONE_CLOCK = Alignment(0, 0, None, "one clock")
 
@@ -77,11 +79,11 @@ def unknown_alignment(reason: str, reason_code: str) -> Alignment:
 
 def alignment(clocks: Sequence[NodeClock], now: Moment) -> Alignment:
     """
-    The largest possible disagreement between any two of the nodes, each given once; a node by itself is one clock, while it is known.
+    The largest possible difference between any two of the nodes, each given once; a single node with a known clock is aligned.
 
-    Two clocks behind one parent clock are apart by at most the sum of their parent bounds; under one grandmaster, of their gm bounds; else of
-    their utc bounds. A pair is judged in the innermost group that holds both, where the widest of each of two subgroups decide: no
-    pair is visited.
+    Two clocks behind one parent clock differ by at most the sum of their parent bounds; under one grandmaster, of their gm bounds; else of
+    their utc bounds. A pair counts in the innermost group that contains both, where the widest clocks of two subgroups decide, so no pair is
+    visited.
     """
     return alignment_and_reference(clocks, now)[0]
 
@@ -89,16 +91,16 @@ def alignment(clocks: Sequence[NodeClock], now: Moment) -> Alignment:
 def alignment_and_reference(clocks: Sequence[NodeClock], now: Moment) -> tuple[Alignment, int]:
     """The alignment, and the reference that decides."""
     if not clocks:
-        return unknown_alignment("no node is heard", StateReason.NO_NODE_REPORTS), GRANDMASTER
+        return unknown_alignment("no node is reporting", StateReason.NO_NODE_REPORTS), GRANDMASTER
     groups, lost, holds_for_ns = _grown(clocks, now)
     if lost:
-        return _unknown_of(lost[0], lost[0].why(now)), GRANDMASTER
+        return _unknown_of(lost[0], lost[0].why_unbounded(now)), GRANDMASTER
     if len(clocks) == 1:
         return ONE_CLOCK, clocks[0].main_reference
     found = list(_widest(groups))
     widest = max(found, key=attrgetter("sum_ns"))
     if widest.sum_ns >= UNBOUNDED:
-        return _why(widest, now), widest.by
+        return _unknown_pair(widest, now), widest.by
     pair = (min(widest.one, widest.other), max(widest.one, widest.other))
     growth_ppb = max(each.growth_ppb for each in found)
     if max(widest.sum_ns // NS_PER_S, growth_ppb) > MAX_PLAUSIBLE:
@@ -121,8 +123,8 @@ class _Widest(NamedTuple):
 
 class _Group:
     """
-    The clocks of one parent clock: the widest two against it, the widest one against the grandmaster and against UTC, and the
-    fastest growths of the same.
+    The clocks behind one parent clock: the widest two against it, the widest one against the grandmaster and against UTC, and the
+    largest growths of the same.
     """
 
     __slots__ = (
@@ -141,7 +143,7 @@ class _Group:
     def add(
         self, clock: NodeClock, parent: int, growth: int, gm: int, gm_growth: int, utc: int, utc_growth: int
     ) -> None:
-        """Most clocks change nothing."""
+        """Compare one more clock; most are not the widest, so most calls change nothing."""
         if parent > self.parent_2_ns:
             if parent > self.parent_ns:
                 self.parent_2, self.parent_2_ns = self.parent, self.parent_ns
@@ -161,20 +163,22 @@ class _Group:
 
 
 def _grown(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[_Group], list[NodeClock], int]:
-    """The clocks in their groups, with bounds as of now; those of which nothing is known; and how long all others will be known."""
+    """The clocks in their groups, with bounds as of now; the unknown clocks; and how long all others remain known without new states."""
     groups: dict[str, _Group] = {}
     lost: list[NodeClock] = []
     boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns
     left_ns = MAX_PLAUSIBLE
     for clock in clocks:
-        origin, published, lasts, void_before, group, parent, growth, gm, gm_growth, utc, utc_growth, mute = clock.reach
+        origin, published, lasts, invalid_before, group, parent, growth, gm, gm_growth, utc, utc_growth, silent_from = (
+            clock.aging
+        )
         if published - offset_ns < origin:  # noqa: PLR1730  a call of min() takes longer than what stands here
             origin = published - offset_ns
-        age = boottime_ns - origin if boottime_ns > origin else 0  # asked as of before its receipt
+        age = boottime_ns - origin if boottime_ns > origin else 0  # a moment before its receipt
         left = lasts - age
-        if mute - boottime_ns < left:  # noqa: PLR1730
-            left = mute - boottime_ns
-        if left <= 0 or origin < void_before:
+        if silent_from - boottime_ns < left:  # noqa: PLR1730
+            left = silent_from - boottime_ns
+        if left <= 0 or origin < invalid_before:
             lost.append(clock)
             continue
         if left < left_ns:  # noqa: PLR1730
@@ -225,9 +229,9 @@ def _unknown_of(clock: NodeClock, why: Explanation | None, shared: str = "") -> 
     return unknown_alignment(f"{shared}{clock.node}: {text}", code)
 
 
-def _why(widest: _Widest, now: Moment) -> Alignment:
-    """Names a node that is unbounded, and that it is known well enough, but not against what all share."""
+def _unknown_pair(widest: _Widest, now: Moment) -> Alignment:
+    """Why the widest pair is unbounded: names a node, and whether only the reference that all share is missing."""
     clock, by = widest.first, widest.by
-    is_nearer = by < PARENT and clock.why(now, by + 1) is None
+    is_nearer = by < PARENT and clock.why_unbounded(now, by + 1) is None
     shared = f"not all under {_SHARED[by]}; " if is_nearer else ""
-    return _unknown_of(clock, clock.why(now, by), shared)
+    return _unknown_of(clock, clock.why_unbounded(now, by), shared)

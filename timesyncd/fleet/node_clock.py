@@ -1,4 +1,4 @@
-"""One node's clock as a hub has it: its newest state in numbers, and what they say of a later moment. Pure."""
+"""One node's clock at the hub: its newest state as numbers, aged to a later moment. Pure."""
 
 from __future__ import annotations
 
@@ -16,52 +16,54 @@ from timesyncd.units import span_text
 
 USABLE = (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
 
-#: Against what a clock is known, from the outermost.
+#: The references of a node's bounds, the outermost first.
 UTC, GRANDMASTER, PARENT = range(3)
 
 
 class Explanation(NamedTuple):
-    """Why nothing is known of a clock: the code that programs decide by (`reason_code`), and the sentence for people."""
+    """Why a clock is not bounded: the code that programs decide by (`reason_code`), and the sentence for people."""
 
     code: str
     text: str
 
 
-LAST_KNOWN = Explanation(StateReason.LAST_KNOWN, "last known only: nothing live since the hub started")
+LAST_KNOWN = Explanation(
+    StateReason.LAST_KNOWN, "last known state only: the node has not reported since the hub started"
+)
 NO_BOUND = Explanation(StateReason.NO_BOUND, "no bound")
 
-#: Stands for no bound: more than any bound in 1e-9 ns.
+#: Represents an unbounded error: more than any bound in 1e-9 ns.
 UNBOUNDED = 1 << 130
 
-#: The same of a clock of which nothing is known at all: more than all that it can be unbounded against.
+#: The same for a clock without any usable state: more than a clock can be that is unbounded against all three references.
 UNKNOWN = 4 * UNBOUNDED
 
-#: Eleven days, and as much a second: what is off by more is told by no clock that works.
+#: In ns and in ppb: eleven days, and as much a second. A larger value is a fault, not a clock's error.
 MAX_PLAUSIBLE = 10**15
 
 NEVER_NS = -(1 << 62)
 
-#: A daemon that is restarted is silent for ten seconds and two states.
+#: A node counts as silent after four missed states and at least 25 s, so restarting a daemon or the broker does not count as a lost clock.
 SILENT_AFTER_NS = 25 * NS_PER_S
-
-#: So many states in a row that did not come are no accident.
 SILENT_STATES = 4
 
 
 AgingNumbers = tuple[int, int, int, int, str, int, int, int, int, int, int, int]
 """
-What is asked of ten thousand nodes at once: when the bounds were true by the hub's BOOTTIME, and by its REALTIME; how long they hold;
-before when they are void; the group of those that share grandmaster and parent; the bound, in 1e-9 ns, with its growth in ppb
-against parent, grandmaster and UTC; and when it is silent unless something is heard before.
+The numbers that age a clock, as one tuple, since a hub ages ten thousand of them at once. In order: the bounds' time on the hub's
+BOOTTIME and on its REALTIME; how long they are valid; the time before which they are invalid; the group that shares grandmaster and parent;
+the bounds in 1e-9 ns, each with its growth in ppb, against parent, grandmaster and UTC; and the time from which the node is silent.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class NodeClock:
     """
-    A node's newest state in short. `live` False: only a retained copy came, which is *last known*. `whys` tell by reference what it
-    is unbounded for. Its bounds are dated by `since_sample_ns` later than the sample that they rest on. `main_reference` is what it is
-    told of against first. `is_watched` False: it has no clock source, as a mere hub.
+    A node's newest state in short.
+
+    `live` False: only a retained copy was received, which is *last known*. `explanations` are by reference, None where the clock is bounded.
+    The bounds are dated `since_sample_ns` later than their sample. `main_reference` is the one that the node reports first.
+    `has_source` False: the node has no clock source, as a daemon that is a hub only.
     """
 
     node: str
@@ -69,7 +71,7 @@ class NodeClock:
     live: bool
     received_boottime_ns: int
     published_realtime_ns: int
-    told_age_ns: int | None
+    reported_age_ns: int | None
     boot_id: str
     topology: str
     link: str
@@ -77,31 +79,31 @@ class NodeClock:
     main_reference: int
     holdover_after_ns: int
     since_sample_ns: int
-    is_watched: bool
+    has_source: bool
     grandmaster_identity: str | None
     grandmaster: str
     gm_group: str
-    whys: tuple[Explanation | None, Explanation | None, Explanation | None]
-    reach: AgingNumbers
-    void: Invalidation | None = None
+    explanations: tuple[Explanation | None, Explanation | None, Explanation | None]
+    aging: AgingNumbers
+    invalidation: Invalidation | None = None
 
     @classmethod
     def of(cls, state: NodeState, received_boottime_ns: int, live: bool) -> NodeClock:
         statuses = ClockStatus[state.status], ClockStatus[state.utc_status]
         usable = [live and state.age_ns is not None and status in USABLE for status in statuses]
-        whys = _whys(state, live, usable)
+        explanations = _explanations(state, live, usable)
         identity = intern(state.grandmaster_identity) if state.grandmaster_identity is not None else None
         gm_group, group = _groups(state, usable[0])
         age_ns = state.age_ns or 0
-        # Who knows nothing at all has the largest, and is named before who only lacks one reference.
-        unbounded = UNBOUNDED * sum(why is not None for why in whys)
+        # A clock without any usable state sorts before one that lacks a single reference.
+        unbounded = UNBOUNDED * sum(why is not None for why in explanations)
         return cls(
             node=state.node,
             order=(state.incarnation, state.sequence),
             live=live,
             received_boottime_ns=received_boottime_ns,
             published_realtime_ns=state.published_realtime_ns,
-            told_age_ns=state.age_ns,
+            reported_age_ns=state.age_ns,
             boot_id=state.boot_id,
             topology=intern(state.topology),
             link=intern(state.link or ""),
@@ -109,59 +111,60 @@ class NodeClock:
             main_reference=UTC if state.knows_utc_alone else GRANDMASTER,
             holdover_after_ns=state.holdover_after_ns,
             since_sample_ns=state.since_sample_ns,
-            is_watched=bool(state.sources) or state.age_ns is not None,
+            has_source=bool(state.sources) or state.age_ns is not None,
             grandmaster_identity=identity,
             grandmaster=intern(state.grandmaster or state.grandmaster_identity or ""),
             gm_group=gm_group,
-            whys=whys,
-            reach=(
+            explanations=explanations,
+            aging=(
                 received_boottime_ns - age_ns,
                 state.published_realtime_ns - age_ns,
                 state.void_after_ns if any(usable) else 0,
                 NEVER_NS,
                 group,
-                *_sum(state.parent, whys[PARENT], unbounded),
-                *_sum(state.gm, whys[GRANDMASTER], unbounded),
-                *_sum(state.utc, whys[UTC], unbounded),
+                *_sum(state.parent, explanations[PARENT], unbounded),
+                *_sum(state.gm, explanations[GRANDMASTER], unbounded),
+                *_sum(state.utc, explanations[UTC], unbounded),
                 received_boottime_ns + silent_after_ns(state),
             ),
         )
 
-    def voided(self, void: Invalidation | None) -> NodeClock:
-        """Nothing counts that was measured before `void`."""
-        if void is None:
+    def invalidated(self, invalidation: Invalidation | None) -> NodeClock:
+        """The clock without the samples from before the invalidation."""
+        if invalidation is None:
             return self
-        reach = (*self.reach[:3], void.before_ns + self.since_sample_ns, *self.reach[4:])
-        return replace(self, reach=reach, void=void)
+        aging = (*self.aging[:3], invalidation.before_ns + self.since_sample_ns, *self.aging[4:])
+        return replace(self, aging=aging, invalidation=invalidation)
 
     def origin_ns(self, now: Moment) -> int:
         """
-        When its bounds were true, on the hub's BOOTTIME. Time on the way is seen on either clock, and the larger one counts: too old
-        a bound is too wide, never wrong.
+        The time of the bounds on the hub's BOOTTIME.
+
+        Transit time is seen on both of the hub's clocks. The larger one counts: too large an age makes the bound too wide, never too narrow.
         """
-        received_ns, published_ns = self.reach[:2]
+        received_ns, published_ns = self.aging[:2]
         return min(received_ns, published_ns - now.real_minus_boot_ns)
 
     def age_ns(self, now: Moment) -> int | None:
-        """The age of the node's bounds, None where it has none."""
-        return None if self.told_age_ns is None else max(0, now.boottime_ns - self.origin_ns(now))
+        """The age of the node's bounds; None where it has none."""
+        return None if self.reported_age_ns is None else max(0, now.boottime_ns - self.origin_ns(now))
 
-    def standing(self, now: Moment, reference: int) -> AgedStatus:
+    def aged_status(self, now: Moment, reference: int) -> AgedStatus:
         return aged_statuses((self,), now, reference)[0]
 
     def status(self, now: Moment, reference: int = GRANDMASTER) -> ClockStatus:
-        return self.standing(now, reference)[0]
+        return self.aged_status(now, reference)[0]
 
     def is_silent(self, now: Moment) -> bool:
-        """Nothing live came lately: then nothing is known of its clock, be its last bound still true."""
-        return not self.live or now.boottime_ns >= self.reach[11]
+        """Whether the node stopped reporting: then its clock is unknown, although its last bound may still be valid."""
+        return not self.live or now.boottime_ns >= self.aging[11]
 
     @property
     def silent_at_ns(self) -> int:
-        return self.reach[11]
+        return self.aging[11]
 
-    def why_unheard(self, now: Moment) -> Explanation | None:
-        """Why it is not live; None where it is."""
+    def why_not_reporting(self, now: Moment) -> Explanation | None:
+        """Why the node is not reporting; None where it is."""
         if not self.live:
             return LAST_KNOWN
         if not self.is_silent(now):
@@ -169,46 +172,47 @@ class NodeClock:
         silent_ns = now.boottime_ns - self.received_boottime_ns
         return Explanation(StateReason.NODE_SILENT, f"silent for {span_text(silent_ns)}")
 
-    def why(self, now: Moment, reference: int = GRANDMASTER) -> Explanation | None:
-        """Why it is not bounded, now and against this reference; None where it is."""
-        if unheard := self.why_unheard(now):
-            return unheard
-        origin_ns, void_after_ns = self.origin_ns(now), self.reach[2]
-        if self.void is not None and void_after_ns and origin_ns < self.reach[3]:
-            return Explanation(self.void.reason.code, self.void.reason.text)
+    def why_unbounded(self, now: Moment, reference: int = GRANDMASTER) -> Explanation | None:
+        """Why the clock is not bounded against this reference now; None where it is."""
+        if explanation := self.why_not_reporting(now):
+            return explanation
+        origin_ns, void_after_ns = self.origin_ns(now), self.aging[2]
+        if self.invalidation is not None and void_after_ns and origin_ns < self.aging[3]:
+            return Explanation(self.invalidation.reason.code, self.invalidation.reason.text)
         if void_after_ns and now.boottime_ns - origin_ns >= void_after_ns:
-            return Explanation(Reason.VOID.code, "its last sample is too old")
-        return self.whys[reference]
+            return Explanation(Reason.EXPIRED.code, "the node's last sample is too old")
+        return self.explanations[reference]
 
 
 def silent_after_ns(state: NodeState) -> int:
-    """So long after this state its node is silent, unless something is heard before."""
+    """The time from this state after which its node counts as silent, unless another state arrives."""
     return max(SILENT_AFTER_NS, SILENT_STATES * state.every_ns)
 
 
 AgedStatus = tuple[ClockStatus, int, NodeClock]
-"""A clock's status against a reference, and how far it may be from that in 1e-9 ns."""
+"""A clock's status against a reference, its largest error against that in 1e-9 ns, and the clock."""
 
 
 def aged_statuses(clocks: Iterable[NodeClock], now: Moment, reference: int | None = None) -> list[AgedStatus]:
     """
-    Of each clock, aged by the one status table: UNKNOWN until a live message came, where it is void, and from when it is silent. Without a
-    `reference` against what it is told of first.
+    Each clock's status and error against a `reference` (None: against its main one), aged by the one status table.
+
+    UNKNOWN while the node is not reporting, and where its samples are invalid.
     """
     boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns
     found: list[AgedStatus] = []
     for clock in clocks:
-        reach = clock.reach
-        origin_ns = reach[0]
-        if reach[1] - offset_ns < origin_ns:  # noqa: PLR1730  a call of min() takes longer
-            origin_ns = reach[1] - offset_ns
-        if clock.told_age_ns is None or not clock.live or origin_ns < reach[3] or boottime_ns >= reach[11]:
+        aging = clock.aging
+        origin_ns = aging[0]
+        if aging[1] - offset_ns < origin_ns:  # noqa: PLR1730  a call of min() takes longer
+            origin_ns = aging[1] - offset_ns
+        if clock.reported_age_ns is None or not clock.live or origin_ns < aging[3] or boottime_ns >= aging[11]:
             found.append((ClockStatus.UNKNOWN, UNKNOWN, clock))
             continue
         age_ns = max(0, boottime_ns - origin_ns)
         against = clock.main_reference if reference is None else reference
-        status = status_at(clock.statuses[against == UTC], age_ns, clock.holdover_after_ns, reach[2])
-        bound, growth_ppb = _BOUND_OF[against](reach)
+        status = status_at(clock.statuses[against == UTC], age_ns, clock.holdover_after_ns, aging[2])
+        bound, growth_ppb = _BOUND_OF[against](aging)
         found.append((status, bound + growth_ppb * age_ns if status in USABLE else UNKNOWN, clock))
     return found
 
@@ -221,42 +225,42 @@ _BOUND_OF: tuple[Callable[[AgingNumbers], tuple[int, int]], ...] = (
 
 
 def rounded_up_ns(sum_ns: int) -> int:
-    """Of 1e-9 ns, rounded up, so never understated."""
+    """A sum in 1e-9 ns as whole ns, rounded up as Bound.at rounds."""
     return -(-sum_ns // NS_PER_S)
 
 
 def bounded_ns(sum_ns: int) -> int | None:
-    """The same of what may be no bound at all."""
+    """The same for a sum that may be unbounded; None = unbounded."""
     return rounded_up_ns(sum_ns) if sum_ns <= MAX_PLAUSIBLE * NS_PER_S else None
 
 
-def _whys(
+def _explanations(
     state: NodeState, live: bool, usable: list[bool]
 ) -> tuple[Explanation | None, Explanation | None, Explanation | None]:
-    """By reference; those that only age can tell are not among them."""
+    """Why the state is not bounded, by reference; what follows from its age is not included."""
     if not live:
         return LAST_KNOWN, LAST_KNOWN, LAST_KNOWN
-    gm_lost = None if usable[0] else _why_lost(state)
+    gm_why = None if usable[0] else _why_unknown(state)
     if usable[1] and _is_bounded(state.utc):
         utc = None
     else:
-        utc = gm_lost or _reason(state.utc) or Explanation(StateReason.NO_BOUND, "not known against UTC")
-    return utc, gm_lost or _why_unbounded(state.gm), gm_lost or _why_unbounded(state.parent)
+        utc = gm_why or _reason(state.utc) or Explanation(StateReason.NO_BOUND, "not known against UTC")
+    return utc, gm_why or _why_without(state.gm), gm_why or _why_without(state.parent)
 
 
-def _why_lost(state: NodeState) -> Explanation:
+def _why_unknown(state: NodeState) -> Explanation:
     if state.reason_code != Reason.OK.code:
         return Explanation(state.reason_code, state.reason)
     if state.status in ("SYNCHRONIZED", "HOLDOVER"):
         return NO_BOUND
-    return Explanation(StateReason.NO_BOUND, f"its clock is {state.status}")
+    return Explanation(StateReason.NO_BOUND, f"the clock is {state.status}")
 
 
 def _is_bounded(bound: BoundMessage | None) -> bool:
     return bound is not None and bound.bound_ns is not None and max(bound.bound_ns, bound.growth_ppb) <= MAX_PLAUSIBLE
 
 
-def _why_unbounded(bound: BoundMessage | None) -> Explanation | None:
+def _why_without(bound: BoundMessage | None) -> Explanation | None:
     return None if _is_bounded(bound) else _reason(bound) or NO_BOUND
 
 
@@ -270,8 +274,9 @@ def _reason(bound: BoundMessage | None) -> Explanation | None:
 
 def _groups(state: NodeState, usable: bool) -> tuple[str, str]:
     """
-    Who shares the grandmaster and the whole seconds taken out, and who also the parent clock. A reference without a known name is shared with
-    nobody, nor is that of a clock which is not known against it.
+    The group of nodes that share grandmaster and removed whole seconds, and the group within it that also shares the parent clock.
+
+    A node without a known reference, or not bounded against it, forms a group of its own.
     """
     own = f"node {state.node}"
     gm = own

@@ -1,4 +1,4 @@
-"""What the nodes of a fleet said last, in numbers that answer for all of them at once. Pure: time is an argument."""
+"""The newest state of each node of the fleet, and what follows for all of them at once. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from timesyncd.messages.fleet import AlignmentState, NodeAlignment
 from timesyncd.messages.node import NodeState, StateReason, Status, status_name
 from timesyncd.model.grandmaster import Invalidation
 
-#: So many nodes are told of with their part in an alignment, and so many in a summary.
+#: At most so many nodes are published with their part in an alignment, and so many in an overview.
 MAX_PUBLISHED = 100
 MAX_WORST = 10
 
-NEVER_REPORTED = "never sent its state to this hub"
+NEVER_REPORTED = "has never reported to this hub"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetOverview:
     """
-    The fleet in few numbers: how many nodes with a clock source are known, and how many of them were heard lately; by the status that is told
-    first; by the grandmaster that they follow ("" = none); the worst few; and of the expected ones those that were not heard lately, if
-    ever.
+    The fleet in few numbers: nodes with a clock source, and how many of them are reporting; counts by main status, and by grandmaster
+    ("" = none); the nodes with the widest bounds; and the expected nodes that are not reporting.
     """
 
     known: int
@@ -40,13 +39,13 @@ class FleetOverview:
 
 
 class Fleet:
-    """`expected` are the nodes that there should be. States are kept as JSON: as objects ten thousand take 200 MB."""
+    """The nodes by their newest states. `expected` are the configured ones. States are kept as JSON: ten thousand objects take 200 MB."""
 
     def __init__(self, expected: Collection[str] = ()) -> None:
         self._expected = tuple(dict.fromkeys(expected))
         self._clocks: dict[str, NodeClock] = {}
         self._states: dict[str, str] = {}
-        self._voids: dict[str, Invalidation] = {}
+        self._invalidations: dict[str, Invalidation] = {}
 
     def __len__(self) -> int:
         return len(self._clocks)
@@ -54,9 +53,9 @@ class Fleet:
     def __iter__(self) -> Iterator[NodeClock]:
         return iter(self._clocks.values())
 
-    def watched(self) -> list[NodeClock]:
-        """Those with a clock source: a mere hub has no clock to tell of."""
-        return [clock for clock in self._clocks.values() if clock.is_watched]
+    def with_source(self) -> list[NodeClock]:
+        """The clocks of nodes with a clock source: a daemon that is a hub only has none."""
+        return [clock for clock in self._clocks.values() if clock.has_source]
 
     def names(self) -> list[str]:
         return sorted(self._clocks)
@@ -65,89 +64,94 @@ class Fleet:
         return self._clocks.get(node)
 
     def state(self, node: str) -> NodeState | None:
-        """As the node said it; it was then read anew from JSON, which takes 0.1 ms."""
+        """The state as received, parsed from JSON each time, which takes 0.1 ms."""
         kept = self._states.get(node)
         return None if kept is None else NodeState.model_validate_json(kept)
 
     def accept(self, state: NodeState, received_boottime_ns: int, live: bool) -> bool:
-        """True when it is news: a late or repeated message changes nothing. `live` False: a retained copy."""
+        """Whether the state is newer: a late or repeated message changes nothing. `live` False: a retained copy."""
         known = self._clocks.get(state.node)
         if known is not None and not _replaces(state, received_boottime_ns, live, known):
             return False
-        void = self._voids.get(state.grandmaster_identity or "")
-        self._clocks[state.node] = NodeClock.of(state, received_boottime_ns, live).voided(void)
+        invalidation = self._invalidations.get(state.grandmaster_identity or "")
+        self._clocks[state.node] = NodeClock.of(state, received_boottime_ns, live).invalidated(invalidation)
         self._states[state.node] = state.model_dump_json()
         return True
 
     def forget(self, node: str) -> None:
-        """It left the fleet."""
+        """Remove a node that left the fleet."""
         self._clocks.pop(node, None)
         self._states.pop(node, None)
 
     def forget_silent(self, now_ns: int, after_ns: int) -> list[str]:
         """
-        Those that nothing was heard of for so long have left, but for expected ones; returns who. So has a grandmaster's event of so long
-        ago, where nobody follows it.
+        Remove the nodes that did not report for `after_ns`, except expected ones; returns their names.
+
+        Invalidations as old are removed, too, where no node follows that grandmaster.
         """
         gone = [c.node for c in self if now_ns - c.received_boottime_ns > after_ns and now_ns >= c.silent_at_ns]
         left = sorted(set(gone).difference(self._expected))
         for node in left:
             self.forget(node)
-        if any(now_ns - void.before_ns > after_ns for void in self._voids.values()):
+        if any(now_ns - invalidation.before_ns > after_ns for invalidation in self._invalidations.values()):
             followed = {clock.grandmaster_identity for clock in self}
-            self._voids = {
-                identity: void
-                for identity, void in self._voids.items()
-                if identity in followed or now_ns - void.before_ns <= after_ns
+            self._invalidations = {
+                identity: invalidation
+                for identity, invalidation in self._invalidations.items()
+                if identity in followed or now_ns - invalidation.before_ns <= after_ns
             }
         return left
 
-    def void(self, identities: Collection[str], void: Invalidation) -> None:
+    def invalidate_before(self, identities: Collection[str], invalidation: Invalidation) -> None:
         """
-        A grandmaster that shows these identities did something after which nothing counts that its followers measured before
-        (CLOCK_BOOTTIME). An event that is told again keeps its first date.
+        Invalidate earlier samples of the followers of a grandmaster that announces these identities.
+
+        An event that is reported again keeps its first date.
         """
-        news = {identity for identity in identities if self._is_news(void, self._voids.get(identity))}
-        self._voids |= dict.fromkeys(news, void)
-        for node, clock in self._clocks.items() if news else ():
-            if clock.grandmaster_identity in news:
-                self._clocks[node] = clock.voided(void)
+        affected = {
+            identity for identity in identities if self._is_newer(invalidation, self._invalidations.get(identity))
+        }
+        self._invalidations |= dict.fromkeys(affected, invalidation)
+        for node, clock in self._clocks.items() if affected else ():
+            if clock.grandmaster_identity in affected:
+                self._clocks[node] = clock.invalidated(invalidation)
 
     @staticmethod
-    def _is_news(void: Invalidation, known: Invalidation | None) -> bool:
-        return known is None or (known.event != void.event and known.before_ns < void.before_ns)
+    def _is_newer(invalidation: Invalidation, known: Invalidation | None) -> bool:
+        return known is None or (known.event != invalidation.event and known.before_ns < invalidation.before_ns)
 
     def alignment(self, names: Iterable[str] | None, now: Moment) -> Alignment:
         """
-        Of these nodes; None: of all that are expected or were heard of, but those without a clock source. One that is silent, or was never
-        heard of, leaves it unknown.
+        The alignment of these nodes; None: of all expected and known nodes with a clock source.
+
+        A node that is silent or never reported makes it unknown.
         """
-        clocks, unheard = self._named(names)
-        return self._unknown_without(unheard[0]) if unheard else alignment(clocks, now)
+        clocks, absent = self._named(names)
+        return self._unknown_without(absent[0]) if absent else alignment(clocks, now)
 
     def alignment_state(self, names: Iterable[str] | None, now: Moment) -> AlignmentState:
-        """The same as a message, with each node's part, the worst first."""
-        clocks, unheard = self._named(names)
+        """The same as a message, with each node's part, the widest first."""
+        clocks, absent = self._named(names)
         found, reference = alignment_and_reference(clocks, now)
-        if unheard:
-            found = self._unknown_without(unheard[0])
-        parts = [_never_reported(node) for node in unheard]
-        worst = nlargest(MAX_PUBLISHED, aged_statuses(clocks, now, reference), key=_HOW_BAD)
+        if absent:
+            found = self._unknown_without(absent[0])
+        parts = [_never_reported(node) for node in absent]
+        worst = nlargest(MAX_PUBLISHED, aged_statuses(clocks, now, reference), key=_BY_ERROR)
         parts += [_part(each, now, reference) for each in worst]
         return AlignmentState.model_validate(
-            found.figures() | {"published_realtime_ns": now.realtime_ns, "nodes": parts[:MAX_PUBLISHED]}
+            found.fields() | {"published_realtime_ns": now.realtime_ns, "nodes": parts[:MAX_PUBLISHED]}
         )
 
-    def summary(self, now: Moment) -> FleetOverview:
-        watched = self.watched()
-        told = aged_statuses(watched, now)
-        statuses = [status for status, _, _ in told]
-        worst = nlargest(MAX_WORST, told, key=_HOW_BAD)
+    def overview(self, now: Moment) -> FleetOverview:
+        clocks = self.with_source()
+        aged = aged_statuses(clocks, now)
+        statuses = [status for status, _, _ in aged]
+        worst = nlargest(MAX_WORST, aged, key=_BY_ERROR)
         return FleetOverview(
-            known=len(watched),
-            live=sum(not clock.is_silent(now) for clock in watched),
+            known=len(clocks),
+            live=sum(not clock.is_silent(now) for clock in clocks),
             statuses={status_name(each): count for each in ClockStatus if (count := statuses.count(each))},
-            grandmasters=dict(Counter(clock.grandmaster for clock in watched)),
+            grandmasters=dict(Counter(clock.grandmaster for clock in clocks)),
             worst=tuple(_part(each, now, each[2].main_reference) for each in worst),
             missing=tuple(node for node in self._expected if self._is_missing(node, now)),
         )
@@ -157,34 +161,34 @@ class Fleet:
         return clock is None or clock.is_silent(now)
 
     def _named(self, names: Iterable[str] | None) -> tuple[list[NodeClock], list[str]]:
-        """Each once, and those that were never heard of."""
+        """The clocks of these nodes, each once, and the nodes that never reported."""
         clocks = self._clocks
         if names is None:
-            return self.watched(), [name for name in self._expected if name not in clocks]
+            return self.with_source(), [name for name in self._expected if name not in clocks]
         wanted = dict.fromkeys(names)
         return [clocks[name] for name in wanted if name in clocks], [name for name in wanted if name not in clocks]
 
     def _unknown_without(self, node: str) -> Alignment:
-        expected = "it is expected (hub.nodes) and" if node in self._expected else "it"
+        expected = "expected (hub.nodes), but" if node in self._expected else "the node"
         return unknown_alignment(f"{node}: {expected} {NEVER_REPORTED}", StateReason.NODE_NEVER_REPORTED)
 
 
 def _replaces(state: NodeState, received_boottime_ns: int, live: bool, known: NodeClock) -> bool:
-    """A node that was silent for a while may begin with a lower incarnation: its store was lost."""
+    """Whether the state is newer. A node that was silent may continue with a lower incarnation: its store was lost."""
     order = (state.incarnation, state.sequence)
     if order == known.order:
         return live and not known.live
     return order > known.order or (live and received_boottime_ns >= known.silent_at_ns)
 
 
-#: The wider, the worse; and who knows nothing at all.
-_HOW_BAD = itemgetter(1)
+#: The widest first; a clock that is unknown is wider than any other.
+_BY_ERROR = itemgetter(1)
 
 
-def _part(standing: AgedStatus, now: Moment, reference: int) -> NodeAlignment:
-    status, sum_ns, clock = standing
+def _part(aged: AgedStatus, now: Moment, reference: int) -> NodeAlignment:
+    status, sum_ns, clock = aged
     bound_ns = bounded_ns(sum_ns)
-    why = clock.why(now, reference) if bound_ns is None else None
+    why = clock.why_unbounded(now, reference) if bound_ns is None else None
     code, reason = why or ("ok", "")
     return NodeAlignment(
         node=clock.node, status=status_name(status), bound_ns=bound_ns, reason=reason, reason_code=code

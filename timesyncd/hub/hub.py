@@ -205,7 +205,7 @@ class Hub:
 
     def state(self, now: Moment, primary: bool, started_realtime_ns: int, url: str | None = None) -> HubState:
         """This hub's own state; the daemon numbers it when it sends it."""
-        fleet = self.fleet.summary(now)
+        fleet = self.fleet.overview(now)
         return HubState(
             node=self._node,
             incarnation=0,
@@ -227,7 +227,7 @@ class Hub:
         if job is None:
             return None
         state = self.fleet.alignment_state(_nodes(job), now)
-        return state.model_copy(update=self._alignment(job, now).figures())
+        return state.model_copy(update=self._alignment(job, now).fields())
 
     def _plan(self, job: JobRun, observed: BarrierObservation, now: Moment, primary: bool) -> Plan:
         last, received = self._planned.get(job.id, BarrierState()), self._received_plans.get(job.id)

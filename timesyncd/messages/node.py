@@ -226,7 +226,7 @@ class GrandmasterState(Ordered):
     `utc` bounds its own error against UTC at the poll, `age_ns` before this was published; null until it was judged.
     `utc_detail` says more than its reason does.
     `holdover_left_ns` is what its holdover budget had left then. What its followers measured before
-    `void_before_realtime_ns` is void, for `void_reason`.
+    `invalid_before_realtime_ns` is void, for `invalidation_reason`.
     """
 
     name: str
@@ -281,9 +281,9 @@ class GrandmasterState(Ordered):
     utc: BoundMessage | None = None
     utc_detail: str | None = None
     holdover_left_ns: Int64 | None = None
-    void_before_realtime_ns: Int64 | None = None
-    void_reason: str | None = None
-    void_reason_code: ReasonCode | None = None
+    invalid_before_realtime_ns: Int64 | None = None
+    invalidation_reason: str | None = None
+    invalidation_reason_code: ReasonCode | None = None
     offsets: list[GrandmasterOffset] = []
 
     @property

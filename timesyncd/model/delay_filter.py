@@ -1,4 +1,4 @@
-"""The samples that the delay filter may remember, in the coordinates of the free oscillator: there no servo exists. Pure."""
+"""The samples that ptp4l's delay filter may still use, in the coordinates of the free oscillator, where no servo exists. Pure."""
 
 from __future__ import annotations
 
@@ -11,122 +11,129 @@ from timesyncd.model.oscillator import Drift
 from timesyncd.model.statistics import RobustMean, SlidingMaximum, Spread
 from timesyncd.sample import ClockSample
 
-#: A standstill of the path delay that is so many times the usual one is no chance.
-_STANDSTILLS = 6
+#: A path delay counts as frozen after this many times its usual time between two changes.
+_FROZEN_FACTOR = 6
 
-#: Forward differences that are so noisy come with delays that change: their median moves by a tenth of it, and is told in ns.
-_LIVELY_NS = 10.0
+#: With noisier forward differences than this, the path delay must change too: ptp4l reports a median in whole ns of delays with that noise.
+_NOISY_NS = 10.0
 
 
 class FilterEntry(NamedTuple):
     """
-    A sample of the memory at `time_ns` on the measured clock; `renewed_ns` is `DelayRefreshClock`'s time then; `unsteered_ns` is its forward difference, as if nothing had steered since
-    the first sample. So are the `floors` of the truth that its raw exchanges give, each with its time.
+    A sample in the window, `time_ns` on the measured clock; `refreshed_ns` is `DelayRefreshClock`'s time then.
+
+    `unsteered_ns` is the forward difference as if no servo had steered since the first sample, right within `uncertainty_ns`.
+    `lower_bounds` are pairs of a time and a lower bound of the free oscillator's error then, from the raw delay exchanges.
     """
 
     sample: ClockSample
     number: int
     time_ns: int
-    renewed_ns: int
+    refreshed_ns: int
     unsteered_ns: float
-    doubt_ns: float
-    floors: tuple[tuple[int, float], ...]
+    uncertainty_ns: float
+    lower_bounds: tuple[tuple[int, float], ...]
 
 
 class DelayRefreshClock:
     """
-    Time in which the path delay was measured anew, as far as that shows. A delay that used to change and stands still is not measured: then
-    no time passes for who waits until the delay filter has forgotten something.
+    Counts the time in which the path delay was measured. A frozen path delay means it is no longer being measured; the window's
+    clock stops, so old filter entries do not expire.
     """
 
     def __init__(self) -> None:
         self._delay_ns: int | None = None
         self._changed_ns = 0
-        self._at_change_ns = 0
-        self._usual = RobustMean()
+        self._total_at_change_ns = 0
+        self._usual_ns = RobustMean()
 
-    def at(self, time_ns: int, delay_ns: int, noise_ns: float) -> int:
-        """The time so far, with a sample of this path delay now. Without noise in the samples the delay has no reason to change."""
-        still_ns = time_ns - self._changed_ns
-        lively = self._usual.known and noise_ns >= _LIVELY_NS
-        passed_ns = 0 if lively and still_ns > _STANDSTILLS * self._usual.size else still_ns
+    def advance(self, time_ns: int, delay_ns: int, noise_ns: float) -> int:
+        """
+        The time counted up to a sample with this path delay.
+
+        `noise_ns` is the usual noise of the samples: without noise the delay has no reason to change, and is never frozen.
+        """
+        unchanged_ns = time_ns - self._changed_ns
+        must_change = self._usual_ns.is_known and noise_ns >= _NOISY_NS
+        counted_ns = 0 if must_change and unchanged_ns > _FROZEN_FACTOR * self._usual_ns.value else unchanged_ns
         if delay_ns != self._delay_ns:
             if self._delay_ns is not None:
-                self._usual.take(still_ns)
-            self._at_change_ns += passed_ns
-            self._delay_ns, self._changed_ns, passed_ns = delay_ns, time_ns, 0
-        return self._at_change_ns + passed_ns
+                self._usual_ns.add(unchanged_ns)
+            self._total_at_change_ns += counted_ns
+            self._delay_ns, self._changed_ns, counted_ns = delay_ns, time_ns, 0
+        return self._total_at_change_ns + counted_ns
 
 
 class DelayFilterWindow:
     """
-    What each sample says once the oscillator's rate is taken out, too. Another rate means all of it anew; without one nothing is kept but
-    the samples.
+    The window's samples with the oscillator's rate removed. A new rate means that every entry is computed again; without a rate
+    the window holds the samples alone.
     """
 
     def __init__(self) -> None:
-        self.seen: deque[FilterEntry] = deque()
+        self.entries: deque[FilterEntry] = deque()
         self.spread = Spread()
-        self._lowest = SlidingMaximum()
-        self._floors = SlidingMaximum()
+        self._negated_upper = SlidingMaximum()
+        self._lower_bounds = SlidingMaximum()
 
-    def push(self, seen: FilterEntry, drift: Drift | None, learnt: bool) -> None:
-        """`learnt`: the drift is another one than at the last sample."""
-        self.seen.append(seen)
+    def push(self, entry: FilterEntry, drift: Drift | None, is_new_drift: bool) -> None:
+        """Append the newest entry; `is_new_drift`: the drift differs from that of the last call."""
+        self.entries.append(entry)
         if drift is None:
             return
-        if not learnt:
-            self._remember(seen, drift)
+        if not is_new_drift:
+            self._add_levels(entry, drift)
             return
-        self.spread, self._lowest, self._floors = Spread(), SlidingMaximum(), SlidingMaximum()
-        for each in self.seen:
-            self._remember(each, drift)
+        self.spread, self._negated_upper, self._lower_bounds = Spread(), SlidingMaximum(), SlidingMaximum()
+        for each in self.entries:
+            self._add_levels(each, drift)
 
-    def forget(self, passed: Callable[[FilterEntry], bool]) -> int:
-        """Let go of what has passed; gives the number of the oldest that is left."""
-        seen = self.seen
-        number = seen[0].number
-        while passed(seen[0]):
-            self.spread.forget(seen.popleft().number)
-        if (first := seen[0].number) != number:
-            self._lowest.expire(first)
-            self._floors.expire(first)
+    def expire(self, has_expired: Callable[[FilterEntry], bool]) -> int:
+        """Drop the oldest entries that have expired; returns the number of the oldest one left. The newest never expires."""
+        entries = self.entries
+        number = entries[0].number
+        while has_expired(entries[0]):
+            self.spread.expire(entries.popleft().number)
+        if (first := entries[0].number) != number:
+            self._negated_upper.expire(first)
+            self._lower_bounds.expire(first)
         return first
 
-    def lowest_ns(self, drift: Drift, below_ns: float) -> float:
+    def lower_bound_ns(self, drift: Drift, below_ns: float) -> float:
         """
-        What the free oscillator's error is no less than at the newest sample. Half of the exchanges in the filter were no longer than the
-        delay told, so one of the Syncs in its memory bounds from below, less `below_ns`; and so does every exchange that was seen raw:
-        its way back took no less than nothing.
+        A lower bound of the free oscillator's error at the newest sample.
+
+        Half of the exchanges in ptp4l's filter took no longer than the reported delay, so at least one of the window's Syncs bounds the
+        error from below, less `below_ns`. Each raw exchange does too, since its reverse delay was not negative.
         """
-        level_ns = -self._lowest.value - below_ns
-        if self._floors:
-            level_ns = max(level_ns, self._floors.value)
-        return level_ns + (drift.rate_ppb - drift.wander_ppb) * self.seen[-1].time_ns / NS_PER_S
+        level_ns = -self._negated_upper.value - below_ns
+        if self._lower_bounds:
+            level_ns = max(level_ns, self._lower_bounds.value)
+        return level_ns + (drift.rate_ppb - drift.wander_ppb) * self.entries[-1].time_ns / NS_PER_S
 
     def mean_ns(self, drift: Drift) -> float:
-        """The mean forward difference of the memory, brought to the newest sample."""
-        return self.spread.mean + drift.rate_ppb * self.seen[-1].time_ns / NS_PER_S
+        """The mean forward difference of the window, extrapolated to the newest sample."""
+        return self.spread.mean + drift.rate_ppb * self.entries[-1].time_ns / NS_PER_S
 
-    def range_ns(self) -> int:
-        """How far the offsets of the memory are apart."""
-        offsets = [seen.sample.offset_ns for seen in self.seen]
+    def offset_range_ns(self) -> int:
+        """The largest offset of the window minus the smallest."""
+        offsets = [entry.sample.offset_ns for entry in self.entries]
         return max(offsets) - min(offsets)
 
-    def longest_delay_ns(self) -> int:
-        return max(seen.sample.path_delay_ns for seen in self.seen)
+    def largest_delay_ns(self) -> int:
+        return max(entry.sample.path_delay_ns for entry in self.entries)
 
     def newest_delay_ns(self) -> int:
-        """Of the newest two: the offset may have been computed with either."""
-        seen = self.seen
-        newest_ns = seen[-1].sample.path_delay_ns
-        return max(newest_ns, seen[-2].sample.path_delay_ns) if len(seen) > 1 else newest_ns
+        """The larger path delay of the newest two samples: the newest offset may have been computed with either."""
+        entries = self.entries
+        newest_ns = entries[-1].sample.path_delay_ns
+        return max(newest_ns, entries[-2].sample.path_delay_ns) if len(entries) > 1 else newest_ns
 
-    def _remember(self, seen: FilterEntry, drift: Drift) -> None:
-        time_ns = seen.time_ns
-        level_ns = seen.unsteered_ns - drift.rate_ppb * time_ns / NS_PER_S
-        self._lowest.push(seen.number, -level_ns - seen.doubt_ns - drift.wander_ppb * time_ns / NS_PER_S)
-        for floor_time_ns, floor_ns in seen.floors:
-            level = floor_ns + seen.doubt_ns - (drift.rate_ppb - drift.wander_ppb) * floor_time_ns / NS_PER_S
-            self._floors.push(seen.number, level)
-        self.spread.push(seen.number, level_ns)
+    def _add_levels(self, entry: FilterEntry, drift: Drift) -> None:
+        time_ns, uncertainty_ns = entry.time_ns, entry.uncertainty_ns
+        level_ns = entry.unsteered_ns - drift.rate_ppb * time_ns / NS_PER_S
+        self._negated_upper.push(entry.number, -level_ns - uncertainty_ns - drift.wander_ppb * time_ns / NS_PER_S)
+        for exchange_ns, lower_ns in entry.lower_bounds:
+            level = lower_ns + uncertainty_ns - (drift.rate_ppb - drift.wander_ppb) * exchange_ns / NS_PER_S
+            self._lower_bounds.push(entry.number, level)
+        self.spread.push(entry.number, level_ns)

@@ -1,7 +1,8 @@
-"""Which sources to believe, and what their samples make of the node's clock: accept(reading) -> ErrorBound. Pure."""
+"""Selects the sources to believe, and computes the node's bound from their samples: accept(reading) -> ErrorBound. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -27,17 +28,18 @@ from timesyncd.model.selection import Agreement, Claim, agree
 from timesyncd.model.source import Coasting, ParentBound, SourceMemory
 from timesyncd.sample import ClockSample, KernelSample, NoSample, PhcSample, PortState, UtcSample
 
-#: As the kernel's source names them.
+#: The daemons that slew CLOCK_REALTIME, by the names that the kernel driver reports.
 NTP_DAEMONS = frozenset({"chronyd", "ntpd", "openntpd", "systemd-timesyncd"})
 
-#: A unit that two daemons poll is believed to one of them, until that one's last poll is so much older than the other's.
+#: Where two daemons poll a grandmaster, one of them counts until its last poll is older than the other's by this.
 POLLER_LOST_NS = 60_000_000_000
 
 
 class EnsembleUpdate(NamedTuple):
     """
-    What a reading led to: the bound to publish (None: nothing new; the last one ages), and a phase jump if there was.
-    `source_bound` is what the sample's source by itself says, be it believed or not.
+    What follows from a reading: the bound to publish (None: the last one remains, and ages), and the phase jump if there was one.
+
+    `source_bound` is the bound by the reading's source alone, whether the ensemble believes that source or not.
     """
 
     bound: ErrorBound | None
@@ -46,94 +48,99 @@ class EnsembleUpdate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
-    """A grandmaster of which is heard: the clock identities that it shows, and its newest event that voids."""
+class _KnownGrandmaster:
+    """A grandmaster with a poller: the clock identities that it announces, the newest verdict, and the newest invalidation."""
 
     identities: frozenset[str]
     verdict: GrandmasterVerdict
-    void: Invalidation | None
+    invalidation: Invalidation | None
 
 
 class Ensemble:
     """
-    The node's clock as its sources tell it. Against parent and grandmaster one PTP source decides: the first configured one that is
-    not void; when it falls silent past its void_after, the next one with samples does. Against UTC all that know it are held against each other.
+    The node's clock by all its sources.
+
+    One PTP source decides the bounds against parent and grandmaster: the first configured one whose bound has not expired. The bound
+    against UTC comes from the intersection of all sources that know UTC.
     """
 
     def __init__(self, settings: Mapping[str, EnsembleSettings]) -> None:
         self.agreement: Agreement | None = None
         self._settings = dict(settings)
         self._memories = {name: SourceMemory(each.source) for name, each in settings.items()}
-        self._links: dict[str, PhcLink] = {}
-        self._link_memories: dict[str, PhcMemory] = {}
+        self._phc_links: dict[str, PhcLink] = {}
+        self._phc_memories: dict[str, PhcMemory] = {}
         self._bounds: dict[str, ErrorBound] = {}
-        self._measured: dict[str, ClockSample] = {}
+        self._samples: dict[str, ClockSample] = {}
         self._parents: dict[str, ParentBound] = {}
         self._claims: dict[str, Claim] = {}
-        self._units: dict[str, _Unit] = {}
+        self._grandmasters: dict[str, _KnownGrandmaster] = {}
         self._vm_disruptions: int | None = None
         self._may_slew = True
 
     def accept(self, reading: ClockSample | PhcSample | UtcSample | KernelSample | NoSample) -> EnsembleUpdate:
-        """Take the next reading of a source. The outcome's bound is what readers of the segment shall see from now on."""
+        """Add the next reading of a source, and return the bound that the segment must contain from now on."""
         match reading:
             case ClockSample():
-                return self._measure(reading)
+                return self._accept_clock_sample(reading)
             case PhcSample():
-                return self._link(reading)
+                return self._accept_phc_sample(reading)
             case UtcSample():
-                return self._claim(reading)
+                return self._accept_utc_sample(reading)
             case KernelSample():
-                return self._migrated(reading)
-        return self._disrupted(reading)
+                return self._accept_kernel_sample(reading)
+        return self._accept_no_sample(reading)
 
-    def _measure(self, reading: ClockSample) -> EnsembleUpdate:
+    def _accept_clock_sample(self, reading: ClockSample) -> EnsembleUpdate:
         memory, known = self._memories[reading.source], self._bounds.get(reading.source)
-        units = self._followed(reading)
-        if units and any(unit.void and reading.as_of_ns < unit.void.before_ns for unit in units):
+        if any(reading.as_of_ns < _invalid_before_ns(grandmaster) for grandmaster in self._grandmasters_of(reading)):
             return EnsembleUpdate(None)
         last = memory.newest or known
         if last and last.parent_identity != reading.parent_identity:
-            # What is known holds against the former parent, and the servo may already follow the new one.
-            outcome = self._withdrawn(reading.source, Reason.PARENT_CHANGED, reading.read_ns)
+            # The bound is against the former parent, and the servo may already follow the new one.
+            update = self._invalidate_source(reading.source, Reason.PARENT_CHANGED, reading.read_ns)
             memory.accept(reading)
-            return outcome
+            return update
         parent = memory.accept(reading)
         if parent is None:
-            return EnsembleUpdate(self._held(reading.source, memory.held(reading.read_ns), reading.read_ns))
-        self._measured[reading.source], self._parents[reading.source] = reading, parent
-        bound = self._bound(reading.source)
+            return EnsembleUpdate(self._coasted(reading.source, memory.coasting(reading.read_ns), reading.read_ns))
+        self._samples[reading.source], self._parents[reading.source] = reading, parent
+        bound = self._source_bound(reading.source)
         return EnsembleUpdate(self._published(bound, reading.read_ns), parent.phase_jump_ns, bound)
 
-    def _bound(self, source: str) -> ErrorBound:
-        """What the newest sample of this source says, by itself."""
-        sample, settings = self._measured[source], self._settings[source]
-        units = self._followed(sample)
-        parent = system_clock_bound(self._parents[source], sample, settings.source, self._links.get(sample.clock))
-        bound = without_implausible(error_bound(sample, parent, settings, units[0].verdict if units else None))
+    def _source_bound(self, source: str) -> ErrorBound:
+        """The bound by the newest sample of this source alone."""
+        sample, settings = self._samples[source], self._settings[source]
+        grandmasters = self._grandmasters_of(sample)
+        parent = system_clock_bound(self._parents[source], sample, settings.source, self._phc_links.get(sample.clock))
+        bound = without_implausible(
+            error_bound(sample, parent, settings, grandmasters[0].verdict if grandmasters else None)
+        )
         self._bounds[source] = bound
-        for unit in units[1:]:
-            bound = self._against_utc(source, unit) or bound
+        for grandmaster in grandmasters[1:]:
+            bound = self._widened_against_utc(source, grandmaster) or bound
         return bound
 
-    def _link(self, reading: PhcSample) -> EnsembleUpdate:
-        """What is known of the PHC is known of the system clock thereby."""
-        if reading.clock not in self._link_memories:
-            self._link_memories[reading.clock] = PhcMemory(self._settings[reading.source].source)
-        link = self._links[reading.clock] = self._link_memories[reading.clock].accept(reading)
-        followers = [source for source, sample in self._measured.items() if sample.clock == reading.clock]
+    def _accept_phc_sample(self, reading: PhcSample) -> EnsembleUpdate:
+        """The link carries the bound on the PHC over to the system clock."""
+        if reading.clock not in self._phc_memories:
+            self._phc_memories[reading.clock] = PhcMemory(self._settings[reading.source].source)
+        link = self._phc_links[reading.clock] = self._phc_memories[reading.clock].accept(reading)
+        followers = [source for source, sample in self._samples.items() if sample.clock == reading.clock]
         if link.stepped:
-            # ptp4l may have set the PHC: what it measured before is of another clock, and so is what is known of the system clock.
-            voided = [self._withdrawn(source, Reason.CLOCK_STEPPED, reading.as_of_ns) for source in followers]
-            self._links[reading.clock] = link
-            return next((outcome for outcome in voided if outcome.bound), EnsembleUpdate(None))
-        published = [self._published(self._bound(source), reading.as_of_ns) for source in followers]
+            # ptp4l may have stepped the PHC: its earlier samples no longer apply, and neither do the bounds on the system clock.
+            updates = [self._invalidate_source(source, Reason.CLOCK_STEPPED, reading.as_of_ns) for source in followers]
+            self._phc_links[reading.clock] = link
+            return next((update for update in updates if update.bound), EnsembleUpdate(None))
+        published = [self._published(self._source_bound(source), reading.as_of_ns) for source in followers]
         return EnsembleUpdate(next((bound for bound in published if bound), None))
 
-    def _claim(self, reading: UtcSample) -> EnsembleUpdate:
+    def _accept_utc_sample(self, reading: UtcSample) -> EnsembleUpdate:
         """
-        A source that knows UTC and no grandmaster. An NTP daemon may begin to take its offset out at any moment, so all between that
-        and 0 counts, unless the kernel's source knows that it steers nothing.
+        A source that knows UTC and no grandmaster.
+
+        An NTP daemon may begin to slew its offset away at any moment. So the claim spans that offset and 0, unless the kernel driver
+        reports that the daemon steers nothing.
         """
         least_ns, most_ns = sorted((reading.offset_ns, 0 if self._may_slew else reading.offset_ns))
         low_ns, high_ns = least_ns - reading.error_ns, most_ns + reading.error_ns
@@ -141,27 +148,30 @@ class Ensemble:
         bound = self._bounds[reading.source] = without_implausible(
             utc_only_bound(reading, self._settings[reading.source])
         )
-        deciding = self.advance(reading.as_of_ns)
+        deciding = self.deciding_bound(reading.as_of_ns)
         return EnsembleUpdate(deciding and self._published(deciding, reading.as_of_ns), None, bound)
 
-    def _migrated(self, reading: KernelSample) -> EnsembleUpdate:
-        """A virtual machine that went on elsewhere has clocks that were never compared with anything."""
+    def _accept_kernel_sample(self, reading: KernelSample) -> EnsembleUpdate:
+        """A virtual machine that was migrated runs on another host's clocks, which were not compared with any source yet."""
         self._may_slew = not NTP_DAEMONS.isdisjoint(reading.disciplines + reading.undecided_disciplines)
         if reading.vm_disruptions is None:
             return EnsembleUpdate(None)
         before, self._vm_disruptions = self._vm_disruptions, reading.vm_disruptions
         if before in (None, reading.vm_disruptions):
             return EnsembleUpdate(None)
-        return self._withdraw_all(Reason.VM_MIGRATED)
+        return self._invalidate_all(Reason.VM_MIGRATED)
 
-    def suspended(self) -> EnsembleUpdate:
-        """The machine slept: CLOCK_REALTIME was set from elsewhere meanwhile, and CLOCK_BOOTTIME along with it, so no step shows."""
-        return self._withdraw_all(Reason.SUSPENDED)
+    def invalidate_after_suspend(self) -> EnsembleUpdate:
+        """
+        The machine was suspended. The kernel then set CLOCK_REALTIME and CLOCK_BOOTTIME forward alike, by a clock that was not compared
+        with any source, so no step shows.
+        """
+        return self._invalidate_all(Reason.SUSPENDED)
 
     def _published(self, bound: ErrorBound, boottime_ns: int) -> ErrorBound | None:
-        """This bound, where it is the one that decides, with what all sources together know of UTC."""
+        """This bound with the UTC bound of all sources together, if it is the one that decides; else None."""
         boottime_ns = max(boottime_ns, bound.as_of_ns)
-        if self.advance(boottime_ns) is not bound:
+        if self.deciding_bound(boottime_ns) is not bound:
             return None
         names = self._bounds if len(self._bounds) > 1 else ()
         claims = {name: claim for name in names if (claim := self._claim_of(name, boottime_ns))}
@@ -169,10 +179,10 @@ class Ensemble:
         self.agreement = agree(claims, boottime_ns) if others else None
         if self.agreement is None:
             return bound
-        return with_agreement(bound, self.agreement, boottime_ns, self._is_doubted(bound))
+        return with_agreement(bound, self.agreement, boottime_ns, self._is_contradicted(bound))
 
-    def _is_doubted(self, bound: ErrorBound) -> bool:
-        """Whether the source that this bound is of contradicts the others."""
+    def _is_contradicted(self, bound: ErrorBound) -> bool:
+        """Whether the source of this bound is a falseticker, or no majority exists."""
         agreement = self.agreement
         if agreement is None:
             return False
@@ -180,149 +190,155 @@ class Ensemble:
 
     def _claim_of(self, source: str, boottime_ns: int) -> Claim | None:
         bound = self._bounds[source]
-        if not _is_alive(bound, boottime_ns):
+        if not _is_valid(bound, boottime_ns):
             return None
         if source in self._claims:
             return self._claims[source]
         if bound.utc_hard.bound_ns is None or bound.parent_hard.bound_ns is None:
             return None
-        # The parent bound is around the local clock, so it is the wider of both sides; what is above it counts at both.
-        beyond_ns = bound.utc_hard.bound_ns - bound.parent_hard.bound_ns
+        # The parent bound is symmetric around the local clock. The UTC bound's excess over it widens the parent's interval at both ends.
+        excess_ns = bound.utc_hard.bound_ns - bound.parent_hard.bound_ns
         parent = system_clock_bound(
             self._parents[source],
-            self._measured[source],
+            self._samples[source],
             self._settings[source].source,
-            self._links.get(self._measured[source].clock),
+            self._phc_links.get(self._samples[source].clock),
         )
-        return Claim(parent.as_of_ns, parent.low_ns - beyond_ns, parent.high_ns + beyond_ns, bound.utc_hard.growth_ppb)
+        return Claim(parent.as_of_ns, parent.low_ns - excess_ns, parent.high_ns + excess_ns, bound.utc_hard.growth_ppb)
 
-    def hold(self, source: str, boottime_ns: int, frequency_ppb: int) -> ErrorBound | None:
+    def coast(self, source: str, boottime_ns: int, frequency_ppb: int) -> ErrorBound | None:
         """
-        No valid sample came, but this frequency was read: what was steered since the last one is known. Gives the bound that readers
-        shall see from now on, where it is the one that decides.
-        """
-        return self._held(source, self._memories[source].hold(boottime_ns, frequency_ppb), boottime_ns)
+        The source gave no valid sample, but its frequency was read, so how the clock was steered since the last sample is known.
 
-    def _held(self, source: str, held: Coasting | None, boottime_ns: int) -> ErrorBound | None:
-        if held is None or source not in self._bounds or held.time_ns < self._parents[source].as_of_ns:
+        Returns the bound that the segment must contain from now on, where this source's is the one that decides.
+        """
+        return self._coasted(source, self._memories[source].coast(boottime_ns, frequency_ppb), boottime_ns)
+
+    def _coasted(self, source: str, coasting: Coasting | None, boottime_ns: int) -> ErrorBound | None:
+        if coasting is None or source not in self._bounds or coasting.time_ns < self._parents[source].as_of_ns:
             return None
-        self._parents[source] = coasted(self._parents[source], held)
-        return self._published(self._bound(source), boottime_ns)
+        self._parents[source] = coasted(self._parents[source], coasting)
+        return self._published(self._source_bound(source), boottime_ns)
 
-    def known(self, source: str) -> ErrorBound | None:
-        """What this source by itself says, be it old."""
+    def source_bound(self, source: str) -> ErrorBound | None:
+        """The bound by this source alone, of whatever age."""
         return self._bounds.get(source)
 
     def drift(self, source: str) -> Drift | None:
-        """What was learnt of the local oscillator against this source."""
+        """The local oscillator's learned drift against this source."""
         return self._memories[source].drift
 
     @property
-    def bounded(self) -> Collection[str]:
-        """The sources of which a bound is known, be it old."""
+    def bounded_sources(self) -> Collection[str]:
+        """The sources with a bound, of whatever age."""
         return self._bounds.keys()
 
-    def advance(self, boottime_ns: int) -> ErrorBound | None:
-        """The bound that decides at this moment: that of a source that knows a grandmaster, where there is one."""
+    def deciding_bound(self, boottime_ns: int) -> ErrorBound | None:
+        """The valid bound of the first source that knows a grandmaster; without one, of the first that knows UTC."""
         ntp = None
         for name in self._settings:
             bound = self._bounds.get(name)
-            if bound is None or not _is_alive(bound, boottime_ns):
+            if bound is None or not _is_valid(bound, boottime_ns):
                 continue
             if name not in self._claims:
                 return bound
             ntp = ntp or bound
         return ntp
 
-    def hear_grandmaster(
+    def update_grandmaster(
         self, name: str, identities: Collection[str], verdict: GrandmasterVerdict, boottime_ns: int
     ) -> ErrorBound | None:
         """
-        Take what was heard of the unit `name`, now. Gives the bound that readers shall see from now on where the one that
-        decides follows one of its `identities`, and holds no longer, or was told too narrow against UTC.
+        Replace the verdict of the grandmaster `name`, which announces these `identities`.
+
+        Returns the bound that the segment must contain from now on: where the deciding source follows this grandmaster, and its bound
+        is no longer valid, or was too narrow against UTC.
         """
-        known = self._units.get(name)
+        known = self._grandmasters.get(name)
         if known and not _takes_over(verdict, known.verdict):
             return None
-        unit = _Unit(frozenset(identities), verdict, _newest_void(known, verdict.void, boottime_ns))
-        self._units[name] = unit
-        followers = unit.identities | known.identities if known else unit.identities
-        deciding = self.advance(boottime_ns)
+        invalidation = _newest_invalidation(known, verdict.invalidation, boottime_ns)
+        grandmaster = self._grandmasters[name] = _KnownGrandmaster(frozenset(identities), verdict, invalidation)
+        affected = grandmaster.identities | known.identities if known else grandmaster.identities
+        deciding = self.deciding_bound(boottime_ns)
         changed, others = None, False
         for source in self._settings:
             last = self._bounds.get(source)
-            new = self._voided(source, followers, unit.void) or self._against_utc(source, unit)
+            new = self._invalidated(source, affected, invalidation) or self._widened_against_utc(source, grandmaster)
             if last is deciding and last is not None:
                 changed = new
             else:
                 others = others or new is not None
         if changed is not None and changed.gm_status is ClockStatus.DISRUPTED:
             return changed
-        # A source that does not decide may have narrowed what is published.
-        told = changed or (deciding if others and self.agreement is not None else None)
-        return None if told is None else self._published(told, boottime_ns)
+        # A source that does not decide may have narrowed the published bound.
+        affected_bound = changed or (deciding if others and self.agreement is not None else None)
+        return None if affected_bound is None else self._published(affected_bound, boottime_ns)
 
-    def _followed(self, sample: ClockSample) -> list[_Unit]:
-        """More than one where two units show one identity, as after an exchange of modules: then the worse word counts."""
-        if not self._units:
+    def _grandmasters_of(self, sample: ClockSample) -> list[_KnownGrandmaster]:
+        """More than one where two grandmasters announce one identity, as after an exchange of modules: the wider bound counts."""
+        if not self._grandmasters:
             return []
-        return [unit for unit in self._units.values() if sample.grandmaster_identity in unit.identities]
+        return [known for known in self._grandmasters.values() if sample.grandmaster_identity in known.identities]
 
-    def _voided(self, source: str, followers: Collection[str], void: Invalidation | None) -> ErrorBound | None:
-        """Forget what the source measured before, where its grandmaster is among these."""
-        known = self._measured.get(source) or self._memories[source].newest
-        if void is None or known is None or known.grandmaster_identity not in followers:
+    def _invalidated(
+        self, source: str, identities: Collection[str], invalidation: Invalidation | None
+    ) -> ErrorBound | None:
+        """Drop the source's earlier samples, where its grandmaster has one of these identities."""
+        newest = self._samples.get(source) or self._memories[source].newest
+        if invalidation is None or newest is None or newest.grandmaster_identity not in identities:
             return None
-        return self._withdraw(source, void.reason).bound if known.as_of_ns < void.before_ns else None
+        return self._drop(source, invalidation.reason).bound if newest.as_of_ns < invalidation.before_ns else None
 
-    def _against_utc(self, source: str, unit: _Unit) -> ErrorBound | None:
-        """The source's bound by what was just heard, where that is worse; nothing of it becomes better thereby."""
+    def _widened_against_utc(self, source: str, grandmaster: _KnownGrandmaster) -> ErrorBound | None:
+        """The source's bound with this grandmaster's newest verdict, where that is wider; a verdict alone never narrows a bound."""
         last = self._bounds.get(source)
-        if last is None or last.grandmaster_identity not in unit.identities:
+        if last is None or last.grandmaster_identity not in grandmaster.identities:
             return None
-        sample = replace(self._measured[source], read_ns=last.as_of_ns)
-        heard = utc_bound(last.gm_hard, sample, self._settings[source].source, unit.verdict)
-        utc = wider(last.utc_hard, heard)
+        sample = replace(self._samples[source], read_ns=last.as_of_ns)
+        judged = utc_bound(last.gm_hard, sample, self._settings[source].source, grandmaster.verdict)
+        utc = wider(last.utc_hard, judged)
         if utc == last.utc_hard:
             return None
         bound = self._bounds[source] = replace(last, utc_hard=utc, utc_status=status_of(utc))
         return bound
 
-    def _disrupted(self, reading: NoSample) -> EnsembleUpdate:
+    def _accept_no_sample(self, reading: NoSample) -> EnsembleUpdate:
         if reading.stepped:
-            return self._withdraw_all(Reason.CLOCK_STEPPED)
+            return self._invalidate_all(Reason.CLOCK_STEPPED)
         if reading.restarted:
-            return self._withdrawn(reading.source, Reason.SOURCE_RESTARTED, reading.boottime_ns)
+            return self._invalidate_source(reading.source, Reason.SOURCE_RESTARTED, reading.boottime_ns)
         if reading.port_state not in (None, PortState.SLAVE, PortState.UNCALIBRATED):
-            # ptp4l empties its delay filter when the port ceases to follow; what is known ages on.
+            # ptp4l empties its delay filter when the port leaves SLAVE; the bound continues to age.
             self._memories[reading.source].clear()
         if reading.frequency_ppb is None:
             return EnsembleUpdate(None)
-        return EnsembleUpdate(self.hold(reading.source, reading.boottime_ns, reading.frequency_ppb))
+        return EnsembleUpdate(self.coast(reading.source, reading.boottime_ns, reading.frequency_ppb))
 
-    def _withdraw_all(self, reason: Reason) -> EnsembleUpdate:
-        for memory in self._link_memories.values():
+    def _invalidate_all(self, reason: Reason) -> EnsembleUpdate:
+        for memory in self._phc_memories.values():
             memory.interrupt()
-        self._links.clear()
+        self._phc_links.clear()
         self.agreement = None
-        outcomes = [self._withdraw(name, reason) for name in self._settings]
-        return next((outcome for outcome in outcomes if outcome.bound), EnsembleUpdate(None))
+        updates = [self._drop(name, reason) for name in self._settings]
+        return next((update for update in updates if update.bound), EnsembleUpdate(None))
 
-    def _withdrawn(self, source: str, reason: Reason, boottime_ns: int) -> EnsembleUpdate:
-        """What one source knew is void. Readers see that, but where another source decides."""
-        deciding, own = self.advance(boottime_ns), self._bounds.get(source)
-        outcome = self._withdraw(source, reason)
+    def _invalidate_source(self, source: str, reason: Reason, boottime_ns: int) -> EnsembleUpdate:
+        """Invalidate one source. The update publishes that where this source decides; else it publishes the deciding source's bound."""
+        deciding, own = self.deciding_bound(boottime_ns), self._bounds.get(source)
+        update = self._drop(source, reason)
         if deciding is None or deciding is own:
-            return outcome
+            return update
         narrowed = own is not None and self.agreement is not None
-        return EnsembleUpdate(self._published(deciding, boottime_ns) if narrowed else None, None, outcome.bound)
+        return EnsembleUpdate(self._published(deciding, boottime_ns) if narrowed else None, None, update.bound)
 
-    def _withdraw(self, source: str, reason: Reason) -> EnsembleUpdate:
+    def _drop(self, source: str, reason: Reason) -> EnsembleUpdate:
+        """Drop all that is known by this source, and its link to the PHC."""
         self._memories[source].clear()
-        measured = self._measured.pop(source, None)
-        if measured is not None and measured.clock in self._link_memories:
-            self._links.pop(measured.clock, None)
-            self._link_memories[measured.clock].interrupt()
+        sample = self._samples.pop(source, None)
+        if sample is not None and sample.clock in self._phc_memories:
+            self._phc_links.pop(sample.clock, None)
+            self._phc_memories[sample.clock].interrupt()
         self._claims.pop(source, None)
         last = self._bounds.pop(source, None)
         if last is None:
@@ -330,19 +346,25 @@ class Ensemble:
         return EnsembleUpdate(invalidated(last, reason, ClockStatus.DISRUPTED))
 
 
-def _is_alive(bound: ErrorBound, boottime_ns: int) -> bool:
+def _is_valid(bound: ErrorBound, boottime_ns: int) -> bool:
     return boottime_ns - bound.as_of_ns < bound.void_after_ns
 
 
 def _takes_over(new: GrandmasterVerdict, known: GrandmasterVerdict) -> bool:
-    """Two pollers date one event each by their own polls: changing between them would void twice."""
+    """Two pollers date an event by their own polls: switching between them would invalidate twice."""
     return new.poller == known.poller or new.as_of_ns - known.as_of_ns > POLLER_LOST_NS
 
 
-def _newest_void(known: _Unit | None, heard: Invalidation | None, boottime_ns: int) -> Invalidation | None:
-    """An event that is told again keeps its first date; none lies in the future."""
-    before = known.void if known else None
-    if heard is None or (before and before.event == heard.event):
+def _newest_invalidation(
+    known: _KnownGrandmaster | None, received: Invalidation | None, boottime_ns: int
+) -> Invalidation | None:
+    """An event that is reported again keeps its first date; no date lies in the future."""
+    before = known.invalidation if known else None
+    if received is None or (before and before.event == received.event):
         return before
-    heard = replace(heard, before_ns=min(heard.before_ns, boottime_ns))
-    return heard if before is None or heard.before_ns > before.before_ns else before
+    received = replace(received, before_ns=min(received.before_ns, boottime_ns))
+    return received if before is None or received.before_ns > before.before_ns else before
+
+
+def _invalid_before_ns(grandmaster: _KnownGrandmaster) -> float:
+    return grandmaster.invalidation.before_ns if grandmaster.invalidation else -math.inf

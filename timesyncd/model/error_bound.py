@@ -1,7 +1,7 @@
 """
-From the bounds at one sample to the ErrorBound of the system clock that is published. Pure.
+From the bound against the PTP parent to the published ErrorBound: against parent, grandmaster and UTC. Pure.
 
-From the bound against the parent to those against the grandmaster and UTC. Pure; docs/error-bound.md derives them.
+Each reference adds its own error to the bound against the one before; docs/error-bound.md derives them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ from timesyncd.sample import ACCURACY_NS, ClockSample, UtcSample
 LOCKED_CLASS = 6
 HOLDOVER_CLASS = 7
 
+#: Eleven days. A larger value is not a clock's error, but a fault of some device.
+MAX_PLAUSIBLE_NS = 10**15
+
+#: A bound is used until the next sample, so two valid bounds are compared at this age.
+_COMPARED_AT_NS = NS_PER_S
+
 
 def grandmaster_bound(parent: Bound, sample: ClockSample, settings: SourceSettings) -> Bound:
-    """Against the grandmaster: each boundary clock between it and the parent adds its configured error."""
+    """The bound against the grandmaster: each boundary clock between it and the parent adds its configured error."""
     hops = max(0, sample.steps_removed - 1)
     if hops == 0:
         return parent
@@ -44,19 +50,19 @@ def grandmaster_bound(parent: Bound, sample: ClockSample, settings: SourceSettin
 def utc_bound(
     gm: Bound, sample: ClockSample, settings: SourceSettings, verdict: GrandmasterVerdict | None = None
 ) -> Bound:
-    """Against UTC: the grandmaster's own error on top, where it is told and the timescale is known. Both growths count."""
+    """The bound against UTC: the grandmaster's own error is added, where that and the timescale are known. Both growths count."""
     return combined(gm, utc_error(sample, settings, verdict))
 
 
 def combined(gm: Bound, own: Bound) -> Bound:
-    """A clock's bound against its grandmaster, and that one's own against UTC."""
+    """A clock's bound against its grandmaster, plus the grandmaster's own error against UTC."""
     if gm.bound_ns is None:
         return gm
     return own if own.bound_ns is None else gm.plus(own.bound_ns, own.growth_ppb)
 
 
 def utc_error(sample: ClockSample, settings: SourceSettings, verdict: GrandmasterVerdict | None) -> Bound:
-    """The grandmaster's own error against UTC; unbounded also where its timescale is not known to be that of UTC."""
+    """The grandmaster's own error against UTC; unbounded also where its timescale cannot be converted to UTC."""
     if not sample.ptp_timescale:
         return unbounded(Reason.ARBITRARY_TIMESCALE)
     if sample.current_utc_offset_s is None or not sample.time_traceable:
@@ -68,19 +74,21 @@ def utc_error(sample: ClockSample, settings: SourceSettings, verdict: Grandmaste
 
 def _grandmaster_error(sample: ClockSample, settings: SourceSettings, verdict: GrandmasterVerdict | None) -> Bound:
     """
-    The worse of what it announces and what its poller says. Two exceptions: a poller that knows nothing does not count, nor
-    one that knew it locked and fell silent; and in a holdover that both tell, its own budget stands in for the flat one.
+    The wider of the error that the grandmaster announces and the one in its poller's verdict.
+
+    Exceptions: a verdict without an error does not count, nor does an expired one of a grandmaster that was locked. In a holdover that
+    both report, the budget of the oscillator replaces the flat one of the source.
     """
     announced = _announced_error(sample, settings)
     if verdict is None:
         return announced
-    told = verdict.utc_at(max(sample.as_of_ns, sample.read_ns))
-    silent = told.reason is Reason.GRANDMASTER_UNHEARD and verdict.holdover_left_ns is None
-    if silent or told.reason is Reason.GRANDMASTER_UNTOLD:
+    judged = verdict.utc_at(max(sample.as_of_ns, sample.read_ns))
+    has_expired = judged.reason is Reason.GRANDMASTER_STATE_EXPIRED and verdict.holdover_left_ns is None
+    if has_expired or judged.reason is Reason.GRANDMASTER_ERROR_NOT_REPORTED:
         return announced
     if verdict.holdover_left_ns is not None and sample.clock_class == HOLDOVER_CLASS:
         announced = Bound(ACCURACY_NS.get(sample.clock_accuracy, 0))
-    return wider(told, announced)
+    return wider(judged, announced)
 
 
 def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:
@@ -94,27 +102,20 @@ def _announced_error(sample: ClockSample, settings: SourceSettings) -> Bound:
 
 
 def wider(one: Bound, other: Bound) -> Bound:
-    """A bound that holds where either does; unbounded where one is. Both of one moment."""
+    """The larger of two bounds as of one moment, with the larger growth; unbounded where one is."""
     if one.bound_ns is None or other.bound_ns is None:
         return one if one.bound_ns is None else other
     return Bound(max(one.bound_ns, other.bound_ns), max(one.growth_ppb, other.growth_ppb))
 
 
 def utc_seconds_removed(sample: ClockSample, settings: SourceSettings) -> int:
-    """The whole seconds that ptp4l takes out: its own utc_offset, on a PTP timescale, whatever Announce says."""
+    """The whole seconds that ptp4l removes: its own utc_offset on a PTP timescale, whatever Announce contains."""
     return settings.utc_offset_s if sample.ptp_timescale else 0
-
-
-#: Eleven days. What is off by more is not a clock's error.
-MAX_PLAUSIBLE_NS = 10**15
-
-#: A bound is used until the next sample: of two that hold, the one that is narrower then is the better one.
-_SOON_NS = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleSettings:
-    """One source's assumptions, and when its bound counts as held over and as void."""
+    """One source's assumptions, and the ages at which its bound enters HOLDOVER and expires."""
 
     source: SourceSettings = field(default_factory=SourceSettings)
     holdover_after_ns: int = DEFAULT_HOLDOVER_AFTER_NS
@@ -125,8 +126,10 @@ def system_clock_bound(
     parent: ParentBound, sample: ClockSample, settings: SourceSettings, link: PhcLink | None
 ) -> ParentBound:
     """
-    The parent bound of the system clock: the sample's own with software stamps, else that of the PHC and what is known of the system
-    clock against it. Without a reading of both nothing follows.
+    The system clock's bound against the parent.
+
+    With software timestamps this is the sample's own. With hardware timestamps the PHC's bound is carried over by the `link`;
+    without a link the system clock is unbounded.
     """
     if sample.clock == "realtime":
         return parent
@@ -143,8 +146,8 @@ def system_clock_bound(
         as_of_ns=at_ns,
         bound=hard.plus(abs(offset_ns) + error_ns, link.growth_ppb),
         statistical=stat.plus(abs(offset_ns) + error_ns, link.growth_ppb),
-        terms=_with_more(parent.terms, parent.bound, later_ns) | terms,
-        stat_terms=_with_more(parent.stat_terms, parent.statistical, later_ns) | terms,
+        terms=_with_growth(parent.terms, parent.bound, later_ns) | terms,
+        stat_terms=_with_growth(parent.stat_terms, parent.statistical, later_ns) | terms,
         rates=parent.rates | {Rate.PHC_TO_SYSTEM: link.growth_ppb},
         low_ns=parent.low_ns - grown_ns + offset_ns - error_ns,
         high_ns=parent.high_ns + grown_ns + offset_ns + error_ns,
@@ -156,7 +159,7 @@ def system_clock_bound(
 def error_bound(
     sample: ClockSample, parent: ParentBound, settings: EnsembleSettings, verdict: GrandmasterVerdict | None = None
 ) -> ErrorBound:
-    """The three references at one sample; `parent` is the system clock's."""
+    """The bounds against all references at one sample; `parent` is the system clock's."""
     gm = grandmaster_bound(parent.bound, sample, settings.source)
     gm_stat = grandmaster_bound(parent.statistical, sample, settings.source)
     measured = replace(sample, read_ns=parent.as_of_ns) if parent.since_sample_ns else sample
@@ -189,7 +192,7 @@ def error_bound(
 
 
 def utc_only_bound(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
-    """Of a source that knows UTC and no grandmaster."""
+    """The bound by a source that knows UTC and no grandmaster."""
     nothing = unbounded(Reason.NO_GRANDMASTER)
     utc = Bound(abs(sample.offset_ns) + sample.error_ns, sample.growth_ppb)
     return ErrorBound(
@@ -207,23 +210,23 @@ def utc_only_bound(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
     )
 
 
-def coasted(parent: ParentBound, held: Coasting) -> ParentBound:
-    """What the last sample says some time later. A hard bound that became the narrower one is the statistical one, too."""
-    later_ns = held.time_ns - parent.as_of_ns
-    grown_ns, hard_ns = parent.bound.bound_ns, held.bound.bound_ns
+def coasted(parent: ParentBound, coasting: Coasting) -> ParentBound:
+    """The bound some time after the last sample. A hard bound that became the narrower one is the statistical one, too."""
+    later_ns = coasting.time_ns - parent.as_of_ns
+    grown_ns, hard_ns = parent.bound.bound_ns, coasting.bound.bound_ns
     assert grown_ns is not None and hard_ns is not None
     terms = parent.terms | {Term.SINCE_SAMPLE: parent.terms.get(Term.SINCE_SAMPLE, 0) + hard_ns - grown_ns}
     grown = _grown(parent.statistical, later_ns)
-    stat = narrower(grown, held.bound)
+    stat = narrower(grown, coasting.bound)
     return parent._replace(
-        as_of_ns=held.time_ns,
-        bound=held.bound,
+        as_of_ns=coasting.time_ns,
+        bound=coasting.bound,
         statistical=stat,
         terms=terms,
-        stat_terms=_with_more(parent.stat_terms, parent.statistical, later_ns) if stat is grown else terms,
-        rates=held.rates,
-        low_ns=held.low_ns,
-        high_ns=held.high_ns,
+        stat_terms=_with_growth(parent.stat_terms, parent.statistical, later_ns) if stat is grown else terms,
+        rates=coasting.rates,
+        low_ns=coasting.low_ns,
+        high_ns=coasting.high_ns,
         past_span_ns=0,
         phase_jump_ns=None,
         since_sample_ns=parent.since_sample_ns + later_ns,
@@ -231,7 +234,7 @@ def coasted(parent: ParentBound, held: Coasting) -> ParentBound:
 
 
 def rebased(bound: ErrorBound, boottime_ns: int) -> ErrorBound:
-    """The same as of a later moment: all that was grown, and the time that is left until holdover and the end."""
+    """The same bound as of a later moment: grown, with less time left until HOLDOVER and expiry."""
     age_ns = boottime_ns - bound.as_of_ns
     if age_ns <= 0:
         return bound
@@ -248,12 +251,12 @@ def rebased(bound: ErrorBound, boottime_ns: int) -> ErrorBound:
         void_after_ns=max(0, bound.void_after_ns - age_ns),
         past_span_ns=0,
         since_sample_ns=bound.since_sample_ns + age_ns,
-        terms=_with_more(bound.terms, bound.parent_hard, age_ns),
-        stat_terms=_with_more(bound.stat_terms, bound.parent_stat, age_ns),
+        terms=_with_growth(bound.terms, bound.parent_hard, age_ns),
+        stat_terms=_with_growth(bound.stat_terms, bound.parent_stat, age_ns),
     )
 
 
-def _with_more(terms: dict[Term, int], parent: Bound, age_ns: int) -> dict[Term, int]:
+def _with_growth(terms: dict[Term, int], parent: Bound, age_ns: int) -> dict[Term, int]:
     grown_ns = parent.at(age_ns)
     if parent.bound_ns is None or grown_ns is None or not terms:
         return terms
@@ -264,36 +267,40 @@ def _grown(bound: Bound, age_ns: int) -> Bound:
     return bound._replace(bound_ns=bound.at(age_ns))
 
 
-def with_agreement(bound: ErrorBound, agreement: Agreement, boottime_ns: int, doubted: bool) -> ErrorBound:
-    """`doubted`: the source that this bound is of cannot be true with the others, and nothing that it says of UTC counts."""
+def with_agreement(bound: ErrorBound, agreement: Agreement, boottime_ns: int, contradicted: bool) -> ErrorBound:
+    """
+    The bound with the UTC bound that follows from all sources.
+
+    `contradicted`: the source of this bound cannot be true together with the others, so its own UTC bound does not count.
+    """
     now = rebased(bound, boottime_ns)
     utc = Bound(max(abs(agreement.low_ns), abs(agreement.high_ns)), agreement.growth_ppb)
-    if not doubted and _is_within(utc, now.utc_hard) and _is_narrower(now.utc_hard, utc):
+    if not contradicted and _is_within(utc, now.utc_hard) and _is_narrower(now.utc_hard, utc):
         return bound
-    utc_stat = utc if doubted else narrower(now.utc_stat, utc)
+    utc_stat = utc if contradicted else narrower(now.utc_stat, utc)
     return replace(now, utc_hard=utc, utc_status=ClockStatus.SYNCHRONIZED, utc_stat=utc_stat)
 
 
 def _is_within(agreed: Bound, own: Bound) -> bool:
-    """Else others could be right together without this source, though it could be with one of them, too."""
+    """Whether the sources' UTC bound does not exceed the source's own: otherwise the others may be right without this source."""
     return agreed.bound_ns is not None and own.bound_ns is not None and agreed.bound_ns <= own.bound_ns
 
 
 def _is_narrower(one: Bound, other: Bound) -> bool:
-    """Soon, since it is used until the next sample."""
-    one_ns, other_ns = one.at(_SOON_NS), other.at(_SOON_NS)
+    """Whether the one is no wider when the next sample is due."""
+    one_ns, other_ns = one.at(_COMPARED_AT_NS), other.at(_COMPARED_AT_NS)
     return one_ns is not None and other_ns is not None and one_ns <= other_ns
 
 
 def narrower(statistical: Bound, hard: Bound) -> Bound:
-    """A hard bound holds at any probability: the narrower one."""
+    """The narrower of the two: a hard bound holds with any probability, so it is a statistical one, too."""
     if hard.bound_ns is None or (statistical.bound_ns is not None and statistical.bound_ns <= hard.bound_ns):
         return statistical
     return hard
 
 
 def without_implausible(bound: ErrorBound) -> ErrorBound:
-    """A bound that is larger than this bounds nothing, is a lie of some device, and would not fit where bounds are written."""
+    """The bound, or an invalidated one where a value exceeds MAX_PLAUSIBLE_NS: it is a fault of some device, and exceeds 64 bits in sums."""
     parts = (bound.parent_hard, bound.gm_hard, bound.utc_hard)
     if all((part.bound_ns or 0) <= MAX_PLAUSIBLE_NS and part.growth_ppb <= MAX_PLAUSIBLE_NS for part in parts):
         return bound
@@ -301,7 +308,7 @@ def without_implausible(bound: ErrorBound) -> ErrorBound:
 
 
 def invalidated(bound: ErrorBound, reason: Reason, status: ClockStatus) -> ErrorBound:
-    """Whose it was stays told; nothing of what it said holds."""
+    """The bound with its identities, and with nothing known: unbounded against each reference, for this reason."""
     nothing = unbounded(reason)
     return replace(
         bound,
@@ -320,4 +327,5 @@ def invalidated(bound: ErrorBound, reason: Reason, status: ClockStatus) -> Error
 
 
 def status_of(bound: Bound) -> ClockStatus:
+    """The status as of the sample that gave this bound."""
     return ClockStatus.UNKNOWN if bound.bound_ns is None else ClockStatus.SYNCHRONIZED

@@ -1,4 +1,4 @@
-"""The system clock against a PTP hardware clock, from readings of both: what takes a bound on the one over to the other. Pure."""
+"""The system clock relative to a PTP hardware clock (PHC): from readings of both to a link that carries a bound from one to the other. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from timesyncd.model.source import SourceSettings
 from timesyncd.model.statistics import SlidingMaximum
 from timesyncd.sample import PhcSample
 
-#: Readings over which the largest change of frequency counts.
-_MEMORY = 20
+#: The largest change of frequency is taken over this many readings.
+_WINDOW = 20
 
 
 @dataclass(frozen=True, slots=True)
 class PhcLink:
     """
-    At `as_of_ns`: CLOCK_REALTIME - PHC = `offset_ns` +- `error_ns`, and that error grows by `growth_ppb`. `stepped`: it moved by more
-    than that since the last reading, so one of the two clocks was set.
+    CLOCK_REALTIME minus PHC was `offset_ns` +- `error_ns` at `as_of_ns` (CLOCK_BOOTTIME), and that error grows by `growth_ppb`.
+
+    `stepped`: the difference moved by more than that since the last reading, so one of the two clocks was stepped.
     """
 
     as_of_ns: int
@@ -31,12 +32,12 @@ class PhcLink:
     stepped: bool = False
 
     def error_at(self, boottime_ns: int) -> int:
-        """Rounded up."""
+        """The error at this moment, rounded up."""
         return self.error_ns + growth_ns(self.growth_ppb, max(0, boottime_ns - self.as_of_ns))
 
 
 class PhcMemory:
-    """Learns how the two clocks run against each other, apart from what is done to either."""
+    """Learns the rate of the two clocks' oscillators against each other, apart from what servos do to either clock."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -48,15 +49,15 @@ class PhcMemory:
 
     def accept(self, sample: PhcSample) -> PhcLink:
         steering = self._steering
-        steering.read(sample.as_of_ns, _difference(sample))
-        steering.surprised(0.0, 0.0)
+        steering.add_reading(sample.as_of_ns, _difference(sample))
+        steering.add_innovation(0.0, 0.0)
         self._number += 1
         self._changes.push(self._number, steering.change_ppb)
-        self._changes.expire(self._number - _MEMORY + 1)
+        self._changes.expire(self._number - _WINDOW + 1)
         if steering.frequency_ppb is None:
             self._oscillator.interrupt()
         else:
-            self._oscillator.take(sample.as_of_ns, sample.offset_ns - steering.steered_ns, -steering.frequency_ppb)
+            self._oscillator.add(sample.as_of_ns, sample.offset_ns - steering.steered_ns, -steering.frequency_ppb)
         link = PhcLink(sample.as_of_ns, sample.offset_ns, -(-sample.width_ns // 2), self._growth_ppb())
         last, self._last = self._last, link
         if last is not None and self._stepped(last, link):
@@ -65,7 +66,7 @@ class PhcMemory:
         return link
 
     def interrupt(self) -> None:
-        """A step of either clock, or that may have been: what comes next is not comparable with what came."""
+        """A clock was stepped, or may have been: the next reading is not comparable with the last one."""
         self._oscillator.interrupt()
         self._last = None
 
@@ -81,14 +82,14 @@ class PhcMemory:
         if frequency_ppb is None:
             return 2 * settings.local_drift_ppb + steering_ppb(None)
         steered_ppb = steering_ppb(self._changes.value)
-        if drift is None:  # either oscillator may be off by it
+        if drift is None:  # either oscillator may be off by the assumed drift
             return 2 * settings.local_drift_ppb + abs(frequency_ppb) + steered_ppb
         wander_ppb = max(drift.wander_ppb + 2 * drift.range_ppb, settings.drift_floor_ppb)
         return math.ceil(abs(drift.rate_ppb + frequency_ppb) + wander_ppb) + steered_ppb
 
 
 def _difference(sample: PhcSample) -> int | None:
-    """How much faster the system clock is made to run than the PHC, each against its own oscillator."""
+    """How much faster the system clock is made to run than the PHC, each relative to its own oscillator; None: not known."""
     if sample.system_frequency_ppb is None or sample.frequency_ppb is None:
         return None
     return sample.system_frequency_ppb - sample.frequency_ppb

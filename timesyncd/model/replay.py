@@ -1,7 +1,7 @@
 """
-A recorded trace of what ptp4l told, run through the model: the bound at each row, decided from the rows up to it. Pure.
+A recorded trace of ptp4l's measurements, run through the model: the bound at each row, from the rows up to it. Pure.
 
-The CSV of a recorded trace, and of the bounds that the model makes of it; docs/replay.md explains both. Pure.
+It also reads the CSV of such a trace and writes that of the bounds; docs/replay.md describes both.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 
 _SOURCE = "trace"
 
-#: Nothing reads the clocks of a trace, so no reader could take a small step for none; and what steps a clock shows in the offset.
+#: A trace has no readers who could miss a small step of the clock, and a step shows in the offset.
 SETTINGS = EnsembleSettings(SourceSettings(step_tolerance_ns=0))
 
 _GRANDMASTER = "000000.0000.000001"
 _GNSS = 0x20
-_CLASS_UNTOLD = 248
-_ACCURACY_UNTOLD = 0xFE
+_CLASS_UNKNOWN = 248
+_ACCURACY_UNKNOWN = 0xFE
 
 _FOLLOWING = (None, PortState.SLAVE, PortState.UNCALIBRATED)
 
 
 class TraceRow(NamedTuple):
     """
-    What a management client of ptp4l was told at `t_ns`; None = absent. `offset_ns` is local minus master; `freq_ppb` as ptp4l
-    logs it: positive = the local clock runs fast and is slowed by so much.
+    One reading of ptp4l by a management client at `t_ns`; None = absent.
+
+    `offset_ns` is local minus master. `freq_ppb` is as ptp4l logs it: positive = the local clock runs fast, and is slowed by so much.
     """
 
     t_ns: int
@@ -55,7 +56,7 @@ class TraceRow(NamedTuple):
 
 
 class ReplayedRow(NamedTuple):
-    """The bounds on |local clock error| at `t_ns`; None = unbounded. `status` is that against the grandmaster."""
+    """The bounds on |local clock error| at `t_ns`; None = unbounded. `status` is the one against the grandmaster."""
 
     t_ns: int
     status: ClockStatus
@@ -66,17 +67,17 @@ class ReplayedRow(NamedTuple):
 
 
 class Replay:
-    """Takes row after row; time must not go back."""
+    """Runs the rows of a trace through the model, one by one; time must not go back."""
 
     def __init__(self, settings: EnsembleSettings = SETTINGS) -> None:
         self._ensemble = Ensemble({_SOURCE: settings})
         self._last: TraceRow | None = None
-        """With an offset: a row without one says nothing of when the next Sync came."""
+        """The last row with an offset: a row without one does not date the next Sync."""
         self._sample: ClockSample | None = None
         self._known: tuple[int | None, int | None] | None = None
-        """Class and accuracy of the grandmaster that the bound is made with."""
+        """The grandmaster's clock class and accuracy in the current bound."""
 
-    def take(self, row: TraceRow) -> ReplayedRow:
+    def accept(self, row: TraceRow) -> ReplayedRow:
         last, ensemble, frequency_ppb = self._last, self._ensemble, _frequency_ppb(row)
         if row.offset_ns is not None:
             self._last = row
@@ -86,28 +87,31 @@ class Replay:
                 self._known = row.clock_class, row.clock_accuracy
         else:
             ensemble.accept(NoSample(_SOURCE, row.t_ns, "", port_state=row.port_state, frequency_ppb=frequency_ppb))
-        return bounds_at(self._as_told(row), row.t_ns)
+        return bounds_at(self._with_newest_grandmaster(row), row.t_ns)
 
-    def _as_told(self, row: TraceRow) -> ErrorBound | None:
-        """What is told of the grandmaster counts at once where it is worse, also without a fresh Sync."""
-        bound, sample = self._ensemble.known(_SOURCE), self._sample
+    def _with_newest_grandmaster(self, row: TraceRow) -> ErrorBound | None:
+        """A worse clock class or accuracy counts at once, also without a fresh Sync."""
+        bound, sample = self._ensemble.source_bound(_SOURCE), self._sample
         if bound is None or sample is None or row.clock_class is None:
             return bound
         if (row.clock_class, row.clock_accuracy) == self._known:
             return bound
-        accuracy = _ACCURACY_UNTOLD if row.clock_accuracy is None else row.clock_accuracy
-        told = utc_error(replace(sample, clock_class=row.clock_class, clock_accuracy=accuracy), SETTINGS.source, None)
+        accuracy = _ACCURACY_UNKNOWN if row.clock_accuracy is None else row.clock_accuracy
+        announced = utc_error(
+            replace(sample, clock_class=row.clock_class, clock_accuracy=accuracy), SETTINGS.source, None
+        )
         return replace(
             bound,
-            utc_hard=wider(bound.utc_hard, combined(bound.gm_hard, told)),
-            utc_stat=wider(bound.utc_stat, combined(bound.gm_stat, told)),
+            utc_hard=wider(bound.utc_hard, combined(bound.gm_hard, announced)),
+            utc_stat=wider(bound.utc_stat, combined(bound.gm_stat, announced)),
         )
 
 
 class StoredReplay:
     """
-    Takes what a daemon once read of its clock source `source`, in that order. With hardware stamps the bounds are those of the
-    clock that was measured: what the system clock was against it is not in these readings.
+    Runs the stored readings of a daemon's clock source `source` through the model, in their order.
+
+    With hardware timestamps the bounds are those of the measured PHC: its difference to the system clock is not in these readings.
     """
 
     def __init__(self, source: str, settings: EnsembleSettings) -> None:
@@ -116,8 +120,8 @@ class StoredReplay:
         self._last: ClockSample | None = None
         self._bound: ErrorBound | None = None
 
-    def take(self, reading: ClockSample | NoSample) -> ReplayedRow:
-        """The bounds when it was read."""
+    def accept(self, reading: ClockSample | NoSample) -> ReplayedRow:
+        """The bounds at the moment of the reading."""
         if isinstance(reading, NoSample):
             self._accept(reading)
             return bounds_at(self._bound, reading.boottime_ns)
@@ -128,12 +132,12 @@ class StoredReplay:
         return bounds_at(self._bound, reading.read_ns)
 
     def _accept(self, reading: ClockSample | NoSample) -> None:
-        """As the daemon's readers see it: what was published stands until something else is."""
+        """As the daemon publishes: the last bound remains until another one follows."""
         self._bound = self._ensemble.accept(reading).bound or self._bound
 
 
 def bounds_at(bound: ErrorBound | None, t_ns: int) -> ReplayedRow:
-    """What this bound says at `t_ns`."""
+    """The bound's values and status at `t_ns`."""
     if bound is None:
         return ReplayedRow(t_ns, ClockStatus.UNKNOWN, None, None, None, None)
     age_ns = max(0, t_ns - bound.as_of_ns)
@@ -145,7 +149,7 @@ def bounds_at(bound: ErrorBound | None, t_ns: int) -> ReplayedRow:
 
 
 def _broken(last: ClockSample, new: ClockSample) -> NoSample | None:
-    """What the daemon saw between the two and stored no more of than what follows."""
+    """The interruption between two stored samples that the daemon saw, but did not store; None: there was none."""
     if new.clock != last.clock or new.read_ns < last.read_ns:
         return NoSample(new.source, new.as_of_ns, "another clock, or another boot", restarted=True)
     stepped_ns = abs(new.real_minus_boot_ns - last.real_minus_boot_ns)
@@ -174,8 +178,8 @@ def _sample(row: TraceRow, last_ns: int) -> ClockSample:
         grandmaster_identity=_GRANDMASTER,
         parent_identity=_GRANDMASTER,
         steps_removed=1,
-        clock_class=_CLASS_UNTOLD if row.clock_class is None else row.clock_class,
-        clock_accuracy=_ACCURACY_UNTOLD if row.clock_accuracy is None else row.clock_accuracy,
+        clock_class=_CLASS_UNKNOWN if row.clock_class is None else row.clock_class,
+        clock_accuracy=_ACCURACY_UNKNOWN if row.clock_accuracy is None else row.clock_accuracy,
         ptp_timescale=True,
         time_traceable=True,
         current_utc_offset_s=SETTINGS.source.utc_offset_s,
@@ -190,14 +194,14 @@ def _frequency_ppb(row: TraceRow) -> int | None:
     return None if row.freq_ppb is None else -row.freq_ppb
 
 
-#: In the order in which they are written; they may be read in any.
+#: In the order of writing; a trace may have them in any order.
 COLUMNS = (
     "t_s", "offset_ns", "path_delay_ns", "freq_ppb", "port_state", "gm_present", "clock_class", "clock_accuracy",
 )  # fmt: skip
 
 REPLAYED_HEADER = "t_s,status,gm_hard_ns,gm_stat_ns,utc_hard_ns,utc_stat_ns\n"
 
-#: Three centuries of nanoseconds: what is beyond is no reading of a clock.
+#: Three centuries in nanoseconds: a larger value is not a clock's reading.
 _LARGEST = 2**63
 _LARGEST_OCTET = 0xFF
 
@@ -211,8 +215,9 @@ _Pick = Callable[[list[str]], tuple[str, ...]]
 
 def read_trace(lines: Iterable[str], name: str) -> Iterator[tuple[str, TraceRow]]:
     """
-    Each row with its `t_s` as it was written. The header is read at once, and each row when it is asked for, not before. Columns
-    that nobody knows count for nothing; an empty line is no row. Raises TraceError, also while it iterates.
+    Yields each row with its `t_s` as written. The header is read at once, each row on demand.
+
+    Unknown columns and empty lines are ignored. Raises TraceError, also during iteration.
     """
     reader = csv.reader(lines, strict=True)
     try:
@@ -231,12 +236,12 @@ def replayed_line(t_s: str, row: ReplayedRow) -> str:
 
 
 def seconds_text(unix_ns: int) -> str:
-    """As `t_s` is written, to the nanosecond."""
+    """The time as `t_s` is written, to the nanosecond."""
     return f"{unix_ns // NS_PER_S}.{unix_ns % NS_PER_S:09d}"
 
 
 def _picker(header: list[str]) -> _Pick:
-    """Of a line's cells those that `COLUMNS` names, in that order."""
+    """A function that picks the cells of `COLUMNS` from a line, in that order. Raises ValueError."""
     names = [name.strip().lstrip("\ufeff") for name in header]
     if not any(names):
         raise ValueError(f"no header; a trace begins with {','.join(COLUMNS)}")
@@ -297,7 +302,7 @@ def _integer(cell: str, column: str) -> int | None:
 
 
 def _number(cell: str, column: str) -> Decimal:
-    """What is no plain integer, as 12.0 or 1e3."""
+    """A number that is not written as a plain integer, as 12.0 or 1e3. Raises ValueError."""
     try:
         value = Decimal(cell.strip())
     except InvalidOperation:
@@ -311,7 +316,7 @@ def _number(cell: str, column: str) -> Decimal:
 
 @lru_cache
 def _octet(cell: str, column: str) -> int | None:
-    """Decimal, or as the standard writes it: 0x21."""
+    """An integer up to 255, in decimal or hexadecimal as in the standard: 0x21. Raises ValueError."""
     text = cell.strip().lower()
     if not text:
         return None
@@ -341,6 +346,6 @@ def _flag(cell: str) -> bool | None:
 
 
 def _wrong(column: str, cell: str, what: str) -> ValueError:
-    """Escaped and cut, as it may be anything."""
+    """The cell is escaped and cut: it may contain anything."""
     shown = repr(cell) if len(cell) <= 40 else f"{cell[:40]!r}..."
     return ValueError(f"{column} = {shown} {what}")

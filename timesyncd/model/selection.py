@@ -1,4 +1,4 @@
-"""Which of several sources can be true together, and what follows from those that can: Marzullo's intersection. Pure."""
+"""Selects the sources that can be true together, and intersects their claims: Marzullo's algorithm. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from timesyncd.bound import growth_ns
 
 
 class Claim(NamedTuple):
-    """One source's claim: the local clock's error was in [low_ns, high_ns] at `as_of_ns`, and the interval grows at both ends."""
+    """One source's claim: the local clock's error lay in [low_ns, high_ns] at `as_of_ns`; the interval grows by `growth_ppb` at both ends."""
 
     as_of_ns: int
     low_ns: int
@@ -23,8 +23,10 @@ class Claim(NamedTuple):
 
 class Agreement(NamedTuple):
     """
-    The interval that holds; it grows by `growth_ppb`. `sources` are those that made a claim; `falsetickers` cannot be true with the majority. Where there is no majority,
-    `contradiction` is set, and the interval is the one that holds whichever source is right.
+    The interval of the local clock's error by all `sources`; it grows by `growth_ppb` at both ends.
+
+    `falsetickers` are the sources that cannot be true together with the majority. `contradiction`: there is no majority, and the interval
+    spans all claims, so it holds whichever source is right.
     """
 
     low_ns: int
@@ -36,14 +38,14 @@ class Agreement(NamedTuple):
 
 
 def agree(claims: Mapping[str, Claim], boottime_ns: int) -> Agreement:
-    """More than half of the sources are taken to be right. Raises ValueError for no claims."""
+    """More than half of the sources are assumed to be true. Raises ValueError when there is no claim."""
     now = {name: claim.at(boottime_ns) for name, claim in claims.items()}
-    majorities = _most_that_share_a_point(now)
+    majorities = _largest_intersections(now)
     if 2 * len(majorities[0]) <= len(now):
         low_ns, high_ns = min(claim.low_ns for claim in now.values()), max(claim.high_ns for claim in now.values())
         growth_ppb = max(claim.growth_ppb for claim in now.values())
         return Agreement(low_ns, high_ns, growth_ppb, contradiction=True, sources=tuple(now))
-    # Each end is one source's, and moves no faster than that one's, whatever the others allow for.
+    # Each end is one source's, so it grows no faster than that source's claim.
     lows = [max((now[name] for name in names), key=lambda claim: claim.low_ns) for names in majorities]
     highs = [min((now[name] for name in names), key=lambda claim: claim.high_ns) for names in majorities]
     truechimers = frozenset[str]().union(*majorities)
@@ -56,8 +58,8 @@ def agree(claims: Mapping[str, Claim], boottime_ns: int) -> Agreement:
     )
 
 
-def _most_that_share_a_point(claims: Mapping[str, Claim]) -> list[frozenset[str]]:
-    """All of the largest groups: where two are as large, either may be right. A point that a group shares is the lower end of one of it."""
+def _largest_intersections(claims: Mapping[str, Claim]) -> list[frozenset[str]]:
+    """The largest groups with a common point; of two as large, either may be right. One member's lower end is such a point."""
     groups = [
         frozenset(name for name, claim in claims.items() if claim.low_ns <= point.low_ns <= claim.high_ns)
         for point in claims.values()

@@ -1,4 +1,4 @@
-"""What a servo did to the clock, from the frequencies that were read: how far it moved it, and with how much doubt. Pure."""
+"""What a servo did to a clock, from the frequencies that were read: how far it moved the clock, and with what uncertainty. Pure."""
 
 from __future__ import annotations
 
@@ -7,44 +7,46 @@ import math
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean
 
-#: What a servo or an operator may do to the clock's rate when nobody looks: the kernel's limit.
+#: The largest rate at which a servo or an operator can slew the clock: the kernel's limit.
 SLEW_LIMIT_PPB = 500_000
 
-#: A servo that chases something may have been so many times faster between two readings than it changed from one to the other,
-_UNSEEN = 3.0
+#: Between two readings, a servo that reacts to an offset may have been this many times faster than the change it shows at their ends,
+_UNSEEN_FACTOR = 3.0
 
-#: or follow so much faster than its usual changes tell,
-_FASTER = 1.5
+#: or react this many times more strongly than its usual changes show,
+_GAIN_FACTOR = 1.5
 
-#: or have an integral part that is this share of how strongly it follows (ptp4l's are 0.43 and less of the proportional one),
+#: or have an integral gain of this share of the proportional one (ptp4l's are 0.43 and less),
 _INTEGRAL_SHARE = 0.3
 
-#: and leaves at least e to the minus that of what it chases.
-_MOST_CHASED = 6.0
+#: and leaves at least e to the minus this power of the offset that it corrects.
+_MAX_CORRECTION_EXPONENT = 6.0
 
-#: A frequency is applied at a Sync, so it may have changed for so long at most before it was read, if Syncs come at all.
-_LONGEST_UNREAD_NS = 2 * NS_PER_S
+#: A frequency is applied at a Sync, so it changed at most this long before it was read, if Syncs arrive at all.
+_MAX_UNREAD_NS = 2 * NS_PER_S
 
 
 class Steering:
     """
-    Adds up frequency x time. A reading's frequency holds from then on; `frequency_ppb` is how much faster the clock is made to
-    run. `steered_ns`, how far the clock was moved since the first reading, and `doubt_ns`, what may be wrong about it, are only ever
-    compared with earlier ones.
+    Sums frequency times time. A reading's frequency holds from then on; `frequency_ppb` is how much faster the clock is made to run.
+
+    `steered_ns` is how far the clock was moved since the first reading, right within `uncertainty_ns`. Both are only compared with
+    earlier values of their own.
     """
 
     def __init__(self) -> None:
         self.frequency_ppb: int | None = None
         self.frequency_before_ppb: int | None = None
         self.steered_ns = 0.0
-        self.doubt_ns = 0.0
-        self.phase_doubt_ns = 0.0
+        self.uncertainty_ns = 0.0
+        self.phase_uncertainty_ns = 0.0
         self.change_ppb = 0.0
         self._time_ns: int | None = None
-        self._usual = RobustMean()
+        self._usual_change_ppb = RobustMean()
         self._unread_ns = 0
 
-    def read(self, time_ns: int, frequency_ppb: int | None) -> None:
+    def add_reading(self, time_ns: int, frequency_ppb: int | None) -> None:
+        """The frequency as read at `time_ns` of the steered clock; None = it could not be read."""
         before, last_ns = self.frequency_ppb, self._time_ns
         self.frequency_ppb, self._time_ns, self.frequency_before_ppb = frequency_ppb, time_ns, before
         self.change_ppb, self._unread_ns = 0.0, 0
@@ -52,48 +54,49 @@ class Steering:
             return
         if before is None or frequency_ppb is None:
             self.change_ppb = SLEW_LIMIT_PPB
-            self.doubt_ns += SLEW_LIMIT_PPB * abs(time_ns - last_ns) / NS_PER_S
+            self.uncertainty_ns += SLEW_LIMIT_PPB * abs(time_ns - last_ns) / NS_PER_S
             return
-        # A time that goes back is taken back: a Sync may be told late, after a reading of the frequency alone.
+        # A time that goes back is subtracted again: a Sync may be reported late, after a reading of the frequency alone.
         self.steered_ns += before * (time_ns - last_ns) / NS_PER_S
         self.change_ppb = float(abs(frequency_ppb - before))
-        self._unread_ns = min(max(0, time_ns - last_ns), _LONGEST_UNREAD_NS)
-        self.phase_doubt_ns = 1.5 * self._usual.size * self._unread_ns / NS_PER_S
+        self._unread_ns = min(max(0, time_ns - last_ns), _MAX_UNREAD_NS)
+        self.phase_uncertainty_ns = 1.5 * self._usual_change_ppb.value * self._unread_ns / NS_PER_S
 
     def steered_at(self, time_ns: int) -> float:
-        """How far the clock had been moved a little before or after the newest reading."""
+        """How far the clock had been moved shortly before or after the newest reading."""
         if self._time_ns is None or self.frequency_ppb is None:
             return self.steered_ns
         before_ppb = self.frequency_ppb if self.frequency_before_ppb is None else self.frequency_before_ppb
         later_ns = time_ns - self._time_ns
         return self.steered_ns + (before_ppb if later_ns < 0 else self.frequency_ppb) * later_ns / NS_PER_S
 
-    def surprised(self, surprise_ns: float | None, noise_ns: float, answered_ns: float = 0.0) -> None:
+    def add_innovation(self, innovation_ns: float | None, noise_ns: float, offsets_ns: float = 0.0) -> None:
         """
-        After a reading with a sample that was off by `surprise_ns` from what the steering so far explains, beyond its usual `noise_ns`; None:
-        that is not known. A servo may have begun to chase that since the last reading, and have done part of it unread: what is
-        left shrinks at the rate at which this servo follows, its usual change of frequency for the usual noise.
+        Widen the uncertainty after a sample that was off by `innovation_ns` from what the steering so far explains, beyond its usual
+        `noise_ns`; None: no innovation is known yet.
 
-        `answered_ns` is the size of the offsets, this one's and the last one's, that the servo openly answered. A change of frequency
-        beyond that is what a chase left in its integral, of which nothing else may be left.
+        The servo may have begun to correct that offset since the last reading, and have done a part of it unread. What is left shrinks at
+        the rate at which this servo reacts: its usual change of frequency for the usual noise. `offsets_ns` is the size of the newest
+        offset and the last one together, to which the servo visibly reacted. A change of frequency beyond that is what a correction left
+        in its integral term, and nothing else may be left of that correction.
         """
-        unread_s = self._unread_ns / NS_PER_S
-        if surprise_ns is None:
-            self.doubt_ns += _UNSEEN * max(0.0, self.change_ppb - OUTLIER_FACTOR * self._usual.size) * unread_s
-        elif noise_ns > 0 and self._usual.size > 0:
-            gain = self._usual.size / noise_ns
-            chased_ns = surprise_ns * math.expm1(min(_FASTER * gain * unread_s, _MOST_CHASED))
-            unanswered_ppb = self.change_ppb - OUTLIER_FACTOR * self._usual.size - _FASTER * gain * answered_ns
-            done_ns = max(0.0, unanswered_ppb) / (_INTEGRAL_SHARE * gain)
-            self.doubt_ns += min(chased_ns + done_ns, SLEW_LIMIT_PPB * unread_s)
+        unread_s, usual_ppb = self._unread_ns / NS_PER_S, self._usual_change_ppb.value
+        if innovation_ns is None:
+            self.uncertainty_ns += _UNSEEN_FACTOR * max(0.0, self.change_ppb - OUTLIER_FACTOR * usual_ppb) * unread_s
+        elif noise_ns > 0 and usual_ppb > 0:
+            gain = usual_ppb / noise_ns
+            corrected_ns = innovation_ns * math.expm1(min(_GAIN_FACTOR * gain * unread_s, _MAX_CORRECTION_EXPONENT))
+            unexplained_ppb = self.change_ppb - OUTLIER_FACTOR * usual_ppb - _GAIN_FACTOR * gain * offsets_ns
+            integrated_ns = max(0.0, unexplained_ppb) / (_INTEGRAL_SHARE * gain)
+            self.uncertainty_ns += min(corrected_ns + integrated_ns, SLEW_LIMIT_PPB * unread_s)
         if self._unread_ns:
-            self._usual.take(self.change_ppb)
+            self._usual_change_ppb.add(self.change_ppb)
 
 
 def steering_ppb(largest_change_ppb: float | None) -> int:
     """
-    What the discipliner may do between two readings: three times the largest change of frequency seen between two within
-    the memory, at most the kernel's slew limit, which is also what there is while it is unread (None).
+    The rate at which a servo may move the clock between two readings: three times the largest change of frequency between two
+    readings of the window, at most the kernel's slew limit; the limit also while the frequency cannot be read (None).
     """
     if largest_change_ppb is None:
         return SLEW_LIMIT_PPB

@@ -1,12 +1,11 @@
 """
-The statistical bound: where the true offset lies with probability `STAT_PROBABILITY`, if what was seen goes on. Pure.
+The statistical bound, and the running statistics that the model needs. Pure.
 
-Mean and spread of the offsets in the delay filter's memory, steering and drift taken out; Student's factor for a sample of
-that size (a prediction interval, so that one more measurement would lie in it); and the path's unknown asymmetry. Of that
-nothing is ever seen, so it is a prior: the two one-way delays as drawn independently from a Gamma law of shape 2 (two waits in a row,
-each exponential). One direction's share of both is then Beta(2, 2), whatever the delay that was measured.
-
-Averages and extremes of the newest values of a sequence, in constant time for each. Pure.
+The statistical bound contains the true offset with probability `STAT_PROBABILITY` while what was measured continues. It adds up
+the mean of the offsets in the delay filter's window, with steering and drift removed; their spread times Student's factor for a
+sample of that size (a prediction interval: one more measurement would lie in it); and the path's asymmetry, which is not observable.
+The assumed law is that both one-way delays are drawn independently from a Gamma law of shape 2 (two exponential waits in a row).
+One direction's share of both is then Beta(2, 2), whatever the measured delay is.
 """
 
 from __future__ import annotations
@@ -22,7 +21,11 @@ _NORMAL_QUANTILE = NormalDist().inv_cdf((1 + STAT_PROBABILITY) / 2)
 
 
 def asymmetry_share(probability: float) -> float:
-    """The share of the path delay that the error by asymmetry stays within: Beta(2, 2) has 3t^2 - 2t^3 below t, at either end."""
+    """
+    The share of the path delay that the asymmetry error stays within, with this probability.
+
+    The share of one direction is Beta(2, 2), whose distribution function is 3t^2 - 2t^3; both tails count.
+    """
     low, high = 0.0, 0.5
     for _ in range(60):
         t = (low + high) / 2
@@ -32,11 +35,12 @@ def asymmetry_share(probability: float) -> float:
 
 ASYMMETRY_SHARE = asymmetry_share(STAT_PROBABILITY)
 
-_FEWEST = 8
+#: Fewer samples give no statistical bound.
+_MIN_SAMPLES = 8
 
 
 class Spread:
-    """Mean and standard deviation of the newest values. Values are held relative to the first, so that sums stay small."""
+    """Mean and standard deviation of the newest values. The sums are of differences to the first value, so they stay small and exact."""
 
     def __init__(self) -> None:
         self._values: deque[tuple[int, float]] = deque()
@@ -52,8 +56,8 @@ class Spread:
         self._sum += value
         self._squares += value * value
 
-    def forget(self, number: int) -> None:
-        """Forget all values up to this number."""
+    def expire(self, number: int) -> None:
+        """Remove all values up to and including this number."""
         values = self._values
         while values and values[0][0] <= number:
             _, value = values.popleft()
@@ -69,13 +73,13 @@ class Spread:
 
     @property
     def deviation(self) -> float:
-        """With n - 1 in the denominator."""
+        """The sample standard deviation, with n - 1 in the denominator; for two values or more."""
         count = len(self._values)
         return math.sqrt(max(0.0, (self._squares - self._sum**2 / count) / (count - 1)))
 
 
 def student_quantile(degrees: int) -> float:
-    """Two-sided, for `STAT_PROBABILITY`: the Cornish-Fisher expansion, right within 0.5 % from 7 degrees of freedom on."""
+    """Student's two-sided quantile for `STAT_PROBABILITY`: the Cornish-Fisher expansion, right within 0.5 % from 7 degrees of freedom on."""
     z, n = _NORMAL_QUANTILE, degrees
     return (
         z
@@ -87,11 +91,12 @@ def student_quantile(degrees: int) -> float:
 
 def statistical_terms(offset_ns: float, spread: Spread, hard: Mapping[Term, int]) -> dict[Term, int]:
     """
-    What adds up to the bound around a local clock whose mean offset is `offset_ns`, beside the terms that it shares with the hard one.
-    Empty while the samples are too few.
+    The terms of the statistical bound, in ns; empty while the samples are too few.
+
+    `offset_ns` is the mean offset at the newest sample. The last three terms are those of the `hard` bound.
     """
     count = len(spread)
-    if count < _FEWEST:
+    if count < _MIN_SAMPLES:
         return {}
     return {
         Term.MEAN_OFFSET: math.ceil(abs(offset_ns)),
@@ -110,36 +115,36 @@ def _student(degrees: int) -> float:
     return _QUANTILES[degrees] if degrees < len(_QUANTILES) else _NORMAL_QUANTILE
 
 
-#: What is so many times the usual is no noise.
+#: A value of more than this many times the mean is an outlier.
 OUTLIER_FACTOR = 4.0
 
-#: The usual is an average over some so many values,
-_REMEMBERED = 32
+#: A robust mean averages over about this many values,
+_AVERAGED = 32
 
-#: the first of which count as they are.
-_FIRST = 8
+#: and is known from so many on, which all count as they are.
+_MIN_COUNT = 8
 
 
 class RobustMean:
-    """The usual size of noise: an average in which what is unusual counts as little as if it were not."""
+    """The mean size of noise. An outlier counts as if it were only OUTLIER_FACTOR times the mean."""
 
     def __init__(self) -> None:
-        self.size = 0.0
+        self.value = 0.0
         self._count = 0
 
     @property
-    def known(self) -> bool:
-        return self._count >= _FIRST
+    def is_known(self) -> bool:
+        return self._count >= _MIN_COUNT
 
-    def take(self, size: float) -> None:
-        if self.known:
-            size = min(size, OUTLIER_FACTOR * self.size + 1)
+    def add(self, size: float) -> None:
+        if self.is_known:
+            size = min(size, OUTLIER_FACTOR * self.value + 1)
         self._count += 1
-        self.size += (size - self.size) / min(self._count, _REMEMBERED)
+        self.value += (size - self.value) / min(self._count, _AVERAGED)
 
 
 class SlidingMaximum:
-    """The largest of the values whose number is not yet below `expire`'s. Numbers rise."""
+    """The largest of the values that have not expired, in constant time. Numbers rise from value to value."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[int, float]] = deque()
@@ -151,6 +156,7 @@ class SlidingMaximum:
         kept.append((number, value))
 
     def expire(self, first: int) -> None:
+        """Remove the values with a number below `first`."""
         kept = self._kept
         while kept and kept[0][0] < first:
             kept.popleft()
@@ -160,5 +166,5 @@ class SlidingMaximum:
 
     @property
     def value(self) -> float:
-        """Raises IndexError where there is none."""
+        """Raises IndexError when there is none."""
         return self._kept[0][1]

@@ -38,7 +38,7 @@ def sampled(**changes: Any) -> ErrorBound:
         if sample.clock != "realtime":
             ensemble.accept(_phc(sample))
         bound = ensemble.accept(sample).bound or bound
-    held = ensemble.hold("ptp", sample.as_of_ns + NS_PER_S, -20)
+    held = ensemble.coast("ptp", sample.as_of_ns + NS_PER_S, -20)
     assert bound is not None
     return held or bound
 

@@ -190,7 +190,7 @@ def test_without_daemon_and_segment_nothing_is_known(tmp_path: Path, capsys: pyt
     code = run("--runtime-dir", str(tmp_path))
 
     assert code == 1
-    assert "no clock segment: is timesyncd running here?" in capsys.readouterr().out
+    assert "no clock segment: start timesyncd on this node" in capsys.readouterr().out
 
 
 def test_without_a_daemon_the_segment_is_read(

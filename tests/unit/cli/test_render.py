@@ -198,7 +198,7 @@ def test_a_forecast_follows_the_bound() -> None:
     assert not any("forecast" in line for line in shown(answer(unknown())))
 
 
-NOTHING = bound(None, "this source knows UTC and no grandmaster") | {"reason_code": "no_grandmaster"}
+NOTHING = bound(None, "this source measures UTC and has no grandmaster") | {"reason_code": "no_grandmaster"}
 NTP: dict[str, Any] = {
     "status": "UNKNOWN", "utc_status": "SYNCHRONIZED", "parent": NOTHING, "gm": NOTHING, "utc": bound(1_500_000), "terms": {},
     "grandmaster_identity": None, "parent_identity": None,

@@ -270,7 +270,7 @@ def test_the_store_s_samples_are_replayed(store_path: Path, capsys: pytest.Captu
     status, lines, complaints = told_of_store(capsys, "--source", "ptp", "--store", str(store_path))
     rows = [line.split(",") for line in lines]
     replay = StoredReplay("ptp", EnsembleSettings())
-    last = [replay.take(stored(index)) for index in range(200)][-1]
+    last = [replay.accept(stored(index)) for index in range(200)][-1]
     unix_ns = stored(199).read_ns + GROUND_NS
 
     assert (status, complaints, lines[0]) == (0, "", REPLAYED_HEADER)
@@ -327,7 +327,7 @@ def test_the_configuration_names_store_and_assumptions(
 
 def last_of(*readings: ClockSample | NoSample) -> str:
     replay = StoredReplay("ptp", EnsembleSettings())
-    return [replay.take(reading).status.name for reading in readings][-1]
+    return [replay.accept(reading).status.name for reading in readings][-1]
 
 
 HUNDRED = [stored(index) for index in range(100)]

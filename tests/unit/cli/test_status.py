@@ -178,7 +178,7 @@ def test_the_exit_status_of_a_node_synchronized_by_ntp(
     nothing = {
         "bound_ns": None,
         "growth_ppb": 0,
-        "reason": "this source knows UTC and no grandmaster",
+        "reason": "this source measures UTC and has no grandmaster",
         "reason_code": "no_grandmaster",
     }
     own = node(status="UNKNOWN", utc_status=utc_status, gm=nothing).model_dump(mode="json")

@@ -36,7 +36,7 @@ def test_tai_is_utc_and_the_seconds_taken_out(tmp_path: Path) -> None:
     [
         ({"utc_seconds_removed": None}, Reason.UTC_OFFSET_UNKNOWN),
         ({"utc_seconds_removed": 0}, Reason.ARBITRARY_TIMESCALE),
-        ({"utc_hard": unbounded(Reason.GRANDMASTER_UNTOLD)}, Reason.GRANDMASTER_UNTOLD),
+        ({"utc_hard": unbounded(Reason.GRANDMASTER_ERROR_NOT_REPORTED)}, Reason.GRANDMASTER_ERROR_NOT_REPORTED),
     ],
 )
 def test_unknown_tai_is_said_to_be_unknown(tmp_path: Path, changes: dict[str, object], reason: Reason) -> None:

@@ -118,13 +118,13 @@ def test_a_number_is_not_believed_beside_a_node_without_a_bound(
 ) -> None:
     """One clock agrees with itself, and says nothing by that: it is waited for, and then fails by its name."""
     monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
-    nodes = [node(name, None if name == "a" else 200, "its clock is UNKNOWN").model_dump() for name in names.split(",")]
+    nodes = [node(name, None if name == "a" else 200, "the clock is UNKNOWN").model_dump() for name in names.split(",")]
     hub.agree(0, names=names, nodes=nodes)
     waited: list[str] = []
     answer = ask(hub, nodes=names.split(","), timeout_s=0.05, on_wait=lambda so_far: waited.append(so_far.reason))
 
-    assert (answer.ok, answer.alignment_ns, answer.reason) == (False, None, "a: its clock is UNKNOWN")
-    assert set(waited) == {"a: its clock is UNKNOWN"}
+    assert (answer.ok, answer.alignment_ns, answer.reason) == (False, None, "a: the clock is UNKNOWN")
+    assert set(waited) == {"a: the clock is UNKNOWN"}
 
 
 def test_a_job_without_nodes_fails(hub: FakeHub) -> None:

@@ -36,7 +36,7 @@ UNKNOWN = Interval(None, None, ClockStatus.UNKNOWN, Reference.TAI)
 def run_wait(readings: list[Interval], condition: waiting.Condition, t: int) -> tuple[list[int], WaitResult]:
     """The lengths of a wait's sleeps when the clock gives these readings one after the other, and its result."""
     rest: Iterator[Interval] = iter(readings)
-    unknown = ClockReading(UNKNOWN, Reason.VOID, "why")
+    unknown = ClockReading(UNKNOWN, Reason.EXPIRED, "why")
     wait = Wait(lambda: next(rest), lambda: unknown, condition, t, timeout_s=100)
     sleeps = [until_ns - time.monotonic_ns() for until_ns in wait]
     return sleeps, wait.result

@@ -143,7 +143,7 @@ def test_without_evidence_there_is_no_offset(node: NodeState) -> None:
 
 def test_what_was_measured_before_a_unit_jumped_is_void() -> None:
     """Its time is another one now; a later sample counts again."""
-    jumped = [unit(void_before_realtime_ns=NIGHT_NS - NS_PER_S), unit("gm-b")]
+    jumped = [unit(invalid_before_realtime_ns=NIGHT_NS - NS_PER_S), unit("gm-b")]
     ages_ns = [2 * NS_PER_S, NS_PER_S]
     found = [offsets(jumped, [both(A.model_copy(update={"age_ns": age_ns}), B)], {})["gm-b"] for age_ns in ages_ns]
 

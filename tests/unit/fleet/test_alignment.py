@@ -110,7 +110,7 @@ def test_an_unknown_node_makes_it_unknown_and_is_named() -> None:
     """One clock of which nothing is known can be anywhere."""
     found = alignment([full("a", 10, 100, 1_000), node("b", status="DISRUPTED")], NOW)
 
-    assert found == unknown_alignment("b: its clock is DISRUPTED", "no_bound")
+    assert found == unknown_alignment("b: the clock is DISRUPTED", "no_bound")
 
 
 def test_a_missing_common_reference_is_said() -> None:
@@ -129,7 +129,7 @@ def test_a_retained_copy_leaves_a_node_unknown() -> None:
     """What was last known is no news until a live message comes."""
     states = [full("a", 10, 100, 1_000), node("b", bound(1), bound(1), bound(1), live=False)]
 
-    assert alignment(states, NOW).reason == "b: last known only: nothing live since the hub started"
+    assert alignment(states, NOW).reason == "b: last known state only: the node has not reported since the hub started"
     assert [state.status(NOW).name for state in states] == ["SYNCHRONIZED", "UNKNOWN"]
 
 
@@ -170,7 +170,7 @@ def test_a_state_too_old_is_unknown() -> None:
     """The hub ages a node's status by the one table: void after void_after_ns."""
     old = node("b", bound(1), bound(1), age_ns=1_000 * NS_PER_S)
 
-    assert alignment([full("a", 10, 100, 1_000), old], NOW).reason == "b: its last sample is too old"
+    assert alignment([full("a", 10, 100, 1_000), old], NOW).reason == "b: the node's last sample is too old"
 
 
 def test_one_node_is_aligned_with_itself() -> None:
@@ -220,12 +220,15 @@ def test_the_fastest_pair_grows_the_alignment_be_it_not_the_widest() -> None:
 )
 def test_it_is_foretold_when_a_limit_is_left(growth_ppb: int, limit_ns: int, leaves_ns: int) -> None:
     """By growth, or because nothing holds any longer."""
-    assert Alignment(1_000, growth_ppb, ("a", "b"), "", 10 * NS_PER_S).leaves_in_ns(limit_ns) == leaves_ns
+    assert Alignment(1_000, growth_ppb, ("a", "b"), "", 10 * NS_PER_S).exceeds_in_ns(limit_ns) == leaves_ns
 
 
 def test_one_clock_never_leaves_a_limit() -> None:
     """And what is unknown is within none."""
-    assert (ONE_CLOCK.leaves_in_ns(0), unknown_alignment("b is silent", "node_silent").leaves_in_ns(10**9)) == (None, 0)
+    assert (ONE_CLOCK.exceeds_in_ns(0), unknown_alignment("b is silent", "node_silent").exceeds_in_ns(10**9)) == (
+        None,
+        0,
+    )
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def fleet_of(*states: NodeState, expected: tuple[str, ...] = (), live: bool = Tr
     return fleet
 
 
-def void(before_ns: int, event: int = 1) -> Invalidation:
+def invalidation(before_ns: int, event: int = 1) -> Invalidation:
     return Invalidation(event, before_ns, Reason.GRANDMASTER_JUMPED)
 
 
@@ -117,7 +117,7 @@ def test_a_void_takes_what_was_measured_before_it() -> None:
     fleet = fleet_of(
         state("old", age_ns=11), state("new", age_ns=9), state("other", age_ns=11, grandmaster_identity="gm-2")
     )
-    fleet.void(["gm-1"], void(NOW.boottime_ns - 10))
+    fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns - 10))
     fleet.accept(state("late", age_ns=11), NOW.boottime_ns, live=True)
     found = {each.node: each.status(NOW).name for each in fleet}
 
@@ -128,7 +128,7 @@ def test_a_void_takes_what_was_measured_before_it() -> None:
 def test_a_void_counts_for_the_sample_not_for_what_was_learnt_later() -> None:
     """A bound that was dated later than its sample tells by how much: it is void the sooner."""
     fleet = fleet_of(state("a", since_sample_ns=10), state("b", since_sample_ns=0))
-    fleet.void(["gm-1"], void(NOW.boottime_ns - 5))
+    fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns - 5))
     first = [clock(fleet, name).status(NOW).name for name in ("a", "b")]
     fleet.accept(state("a", since_sample_ns=10, sequence=2), NOW.boottime_ns + 4, live=True)
 
@@ -139,11 +139,11 @@ def test_a_void_counts_for_the_sample_not_for_what_was_learnt_later() -> None:
 def test_an_event_that_is_told_again_keeps_its_first_date() -> None:
     """Each time it comes it was longer on its way; of two events the later one counts."""
     fleet = fleet_of(state("a", age_ns=5))
-    fleet.void(["gm-1"], void(NOW.boottime_ns - 10))
-    fleet.void(["gm-1"], void(NOW.boottime_ns))
+    fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns - 10))
+    fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns))
     same = clock(fleet, "a").status(NOW).name
-    fleet.void(["gm-1"], void(NOW.boottime_ns, event=2))
-    fleet.void(["gm-1"], void(NOW.boottime_ns - 20, event=3))
+    fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns, event=2))
+    fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns - 20, event=3))
 
     assert (same, clock(fleet, "a").status(NOW).name) == ("SYNCHRONIZED", "UNKNOWN")
 
@@ -152,10 +152,8 @@ def test_the_alignment_names_a_node_that_was_never_heard_of() -> None:
     """Silence is unknown, not fine; it says whether the node was expected."""
     fleet = fleet_of(state("a"), expected=("b",))
 
-    assert (
-        fleet.alignment(["a", "b"], NOW).reason == "b: it is expected (hub.nodes) and never sent its state to this hub"
-    )
-    assert fleet.alignment(["a", "c"], NOW).reason == "c: it never sent its state to this hub"
+    assert fleet.alignment(["a", "b"], NOW).reason == "b: expected (hub.nodes), but has never reported to this hub"
+    assert fleet.alignment(["a", "c"], NOW).reason == "c: the node has never reported to this hub"
 
 
 def test_the_alignment_is_of_all_or_of_those_named() -> None:
@@ -218,7 +216,7 @@ def test_a_large_fleet_is_told_in_part() -> None:
     fleet = fleet_of(*(state(f"n{n}", n) for n in range(MAX_PUBLISHED + 1)))
 
     assert len(fleet.alignment_state(None, NOW).nodes) == MAX_PUBLISHED
-    assert [each.bound_ns for each in fleet.summary(NOW).worst] == [MAX_PUBLISHED - n for n in range(MAX_WORST)]
+    assert [each.bound_ns for each in fleet.overview(NOW).worst] == [MAX_PUBLISHED - n for n in range(MAX_WORST)]
 
 
 def test_numbers_that_no_clock_has_bound_nothing() -> None:
@@ -228,7 +226,7 @@ def test_numbers_that_no_clock_has_bound_nothing() -> None:
     told = fleet_of(huge, fast, state("c")).alignment_state(None, NOW)
     grown = [state(name, 10**15, age_ns=900 * NS_PER_S) for name in ("d", "e")]
 
-    assert (told.alignment_ns, told.nodes[0].reason) == (None, "the source tells of an error of more than eleven days")
+    assert (told.alignment_ns, told.nodes[0].reason) == (None, "the source reports an error of more than eleven days")
     assert fleet_of(*grown).alignment(None, NOW).reason == "d and e: more than eleven days apart"
 
 
@@ -244,22 +242,22 @@ def test_the_summary_counts() -> None:
         expected=("ptp", "copy", "never"),
     )
     fleet.accept(state("copy"), NOW.boottime_ns, live=False)
-    summary = fleet.summary(NOW)
+    summary = fleet.overview(NOW)
 
     assert (summary.known, summary.live, summary.missing) == (5, 4, ("copy", "never"))
     assert summary.statuses == {"SYNCHRONIZED": 2, "HOLDOVER": 1, "DISRUPTED": 1, "UNKNOWN": 1}
     assert summary.grandmasters == {"gm-a": 1, "gm-1": 3, "": 1}
     assert [(each.node, each.reason) for each in summary.worst[:2]] == [
         ("lost", "it fell"),
-        ("copy", "last known only: nothing live since the hub started"),
+        ("copy", "last known state only: the node has not reported since the hub started"),
     ]
 
 
 def test_a_node_that_fell_silent_is_missing() -> None:
     """It was there once, and is known still."""
-    summary = fleet_of(state("a"), expected=("a",)).summary(later(SILENT))
+    overview = fleet_of(state("a"), expected=("a",)).overview(later(SILENT))
 
-    assert (summary.known, summary.live, summary.missing) == (1, 0, ("a",))
+    assert (overview.known, overview.live, overview.missing) == (1, 0, ("a",))
 
 
 def test_a_silent_node_is_unknown_not_fine() -> None:
@@ -273,13 +271,13 @@ def test_a_silent_node_is_unknown_not_fine() -> None:
     assert found.nodes[0] == NodeAlignment(
         node="a", status="UNKNOWN", bound_ns=None, reason="silent for 25 s", reason_code="node_silent"
     )
-    assert fleet.summary(later(SILENT)).statuses == {"SYNCHRONIZED": 1, "UNKNOWN": 1}
+    assert fleet.overview(later(SILENT)).statuses == {"SYNCHRONIZED": 1, "UNKNOWN": 1}
 
 
 def test_who_speaks_seldom_is_not_silent_so_soon() -> None:
     """A state tells when the next one is due; that four are missed is no accident."""
     fleet = fleet_of(state("a", every_ns=60 * NS_PER_S), expected=("a",))
-    missing = [fleet.summary(later(seconds * NS_PER_S)).missing for seconds in (239, 240)]
+    missing = [fleet.overview(later(seconds * NS_PER_S)).missing for seconds in (239, 240)]
 
     assert missing == [(), ("a",)]
 
@@ -288,7 +286,7 @@ def test_the_alignment_of_all_is_also_of_those_that_were_never_heard_of() -> Non
     """Two nodes of three thousand are not the fleet."""
     fleet = fleet_of(state("a"), state("b"), expected=("b", "c"))
 
-    assert fleet.alignment(None, NOW).reason == "c: it is expected (hub.nodes) and never sent its state to this hub"
+    assert fleet.alignment(None, NOW).reason == "c: expected (hub.nodes), but has never reported to this hub"
     assert fleet.alignment_state(None, NOW).nodes[0].node == "c"
 
 
@@ -304,7 +302,7 @@ def test_who_has_no_clock_source_is_none_of_the_fleet_s_clocks() -> None:
         reason_code="clock_stepped",
     )
     fleet = fleet_of(state("a"), state("b"), hub, expected=("a", "hub"))
-    summary = fleet.summary(NOW)
+    summary = fleet.overview(NOW)
 
     assert fleet.alignment(None, NOW).alignment_ns == 2_000
     assert (summary.known, summary.live, summary.statuses, summary.missing) == (2, 2, {"SYNCHRONIZED": 2}, ())
@@ -315,13 +313,13 @@ def test_an_event_of_long_ago_is_forgotten_where_nobody_follows() -> None:
     """Anybody can name identities to a broker."""
     fleet = fleet_of(state("a"), state("b", grandmaster_identity="gm-2"), expected=("a",))
     for identity in ("gm-1", "gm-2", "gm-3"):
-        fleet.void([identity], void(NOW.boottime_ns))
+        fleet.invalidate_before([identity], invalidation(NOW.boottime_ns))
     hour_ns = 3_600 * NS_PER_S
     now_ns = NOW.boottime_ns + hour_ns
     left = [fleet.forget_silent(now_ns + more_ns, hour_ns) for more_ns in (0, 1)]
 
     assert left == [[], ["b"]]
-    assert fleet._voids.keys() == {"gm-1"}
+    assert fleet._invalidations.keys() == {"gm-1"}
 
 
 def test_who_speaks_once_in_hours_has_not_left() -> None:

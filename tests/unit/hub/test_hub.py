@@ -143,7 +143,7 @@ def test_alignment_names_the_node_that_was_never_seen() -> None:
     (state,) = fed_hub(0, nodes=["node-0"]).advance(NOW, 0).jobs
 
     assert state.alignment_ns is None
-    assert state.alignment_reason == "node-1: it is expected (hub.nodes) and never sent its state to this hub"
+    assert state.alignment_reason == "node-1: expected (hub.nodes), but has never reported to this hub"
 
 
 def test_alignment_waits_for_all_ranks() -> None:

@@ -101,7 +101,7 @@ def test_without_a_segment_the_time_is_unknown_until_the_daemon_comes(
     publish(tmp_path, bound_now())
 
     assert before == Interval(None, None, ClockStatus.UNKNOWN, Reference.GRANDMASTER)
-    assert "is timesyncd running" in why
+    assert "start timesyncd" in why
     assert clock.gm_now().status is ClockStatus.SYNCHRONIZED
 
 
@@ -127,7 +127,7 @@ def test_a_reinstalled_daemon_s_new_file_is_found(tmp_path: Path, monkeypatch: p
         ({}, clock_segment.Epoch(EPOCH.boot_id ^ 1, EPOCH.time_namespace), Reason.OTHER_BOOT),
         ({}, clock_segment.Epoch(EPOCH.boot_id, EPOCH.time_namespace + 1), Reason.OTHER_TIME_NAMESPACE),
         ({"as_of_ns": 2**62}, EPOCH, Reason.AS_OF_IN_FUTURE),
-        ({"as_of_ns": -(2**61)}, EPOCH, Reason.VOID),
+        ({"as_of_ns": -(2**61)}, EPOCH, Reason.EXPIRED),
         (
             {"gm_hard": unbounded(Reason.PARENT_CHANGED), "gm_status": ClockStatus.DISRUPTED},
             EPOCH,
@@ -248,7 +248,7 @@ def test_it_works_over_a_fork(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         made.write(
-            clock_segment.encode(bound_now(gm_hard=unbounded(Reason.VOID), gm_status=ClockStatus.UNKNOWN), EPOCH)
+            clock_segment.encode(bound_now(gm_hard=unbounded(Reason.EXPIRED), gm_status=ClockStatus.UNKNOWN), EPOCH)
         )
         os._exit(int(clock.gm_now().status is not ClockStatus.UNKNOWN))
 

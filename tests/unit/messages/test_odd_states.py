@@ -50,7 +50,7 @@ def node(**verdicts: GrandmasterVerdict) -> Ensemble:
     """A node that follows a clock identity which each of these units shows, with a bound."""
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     for name, verdict in verdicts.items():
-        ensemble.hear_grandmaster(name, GM, verdict, HEALTHY.as_of_ns)
+        ensemble.update_grandmaster(name, GM, verdict, HEALTHY.as_of_ns)
     for index in range(12):
         ensemble.accept(nth(index, **UTC))
     return ensemble
@@ -73,7 +73,7 @@ def view(settings: Config | None = None) -> NodeView:
 def test_a_word_that_grows_faster_from_a_smaller_error_narrows_nothing() -> None:
     """The larger error and the larger growth of both words stand: the sample was taken while the first one held."""
     ensemble = node(gm=replace(WELL, utc=Bound(900, 1)))
-    told = ensemble.hear_grandmaster("gm", GM, replace(WELL, utc=Bound(100, 5), as_of_ns=NOW_NS), NOW_NS)
+    told = ensemble.update_grandmaster("gm", GM, replace(WELL, utc=Bound(100, 5), as_of_ns=NOW_NS), NOW_NS)
 
     assert own_error(told) == Bound(900 + 2, 5)
 
@@ -89,9 +89,9 @@ def test_of_two_units_with_one_identity_the_worse_word_counts(names: tuple[str, 
 
 def test_a_void_of_either_of_two_units_with_one_identity_counts() -> None:
     """A sample of before the event of the second one is ignored."""
-    jumped = replace(WELL, void=Invalidation(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
+    jumped = replace(WELL, invalidation=Invalidation(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
     ensemble = node(a=WELL, b=WELL)
-    ensemble.hear_grandmaster("b", GM, jumped, NOW_NS)
+    ensemble.update_grandmaster("b", GM, jumped, NOW_NS)
     late = [ensemble.accept(nth(12 + index, as_of_ns=NOW_NS - 1, **UTC)).bound for index in range(12)]
 
     assert late == [None] * 12
@@ -116,7 +116,7 @@ def test_an_absurd_word_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_p
     state = unit(utc=BoundMessage.model_validate(told | {"reason": ""}), identities=GM)
     verdict = grandmaster_verdict(state, Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS))
     assert verdict is not None
-    bound = node(gm=verdict).advance(NOW_NS)
+    bound = node(gm=verdict).deciding_bound(NOW_NS)
     assert bound is not None
     words = encode(bound, Epoch(1, 2))
     with_room = SegmentWriter(tmp_path / "clock", 1, 1, len(words))
@@ -195,10 +195,10 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
         seen.update(Observation(nth(index), outcome.bound, outcome.source_bound))
     moment = Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS)
     before = seen.node_state(moment).sources[0].gm
-    seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded)))
+    seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded_sources)))
     kept = seen.node_state(moment).sources[0].gm
-    ensemble.hear_grandmaster("gm", GM, replace(WELL, void=Invalidation(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS)
-    seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded)))
+    ensemble.update_grandmaster("gm", GM, replace(WELL, invalidation=Invalidation(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS)
+    seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded_sources)))
 
     assert before is not None
     assert kept == before

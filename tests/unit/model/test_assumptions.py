@@ -22,7 +22,7 @@ def misses(read_interval_s: float) -> int:
     """Readings whose truth is outside, of a path that gets longer one way while the servo answers each Sync of a second."""
     scenario = Scenario("chase", path=SUDDENLY_LONGER, read_interval_s=read_interval_s)
     model = Replay()
-    told = [(i, model.take(i.row)) for i in Chain(scenario, 1, 400.0).instants() if i.told]
+    told = [(i, model.accept(i.row)) for i in Chain(scenario, 1, 400.0).instants() if i.told]
     return sum(abs(i.gm_error_ns) > (row.gm_hard_ns or 1e18) for i, row in told if not i.blind)
 
 
@@ -59,11 +59,11 @@ def test_a_suspend_withdraws_all() -> None:
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     for index in range(13):
         ensemble.accept(nth(index, source="ptp"))
-    withdrawn = ensemble.suspended().bound
+    withdrawn = ensemble.invalidate_after_suspend().bound
 
     assert withdrawn is not None
     assert (withdrawn.gm_hard, withdrawn.gm_status) == (unbounded(Reason.SUSPENDED), ClockStatus.DISRUPTED)
-    assert ensemble.advance(nth(13).as_of_ns) is None
+    assert ensemble.deciding_bound(nth(13).as_of_ns) is None
 
 
 class NoDelays(Chain):
@@ -79,7 +79,9 @@ def test_a_delay_that_stands_still_is_not_measured() -> None:
     """The filter remembers the former path for as long, whatever time has passed: so does the memory."""
     longer = PathSpec(reroutes=(Reroute(302 * NS_PER_S, 302 * NS_PER_S, 210_000, 10_000),))
     model = Replay()
-    told = [(i, model.take(i.row)) for i in NoDelays(Scenario("no delays", path=longer), 1, 400.0).instants() if i.told]
+    told = [
+        (i, model.accept(i.row)) for i in NoDelays(Scenario("no delays", path=longer), 1, 400.0).instants() if i.told
+    ]
     seen = [(abs(i.gm_error_ns), row.gm_hard_ns) for i, row in told if not i.blind and row.gm_hard_ns is not None]
 
     assert [pair for pair in seen if pair[0] > pair[1]] == []

@@ -17,9 +17,11 @@ from timesyncd.model.oscillator import Drift
 SOME = st.floats(-1e6, 1e6)
 
 
-def seen(number: int, unsteered_ns: float, doubt_ns: float, floors: tuple[tuple[int, float], ...] = ()) -> FilterEntry:
+def entry(
+    number: int, unsteered_ns: float, uncertainty_ns: float, lower_bounds: tuple[tuple[int, float], ...] = ()
+) -> FilterEntry:
     sample = nth(number, offset_ns=round(unsteered_ns), path_delay_ns=1_000 + 7 * number % 5)
-    return FilterEntry(sample, number, number * NS_PER_S, number * NS_PER_S, unsteered_ns, doubt_ns, floors)
+    return FilterEntry(sample, number, number * NS_PER_S, number * NS_PER_S, unsteered_ns, uncertainty_ns, lower_bounds)
 
 
 def is_older(number: int, old: FilterEntry) -> bool:
@@ -39,31 +41,31 @@ def test_each_sample_of_the_memory_bounds_from_below(
     Brought to the newest one by the rate that is known now, less what may be wrong about it and about the steering since; however
     often the rate was learnt anew, and of what was forgotten nothing is left.
     """
-    levels, drift = DelayFilterWindow(), Drift(*drifts[0], 0.0)
+    window, drift = DelayFilterWindow(), Drift(*drifts[0], 0.0)
     for number, value in enumerate(values):
         learnt = number % every == every - 1
         if learnt:
             drift = Drift(*drifts[number // every % len(drifts)], 0.0)
-        levels.push(seen(number, value, 10.0 * number), drift, learnt)
+        window.push(entry(number, value, 10.0 * number), drift, learnt)
         oldest = max(0, number - kept + 1)
 
-        assert levels.forget(partial(is_older, oldest)) == oldest
+        assert window.expire(partial(is_older, oldest)) == oldest
 
-    newest, left = levels.seen[-1], list(levels.seen)
+    newest, left = window.entries[-1], list(window.entries)
     brought = [
-        each.unsteered_ns + each.doubt_ns + (drift.rate_ppb - drift.wander_ppb) * (newest.number - each.number)
+        each.unsteered_ns + each.uncertainty_ns + (drift.rate_ppb - drift.wander_ppb) * (newest.number - each.number)
         for each in left
     ]
     means = [each.unsteered_ns + drift.rate_ppb * (newest.number - each.number) for each in left]
 
     assert [each.number for each in left] == list(range(max(0, len(values) - kept), len(values)))
-    assert levels.lowest_ns(drift, 500.0) == pytest.approx(min(brought) - 500, abs=0.1)
-    assert levels.mean_ns(drift) == pytest.approx(statistics.fmean(means), abs=0.1)
-    assert len(levels.spread) == len(left)
+    assert window.lower_bound_ns(drift, 500.0) == pytest.approx(min(brought) - 500, abs=0.1)
+    assert window.mean_ns(drift) == pytest.approx(statistics.fmean(means), abs=0.1)
+    assert len(window.spread) == len(left)
     offsets, delays = [each.sample.offset_ns for each in left], [each.sample.path_delay_ns for each in left]
-    assert levels.range_ns() == max(offsets) - min(offsets)
-    assert levels.longest_delay_ns() == max(delays)
-    assert levels.newest_delay_ns() == max(delays[-2:])
+    assert window.offset_range_ns() == max(offsets) - min(offsets)
+    assert window.largest_delay_ns() == max(delays)
+    assert window.newest_delay_ns() == max(delays[-2:])
 
 
 def test_of_what_bounds_from_below_the_highest_counts() -> None:
@@ -72,12 +74,12 @@ def test_of_what_bounds_from_below_the_highest_counts() -> None:
     """
     drift = Drift(100.0, 10.0, 0.0)
     near, far = DelayFilterWindow(), DelayFilterWindow()
-    for levels, floor_ns in ((near, 990.0), (far, -9_000.0)):
-        levels.push(seen(0, 1_000, 0.0, ((NS_PER_S // 2, floor_ns),)), drift, False)
-        levels.push(seen(1, 1_100, 5.0), drift, False)
+    for window, floor_ns in ((near, 990.0), (far, -9_000.0)):
+        window.push(entry(0, 1_000, 0.0, ((NS_PER_S // 2, floor_ns),)), drift, False)
+        window.push(entry(1, 1_100, 5.0), drift, False)
 
-    assert near.lowest_ns(drift, 200.0) == pytest.approx(990 + 45)
-    assert far.lowest_ns(drift, 200.0) == pytest.approx(1_090 - 200)
+    assert near.lower_bound_ns(drift, 200.0) == pytest.approx(990 + 45)
+    assert far.lower_bound_ns(drift, 200.0) == pytest.approx(1_090 - 200)
 
 
 def test_a_delay_that_used_to_change_and_stands_still_lets_no_time_pass() -> None:
@@ -85,11 +87,11 @@ def test_a_delay_that_used_to_change_and_stands_still_lets_no_time_pass() -> Non
     Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that would change it, tells nothing.
     """
     lively, steady, quiet = DelayRefreshClock(), DelayRefreshClock(), DelayRefreshClock()
-    changing = [lively.at(second * NS_PER_S, second, 50.0) for second in range(60)]
-    still = [lively.at(second * NS_PER_S, 59, 50.0) for second in range(60, 90)]
-    again = [lively.at(second * NS_PER_S, second, 50.0) for second in range(90, 93)]
-    constant = [steady.at(second * NS_PER_S, 5, 50.0) for second in range(60)]
-    calmed = [quiet.at(second * NS_PER_S, min(second, 30), 1.0) for second in range(60)]
+    changing = [lively.advance(second * NS_PER_S, second, 50.0) for second in range(60)]
+    still = [lively.advance(second * NS_PER_S, 59, 50.0) for second in range(60, 90)]
+    again = [lively.advance(second * NS_PER_S, second, 50.0) for second in range(90, 93)]
+    constant = [steady.advance(second * NS_PER_S, 5, 50.0) for second in range(60)]
+    calmed = [quiet.advance(second * NS_PER_S, min(second, 30), 1.0) for second in range(60)]
 
     assert changing[-1] - changing[0] == 59 * NS_PER_S
     assert still[-1] == changing[-1]

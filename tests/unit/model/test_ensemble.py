@@ -59,8 +59,8 @@ def test_a_silent_source_publishes_nothing_and_ages() -> None:
 
     assert ensemble.accept(NoSample("ptp", HEALTHY.as_of_ns, "no Sync")).bound is None
     assert bound is not None
-    assert ensemble.advance(bound.as_of_ns + 999 * NS_PER_S) is bound
-    assert ensemble.advance(bound.as_of_ns + 1000 * NS_PER_S) is None
+    assert ensemble.deciding_bound(bound.as_of_ns + 999 * NS_PER_S) is bound
+    assert ensemble.deciding_bound(bound.as_of_ns + 1000 * NS_PER_S) is None
 
 
 def test_what_was_measured_before_the_port_ceased_to_follow_is_forgotten() -> None:
@@ -72,7 +72,7 @@ def test_what_was_measured_before_the_port_ceased_to_follow_is_forgotten() -> No
     lost = ensemble.accept(NoSample("ptp", HEALTHY.as_of_ns, "LISTENING", port_state=PortState.LISTENING))
 
     assert lost.bound is None
-    assert ensemble.advance(HEALTHY.as_of_ns) is not None
+    assert ensemble.deciding_bound(HEALTHY.as_of_ns) is not None
     assert ensemble.accept(nth(20)).bound is None
     assert ensemble.accept(nth(31)).bound is not None
 
@@ -129,13 +129,13 @@ NOW_NS = HEALTHY.as_of_ns + 11 * INTERVAL_NS + 1
 
 GOOD = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns)
 BAD = replace(GOOD, utc=unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))
-JUMPED = replace(GOOD, void=Invalidation(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
+JUMPED = replace(GOOD, invalidation=Invalidation(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
 
 
 def followed() -> Ensemble:
     """A node that follows the unit that was told to be good."""
     ensemble = one()
-    ensemble.hear_grandmaster("gm-a", GM, GOOD, HEALTHY.as_of_ns)
+    ensemble.update_grandmaster("gm-a", GM, GOOD, HEALTHY.as_of_ns)
     fed(ensemble, **UTC)
     return ensemble
 
@@ -145,7 +145,7 @@ def test_the_grandmaster_s_own_error_is_in_the_next_sample() -> None:
     The bound against UTC has it, with its growth; the one against the grandmaster has not.
     """
     with_it, without = one(), one()
-    with_it.hear_grandmaster("gm-a", GM, replace(GOOD, utc=Bound(5_000, 3)), HEALTHY.as_of_ns)
+    with_it.update_grandmaster("gm-a", GM, replace(GOOD, utc=Bound(5_000, 3)), HEALTHY.as_of_ns)
     told, announced = fed(with_it, **UTC), fed(without, **UTC)
 
     assert told is not None and announced is not None
@@ -159,12 +159,12 @@ def test_a_verdict_on_another_grandmaster_does_not_count() -> None:
     It is matched by the clock identities that the unit shows, one a port.
     """
     ensemble = one()
-    ensemble.hear_grandmaster("gm-b", ["00a069.fffe.000001", "00a069.fffe.000002"], BAD, HEALTHY.as_of_ns)
+    ensemble.update_grandmaster("gm-b", ["00a069.fffe.000001", "00a069.fffe.000002"], BAD, HEALTHY.as_of_ns)
     bound = fed(ensemble, **UTC)
 
     assert bound is not None
     assert bound.utc_status is ClockStatus.SYNCHRONIZED
-    assert ensemble.hear_grandmaster("gm-b", GM[:0], JUMPED, NOW_NS) is None
+    assert ensemble.update_grandmaster("gm-b", GM[:0], JUMPED, NOW_NS) is None
 
 
 def test_a_verdict_that_got_worse_is_written_before_the_next_sample() -> None:
@@ -172,13 +172,13 @@ def test_a_verdict_that_got_worse_is_written_before_the_next_sample() -> None:
     What was written rested on the grandmaster being well; against the grandmaster itself it still holds.
     """
     ensemble = followed()
-    before = ensemble.advance(NOW_NS)
-    worse = ensemble.hear_grandmaster("gm-a", GM, BAD, NOW_NS)
+    before = ensemble.deciding_bound(NOW_NS)
+    worse = ensemble.update_grandmaster("gm-a", GM, BAD, NOW_NS)
     next_one = ensemble.accept(nth(12, **UTC)).bound
 
     assert before is not None and worse is not None and next_one is not None
     assert worse == replace(before, utc_hard=BAD.utc, utc_status=ClockStatus.UNKNOWN)
-    assert ensemble.hear_grandmaster("gm-a", GM, BAD, NOW_NS) is None
+    assert ensemble.update_grandmaster("gm-a", GM, BAD, NOW_NS) is None
     assert (next_one.utc_hard, next_one.gm_status) == (BAD.utc, ClockStatus.SYNCHRONIZED)
 
 
@@ -187,10 +187,10 @@ def test_a_holdover_widens_what_was_written_and_nothing_narrows_it() -> None:
     A better word waits for the sample that it is true of.
     """
     ensemble = followed()
-    wider = ensemble.hear_grandmaster(
+    wider = ensemble.update_grandmaster(
         "gm-a", GM, replace(GOOD, utc=Bound(900, 1), holdover_left_ns=9 * NS_PER_S), NOW_NS
     )
-    better = ensemble.hear_grandmaster("gm-a", GM, replace(GOOD, as_of_ns=NOW_NS), NOW_NS)
+    better = ensemble.update_grandmaster("gm-a", GM, replace(GOOD, as_of_ns=NOW_NS), NOW_NS)
 
     assert wider is not None
     assert ((wider.utc_hard.bound_ns or 0) - (wider.gm_hard.bound_ns or 0), better) == (900 + 2, None)
@@ -201,7 +201,7 @@ def test_an_event_of_the_grandmaster_voids_all_that_was_measured_before() -> Non
     DISRUPTED, with its reason, until a sample of after it is accepted; samples of before are ignored, whenever they come.
     """
     ensemble = followed()
-    voided = ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS)
+    voided = ensemble.update_grandmaster("gm-a", GM, JUMPED, NOW_NS)
     before = [ensemble.accept(nth(12 + index, as_of_ns=NOW_NS - 1, **UTC)).bound for index in range(12)]
     refilled = [ensemble.accept(nth(12 + index, **UTC)).bound for index in range(12)]
 
@@ -217,23 +217,23 @@ def test_an_event_that_is_told_again_voids_once() -> None:
     States are repeated, and each repetition takes another time on its way.
     """
     ensemble = followed()
-    ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS)
+    ensemble.update_grandmaster("gm-a", GM, JUMPED, NOW_NS)
     for index in range(12):
         ensemble.accept(nth(12 + index, **UTC))
     later_ns = HEALTHY.as_of_ns + 23 * INTERVAL_NS + 1
-    again = replace(JUMPED, as_of_ns=later_ns, void=Invalidation(77, later_ns, Reason.GRANDMASTER_JUMPED))
+    again = replace(JUMPED, as_of_ns=later_ns, invalidation=Invalidation(77, later_ns, Reason.GRANDMASTER_JUMPED))
 
-    assert ensemble.hear_grandmaster("gm-a", GM, again, later_ns) is None
-    assert ensemble.advance(later_ns) is not None
+    assert ensemble.update_grandmaster("gm-a", GM, again, later_ns) is None
+    assert ensemble.deciding_bound(later_ns) is not None
 
 
 def test_an_event_of_before_the_newest_sample_voids_nothing() -> None:
     """
     What was measured after it holds.
     """
-    heard_late = replace(JUMPED, void=Invalidation(77, NOW_NS - INTERVAL_NS, Reason.GRANDMASTER_JUMPED))
+    heard_late = replace(JUMPED, invalidation=Invalidation(77, NOW_NS - INTERVAL_NS, Reason.GRANDMASTER_JUMPED))
 
-    assert followed().hear_grandmaster("gm-a", GM, heard_late, NOW_NS) is None
+    assert followed().update_grandmaster("gm-a", GM, heard_late, NOW_NS) is None
 
 
 def test_no_event_lies_in_the_future() -> None:
@@ -241,8 +241,8 @@ def test_no_event_lies_in_the_future() -> None:
     However its time came about, samples of after its hearing count.
     """
     ensemble = followed()
-    ensemble.hear_grandmaster(
-        "gm-a", GM, replace(JUMPED, void=Invalidation(77, NOW_NS + 10**12, Reason.GRANDMASTER_JUMPED)), NOW_NS
+    ensemble.update_grandmaster(
+        "gm-a", GM, replace(JUMPED, invalidation=Invalidation(77, NOW_NS + 10**12, Reason.GRANDMASTER_JUMPED)), NOW_NS
     )
 
     assert [ensemble.accept(nth(12 + index, **UTC)).bound is not None for index in range(12)][-1]
@@ -252,8 +252,8 @@ def test_a_unit_that_changed_its_identity_voids_what_followed_the_old_one() -> N
     """
     Its followers' newest samples still name the identity of before.
     """
-    changed = replace(GOOD, void=Invalidation(1, NOW_NS, Reason.GRANDMASTER_IDENTITY_CHANGED))
-    voided = followed().hear_grandmaster("gm-a", ["00a069.fffe.000001"], changed, NOW_NS)
+    changed = replace(GOOD, invalidation=Invalidation(1, NOW_NS, Reason.GRANDMASTER_IDENTITY_CHANGED))
+    voided = followed().update_grandmaster("gm-a", ["00a069.fffe.000001"], changed, NOW_NS)
 
     assert voided is not None
     assert voided.gm_hard.reason is Reason.GRANDMASTER_IDENTITY_CHANGED
@@ -267,14 +267,16 @@ def test_two_pollers_of_a_unit_void_once() -> None:
     standby = replace(JUMPED, poller="standby", as_of_ns=NOW_NS)
     much_later_ns = NOW_NS + 61 * NS_PER_S
 
-    assert ensemble.hear_grandmaster("gm-a", GM, standby, NOW_NS) is None
-    assert ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS) is not None
-    assert ensemble.hear_grandmaster("gm-a", GM, replace(BAD, poller="standby"), NOW_NS) is None
+    assert ensemble.update_grandmaster("gm-a", GM, standby, NOW_NS) is None
+    assert ensemble.update_grandmaster("gm-a", GM, JUMPED, NOW_NS) is not None
+    assert ensemble.update_grandmaster("gm-a", GM, replace(BAD, poller="standby"), NOW_NS) is None
 
     for index in range(12):
         ensemble.accept(nth(12 + index, **UTC))
 
-    assert ensemble.hear_grandmaster("gm-a", GM, replace(BAD, poller="standby", as_of_ns=much_later_ns), much_later_ns)
+    assert ensemble.update_grandmaster(
+        "gm-a", GM, replace(BAD, poller="standby", as_of_ns=much_later_ns), much_later_ns
+    )
 
 
 @pytest.mark.parametrize("verdict", [BAD, JUMPED])
@@ -285,10 +287,10 @@ def test_a_source_that_does_not_decide_is_judged_in_silence(verdict: Grandmaster
     ensemble = Ensemble({"ptp": EnsembleSettings(), "spare": EnsembleSettings()})
     fed(ensemble, **UTC, grandmaster_identity="00a069.fffe.000001")
     fed(ensemble, **UTC, source="spare")
-    deciding = ensemble.advance(NOW_NS)
+    deciding = ensemble.deciding_bound(NOW_NS)
 
-    assert ensemble.hear_grandmaster("gm-a", GM, verdict, NOW_NS) is None
-    assert ensemble.advance(NOW_NS) is deciding
+    assert ensemble.update_grandmaster("gm-a", GM, verdict, NOW_NS) is None
+    assert ensemble.deciding_bound(NOW_NS) is deciding
 
 
 def test_what_was_measured_before_an_event_is_forgotten_also_without_a_bound() -> None:
@@ -297,6 +299,6 @@ def test_what_was_measured_before_an_event_is_forgotten_also_without_a_bound() -
     """
     ensemble = one()
     fed(ensemble, 11, **UTC)
-    ensemble.hear_grandmaster("gm-a", GM, JUMPED, NOW_NS)
+    ensemble.update_grandmaster("gm-a", GM, JUMPED, NOW_NS)
 
     assert [ensemble.accept(nth(12 + index, **UTC)).bound is not None for index in range(12)] == [False] * 11 + [True]

@@ -100,7 +100,7 @@ def test_what_was_withdrawn_does_not_come_back_by_a_frequency() -> None:
         lab.silence()
 
         assert ensemble.accept(no_sync(lab)).bound is None
-        assert ensemble.advance(lab.boottime_ns) is None
+        assert ensemble.deciding_bound(lab.boottime_ns) is None
 
 
 def test_an_ntp_daemon_may_take_its_offset_out_at_any_moment() -> None:
@@ -124,9 +124,9 @@ def test_an_event_between_the_last_look_and_the_reading_voids_the_sample() -> No
     newest = lab_sample(lab)
     bound = ensemble.accept(newest).bound
     within_ns = newest.read_ns - NS_PER_S // 2
-    void = Invalidation(77, within_ns, Reason.GRANDMASTER_JUMPED)
-    jumped = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns, void=void)
-    voided = ensemble.hear_grandmaster("gm-a", [HEALTHY.grandmaster_identity], jumped, lab.boottime_ns)
+    invalidation = Invalidation(77, within_ns, Reason.GRANDMASTER_JUMPED)
+    jumped = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns, invalidation=invalidation)
+    voided = ensemble.update_grandmaster("gm-a", [HEALTHY.grandmaster_identity], jumped, lab.boottime_ns)
 
     assert bound is not None
     assert newest.as_of_ns < within_ns < bound.as_of_ns
@@ -172,7 +172,7 @@ def test_a_hardware_clock_that_is_held_over_takes_the_system_clock_along() -> No
     for _ in range(65):
         ensemble.accept(lab_sample(lab, clock="phc:0"))
     ensemble.accept(phc(lab))
-    before = ensemble.known("ptp")
+    before = ensemble.source_bound("ptp")
     lab.silence()
 
     after = ensemble.accept(no_sync(lab)).bound
@@ -227,7 +227,7 @@ def test_ntp_alone_gives_utc_and_no_grandmaster() -> None:
 
     assert bound is not None
     assert (bound.utc_hard, bound.gm_hard) == (Bound(1_000_005, 1_000), unbounded(Reason.NO_GRANDMASTER))
-    assert ensemble.advance(bound.as_of_ns + 1_000 * NS_PER_S) is None
+    assert ensemble.deciding_bound(bound.as_of_ns + 1_000 * NS_PER_S) is None
 
 
 def three() -> tuple[Lab, Ensemble]:
@@ -255,7 +255,7 @@ def test_sources_that_agree_narrow_utc_together() -> None:
     """
     lab, ensemble = three()
     bound = minute(lab, ensemble, ptp_off_ns=5_000)
-    own = ensemble.known("ptp")
+    own = ensemble.source_bound("ptp")
 
     assert own is not None
     assert (bound.utc_hard.bound_ns or 0) < (own.utc_hard.bound_ns or 0)
@@ -380,5 +380,5 @@ def test_a_virtual_machine_that_went_on_elsewhere_knows_nothing(between: tuple[i
     assert set(unmoved) == {None}
     assert moved is not None
     assert {moved.parent_hard, moved.gm_hard, moved.utc_hard} == {unbounded(Reason.VM_MIGRATED)}
-    assert list(ensemble.bounded) == []
+    assert list(ensemble.bounded_sources) == []
     assert ensemble.accept(ntp(lab)).bound is not None

@@ -177,7 +177,7 @@ def test_an_agreement_is_told_as_of_its_own_moment(low_ns: int, width_ns: int, g
     last = error_bound(nth(0, **PTP_SCALE), PARENT, EnsembleSettings())
     agreement = Agreement(low_ns, low_ns + width_ns, growth_ppb)
     agreed = Bound(max(abs(low_ns), abs(low_ns + width_ns)), growth_ppb)
-    bound = with_agreement(last, agreement, last.as_of_ns + age_ns, doubted=False)
+    bound = with_agreement(last, agreement, last.as_of_ns + age_ns, contradicted=False)
 
     if bound is last:
         assert (last.utc_hard.at(age_ns + NS_PER_S) or 0) <= (agreed.at(NS_PER_S) or 0) + 1
@@ -194,7 +194,7 @@ def test_a_hard_bound_that_is_narrower_is_the_statistical_one_too() -> None:
     assert narrower(narrow, wide) is narrow
     assert narrower(wide, narrow) is narrow
     assert narrower(unbounded(Reason.NOT_COMPUTED), wide) is wide
-    assert narrower(narrow, unbounded(Reason.VOID)) is narrow
+    assert narrower(narrow, unbounded(Reason.EXPIRED)) is narrow
 
 
 def test_of_a_source_that_contradicts_the_others_nothing_of_utc_counts() -> None:

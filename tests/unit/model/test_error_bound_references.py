@@ -119,7 +119,11 @@ def test_of_what_is_announced_and_what_is_polled_the_worse_counts(
         (LOCKED_100, {"current_utc_offset_s": 36}, Reason.UTC_OFFSET_DIFFERS),
         (LOCKED_100, {"ptp_timescale": False}, Reason.ARBITRARY_TIMESCALE),
         (replace(HELD_1000, holdover_left_ns=99 * NS_PER_S), {"clock_class": 7}, Reason.HOLDOVER_BUDGET_EXCEEDED),
-        (judged(Bound(9, 0), age_s=1_000, holdover_left_ns=HOUR_NS), {"clock_class": 6}, Reason.GRANDMASTER_UNHEARD),
+        (
+            judged(Bound(9, 0), age_s=1_000, holdover_left_ns=HOUR_NS),
+            {"clock_class": 6},
+            Reason.GRANDMASTER_STATE_EXPIRED,
+        ),
     ],
 )
 def test_utc_is_unknown_where_either_says_so(
@@ -134,8 +138,8 @@ def test_utc_is_unknown_where_either_says_so(
 @pytest.mark.parametrize(
     "verdict",
     [
-        judged(unbounded(Reason.GRANDMASTER_UNTOLD)),
-        judged(unbounded(Reason.GRANDMASTER_UNTOLD), age_s=9_999),
+        judged(unbounded(Reason.GRANDMASTER_ERROR_NOT_REPORTED)),
+        judged(unbounded(Reason.GRANDMASTER_ERROR_NOT_REPORTED), age_s=9_999),
         judged(Bound(250, 2), age_s=GRANDMASTER_EXPIRES_AFTER_NS // NS_PER_S),
     ],
 )
@@ -219,10 +223,10 @@ def test_what_is_heard_is_put_on_the_own_clock_to_the_safe_side() -> None:
     ahead = replace(prompt, realtime_ns=4_963 * second)
 
     assert [each.poll_ns(7 * second) for each in (prompt, late, ahead)] == [993 * second, 963 * second, 993 * second]
-    assert {each.void(4_990 * second, Reason.GRANDMASTER_JUMPED) for each in (prompt, late, ahead)} == {
+    assert {each.invalidation(4_990 * second, Reason.GRANDMASTER_JUMPED) for each in (prompt, late, ahead)} == {
         Invalidation(4_990 * second, 990 * second, Reason.GRANDMASTER_JUMPED)
     }
-    assert prompt.void(5_001 * second, Reason.GRANDMASTER_JUMPED).before_ns == 1_000 * second
+    assert prompt.invalidation(5_001 * second, Reason.GRANDMASTER_JUMPED).before_ns == 1_000 * second
 
 
 def test_every_reason_survives_its_code() -> None:

@@ -22,7 +22,7 @@ def taught(oscillator: Oscillator, rate_ppb: float, seconds: float, first_s: flo
             continue
         path_ns = how.get("step_ns", 0.0) if time_s >= how.get("step_at_s", 0.0) else 0.0
         value_ns = rate_ppb * time_s + path_ns + rng.random() * how.get("noise_ns", 0.0)
-        oscillator.take(round(time_s * NS_PER_S), value_ns, rate_ppb + how.get("guess_off_ppb", 0.0))
+        oscillator.add(round(time_s * NS_PER_S), value_ns, rate_ppb + how.get("guess_off_ppb", 0.0))
     return oscillator.drift
 
 
@@ -104,7 +104,7 @@ def test_a_ramp_shows_as_wander_and_range() -> None:
     """
     oscillator = Oscillator()
     for second in range(600):
-        oscillator.take(second * NS_PER_S, second**2 / 2, second)
+        oscillator.add(second * NS_PER_S, second**2 / 2, second)
     drift = oscillator.drift
 
     assert drift is not None
@@ -131,7 +131,7 @@ def test_that_it_learnt_is_told_once_a_block() -> None:
     Whoever remembers values relative to the rate has to know when it changes.
     """
     oscillator = Oscillator()
-    news = [oscillator.take(second * NS_PER_S, 0.0, 0.0) for second in range(100)]
+    news = [oscillator.add(second * NS_PER_S, 0.0, 0.0) for second in range(100)]
 
     assert [second for second, new in enumerate(news) if new] == list(range(40, 100, 10))
     assert BLOCK_NS == 10 * NS_PER_S

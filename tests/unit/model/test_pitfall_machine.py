@@ -91,7 +91,7 @@ def test_a_smeared_leap_second_is_an_offset() -> None:
         truth_ns = -SMEAR_PPB * second
         offset_ns = round(truth_ns) + second % 3
         row = TraceRow(second * NS_PER_S, offset_ns, path_ns, round(5_000 + SMEAR_PPB), PortState.SLAVE, True, 6, 0x21)
-        told.append((-truth_ns, model.take(row).gm_hard_ns))
+        told.append((-truth_ns, model.accept(row).gm_hard_ns))
     learnt = [(truth_ns, bound_ns or 0) for truth_ns, bound_ns in told if truth_ns > SMEAR_PPB * 100]
 
     assert learnt[-1][0] == pytest.approx(NS_PER_S / 2)
@@ -134,7 +134,7 @@ def test_a_migrated_machine_knows_nothing() -> None:
     calm = [node.ensemble.accept(replace(KERNEL, vm_disruptions=marker)).bound for marker in markers]
     node.take(node.ensemble.accept(replace(KERNEL, vm_disruptions=8)))
     migrated = node.seen()
-    forgotten = list(node.ensemble.bounded)
+    forgotten = list(node.ensemble.bounded_sources)
     node.synced()
 
     assert calm == [None, None, None]

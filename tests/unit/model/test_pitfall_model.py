@@ -79,8 +79,8 @@ def test_trap_18_maxerror_under_phc2sys_is_ignored() -> None:
     alone = Ensemble({"kernel": EnsembleSettings()})
 
     assert told.bound is None
-    assert ensemble.advance(before.as_of_ns) is before
-    assert alone.accept(MAXERROR_ZERO).bound is None and list(alone.bounded) == []
+    assert ensemble.deciding_bound(before.as_of_ns) is before
+    assert alone.accept(MAXERROR_ZERO).bound is None and list(alone.bounded_sources) == []
 
 
 def test_trap_25_right_after_lock_the_path_delay_is_not_believed() -> None:
@@ -193,10 +193,10 @@ def test_one_that_became_master_is_no_source() -> None:
     master = [(instant, row) for instant, row in rows if instant.row.port_state is PortState.MASTER]
     bounds_ns = [row.gm_hard_ns or 0 for _, row in master]
     model = Replay()
-    before = [model.take(TraceRow(second * NS_PER_S, second % 7, 2_000, 0, PortState.SLAVE)) for second in range(60)][
+    before = [model.accept(TraceRow(second * NS_PER_S, second % 7, 2_000, 0, PortState.SLAVE)) for second in range(60)][
         -1
     ]
-    alone = [model.take(TraceRow(second * NS_PER_S, second % 5, 0, 0, PortState.MASTER)) for second in range(60, 70)][
+    alone = [model.accept(TraceRow(second * NS_PER_S, second % 5, 0, 0, PortState.MASTER)) for second in range(60, 70)][
         -1
     ]
 

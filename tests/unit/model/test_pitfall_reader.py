@@ -68,7 +68,7 @@ def test_trap_07_no_servo_state_is_not_not_locked() -> None:
     node = Node()
     node.ptp4l.state = PortState.UNCALIBRATED
     model = Replay()
-    replayed = [model.take(TraceRow(second * NS_PER_S, second % 7, 2_000)) for second in range(40)]
+    replayed = [model.accept(TraceRow(second * NS_PER_S, second % 7, 2_000)) for second in range(40)]
 
     assert node.synced().gm_status is ClockStatus.SYNCHRONIZED
     assert replayed[-1].status is ClockStatus.SYNCHRONIZED and replayed[-1].gm_hard_ns is not None

@@ -46,7 +46,7 @@ def next_row(lab: Lab, **changes: Any) -> TraceRow:
 
 def replayed(replay: Replay, lab: Lab, seconds: int = 70, **changes: Any) -> ReplayedRow:
     for _ in range(seconds):
-        last = replay.take(next_row(lab, **changes))
+        last = replay.accept(next_row(lab, **changes))
     return last
 
 
@@ -61,7 +61,7 @@ def test_a_bound_is_given_for_each_row_once_the_filter_is_full() -> None:
     Twice the filter's length in seconds, since a trace has no counters; and all four bounds hold then.
     """
     lab, replay = noisy(), Replay()
-    rows = [replay.take(next_row(lab)) for _ in range(60)]
+    rows = [replay.accept(next_row(lab)) for _ in range(60)]
     first = next(index for index, each in enumerate(rows) if each.gm_hard_ns is not None)
 
     assert first == 21
@@ -82,7 +82,7 @@ def test_the_truth_is_inside_while_a_path_changes(told: bool) -> None:
             lab.forward_ns += 150_000
         if second > 80:
             lab.forward_ns += 1
-        one = replay.take(next_row(lab) if second < 80 else row(lab) if told else row(lab, freq_ppb=None))
+        one = replay.accept(next_row(lab) if second < 80 else row(lab) if told else row(lab, freq_ppb=None))
         bounds.append((abs(lab.true_ns), one.gm_hard_ns))
 
     assert max(true_ns for true_ns, _ in bounds) > 100_000
@@ -97,7 +97,7 @@ def test_an_offset_that_is_told_again_is_not_fresh() -> None:
     lab, replay = noisy(), Replay()
     replayed(replay, lab)
     last = next_row(lab)
-    rows = [replay.take(last), *(replay.take(frozen(last, lab)) for _ in range(1_100))]
+    rows = [replay.accept(last), *(replay.accept(frozen(last, lab)) for _ in range(1_100))]
     bounds = [each.gm_hard_ns for each in rows]
     held = [bound_ns for bound_ns in bounds if bound_ns is not None]
 
@@ -119,11 +119,11 @@ def test_a_frozen_offset_is_not_fresh_for_an_empty_row_in_between() -> None:
     lab, replay = noisy(), Replay()
     replayed(replay, lab)
     last = next_row(lab)
-    replay.take(last)
+    replay.accept(last)
     rows = []
     for _ in range(10):
-        replay.take(TraceRow(lab.boottime_ns + NS_PER_S // 2, None))
-        rows.append(replay.take(frozen(last, lab)))
+        replay.accept(TraceRow(lab.boottime_ns + NS_PER_S // 2, None))
+        rows.append(replay.accept(frozen(last, lab)))
 
     assert rows[-1].status is ClockStatus.HOLDOVER
 
@@ -138,9 +138,9 @@ def test_rows_without_anything_change_nothing_of_what_follows(empties: list[int]
         told = next_row(lab)
         for index in range(count):
             state = PortState.SLAVE if with_state else None
-            mixed.take(TraceRow(told.t_ns - NS_PER_S + (index + 1) * NS_PER_S // 5, None, port_state=state))
+            mixed.accept(TraceRow(told.t_ns - NS_PER_S + (index + 1) * NS_PER_S // 5, None, port_state=state))
 
-        assert mixed.take(told) == plain.take(told)
+        assert mixed.accept(told) == plain.accept(told)
 
 
 def test_how_old_a_sync_is_counts_from_the_last_row_that_told_another() -> None:
@@ -151,8 +151,8 @@ def test_how_old_a_sync_is_counts_from_the_last_row_that_told_another() -> None:
     replayed(replay, lab)
     for _ in range(60):
         lab.silence()
-        replay.take(TraceRow(lab.boottime_ns, None))
-    after, next_one = replay.take(next_row(lab)), replay.take(next_row(lab))
+        replay.accept(TraceRow(lab.boottime_ns, None))
+    after, next_one = replay.accept(next_row(lab)), replay.accept(next_row(lab))
 
     assert (after.status, next_one.status) == (ClockStatus.HOLDOVER, ClockStatus.SYNCHRONIZED)
 
@@ -175,7 +175,7 @@ def test_a_port_that_does_not_follow_tells_nothing_fresh(state: PortState) -> No
     lab, replay = noisy(), Replay()
     replayed(replay, lab)
     away = replayed(replay, lab, 10, port_state=state)
-    returned = [replay.take(next_row(lab)).status for _ in range(25)]
+    returned = [replay.accept(next_row(lab)).status for _ in range(25)]
 
     assert away.status is ClockStatus.HOLDOVER
     assert returned == [ClockStatus.HOLDOVER] * 20 + [ClockStatus.SYNCHRONIZED] * 5
@@ -191,7 +191,7 @@ def test_a_kick_goes_on_while_no_sync_comes() -> None:
     freq_ppb = -lab.frequency_ppb
     for _ in range(60):
         lab.silence()
-        one = replay.take(TraceRow(lab.boottime_ns, None, freq_ppb=freq_ppb, port_state=PortState.LISTENING))
+        one = replay.accept(TraceRow(lab.boottime_ns, None, freq_ppb=freq_ppb, port_state=PortState.LISTENING))
 
         assert one.gm_hard_ns is not None
         assert abs(lab.true_ns) <= one.gm_hard_ns
@@ -206,7 +206,7 @@ def test_a_clock_that_is_slowed_comes_back() -> None:
     replayed(replay, lab)
     lab.frequency_ppb -= 20_000
     for _ in range(11):
-        one = replay.take(TraceRow(lab.boottime_ns, None, freq_ppb=-lab.frequency_ppb))
+        one = replay.accept(TraceRow(lab.boottime_ns, None, freq_ppb=-lab.frequency_ppb))
         lab.silence()
 
     assert one.gm_hard_ns is not None
@@ -240,8 +240,8 @@ def test_a_class_that_gets_worse_counts_without_a_sync() -> None:
     lab, replay = noisy(), Replay()
     replayed(replay, lab)
     last = next_row(lab)
-    replay.take(last)
-    lost, held, again = (replay.take(frozen(last, lab, clock_class=told)) for told in (248, 7, 6))
+    replay.accept(last)
+    lost, held, again = (replay.accept(frozen(last, lab, clock_class=told)) for told in (248, 7, 6))
     assert held.gm_hard_ns is not None and again.gm_hard_ns is not None
 
     assert (lost.utc_hard_ns, lost.utc_stat_ns) == (None, None)
@@ -258,11 +258,11 @@ def test_rows_far_apart_hold_the_truth_through_a_kick(every_s: int) -> None:
     for _ in range(60):
         for _ in range(every_s):
             told = next_row(lab)
-        replay.take(told)
+        replay.accept(told)
     lab.frequency_ppb += 40_000
     for _ in range(20):
         lab.silence(every_s)
-        one = replay.take(TraceRow(lab.boottime_ns, None, freq_ppb=-lab.frequency_ppb))
+        one = replay.accept(TraceRow(lab.boottime_ns, None, freq_ppb=-lab.frequency_ppb))
 
         assert one.gm_hard_ns is not None
         assert abs(lab.true_ns) <= one.gm_hard_ns
@@ -287,7 +287,7 @@ def test_any_trace_is_replayed(cells: list[tuple[int, int | None, int | None, in
     replay, t_ns = Replay(), 0
     for elapsed_ns, offset_ns, path_delay_ns, freq_ppb, port_state in cells:
         t_ns += elapsed_ns
-        one = replay.take(TraceRow(t_ns, offset_ns, path_delay_ns, freq_ppb, port_state))
+        one = replay.accept(TraceRow(t_ns, offset_ns, path_delay_ns, freq_ppb, port_state))
 
         assert one.t_ns == t_ns
         assert (one.gm_hard_ns is None) == (one.status in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED))

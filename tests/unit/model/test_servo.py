@@ -18,8 +18,8 @@ EPOCH_NS = 1_700_000_000 * NS_PER_S
 def fed(frequencies: Sequence[int | None]) -> Steering:
     steering = Steering()
     for second, frequency_ppb in enumerate(frequencies):
-        steering.read(EPOCH_NS + second * NS_PER_S, frequency_ppb)
-        steering.surprised(None, 0.0)
+        steering.add_reading(EPOCH_NS + second * NS_PER_S, frequency_ppb)
+        steering.add_innovation(None, 0.0)
     return steering
 
 
@@ -51,7 +51,7 @@ def test_what_was_steered_is_the_integral_of_what_was_read(readings: list[tuple[
         time_ns += elapsed_ns
         integral += before * elapsed_ns if index else 0
         before = frequency_ppb
-        steering.read(time_ns, frequency_ppb)
+        steering.add_reading(time_ns, frequency_ppb)
 
     assert math.isclose(steering.steered_ns, integral / NS_PER_S, rel_tol=1e-9, abs_tol=1e-3)
 
@@ -64,13 +64,13 @@ def test_times_that_go_back_are_not_counted_twice(steps_ns: list[int], frequency
     However the readings are ordered, a constant frequency moved the clock by the time between the first and the last.
     """
     steering, time_ns = Steering(), EPOCH_NS
-    steering.read(time_ns, frequency_ppb)
+    steering.add_reading(time_ns, frequency_ppb)
     for step_ns in steps_ns:
         time_ns += step_ns
-        steering.read(time_ns, frequency_ppb)
+        steering.add_reading(time_ns, frequency_ppb)
 
     assert steering.steered_ns == pytest.approx(frequency_ppb * (time_ns - EPOCH_NS) / NS_PER_S, abs=1e-3)
-    assert (steering.change_ppb, steering.doubt_ns) == (0, 0)
+    assert (steering.change_ppb, steering.uncertainty_ns) == (0, 0)
 
 
 def test_around_the_newest_reading() -> None:
@@ -99,7 +99,7 @@ def test_unread_means_that_anything_may_have_been_done(frequencies: list[int | N
     """
     steering = fed(frequencies)
 
-    assert steering.doubt_ns == SLEW_LIMIT_PPB * (len(frequencies) - 1)
+    assert steering.uncertainty_ns == SLEW_LIMIT_PPB * (len(frequencies) - 1)
     assert steering.change_ppb == SLEW_LIMIT_PPB
 
 
@@ -107,7 +107,7 @@ def test_what_was_not_read_is_not_usual() -> None:
     """
     A servo of which little is read yet is as slow as what was read of it.
     """
-    assert fed([None, None, 0, 100, 200]).phase_doubt_ns < 200
+    assert fed([None, None, 0, 100, 200]).phase_uncertainty_ns < 200
 
 
 def test_noise_as_usual_casts_no_doubt_on_what_was_done() -> None:
@@ -115,12 +115,12 @@ def test_noise_as_usual_casts_no_doubt_on_what_was_done() -> None:
     A surprise does, the more the faster this servo follows; never more than the kernel allows.
     """
     calm, slow, fast, wild = (fed([0, 100] * 20) for _ in range(4))
-    calm.surprised(0.0, 1_000.0)
-    slow.surprised(1_000.0, 1_000.0)
-    fast.surprised(1_000.0, 100.0)
-    wild.surprised(1e12, 1e-3)
-    before_ns = fed([0, 100] * 20).doubt_ns
-    doubts = [each.doubt_ns - before_ns for each in (calm, slow, fast, wild)]
+    calm.add_innovation(0.0, 1_000.0)
+    slow.add_innovation(1_000.0, 1_000.0)
+    fast.add_innovation(1_000.0, 100.0)
+    wild.add_innovation(1e12, 1e-3)
+    before_ns = fed([0, 100] * 20).uncertainty_ns
+    doubts = [each.uncertainty_ns - before_ns for each in (calm, slow, fast, wild)]
 
     assert doubts[0] == 0
     assert doubts == sorted(set(doubts))
@@ -131,5 +131,5 @@ def test_before_noise_is_known_an_unusual_change_casts_doubt() -> None:
     """
     The servo may have been several times as fast between the two readings.
     """
-    assert fed([0, 10] * 20).doubt_ns == fed([0, 10] * 20 + [10]).doubt_ns
-    assert fed([0, 10] * 20 + [10_000]).doubt_ns > 2.9 * 9_900
+    assert fed([0, 10] * 20).uncertainty_ns == fed([0, 10] * 20 + [10]).uncertainty_ns
+    assert fed([0, 10] * 20 + [10_000]).uncertainty_ns > 2.9 * 9_900

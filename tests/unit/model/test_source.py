@@ -200,7 +200,7 @@ def test_another_clock_is_learnt_from_the_beginning() -> None:
 
     assert first is None
     assert memory.drift is None
-    assert memory.hold(lab.boottime_ns, lab.frequency_ppb) is None
+    assert memory.coast(lab.boottime_ns, lab.frequency_ppb) is None
 
 
 def test_a_jump_beyond_reason_is_told() -> None:
@@ -219,7 +219,7 @@ def test_a_jump_beyond_reason_is_told() -> None:
 
 def test_a_learnt_clock_has_a_narrow_bound_that_grows_slowly() -> None:
     """
-    A quiet second: offset, delay, a step that nobody would notice; and of the rates the floors.
+    A quiet second: offset, delay, a step that nobody would notice; and of the rates the lower_bounds.
     """
     lab = Lab(rate_ppb=20_000)
     memory = settled(lab)

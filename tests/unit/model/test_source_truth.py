@@ -132,7 +132,7 @@ def test_a_sync_that_shows_late_is_not_counted_twice(back_ns: int) -> None:
     memory = settled(lab)
     for _ in range(5):
         sample = lab.sync()
-        memory.hold(sample.read_ns - 1 + back_ns, lab.frequency_ppb)
+        memory.coast(sample.read_ns - 1 + back_ns, lab.frequency_ppb)
         bound = memory.accept(sample)
 
         assert bound is not None
@@ -141,7 +141,7 @@ def test_a_sync_that_shows_late_is_not_counted_twice(back_ns: int) -> None:
 
 def held_ns(memory: SourceMemory, lab: Lab) -> tuple[int, int, int]:
     """The bound now, and the interval, after a reading of the frequency alone."""
-    held = memory.hold(lab.boottime_ns, lab.frequency_ppb)
+    held = memory.coast(lab.boottime_ns, lab.frequency_ppb)
     sample = memory.newest
     assert held is not None and sample is not None
     bound_ns = held.bound.at(lab.boottime_ns - sample.read_ns)
@@ -160,7 +160,7 @@ def test_a_frozen_kick_of_the_servo_goes_on_and_is_known(kick_ppb: int, gaps_s: 
     memory = settled(lab)
     memory.accept(lab.sync())
     lab.frequency_ppb += kick_ppb
-    memory.hold(lab.boottime_ns, lab.frequency_ppb)
+    memory.coast(lab.boottime_ns, lab.frequency_ppb)
     for gap_s in gaps_s:
         lab.silence(gap_s)
         bound_ns, low_ns, high_ns = held_ns(memory, lab)
@@ -212,7 +212,7 @@ def test_a_bound_of_a_slow_reading_is_held_from_the_reading_on() -> None:
     lab.frequency_ppb += 50_000
     memory.accept(replace(sample, as_of_ns=sample.read_ns - 10 * NS_PER_S, frequency_ppb=lab.frequency_ppb))
     lab.silence(1)
-    held = memory.hold(lab.boottime_ns, lab.frequency_ppb)
+    held = memory.coast(lab.boottime_ns, lab.frequency_ppb)
 
     assert held is not None
     assert held.low_ns <= lab.true_ns <= held.high_ns
@@ -230,7 +230,7 @@ def test_a_clock_runs_on_between_a_sync_and_its_slow_reading() -> None:
     lab.frequency_ppb += 50_000
     lab.silence(9)
     memory.accept(replace(sample, read_ns=lab.boottime_ns, frequency_ppb=lab.frequency_ppb))
-    held = memory.hold(lab.boottime_ns, lab.frequency_ppb)
+    held = memory.coast(lab.boottime_ns, lab.frequency_ppb)
 
     assert held is not None
     assert lab.true_ns > 300_000
@@ -250,7 +250,7 @@ def test_what_is_held_is_in_doubt_where_a_frequency_was_not_read() -> None:
         sample = lab.sync()
         memory.accept(sample)
         lab.frequency_ppb = sample.frequency_ppb or 0
-    held = memory.held(lab.boottime_ns)
+    held = memory.coasting(lab.boottime_ns)
 
     assert held is not None
     assert abs(lab.true_ns) > 50_000
@@ -265,9 +265,9 @@ def test_without_a_frequency_nothing_better_is_known_than_the_growth() -> None:
     young = settled(Lab(), seconds=14)
     learnt = settled(lab)
 
-    assert fresh.hold(HEALTHY.as_of_ns, 0) is None
-    assert young.hold(HEALTHY.as_of_ns + 15 * NS_PER_S, -20_000) is None
-    assert learnt.hold(lab.boottime_ns - NS_PER_S, lab.frequency_ppb) is None
+    assert fresh.coast(HEALTHY.as_of_ns, 0) is None
+    assert young.coast(HEALTHY.as_of_ns + 15 * NS_PER_S, -20_000) is None
+    assert learnt.coast(lab.boottime_ns - NS_PER_S, lab.frequency_ppb) is None
 
 
 def test_what_was_learnt_outlives_a_change_of_the_source() -> None:

@@ -36,7 +36,7 @@ def test_mean_and_deviation_are_those_of_what_is_left(steps: list[tuple[float, b
     for number, (value, forgets) in enumerate(steps):
         spread.push(number, base + value)
         if forgets and number - first >= 2:
-            spread.forget(first)
+            spread.expire(first)
             first += 1
         left = values[first : number + 1]
 

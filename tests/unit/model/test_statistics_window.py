@@ -61,10 +61,10 @@ def test_the_usual_begins_with_the_mean_of_what_was_seen(sizes: list[float]) -> 
     """
     usual = RobustMean()
     for size in sizes:
-        usual.take(size)
+        usual.add(size)
 
-    assert usual.size == pytest.approx(statistics.mean(sizes), abs=1e-6)
-    assert usual.known == (len(sizes) == 8)
+    assert usual.value == pytest.approx(statistics.mean(sizes), abs=1e-6)
+    assert usual.is_known == (len(sizes) == 8)
 
 
 def test_what_is_unusual_hardly_counts() -> None:
@@ -73,10 +73,10 @@ def test_what_is_unusual_hardly_counts() -> None:
     """
     usual = RobustMean()
     for _ in range(40):
-        usual.take(100.0)
-    usual.take(1e12)
+        usual.add(100.0)
+    usual.add(1e12)
 
-    assert 100 < usual.size < 110
+    assert 100 < usual.value < 110
 
 
 def test_the_usual_becomes_another() -> None:
@@ -85,10 +85,10 @@ def test_the_usual_becomes_another() -> None:
     """
     louder, quieter = RobustMean(), RobustMean()
     for size, usual in [(10.0, louder)] * 40 + [(10_000.0, quieter)] * 40:
-        usual.take(size)
+        usual.add(size)
     for _ in range(300):
-        louder.take(10_000.0)
-        quieter.take(10.0)
+        louder.add(10_000.0)
+        quieter.add(10.0)
 
-    assert louder.size == pytest.approx(10_000, rel=0.05)
-    assert quieter.size == pytest.approx(10, rel=0.2)
+    assert louder.value == pytest.approx(10_000, rel=0.05)
+    assert quieter.value == pytest.approx(10, rel=0.2)

@@ -235,7 +235,7 @@ def test_whatever_the_lines_are_rows_or_a_trace_error_come(lines: list[str], hea
     replay = Replay()
     try:
         for _, row in read_trace([HEADER, *lines] if headed else lines, "t.csv"):
-            replay.take(row)
+            replay.accept(row)
     except TraceError as error:
         assert str(error).startswith("t.csv:")
 
@@ -265,7 +265,7 @@ def test_whatever_the_numbers_are_the_model_takes_them(told: list[tuple[object, 
     replay, taken = Replay(), 0
     try:
         for _, row in read_trace([HEADER, *lines], "t.csv"):
-            assert replay.take(row).t_ns == row.t_ns
+            assert replay.accept(row).t_ns == row.t_ns
             taken += 1
     except TraceError as error:
         taken = int(str(error).split(":")[1]) - 2

@@ -125,8 +125,8 @@ function renderBudget(element, grandmaster, state) {
   bar.className = state.usedShare > 0.8 ? "budget bad" : state.usedShare > 0.5 ? "budget warn" : "budget";
   bar.firstElementChild.style.width = `${((1 - (state.usedShare ?? 0)) * 100).toFixed(1)}%`;
   put(field(element, "left"), leftText(grandmaster, state));
-  put(field(element, "invalidation"), grandmaster.void_before_realtime_ns === null ? ""
-    : `measurements before ${timeText(grandmaster.void_before_realtime_ns)} are invalid: ${grandmaster.void_reason ?? ""}`);
+  put(field(element, "invalidation"), grandmaster.invalid_before_realtime_ns === null ? ""
+    : `measurements before ${timeText(grandmaster.invalid_before_realtime_ns)} are invalid: ${grandmaster.invalidation_reason ?? ""}`);
   fillTable(rows(element, "offsets"), grandmaster.offsets.map(({ other, offset_ns: offset, bound_ns: width, evidence }) => [
     other, `to ${other}`, number(`${signed(offset)} ${bound(width)}`), { text: evidence, className: "quiet" }]));
 }
