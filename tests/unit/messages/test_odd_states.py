@@ -197,7 +197,9 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
     before = seen.node_state(moment).sources[0].gm
     seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded_sources)))
     kept = seen.node_state(moment).sources[0].gm
-    ensemble.update_grandmaster("gm", GM, replace(WELL, invalidation=Invalidation(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS)
+    ensemble.update_grandmaster(
+        "gm", GM, replace(WELL, invalidation=Invalidation(7, NOW_NS, Reason.GRANDMASTER_JUMPED)), NOW_NS
+    )
     seen.update(Observation(None, bounded_sources=frozenset(ensemble.bounded_sources)))
 
     assert before is not None
