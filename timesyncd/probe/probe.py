@@ -133,7 +133,7 @@ ENGINE_BOOTS = parse_oid("1.3.6.1.6.3.10.2.1.2")
 
 #: More of the vendor's objects than any grandmaster's lists of clients hold; a larger tree is counted so far.
 VENDOR_CAP = 20_000
-_TOLD_EVERY = 1_000
+PROGRESS_EVERY = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +245,6 @@ async def _vendors(session: Session, device: str, progress: Progress) -> tuple[l
     oids = []
     async for oid, _, _ in session.walk_subtree(VENDOR, VENDOR_CAP):
         oids.append(oid)
-        if len(oids) % _TOLD_EVERY == 0:
+        if len(oids) % PROGRESS_EVERY == 0:
             progress(f"{device}: {len(oids)} of the vendor's objects")
     return oids, len(oids) == VENDOR_CAP

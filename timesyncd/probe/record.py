@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import tomli_w
 
 from timesyncd.drivers.timeprovider._assemble import assemble
 from timesyncd.drivers.timeprovider._profiles import DEFAULT, Profile, load_all
@@ -14,7 +17,6 @@ from timesyncd.errors import ConfigError, Malformed, Refused, TimesyncdError
 from timesyncd.probe.access import ProbeAccess, Progress
 from timesyncd.probe.mask import Kind, Masker
 from timesyncd.probe.probe import object_reports, readable, rows_of
-from timesyncd.probe.suggestion import array, key, quoted
 from timesyncd.probe.web import WebBodies, bodies
 from timesyncd.sample import GrandmasterSample
 from timesyncd.snmp import Oid, Session, format_oid
@@ -22,7 +24,7 @@ from timesyncd.snmp.snmprec import RecordedObject, format_snmprec
 
 #: The subtrees below internet(1): an agent that breaks off in one of them is walked in the others.
 ROOTS: tuple[Oid, ...] = tuple((1, 3, 6, 1, arc) for arc in range(1, 7))
-_TOLD_EVERY = 1_000
+PROGRESS_EVERY = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ async def _walk(access: ProbeAccess, most: int, progress: Progress) -> tuple[lis
             try:
                 async for oid, tag, raw in session.walk_subtree(root, most - len(rows)):
                     rows.append(RecordedObject(oid, tag, raw))
-                    if len(rows) % _TOLD_EVERY == 0:
+                    if len(rows) % PROGRESS_EVERY == 0:
                         progress(f"{access.device}: {len(rows)} objects, at {format_oid(oid)}")
             except (Malformed, Refused) as error:
                 if not rows:
@@ -124,19 +126,17 @@ def write(folder: Path, recording: GrandmasterRecording) -> None:
 def described(recording: GrandmasterRecording) -> str:
     """recording.toml: of what, and how it was taken. Neither an address nor a secret is in it."""
     sample = recording.sample
-    by = f"timesyncd {version('timesyncd')}"
-    lines = [f"recorded = {recording.at:%Y-%m-%dT%H:%M:%SZ}", f"by = {quoted(by)}"]
-    for name, value in (("model", sample.model), ("firmware", sample.firmware)):
-        lines += [] if value is None else [f"{name} = {quoted(value)}"]
-    lines += [
-        f"profiles = {array(sample.profiles)}",
-        f"masked = {array(recording.masked)}",
-        f"objects = {len(recording.rows)}",
-        f"left_out = {recording.left_out}",
-        f"incomplete = {array(recording.incomplete)}",
-        f"https_answers = {len(recording.web.answers)}",
-    ]
-    if recording.web.missing:
-        lines += ["", "[https_missing]"]
-        lines += [f"{key(name)} = {quoted(why)}" for name, why in recording.web.missing.items()]
-    return "\n".join(lines) + "\n"
+    facts: dict[str, Any] = {
+        "recorded": recording.at.replace(microsecond=0),
+        "by": f"timesyncd {version('timesyncd')}",
+        "model": sample.model,
+        "firmware": sample.firmware,
+        "profiles": sample.profiles,
+        "masked": recording.masked,
+        "objects": len(recording.rows),
+        "left_out": recording.left_out,
+        "incomplete": recording.incomplete,
+        "https_answers": len(recording.web.answers),
+        "https_missing": recording.web.missing or None,
+    }
+    return tomli_w.dumps({name: value for name, value in facts.items() if value is not None})

@@ -6,9 +6,10 @@ Text and keys as TOML writes them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
+
+import tomli_w
 
 from timesyncd.config import SecretSettings
 from timesyncd.drivers.timeprovider._profiles import DEFAULT
@@ -19,20 +20,22 @@ from timesyncd.snmp import User
 
 
 def quoted(text: str) -> str:
-    """A basic string of one line. JSON writes it alike, but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+    """A TOML string of one line."""
+    return tomli_w.dumps({"a": text}).removeprefix("a = ").removesuffix("\n")
 
 
 def key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
+    """A key, quoted where TOML wants it."""
+    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
 
 
 def array(texts: Sequence[str]) -> str:
+    """A TOML array of strings on one line."""
     return f"[{', '.join(map(quoted, texts))}]"
 
 
 def inline(table: Mapping[str, str]) -> str:
-    """A table of texts, on one line."""
+    """A TOML table of strings on one line."""
     return f"{{ {', '.join(f'{key(name)} = {quoted(text)}' for name, text in table.items())} }}"
 
 
