@@ -1,4 +1,4 @@
-"""chronyd's command protocol, version 6: the four questions that this driver asks, and their answers. Pure."""
+"""Codec of chronyd's command protocol, version 6: the four requests of this driver and their replies. Pure."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _REFCLOCK = 2
 _STATES = ("selected", "nonselectable", "falseticker", "jittery", "unselected", "selectable")
 _LEAPS = ("none", "insert", "delete", "unsynchronised")
 
-#: 127.127.1.1: chronyd's own clock, where the directive `local` lets it pass for a reference.
+#: 127.127.1.1: chronyd's own clock, its reference under the directive `local`.
 LOCAL_REFERENCE = 0x7F7F0101
 
-#: A Float has 24 significant bits: it is right within this share of its value.
+#: Relative resolution of chrony's Float, which has 24 significant bits.
 FLOAT_RESOLUTION = 2.0**-24
 
-#: A clock that starts in 1970 is a possible one; what is beyond leaves the 64 bits of nanoseconds, added up.
+#: A clock that starts in 1970 is possible; sums of larger values exceed 64 bits of nanoseconds.
 _LARGEST_S = 2.0**31
 _LARGEST_PPM = 1e9
 
@@ -47,7 +47,7 @@ class Command(IntEnum):
     SOURCE_STATS = 34
 
 
-#: Of each command: the code of its reply, and the layout of the reply's data.
+#: For each command, the code of its reply and the layout of the reply's data.
 _REPLIES = {
     Command.N_SOURCES: (2, _COUNT),
     Command.SOURCE_DATA: (3, _SOURCE_DATA),
@@ -55,32 +55,32 @@ _REPLIES = {
     Command.SOURCE_STATS: (6, _SOURCE_STATS),
 }
 
-#: Of each status: what it says and what to do.
-_REFUSALS = {
+#: For each status, its meaning and what to do.
+_STATUS_TEXTS = {
     1: "failed",
-    _UNAUTHORISED: "not authorised: let `opencommands` in chrony.conf name it, or take chronyd's UNIX socket",
-    3: "does not know this question: it is older or newer than this driver",
+    _UNAUTHORISED: "not authorised: add the command to `opencommands` in chrony.conf, or use chronyd's UNIX socket",
+    3: "unknown command: this chronyd is older or newer than the driver supports",
     _NO_SUCH_SOURCE: "no such source",
     6: "not enabled in this chronyd",
-    18: f"speaks another version of the protocol than {_VERSION}: it is older than chrony 2.0, or newer than this driver",
-    19: "wants a question of another length: it is newer than this driver",
+    18: f"protocol version other than {_VERSION}: this chronyd is older than 2.0 or newer than the driver supports",
+    19: "another request length expected: this chronyd is newer than the driver supports",
 }
 
 
 class NoSuchSource(Refused):
-    """The source went away since they were counted."""
+    """The source was removed after the sources were counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChronyRequest:
-    """A question; `index` of the source, where it is about one. It reads and can do nothing else."""
+    """A request that only reads; `index` is the source's, in a request about one source."""
 
     command: Command
     sequence: int
     index: int | None = None
 
     def to_bytes(self) -> bytes:
-        """As long as the answer: chronyd amplifies nothing."""
+        """The datagram, padded to the length of the reply: chronyd answers no shorter request, so as not to amplify."""
         header = _REQUEST_HEADER.pack(_VERSION, _REQUEST, 0, self.command, 0, self.sequence, 0, 0)
         data = b"" if self.index is None else _COUNT.pack(self.index)
         return (header + data).ljust(_REPLY_HEADER.size + _REPLIES[self.command][1].size, b"\0")
@@ -94,9 +94,9 @@ class SourceCount:
 @dataclass(frozen=True, slots=True)
 class Tracking:
     """
-    What chronyd thinks of the system clock. `current_correction_s` is positive where the clock is *behind*; every other sign runs the
-    other way: positive is ahead, or too fast. `root_dispersion_s` is of the moment of the answer. `reference_time` is blurred by up to
-    a second, but changes with each update and only then.
+    chronyd's estimate of the system clock. `current_correction_s` is positive if the clock is *behind*; all other values are positive
+    if it is ahead or fast. `root_dispersion_s` is that at the time of the reply. `reference_time` is randomized by up to a second,
+    but changes with each update and only then.
     """
 
     reference_id: int
@@ -117,7 +117,9 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True)
 class SourceData:
-    """One source; offsets are local minus source, `measured_s` as it was and `adjusted_s` less what was corrected since."""
+    """
+    One source; offsets are local minus source: `measured_s` at the measurement, `adjusted_s` without the corrections since then.
+    """
 
     name: str
     poll: int
@@ -133,7 +135,7 @@ class SourceData:
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """What chronyd makes of a source's last samples; without any, its figures are placeholders."""
+    """chronyd's statistics of a source's last samples; with 0 samples the figures are placeholders."""
 
     name: str
     samples: int
@@ -151,7 +153,7 @@ Content = SourceCount | Tracking | SourceData | SourceStats
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One datagram of chronyd, its data not yet read."""
+    """One datagram of chronyd, with its data not decoded yet."""
 
     command: int
     sequence: int
@@ -160,17 +162,17 @@ class Reply:
     data: bytes
 
     def content(self) -> Content:
-        """Raises Refused where chronyd says no, and Malformed."""
+        """The decoded data. Raises Refused for an error status, and Malformed."""
         try:
             command = Command(self.command)
         except ValueError:
-            raise Malformed(f"an answer to command {self.command}, which was not asked") from None
+            raise Malformed(f"reply to command {self.command}, which the driver never sends") from None
         if self.status != _OK:
-            raise _refusal(command, self.status)
+            raise _status_error(command, self.status)
         code, layout = _REPLIES[command]
         if (self.code, len(self.data)) != (code, layout.size):
             raise Malformed(
-                f"{command.name}: reply {self.code} of {len(self.data)} octets, not {code} of {layout.size}"
+                f"{command.name}: reply {self.code} of {len(self.data)} octets instead of {code} of {layout.size}"
             )
         match command:
             case Command.N_SOURCES:
@@ -186,15 +188,15 @@ class Reply:
 def parse(datagram: bytes) -> Reply:
     """Raises Malformed."""
     if len(datagram) < _REPLY_HEADER.size:
-        raise Malformed(f"{len(datagram)} octets are no answer of chronyd")
+        raise Malformed(f"datagram of {len(datagram)} octets is too short for a reply of chronyd")
     version, kind, _, command, code, status, _, _, _, sequence, _, _ = _REPLY_HEADER.unpack_from(datagram)
     if kind != _REPLY or (version != _VERSION and status == _OK):
-        raise Malformed(f"packet type {kind} of version {version} is no answer of chronyd")
+        raise Malformed(f"packet type {kind} of version {version} is not a reply of chronyd")
     return Reply(command, sequence, code, status, datagram[_REPLY_HEADER.size :])
 
 
 def float_value(number: int) -> float:
-    """chrony's Float: 7 bits of exponent and 25 of coefficient, both signed. Every one is finite, and exact here."""
+    """The value of chrony's Float: 7 bits of exponent and 25 of coefficient, both signed. Each is finite and exact as a float."""
     exponent, coefficient = number >> 25, number & 0x1FFFFFF
     exponent -= 0x80 if exponent & 0x40 else 0
     coefficient -= 0x2000000 if coefficient & 0x1000000 else 0
@@ -211,12 +213,12 @@ def _ppm(number: int, least: float = -_LARGEST_PPM) -> float:
 
 def _within(value: float, least: float, most: float, unit: str) -> float:
     if not least <= value <= most:
-        raise Malformed(f"{value:g} {unit} where {least:g} to {most:g} can be")
+        raise Malformed(f"{value:g} {unit} is implausible; allowed: {least:g} to {most:g} {unit}")
     return value
 
 
 def reference_text(reference_id: int) -> str:
-    """Four characters, as of a reference clock (GPS, PHC0); hexadecimal where they are none."""
+    """The four characters of a reference clock (GPS, PHC0); hexadecimal if they are not printable."""
     name = reference_id.to_bytes(4, "big").rstrip(b"\0")
     if name and all(0x20 < octet < 0x7F for octet in name):
         return name.decode("ascii")
@@ -224,7 +226,7 @@ def reference_text(reference_id: int) -> str:
 
 
 def _address_text(field: bytes) -> str | None:
-    """None where there is no address."""
+    """None if there is no address."""
     octets, family = _ADDRESS.unpack(field)
     match family:
         case 0:
@@ -233,16 +235,16 @@ def _address_text(field: bytes) -> str | None:
             return str(IPv4Address(octets[:4]))
         case 2:
             return str(IPv6Address(octets))
-        case 3:  # a name that is not resolved yet; chronyc calls it so too
+        case 3:  # a name that is not resolved yet; chronyc prints it like this too
             return f"ID#{int.from_bytes(octets[:4], 'big'):010d}"
-    raise Malformed(f"address family {family}")
+    raise Malformed(f"address family {family}; allowed: 0 to 3")
 
 
 def _tracking(data: bytes) -> Tracking:
     reference_id, address, stratum, leap, *rest = _TRACKING.unpack(data)
     correction, last, rms, frequency, residual, skew, delay, dispersion, interval = rest[3:]
     if leap >= len(_LEAPS):
-        raise Malformed(f"leap status {leap}")
+        raise Malformed(f"leap status {leap}; allowed: 0 to {len(_LEAPS) - 1}")
     return Tracking(
         reference_id=reference_id,
         reference=_address_text(address) or reference_text(reference_id),
@@ -297,6 +299,6 @@ def _source_stats(data: bytes) -> SourceStats:
     )
 
 
-def _refusal(command: Command, status: int) -> Refused:
+def _status_error(command: Command, status: int) -> Refused:
     kind = NoSuchSource if status == _NO_SUCH_SOURCE else Refused
-    return kind(f"{command.name}: {_REFUSALS.get(status, f'status {status}')}")
+    return kind(f"{command.name}: {_STATUS_TEXTS.get(status, f'unknown status {status}')}")

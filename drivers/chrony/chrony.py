@@ -1,7 +1,7 @@
 """
-From chronyd's answers to a sample of the system clock against UTC, or the reason why there is none. Pure.
+The driver for chronyd: samples of the system clock against UTC, over chronyd's command protocol. See docs/clock-sources.md.
 
-chronyd over its command protocol: docs/clock-sources.md.
+`ChronyHistory` turns chronyd's replies into a sample, or the reason why there is none, without I/O.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PPB_PER_PPM = 1_000
 @dataclass(frozen=True, slots=True)
 class ChronySnapshot:
     """
-    chronyd's answers of one poll. The clocks were read before the first question and, what ends in `_after`, behind the last;
-    the kernel's frequency around TRACKING (None: it does not tell).
+    chronyd's replies of one poll. The clocks were read before the first request, and `real_minus_boot_after_ns` after the last
+    reply; `kernel_ppb` is the kernel's frequency before and after TRACKING (None: not readable).
     """
 
     boottime_ns: int
@@ -50,50 +50,49 @@ class ChronySnapshot:
 
 
 class ChronyHistory:
-    """What is remembered between polls, in order to notice steps. It outlives chronyd."""
+    """Detects steps of the clock between polls. It survives restarts of chronyd."""
 
     def __init__(self, source: str, max_clock_error_ppb: int) -> None:
         self._source = source
         self._max_clock_error_ppb = max_clock_error_ppb
         self._real_minus_boot_ns: int | None = None
-        self._void_reference: tuple[int, int, int] | None = None
+        self._reference_before_step: tuple[int, int, int] | None = None
 
-    def take(self, picture: ChronySnapshot) -> UtcSample | NoSample:
-        """After a step chronyd goes on to tell what it knew before, until it measures again: only then it is believed."""
-        before_ns = picture.real_minus_boot_ns if self._real_minus_boot_ns is None else self._real_minus_boot_ns
-        by_ns = picture.real_minus_boot_after_ns - before_ns
-        self._real_minus_boot_ns = picture.real_minus_boot_after_ns
+    def take(self, snapshot: ChronySnapshot) -> UtcSample | NoSample:
+        """After a step, chronyd's values are those from before it until its next measurement: till then there is no sample."""
+        before_ns = snapshot.real_minus_boot_ns if self._real_minus_boot_ns is None else self._real_minus_boot_ns
+        by_ns = snapshot.real_minus_boot_after_ns - before_ns
+        self._real_minus_boot_ns = snapshot.real_minus_boot_after_ns
         if abs(by_ns) > STEP_TOLERANCE_NS:
-            self._void_reference = picture.tracking.reference_time
-            reason = f"clock stepped by {by_ns / 1e6:+.3f} ms"
-            return NoSample(self._source, picture.boottime_ns, reason, stepped=True)
-        reason = self._why_none(picture) or ""
-        if reason:
-            return NoSample(self._source, picture.boottime_ns, reason)
-        self._void_reference = None
-        return self._sample(picture)
+            self._reference_before_step = snapshot.tracking.reference_time
+            reason = f"the clock was stepped by {by_ns / 1e6:+.3f} ms"
+            return NoSample(self._source, snapshot.boottime_ns, reason, stepped=True)
+        if (problem := self._problem(snapshot)) is not None:
+            return NoSample(self._source, snapshot.boottime_ns, problem)
+        self._reference_before_step = None
+        return self._sample(snapshot)
 
-    def _why_none(self, picture: ChronySnapshot) -> str | None:
-        tracking = picture.tracking
+    def _problem(self, snapshot: ChronySnapshot) -> str | None:
+        tracking = snapshot.tracking
         if tracking.leap == "unsynchronised" or tracking.stratum == 0 or tracking.reference_id == 0:
-            return f"chronyd is not synchronised: {_states(picture.sources)}"
+            return f"chronyd is not synchronised: {_states(snapshot.sources)}"
         if tracking.reference_id == LOCAL_REFERENCE:
-            return "chronyd follows no source, only its own clock (its directive `local`)"
-        if tracking.reference_time == self._void_reference:
-            return "chronyd has measured nothing since the clock was stepped"
-        if None in picture.kernel_ppb:
-            return "the kernel does not tell how the clock is steered (adjtimex)"
+            return "chronyd follows its own clock (directive `local`) instead of a source"
+        if tracking.reference_time == self._reference_before_step:
+            return "chronyd has not measured since the clock was stepped"
+        if None in snapshot.kernel_ppb:
+            return "the clock's frequency cannot be read from the kernel (adjtimex)"
         return None
 
-    def _sample(self, picture: ChronySnapshot) -> UtcSample:
-        tracking = picture.tracking
+    def _sample(self, snapshot: ChronySnapshot) -> UtcSample:
+        tracking = snapshot.tracking
         return UtcSample(
             source=self._source,
-            as_of_ns=picture.boottime_ns,
-            real_minus_boot_ns=picture.real_minus_boot_ns,
+            as_of_ns=snapshot.boottime_ns,
+            real_minus_boot_ns=snapshot.real_minus_boot_ns,
             offset_ns=_ns(-tracking.current_correction_s),
             error_ns=_error_ns(tracking),
-            growth_ppb=_growth_ppb(tracking) + self._max_clock_error_ppb + _steering_ppb(picture),
+            growth_ppb=_growth_ppb(tracking) + self._max_clock_error_ppb + _steering_ppb(snapshot),
             reference=tracking.reference,
             stratum=tracking.stratum,
             leap=tracking.leap,
@@ -101,12 +100,12 @@ class ChronyHistory:
             root_dispersion_ns=_ns(tracking.root_dispersion_s),
             frequency_ppb=_frequency_ppb(tracking),
             skew_ppb=math.ceil(tracking.skew_ppm * _PPB_PER_PPM),
-            ntp_sources=picture.sources,
+            ntp_sources=snapshot.sources,
         )
 
 
 def ntp_source(data: SourceData, stats: SourceStats) -> NtpSource:
-    """One row; what was never measured is None."""
+    """One source; values that were never measured are None."""
     measured = data.since_sample_s is not None
     return NtpSource(
         name=data.name,
@@ -124,10 +123,10 @@ def ntp_source(data: SourceData, stats: SourceStats) -> NtpSource:
 
 
 def _error_ns(tracking: Tracking) -> int:
-    """The root distance, and what is lost where chronyd writes a number into 24 bits."""
+    """The root distance plus the rounding error of chronyd's 24-bit Floats."""
     distance_s = tracking.root_dispersion_s + tracking.root_delay_s / 2
-    told_s = abs(tracking.current_correction_s) + distance_s
-    return _up_ns(distance_s + told_s * FLOAT_RESOLUTION)
+    reported_s = abs(tracking.current_correction_s) + distance_s
+    return _up_ns(distance_s + reported_s * FLOAT_RESOLUTION)
 
 
 def _growth_ppb(tracking: Tracking) -> int:
@@ -135,17 +134,17 @@ def _growth_ppb(tracking: Tracking) -> int:
 
 
 def _frequency_ppb(tracking: Tracking) -> int:
-    """chronyd tells how much the clock runs too fast: it is made to run so much slower."""
+    """chronyd reports how fast the clock runs uncorrected; the applied correction is the opposite."""
     return round(-tracking.frequency_ppm * _PPB_PER_PPM)
 
 
-def _steering_ppb(picture: ChronySnapshot) -> int:
+def _steering_ppb(snapshot: ChronySnapshot) -> int:
     """
-    How far the clock's rate is from what chronyd holds for right: while it slews an offset away, and all the time where it may not steer
-    the clock (`chronyd -x`).
+    How far the clock's rate is from the one that chronyd estimates as right: while it slews an offset, and always if it does not
+    control the clock (`chronyd -x`).
     """
-    believed_ppb = _frequency_ppb(picture.tracking)
-    return max(abs(kernel_ppb - believed_ppb) for kernel_ppb in picture.kernel_ppb if kernel_ppb is not None)
+    estimated_ppb = _frequency_ppb(snapshot.tracking)
+    return max(abs(kernel_ppb - estimated_ppb) for kernel_ppb in snapshot.kernel_ppb if kernel_ppb is not None)
 
 
 def _states(sources: Sequence[NtpSource]) -> str:
@@ -160,14 +159,14 @@ def _up_ns(seconds: float) -> int:
     return math.ceil(seconds * NS_PER_S)
 
 
-#: No more of chronyd's sources are asked for.
+#: At most so many of chronyd's sources are read.
 MAX_SOURCES = 32
 
-_ANSWERS_WITHIN_S = 1.0
+_TIMEOUT_S = 1.0
 
 
 class ChronyOptions(BaseModel):
-    """`address` unset: chronyd's UNIX socket where it can be used, else UDP."""
+    """`address` unset: chronyd's UNIX socket if this process may use it, else UDP."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -177,14 +176,14 @@ class ChronyOptions(BaseModel):
 
     @field_validator("address")
     @classmethod
-    def _is_one(cls, address: str | None) -> str | None:
+    def _is_address(cls, address: str | None) -> str | None:
         if address is not None:
             parse_address(address)
         return address
 
 
 class Chrony:
-    """Reads one chronyd, and can change nothing in it."""
+    """Reads one chronyd; it sends only requests that read."""
 
     Options: ClassVar[type[BaseModel]] = ChronyOptions
     timeout_s = 1.5
@@ -195,33 +194,33 @@ class Chrony:
         self._configured = options.address
         self._clocks = clocks or SystemClocks()
         self._history = ChronyHistory(name, options.max_clock_error_ppb)
-        self._conversation = ChronyClient()
+        self._client = ChronyClient()
 
     async def open(self) -> None:
         """Raises Unreachable."""
         self._address = parse_address(self._configured) if self._configured else default_address()
-        await self._conversation.open(self._address, self._name)
+        await self._client.open(self._address, self._name)
 
     async def poll(self) -> Sequence[Reading]:
         """Raises Unreachable, Malformed and Refused."""
         try:
-            async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                return [self._history.take(await self._picture())]
+            async with asyncio.timeout(_TIMEOUT_S):
+                return [self._history.take(await self._snapshot())]
         except TimeoutError:
-            raise Unreachable(f"{address_text(self._address)}: no answer within {_ANSWERS_WITHIN_S:g} s") from None
+            raise Unreachable(f"{address_text(self._address)}: no answer within {_TIMEOUT_S:g} s") from None
         except SourceError as error:
             raise type(error)(f"{address_text(self._address)}: {error}") from error
 
     async def close(self) -> None:
-        self._conversation.close()
+        self._client.close()
 
-    async def _picture(self) -> ChronySnapshot:
-        asked_ns, asked_real_minus_boot_ns = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
+    async def _snapshot(self) -> ChronySnapshot:
+        before_ns, real_minus_boot_before_ns = self._clocks.boottime_ns(), real_minus_boot_ns(self._clocks)
         kernel_ppb = frequency_ppb()
-        tracking = await self._conversation.ask(Tracking, Command.TRACKING)
+        tracking = await self._client.request(Tracking, Command.TRACKING)
         return ChronySnapshot(
-            boottime_ns=asked_ns,
-            real_minus_boot_ns=asked_real_minus_boot_ns,
+            boottime_ns=before_ns,
+            real_minus_boot_ns=real_minus_boot_before_ns,
             kernel_ppb=(kernel_ppb, frequency_ppb()),
             tracking=tracking,
             sources=await self._sources(),
@@ -229,13 +228,13 @@ class Chrony:
         )
 
     async def _sources(self) -> tuple[NtpSource, ...]:
-        """Those that are still there when their turn comes."""
-        count = (await self._conversation.ask(SourceCount, Command.N_SOURCES)).sources
+        """chronyd's sources; the list ends early if a source is removed meanwhile."""
+        count = (await self._client.request(SourceCount, Command.N_SOURCES)).sources
         found = []
         for index in range(min(count, MAX_SOURCES)):
             try:
-                data = await self._conversation.ask(SourceData, Command.SOURCE_DATA, index)
-                stats = await self._conversation.ask(SourceStats, Command.SOURCE_STATS, index)
+                data = await self._client.request(SourceData, Command.SOURCE_DATA, index)
+                stats = await self._client.request(SourceStats, Command.SOURCE_STATS, index)
             except NoSuchSource:
                 break
             found.append(ntp_source(data, stats))

@@ -1,4 +1,4 @@
-"""What the kernel says of a clock's steering, through adjtimex and clock_adjtime with modes 0, which changes nothing."""
+"""Reads a clock's discipline from the kernel, by adjtimex and clock_adjtime with modes 0, which change nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STA_INS = 0x10
 STA_DEL = 0x20
 STA_UNSYNC = 0x40
 
-#: What adjtimex returns once an armed leap second is over, while STA_INS or STA_DEL still stands.
+#: What adjtimex returns after an armed leap second, while STA_INS or STA_DEL is still set.
 TIME_WAIT = 4
 
 _NOMINAL_TICK_US = 10_000
@@ -19,15 +19,15 @@ _PPB_PER_TICK_US = 100_000
 
 #: struct timex (adjtimex(2)) as the C compiler lays it out.
 _TIMEX = struct.Struct("@I4li3l2ll2lil4li44x")
-_Buffer = ctypes.c_char * _TIMEX.size  # made anew for each call: all 0 is `modes` 0, and threads share nothing
+_Buffer = ctypes.c_char * _TIMEX.size  # a new one for each call: all 0 is `modes` 0, and threads share nothing
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Timex:
     """
-    struct timex as it stands, behind what the call returned, `state`. `freq` and `tolerance` are ppm x 2^16; `offset` and
-    `time_fraction` are microseconds, or nanoseconds where `status` has STA_NANO.
+    `state`, the call's result, and the fields of struct timex. `freq` and `tolerance` are ppm x 2^16; `offset` and `time_fraction`
+    are microseconds, or nanoseconds if `status` has STA_NANO.
     """
 
     state: int
@@ -59,13 +59,13 @@ def parse(timex: bytes, state: int) -> Timex:
 
 
 def system_timex() -> Timex:
-    """Of CLOCK_REALTIME. Raises OSError."""
+    """The state of CLOCK_REALTIME. Raises OSError."""
     timex = _Buffer()
     return _parsed(timex, _libc.adjtimex(timex))
 
 
 def phc_timex(fd: int) -> Timex:
-    """Of the PTP hardware clock that is open as `fd`. Older kernels want it open for writing. Raises OSError."""
+    """The state of the PTP hardware clock that is open as `fd`. Older kernels require write access. Raises OSError."""
     timex = _Buffer()
     return _parsed(timex, _libc.clock_adjtime(clock_id(fd), timex))
 
@@ -76,7 +76,7 @@ def clock_id(fd: int) -> int:
 
 
 def frequency_ppb() -> int | None:
-    """How much faster than its oscillator CLOCK_REALTIME is made to run; None where the kernel does not say."""
+    """The frequency correction applied to CLOCK_REALTIME, in ppb (positive: it runs faster than its oscillator); None if unreadable."""
     try:
         timex = system_timex()
     except OSError:
@@ -85,7 +85,7 @@ def frequency_ppb() -> int | None:
 
 
 def to_ppb(freq: int, tick_us: int = _NOMINAL_TICK_US) -> int:
-    """`freq` is ppm x 2^16, `tick_us` the microseconds that a tick of a hundredth second adds; a PHC has no ticks."""
+    """The correction in ppb. `freq` is ppm x 2^16, `tick_us` the microseconds that each 10 ms tick adds; a PHC has no ticks."""
     return round(freq * 1000 / 65536) + (tick_us - _NOMINAL_TICK_US) * _PPB_PER_TICK_US
 
 

@@ -1,8 +1,4 @@
-"""
-Who steers which clock, by the processes that run. Pure.
-
-The processes that may have to do with clocks, looked for in /proc, and their command lines.
-"""
+"""Finds the daemons that steer CLOCK_REALTIME or a PHC, by the processes in /proc and their command lines."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ MIN_SCAN_INTERVAL_NS = 5 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`comm` is what the kernel calls it, at most 15 characters; `command` the words that it shows as its command line."""
+    """`comm` is the kernel's name of the process, at most 15 characters; `command` are the words of its command line."""
 
     pid: int
     comm: str
@@ -27,7 +23,7 @@ class Process:
 
 
 def find_processes(proc: Path, comms: frozenset[str]) -> tuple[Process, ...] | None:
-    """Every process with one of these names, of this pid namespace. None: others' processes are hidden from us."""
+    """Every process of this pid namespace with one of these names; None if other users' processes are hidden."""
     try:
         (proc / "1" / "comm").read_text()
         pids = [int(path.name) for path in proc.iterdir() if path.name.isdecimal()]
@@ -37,7 +33,7 @@ def find_processes(proc: Path, comms: frozenset[str]) -> tuple[Process, ...] | N
 
 
 def _process(folder: Path, comms: frozenset[str]) -> Process | None:
-    """None too where it has just ended."""
+    """The process, if it has one of these names; None also if it has just ended."""
     try:
         comm = (folder / "comm").read_text(errors="replace").strip()
         if comm not in comms:
@@ -50,8 +46,8 @@ def _process(folder: Path, comms: frozenset[str]) -> Process | None:
 
 def options(process: Process, valued: str) -> Iterator[tuple[str, str]]:
     """
-    Each option with its value, as getopt(3) reads its command line: `valued` are the letters that have one. A long option is
-    given as `--name`, and its value is the next word where it holds no `=`.
+    Each option with its value, as getopt(3) parses the command line; `valued` are the letters that have a value. A long option
+    is `--name`, and its value is the next word unless it contains `=`.
     """
     words = iter(process.command[1:])
     for word in words:
@@ -73,49 +69,50 @@ def _short(letters: str, valued: str, words: Iterator[str]) -> Iterator[tuple[st
 
 
 class ProcessScanner:
-    """Looks in a thread, since a node may have thousands of processes; between two looks the last one counts."""
+    """Scans /proc in a thread, since a node may have thousands of processes, and keeps the result until the next scan."""
 
     def __init__(self, proc: Path, comms: frozenset[str]) -> None:
         self._proc = proc
         self._comms = comms
-        self._looked_ns: int | None = None
-        self._wanted = False
-        self._seen: tuple[Process, ...] | None = None
+        self._scanned_ns: int | None = None
+        self._is_requested = False
+        self._processes: tuple[Process, ...] | None = None
 
-    def want(self) -> None:
-        """Something changed: look again as soon as may be."""
-        self._wanted = True
+    def request_scan(self) -> None:
+        """Scan again as soon as MIN_SCAN_INTERVAL_NS permits: something changed."""
+        self._is_requested = True
 
-    async def seen(self, boottime_ns: int) -> tuple[Process, ...] | None:
+    async def processes(self, boottime_ns: int) -> tuple[Process, ...] | None:
+        """The processes of the last scan, after a new one if it is due; None if other users' processes are hidden."""
         if self._is_due(boottime_ns):
-            self._looked_ns, self._wanted = boottime_ns, False
-            self._seen = await asyncio.to_thread(find_processes, self._proc, self._comms)
-        return self._seen
+            self._scanned_ns, self._is_requested = boottime_ns, False
+            self._processes = await asyncio.to_thread(find_processes, self._proc, self._comms)
+        return self._processes
 
     def _is_due(self, boottime_ns: int) -> bool:
-        if self._looked_ns is None:
+        if self._scanned_ns is None:
             return True
-        return boottime_ns - self._looked_ns >= (MIN_SCAN_INTERVAL_NS if self._wanted else SCAN_EVERY_NS)
+        return boottime_ns - self._scanned_ns >= (MIN_SCAN_INTERVAL_NS if self._is_requested else SCAN_EVERY_NS)
 
 
 REALTIME = "CLOCK_REALTIME"
 
 #: Daemons that steer CLOCK_REALTIME, by the kernel's name of their process.
-_STEER = {"chronyd": "chronyd", "ntpd": "ntpd", "systemd-timesyn": "systemd-timesyncd", "ntp-daemon": "ntpd-rs"}
+_DAEMONS = {"chronyd": "chronyd", "ntpd": "ntpd", "systemd-timesyn": "systemd-timesyncd", "ntp-daemon": "ntpd-rs"}
 
-COMMS = frozenset({*_STEER, "phc2sys", "ptp4l"})
+COMMS = frozenset({*_DAEMONS, "phc2sys", "ptp4l"})
 
 _CHRONYD_VALUED = "fFlLPtu"
 _PTP4L_VALUED = "fipl"
 _PHC2SYS_VALUED = "cdfsEPISFRNOLMiunzltDA"
 
-#: Servos of phc2sys that hand the offset to another daemon and steer nothing.
-_ONLY_TELLING_SERVOS = {"ntpshm", "refclock_sock"}
+#: Servos of phc2sys that pass the offset to another daemon and steer no clock.
+_PASSIVE_SERVOS = {"ntpshm", "refclock_sock"}
 
 
 @dataclass(frozen=True, slots=True)
 class Disciplines:
-    """`steering` names the daemons that steer CLOCK_REALTIME, `undecided` those whose process does not tell whether they do."""
+    """`steering` are the daemons that steer CLOCK_REALTIME, `undecided` those whose command line does not show whether they do."""
 
     steering: tuple[str, ...]
     undecided: tuple[str, ...]
@@ -130,22 +127,22 @@ def disciplines(processes: Iterable[Process]) -> Disciplines:
         elif steers is None:
             undecided.add(name)
     if "openntpd" in steering:
-        steering.discard("ntpd")  # one program of several processes, of which not each shows whose it is
+        steering.discard("ntpd")  # openntpd has several processes, and not each of them is recognizable
     return Disciplines(tuple(sorted(steering)), tuple(sorted(undecided - steering)))
 
 
 def maxerror_is_bound(steering: Sequence[str]) -> bool:
     """
-    Whether the kernel's maxerror bounds the error of CLOCK_REALTIME. chronyd alone writes what it knows, root delay / 2 + root
-    dispersion; phc2sys, ptp4l and systemd-timesyncd write 0 whatever the error is. Give it the undecided ones too.
+    Whether the kernel's maxerror bounds the error of CLOCK_REALTIME. Only chronyd writes its root delay / 2 + root dispersion;
+    phc2sys, ptp4l and systemd-timesyncd write 0 whatever the error is. `steering` must include the undecided daemons.
     """
     return set(steering) == {"chronyd"}
 
 
 def may_steer_between(process: Process, index: int, index_of: Callable[[str], int | None]) -> bool:
     """
-    Whether this is a phc2sys that could steer CLOCK_REALTIME by the PHC `index`, or the PHC by CLOCK_REALTIME. `index_of`
-    tells the PHC behind an interface, None where it cannot: that may be this one.
+    Whether this is a phc2sys that may steer CLOCK_REALTIME by the PHC `index`, or the PHC by CLOCK_REALTIME. `index_of` returns the
+    PHC of an interface, or None if it is unknown: that may be this one.
     """
     if process.comm != "phc2sys":
         return False
@@ -158,11 +155,14 @@ def may_steer_between(process: Process, index: int, index_of: Callable[[str], in
 def _is_phc(clock: str, index: int, index_of: Callable[[str], int | None]) -> bool:
     if clock.startswith("/dev/ptp"):
         return clock == f"/dev/ptp{index}"
-    return clock.startswith("/dev/") or index_of(clock) in (None, index)  # a PPS device does not tell whose pulse it is
+    return clock.startswith("/dev/") or index_of(clock) in (
+        None,
+        index,
+    )  # a PPS device does not show which clock drives it
 
 
 def _steers_realtime(process: Process) -> bool | None:
-    """None: the process does not tell."""
+    """None: the command line does not show it."""
     if process.comm == "chronyd":
         return not _has(process, _CHRONYD_VALUED, "x", "Q", "p")
     if process.comm == "phc2sys":
@@ -175,8 +175,8 @@ def _steers_realtime(process: Process) -> bool | None:
 
 def _name(process: Process) -> str:
     if process.comm == "ntpd" and any("openntpd" in word or word.startswith("ntpd: ") for word in process.command):
-        return "openntpd"  # its parts show as "ntpd: ntp engine"
-    return _STEER.get(process.comm, process.comm)
+        return "openntpd"  # its processes are titled, for example, "ntpd: ntp engine"
+    return _DAEMONS.get(process.comm, process.comm)
 
 
 def _has(process: Process, valued: str, *letters: str) -> bool:
@@ -185,7 +185,7 @@ def _has(process: Process, valued: str, *letters: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Phc2sys:
-    """What its command line makes it do. With `-a` the PHCs are those of ptp4l's ports, which it does not name."""
+    """What phc2sys does, by its command line. With `-a` its PHCs are those of ptp4l's ports, which are not named there."""
 
     automatic: bool
     steers: bool
@@ -196,7 +196,7 @@ class _Phc2sys:
     def of(cls, process: Process) -> _Phc2sys:
         given = list(options(process, _PHC2SYS_VALUED))
         letters = {letter for letter, _ in given}
-        steers = not any(letter == "E" and value in _ONLY_TELLING_SERVOS for letter, value in given)
+        steers = not any(letter == "E" and value in _PASSIVE_SERVOS for letter, value in given)
         if "a" in letters:
             clocks = (REALTIME,) if "r" in letters else ()
             return cls(True, steers, clocks, clocks)

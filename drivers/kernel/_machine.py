@@ -1,4 +1,4 @@
-"""Where this machine's clocks, interfaces and processes are asked; tests give another one."""
+"""This machine's clocks, interfaces and processes, in one object that tests replace."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TS_INFO = struct.Struct("=I40x")
 _IFREQ = struct.Struct("@16sP16x")
 
 
-def phc_ioctl(fd: int, request: OffsetIoctl, asked: bytearray) -> None:
-    """The answer is written into `asked`. Raises OSError."""
-    fcntl.ioctl(fd, request, asked)
+def phc_ioctl(fd: int, request: OffsetIoctl, buffer: bytearray) -> None:
+    """The kernel writes the result into `buffer`. Raises OSError."""
+    fcntl.ioctl(fd, request, buffer)
 
 
 def ethtool_ts_info(interface: str) -> bytes:
-    """struct ethtool_ts_info of an interface, which needs no privilege. Raises OSError."""
+    """struct ethtool_ts_info of an interface; reading it needs no privilege. Raises OSError."""
     info = ctypes.create_string_buffer(_TS_INFO.pack(_GET_TS_INFO), _TS_INFO.size)
     request = bytearray(_IFREQ.pack(interface.encode()[:15], ctypes.addressof(info)))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
@@ -35,7 +35,7 @@ def ethtool_ts_info(interface: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Only for reading: whatever is opened here is opened so, and no question that is asked sets anything."""
+    """Read-only access: everything is opened for reading, and no call changes anything."""
 
     dev: Path = Path("/dev")
     net: Path = Path("/sys/class/net")

@@ -1,4 +1,4 @@
-"""VMClock: the page by which a hypervisor tells its guest that it goes on somewhere else."""
+"""VMClock: the page in which a hypervisor reports to its guest that the guest was migrated or restored."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _TRIES = 100
 
 def disruption_marker(path: Path) -> int | None:
     """
-    A number that changes with every disruption of the guest's clock: live migration, restoring a snapshot. None where there
-    is no VMClock. Raises Unreachable and Malformed.
+    A number that changes with every disruption of the guest's clock: live migration, restoring a snapshot. None if there is no
+    VMClock. Raises Unreachable and Malformed.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unreachable(f"{path}: {error.strerror}: docs/clock-sources.md says how to grant reading") from error
+        raise Unreachable(f"{path}: {error.strerror}; docs/clock-sources.md says how to grant reading") from error
     try:
         return _read(fd, path)
     except OSError as error:
@@ -34,14 +34,14 @@ def disruption_marker(path: Path) -> int | None:
 
 
 def _read(fd: int, path: Path) -> int:
-    """By its sequence count, odd while the hypervisor writes. Raises OSError, Unreachable and Malformed."""
+    """Read consistently by the sequence count, which is odd during a write. Raises OSError, Unreachable and Malformed."""
     for _ in range(_TRIES):
         front = os.pread(fd, _PAGE_FRONT.size, 0)
         if len(front) < _PAGE_FRONT.size:
-            raise Malformed(f"{path}: {len(front)} octets")
+            raise Malformed(f"{path}: {len(front)} octets; a VMClock has at least {_PAGE_FRONT.size}")
         magic, sequence, marker = _PAGE_FRONT.unpack(front)
         if magic != _MAGIC:
             raise Malformed(f"{path}: not a VMClock")
         if sequence % 2 == 0 and os.pread(fd, 4, _SEQUENCE) == front[_SEQUENCE : _SEQUENCE + 4]:
             return int(marker)
-    raise Unreachable(f"{path}: the hypervisor does not finish writing it")
+    raise Unreachable(f"{path}: no consistent value in {_TRIES} tries: the hypervisor keeps writing")

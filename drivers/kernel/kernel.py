@@ -1,4 +1,4 @@
-"""The kernel's own word on CLOCK_REALTIME, and who steers it: docs/clock-sources.md."""
+"""The driver `kernel`: the kernel's status of CLOCK_REALTIME, and the daemons that steer it. See docs/clock-sources.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KernelOptions(BaseModel):
 
 
 class Kernel:
-    """Asks adjtimex with modes 0, which changes nothing."""
+    """Reads adjtimex with modes 0, which changes nothing."""
 
     Options: ClassVar[type[BaseModel]] = KernelOptions
     timeout_s = 5.0
@@ -43,20 +43,20 @@ class Kernel:
         self._name = name
         self._clocks = clocks or SystemClocks()
         self._machine = machine or Machine()
-        self._lookout = ProcessScanner(self._machine.proc, COMMS)
+        self._scanner = ProcessScanner(self._machine.proc, COMMS)
         self._freq: int | None = None
-        self._behaviour: tuple[int, int, bool] | None = None
+        self._discipline: tuple[int, int, bool] | None = None
 
     async def open(self) -> None:
         """Raises Refused."""
         self._timex()
 
     async def poll(self) -> Sequence[Reading]:
-        """Raises Refused, and Unreachable and Malformed of a VMClock."""
+        """Raises Refused; Unreachable and Malformed for a VMClock that cannot be read."""
         now_ns, timex = self._clocks.boottime_ns(), self._timex()
-        if self._behaves_differently(timex):
-            self._lookout.want()
-        found = disciplines(await self._lookout.seen(now_ns) or ())
+        if self._has_changed(timex):
+            self._scanner.request_scan()
+        found = disciplines(await self._scanner.processes(now_ns) or ())
         return [
             KernelSample(
                 source=self._name,
@@ -80,17 +80,19 @@ class Kernel:
         try:
             return self._machine.system_timex()
         except OSError as error:
-            raise Refused(f"adjtimex: {error.strerror}: a filter of system calls forbids even to ask") from error
+            raise Refused(
+                f"adjtimex: {error.strerror}: permit adjtimex in this process's system call filter"
+            ) from error
 
-    def _behaves_differently(self, timex: Timex) -> bool:
-        """The status or the tick is another one, or the frequency began to move or to stand: somebody came or went."""
-        before, moves = self._behaviour, self._freq not in (None, timex.freq)
-        self._freq, self._behaviour = timex.freq, (timex.status, timex.tick_us, moves)
-        return before is not None and before != self._behaviour
+    def _has_changed(self, timex: Timex) -> bool:
+        """Whether the status or tick changed, or the frequency began or ceased to change: a daemon may have started or stopped."""
+        before, moves = self._discipline, self._freq not in (None, timex.freq)
+        self._freq, self._discipline = timex.freq, (timex.status, timex.tick_us, moves)
+        return before is not None and before != self._discipline
 
 
 def leap(timex: Timex) -> str:
-    """The leap second that is armed: none, insert or delete. The flag stands on after it, until it is taken away."""
+    """The armed leap second: none, insert or delete. The flag stays set after the leap second, until a daemon clears it."""
     if timex.state == TIME_WAIT:
         return "none"
     return "insert" if timex.status & STA_INS else "delete" if timex.status & STA_DEL else "none"

@@ -1,8 +1,4 @@
-"""
-A PTP hardware clock, /dev/ptpN, opened for reading and asked in the best way that it knows.
-
-From a network interface to the PTP hardware clock behind it, without privilege.
-"""
+"""A PTP hardware clock (/dev/ptpN): opened read-only, and found behind a network interface, without privilege."""
 
 from __future__ import annotations
 
@@ -15,25 +11,27 @@ from timesyncd.drivers.kernel._machine import Machine
 from timesyncd.drivers.phc._ioctl import OffsetIoctl, ReadingWindow, ioctl_buffer, windows
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
-#: The clock cannot be asked in this way; ENODEV for PRECISE: not beside the system's present clocksource.
-_NOT_THIS_WAY = {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV}
+#: The device does not support this ioctl; ENODEV for PRECISE: not with the system's present clocksource.
+_NOT_SUPPORTED = {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV}
 _BUSY = {errno.EBUSY, errno.EINTR}
 _TRIES = 3
 
 
 class PhcDevice:
-    """One open PHC. Which way it can be asked is tried out at the first reading and remembered."""
+    """One open PHC. The best ioctl that it supports is found at the first reading and remembered."""
 
     def __init__(self, index: int, machine: Machine) -> None:
         """Raises Unreachable."""
         self._machine = machine
         self._path = machine.dev / f"ptp{index}"
-        self._ways = tuple(OffsetIoctl)
+        self._ioctls = tuple(OffsetIoctl)
         self.gone = False
         try:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except PermissionError as error:
-            hint = "systemd/timesyncd.rules grants it to the group timesyncd: docs/clock-sources.md"
+            hint = (
+                "install systemd/timesyncd.rules, which grants reading to the group timesyncd (docs/clock-sources.md)"
+            )
             raise Unreachable(f"{self._path}: permission denied: {hint}") from error
         except FileNotFoundError as error:
             raise Unreachable(f"{self._path}: no such device") from error
@@ -41,22 +39,22 @@ class PhcDevice:
             raise Unreachable(f"{self._path}: {error.strerror}") from error
 
     def read(self, readings: int) -> tuple[OffsetIoctl, tuple[ReadingWindow, ...]]:
-        """How it was asked, and the answer. Raises Unreachable, Refused and Malformed."""
-        why: OSError | None = None
-        for request in self._ways:
+        """The ioctl that was used, and its windows. Raises Unreachable, Refused and Malformed."""
+        failure: OSError | None = None
+        for request in self._ioctls:
             try:
-                answer = self._ask(request, readings)
+                result = self._call(request, readings)
             except OSError as error:
-                why = error
-                if error.errno not in _NOT_THIS_WAY:
+                failure = error
+                if error.errno not in _NOT_SUPPORTED:
                     break
             else:
-                self._ways = (request,)
-                return request, windows(request, answer)
-        raise self._explained(why)
+                self._ioctls = (request,)
+                return request, windows(request, result)
+        raise self._source_error(failure)
 
     def frequency_ppb(self) -> int | None:
-        """How much faster than its oscillator it is made to run; None where the kernel does not tell a mere reader."""
+        """The frequency correction applied to its oscillator, in ppb; None if the kernel requires write access for it."""
         try:
             return to_ppb(self._machine.phc_timex(self._fd).freq)
         except OSError as error:
@@ -66,27 +64,27 @@ class PhcDevice:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _ask(self, request: OffsetIoctl, readings: int) -> bytes:
+    def _call(self, request: OffsetIoctl, readings: int) -> bytes:
         """Raises OSError."""
         for left in reversed(range(_TRIES)):
-            asked = ioctl_buffer(request, readings)
+            buffer = ioctl_buffer(request, readings)
             try:
-                self._machine.phc_ioctl(self._fd, request, asked)
+                self._machine.phc_ioctl(self._fd, request, buffer)
             except OSError as error:
                 if error.errno not in _BUSY or not left:
                     raise
             else:
                 break
-        return bytes(asked)
+        return bytes(buffer)
 
-    def _explained(self, why: OSError | None) -> SourceError:
-        if why is None or why.errno in _NOT_THIS_WAY - {errno.ENODEV}:
-            return Refused(f"{self._path}: its offset to the system clock cannot be read in any way")
-        return Unreachable(f"{self._path}: {why.strerror}")
+    def _source_error(self, failure: OSError | None) -> SourceError:
+        if failure is None or failure.errno in _NOT_SUPPORTED - {errno.ENODEV}:
+            return Refused(f"{self._path}: the driver supports no ioctl that reads the offset to the system clock")
+        return Unreachable(f"{self._path}: {failure.strerror}")
 
 
 class PhcFrequency:
-    """How much faster than its oscillator a PHC is made to run. Its device stays open, until it is gone or `close`."""
+    """Reads the frequency correction of a PHC. Its device stays open until it disappears or `close` is called."""
 
     def __init__(self, index: int, machine: Machine | None = None) -> None:
         self._index = index
@@ -94,7 +92,7 @@ class PhcFrequency:
         self._device: PhcDevice | None = None
 
     def ppb(self) -> int | None:
-        """None where the device is not there or does not tell us."""
+        """The applied correction in ppb; None if the device is absent or not readable."""
         try:
             device = self._device = self._device or PhcDevice(self._index, self._machine)
         except Unreachable:
@@ -117,7 +115,7 @@ _PHC_INDEX = 8
 
 def phc_index(interface: str, machine: Machine) -> int:
     """
-    The N of its /dev/ptpN. Where the kernel tells none for a bond or a VLAN, that of the active slave or the interface below.
+    The N of the interface's /dev/ptpN. If the kernel reports none for a bond or a VLAN, that of the active slave or lower interface.
 
     Raises Unreachable, Refused and Malformed.
     """
@@ -125,33 +123,33 @@ def phc_index(interface: str, machine: Machine) -> int:
     for _ in range(_MOST_LAYERS):
         if below is None:
             break
-        index = _told(below, machine)
+        index = _own_phc_index(below, machine)
         if index is not None:
             return index
         below = _active_slave(below, machine) or _carrier(below, machine)
-    raise Refused(f"{interface}: no PTP hardware clock behind it")
+    raise Refused(f"{interface}: this interface has no PTP hardware clock")
 
 
 def parse_phc_index(ts_info: bytes) -> int | None:
-    """From struct ethtool_ts_info; None where it says that there is none. Raises Malformed."""
+    """The index in struct ethtool_ts_info; None if it reports no PHC. Raises Malformed."""
     if len(ts_info) != _TS_INFO_SIZE:
-        raise Malformed(f"ethtool: {len(ts_info)} octets where {_TS_INFO_SIZE} are due")
+        raise Malformed(f"ethtool: {len(ts_info)} octets instead of {_TS_INFO_SIZE}")
     (index,) = struct.unpack_from("=i", ts_info, _PHC_INDEX)
     return None if index < 0 else int(index)
 
 
-def _told(interface: str, machine: Machine) -> int | None:
+def _own_phc_index(interface: str, machine: Machine) -> int | None:
     try:
         return parse_phc_index(machine.ethtool_ts_info(interface))
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
             return None
-        why = "no such interface" if error.errno == errno.ENODEV else error.strerror
-        raise Unreachable(f"{interface}: {why}") from error
+        problem = "no such interface" if error.errno == errno.ENODEV else error.strerror
+        raise Unreachable(f"{interface}: {problem}") from error
 
 
 def _active_slave(interface: str, machine: Machine) -> str | None:
-    """Of a bond that has one; a bond that uses all at once (802.3ad) has none."""
+    """The active slave of a bond; None for a bond that uses all slaves at once (802.3ad)."""
     try:
         return (machine.net / interface / "bonding" / "active_slave").read_text().strip() or None
     except OSError:
@@ -159,7 +157,7 @@ def _active_slave(interface: str, machine: Machine) -> str | None:
 
 
 def _carrier(interface: str, machine: Machine) -> str | None:
-    """The interface that a VLAN lies on."""
+    """The interface that carries a VLAN."""
     folder = machine.net / interface
     try:
         if "DEVTYPE=vlan" not in (folder / "uevent").read_text().split():

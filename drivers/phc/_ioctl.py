@@ -1,4 +1,4 @@
-"""The three questions that a PTP hardware clock is asked (linux/ptp_clock.h), and what the answers say. Pure."""
+"""Codec of the three ioctls that read a PTP hardware clock's offset to the system clock (linux/ptp_clock.h). Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from timesyncd.errors import Malformed
 
 MAX_READINGS = 25
 
-#: A cross timestamp is taken at one instant, but by counters: of the system at 19.2 MHz or faster (53 ns), of the PHC at
-#: 125 MHz or faster (8 ns).
+#: A cross timestamp is taken at one instant, but with the resolution of two counters: the system's at 19.2 MHz or faster (53 ns)
+#: and the PHC's at 125 MHz or faster (8 ns).
 PRECISE_GRANULARITY_NS = 61
 
 #: 1952 to 2242: the nanoseconds between any two of these fit into 64 bits.
@@ -23,7 +23,7 @@ _HEAD = 16
 
 
 class OffsetIoctl(IntEnum):
-    """Every ioctl that a PHC is sent, best first. None of them sets anything."""
+    """Every ioctl that this driver calls on a PHC, the most precise first. None of them changes the clock."""
 
     PRECISE = 0xC0403D08
     EXTENDED = 0xC4C03D09
@@ -35,7 +35,7 @@ _SIZES = {OffsetIoctl.PRECISE: 64, OffsetIoctl.EXTENDED: 1216, OffsetIoctl.BASIC
 
 @dataclass(frozen=True, slots=True)
 class ReadingWindow:
-    """The PHC showed `phc_ns` at some instant from `before_ns` to `after_ns` of CLOCK_REALTIME."""
+    """The PHC read `phc_ns` at an instant between `before_ns` and `after_ns` of CLOCK_REALTIME."""
 
     before_ns: int
     phc_ns: int
@@ -47,49 +47,49 @@ class ReadingWindow:
 
     @property
     def offset_ns(self) -> int:
-        """CLOCK_REALTIME minus PHC, within half the width."""
+        """CLOCK_REALTIME minus PHC, with an error of at most half the width."""
         return (self.before_ns + self.after_ns) // 2 - self.phc_ns
 
 
 def ioctl_buffer(request: OffsetIoctl, readings: int) -> bytearray:
-    """What is handed to the ioctl, which writes the answer into it. The `clockid` of newer kernels is 0: CLOCK_REALTIME."""
-    asked = bytearray(_SIZES[request])
+    """The ioctl's argument, into which the kernel writes the result. The `clockid` of newer kernels is 0: CLOCK_REALTIME."""
+    buffer = bytearray(_SIZES[request])
     if request is not OffsetIoctl.PRECISE:
-        struct.pack_into("=I", asked, 0, readings)
-    return asked
+        struct.pack_into("=I", buffer, 0, readings)
+    return buffer
 
 
-def windows(request: OffsetIoctl, answer: bytes) -> tuple[ReadingWindow, ...]:
-    """Raises Malformed."""
-    if len(answer) != _SIZES[request]:
-        raise Malformed(f"{request.name}: {len(answer)} octets where {_SIZES[request]} are due")
+def windows(request: OffsetIoctl, result: bytes) -> tuple[ReadingWindow, ...]:
+    """The windows in an ioctl's result. Raises Malformed."""
+    if len(result) != _SIZES[request]:
+        raise Malformed(f"{request.name}: {len(result)} octets instead of {_SIZES[request]}")
     if request is OffsetIoctl.PRECISE:
-        phc_ns, realtime_ns = _times(answer, 0, 2)
+        phc_ns, realtime_ns = _times(result, 0, 2)
         half_ns = PRECISE_GRANULARITY_NS // 2
         return (ReadingWindow(realtime_ns - half_ns, phc_ns, realtime_ns - half_ns + PRECISE_GRANULARITY_NS),)
-    (count,) = struct.unpack_from("=I", answer)
+    (count,) = struct.unpack_from("=I", result)
     if not 1 <= count <= MAX_READINGS:
-        raise Malformed(f"{request.name}: {count} readings")
+        raise Malformed(f"{request.name}: {count} readings; allowed: 1 to {MAX_READINGS}")
     if request is OffsetIoctl.EXTENDED:
-        times = _times(answer, _HEAD, 3 * count)
+        times = _times(result, _HEAD, 3 * count)
         return tuple(ReadingWindow(*times[at : at + 3]) for at in range(0, 3 * count, 3))
-    times = _times(answer, _HEAD, 2 * count + 1)
+    times = _times(result, _HEAD, 2 * count + 1)
     return tuple(ReadingWindow(*times[at : at + 3]) for at in range(0, 2 * count, 2))
 
 
 def shortest(of: tuple[ReadingWindow, ...]) -> ReadingWindow:
-    """The one that was disturbed least. Raises Malformed where none ends after it began: no such window says anything."""
+    """The narrowest window, which was disturbed least. Raises Malformed if every window ends before it began."""
     sound = [window for window in of if window.width_ns >= 0]
     if not sound:
-        raise Malformed("every reading ends before it began")
+        raise Malformed("every reading window ends before it begins")
     return min(sound, key=lambda window: window.width_ns)
 
 
-def _times(answer: bytes, start: int, count: int) -> list[int]:
+def _times(result: bytes, start: int, count: int) -> list[int]:
     """`count` struct ptp_clock_time in a row, in nanoseconds."""
-    pairs = [_CLOCK_TIME.unpack_from(answer, start + at * _CLOCK_TIME.size) for at in range(count)]
+    pairs = [_CLOCK_TIME.unpack_from(result, start + at * _CLOCK_TIME.size) for at in range(count)]
     if any(nanoseconds >= NS_PER_S for _, nanoseconds in pairs):
-        raise Malformed("a second of more than 10^9 nanoseconds")
+        raise Malformed("a time has 10^9 nanoseconds or more")
     if not all(_EARLIEST_S <= seconds <= _LATEST_S for seconds, _ in pairs):
-        raise Malformed("a time before 1952 or after 2242")
+        raise Malformed("a time is before 1952 or after 2242")
     return [seconds * NS_PER_S + nanoseconds for seconds, nanoseconds in pairs]

@@ -1,7 +1,7 @@
 """
-A PTP hardware clock against the system clock, read through /dev/ptpN: docs/clock-sources.md.
+The drivers `phc` and `phc2sys`: a PTP hardware clock compared with the system clock through /dev/ptpN. See docs/clock-sources.md.
 
-What linuxptp's phc2sys achieves, measured, since it tells nothing of itself: docs/clock-sources.md.
+`phc2sys` also looks for a running phc2sys; that program reports nothing itself, so its effect is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from timesyncd.drivers.phc._ioctl import MAX_READINGS, shortest
 from timesyncd.errors import SourceError, Unreachable
 from timesyncd.sample import NoSample, PhcSample, Reading
 
-#: The kernel answers whose clock an interface has under the lock of all its interfaces.
+#: The lookup takes the kernel's lock for all interfaces, so it is rare.
 RESOLVE_EVERY_NS = 10 * NS_PER_S
 
 
@@ -44,7 +44,7 @@ class PhcOptions(BaseModel):
 
 
 class Phc:
-    """Compares one PHC with CLOCK_REALTIME, and changes neither."""
+    """Compares one PHC with CLOCK_REALTIME; changes neither."""
 
     Options: ClassVar[type[BaseModel]] = PhcOptions
     timeout_s = 5.0
@@ -74,8 +74,8 @@ class Phc:
         if self._clocks.boottime_ns() - self._resolved_ns >= RESOLVE_EVERY_NS:
             index = await self._present_index()
             if index != self._index:  # another slave of the bond became the active one
-                told = f"its clock is now phc:{index}, no longer phc:{self._index}"
-                raise Unreachable(f"{self._options.interface}: {told}")
+                change = f"its clock changed from phc:{self._index} to phc:{index}"
+                raise Unreachable(f"{self._options.interface}: {change}")
         steered = await self._is_steered()
         return [self._compared(steered)]
 
@@ -85,7 +85,7 @@ class Phc:
             device.close()
 
     async def _is_steered(self) -> bool | None:
-        """Whether one of the two clocks may be steered by the other. Not looked for here."""
+        """Whether a phc2sys may be steering one of the two clocks by the other; None: not looked for."""
         return None
 
     async def _present_index(self) -> int:
@@ -102,7 +102,7 @@ class Phc:
         request, windows = self._device.read(self._options.readings)
         by_ns = real_minus_boot_ns(self._clocks) - before_ns
         if abs(by_ns) > STEP_TOLERANCE_NS:
-            reason = f"clock stepped by {by_ns / 1e6:+.3f} ms"
+            reason = f"the clock was stepped by {by_ns / 1e6:+.3f} ms"
             return NoSample(self._name, self._clocks.boottime_ns(), reason, stepped=True)
         window = shortest(windows)
         return PhcSample(
@@ -127,7 +127,7 @@ class Phc:
 
 
 class Phc2sys(Phc):
-    """Compares the two clocks, and looks for a phc2sys that could be steering one of them by the other."""
+    """Compares the two clocks, and looks for a phc2sys that may be steering one of them by the other."""
 
     def __init__(
         self,
@@ -138,19 +138,19 @@ class Phc2sys(Phc):
         machine: Machine | None = None,
     ) -> None:
         super().__init__(name, options, runtime_dir, clocks, machine)
-        self._lookout = ProcessScanner(self._machine.proc, frozenset({"phc2sys"}))
-        self._judged: tuple[tuple[Process, ...], int] | None = None
-        self._judged_ns = 0
+        self._scanner = ProcessScanner(self._machine.proc, frozenset({"phc2sys"}))
+        self._evaluated: tuple[tuple[Process, ...], int] | None = None
+        self._evaluated_ns = 0
         self._steered = False
 
     async def _is_steered(self) -> bool | None:
         now_ns = self._clocks.boottime_ns()
-        processes = await self._lookout.seen(now_ns)
+        processes = await self._scanner.processes(now_ns)
         if processes is None:
             return None
-        if self._judged != (processes, self._index) or now_ns - self._judged_ns >= RESOLVE_EVERY_NS:
+        if self._evaluated != (processes, self._index) or now_ns - self._evaluated_ns >= RESOLVE_EVERY_NS:
             self._steered = await asyncio.to_thread(self._steers, processes, self._index)
-            self._judged, self._judged_ns = (processes, self._index), now_ns
+            self._evaluated, self._evaluated_ns = (processes, self._index), now_ns
         return self._steered
 
     def _steers(self, processes: tuple[Process, ...], index: int) -> bool:

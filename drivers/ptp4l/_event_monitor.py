@@ -1,15 +1,11 @@
 """
-What ptp4l's slave event monitor tells: the raw time stamps of each Sync and of each delay measurement. Pure.
+Receives ptp4l's slave events: the raw time stamps of each Sync and of each delay measurement.
 
-Signaling messages with one record each (IEEE 1588-2019, 16.11.4.1, and linuxptp's own type for the delay); big-endian.
+Events are Signaling messages with one record each (IEEE 1588-2019, 16.11.4.1, and linuxptp's own type for the delay), big-endian.
 
-How long ptp4l may send us events that nobody reads. Pure.
-
-ptp4l sends an event with a blocking sendto(): while the queue of a reader that is stopped is full, it waits, and keeps
-no time. A filter on our socket lets the kernel take in only events whose local time stamp lies in a short lease, renewed
-while we read; it tosses the others at once, and the sender does not wait. So a reader that is stopped stops nobody.
-
-The end of ptp4l's slave event monitor: a path of ours that it sends to.
+ptp4l sends an event with a blocking sendto(): while the queue of a stopped reader is full, ptp4l waits and does not discipline
+its clock. A filter on our socket therefore admits only events whose local time stamp is within a short lease, which we renew while
+we read; the kernel discards all others at once, and ptp4l does not wait. So a stopped reader never blocks ptp4l.
 """
 
 from __future__ import annotations
@@ -36,13 +32,13 @@ _SYNC = struct.Struct(">8sHHHIIq4xHII")
 _DELAY = struct.Struct(">8sHHHIIqHII")
 
 _LATEST_S = 2**33  # the year 2242; its nanoseconds fit into 64 bits
-_FAR_NS = NS_PER_S // 2  # further apart, and the two cannot be of one scale
+_MAX_ROUND_TRIP_NS = NS_PER_S // 2  # a larger value means that the two were measured on different timescales
 _DELAY_MOVED_NS = NS_PER_S // 10  # a delay measured between a Sync and its reading moves ptp4l's median by far less
 
 
 @dataclass(frozen=True, slots=True)
 class RxSync:
-    """A Sync that ptp4l used: sent at t1 by the master's clock, received at t2 by ours."""
+    """A Sync that ptp4l used: sent at t1 on the master's clock, received at t2 on the local clock."""
 
     master: bytes
     master_port: int
@@ -53,7 +49,7 @@ class RxSync:
 
     @property
     def forward_ns(self) -> int:
-        """The one-way delay from the master plus what our clock is ahead of it."""
+        """The one-way delay from the master plus the local clock's offset (local minus master)."""
         return self.t2_ns - self.t1_ns - self.correction_ns
 
     @property
@@ -63,7 +59,7 @@ class RxSync:
 
 @dataclass(frozen=True, slots=True)
 class DelayTiming:
-    """A Delay_Req, sent at t3 by our clock, received at t4 by the master's, as its Delay_Resp told."""
+    """A Delay_Req: sent at t3 on the local clock, received at t4 on the master's, as its Delay_Resp reports."""
 
     master: bytes
     master_port: int
@@ -74,7 +70,7 @@ class DelayTiming:
 
     @property
     def reverse_ns(self) -> int:
-        """The one-way delay to the master minus what our clock is ahead of it."""
+        """The one-way delay to the master minus the local clock's offset (local minus master)."""
         return self.t4_ns - self.t3_ns - self.correction_ns
 
     @property
@@ -87,7 +83,7 @@ EventRecord = RxSync | DelayTiming
 
 @dataclass(frozen=True, slots=True)
 class SlaveEvent:
-    """A record, and of which ptp4l: two on one interface have one identity, and are in two domains."""
+    """A record and its sender: two ptp4l on one interface have the same identity and differ in the domain."""
 
     domain: int
     clock_identity: bytes
@@ -95,15 +91,15 @@ class SlaveEvent:
 
 
 def parse_event(datagram: bytes) -> SlaveEvent:
-    """Raises Malformed for all but a Signaling message with one record of the two kinds."""
+    """Raises Malformed unless it is a Signaling message with one record of the two kinds."""
     if len(datagram) < _PREFIX.size:
-        raise Malformed(f"event of {len(datagram)} octets")
+        raise Malformed(f"event of {len(datagram)} octets is too short")
     kind, version, length, domain, identity, tlv, tlv_length = _PREFIX.unpack_from(datagram)
     if kind & 0xF != _SIGNALING or version & 0xF != 2:
         raise Malformed(f"not a Signaling message: octets {datagram[:2].hex()}")
     body = datagram[_PREFIX.size : _PREFIX.size + tlv_length]
     if _PREFIX.size + tlv_length > length or len(body) != tlv_length:
-        raise Malformed(f"event of {len(datagram)} octets says {length}, its TLV {tlv_length}")
+        raise Malformed(f"event of {len(datagram)} octets has length field {length} and TLV length {tlv_length}")
     return SlaveEvent(domain, identity, _record(tlv, body))
 
 
@@ -111,9 +107,9 @@ def exchanges(
     records: Sequence[EventRecord], parent: tuple[bytes, int], ingress_time_ns: int, forward_ns: int
 ) -> tuple[DelayExchange, ...]:
     """
-    The delay measurements with this parent port, on the scale of ptp4l's offset; `forward_ns` is that offset plus the
-    path delay, for the Sync received at `ingress_time_ns`. Empty where this Sync is not among the records: by it the
-    whole seconds are known which ptp4l took out of the offset.
+    The delay measurements with this parent port, on the timescale of ptp4l's offset. `forward_ns` is that offset plus the path
+    delay, for the Sync received at `ingress_time_ns`. Empty if this Sync is not among the records, since it reveals the whole
+    seconds that ptp4l removed from the offset.
     """
     of_parent = [record for record in records if (record.master, record.master_port) == parent]
     syncs = [record for record in of_parent if isinstance(record, RxSync) and record.t2_ns == ingress_time_ns]
@@ -125,12 +121,12 @@ def exchanges(
         for record in of_parent
         if isinstance(record, DelayTiming)
     ]
-    # Forward and reverse together are free of the offset: what is seconds away was measured on another scale.
-    return tuple(exchange for exchange in found if abs(forward_ns + exchange.reverse_ns) < _FAR_NS)
+    # Forward plus reverse does not depend on the offset: a sum of seconds means that it was measured on another timescale.
+    return tuple(exchange for exchange in found if abs(forward_ns + exchange.reverse_ns) < _MAX_ROUND_TRIP_NS)
 
 
 def _whole_seconds_ns(difference_ns: int) -> int | None:
-    """The nearest whole seconds; None where it is none of them but something else."""
+    """The difference in whole seconds, as nanoseconds; None if it is not near to whole seconds."""
     whole_ns = (difference_ns + NS_PER_S // 2) // NS_PER_S * NS_PER_S
     return whole_ns if abs(difference_ns - whole_ns) <= _DELAY_MOVED_NS else None
 
@@ -144,27 +140,27 @@ def _record(tlv: int, body: bytes) -> EventRecord:
         kind = DelayTiming
     else:
         raise Malformed(f"event with a TLV of type {tlv:#06x}, {len(body)} octets")
-    # ptp4l, too, takes the whole nanoseconds of a correction by a shift.
+    # ptp4l also truncates a correction to whole nanoseconds by a shift.
     return kind(master, port, sequence, _stamp_ns(*sent), correction >> 16, _stamp_ns(high, low, fraction))
 
 
 def _stamp_ns(high_s: int, low_s: int, fraction_ns: int) -> int:
     if fraction_ns >= NS_PER_S:
-        raise Malformed(f"time stamp with {fraction_ns} ns in its second")
+        raise Malformed(f"time stamp has {fraction_ns} nanoseconds; allowed: below 10^9")
     seconds = high_s << 32 | low_s
     if seconds > _LATEST_S:
-        raise Malformed(f"time stamp after {seconds} s")
+        raise Malformed(f"time stamp of {seconds} s is after the year 2242")
     return seconds * NS_PER_S + fraction_ns
 
 
-#: A sender's own buffer (net.core.wmem_default) holds 278 small datagrams, those to all our sockets together.
-_SENDER_HOLDS = 128
+#: A sender's buffer (net.core.wmem_default) holds 278 small datagrams, to all our sockets together.
+_SENDER_QUEUE = 128
 
 _SPARE = 2
-_CROWDED = 3  # delay measurements come at random: at times more of them than the mean
-_LONGEST_MS = 60_000
-_ENOUGH_SYNCS = 8
-_UNHEARD_SYNCS = 3
+_BURST_FACTOR = 3  # delay measurements come at random intervals, at times several times the mean rate
+_MAX_LEASE_MS = 60_000
+_ESTIMATE_SYNCS = 8
+_MAX_MISSED_SYNCS = 3
 
 # Offsets in an event: the TLV's type, then seconds (their low 32 bits) and nanoseconds of the local stamp, t2 or t3.
 _TLV_AT, _T2_AT, _T3_AT = 44, 84, 62
@@ -180,56 +176,56 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 class SyncIntervalEstimator:
     """
-    At which interval the master sends Syncs, as their own numbers tell; None until enough were heard in a row, and
-    again after some that ptp4l used and we did not hear: then the pace that we had made too short a lease.
+    The interval of the master's Syncs, by their sequence numbers. None until enough events were received in a row, and again after
+    some Syncs that ptp4l used and whose events we missed: the estimate then made the lease too short.
     """
 
     def __init__(self) -> None:
-        self._heard: deque[RxSync] = deque(maxlen=_ENOUGH_SYNCS)
+        self._received: deque[RxSync] = deque(maxlen=_ESTIMATE_SYNCS)
         self._used_ns = 0
-        self._unheard = 0
+        self._missed = 0
 
-    def heard(self, sync: RxSync) -> None:
-        self._heard.append(sync)
+    def add_event(self, sync: RxSync) -> None:
+        self._received.append(sync)
 
-    def used(self, ingress_time_ns: int) -> None:
-        """ptp4l says that this is its newest Sync."""
+    def add_used(self, ingress_time_ns: int) -> None:
+        """Add the ingress time of ptp4l's newest Sync, which shows whether its event was missed."""
         if ingress_time_ns == self._used_ns:
             return
         self._used_ns = ingress_time_ns
-        was_heard = bool(self._heard) and self._heard[-1].t2_ns >= ingress_time_ns
-        self._unheard = 0 if was_heard else self._unheard + 1
-        if self._unheard >= _UNHEARD_SYNCS:
-            self._heard.clear()
+        was_received = bool(self._received) and self._received[-1].t2_ns >= ingress_time_ns
+        self._missed = 0 if was_received else self._missed + 1
+        if self._missed >= _MAX_MISSED_SYNCS:
+            self._received.clear()
 
     def interval_ns(self) -> int | None:
-        if len(self._heard) < _ENOUGH_SYNCS:
+        if len(self._received) < _ESTIMATE_SYNCS:
             return None
-        first, last = self._heard[0], self._heard[-1]
+        first, last = self._received[0], self._received[-1]
         sent = (last.sequence - first.sequence) & 0xFFFF
         return max(1, (last.t2_ns - first.t2_ns) // max(1, sent))
 
 
 def queue_length() -> int:
-    """How many datagrams ptp4l may send to a UNIX socket of ours before it waits."""
+    """The number of datagrams that ptp4l can send to one of our UNIX sockets before it blocks."""
     try:
         kernel = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
     except (OSError, ValueError):
         kernel = 10
-    return min(kernel, _SENDER_HOLDS)
+    return min(kernel, _SENDER_QUEUE)
 
 
 def lease_ms(queue: int, sync_interval_ns: int, delay_interval_ns: int) -> int:
-    """So long that the events of this time fit into the queue."""
+    """The longest lease whose events fit into the queue."""
     both_ns = sync_interval_ns * delay_interval_ns // (sync_interval_ns + delay_interval_ns)
-    fitting_ns = (queue - _SPARE) * both_ns // _CROWDED
-    return max(0, min(_LONGEST_MS, fitting_ns // _NS_PER_MS))
+    fitting_ns = (queue - _SPARE) * both_ns // _BURST_FACTOR
+    return max(0, min(_MAX_LEASE_MS, fitting_ns // _NS_PER_MS))
 
 
 def lease_filter(from_ns: int, for_ms: int) -> bytes:
     """
-    The filter that lets in events stamped within `for_ms` after `from_ns`, or in the second before: t3 is older than
-    the t2 of a Sync that overtook the Delay_Resp.
+    The BPF program that admits events stamped within `for_ms` after `from_ns` or in the second before it: a t3 may be older than the
+    t2 of a Sync that overtook the Delay_Resp.
     """
     first_s = from_ns // NS_PER_S - 1
     last_ms = from_ns // _NS_PER_MS - first_s * 1_000 + for_ms
@@ -245,7 +241,7 @@ def lease_filter(from_ns: int, for_ms: int) -> bytes:
         (_KEEP, 0, 0, 0),
         (_LOAD_WORD, 0, 0, _T3_AT),
         (_SUBTRACT, 0, 0, first_s & 0xFFFFFFFF),
-        (_IF_GREATER, 7, 0, last_ms // 1_000),  # unsigned: a stamp from before, too
+        (_IF_GREATER, 7, 0, last_ms // 1_000),  # unsigned, so a stamp before `first_s` is greater too
         (_MULTIPLY, 0, 0, 1_000),
         (_TO_X, 0, 0, 0),
         (_LOAD_KEPT, 0, 0, 0),
@@ -258,45 +254,45 @@ def lease_filter(from_ns: int, for_ms: int) -> bytes:
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
 
 
-#: Lets nothing in.
+#: The BPF program that admits no event.
 ADMIT_NOTHING = _INSTRUCTION.pack(_RETURN, 0, 0, 0)
 
 
-_MOST_KEPT = 1024
+_MAX_RECORDS = 1024
 
 
 class EventMonitor:
     """
-    Keeps the newest records of one ptp4l until they are taken; `lost` counts those that had to go before, `strange`
-    what was no record of this ptp4l. ptp4l never waits for us: outside the lease that `renew` gives the kernel tosses
-    what it sends.
+    Keeps the newest records of one ptp4l until they are taken. `lost` counts records that were evicted before, `rejected` datagrams
+    that are not a record of this ptp4l. ptp4l never waits for this process: outside the lease that `renew` grants, the kernel
+    discards what it sends.
     """
 
     def __init__(self, path: Path, server: Path, domain: int, clock_identity: bytes) -> None:
-        """Raises Unreachable when the path cannot be had."""
+        """Raises Unreachable if the path cannot be bound."""
         self.lost = 0
-        self.strange = 0
+        self.rejected = 0
         self._path = path
         self._server = server
         self._sender = (domain, clock_identity)
-        self._records: deque[EventRecord] = deque(maxlen=_MOST_KEPT)
+        self._records: deque[EventRecord] = deque(maxlen=_MAX_RECORDS)
         self._queue = queue_length()
         self._lease_ms = 0
         self._from_ns = 0
-        self._pace = SyncIntervalEstimator()
-        self._channel = self._bind()
+        self._sync_interval = SyncIntervalEstimator()
+        self._socket = self._bind()
 
     def renew(self, local_ns: int, sync_interval_ns: int, delay_interval_ns: int) -> None:
         """
-        Let in what is stamped from `local_ns` (of the newest Sync) on, for a while. Takes the path again if somebody
-        removed it. The Sync interval is taken for the parent's until enough Syncs showed that. Raises Unreachable.
+        Admit events stamped from `local_ns` (the newest Sync's) on, for the length of a lease. Binds the path again if it was
+        removed. `sync_interval_ns` counts as the parent's until enough Syncs show the true interval. Raises Unreachable.
         """
-        if not self._channel.is_in_place():
-            self._channel.close()
-            self._channel = self._bind()
-        self._pace.used(local_ns)
-        # The port's own Sync interval may be shorter than its parent's, and then no second Sync would come in.
-        syncs_ns = self._pace.interval_ns() or max(sync_interval_ns, NS_PER_S)
+        if not self._socket.is_in_place():
+            self._socket.close()
+            self._socket = self._bind()
+        self._sync_interval.add_used(local_ns)
+        # The port's own Sync interval may be shorter than its parent's, and then the lease would end before a second Sync.
+        syncs_ns = self._sync_interval.interval_ns() or max(sync_interval_ns, NS_PER_S)
         self._lease_ms = lease_ms(self._queue, syncs_ns, delay_interval_ns)
         self._admit_from(local_ns)
 
@@ -307,46 +303,46 @@ class EventMonitor:
         return records
 
     def close(self) -> None:
-        self._channel.close()
+        self._socket.close()
 
     def _bind(self) -> Ptp4lSocket:
-        _clear(self._path)
-        channel = Ptp4lSocket(self._path, self._server, self._received)
+        _remove_stale_socket(self._path)
+        endpoint = Ptp4lSocket(self._path, self._server, self._received)
         try:
-            channel.admit(ADMIT_NOTHING)
+            endpoint.admit(ADMIT_NOTHING)
         except Unreachable:
-            channel.close()
+            endpoint.close()
             raise
-        return channel
+        return endpoint
 
     def _received(self, datagram: bytes) -> bool:
         try:
             event = parse_event(datagram)
         except Malformed:
-            self.strange += 1
+            self.rejected += 1
             return True
         self._keep(event)
         return True
 
     def _keep(self, event: SlaveEvent) -> None:
         if (event.domain, event.clock_identity) != self._sender:
-            self.strange += 1
+            self.rejected += 1
             return
-        self.lost += len(self._records) == _MOST_KEPT
+        self.lost += len(self._records) == _MAX_RECORDS
         self._records.append(event.record)
         if isinstance(event.record, RxSync):
-            self._pace.heard(event.record)
+            self._sync_interval.add_event(event.record)
         if event.record.local_ns - self._from_ns > self._lease_ms * 1_000_000 // 3:
-            with suppress(Unreachable):  # then the next `renew` tells
+            with suppress(Unreachable):  # then the next `renew` raises it
                 self._admit_from(event.record.local_ns)
 
     def _admit_from(self, local_ns: int) -> None:
         self._from_ns = local_ns
-        self._channel.admit(lease_filter(local_ns, self._lease_ms))
+        self._socket.admit(lease_filter(local_ns, self._lease_ms))
 
 
-def _clear(path: Path) -> None:
-    """Remove what a killed predecessor left. Raises Unreachable where somebody listens, and for what is no socket."""
+def _remove_stale_socket(path: Path) -> None:
+    """Remove the socket of a killed process. Raises Unreachable if a process listens on it or the file is no socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(str(path))
@@ -358,6 +354,4 @@ def _clear(path: Path) -> None:
                 return
         except OSError as error:
             raise Unreachable(f"{path}: {error.strerror or error}") from error
-    raise Unreachable(
-        f"{path}: taken by another process, or no socket: give each source a slave_event_monitor of its own"
-    )
+    raise Unreachable(f"{path}: used by another process, or not a socket; give each source its own slave_event_monitor")

@@ -1,8 +1,8 @@
 """
-Codec of ptp4l's management protocol: requests that only read, and answers as dataclasses (IEEE 1588-2019, clause 15).
+Codec of ptp4l's management protocol: requests that only read, and responses as dataclasses (IEEE 1588-2019, clause 15).
 
-It can build GET, and SET on SUBSCRIBE_EVENTS_NP alone, which changes nothing but what ptp4l sends to us.
-Everything is big-endian but the counters of PORT_STATS_NP.
+It can build GET, and SET only on SUBSCRIBE_EVENTS_NP, which changes nothing except what ptp4l sends to us.
+Everything is big-endian except the counters of PORT_STATS_NP.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ERROR = struct.Struct(">H4x")  # managementId and reserved octets, behind error
 
 
 class ManagementId(IntEnum):
-    """The data sets that can be asked for."""
+    """The data sets that this driver reads."""
 
     DEFAULT_DATA_SET = 0x2000
     CURRENT_DATA_SET = 0x2001
@@ -47,9 +47,9 @@ class ManagementId(IntEnum):
 
 _SUBSCRIBE_EVENTS_NP = 0xC003
 
-_FARTHEST_OFFSET_NS = 2**60
-_FARTHEST_TIME_NS = 2**62  # the difference of two still fits into 64 bits
-_MOST_MESSAGES = 2**63 - 1
+_MAX_OFFSET_NS = 2**60
+_MAX_TIME_NS = 2**62  # the difference of two still fits into 64 bits
+_MAX_MESSAGES = 2**63 - 1
 
 _ERRORS = {
     1: "RESPONSE_TOO_BIG", 2: "NO_SUCH_ID", 3: "WRONG_LENGTH", 4: "WRONG_VALUE", 5: "NOT_SETABLE", 6: "NOT_SUPPORTED",
@@ -83,7 +83,7 @@ class ParentDataSet:
 
 @dataclass(frozen=True, slots=True)
 class TimeProperties:
-    """`current_utc_offset_s` is what Announce said, valid or not."""
+    """`current_utc_offset_s` is Announce's value, valid or not."""
 
     current_utc_offset_s: int
     utc_offset_valid: bool
@@ -113,14 +113,14 @@ class PortProperties:
 
 @dataclass(frozen=True, slots=True)
 class PortHwclock:
-    """`phc` is None where the port has no hardware clock."""
+    """`phc` is None if the port has no hardware clock."""
 
     phc: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TimeStatus:
-    """`offset_ns` is local minus reference. `ingress_time_ns` 0: no Sync since the port or the clock began anew."""
+    """`offset_ns` is local minus reference. `ingress_time_ns` 0: no Sync since the port or the clock was reset."""
 
     offset_ns: int
     ingress_time_ns: int
@@ -150,19 +150,19 @@ Content = (
 
 @dataclass(frozen=True, slots=True)
 class ManagementRequester:
-    """Whom ptp4l answers. `number` (32 bits, not 0) is our port identity, on which it keys subscriptions."""
+    """Builds requests with our port identity `number` (32 bits, not 0), by which ptp4l distinguishes subscriptions."""
 
     domain: int
     transport_specific: int
     number: int
 
     def get(self, management_id: ManagementId, sequence: int, port: int = ALL_PORTS) -> bytes:
-        """Ask for one data set; of one port, where the data set is a port's."""
+        """A GET of one data set; `port` selects the port of a port's data set."""
         target = _MANAGEMENT.pack(_ALL_CLOCKS, port, 0, 0, _GET, _MANAGEMENT_TLV, 2, management_id)
         return self._header(len(target), sequence) + target
 
     def subscribe(self, duration_s: int, sequence: int) -> bytes:
-        """Ask to be sent TIME_STATUS_NP at every Sync for so long; 0 ends the subscription."""
+        """A subscription to TIME_STATUS_NP at every Sync, for `duration_s` seconds; 0 ends the subscription."""
         events = bytes([1 << _NOTIFY_TIME_SYNC if duration_s else 0]) + bytes(63)
         body = struct.pack(">H", duration_s) + events
         length = 2 + len(body)
@@ -180,7 +180,7 @@ class ManagementRequester:
 
 @dataclass(frozen=True, slots=True)
 class ManagementResponse:
-    """A management message from ptp4l: an answer, or a push, which counts its own sequence."""
+    """A management message from ptp4l: a response, or a push, which has its own sequence numbers."""
 
     identity: bytes
     sequence: int
@@ -189,12 +189,12 @@ class ManagementResponse:
     body: bytes
 
     def content(self) -> Content:
-        """Raises Refused where ptp4l says no, Malformed where the body is not what the id says."""
+        """The decoded data set. Raises Refused for a management error, Malformed if the body does not fit the id."""
         if self.error is not None:
-            raise Refused(f"{self._name}: {_ERRORS.get(self.error, f'error {self.error:#06x}')}")
+            raise Refused(f"{self._name}: ptp4l reports {_ERRORS.get(self.error, f'error {self.error:#06x}')}")
         decode = _DECODERS.get(self.management_id)
         if decode is None:
-            raise Malformed(f"{self._name}: not asked for")
+            raise Malformed(f"{self._name}: a data set that the driver never requests")
         try:
             return decode(self.body)
         except (struct.error, ValueError) as error:
@@ -206,16 +206,18 @@ class ManagementResponse:
 
 
 def parse(datagram: bytes) -> ManagementResponse:
-    """What one datagram says, its body still undecoded. Raises Malformed."""
+    """The message in a datagram, with its body not decoded yet. Raises Malformed."""
     if len(datagram) < _PREFIX_SIZE:
-        raise Malformed(f"management message of {len(datagram)} octets")
+        raise Malformed(f"management message of {len(datagram)} octets is too short")
     kind, version, length, _, _, _, _, _, identity, _, sequence, _, _ = _HEADER.unpack_from(datagram)
     _, _, _, _, action, tlv_type, tlv_length, number = _MANAGEMENT.unpack_from(datagram, _HEADER.size)
     end = _TLV_AT + 4 + tlv_length
     if kind & 0xF != _MANAGEMENT_MESSAGE or version & 0xF != 2 or action & 0xF != _RESPONSE:
         raise Malformed(f"not a management response: octets {datagram[:2].hex()}, action {action}")
     if tlv_length < 2 or not end <= length <= len(datagram):
-        raise Malformed(f"management message of {len(datagram)} octets says {length}, its TLV {tlv_length}")
+        raise Malformed(
+            f"management message of {len(datagram)} octets has length field {length} and TLV length {tlv_length}"
+        )
     body = datagram[_PREFIX_SIZE:end]
     if tlv_type == _MANAGEMENT_TLV:
         return ManagementResponse(identity, sequence, number, None, body)
@@ -272,7 +274,7 @@ def _port_properties(body: bytes) -> PortProperties:
     _, _, _, stamps, length = _PORT_PROPERTIES.unpack_from(body)
     interface = body[_PORT_PROPERTIES.size :][:length]
     if len(interface) < length or stamps > 4:
-        raise ValueError(f"{len(body)} octets, time stamping {stamps}")
+        raise ValueError(f"{len(body)} octets with time stamping {stamps}")
     return PortProperties(hardware_stamps=stamps != 0, interface=interface.decode())
 
 
@@ -283,17 +285,17 @@ def _port_hwclock(body: bytes) -> PortHwclock:
 
 def _time_status(body: bytes) -> TimeStatus:
     offset_ns, ingress_time_ns, _, _, _, _, _, _, _, grandmaster = _TIME_STATUS.unpack(body)
-    if abs(offset_ns) > _FARTHEST_OFFSET_NS or abs(ingress_time_ns) >= _FARTHEST_TIME_NS:
-        raise ValueError(f"offset {offset_ns} ns, ingress time {ingress_time_ns} ns")
+    if abs(offset_ns) > _MAX_OFFSET_NS or abs(ingress_time_ns) >= _MAX_TIME_NS:
+        raise ValueError(f"offset {offset_ns} ns or ingress time {ingress_time_ns} ns is implausible")
     return TimeStatus(offset_ns, ingress_time_ns, grandmaster)
 
 
 def _port_stats(body: bytes) -> PortStats:
     if len(body) != _PORT_IDENTITY.size + _COUNTERS.size:
-        raise ValueError(f"{len(body)} octets")
+        raise ValueError(f"{len(body)} octets instead of {_PORT_IDENTITY.size + _COUNTERS.size}")
     counters = _COUNTERS.unpack_from(body, _PORT_IDENTITY.size)
-    if max(counters) > _MOST_MESSAGES:
-        raise ValueError(f"{max(counters)} messages")
+    if max(counters) > _MAX_MESSAGES:
+        raise ValueError(f"a counter of {max(counters)} messages exceeds 63 bits")
     return PortStats(counters[:16], counters[16:])
 
 

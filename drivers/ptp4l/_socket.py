@@ -1,4 +1,4 @@
-"""Our end of ptp4l's management socket: questions with their answers, and pushes."""
+"""Client sockets for ptp4l's management socket, and a client that sends several queries at once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 
 RESPONSE_TIMEOUT_S = 0.8
 
-#: ptp4l waits for ever in sendto() while our queue (net.unix.max_dgram_qlen, 10 by default) is full, and keeps no time
-#: meanwhile. One question has one answer, so never more of them may be under way.
+#: ptp4l blocks in sendto() while our queue (net.unix.max_dgram_qlen, 10 by default) is full, and does not discipline its clock
+#: meanwhile. Each query has one response, so at most this many queries may be pending.
 MAX_QUERIES = 8
 
 _LARGEST = 2048
@@ -34,22 +34,22 @@ ManagementQuery = tuple[ManagementId, int]
 
 
 class NoResponse(Unreachable):
-    """The questions went out, and nothing came back."""
+    """The queries were sent, and not all were answered in time."""
 
 
 def new_requester(domain: int, transport_specific: int) -> ManagementRequester:
-    """With a random identity: process ids repeat among containers, and two sockets of one identity share a subscription."""
+    """A requester with a random identity: process ids repeat among containers, and sockets of one identity share a subscription."""
     return ManagementRequester(domain, transport_specific, secrets.randbits(32) | 1)
 
 
 class Ptp4lSocket:
-    """A datagram socket bound to a file, so that ptp4l can answer from another network namespace too; never connected."""
+    """A datagram socket bound to a file, so that ptp4l can respond from another network namespace too; never connected."""
 
-    def __init__(self, own: Path, server: Path, take: Callable[[bytes], bool]) -> None:
-        """`take` says whether more is expected at once. Raises Unreachable when the file cannot be made."""
+    def __init__(self, own: Path, server: Path, on_datagram: Callable[[bytes], bool]) -> None:
+        """`on_datagram` returns whether to read another datagram at once. Raises Unreachable if the file cannot be bound."""
         self._own = own
         self._server = str(server)
-        self._take = take
+        self._on_datagram = on_datagram
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
@@ -60,7 +60,7 @@ class Ptp4lSocket:
             self._file = _file_of(own)
         except OSError as error:
             self._socket.close()
-            raise Unreachable(f"{own}: cannot be bound: {error.strerror or error}") from error
+            raise Unreachable(f"{own}: cannot bind the socket: {error.strerror or error}") from error
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._readable)
 
@@ -69,22 +69,22 @@ class Ptp4lSocket:
         try:
             self._socket.sendto(datagram, self._server)
         except BlockingIOError as error:
-            raise Unreachable(f"{self._server}: ptp4l does not read its socket") from error
+            raise Unreachable(f"{self._server}: its queue is full: ptp4l does not read its socket") from error
         except OSError as error:
             raise Unreachable(f"{self._server}: {error.strerror or error}") from error
 
     def admit(self, program: bytes) -> None:
-        """The kernel tosses what this classic BPF program returns 0 for, as if delivered. Raises Unreachable."""
+        """Attach a classic BPF program: the kernel discards, as if delivered, what it returns 0 for. Raises Unreachable."""
         instructions = ctypes.create_string_buffer(program, len(program))
         count = len(program) // _FILTER_INSTRUCTION_SIZE
         described = struct.pack("@HP", count, ctypes.addressof(instructions))
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
         except OSError as error:
-            raise Unreachable(f"{self._own}: no filter can be attached: {error.strerror or error}") from error
+            raise Unreachable(f"{self._own}: cannot attach a socket filter: {error.strerror or error}") from error
 
     def is_in_place(self) -> bool:
-        """Whether our file is still the one that ptp4l finds."""
+        """Whether the path still names our socket."""
         return _file_of(self._own) == self._file
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Ptp4lSocket:
                 datagram, ancillary, _, _ = self._socket.recvmsg(_LARGEST, _CREDENTIALS_SPACE)
             except BlockingIOError:
                 return
-            more = sender_uid(ancillary) in self._trusted and self._take(datagram)
+            more = sender_uid(ancillary) in self._trusted and self._on_datagram(datagram)
 
 
 def _file_of(path: Path) -> tuple[int, int] | None:
@@ -114,7 +114,7 @@ def _file_of(path: Path) -> tuple[int, int] | None:
 
 
 def sender_uid(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
-    """Who sent a datagram, as the kernel says: anybody may write to our file, and only ptp4l's owner is believed."""
+    """The sender's uid, from the kernel: every user may write to our file, and only datagrams of ptp4l's owner are accepted."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
             return int(_CREDENTIALS.unpack(data)[1])
@@ -122,62 +122,61 @@ def sender_uid(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
 
 
 class ManagementClient:
-    """Asks several things at once and gathers the answers; strangers' and late answers are dropped."""
+    """Sends several queries at once and collects the responses; it drops late responses and other instances' responses."""
 
-    def __init__(self, own: Path, server: Path, asker: ManagementRequester) -> None:
+    def __init__(self, own: Path, server: Path, requester: ManagementRequester) -> None:
         """Raises Unreachable."""
         self.clock_identity: bytes | None = None
-        self._channel = Ptp4lSocket(own, server, self._take)
-        self._asker = asker
+        self._socket = Ptp4lSocket(own, server, self._receive)
+        self._requester = requester
         self._sequence = secrets.randbits(16)
-        self._awaited: dict[tuple[int, int], int] = {}
-        self._answers: list[Content | Refused | None] = []
+        self._pending: dict[tuple[int, int], int] = {}
+        self._responses: list[Content | Refused | None] = []
         self._complete: asyncio.Future[None] | None = None
 
-    async def ask(self, questions: Sequence[ManagementQuery]) -> list[Content | Refused]:
-        """The answers in the order of the questions. Raises Unreachable and Malformed."""
-        assert len(questions) <= MAX_QUERIES
+    async def query(self, queries: Sequence[ManagementQuery]) -> list[Content | Refused]:
+        """The responses in the order of the queries. Raises Unreachable and Malformed."""
+        assert len(queries) <= MAX_QUERIES
         loop = asyncio.get_running_loop()
-        self._awaited.clear()
-        self._answers = [None] * len(questions)
+        self._pending.clear()
+        self._responses = [None] * len(queries)
         self._complete = loop.create_future()
-        alarm = loop.call_later(
-            RESPONSE_TIMEOUT_S, self._fail, NoResponse(f"no answer within {RESPONSE_TIMEOUT_S:g} s")
-        )
+        timeout = NoResponse(f"no answer within {RESPONSE_TIMEOUT_S:g} s")
+        timer = loop.call_later(RESPONSE_TIMEOUT_S, self._fail, timeout)
         try:
-            for index, (management_id, port) in enumerate(questions):
+            for index, (management_id, port) in enumerate(queries):
                 self._sequence = (self._sequence + 1) & 0xFFFF
-                self._awaited[self._sequence, management_id] = index
-                self._channel.send(self._asker.get(management_id, self._sequence, port))
+                self._pending[self._sequence, management_id] = index
+                self._socket.send(self._requester.get(management_id, self._sequence, port))
             await self._complete
         finally:
-            alarm.cancel()
+            timer.cancel()
             self._complete = None
-        return [answer for answer in self._answers if answer is not None]
+        return [response for response in self._responses if response is not None]
 
     def close(self) -> None:
-        self._channel.close()
+        self._socket.close()
 
-    def _take(self, datagram: bytes) -> bool:
+    def _receive(self, datagram: bytes) -> bool:
         if self._complete is None:
             return False
         try:
-            self._sort(parse(datagram))
+            self._assign(parse(datagram))
         except Malformed as error:
             self._fail(error)
         return not self._complete.done()
 
-    def _sort(self, answer: ManagementResponse) -> None:
-        if self.clock_identity not in (None, answer.identity):
+    def _assign(self, response: ManagementResponse) -> None:
+        if self.clock_identity not in (None, response.identity):
             return
-        index = self._awaited.pop((answer.sequence, answer.management_id), None)
+        index = self._pending.pop((response.sequence, response.management_id), None)
         if index is None:
             return
         try:
-            self._answers[index] = answer.content()
-        except Refused as refusal:
-            self._answers[index] = refusal
-        if not self._awaited and self._complete is not None and not self._complete.done():
+            self._responses[index] = response.content()
+        except Refused as error:
+            self._responses[index] = error
+        if not self._pending and self._complete is not None and not self._complete.done():
             self._complete.set_result(None)
 
     def _fail(self, error: SourceError) -> None:
@@ -190,7 +189,7 @@ def own_path(runtime_dir: Path, name: str, purpose: str) -> Path:
 
 
 def remove_stale(runtime_dir: Path, name: str) -> None:
-    """The files of this source's former processes, which were killed. Raises Unreachable when the folder cannot be read."""
+    """Remove the socket files of this source's killed processes. Raises Unreachable if the folder cannot be read."""
     pattern = re.compile(rf"ptp4l\.{re.escape(name)}\.(\d+)(\.push)?\.sock")
     try:
         for path in runtime_dir.iterdir():

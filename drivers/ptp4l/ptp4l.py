@@ -1,4 +1,4 @@
-"""linuxptp's ptp4l, 3.1.1 and 4.x, over its management socket: docs/ptp4l.md."""
+"""The driver for linuxptp's ptp4l, 3.1.1 and 4.x, over its management socket. See docs/ptp4l.md."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from timesyncd.drivers.ptp4l._socket import (
 from timesyncd.errors import Malformed, Refused, Unreachable
 from timesyncd.sample import ClockSample, Reading
 
-#: The read-write socket first: it alone tells the time stamping and pushes. Newer paths before older ones.
+#: The read-write socket first: only it reports the time stamping and pushes. Newer paths before older ones.
 DEFAULT_ADDRESSES = tuple(map(Path, ("/run/ptp/ptp4l", "/var/run/ptp4l", "/run/ptp/ptp4lro", "/var/run/ptp4lro")))
 
 _FASTEST_POLL_S = 1 / 16
 _SLOWEST_POLL_S = 1.0
-_GRANULARITY_NS = {"software": 1, "hardware": 8}  # hardware counts in units of its clock: 8 ns at 125 MHz
+_GRANULARITY_NS = {"software": 1, "hardware": 8}  # a hardware counter at 125 MHz has a resolution of 8 ns
 
 T = TypeVar("T")
 
 
 class Ptp4lOptions(BaseModel):
     """
-    `uds_address` unset: looked for where linuxptp puts it. `poll_interval_s` unset: the Sync interval.
-    `slave_event_monitor` is ptp4l's own option: the path that it sends raw time stamps to; unset: not listened to.
+    `uds_address` unset: the default paths of linuxptp. `poll_interval_s` unset: the Sync interval. `slave_event_monitor` is the path
+    of ptp4l's option of the same name, to which it sends raw time stamps; unset: not received.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,7 +71,7 @@ class Ptp4lOptions(BaseModel):
 
 
 class Ptp4l:
-    """Reads one ptp4l, and changes nothing in it. What is remembered outlives `close`, so that a restart is noticed."""
+    """Reads one ptp4l; it changes nothing there. Its history survives `close`, so that it detects a restart."""
 
     Options: ClassVar[type[BaseModel]] = Ptp4lOptions
     timeout_s = 1.5
@@ -84,7 +84,7 @@ class Ptp4l:
         self._clocks = clocks or SystemClocks()
         self._history = SyncHistory(name)
         self._instance: tuple[object, ...] | None = None
-        self._questions: ManagementClient | None = None
+        self._client: ManagementClient | None = None
         self._pushes: PushSubscription | None = None
         self._monitor: EventMonitor | None = None
         self._phc_frequency: PhcFrequency | None = None
@@ -93,9 +93,11 @@ class Ptp4l:
         """Raises Unreachable, Malformed and Refused."""
         remove_stale(self._runtime_dir, self._name)
         self._server = _find_server(self._options.uds_address)
-        self._questions = ManagementClient(own_path(self._runtime_dir, self._name, ""), self._server, self._new_asker())
+        self._client = ManagementClient(
+            own_path(self._runtime_dir, self._name, ""), self._server, self._new_requester()
+        )
         default = await self._default_data_set()
-        self._questions.clock_identity = default.clock_identity
+        self._client.clock_identity = default.clock_identity
         self._number_ports, self._history.domain = default.number_ports, default.domain
         stamping = self._options.time_stamping or await self._time_stamping()
         phc = await self._phc_index() if stamping == "hardware" else None
@@ -104,61 +106,61 @@ class Ptp4l:
         self._history.granularity_ns = _GRANULARITY_NS[stamping]
         self._port = await self._following_port()
         self._pushes = PushSubscription(
-            own_path(self._runtime_dir, self._name, ".push"), self._server, self._new_asker(), self._clocks
+            own_path(self._runtime_dir, self._name, ".push"), self._server, self._new_requester(), self._clocks
         )
         if self._options.slave_event_monitor is not None:
             self._monitor = EventMonitor(
                 self._options.slave_event_monitor, self._server, self._options.domain, default.clock_identity
             )
-        self._began_anew = self._is_another_instance()
-        self._history.forget()
+        self._has_restarted = self._is_another_instance()
+        self._history.reset()
 
     async def poll(self) -> Sequence[Reading]:
         """Raises Unreachable, Malformed and Refused."""
         reading = await self._read()
-        self._set_pace()
+        self._set_poll_interval()
         return [] if reading is None else [reading]
 
     async def close(self) -> None:
-        for end in (self._monitor, self._pushes, self._questions, self._phc_frequency):
+        for end in (self._monitor, self._pushes, self._client, self._phc_frequency):
             if end is not None:
                 end.close()
-        self._monitor = self._pushes = self._questions = self._phc_frequency = None
+        self._monitor = self._pushes = self._client = self._phc_frequency = None
 
     async def _read(self) -> Reading | None:
         pushes, interval_ns = self._pushes, self._history.sync_interval_ns() or NS_PER_S
         if pushes is not None and pushes.active and not await pushes.next(interval_ns):
             return None
-        if self._began_anew or self._is_another_instance():
-            self._began_anew = False
+        if self._has_restarted or self._is_another_instance():
+            self._has_restarted = False
             return self._history.restart(self._clocks.boottime_ns())
-        picture = await self._picture()
-        if picture.port.state not in FOLLOWING:
+        snapshot = await self._snapshot()
+        if snapshot.port.state not in FOLLOWING:
             self._port = await self._following_port()
-        return self._with_exchanges(self._history.take(picture), picture)
+        return self._with_exchanges(self._history.take(snapshot), snapshot)
 
-    def _with_exchanges(self, reading: Reading | None, picture: Ptp4lSnapshot) -> Reading | None:
-        """A sample takes what was heard since the last one; what was heard before a reading that gave none is void."""
+    def _with_exchanges(self, reading: Reading | None, snapshot: Ptp4lSnapshot) -> Reading | None:
+        """Add the exchanges received since the last reading to a sample; those before a NoSample are discarded."""
         if self._monitor is None:
             return reading
         if isinstance(reading, ClockSample):
-            parent = (picture.parent.parent_identity, picture.parent.parent_port)
+            parent = (snapshot.parent.parent_identity, snapshot.parent.parent_port)
             forward_ns = reading.offset_ns + reading.path_delay_ns
-            heard = exchanges(self._monitor.take(), parent, reading.ingress_time_ns, forward_ns)
-            reading = replace(reading, exchanges=heard)
+            received = exchanges(self._monitor.take(), parent, reading.ingress_time_ns, forward_ns)
+            reading = replace(reading, exchanges=received)
         elif reading is not None:
             self._monitor.take()
-        port = picture.port
+        port = snapshot.port
         self._monitor.renew(
-            picture.status_again.ingress_time_ns,
+            snapshot.status_again.ingress_time_ns,
             interval_ns(port.log_sync_interval),
             interval_ns(port.log_min_delay_req_interval),
         )
         return reading
 
-    async def _picture(self) -> Ptp4lSnapshot:
-        asked = Moment.read(self._clocks)
-        status, port, parent, current, properties, stats, again = await self._ask(
+    async def _snapshot(self) -> Ptp4lSnapshot:
+        before = Moment.read(self._clocks)
+        status, port, parent, current, properties, stats, again = await self._query(
             (ManagementId.TIME_STATUS_NP, ALL_PORTS),
             (ManagementId.PORT_DATA_SET, self._port),
             (ManagementId.PARENT_DATA_SET, ALL_PORTS),
@@ -168,7 +170,7 @@ class Ptp4l:
             (ManagementId.TIME_STATUS_NP, ALL_PORTS),
         )
         return Ptp4lSnapshot(
-            asked=asked,
+            before=before,
             status=_expect(TimeStatus, status),
             port=_expect(PortDataSet, port),
             parent=_expect(ParentDataSet, parent),
@@ -181,24 +183,24 @@ class Ptp4l:
             frequency_ppb=self._frequency_ppb(),
         )
 
-    async def _ask(self, *questions: ManagementQuery) -> list[Content | Refused]:
-        if self._questions is None:
-            raise Unreachable("not open")
-        return await self._questions.ask(questions)
+    async def _query(self, *queries: ManagementQuery) -> list[Content | Refused]:
+        if self._client is None:
+            raise Unreachable("the driver is not open")
+        return await self._client.query(queries)
 
     async def _default_data_set(self) -> DefaultDataSet:
         try:
-            return _expect(DefaultDataSet, (await self._ask((ManagementId.DEFAULT_DATA_SET, ALL_PORTS)))[0])
+            return _expect(DefaultDataSet, (await self._query((ManagementId.DEFAULT_DATA_SET, ALL_PORTS)))[0])
         except NoResponse as error:
             domain, specific = self._options.domain, self._options.transport_specific
-            hint = f"is it in domain {domain} with transport_specific {specific}? It ignores questions for others"
-            raise Unreachable(f"{self._server}: {error}: {hint}") from error
+            hint = f"set the source's domain and transport_specific to ptp4l's; they are {domain} and {specific} here"
+            raise Unreachable(f"{self._server}: {error}; {hint}") from error
 
     async def _time_stamping(self) -> Literal["software", "hardware"]:
-        answer = (await self._ask((ManagementId.PORT_PROPERTIES_NP, 1)))[0]
-        if isinstance(answer, Refused):
-            raise Refused(f'{self._server}: {answer}: set time_stamping = "software" or "hardware"') from answer
-        return "hardware" if _expect(PortProperties, answer).hardware_stamps else "software"
+        response = (await self._query((ManagementId.PORT_PROPERTIES_NP, 1)))[0]
+        if isinstance(response, Refused):
+            raise Refused(f'{self._server}: {response}; set time_stamping = "software" or "hardware"') from response
+        return "hardware" if _expect(PortProperties, response).hardware_stamps else "software"
 
     def _frequency_ppb(self) -> int | None:
         if self._history.clock == "realtime":
@@ -206,34 +208,34 @@ class Ptp4l:
         return None if self._phc_frequency is None else self._phc_frequency.ppb()
 
     async def _phc_index(self) -> int | None:
-        """The PTP hardware clock's number: as configured, or as ptp4l 4.x tells it."""
+        """The index of the PTP hardware clock: as configured, or as ptp4l 4.x reports it."""
         if self._options.phc is not None:
             return self._options.phc
-        answer = (await self._ask((ManagementId.PORT_HWCLOCK_NP, 1)))[0]
-        return None if isinstance(answer, Refused) else _expect(PortHwclock, answer).phc
+        response = (await self._query((ManagementId.PORT_HWCLOCK_NP, 1)))[0]
+        return None if isinstance(response, Refused) else _expect(PortHwclock, response).phc
 
     async def _following_port(self) -> int:
-        """The port that follows a parent; 1 when none does."""
+        """The port that follows a parent; 1 if none does."""
         ports = range(1, self._number_ports + 1)
         for first in range(0, self._number_ports, MAX_QUERIES) if self._number_ports > 1 else ():
             batch = ports[first : first + MAX_QUERIES]
-            for answer in await self._ask(*((ManagementId.PORT_DATA_SET, port) for port in batch)):
-                if isinstance(answer, PortDataSet) and answer.state in FOLLOWING:
-                    return answer.port
+            for response in await self._query(*((ManagementId.PORT_DATA_SET, port) for port in batch)):
+                if isinstance(response, PortDataSet) and response.state in FOLLOWING:
+                    return response.port
         return 1
 
     def _is_another_instance(self) -> bool:
-        """Whether another ptp4l answers than before: it makes its socket anew at each start."""
+        """Whether ptp4l was restarted: it creates its socket at each start."""
         try:
             file = os.stat(self._server)
         except OSError as error:
             raise Unreachable(f"{self._server}: {error.strerror}") from error
-        identity = self._questions.clock_identity if self._questions else None
+        identity = self._client.clock_identity if self._client else None
         before, self._instance = self._instance, (file.st_dev, file.st_ino, file.st_ctime_ns, identity)
         return before not in (None, self._instance)
 
-    def _set_pace(self) -> None:
-        """Read at every push, where ptp4l pushes; else poll as often as Syncs come."""
+    def _set_poll_interval(self) -> None:
+        """Read at every push if ptp4l pushes; otherwise poll at the Sync interval."""
         interval_ns = self._history.sync_interval_ns()
         if self._pushes is not None and interval_ns is not None:
             self._pushes.renew(interval_ns)
@@ -241,7 +243,7 @@ class Ptp4l:
         pushes = self._pushes is not None and self._pushes.active
         self.poll_interval_s = 0.0 if pushes else self._options.poll_interval_s or followed_s
 
-    def _new_asker(self) -> ManagementRequester:
+    def _new_requester(self) -> ManagementRequester:
         return new_requester(self._options.domain, self._options.transport_specific)
 
 
@@ -253,7 +255,7 @@ def _find_server(configured: Path | None) -> Path:
             return path
     denied = [str(path) for path in candidates if path.exists()]
     if denied:
-        raise Unreachable(f"{', '.join(denied)}: permission denied: docs/ptp4l.md says how to grant it")
+        raise Unreachable(f"{', '.join(denied)}: permission denied; docs/ptp4l.md says how to grant it")
     raise Unreachable(f"{', '.join(map(str, candidates))}: no such socket: is ptp4l running?")
 
 
@@ -261,9 +263,9 @@ def _phc_name(index: int | None) -> str:
     return "phc" if index is None else f"phc:{index}"
 
 
-def _expect(kind: type[T], answer: Content | Refused) -> T:
-    if isinstance(answer, Refused):
-        raise answer
-    if not isinstance(answer, kind):
-        raise Malformed(f"{type(answer).__name__} where {kind.__name__} was asked for")
-    return answer
+def _expect(kind: type[T], response: Content | Refused) -> T:
+    if isinstance(response, Refused):
+        raise response
+    if not isinstance(response, kind):
+        raise Malformed(f"ptp4l sent {type(response).__name__} instead of {kind.__name__}")
+    return response

@@ -214,9 +214,9 @@ async def everything(address: Address) -> tuple[list[str], list[list[str]], list
     conversation = ChronyClient()
     await conversation.open(address, "utc")
     try:
-        tracking = await conversation.ask(Tracking, Command.TRACKING)
-        data = [await conversation.ask(SourceData, Command.SOURCE_DATA, index) for index in (0, 1)]
-        stats = [await conversation.ask(SourceStats, Command.SOURCE_STATS, index) for index in (0, 1)]
+        tracking = await conversation.request(Tracking, Command.TRACKING)
+        data = [await conversation.request(SourceData, Command.SOURCE_DATA, index) for index in (0, 1)]
+        stats = [await conversation.request(SourceStats, Command.SOURCE_STATS, index) for index in (0, 1)]
     finally:
         conversation.close()
     return shown(tracking), [shown_source(each) for each in data], [shown_stats(each) for each in stats]
@@ -299,7 +299,7 @@ async def test_killed_and_started_again(pair: ChronyPair, tmp_path: Path) -> Non
     await driver.open()
     await sample_of(driver)
     pair.client.end(signal.SIGKILL)
-    with pytest.raises(Unreachable, match="nobody answers there: is chronyd running"):
+    with pytest.raises(Unreachable, match="connection refused: is chronyd running"):
         await driver.poll()
     await driver.close()
     pair.client.start()
@@ -319,7 +319,7 @@ async def test_nobody_at_the_udp_port(tmp_path: Path) -> None:
     """The port is closed: told at once, not after a time-out."""
     driver = driver_of(f"127.0.0.1:{free_port()}", tmp_path)
     await driver.open()
-    with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: nobody answers there: is chronyd running"):
+    with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: connection refused: is chronyd running"):
         await driver.poll()
     await driver.close()
 
@@ -332,7 +332,7 @@ async def test_a_chronyd_that_follows_only_itself(pair: ChronyPair, tmp_path: Pa
     await driver.close()
 
     assert isinstance(taken, NoSample)
-    assert taken.reason == "chronyd follows no source, only its own clock (its directive `local`)"
+    assert taken.reason == "chronyd follows its own clock (directive `local`) instead of a source"
 
 
 async def test_the_unix_socket_is_not_for_everybody(pair: ChronyPair) -> None:

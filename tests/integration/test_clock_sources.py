@@ -152,7 +152,7 @@ def test_it_needs_no_privilege(folder: Path) -> None:
 
 def test_an_interface_of_this_machine_is_asked() -> None:
     """`lo` has no clock, and an interface that is not there is unreachable."""
-    with pytest.raises(Refused, match="lo: no PTP hardware clock behind it"):
+    with pytest.raises(Refused, match="lo: this interface has no PTP hardware clock"):
         phc_index("lo", Machine())
     with pytest.raises(Unreachable, match="no-such0: no such interface"):
         phc_index("no-such0", Machine())

@@ -114,6 +114,6 @@ async def test_a_frozen_grandmaster_and_a_restarted_node(tmp_path: Path) -> None
     assert isinstance(overdue, NoSample)
     assert overdue.reason.startswith("no Sync for ")
     assert isinstance(listening, NoSample)
-    assert listening.reason == "no Sync: the port is LISTENING"
+    assert listening.reason == "no Sync received yet: the port is in state LISTENING"
     assert isinstance(told, NoSample)
     assert told.reason == "ptp4l restarted"

@@ -147,7 +147,7 @@ async def test_trap_14_counters_are_little_endian_and_all_else_is_big(ptp_pair: 
     for message in ("rx_Announce", "rx_Sync"):  # which of the two comes first is chance
         eventually(lambda: counted(pmc(ptp_pair, folder, "GET PORT_STATS_NP"))[message], bool)  # noqa: B023
     before = counted(pmc(ptp_pair, folder, "GET PORT_STATS_NP"))
-    stats, port = await questions.ask([(ManagementId.PORT_STATS_NP, 1), (ManagementId.PORT_DATA_SET, 1)])
+    stats, port = await questions.query([(ManagementId.PORT_STATS_NP, 1), (ManagementId.PORT_DATA_SET, 1)])
     after = counted(pmc(ptp_pair, folder, "GET PORT_STATS_NP"))
     questions.close()
 

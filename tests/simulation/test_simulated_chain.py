@@ -64,7 +64,7 @@ def test_without_noise_the_servo_settles_at_half_the_asymmetry(forward_ns: float
 
 
 def test_a_clock_far_off_is_stepped_at_the_start() -> None:
-    """The first offset, of up to 1 ms, is gone when the port is SLAVE, but for what the path delay is wrong by."""
+    """The first offset, of up to 1 ms, is gone when the port is in state SLAVE, but for what the path delay is wrong by."""
     scenario = Scenario("far off", oscillator=STILL)
     first_ns = [abs(readings(scenario, 5, seed)[0].gm_error_ns) for seed in range(20)]
     slave_ns = [

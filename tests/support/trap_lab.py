@@ -56,7 +56,7 @@ class Ptp4l:
         status = TimeStatus(self.offset_ns, self.ingress_ns, self.grandmaster)
         counters = (self.messages,) * 16
         return Ptp4lSnapshot(
-            asked=now,
+            before=now,
             status=status,
             port=PortDataSet(1, self.state, 0, 0, 0, _E2E, 0),
             parent=ParentDataSet(self.parent, 1, self.clock_class, 0x21, self.grandmaster),

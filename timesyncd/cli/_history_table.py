@@ -49,7 +49,7 @@ def table_of(kind: str, records: list[Record], zone: tzinfo | None = None) -> tu
     That samples begin again is left out: the samples show it.
     """
     own = _OWN.get(kind, _CLOCK)
-    shown = [record for record in records if record["kind"] != "event" or record["reason"] is not None]
+    shown = [record for record in records if record["kind"] != "event" or record["reason_code"] is not None]
     return _TIMES + own + _NOTE, [_times(record, zone) + _cells(record, len(own)) for record in shown]
 
 

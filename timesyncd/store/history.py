@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Select, Table, func, select, tuple_
 
 from timesyncd.bound import Reason
 from timesyncd.errors import ConfigError
-from timesyncd.sample import ClockSample, ClockState, NoSample, PortState
+from timesyncd.sample import ClockSample, ClockState, NoSample, NoSampleCause, PortState
 from timesyncd.store.engine import StoreLocation, reading
 from timesyncd.store.index_scans import source_names
 from timesyncd.store.series import rollup_sources, series
@@ -277,7 +277,7 @@ def _readings(
         if record["kind"] == "clock":
             sample = _clock_sample(record)
             yield sample.read_ns + sample.real_minus_boot_ns, sample
-        elif record["kind"] == "event" and record["reason"] is not None:
+        elif record["kind"] == "event" and record["reason_code"] is not None:
             yield record["realtime_ns"], no_sample(record)
 
 
@@ -285,12 +285,17 @@ def _clock_sample(record: Record) -> ClockSample:
     return ClockSample(port_state=PortState[record["port_state"]], **{name: record[name] for name in _STORED})
 
 
+_POLL_FAILURES = (NoSampleCause.SOURCE_UNREACHABLE, NoSampleCause.SOURCE_MALFORMED, NoSampleCause.SOURCE_REFUSED)
+
+
 def no_sample(record: Record) -> NoSample:
-    state = record["port_state"]
+    state, cause = record["port_state"], NoSampleCause(record["reason_code"])
     return NoSample(
         record["source"],
         record["boottime_ns"],
         record["reason"],
         restarted=record["restarted"],
+        stepped=cause is NoSampleCause.CLOCK_STEPPED,
         port_state=None if state is None else PortState[state],
+        poll_failure=cause if cause in _POLL_FAILURES else None,
     )

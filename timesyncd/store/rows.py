@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from timesyncd.sample import (
     GrandmasterSample,
     KernelSample,
     NoSample,
+    NoSampleCause,
     PhcSample,
     PortState,
     Reading,
@@ -140,9 +141,13 @@ def _stored(column: Column[Any], value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SourceAvailability:
-    """Whether a source's last reading gave a sample (`reason` None) or why it did not. The store keeps the changes."""
+    """
+    Whether a source's last reading gave a sample (`cause` None) or why it did not. The store keeps the changes; a new wording of
+    `reason`, which is for people, is not a change.
+    """
 
-    reason: str | None = None
+    cause: NoSampleCause | None = None
+    reason: str | None = field(default=None, compare=False)
     restarted: bool = False
     port_state: PortState | None = None
 
@@ -151,7 +156,7 @@ def availability_of(reading: Reading) -> SourceAvailability | None:
     """None for a series, which is of the past."""
     match reading:
         case NoSample():
-            return SourceAvailability(reading.reason, reading.restarted, reading.port_state)
+            return SourceAvailability(reading.cause, reading.reason, reading.restarted, reading.port_state)
         case TimeErrorSeries():
             return None
         case _:
@@ -209,6 +214,7 @@ def source_event_entry(source: str, state: SourceAvailability, real_minus_boot_n
         "source": source,
         "realtime_ns": realtime_ns,
         "boottime_ns": now_ns,
+        "reason_code": None if state.cause is None else state.cause.value,
         "reason": state.reason,
         "restarted": state.restarted,
         "port_state": None if state.port_state is None else state.port_state.name,

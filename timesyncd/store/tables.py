@@ -182,7 +182,7 @@ source_event = Table(
     _id(),
     *_texts("source", nullable=False),
     *_ints("realtime_ns", "boottime_ns", nullable=False),
-    *_texts("reason"),
+    *_texts("reason_code", "reason"),
     *_flags("restarted", nullable=False),
     *_texts("port_state"),
     Index(None, "source", "realtime_ns"),

@@ -102,7 +102,7 @@ def test_a_span_without_anything_has_no_table(path: Path, capsys: pytest.Capture
 
 def test_a_source_that_never_gave_a_sample_has_no_columns_of_samples() -> None:
     """Of what kind it is nobody knows yet, so when and why are all."""
-    record = {"kind": "event", "realtime_ns": 0, "reason": "no PHC", "port_state": None}
+    record = {"kind": "event", "realtime_ns": 0, "reason_code": "no_valid_sample", "reason": "no PHC", "port_state": None}
     headings, rows = table_of("event", [record], UTC)
 
     assert [heading for heading, _ in headings] == ["UTC", "local", "note"]

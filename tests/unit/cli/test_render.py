@@ -151,10 +151,10 @@ def test_the_first_lines_give_status_bound_and_grandmaster() -> None:
 
 def test_the_reason_is_the_second_line() -> None:
     """A node that is not synchronized gives its reason first, and its source does not repeat it."""
-    printed = shown(answer(unknown(reason="no Sync: the port is LISTENING")))
+    printed = shown(answer(unknown(reason="no Sync received yet: the port is in state LISTENING")))
 
     assert "UNKNOWN since" in printed[0]
-    assert printed[1] == "reason      no Sync: the port is LISTENING"
+    assert printed[1] == "reason      no Sync received yet: the port is in state LISTENING"
     assert sum("no Sync" in line for line in printed) == 1
 
 

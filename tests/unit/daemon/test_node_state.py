@@ -63,7 +63,7 @@ BOUND = ErrorBound(
     utc_status=ClockStatus.UNKNOWN,
     terms={Term.PATH_DELAY: 2_000},
 )
-SILENT = NoSample("ptp", BOUND.as_of_ns, "no Sync: the port is LISTENING")
+SILENT = NoSample("ptp", BOUND.as_of_ns, "no Sync received yet: the port is in state LISTENING")
 UNIT = GrandmasterSample(
     "gm-a", BOUND.as_of_ns, clock_state=ClockState.LOCKED, satellites=(Satellite(1, 40, True), Satellite(2, 20, False))
 )

@@ -40,7 +40,7 @@ def test_trap_02_ingress_time_zero_is_no_sample(because: str) -> None:
     node.silent(1)
 
     assert isinstance(node.reading, NoSample)
-    assert node.reading.reason == f"no Sync: the port is {node.ptp4l.state.name}"
+    assert node.reading.reason == f"no Sync received yet: the port is in state {node.ptp4l.state.name}"
     assert node.published is before
 
 

@@ -17,6 +17,7 @@ from timesyncd.sample import (
     GrandmasterSample,
     KernelSample,
     NoSample,
+    NoSampleCause,
     NtpSource,
     PhcSample,
     PortState,
@@ -221,13 +222,15 @@ def test_an_alarm_event_has_every_column_but_its_id() -> None:
     assert (entry.source, entry.realtime_ns, entry.row["alarm_id"], entry.row["lost"]) == ("gm", 5, 97, 2)
 
 
-def test_readings_without_a_sample_differ_by_their_reason() -> None:
-    """Two polls that fail alike are one state, whenever they are; a sample is another."""
+def test_readings_without_a_sample_differ_by_their_cause() -> None:
+    """Two polls that fail by the same cause are equal, whatever their time and wording; a sample or another cause differs."""
     first = NoSample("ptp", 1, "no answer", port_state=PortState.LISTENING)
     second = replace(first, boottime_ns=2)
 
     assert availability_of(first) == availability_of(second)
+    assert availability_of(first) == availability_of(replace(first, reason="no reply"))
     assert availability_of(first) != availability_of(replace(first, restarted=True))
+    assert availability_of(first) != availability_of(replace(first, poll_failure=NoSampleCause.SOURCE_REFUSED))
     assert availability_of(HEALTHY) == SourceAvailability()
 
 

@@ -117,17 +117,18 @@ def test_what_is_put_is_stored_when_it_stops(bench: Bench) -> None:
 
 
 def test_only_a_change_of_reason_is_an_event(bench: Bench) -> None:
-    """Samples begin, fail twice alike, fail otherwise, come again: four rows, however many polls."""
+    """Samples begin, fail twice by one cause, fail by another, and resume: four rows, whatever the wording of the reason."""
     with bench.running() as store:
         failed = NoSample("ptp", 7, "no answer", port_state=PortState.LISTENING)
-        for reading in (HEALTHY, HEALTHY, failed, failed, NoSample("ptp", 8, "restarted", restarted=True), HEALTHY):
+        reworded = replace(failed, reason="no reply")
+        for reading in (HEALTHY, HEALTHY, failed, reworded, NoSample("ptp", 8, "restarted", restarted=True), HEALTHY):
             store.put(Observation(reading, None))
 
-    assert bench.rows("SELECT source, reason, restarted, port_state FROM source_event ORDER BY id") == [
-        ("ptp", None, 0, None),
-        ("ptp", "no answer", 0, "LISTENING"),
-        ("ptp", "restarted", 1, None),
-        ("ptp", None, 0, None),
+    assert bench.rows("SELECT source, reason_code, reason, restarted, port_state FROM source_event ORDER BY id") == [
+        ("ptp", None, None, 0, None),
+        ("ptp", "no_valid_sample", "no answer", 0, "LISTENING"),
+        ("ptp", "source_restarted", "restarted", 1, None),
+        ("ptp", None, None, 0, None),
     ]
     assert bench.rows("SELECT count(*) FROM clock_sample") == [(3,)]
 

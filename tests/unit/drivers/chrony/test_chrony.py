@@ -50,7 +50,7 @@ def history() -> ChronyHistory:
     return ChronyHistory("utc", max_clock_error_ppb=1_000)
 
 
-def picture(real_minus_boot_ns: int = 5_000_000, **tracking: Any) -> ChronySnapshot:
+def snapshot(real_minus_boot_ns: int = 5_000_000, **tracking: Any) -> ChronySnapshot:
     return replace(
         PICTURE,
         real_minus_boot_ns=real_minus_boot_ns,
@@ -90,7 +90,7 @@ def test_a_sample() -> None:
 def test_a_clock_that_is_ahead() -> None:
     """The other sign of offset and frequency."""
     taken = sample_of(
-        history().take(replace(picture(current_correction_s=-0.5, frequency_ppm=-7.0), kernel_ppb=(7_000, 7_000)))
+        history().take(replace(snapshot(current_correction_s=-0.5, frequency_ppm=-7.0), kernel_ppb=(7_000, 7_000)))
     )
 
     assert (taken.offset_ns, taken.frequency_ppb) == (500_000_000, 7_000)
@@ -98,14 +98,14 @@ def test_a_clock_that_is_ahead() -> None:
 
 def test_the_error_is_rounded_up() -> None:
     """A fraction of a nanosecond counts as a whole one."""
-    taken = sample_of(history().take(picture(current_correction_s=0.0, root_delay_s=0.0, root_dispersion_s=1e-10)))
+    taken = sample_of(history().take(snapshot(current_correction_s=0.0, root_delay_s=0.0, root_dispersion_s=1e-10)))
 
     assert taken.error_ns == 1
 
 
 def test_an_offset_of_seconds_is_told_in_coarse_steps() -> None:
     """24 bits hold 1000 s to 60 us: that much is in the error, since chronyd rounded it away."""
-    taken = sample_of(history().take(picture(current_correction_s=1000.0, root_delay_s=0.0, root_dispersion_s=0.0)))
+    taken = sample_of(history().take(snapshot(current_correction_s=1000.0, root_delay_s=0.0, root_dispersion_s=0.0)))
 
     assert taken.error_ns == 59_605
 
@@ -128,20 +128,20 @@ def test_without_the_kernel_s_word_there_is_no_sample() -> None:
     """How fast the clock goes away from UTC would be a guess."""
     taken = history().take(replace(PICTURE, kernel_ppb=(None, -50_000)))
 
-    assert taken == NoSample("utc", 24_000, "the kernel does not tell how the clock is steered (adjtimex)")
+    assert taken == NoSample("utc", 24_000, "the clock's frequency cannot be read from the kernel (adjtimex)")
 
 
 @pytest.mark.parametrize("unsynchronised", [{"leap": "unsynchronised"}, {"stratum": 0}, {"reference_id": 0}])
 def test_a_chronyd_that_is_not_synchronised_gives_no_sample(unsynchronised: dict[str, Any]) -> None:
     """Each of the three signs is enough, and the sources' states are the reason."""
-    taken = history().take(replace(picture(**unsynchronised), sources=(replace(SELECTED, state="falseticker"),)))
+    taken = history().take(replace(snapshot(**unsynchronised), sources=(replace(SELECTED, state="falseticker"),)))
 
     assert taken == NoSample("utc", 24_000, "chronyd is not synchronised: 192.0.2.1 is falseticker")
 
 
 def test_a_chronyd_without_sources_says_so() -> None:
     """An empty list is a reason too."""
-    taken = history().take(replace(picture(stratum=0), sources=()))
+    taken = history().take(replace(snapshot(stratum=0), sources=()))
 
     assert taken == NoSample("utc", 24_000, "chronyd is not synchronised: it has no sources")
 
@@ -149,54 +149,54 @@ def test_a_chronyd_without_sources_says_so() -> None:
 def test_a_chronyd_that_serves_its_own_clock_knows_nothing_of_utc() -> None:
     """With `local` it says leap none and dispersion 0 of a clock that nobody set."""
     taken = history().take(
-        picture(reference_id=0x7F7F0101, reference="7F7F0101", root_dispersion_s=0.0, root_delay_s=0.0)
+        snapshot(reference_id=0x7F7F0101, reference="7F7F0101", root_dispersion_s=0.0, root_delay_s=0.0)
     )
 
     assert isinstance(taken, NoSample)
-    assert taken.reason == "chronyd follows no source, only its own clock (its directive `local`)"
+    assert taken.reason == "chronyd follows its own clock (directive `local`) instead of a source"
 
 
 @pytest.mark.parametrize("leap", ["insert", "delete"])
 def test_a_leap_second_to_come_is_told(leap: str) -> None:
     """It does not take the sample away."""
-    assert sample_of(history().take(picture(leap=leap))).leap == leap
+    assert sample_of(history().take(snapshot(leap=leap))).leap == leap
 
 
 def test_a_step_while_chronyd_was_asked_gives_no_sample() -> None:
     """What it said may be of the clock before or after."""
     taken = history().take(replace(PICTURE, real_minus_boot_after_ns=5_000_000 + STEP_NS))
 
-    assert taken == NoSample("utc", 24_000, "clock stepped by +1.000 ms", stepped=True)
+    assert taken == NoSample("utc", 24_000, "the clock was stepped by +1.000 ms", stepped=True)
 
 
 def test_a_step_between_two_polls_is_seen() -> None:
     """Also one back."""
     known = history()
-    known.take(picture())
-    taken = known.take(picture(5_000_000 - STEP_NS))
+    known.take(snapshot())
+    taken = known.take(snapshot(5_000_000 - STEP_NS))
 
-    assert taken == NoSample("utc", 24_000, "clock stepped by -1.000 ms", stepped=True)
+    assert taken == NoSample("utc", 24_000, "the clock was stepped by -1.000 ms", stepped=True)
 
 
 def test_after_a_step_chronyd_must_have_measured_again() -> None:
     """Until then it tells the offset of the clock before the step, in all innocence."""
     known = history()
-    known.take(picture())
-    known.take(picture(5_000_000 + STEP_NS))
-    innocent = known.take(picture(5_000_000 + STEP_NS))
-    again = known.take(picture(5_000_000 + STEP_NS, reference_time=(0, 1_795_288_325, 1)))
+    known.take(snapshot())
+    known.take(snapshot(5_000_000 + STEP_NS))
+    innocent = known.take(snapshot(5_000_000 + STEP_NS))
+    again = known.take(snapshot(5_000_000 + STEP_NS, reference_time=(0, 1_795_288_325, 1)))
 
     assert isinstance(innocent, NoSample)
-    assert (innocent.reason, innocent.stepped) == ("chronyd has measured nothing since the clock was stepped", False)
+    assert (innocent.reason, innocent.stepped) == ("chronyd has not measured since the clock was stepped", False)
     assert isinstance(again, UtcSample)
 
 
 def test_what_passes_for_no_step() -> None:
     """Within the tolerance two readings of the clocks differ anyhow."""
     known = history()
-    known.take(picture())
+    known.take(snapshot())
 
-    assert isinstance(known.take(picture(5_000_000 + 2_000)), UtcSample)
+    assert isinstance(known.take(snapshot(5_000_000 + 2_000)), UtcSample)
 
 
 def test_a_source_as_it_was_measured() -> None:
@@ -247,5 +247,5 @@ def test_an_address_is_a_path_or_host_and_port(written: str, address: Path | tup
 )
 def test_another_address_is_an_error_of_the_configuration(written: str) -> None:
     """It is told before anything is started."""
-    with pytest.raises(ValidationError, match="neither the path of a UNIX socket nor host:port"):
+    with pytest.raises(ValidationError, match="give the path of a UNIX socket, host:port"):
         ChronyOptions(address=written)

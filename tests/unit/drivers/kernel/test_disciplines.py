@@ -220,8 +220,8 @@ async def test_it_looks_seldom_and_soon_after_a_change(proc: Path, monkeypatch: 
         (40, False),
     ):
         if wanted:
-            lookout.want()
-        await lookout.seen(at_s * NS_PER_S)
+            lookout.request_scan()
+        await lookout.processes(at_s * NS_PER_S)
         counted.append(len(looks))
 
     assert counted == [1, 1, 2, 2, 2, 3, 3, 3]

@@ -182,15 +182,15 @@ def test_the_pace_is_counted_by_the_syncs_own_numbers() -> None:
     """Eight tell it, lost ones and the numbers' end taken into account; three that we did not hear make it unknown again."""
     pace = SyncIntervalEstimator()
     for number in (0, 1, 2, 4, 5, 6, 7):
-        pace.heard(sync_of(0, T2_NS + number * 1_000, sequence=(65_533 + number) % 65_536))
+        pace.add_event(sync_of(0, T2_NS + number * 1_000, sequence=(65_533 + number) % 65_536))
     too_few = pace.interval_ns()
-    pace.heard(sync_of(0, T2_NS + 8_000, sequence=5))
-    pace.used(T2_NS + 8_000)
+    pace.add_event(sync_of(0, T2_NS + 8_000, sequence=5))
+    pace.add_used(T2_NS + 8_000)
     known = pace.interval_ns()
     for later in (9_000, 9_000, 10_000):
-        pace.used(T2_NS + later)
+        pace.add_used(T2_NS + later)
     two_unheard = pace.interval_ns()
-    pace.used(T2_NS + 11_000)
+    pace.add_used(T2_NS + 11_000)
 
     assert (too_few, known, two_unheard, pace.interval_ns()) == (None, 1_000, 1_000, None)
 
@@ -304,12 +304,12 @@ async def test_others_are_not_kept(sender: Sender, tmp_path: Path) -> None:
     came = await heard(monitor)
     monitor.close()
 
-    assert (came, monitor.strange) == ([], 2)
+    assert (came, monitor.rejected) == ([], 2)
 
 
 async def test_memory_is_bounded(sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go first, and are counted."""
-    monkeypatch.setattr(_event_monitor, "_MOST_KEPT", 3)
+    monkeypatch.setattr(_event_monitor, "_MAX_RECORDS", 3)
     monitor = monitor_of(tmp_path)
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
     for number in range(5):
@@ -342,11 +342,11 @@ async def test_another_s_path_is_left_alone(sender: Sender, tmp_path: Path) -> N
     """A path at which somebody listens, or that is no socket at all, is not removed; neither is one that replaced ours."""
     path = tmp_path / "events"
     monitor = monitor_of(tmp_path)
-    with pytest.raises(Unreachable, match="taken by another process"):
+    with pytest.raises(Unreachable, match="used by another process"):
         monitor_of(tmp_path)
     path.unlink()
     path.write_text("a file")
-    with pytest.raises(Unreachable, match="no socket"):
+    with pytest.raises(Unreachable, match="not a socket"):
         monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
     monitor.close()
 
@@ -357,7 +357,7 @@ async def test_a_stranger_is_not_believed(sender: Sender, tmp_path: Path) -> Non
     """Everybody may write to the path; only root and the owner of ptp4l's socket are listened to."""
     monitor = monitor_of(tmp_path)
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
-    monitor._channel._trusted = {os.geteuid() + 1}
+    monitor._socket._trusted = {os.geteuid() + 1}
     sender.sync(tmp_path, T2_NS)
     came = await heard(monitor)
     monitor.close()

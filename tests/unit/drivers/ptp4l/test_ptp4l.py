@@ -272,8 +272,8 @@ async def test_the_frozen_offset_is_no_sample(server: ScriptedPtp4l) -> None:
     listening = await nothing(driver)
     await driver.close()
 
-    assert (old.reason, old.restarted) == ("no Sync for 3.1 s: the port is SLAVE", False)
-    assert (listening.reason, listening.port_state) == ("no Sync: the port is LISTENING", PortState.LISTENING)
+    assert (old.reason, old.restarted) == ("no Sync for 3.1 s: the port is in state SLAVE", False)
+    assert (listening.reason, listening.port_state) == ("no Sync received yet: the port is in state LISTENING", PortState.LISTENING)
 
 
 async def test_after_silence_the_first_sync_primes_again(server: ScriptedPtp4l) -> None:
@@ -300,7 +300,7 @@ async def test_a_port_that_follows_nobody_gives_no_sample(server: ScriptedPtp4l,
     reading = await nothing(driver)
     await driver.close()
 
-    assert (reading.reason, reading.port_state) == (f"the port is {state.name}", state)
+    assert (reading.reason, reading.port_state) == (f"the port does not follow a parent: it is in state {state.name}", state)
 
 
 async def test_uncalibrated_measures(server: ScriptedPtp4l) -> None:
@@ -352,7 +352,7 @@ async def test_a_step_between_two_syncs_is_told(server: ScriptedPtp4l, by_ns: in
     second = await sample(driver)
     await driver.close()
 
-    assert (stepped.reason, stepped.stepped) == (f"clock stepped by {by_ns / 1e6:+.3f} ms", True)
+    assert (stepped.reason, stepped.stepped) == (f"the clock was stepped by {by_ns / 1e6:+.3f} ms", True)
     assert (first, second.offset_ns) == ([], 4)
 
 
@@ -422,7 +422,7 @@ async def test_counters_that_went_back_are_a_restart(server: ScriptedPtp4l, way:
     told = await nothing(driver)
     await driver.close()
 
-    assert (told.reason, told.restarted) == ("ptp4l restarted: its counters began anew", True)
+    assert (told.reason, told.restarted) == ("ptp4l restarted: its counters were reset", True)
 
 
 @pytest.mark.parametrize("identity", ["360b7efffe6ae640", "0011223344556677"])
@@ -504,7 +504,7 @@ async def test_the_wrong_domain_is_silence_with_a_hint(server: ScriptedPtp4l) ->
     """ptp4l drops questions for other domains without a word."""
     driver = driver_of(server, domain=0)
 
-    with pytest.raises(Unreachable, match="is it in domain 0 with transport_specific 0"):
+    with pytest.raises(Unreachable, match="set the source's domain and transport_specific to ptp4l's; they are 0 and 0 here"):
         await driver.open()
     await driver.close()
 
@@ -513,7 +513,7 @@ async def test_the_read_only_socket_needs_time_stamping(server: ScriptedPtp4l) -
     """PORT_PROPERTIES_NP is refused there, so the clock is unknown until the configuration names it."""
     server.script.refused = {0xC004: 6, 0xC003: 6}
     unknown, told = driver_of(server), driver_of(server, time_stamping="hardware", phc=3)
-    with pytest.raises(Refused, match="PORT_PROPERTIES_NP: NOT_SUPPORTED: set time_stamping"):
+    with pytest.raises(Refused, match="PORT_PROPERTIES_NP: ptp4l reports NOT_SUPPORTED; set time_stamping"):
         await unknown.open()
     await unknown.close()
     server.script.sync(1)
@@ -601,7 +601,7 @@ async def test_an_event_path_that_cannot_be_had_is_told(server: ScriptedPtp4l) -
     server.path.with_name("events").touch()
     driver = driver_of(server, slave_event_monitor=server.path.with_name("events"))
 
-    with pytest.raises(Unreachable, match="events: taken by another process, or no socket"):
+    with pytest.raises(Unreachable, match="events: used by another process, or not a socket"):
         await driver.open()
     await driver.close()
 

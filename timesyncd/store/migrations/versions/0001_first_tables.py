@@ -150,7 +150,7 @@ def source_event() -> None:
         "source_event",
         *required(_TEXT, "source"),
         *required(_INT, "realtime_ns", "boottime_ns"),
-        *optional(_TEXT, "reason"),
+        *optional(_TEXT, "reason_code", "reason"),
         *required(_FLAG, "restarted"),
         *optional(_TEXT, "port_state"),
     )
