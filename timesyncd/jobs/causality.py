@@ -1,6 +1,6 @@
 """
-The job as a witness against clocks: nobody leaves a collective before the last rank has arrived. Where the times say so, beyond the bounds of both clocks, a
-clock is further off than its bound says. Pure.
+Clocks that contradict causality: no rank leaves a collective before the last rank has arrived. Where the times say so beyond the bounds of both
+clocks, a clock is further off than its bound. Pure.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from timesyncd.units import median
 CLOCK_EVIDENCE = kinds_with(Trait.CLOCK_EVIDENCE)
 NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 
-#: Steps in which it must be seen, and other clocks that it must be seen from where there are more than two.
+#: A suspicion needs violations in so many steps, and, with more than two clocks, against so many others.
 MIN_STEPS = 3
 MIN_COUNTERPARTS = 2
 
-#: Ranks that seem apart by this part of a step, or more, may have marked different steps.
+#: Ranks that seem apart by one part in so many of a step, or more, may have marked different steps.
 _STEP_PART = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
     """
-    The clock of one of `nodes` is off by more than its bound: of the one node named, or of one of the two. `excess_ns` is by how much the largest
-    violation exceeds all error; `steps` in how many steps.
+    The clock of one of `nodes` (one or two) is off by more than its bound. The largest violation exceeds all error by `excess_ns`; `steps`
+    counts the steps with a violation.
     """
 
     nodes: tuple[str, ...]
@@ -37,32 +37,34 @@ class Suspicion:
 
 def suspect(syncs: Sequence[Sync], nodes: Mapping[int, str]) -> Suspicion | None:
     """
-    Who, over these synchronizations; `nodes` by rank, those alone whose marks are to be believed. A clock that is off leaves too early, or arrives too late, always the
-    same of the two: anything else is no collective over all ranks. Nor is what ranks of one clock did not wait in, or what is apart by the order of a step. With three nodes and more it is the one that has part in all violations, seen from two
-    others at least: an innocent clock is never named alone.
+    The clock that these synchronizations contradict. `nodes`: by rank, only the ranks whose marks are verified.
+
+    A clock that is off leaves too early or arrives too late, always the same of the two; any other pattern is no collective over all ranks.
+    Neither are synchronizations in which ranks of one clock did not wait, nor those that are apart by the order of a step. With three nodes
+    or more the clock must take part in all violations and be seen from two others, so a correct clock is never named alone.
     """
-    seen: dict[tuple[str, str], set[int]] = {}
+    violated_pairs: dict[tuple[str, str], set[int]] = {}
     excess_ns = 0
     violated = []
     for sync in syncs:
         if sync.kind in CLOCK_EVIDENCE and _on_one_clock(sync):
             return None
         for pair, pair_excess_ns in violations(sync, nodes):
-            seen.setdefault(pair, set()).add(sync.step)
+            violated_pairs.setdefault(pair, set()).add(sync.step)
             excess_ns = max(excess_ns, pair_excess_ns)
         if _is_violated(sync):
             violated.append(sync)
     if _are_steps_apart(violated, syncs):
         return None
-    named = _named(seen.keys(), len(set(nodes.values())))
-    steps = len(set().union(*seen.values()))
+    named = _suspects(violated_pairs.keys(), len(set(nodes.values())))
+    steps = len(set().union(*violated_pairs.values()))
     return Suspicion(named, steps, excess_ns) if named and steps >= MIN_STEPS else None
 
 
 def did_not_wait(sync: Sync) -> bool:
     """
-    Whether this cannot have been a wait for all ranks, though it is of a kind that is one: somebody left before somebody else was there. Across clocks a
-    clock may be wrong instead; the arrivals do not compare either way. What is a wait by its kind may have been stamped by devices.
+    Whether this was no wait for all ranks, though its kind is one: a rank left before another arrived. Between clocks a clock may be wrong
+    instead; the arrivals do not compare in either case. The times of such kinds may be stamps of devices, hence the larger tolerance.
     """
     if sync.kind == Kind.HOOK:
         return _is_violated(sync) or _on_one_clock(sync)
@@ -75,7 +77,7 @@ def _is_violated(sync: Sync, by_ns: int = READING_GRANULARITY_NS) -> bool:
 
 
 def _on_one_clock(sync: Sync, by_ns: int = READING_GRANULARITY_NS) -> bool:
-    """Whether ranks that read the same clock did not wait for each other: between them no clock's error counts."""
+    """Whether ranks that read the same clock did not wait for each other; between them no clock error counts."""
     comparison = sync.comparison
     if comparison is None or comparison.margin_ns >= 2 * comparison.error_ns:
         return False
@@ -93,13 +95,13 @@ def _are_steps_apart(violated: Sequence[Sync], syncs: Sequence[Sync]) -> bool:
     return step is not None and apart is not None and apart * _STEP_PART >= step
 
 
-def _named(pairs: Collection[tuple[str, str]], node_count: int) -> tuple[str, ...]:
-    leavers, comers = ({pair[side] for pair in pairs} for side in (0, 1))
-    if not leavers.isdisjoint(comers):
+def _suspects(pairs: Collection[tuple[str, str]], node_count: int) -> tuple[str, ...]:
+    left_first, arrived_last = ({pair[side] for pair in pairs} for side in (0, 1))
+    if not left_first.isdisjoint(arrived_last):
         return ()
     if node_count == 2:
-        return tuple(sorted(leavers | comers))
-    for one, others in ((leavers, comers), (comers, leavers)):
+        return tuple(sorted(left_first | arrived_last))
+    for one, others in ((left_first, arrived_last), (arrived_last, left_first)):
         if len(one) == 1 and len(others) >= MIN_COUNTERPARTS:
             return tuple(one)
     return ()
@@ -107,8 +109,8 @@ def _named(pairs: Collection[tuple[str, str]], node_count: int) -> tuple[str, ..
 
 def violations(sync: Sync, nodes: Mapping[int, str]) -> Iterator[tuple[tuple[str, str], int]]:
     """
-    (who left, who arrived after that), and by how much beyond their errors. A node twice: its own ranks did not wait for each other. More pairs than one
-    clock can have part in are cut short.
+    (the node that left, the node that arrived after that), and by how much beyond their errors, in nanoseconds. The same node twice: its own
+    ranks did not wait for each other. It stops at more pairs than one clock can take part in.
     """
     comparison = sync.comparison
     if sync.kind not in CLOCK_EVIDENCE or comparison is None or comparison.margin_ns >= -READING_GRANULARITY_NS:
@@ -117,17 +119,17 @@ def violations(sync: Sync, nodes: Mapping[int, str]) -> Iterator[tuple[tuple[str
     earliest = sorted(left.items(), key=lambda item: item[1])
     latest = sorted(arrived.items(), key=lambda item: -item[1])
     most = 2 * len(left)
-    for leaver, left_ns in earliest:
-        for comer, arrived_ns in latest:
+    for left_node, left_ns in earliest:
+        for arrived_node, arrived_ns in latest:
             excess_ns = arrived_ns - left_ns - READING_GRANULARITY_NS
             if excess_ns <= 0 or most <= 0:
                 break
             most -= 1
-            yield (leaver, comer), excess_ns
+            yield (left_node, arrived_node), excess_ns
 
 
 def _extremes(sync: Sync, nodes: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """By node: the first end, as late as its clock's error allows, and the last arrival, as early as that allows."""
+    """By node, the first end, as late as its clock's error allows, and the last arrival, as early as that allows."""
     left: dict[str, int] = {}
     arrived: dict[str, int] = {}
     half_widths_ns = half_widths(sync.arrivals) or {}

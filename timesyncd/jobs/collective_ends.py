@@ -1,6 +1,6 @@
 """
-Aligns the clocks of a job's nodes on what the job itself does: all ranks leave a collective at nearly the same time. For when no bound says how far
-the clocks are apart. Pure.
+Aligns the clocks of a job's nodes by the job's own collectives: all ranks leave one at nearly the same time. For jobs whose clocks have no
+bounds that suffice. Pure.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from timesyncd.units import percentile
 
 NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 
-#: Assumed, since it cannot be measured without clocks: in the median two ranks leave a collective within this part of its shortest transfer.
+#: An assumption that cannot be measured without clocks: in the median two ranks leave a collective within one part in so many of its shortest transfer.
 ASYMMETRY_PART = 4
 
-#: Standard errors that an uncertainty is wide: 99.7 % of Gaussian ones.
+#: An uncertainty is so many standard errors wide, which holds 99.7 % of a Gaussian distribution.
 _STANDARD_ERRORS = 3
 
-#: The standard error of a line through two half-windows' medians, at its ends, against that of one mean of all: sqrt(5) x sqrt(pi / 2).
+#: The standard error at the ends of a line through the medians of two half-windows, relative to that of one mean of all: sqrt(5) x sqrt(pi / 2).
 _LINE = math.sqrt(5) * math.sqrt(math.pi / 2)
 
 _SIGMA_OF_MAD = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
-class Offset:
+class ClockOffset:
     """
-    One clock minus the reference clock, both CLOCK_BOOTTIME: a line through two points, and +- how much it may be wrong. `error_ns` is statistical, and rests on
-    ASYMMETRY_PART: no bound.
+    One clock minus the reference clock, both CLOCK_BOOTTIME, as a line through two points, right within +-`error_ns`. This is a statistical
+    uncertainty that rests on ASYMMETRY_PART, not a bound.
     """
 
     first: tuple[int, int]
@@ -42,7 +42,7 @@ class Offset:
     error_ns: int
 
     def at(self, boottime_ns: int) -> int:
-        """At this moment of the reference clock."""
+        """The offset at this time of the reference clock."""
         (first_ns, first_offset_ns), (second_ns, second_offset_ns) = self.first, self.second
         moved_ns = (boottime_ns - first_ns) * (second_offset_ns - first_offset_ns)
         return first_offset_ns + moved_ns // max(1, second_ns - first_ns)
@@ -50,7 +50,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """One collective: the median end on each clock (CLOCK_BOOTTIME), and the shortest time that any rank was inside, on its own clock."""
+    """One collective: by clock the median end (CLOCK_BOOTTIME), and the shortest time that a rank was inside, on its own clock."""
 
     ends_ns: Mapping[str, int]
     transfer_ns: int
@@ -58,8 +58,8 @@ class _Ending:
 
 def aligned(syncs: Sequence[Sync], known_within_ns: int | None = None) -> list[Sync] | None:
     """
-    The same synchronizations on the time axis of the clock that most ranks read, each compared by what the collectives' ends tell of the other
-    clocks. None: too few of them, one clock, or the ends tell no more than the clocks, which are known to compare within so much.
+    The same synchronizations on the time axis of the clock that most ranks read, compared by the offsets that the collectives' ends give.
+    None: too few collectives, one clock, or ends whose error is not below `known_within_ns`, the error of the clocks' own bounds.
     """
     offsets = clock_offsets(syncs)
     if not offsets or (known_within_ns is not None and _error_ns(offsets) >= known_within_ns):
@@ -67,15 +67,15 @@ def aligned(syncs: Sequence[Sync], known_within_ns: int | None = None) -> list[S
     return [_on_one_axis(sync, offsets) for sync in syncs]
 
 
-def _error_ns(offsets: Mapping[str, Offset]) -> int:
-    """Of the difference between any two clocks."""
+def _error_ns(offsets: Mapping[str, ClockOffset]) -> int:
+    """The error of the difference between any two clocks."""
     return READING_GRANULARITY_NS + sum(sorted(offset.error_ns for offset in offsets.values())[-2:])
 
 
-def clock_offsets(syncs: Sequence[Sync]) -> dict[str, Offset]:
+def clock_offsets(syncs: Sequence[Sync]) -> dict[str, ClockOffset]:
     """
-    By clock; empty where any clock cannot be aligned. The collectives at one place of the step are one series; of several series the one that tells best
-    counts, which is the shortest collective's: a barrier tells more than a large all-reduce.
+    By clock; empty where any clock cannot be aligned. The collectives at one position of the step are one series. The series with the
+    smallest error counts, which is that of the shortest collective: a barrier is better than a large all-reduce.
     """
     clocks = Counter(arrival.clock for sync in syncs for arrival in sync.arrivals.values() if arrival.clock is not None)
     if len(clocks) < 2:
@@ -85,7 +85,7 @@ def clock_offsets(syncs: Sequence[Sync]) -> dict[str, Offset]:
     for sync in syncs:
         if sync.kind in NEEDS_ALL_RANKS and (ending := _ending(sync)) is not None:
             series.setdefault((sync.kind, sync.sync), []).append(ending)
-    offsets = {reference: Offset((0, 0), (1, 0), 0)}
+    offsets = {reference: ClockOffset((0, 0), (1, 0), 0)}
     for clock in clocks.keys() - {reference}:
         found = [offset for each in series.values() if (offset := _offset(each, clock, reference)) is not None]
         if not found:
@@ -104,13 +104,13 @@ def _ending(sync: Sync) -> _Ending | None:
     return _Ending({clock: percentile(ends, 50) for clock, ends in by_clock.items()}, transfer_ns)
 
 
-def _offset(series: Iterable[_Ending], clock: str, reference: str) -> Offset | None:
+def _offset(series: Iterable[_Ending], clock: str, reference: str) -> ClockOffset | None:
     both = [ending for ending in series if clock in ending.ends_ns and reference in ending.ends_ns]
     points = sorted((e.ends_ns[reference], e.ends_ns[clock] - e.ends_ns[reference]) for e in both)
     if len(points) < MIN_CONCLUSIVE_STEPS:
         return None
     half = len(points) // 2
-    line = Offset(_middle(points[:half]), _middle(points[half:]), 0)
+    line = ClockOffset(_middle(points[:half]), _middle(points[half:]), 0)
     spread_ns = _SIGMA_OF_MAD * percentile([abs(offset_ns - line.at(at_ns)) for at_ns, offset_ns in points], 50)
     random_ns = _STANDARD_ERRORS * _LINE * spread_ns / math.sqrt(len(points))
     transfer_ns = percentile([ending.transfer_ns for ending in both], 50)
@@ -121,13 +121,13 @@ def _middle(points: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return percentile([at_ns for at_ns, _ in points], 50), percentile([offset_ns for _, offset_ns in points], 50)
 
 
-def _on_one_axis(sync: Sync, offsets: Mapping[str, Offset]) -> Sync:
+def _on_one_axis(sync: Sync, offsets: Mapping[str, ClockOffset]) -> Sync:
     arrivals = {rank: _shifted(arrival, offsets) for rank, arrival in sync.arrivals.items()}
     return replace(sync, arrivals=arrivals, comparison=compare(arrivals))
 
 
-def _shifted(arrival: Arrival, offsets: Mapping[str, Offset]) -> Arrival:
-    """On the reference's CLOCK_BOOTTIME, which nobody sets, so that an hour's step of a clock changes nothing."""
+def _shifted(arrival: Arrival, offsets: Mapping[str, ClockOffset]) -> Arrival:
+    """The arrival on the reference's CLOCK_BOOTTIME, which is never stepped: a step of CLOCK_REALTIME changes nothing."""
     if arrival.clock is None:
         return arrival
     offset = offsets[arrival.clock]

@@ -1,6 +1,6 @@
 """
-Exposed time: what of a job's synchronization was not hidden behind compute. Each rank's part is measured on its own clock, so that no clock
-error enters, and it needs no PTP.
+Exposed time: the part of a job's synchronization that compute does not hide. Each rank's part is measured on its own clock, so no clock error
+enters, and it needs no PTP. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Interval = tuple[int, int]
 
 
 class RankCost(NamedTuple):
-    """One rank's step: how long it took, and for how long of that the rank did nothing but wait for synchronizations."""
+    """One rank's step: how long it took, and for how long of that the rank only waited for synchronizations."""
 
     exposed_ns: int
     elapsed_ns: int
@@ -24,7 +24,7 @@ class RankCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """One step of a job, summed over the ranks that were measured in it, which are in `ranks`. `step` is a key."""
+    """One step of a job, summed over the measured `ranks`. `step` is a key."""
 
     step: int
     ranks: Mapping[int, RankCost]
@@ -38,8 +38,8 @@ class StepCost:
 
 class StageCost(NamedTuple):
     """
-    One stage of a step: all ranks come to synchronization `sync` ("reach"), or leave it. `cost_ns` is by how much it moved the frontier, `rank` the
-    first one that leads there.
+    One stage of a step: all ranks reach synchronization `sync`, or leave it. It moves the frontier by `cost_ns`; `rank` is the first rank
+    that determines it there.
     """
 
     sync: int
@@ -53,7 +53,7 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def union_ns(intervals: Iterable[Interval], within: Interval) -> int:
-    """How much of `within` the intervals cover; a moment inside several of them (the buckets of a step) is one moment."""
+    """How much of `within` the intervals cover. Time inside several of them (the buckets of a step) counts once."""
     covered_until_ns, until_ns = within
     covered_ns = 0
     for begin_ns, end_ns in sorted(intervals):
@@ -72,11 +72,11 @@ def step_cost(
     requests: Mapping[int, Sequence[Interval]],
 ) -> StepCost:
     """
-    What a step cost. `syncs` are its synchronizations, `following` those of the next step, in order; `marks` are the step marks and
+    The cost of a step. `syncs` are its synchronizations, `following` those of the next step, in order; `marks` are the step marks and
     `requests` the pushes and pulls, by rank.
 
-    A rank's step lasts as its step mark says, else from its first arrival to its first arrival in the next step. A rank that lacks a mark
-    of one of the synchronizations, or whose clock was stepped meanwhile, is left out.
+    A rank's step lasts as its step mark says, else from its first arrival to its first arrival in the next step. A rank is left out where it
+    lacks a mark of one of the synchronizations, or its clock was stepped meanwhile.
     """
     ranks = {}
     for rank in {rank for sync in syncs for rank in sync.arrivals} | marks.keys():
@@ -109,7 +109,7 @@ def _rank_cost(
 
 
 def _is_unbroken(arrivals: Sequence[Arrival]) -> bool:
-    """Whether all are of one clock that was not set in between."""
+    """Whether all are of one clock that was not stepped in between."""
     if not arrivals:
         return True
     first = arrivals[0].clock
@@ -118,11 +118,11 @@ def _is_unbroken(arrivals: Sequence[Arrival]) -> bool:
 
 def frontier(step: Mapping[int, Sequence[Interval]]) -> list[StageCost]:
     """
-    The stages of one step, after StageFrontier (arXiv 2606.06751): at each boundary the largest of the ranks' cumulative times; what a
-    stage adds to it is the stage's exposed cost. The costs add up to the last boundary, and none is negative.
+    The stages of one step, after StageFrontier (arXiv 2606.06751): the frontier at each boundary is the largest of the ranks' cumulative
+    times, and what a stage adds to it is the stage's exposed cost. No cost is negative, and the costs add up to the last boundary.
 
     `step`: by rank, for each synchronization in order, when the rank reached and when it left it, in nanoseconds *since that rank's own step
-    began*: no clock is compared. Raises ValueError: the ranks tell of different numbers of synchronizations.
+    began*, so no clocks are compared. Raises ValueError where the ranks have different numbers of synchronizations.
     """
     if len({len(boundaries) for boundaries in step.values()}) > 1:
         raise ValueError("the ranks of a step have different numbers of synchronizations")
@@ -140,11 +140,10 @@ def frontier(step: Mapping[int, Sequence[Interval]]) -> list[StageCost]:
 
 def waited_ns(sync: Sync, comparison: Comparison, late: int, free_ns: Mapping[int, int]) -> int:
     """
-    For how long half of the ranks did nothing here but wait for rank `late`, which came after the (lower) median arrival. While they compute, or are inside an
-    earlier synchronization, it costs nothing: `free_ns` tells by rank when it left the one before (ranks not in it: at no time). Nor does it
-    where they have left before it comes, as a broadcast.
+    For how long half of the ranks only waited here for rank `late`, which arrived after the (lower) median arrival, in nanoseconds.
 
-    Of arrivals on one time axis.
+    Its lateness costs nothing while they compute or are inside an earlier synchronization, which rank by rank they left at `free_ns` (absent:
+    never inside one), nor where they have left before it arrives, as from a broadcast. The arrivals must be on one time axis.
     """
     arrival_ns = sync.arrivals[late].arrival_ns
     median_ns = arrival_ns - comparison.lateness_ns[late]

@@ -1,7 +1,5 @@
 """
-A recorded job as JSON: what a daemon serves of a job's window, and what a later audit compares with.
-
-A recorded job: what its ranks marked, joined by step. Pure.
+A recorded job: the marks of its ranks joined by step, and the JSON in which a daemon serves it and an audit reads it. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from timesyncd.messages.node import Int64, Message
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """One rank's push to or pull from a parameter server, CLOCK_REALTIME nanoseconds: asked, answered."""
+    """One rank's push to or pull from a parameter server: request and reply, CLOCK_REALTIME nanoseconds. `step` is a key."""
 
     step: int
     begin_ns: int
@@ -32,8 +30,7 @@ class ServerRequest:
 @dataclass(frozen=True, slots=True)
 class RankRecord:
     """
-    One rank over the whole recording: the marks it lost, and what metering cost it of the `metered_ns` since it joined (None:
-    not told).
+    One rank over the whole recording: the marks that it lost, and the cost of metering in the `metered_ns` since it joined (None: unknown).
     """
 
     node: str
@@ -45,8 +42,8 @@ class RankRecord:
 @dataclass(frozen=True)
 class Recording:
     """
-    Synchronizations in the order of (step key, sync); by rank its own steps and its requests, in order. A rank of which nothing
-    was heard is in none of them. `notes`: what of it was not read, for people.
+    Synchronizations in the order of (step key, sync), and by rank its steps and its requests, in order. A rank without any mark is in none
+    of them. `notes`: sentences about what was not read.
     """
 
     job: str
@@ -60,7 +57,7 @@ class Recording:
 
     @property
     def nodes(self) -> dict[int, str]:
-        """What each rank calls its host."""
+        """By rank, its name for its host."""
         return {rank: record.node for rank, record in self.ranks.items()}
 
     @property
@@ -69,10 +66,10 @@ class Recording:
 
     @property
     def step_keys(self) -> list[int]:
-        """Of all steps, in order."""
+        """The keys of all steps, in order."""
         own = {mark.step for marks in self.steps.values() for mark in marks}
-        asked = {request.step for requests in self.requests.values() for request in requests}
-        return sorted({sync.step for sync in self.syncs} | own | asked)
+        requested = {request.step for requests in self.requests.values() for request in requests}
+        return sorted({sync.step for sync in self.syncs} | own | requested)
 
     def step_mark(self, rank: int, step: int) -> StepMark | None:
         return self._step_marks.get((rank, step))
@@ -83,19 +80,19 @@ class Recording:
 
 
 def same_step(syncs: Sequence[Sync]) -> Iterator[tuple[int, list[Sync]]]:
-    """Synchronizations in order, by the key of their step."""
+    """Synchronizations in order, grouped by the key of their step."""
     for key, group in groupby(syncs, key=lambda sync: sync.step):
         yield key, list(group)
 
 
 def positions(syncs: Iterable[Sync]) -> list[str]:
-    """Where each synchronization of one step is, for people: its kind, and the how manieth of that kind, from 0."""
-    seen: Counter[int] = Counter()
-    named = []
+    """The position of each synchronization of one step, for people: its kind and its number among that kind, from 0."""
+    before: Counter[int] = Counter()
+    texts = []
     for sync in syncs:
-        named.append(position_text((sync.kind, seen[sync.kind])))
-        seen[sync.kind] += 1
-    return named
+        texts.append(position_text((sync.kind, before[sync.kind])))
+        before[sync.kind] += 1
+    return texts
 
 
 VERSION = 1
@@ -112,7 +109,7 @@ class RankMessage(Message):
 
 
 class ArrivalMessage(Message):
-    """A rank's part in a synchronization, CLOCK_REALTIME; an equal `clock` is one clock, null: it was stepped near this."""
+    """A rank's part in a synchronization, CLOCK_REALTIME. Ranks with an equal `clock` read one clock; null: it was stepped near this time."""
 
     rank: Int64
     clock: str | None
@@ -125,7 +122,7 @@ class ArrivalMessage(Message):
 
 
 class SyncMessage(Message):
-    """One synchronization of a step, with those ranks of which there is a mark."""
+    """One synchronization of a step, with the ranks that have a mark of it."""
 
     step: Int64
     sync: Int64
@@ -134,7 +131,7 @@ class SyncMessage(Message):
 
 
 class StepMessage(Message):
-    """One rank's step, CLOCK_REALTIME: it began, its last own gradient was ready (null: not told), its parameters were updated."""
+    """One rank's step, CLOCK_REALTIME: it began, its last own gradient was ready (null: unknown), its parameters were updated."""
 
     rank: Int64
     step: Int64
@@ -144,7 +141,7 @@ class StepMessage(Message):
 
 
 class RequestMessage(Message):
-    """One rank's push or pull, CLOCK_REALTIME: asked, answered."""
+    """One rank's push or pull, CLOCK_REALTIME: request and reply."""
 
     rank: Int64
     step: Int64
@@ -154,8 +151,8 @@ class RequestMessage(Message):
 
 class RecordingMessage(Message):
     """
-    What is known of a job's marks, joined by step: of the newest steps where it is a hub's window. Steps are step keys. `next_step`: of a page, the step
-    that the next one begins with; null: nothing follows.
+    The marks of a job, joined by step; a hub's window holds the newest steps. Steps are keys. `next_step`: the first step of the next page;
+    null: nothing follows.
     """
 
     version: Int64 = VERSION
@@ -181,13 +178,15 @@ class RecordingMessage(Message):
         )
 
     def recording(self) -> Recording:
-        """Raises ValueError: another version's, or a rank outside its world."""
+        """The recording. Raises ValueError for another version and for a rank outside the world size."""
         if self.version != VERSION:
-            raise ValueError(f"version {self.version}; known here: {VERSION}")
-        told = {one.rank for one in self.ranks} | {one.rank for one in self.steps} | {one.rank for one in self.requests}
-        told |= {arrival.rank for sync in self.syncs for arrival in sync.arrivals}
-        if not told <= set(range(self.world_size)):
-            raise ValueError(f"rank {max(told, key=abs)} of {self.world_size}")
+            raise ValueError(f"version {self.version} of the format is unknown; this timesyncd reads version {VERSION}")
+        ranks = (
+            {one.rank for one in self.ranks} | {one.rank for one in self.steps} | {one.rank for one in self.requests}
+        )
+        ranks |= {arrival.rank for sync in self.syncs for arrival in sync.arrivals}
+        if not ranks <= set(range(self.world_size)):
+            raise ValueError(f"rank {max(ranks, key=abs)} is outside the world of {self.world_size} ranks")
         steps: dict[int, list[StepMark]] = {}
         for mark in sorted(self.steps, key=lambda mark: mark.step):
             steps.setdefault(mark.rank, []).append(StepMark(mark.step, mark.arrival_ns, mark.ready_ns, mark.end_ns))
@@ -204,13 +203,13 @@ class RecordingMessage(Message):
             requests=requests,
         )
 
-    def _sync(self, told: SyncMessage) -> Sync:
+    def _sync(self, message: SyncMessage) -> Sync:
         arrivals = {
             arrival.rank: Arrival(**arrival.model_dump(exclude={"rank"}))
-            for arrival in sorted(told.arrivals, key=lambda arrival: arrival.rank)
+            for arrival in sorted(message.arrivals, key=lambda arrival: arrival.rank)
         }
         comparison = compare(arrivals) if len(arrivals) == self.world_size else None
-        return Sync(told.step, told.sync, told.kind, arrivals, comparison)
+        return Sync(message.step, message.sync, message.kind, arrivals, comparison)
 
 
 def _rank_message(rank: int, record: RankRecord) -> RankMessage:
@@ -223,8 +222,8 @@ def _rank_message(rank: int, record: RankRecord) -> RankMessage:
     )
 
 
-def _rank_record(told: RankMessage) -> RankRecord:
-    return RankRecord(told.node, told.marks_lost, told.own_overhead_ns, told.metered_ns)
+def _rank_record(message: RankMessage) -> RankRecord:
+    return RankRecord(message.node, message.marks_lost, message.own_overhead_ns, message.metered_ns)
 
 
 def _sync_message(sync: Sync) -> SyncMessage:

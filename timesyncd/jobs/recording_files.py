@@ -26,16 +26,16 @@ REQUESTS = kinds_with(Trait.REQUEST)
 
 _LENGTH = struct.Struct("<I")
 
-#: What is read of a job at most, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of eight ranks.
+#: The most marks that are read of a job, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of eight ranks.
 MAX_RECORDING_MARKS = 500_000
 
-#: Synchronizations that are joined at a time: of each rank fewer batches, with the one before each, than a hub looks back on.
+#: Synchronizations that are joined at a time: they come in fewer batches of each rank, with the one before each, than a hub remembers.
 _AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """What one process of a job wrote: where in the file datagrams are, in its order; `size` of them in bytes. `newest` says whose they are."""
+    """The file of one process of a job: the places of its datagrams, in order, and their `size` in bytes. `newest` is the newest header."""
 
     path: Path
     places: Sequence[slice]
@@ -46,41 +46,43 @@ class RankFile:
 
     @property
     def pid(self) -> int:
-        """0: the file's name does not tell."""
+        """The process id in the file's name; 0: there is none."""
         number = self.path.stem.split("-")[2:3]
         return int(number[0]) if number and number[0].isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is read of a file: its newest datagrams. `after`: only the steps behind this key are whole; None: all are."""
+class _FilePart:
+    """The newest datagrams of a file. `after`: only the steps after this key are whole; None: all are."""
 
     file: RankFile
     datagrams: Sequence[Datagram]
     after: int | None
 
     def marks(self, kinds: Iterable[int], after: int) -> list[Mark]:
-        """Of the steps behind that key."""
+        """The marks of these kinds, of the steps after that key."""
         return [mark for each in self.datagrams for mark in each.marks if mark.kind in kinds and mark.step > after]
 
 
 def _owner(header: Header) -> tuple[str, int, int]:
-    """Whose a datagram is: what another wrote to the same file is left out."""
+    """The rank that wrote a datagram: datagrams of other ranks in the same file are left out."""
     return header.job, header.attempt, header.rank
 
 
 def load(path: Path) -> Recording:
     """
-    A folder of *.marks files (or one that holds `marks-*` folders of them: the newest counts), or one JSON file.
+    Read a folder of *.marks files (or the newest `marks-*` folder inside it), or one JSON file.
 
-    Of several jobs in a folder the one with the largest files; of several runs of it the newest; of several processes with one
+    Of several jobs in a folder it reads the one with the largest files, of several runs of it the newest, and of several processes with one
     rank the newest. Raises TraceError.
     """
     if path.is_file():
         return read_document(path)
     files = [file for file in map(_read, _paths(path)) if file is not None]
     if not files:
-        raise TraceError(f"{path}: no marks of any rank: no *.marks file that holds any")
+        raise TraceError(
+            f"{path}: contains no marks: a recording is a folder of *.marks files that ranks wrote with TIMESYNCD_RECORD"
+        )
     jobs: dict[tuple[str, int], list[RankFile]] = {}
     for file in files:
         jobs.setdefault((file.newest.job, file.newest.attempt), []).append(file)
@@ -88,7 +90,7 @@ def load(path: Path) -> Recording:
 
 
 def read_document(path: Path) -> Recording:
-    """What `RecordingMessage` wrote as JSON. Raises TraceError."""
+    """Read a RecordingMessage as JSON. Raises TraceError."""
     try:
         return RecordingMessage.model_validate_json(path.read_bytes()).recording()
     except OSError as error:
@@ -96,7 +98,7 @@ def read_document(path: Path) -> Recording:
     except ValidationError as error:
         raise TraceError(f"{path}: not a recording of timesyncd: {validation_text(error)}") from error
     except ValueError as error:
-        raise TraceError(f"{path}: not a recording that can be read here: {error}") from error
+        raise TraceError(f"{path}: unreadable recording: {error}") from error
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -108,7 +110,7 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> RankFile | None:
-    """A rank that was killed leaves a last datagram that is not whole: it is left out. None: there is no other. Raises TraceError."""
+    """A rank's file; None: it has no whole datagram. A rank that was killed leaves a partial last one, which is left out. Raises TraceError."""
     data = _bytes(path)
     places = _places(data)
     if not places:
@@ -132,7 +134,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _places(data: bytes) -> list[slice]:
-    """Where the datagrams are; one that is not whole is the last."""
+    """The places of the whole datagrams; only the last one can be partial."""
     found: list[slice] = []
     at = 0
     while at + _LENGTH.size <= len(data):
@@ -154,7 +156,7 @@ def _decoded(path: Path, datagram: bytes) -> Datagram:
 
 
 def join(files: Sequence[RankFile]) -> Recording:
-    """The newest run of one job's files, joined as a hub does it. A rank that is in several files is the one that marked last."""
+    """Join the newest run of one job's files as a hub does. Of several files of one rank the one with the newest mark counts."""
     run = _newest_run(files)
     ranks = {file.newest.rank: file for file in run}
     newest = run[-1].newest
@@ -173,10 +175,10 @@ def join(files: Sequence[RankFile]) -> Recording:
 
 
 def _newest_run(files: Iterable[RankFile]) -> list[RankFile]:
-    """In the order of their newest marks: those of a world as large as the newest's that marked while it did."""
+    """The files of the newest file's world size whose marks overlap its marks in time, in the order of their newest marks."""
     in_order = sorted(files, key=lambda file: file.newest_ns)
     newest = in_order[-1]
-    # A clock that was set back, or a caller's own times, can put all of its marks before its start.
+    # A clock that was stepped back, or times from the caller, can lie before the rank's start.
     since_ns = min(newest.first_ns, newest.newest_ns)
     return [
         file for file in in_order if file.newest.world_size == newest.newest.world_size and file.newest_ns >= since_ns
@@ -187,12 +189,12 @@ def _notes(others: int, after: int) -> list[str]:
     found = []
     if others:
         found.append(
-            f"{others} *.marks files of this folder are of another run of the job, or of a clock that is far off, and are left out: "
-            "record each run to a folder of its own."
+            f"{others} *.marks files of this folder were not read: they are of another run of the job, or their clock is far off. "
+            "Record each run to a folder of its own."
         )
     if after >= 0:
         found.append(
-            f"Steps up to {step_text(after)} are left out: of a job the newest {MAX_RECORDING_MARKS} marks are read, each rank's alike."
+            f"Steps up to {step_text(after)} were not read: the newest {MAX_RECORDING_MARKS} marks of a job are read, equally many of each rank."
         )
     return found
 
@@ -203,23 +205,23 @@ def _rank_record(file: RankFile) -> RankRecord:
     return RankRecord(header.node, header.lost, header.own_overhead_ns, metered_ns if metered_ns > 0 else None)
 
 
-def _steps(kept: _Kept, after: int) -> list[StepMark]:
+def _steps(part: _FilePart, after: int) -> list[StepMark]:
     return sorted(
         (
             StepMark(m.step, m.arrival_ns, None if m.begin_ns == m.arrival_ns else m.begin_ns, m.end_ns)
-            for m in kept.marks((Kind.STEP,), after)
+            for m in part.marks((Kind.STEP,), after)
         ),
         key=lambda mark: mark.step,
     )
 
 
-def _requests(kept: _Kept, after: int) -> list[ServerRequest]:
-    marks = kept.marks(REQUESTS, after)
+def _requests(part: _FilePart, after: int) -> list[ServerRequest]:
+    marks = part.marks(REQUESTS, after)
     return sorted((ServerRequest(m.step, m.arrival_ns, m.end_ns) for m in marks), key=lambda request: request.begin_ns)
 
 
-def _newest(file: RankFile, most: int) -> _Kept:
-    """The newest datagrams, read from the end, that hold at most so many marks together."""
+def _newest(file: RankFile, most: int) -> _FilePart:
+    """The newest datagrams of a file with together at most so many marks, read from the end."""
     data = _bytes(file.path)
     datagrams: list[Datagram] = []
     for place in reversed(file.places):
@@ -229,13 +231,13 @@ def _newest(file: RankFile, most: int) -> _Kept:
         most -= len(datagram.marks)
         if most < 0 and datagrams and datagram.marks:
             after = max(mark.step for mark in datagram.marks)
-            return _Kept(file, datagrams[::-1], after)
+            return _FilePart(file, datagrams[::-1], after)
         datagrams.append(datagram)
-    return _Kept(file, datagrams[::-1], None)
+    return _FilePart(file, datagrams[::-1], None)
 
 
-def _joined(kept: Mapping[int, _Kept], after: int) -> list[Sync]:
-    """All synchronizations of the steps behind that key, a block at a time: a hub keeps fewer of them open than a recording has."""
+def _joined(kept: Mapping[int, _FilePart], after: int) -> list[Sync]:
+    """Join all synchronizations of the steps after that key, block by block: a hub keeps fewer open than a recording has."""
     keys = sorted({(mark.step, mark.sync) for each in kept.values() for mark in each.marks(COLLECTIVES, after)})
     blocks = _blocks(kept.values(), keys)
     joined: list[Sync] = []
@@ -249,12 +251,12 @@ def _joined(kept: Mapping[int, _Kept], after: int) -> list[Sync]:
     return joined
 
 
-#: Of a block and a rank: its marks, by the datagram that they came in.
+#: A rank's marks of a block, by the number of their datagram.
 _Parts = dict[int, list[Mark]]
 
 
-def _blocks(kept: Iterable[_Kept], keys: Sequence[tuple[int, int]]) -> list[list[_Parts]]:
-    """The marks of `_AT_ONCE` synchronizations after the other, by rank: in whichever datagram each came."""
+def _blocks(kept: Iterable[_FilePart], keys: Sequence[tuple[int, int]]) -> list[list[_Parts]]:
+    """The marks of each block of `_AT_ONCE` synchronizations, by rank and datagram."""
     firsts = keys[::_AT_ONCE]
     blocks: list[list[_Parts]] = [[] for _ in firsts]
     for each in kept:
@@ -268,22 +270,22 @@ def _blocks(kept: Iterable[_Kept], keys: Sequence[tuple[int, int]]) -> list[list
     return blocks
 
 
-def _feed(jobs: Jobs, kept: _Kept, parts: _Parts) -> None:
-    """Hand over a rank's part of a block. With each datagram goes the one before it, so that a step of the clock is seen."""
+def _feed(jobs: Jobs, part: _FilePart, parts: _Parts) -> None:
+    """Pass a rank's marks of a block to the hub, with the header before each datagram, so that a step of the clock is found."""
     for number, marks in parts.items():
         if number > 0 and number - 1 not in parts:
-            jobs.accept(_batch(kept, number - 1, []), 0)
-        jobs.accept(_batch(kept, number, marks), 0)
+            jobs.accept(_batch(part, number - 1, []), 0)
+        jobs.accept(_batch(part, number, marks), 0)
 
 
-def _batch(kept: _Kept, number: int, marks: Sequence[Mark]) -> MarkBatch:
+def _batch(part: _FilePart, number: int, marks: Sequence[Mark]) -> MarkBatch:
     """
-    As the node's daemon would have handed it on, with these marks alone. Its bounds are of when its newest mark was sent: what a slew may have
-    taken off since is added, so that they hold for the newest of these.
+    The batch that the node's daemon would have published, with these marks only. Its bounds are of the time at which the datagram was sent;
+    what a slew may have removed since the newest of these marks is added.
     """
-    datagram, header = kept.datagrams[number], kept.datagrams[number].header
+    datagram, header = part.datagrams[number], part.datagrams[number].header
     batch = MarkBatch.of(
-        header, marks, node=header.node, incarnation=1, sequence=number, uid=os.getuid(), pid=kept.file.pid
+        header, marks, node=header.node, incarnation=1, sequence=number, uid=os.getuid(), pid=part.file.pid
     )
     if len(marks) == len(datagram.marks) or not marks:
         return batch

@@ -1,4 +1,4 @@
-"""Who is late, where in the step, by how much, what it costs, and by which clock that is known. Pure."""
+"""Attributes lateness: which ranks are late, where in the step, by how much, at what cost, and by which method that is known. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Literal
 
 from timesyncd.ipc.job_datagram import kind_text
 from timesyncd.ipc.job_segment import Method
@@ -16,27 +15,28 @@ from timesyncd.jobs.arrivals import Comparison, Sync, step_ns, widest_skew_sync
 from timesyncd.jobs.causality import Suspicion, did_not_wait, suspect
 from timesyncd.jobs.exposed import waited_ns
 from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, independent_steps, is_persistent
+from timesyncd.messages.jobs import StragglerVerdict
 from timesyncd.units import median, percentile
 
-#: A straggler's median lateness lies further from that of all ranks than so many of their spreads: Iglewicz and Hoaglin's modified z-score (1993).
-STANDS_OUT = 3.5
+#: A straggler's median lateness exceeds that of all ranks by more than so many of their spreads: the modified z-score of Iglewicz and Hoaglin (1993).
+OUTLIER_SPREADS = 3.5
 _SIGMA_OF_MAD = 1.4826
 
-#: What is late by less than this part of a step, or by less than this, is not worth a name: ranks always have some order.
+#: A rank that is late by less than one part in so many of a step, or by less than the second, is no straggler: ranks always arrive in some order.
 STEP_PART = 200
-LEAST_LATENESS_NS = 50_000
+MIN_LATENESS_NS = 50_000
 
 StepPosition = tuple[int, int]
-"""(kind, how many of this kind the step had before)."""
+"""(kind, number of synchronizations of this kind before it in the step)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
     """
-    A rank that is late persistently. `lateness_p50_ns` is against the median rank, at `where`: the place of the step at which its lateness grows the
-    most. `exposed_ns` is, over the window, how much of its lateness the others spent waiting for nothing else: 0 = it was all hidden.
+    A rank that is late persistently. `lateness_p50_ns` is against the median rank, at `where`: the position in the step at which its lateness
+    grows most. `exposed_ns` is how much of its lateness the others spent only waiting, over the window; 0: all of it was hidden.
 
-    `last_share` of the compared steps it was surely the last there. `verdict` "inconclusive": it seems late, but by less than the clocks tell apart.
+    In `last_share` of the compared steps it surely arrived last there. `verdict` "inconclusive": it seems late, but within the clocks' error.
     """
 
     rank: int
@@ -44,15 +44,15 @@ class Straggler:
     lateness_p50_ns: int
     exposed_ns: int
     where: str
-    verdict: Literal["straggler", "inconclusive"]
+    verdict: StragglerVerdict
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """
-    `syncs` are compared by `method` (None: by nothing), and what that says between two ranks is right within +-`clock_bound_ns`, the median over the
-    window: a bound by clocks, a statistical uncertainty by ends. `stragglers` are the worst first. `trusted`: the skew is larger than that. `unwaited`: so many
-    synchronizations were no wait for all ranks, by the times themselves; they are compared with nothing.
+    `syncs` are compared by `method` (None: they do not compare). Differences between two ranks are right within +-`clock_bound_ns`, the median
+    over the window: a bound by clocks, a statistical uncertainty by ends. `trusted`: the skew exceeds it. `stragglers`: the worst first.
+    `unwaited` synchronizations were no wait for all ranks, as their times show; they are not compared.
     """
 
     method: Method | None
@@ -74,38 +74,38 @@ def position_text(position: StepPosition) -> str:
 
 def attribute(syncs: Sequence[Sync], nodes: Mapping[int, str], world_size: int = 0) -> Attribution:
     """
-    Over these synchronizations, in the order of (step, sync), that have all `world_size` ranks (0: as many as any of them has). `nodes`: by rank,
-    where its marks are known to come from; a clock is suspected only there.
+    Attribute the lateness in these synchronizations, in the order of (step, sync). Only those with all `world_size` ranks count (0: as many
+    as any of them has). `nodes`: by rank, the node from which its marks are verified to come; only those clocks are suspected.
     """
     whole = _whole(syncs, world_size)
-    by_clocks = _Seen(_waited(whole))
-    method, seen = _best(by_clocks)
+    by_clocks = _ComparedSyncs(_waited(whole))
+    method, compared_syncs = _by_best_method(by_clocks)
     return Attribution(
         method=method,
-        clock_bound_ns=seen.error_ns,
-        trusted=seen.trusted,
-        skew_p50_ns=median(seen.skews),
-        skew_p99_ns=percentile(seen.skews, 99) if seen.skews else None,
-        stragglers=tuple(_stragglers(seen)),
+        clock_bound_ns=compared_syncs.error_ns,
+        trusted=compared_syncs.trusted,
+        skew_p50_ns=median(compared_syncs.skews),
+        skew_p99_ns=percentile(compared_syncs.skews, 99) if compared_syncs.skews else None,
+        stragglers=tuple(_stragglers(compared_syncs)),
         suspicion=suspect(whole, nodes),
-        syncs=seen.syncs,
+        syncs=compared_syncs.syncs,
         unwaited=sum(map(did_not_wait, whole)),
     )
 
 
 def _whole(syncs: Sequence[Sync], world_size: int) -> list[Sync]:
-    """Those that have all ranks: of fewer, nobody knows who was late."""
+    """The synchronizations that have all ranks; with fewer, the late rank is unknown."""
     world = max((len(sync.arrivals) for sync in syncs), default=world_size)
     world = max(world, world_size)
     return [sync for sync in syncs if len(sync.arrivals) == world]
 
 
 def _waited(syncs: Sequence[Sync]) -> list[Sync]:
-    """What was no wait for all ranks (local SGD, marks that are a step apart) tells nothing of who was late."""
+    """Without the comparison where it was no wait for all ranks (local SGD, marks that are a step apart): it shows no lateness."""
     return [replace(sync, comparison=None) if did_not_wait(sync) else sync for sync in syncs]
 
 
-class _Seen:
+class _ComparedSyncs:
     """Synchronizations as one method compares them."""
 
     def __init__(self, syncs: Sequence[Sync]) -> None:
@@ -116,7 +116,7 @@ class _Seen:
         self.error_ns = median([comparison.error_ns for comparison in self.compared])
 
     @property
-    def holds_mostly(self) -> bool:
+    def mostly_compares(self) -> bool:
         return 2 * len(self.compared) >= len(self.syncs) > 0
 
     @cached_property
@@ -128,44 +128,44 @@ class _Seen:
         return len({arrival.clock for sync in self.syncs for arrival in sync.arrivals.values()})
 
 
-def _best(by_clocks: _Seen) -> tuple[Method | None, _Seen]:
-    """The clocks wherever they tell the ranks apart; else whatever tells more."""
-    if by_clocks.holds_mostly and by_clocks.trusted:
-        return _by_clocks(by_clocks), by_clocks
-    found = collective_ends.aligned(by_clocks.syncs, by_clocks.error_ns if by_clocks.holds_mostly else None)
-    by_ends = _Seen(_waited(found or ()))
+def _by_best_method(by_clocks: _ComparedSyncs) -> tuple[Method | None, _ComparedSyncs]:
+    """By the clocks where these distinguish the ranks, else by the method with the smaller error."""
+    if by_clocks.mostly_compares and by_clocks.trusted:
+        return _clock_method(by_clocks), by_clocks
+    found = collective_ends.aligned(by_clocks.syncs, by_clocks.error_ns if by_clocks.mostly_compares else None)
+    by_ends = _ComparedSyncs(_waited(found or ()))
     if by_ends.compared:
         return Method.COLLECTIVE_ENDS, by_ends
-    return _by_clocks(by_clocks), by_clocks
+    return _clock_method(by_clocks), by_clocks
 
 
-def _by_clocks(seen: _Seen) -> Method | None:
-    if not seen.compared:
+def _clock_method(compared_syncs: _ComparedSyncs) -> Method | None:
+    if not compared_syncs.compared:
         return None
-    return Method.ONE_CLOCK if seen.clocks == 1 else Method.CLOCK_BOUNDS
+    return Method.ONE_CLOCK if compared_syncs.clocks == 1 else Method.CLOCK_BOUNDS
 
 
-def _stragglers(seen: _Seen) -> list[Straggler]:
-    places = _places(seen.syncs)
-    tests = len(places) * max((len(c.lateness_ns) for c in seen.compared), default=0)
-    floor_ns = max(LEAST_LATENESS_NS, (step_ns(seen.syncs) or 0) // STEP_PART)
-    late = [place for place in places if place.find_late(tests, floor_ns)]
-    ranks = {rank for place in late for rank in place.late}
-    exposed_ns = _exposed_ns(seen.syncs, ranks) if ranks else Counter[int]()
-    found = [_straggler(rank, places, exposed_ns[rank]) for rank in ranks]
+def _stragglers(compared_syncs: _ComparedSyncs) -> list[Straggler]:
+    histories = _histories(compared_syncs.syncs)
+    tests = len(histories) * max((len(c.lateness_ns) for c in compared_syncs.compared), default=0)
+    floor_ns = max(MIN_LATENESS_NS, (step_ns(compared_syncs.syncs) or 0) // STEP_PART)
+    late = [history for history in histories if history.find_late_ranks(tests, floor_ns)]
+    ranks = {rank for history in late for rank in history.late}
+    exposed_ns = _exposed_ns(compared_syncs.syncs, ranks) if ranks else Counter[int]()
+    found = [_straggler(rank, histories, exposed_ns[rank]) for rank in ranks]
     return sorted(found, key=lambda s: (s.verdict != "straggler", -s.exposed_ns, -s.lateness_p50_ns, s.rank))
 
 
-class _Place:
-    """One position of the step, over the window's comparisons there. `late` tells by rank whether that is sure."""
+class _PositionHistory:
+    """The comparisons at one position of the step, over the window. `late`: the ranks that are late there, and whether that is sure."""
 
     def __init__(self, position: StepPosition) -> None:
         self.position = position
         self.compared: list[Comparison] = []
         self.late: dict[int, bool] = {}
 
-    def find_late(self, tests: int, floor_ns: int) -> bool:
-        """The ranks that are late here persistently, and stand out; whether there is any."""
+    def find_late_ranks(self, tests: int, floor_ns: int) -> bool:
+        """Find the ranks that are late here persistently and are outliers. Whether there are any."""
         steps = len(self.compared)
         seems = Counter(rank for comparison in self.compared for rank in comparison.late_ranks)
         sure = Counter(rank for comparison in self.compared for rank in comparison.surely_late_ranks)
@@ -174,7 +174,7 @@ class _Place:
         often = [rank for rank in often if is_persistent(*independent_steps(seems[rank], steps, part), tests)]
         if often:
             medians = {rank: self.lateness_p50_ns(rank) for rank in self.compared[0].lateness_ns}
-            limit_ns = max(floor_ns, _outside_ns(list(medians.values())))
+            limit_ns = max(floor_ns, _outlier_limit_ns(list(medians.values())))
             late = [rank for rank in often if medians.get(rank, 0) > limit_ns]
             self.late = {rank: is_persistent(*independent_steps(sure[rank], steps, part), tests) for rank in late}
         return bool(self.late)
@@ -186,24 +186,24 @@ class _Place:
         return sum(comparison.last_rank == rank for comparison in self.compared) / len(self.compared)
 
 
-def _outside_ns(values: Sequence[int]) -> int:
+def _outlier_limit_ns(values: Sequence[int]) -> int:
     middle = percentile(values, 50)
     spread_ns = _SIGMA_OF_MAD * percentile([abs(value - middle) for value in values], 50)
-    return middle + round(STANDS_OUT * spread_ns)
+    return middle + round(OUTLIER_SPREADS * spread_ns)
 
 
-def _straggler(rank: int, places: Sequence[_Place], exposed_ns: int) -> Straggler:
+def _straggler(rank: int, histories: Sequence[_PositionHistory], exposed_ns: int) -> Straggler:
     """
-    Where its lateness grows the most, up to where it is late: from there on it may only be carried on, by the collectives that overlap. That it is late there
-    need not be sure there: a place further on may tell.
+    The rank as a straggler, at the position where its lateness grows most, up to the last one where it is late: behind that, overlapping
+    collectives may only carry its lateness on. The lateness may be certain only at a later position than that.
     """
-    sure = any(place.late.get(rank, False) for place in places)
-    last = max(number for number, place in enumerate(places) if place.late.get(rank) == sure)
-    grown_ns: dict[int, _Place] = {}
+    sure = any(history.late.get(rank, False) for history in histories)
+    last = max(number for number, history in enumerate(histories) if history.late.get(rank) == sure)
+    grown_ns: dict[int, _PositionHistory] = {}
     before_ns = 0
-    for place in places[: last + 1]:
-        lateness_ns = place.lateness_p50_ns(rank)
-        grown_ns.setdefault(lateness_ns - max(0, before_ns), place)
+    for history in histories[: last + 1]:
+        lateness_ns = history.lateness_p50_ns(rank)
+        grown_ns.setdefault(lateness_ns - max(0, before_ns), history)
         before_ns = lateness_ns
     where = grown_ns[max(grown_ns)]
     return Straggler(
@@ -216,17 +216,17 @@ def _straggler(rank: int, places: Sequence[_Place], exposed_ns: int) -> Straggle
     )
 
 
-def _places(syncs: Sequence[Sync]) -> list[_Place]:
-    """The positions that enough steps have, in the order in which a step comes to them."""
-    places: dict[StepPosition, _Place] = {}
+def _histories(syncs: Sequence[Sync]) -> list[_PositionHistory]:
+    """The positions that enough steps have, in the order in which a step reaches them."""
+    histories: dict[StepPosition, _PositionHistory] = {}
     first: dict[StepPosition, int] = {}
     for position, sync in _positions(syncs):
-        place = places.setdefault(position, _Place(position))
+        history = histories.setdefault(position, _PositionHistory(position))
         first[position] = min(first.get(position, sync.sync), sync.sync)
         if sync.comparison is not None:
-            place.compared.append(sync.comparison)
-    enough = [position for position, place in places.items() if len(place.compared) >= MIN_CONCLUSIVE_STEPS]
-    return [places[position] for position in sorted(enough, key=lambda position: (first[position], position))]
+            history.compared.append(sync.comparison)
+    enough = [position for position, history in histories.items() if len(history.compared) >= MIN_CONCLUSIVE_STEPS]
+    return [histories[position] for position in sorted(enough, key=lambda position: (first[position], position))]
 
 
 def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[StepPosition, Sync]]:
@@ -239,8 +239,8 @@ def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[StepPosition, Sync]]:
 
 def _exposed_ns(syncs: Sequence[Sync], ranks: set[int]) -> Counter[int]:
     """
-    How much of each rank's lateness the others waited for. Two places of one step are not counted twice: who is still inside an
-    earlier synchronization does not wait for the next one.
+    How much of each rank's lateness the others waited for. Two positions of one step are not counted twice: a rank that is still inside an
+    earlier synchronization does not wait for the next.
     """
     total: Counter[int] = Counter()
     for _, step in groupby(syncs, key=lambda sync: sync.step):

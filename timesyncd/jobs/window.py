@@ -1,4 +1,4 @@
-"""The newest steps of a job, whole: what was joined of each, what each cost, and the sums of the epoch. Pure."""
+"""The newest steps of a job: what was joined of each, what each cost, and the sums of the epoch. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from timesyncd.jobs.exposed import Interval, StepCost, ratio, step_cost
 
 NOTHING_FORGOTTEN = -1
 
-#: A step with so many marks is full: it takes no more, and has no cost. Room for the largest job's ranks, each with ten synchronizations and its step.
+#: A step with so many marks is full: it accepts no more and has no cost. The largest job has room for ten synchronizations and a step of each rank.
 MAX_STEP_MARKS = 30_000
 
-#: Pushes and pulls of one rank in one step that are kept; more are counted as repeated.
+#: The most pushes and pulls of one rank in one step; more are refused.
 MAX_REQUESTS = 256
 
 
 @dataclass
 class StepRecord:
     """
-    One step. `marks` and `requests` (pushes and pulls) are by rank. `size` counts all marks in it; `cost` None: to be reckoned anew.
+    One step. `marks` and `requests` (pushes and pulls) are by rank. `size` counts all its marks; `cost` None: not computed since a change.
     """
 
     syncs: dict[int, Sync] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class StepRecord:
 
 class JobWindow:
     """
-    `forgotten` is the newest step that was dropped: it and older ones are over. `size` counts the marks that are held, `changes` what was ever
-    added.
+    The window of the newest steps. `forgotten` is the newest step that was dropped: it and older steps are over. `size` counts the marks in
+    the window, `changes` all that were ever added.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class JobWindow:
         return ((step, self._records[step]) for step in self._order[bisect_left(self._order, first) :])
 
     def newest(self, most_marks: int, weigh: Callable[[StepRecord], int]) -> list[StepRecord]:
-        """The newest steps, in order, that weigh at most so many marks; the newest one in any case."""
+        """The newest steps, in order, whose weights add up to at most so many marks; the newest step in any case."""
         found: list[StepRecord] = []
         weight = 0
         for step in reversed(self._order):
@@ -89,13 +89,13 @@ class JobWindow:
         return None if record is None else record.syncs.get(number)
 
     def put_sync(self, sync: Sync) -> None:
-        self._changed(sync.step, 1 + len(sync.arrivals)).syncs[sync.sync] = sync
+        self._changed_record(sync.step, 1 + len(sync.arrivals)).syncs[sync.sync] = sync
 
     def put_mark(self, rank: int, mark: StepMark) -> bool:
-        """False: there is another one of this rank's step."""
+        """False: the rank has another mark of this step."""
         known = self.step_mark(rank, mark.step)
         if known is None:
-            self._changed(mark.step, 1).marks[rank] = mark
+            self._changed_record(mark.step, 1).marks[rank] = mark
         return known is None or known == mark
 
     def step_mark(self, rank: int, step: int) -> StepMark | None:
@@ -103,20 +103,21 @@ class JobWindow:
         return None if record is None else record.marks.get(rank)
 
     def put_request(self, rank: int, step: int, request: Interval) -> bool:
-        """False: there are too many."""
+        """False: the request is refused, there are too many."""
         record = self._records.get(step)
         known = record.requests.get(rank, []) if record is not None else []
         if request in known:
             return True
         if len(known) >= MAX_REQUESTS:
             return False
-        self._changed(step, 1).requests.setdefault(rank, []).append(request)
+        self._changed_record(step, 1).requests.setdefault(rank, []).append(request)
         return True
 
     def trim(self, most_steps: int, most_marks: int, still_open: Collection[int], most_dropped: int) -> int:
         """
-        Drop the oldest steps until so many are left, and so many marks, or until more than `most_dropped` marks are dropped; the newest step stays.
-        Those `still_open` do not count as steps: a slow node's marks may be seconds behind the step marks of the others. Returns how many marks went.
+        Drop the oldest steps until so many steps and marks are left, or until more than `most_dropped` marks are dropped; the newest step
+        stays. Steps `still_open` do not count: a slow node's marks may be seconds behind the step marks of the others. Returns the number of
+        dropped marks.
         """
         count, size, before = 0, self.size, self.size
         steps = len(self._order) - sum(step in self._records for step in still_open)
@@ -133,19 +134,19 @@ class JobWindow:
 
     def costs(self, still_open: Container[int], most_marks: int) -> list[StepCost]:
         """
-        What each of the newest steps cost, but for those that are `still_open`; those that nobody was measured in too. So many marks are read at most: a
-        step that was reckoned before counts one a rank.
+        The costs of the newest steps without those `still_open`, also of steps without a measured rank. It reads at most so many marks; a step
+        whose cost is known counts one for each rank.
         """
         last = self._records[self._order[-1]] if self._order else None
         if last is not None and not last.marks:
-            # Nobody can say yet how long it took: that is told by its step marks, or by the next step.
+            # Its duration is still unknown: the step marks or the next step give it.
             last.cost = StepCost(self._order[-1], {}, 0, 0)
         newest = self.newest(most_marks, lambda record: record.size if record.cost is None else len(record.cost.ranks))
         first = len(self._order) - len(newest)
         return [self._cost(at) for at in range(first, len(self._order)) if self._order[at] not in still_open]
 
     def epoch_overhead(self, costs: Sequence[StepCost]) -> float | None:
-        """Of the newest epoch among these, what was dropped of it meanwhile too."""
+        """The overhead of the newest epoch among these, including its steps that were dropped."""
         if not costs:
             return None
         epoch = split_step(costs[-1].step)[0]
@@ -171,8 +172,8 @@ class JobWindow:
         self._epoch_exposed_ns += cost.exposed_ns
         self._epoch_elapsed_ns += cost.elapsed_ns
 
-    def _changed(self, step: int, by: int) -> StepRecord:
-        """The record that gets something new; it, and how long the one before it lasted, is to be reckoned anew."""
+    def _changed_record(self, step: int, by: int) -> StepRecord:
+        """The record of a step that changes; its cost and that of the step before are to be computed again."""
         record = self._records.get(step)
         if record is None:
             record = self._records[step] = StepRecord()

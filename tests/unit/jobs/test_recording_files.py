@@ -249,7 +249,7 @@ def test_two_runs_in_one_folder_are_not_joined(tmp_path: Path, sizes: tuple[int,
 
     assert (found.world_size, sorted(found.ranks), len(found.syncs)) == (2, [0], 30)
     assert {sync.comparison for sync in found.syncs} == {None}
-    assert report(measured(found)).notes[0].startswith(f"{sizes[0]} *.marks files of this folder are of another run")
+    assert report(measured(found)).notes[0].startswith(f"{sizes[0]} *.marks files of this folder were not read: they are of another run")
 
 
 def test_what_is_too_much_is_cut_for_all_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_what_is_too_much_is_cut_for_all_alike(tmp_path: Path, monkeypatch: pyte
     assert all([mark.step for mark in marks] == list(range(first, 300)) for marks in found.steps.values())
     assert found.syncs == [sync for sync in whole.syncs if sync.step >= first]
     assert found.notes == (
-        f"Steps up to {first - 1} are left out: of a job the newest 400 marks are read, each rank's alike.",
+        f"Steps up to {first - 1} were not read: the newest 400 marks of a job are read, equally many of each rank.",
     )
 
 
@@ -289,7 +289,7 @@ def test_steps_of_many_synchronizations_and_late_marks_are_joined(tmp_path: Path
     ("name", "content", "said"),
     [
         ("rank-0-1.marks", struct.pack("<I", 4) + b"abcd", "job datagram of 4 bytes"),
-        ("nothing.txt", b"", "no marks of any rank"),
+        ("nothing.txt", b"", "contains no marks"),
     ],
 )
 def test_what_is_no_recording_is_said(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -306,7 +306,7 @@ def test_what_is_no_recording_is_said(tmp_path: Path, name: str, content: bytes,
         ("{", "Invalid JSON"),
         ("{}", "job: missing"),
         ("VERSION", "version 9"),
-        ("RANK", "rank 7 of 2"),
+        ("RANK", "rank 7 is outside the world of 2 ranks"),
     ],
 )
 def test_a_file_that_is_no_recording_is_said(tmp_path: Path, content: str, said: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.ipc.job_segment import Method
 from timesyncd.jobs.arrivals import Arrival, Sync, compare
-from timesyncd.jobs.stragglers import LEAST_LATENESS_NS, Straggler, attribute, position_text
+from timesyncd.jobs.stragglers import MIN_LATENESS_NS, Straggler, attribute, position_text
 
 MS = 1_000_000
 STEP_NS = 20 * MS
@@ -74,7 +74,7 @@ def test_a_place_is_its_kind_and_its_order_among_that_kind() -> None:
     assert [(s.rank, s.where) for s in attribute(syncs, {}).stragglers] == [(1, "all_reduce 1")]
 
 
-@pytest.mark.parametrize(("by_ns", "names"), [(LEAST_LATENESS_NS, 0), (100_000, 0), (100_001, 1)])
+@pytest.mark.parametrize(("by_ns", "names"), [(MIN_LATENESS_NS, 0), (100_000, 0), (100_001, 1)])
 def test_less_than_a_small_part_of_the_step_is_not_worth_a_name(by_ns: int, names: int) -> None:
     """Half a per cent of the step, and fifty microseconds at least."""
     assert len(attribute([sync(step, 0, 0, by_ns) for step in range(30)], {}).stragglers) == names
