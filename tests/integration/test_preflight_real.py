@@ -115,7 +115,7 @@ async def test_a_job_s_token_asks_by_no_job_s_name(hub: WebServer) -> None:
     """It knows its own job's id: that is refused for good, and the line says what will do."""
     answer = await asked(hub, job="llama-pretrain")
 
-    assert (answer.ok, answer.reason.endswith("give a token that may read")) == (False, True)
+    assert (answer.ok, answer.reason.endswith("use a token with read permission")) == (False, True)
 
 
 def config(broker: Mosquitto, username: str) -> Config:

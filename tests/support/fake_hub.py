@@ -48,7 +48,10 @@ def aligned(alignment_ns: int | None, names: str = "a,b", **changes: Any) -> dic
 def node(name: str, bound_ns: int | None = 200, reason: str = "") -> NodeAlignment:
     silent = reason or "no message for 12 s"
     status, why = ("SYNCHRONIZED", reason) if bound_ns is not None else ("UNKNOWN", silent)
-    return NodeAlignment.model_validate({"node": name, "status": status, "bound_ns": bound_ns, "reason": why})
+    code = "ok" if bound_ns is not None else "node_silent"
+    return NodeAlignment.model_validate(
+        {"node": name, "status": status, "bound_ns": bound_ns, "reason_code": code, "reason": why}
+    )
 
 
 def page(*items: dict[str, Any]) -> dict[str, Any]:

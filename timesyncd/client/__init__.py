@@ -10,7 +10,7 @@ from timesyncd.client.local import LocalSignals
 from timesyncd.client.past import ClockReading, TranslationReason
 from timesyncd.client.pauses import PauseReason, Pauses, gc_disabled
 from timesyncd.client.phase import PhaseScheduler, StepDelay, StepDelayReason
-from timesyncd.client.preflight_check import PreflightNode, PreflightResult, preflight
+from timesyncd.client.preflight_check import PreflightNode, PreflightReason, PreflightResult, preflight
 from timesyncd.client.scales import GmNs, TaiNs, Timestamp, UtcNs
 from timesyncd.client.slack import SchedFifo, Slack, SlackReason, SlackTask
 from timesyncd.client.waiting import StatusChange, WaitResult
@@ -39,6 +39,7 @@ __all__ = [
     "PhaseScheduler",
     "Plan",
     "PreflightNode",
+    "PreflightReason",
     "PreflightResult",
     "Reason",
     "Reference",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from timesyncd.bound import (
@@ -20,6 +19,7 @@ from timesyncd.bound import (
     status_at,
 )
 from timesyncd.clocks import STEP_TOLERANCE_NS
+from timesyncd.ipc.wire_types import Code
 
 #: The clocks whose readings are translated; perf_counter is CLOCK_MONOTONIC on Linux.
 ClockName = Literal["boottime", "monotonic", "perf_counter", "realtime"]
@@ -28,7 +28,7 @@ _TRIES = 5
 _SHORTEST_SUSPEND_NS = 1_000_000
 
 
-class TranslationReason(StrEnum):
+class TranslationReason(Code):
     """Why a past reading has no interval, or (FAR_FROM_SAMPLE) only a wide one."""
 
     MOMENT_IN_FUTURE = "moment_in_future"

@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 
 from timesyncd.client import barrier as client_barrier
 from timesyncd.client.barrier import Barrier
 from timesyncd.client.job import Job
 from timesyncd.clocks import NS_PER_S
+from timesyncd.ipc.wire_types import Code
 
 #: A rank that arrives this shortly before an instant holds for it, while the arrival skew is unknown; and the limit of every hold.
 _HOLD_NS = 2_000_000
@@ -31,7 +31,7 @@ _POLL_NS = 100_000_000
 _PERIOD_DIVISOR = 10
 
 
-class PauseReason(StrEnum):
+class PauseReason(Code):
     """Why pauses are counted in steps and not taken from the clock; OK: the clock decides."""
 
     OK = "ok"

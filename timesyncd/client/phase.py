@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 
 from timesyncd.client.barrier import own_clock_bound
 from timesyncd.client.job import Job
 from timesyncd.ipc.job_datagram import step_text
 from timesyncd.ipc.job_segment import Phase, Plan
+from timesyncd.ipc.wire_types import Code
 
 #: A step that is late by at most this fraction (1/16) of the period catches up.
 CATCH_UP_DIVISOR = 16
@@ -35,7 +35,7 @@ MAX_PERIOD_NS = 60_000_000_000
 _PPM = 1_000_000
 
 
-class StepDelayReason(StrEnum):
+class StepDelayReason(Code):
     """Why a step does not start in its slot; OK: it does."""
 
     OK = "ok"

@@ -1,57 +1,81 @@
-"""Do the clocks of these nodes agree well enough to begin? A hub is asked, over HTTP; the standard library alone."""
+"""Checks whether the clocks of a set of nodes agree well enough to start a job, by asking a hub over HTTP."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from timesyncd.bound import Bound, ClockStatus
-from timesyncd.client.api import get_json, is_address, is_private
+from timesyncd.client.api import get_json, is_http_url, is_private
 from timesyncd.errors import Malformed, Refused, SourceError
+from timesyncd.ipc.wire_types import Code
 from timesyncd.units import duration_text, limit_text, span_text
 
 DEFAULT_URL = "http://127.0.0.1:8319/"
 
-#: An unknown alignment is asked for anew so often; one question waits so long, and at least so long when time is nearly up.
+#: The interval of queries while the alignment is unknown, the timeout of one query, and its minimum when the time is nearly up.
 QUERY_INTERVAL_S = 1.0
 QUERY_TIMEOUT_S = 10.0
 LAST_QUERY_TIMEOUT_S = 1.0
 
-NEVER_HEARD_OF = "never heard of"
+#: Of a node that the hub does not list: the code and the sentence that the hub itself uses.
+NODE_NEVER_REPORTED = "node_never_reported"
+NEVER_REPORTED = "never sent its state to this hub"
 
-#: How a daemon refuses for good; another refusal may pass, as that of a job which is not known yet.
-_FOR_GOOD = (400, 401, 403, 414, 421)
+#: Statuses of a refusal that stays. Others may pass, as for a job that is not known yet.
+_PERMANENT_REFUSALS = (400, 401, 403, 414, 421)
 
-#: A hub tells of no more nodes than these, the worst first, and so of those that it never heard of.
+#: A hub lists at most so many nodes, the worst first, and so those that never reported.
 MAX_LISTED_NODES = 100
 
-_NAMED = 3
+_MAX_NAMED = 3
+
+
+class PreflightReason(Code):
+    """Why the clocks do not pass; OK: they do."""
+
+    OK = "ok"
+    TOO_FAR_APART = "too_far_apart"
+    NODE_UNKNOWN = "node_unknown"
+    ALIGNMENT_UNKNOWN = "alignment_unknown"
+    RESPONSE_EXPIRED = "response_expired"
+    RESPONSE_INVALID = "response_invalid"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightNode:
-    """How far a node's clock may be from what all are compared with; None = unknown, for `reason`."""
+    """
+    How far a node's clock may be off, against the reference that the nodes were compared by.
+
+    `bound_ns` None: unknown, for `reason_code` (as in the hub's messages; "ok" where the bound is known) and `reason`.
+    """
 
     node: str
     status: str
     bound_ns: int | None
+    reason_code: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightResult:
     """
-    `ok`: no two of the nodes' clocks were further apart than allowed when the answer came. `alignment_ns` is how far they may have
-    been, `pair` the two of them; None = unknown. `reason` says in one line why not, else by what they were compared. `nodes` has
-    the worst first. `url` is the daemon that answered.
+    Whether the clocks agree.
+
+    `ok`: no two of the nodes' clocks were further apart than allowed when the response came. `alignment_ns` is how far they may have been
+    apart, and `pair` names the two nodes; None: unknown. `reason_code` and `reason` tell in one line why the nodes do not pass, else
+    `reason` tells what they were compared by. `nodes` has the worst first. `url` is the daemon that responded, else empty.
     """
 
     ok: bool
     alignment_ns: int | None
+    reason_code: PreflightReason
     reason: str
     nodes: tuple[PreflightNode, ...] = ()
     pair: tuple[str, str] | None = None
@@ -69,28 +93,30 @@ def preflight(
     on_wait: Callable[[PreflightResult], None] = lambda _: None,
 ) -> PreflightResult:
     """
-    Whether the clocks of these nodes, or of this job's, agree within `max_alignment_ns`. While that is unknown, it is asked for
-    anew until `timeout_s` have passed, and `on_wait` is called with what is known; an answer is given at once.
+    Check whether the clocks of these nodes, or of this job's nodes, agree within `max_alignment_ns`.
 
-    `job` is a job's name, or its id. `url` is a hub's page, or that of a daemon which knows a hub. `token`: else TIMESYNCD_TOKEN of
-    the environment; a hub that was not named by `url` gets it over TLS alone. Whatever the network or a server does is an answer
-    that is not ok, with its reason. Raises ValueError for a question that is none.
+    While the alignment is unknown, it asks again until `timeout_s` have passed, and calls `on_wait` with what is known. A known alignment
+    is returned at once.
+
+    `job` is a job's name or its id. `url` is the page of a hub, or of a daemon that knows a hub. `token` defaults to TIMESYNCD_TOKEN of the
+    environment; a hub that `url` does not name receives it over TLS only. An error of the network or of a server is a result that is not
+    ok, with its reason. Raises ValueError for invalid arguments.
     """
-    question = _Question.of(nodes, job, max_alignment_ns, url, token or os.environ.get("TIMESYNCD_TOKEN"))
-    until_s = time.monotonic() + timeout_s
+    query = _Query.of(nodes, job, max_alignment_ns, url, token or os.environ.get("TIMESYNCD_TOKEN"))
+    deadline_s = time.monotonic() + timeout_s
     while True:
-        left_s = until_s - time.monotonic()
-        answer, is_final = question.ask(min(QUERY_TIMEOUT_S, max(LAST_QUERY_TIMEOUT_S, left_s)))
-        left_s = until_s - time.monotonic()
+        left_s = deadline_s - time.monotonic()
+        result, is_final = query.ask(min(QUERY_TIMEOUT_S, max(LAST_QUERY_TIMEOUT_S, left_s)))
+        left_s = deadline_s - time.monotonic()
         if is_final or left_s <= 0:
-            return answer
-        on_wait(answer)
+            return result
+        on_wait(result)
         time.sleep(min(QUERY_INTERVAL_S, left_s))
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """`refused` are the addresses that refuse for good, and how: a token shown there again would count as guessing."""
+class _Query:
+    """`refused`: the addresses that refuse permanently, and why. A token sent there again would count as guessing."""
 
     nodes: tuple[str, ...]
     job: str | None
@@ -100,178 +126,197 @@ class _Question:
     refused: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: Iterable[str] | None, job: str | None, max_ns: int, url: str, token: str | None) -> _Question:
+    def of(cls, nodes: Iterable[str] | None, job: str | None, max_ns: int, url: str, token: str | None) -> _Query:
         names = () if nodes is None else tuple(dict.fromkeys(nodes))
         if bool(names) == bool(job) or not all(names):
-            raise ValueError("preflight() takes either the names of nodes or a job, and none of them is empty")
+            raise ValueError("preflight(): give either nodes or job, and no empty name")
         if max_ns < 0:
-            raise ValueError("max_alignment_ns is at least 0")
-        if not is_address(url):
-            raise ValueError(f"url = {url!r}: an address as {DEFAULT_URL} is wanted")
+            raise ValueError(f"max_alignment_ns = {max_ns}: give at least 0")
+        if not is_http_url(url):
+            raise ValueError(f"url = {url!r}: give an http or https address such as {DEFAULT_URL}")
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise ValueError("token: it holds what no token may hold (a line end?)")  # and is not shown
+            raise ValueError(
+                "token: it contains a character that no token may contain (a line end?)"
+            )  # and is not shown
         return cls(names, job, max_ns, url, token)
 
-    def ask(self, within_s: float) -> tuple[PreflightResult, bool]:
-        """The answer, and whether asking again is of no use."""
-        answer = self._tried(self.url, within_s)
-        if answer.alignment_ns is not None:
-            return answer, True
-        hubs, hint = self._hubs(within_s)
+    def ask(self, timeout_s: float) -> tuple[PreflightResult, bool]:
+        """The result, and whether another query cannot change it."""
+        result = self._try(self.url, timeout_s)
+        if result.alignment_ns is not None:
+            return result, True
+        hubs, hint = self._hubs(timeout_s)
         for url in hubs:
-            answer = self._tried(url, within_s)
-            if answer.url:
+            result = self._try(url, timeout_s)
+            if result.url:
                 break
-        if answer.alignment_ns is None and hint:
-            answer = replace(answer, reason=f"{answer.reason}; {hint}")
-        return answer, answer.alignment_ns is not None or set(hubs or [self.url]) <= self.refused.keys()
+        if result.alignment_ns is None and hint:
+            result = replace(result, reason=f"{result.reason}; {hint}")
+        return result, result.alignment_ns is not None or set(hubs or [self.url]) <= self.refused.keys()
 
-    def _tried(self, url: str, within_s: float) -> PreflightResult:
-        """Its `url` is empty where nobody takes the question."""
+    def _try(self, url: str, timeout_s: float) -> PreflightResult:
+        """Its `url` is empty if that daemon did not answer the query."""
         try:
-            return self._ask_one(url, within_s)
+            return self._ask_one(url, timeout_s)
+        except Malformed as error:
+            code = PreflightReason.RESPONSE_INVALID
+            return PreflightResult(False, None, code, str(error))
+        except Refused as error:
+            return PreflightResult(False, None, PreflightReason.REFUSED, str(error))
         except SourceError as error:
-            return PreflightResult(False, None, str(error))
+            return PreflightResult(False, None, PreflightReason.UNREACHABLE, str(error))
 
-    def _ask_one(self, url: str, within_s: float) -> PreflightResult:
-        """Raises SourceError; Refused where that is for good."""
+    def _ask_one(self, url: str, timeout_s: float) -> PreflightResult:
+        """Raises SourceError; Refused if the refusal is permanent."""
         if url in self.refused:
             raise Refused(self.refused[url])
-        query = urlencode({"nodes": ",".join(self.nodes)} if self.job is None else {"job": self.job}, safe=",")
-        # A hub that was not named by whoever asks, but by the daemon, is not shown the token where others can read it.
+        parameters = urlencode({"nodes": ",".join(self.nodes)} if self.job is None else {"job": self.job}, safe=",")
+        # A hub that the daemon named, not the caller, does not receive the token where others can read it.
         token = self.token if url == self.url or is_private(url) else None
         asked_s = time.monotonic()
-        status, told = get_json(f"{url.rstrip('/')}/api/v1/alignment?{query}", token, within_s)
+        status, body = get_json(f"{url.rstrip('/')}/api/v1/alignment?{parameters}", token, timeout_s)
         took_ns = round((time.monotonic() - asked_s) * 1e9)
         if status == 200:
-            return self._judged(told, took_ns, url)
-        line = _refusal(status, told, url)
-        if status in _FOR_GOOD:
-            self.refused[url] = line + (_IN_CLEAR if status == 401 and token != self.token else "")
+            return self._judge(body, took_ns, url)
+        line = _refusal(status, body, url)
+        if status in _PERMANENT_REFUSALS:
+            self.refused[url] = line + (_TLS_ONLY if status == 401 and token != self.token else "")
             raise Refused(self.refused[url])
-        return PreflightResult(False, None, line, url=url)
+        return PreflightResult(False, None, PreflightReason.REFUSED, line, url=url)
 
-    def _hubs(self, within_s: float) -> tuple[list[str], str]:
-        """Where else may be asked, the primary hub first: nowhere if who was asked is a hub. And what that says of the answer."""
+    def _hubs(self, timeout_s: float) -> tuple[list[str], str]:
+        """Other addresses to ask, the primary hub's first (none if `url` is a hub itself), and what they tell about the result."""
         page, token = f"{self.url.rstrip('/')}/api/v1", None if self.url in self.refused else self.token
         try:
-            status, told = get_json(f"{page}/hubs", token, within_s)
+            status, body = get_json(f"{page}/hubs", token, timeout_s)
             if status != 200:
                 return [], ""
-            _, own = get_json(f"{page}/node", token, within_s)
+            _, own = get_json(f"{page}/node", token, timeout_s)
         except SourceError:
             return [], ""
-        hubs = sorted(_items(told), key=lambda hub: hub.get("primary") is not True)
-        hint = "" if hubs and hubs[0].get("primary") is True else "no hub is primary yet" if hubs else "no hub is heard"
+        hubs = sorted(_items(body), key=lambda hub: hub.get("primary") is not True)
+        has_primary = bool(hubs) and hubs[0].get("primary") is True
+        hint = "" if has_primary else "no hub is primary yet" if hubs else "no hub is reporting"
         if isinstance(own, dict) and own.get("node") in [hub.get("node") for hub in hubs]:
             return [], hint
-        urls = [url for hub in hubs if isinstance(url := hub.get("url"), str) and is_address(url) and url != self.url]
-        return urls, hint or ("" if urls else "the hubs that are heard have no page to ask")
+        urls = [url for hub in hubs if isinstance(url := hub.get("url"), str) and is_http_url(url) and url != self.url]
+        return urls, hint or ("" if urls else "the reporting hubs have no web page")
 
-    def _judged(self, told: Any, took_ns: int, url: str) -> PreflightResult:
+    def _judge(self, body: Any, took_ns: int, url: str) -> PreflightResult:
         """Raises Malformed."""
-        answer = _read(told, url)
-        told_all = len(answer.nodes) < MAX_LISTED_NODES
-        missing = sorted(set(self.nodes) - {node.node for node in answer.nodes}) if told_all else []
-        strangers = [PreflightNode(name, ClockStatus.UNKNOWN.name, None, NEVER_HEARD_OF) for name in missing]
-        all_nodes = (*strangers, *answer.nodes)
-        # Whatever the number says: of a clock by itself it says nothing.
-        if not all_nodes or any(node.bound_ns is None for node in all_nodes):
-            return replace(answer, alignment_ns=None, nodes=all_nodes, pair=None, reason=_why(all_nodes, answer.reason))
-        # The answer is no older than the question; where it is a copy, our clock and the hub's tell its age.
-        age_ns = max(took_ns, time.time_ns() - _number(told, "published_realtime_ns", url))
-        holds_ns = _count(told, "holds_for_ns", url)
-        now_ns = Bound(answer.alignment_ns, _count(told, "growth_ppb", url) or 0).at(age_ns)
+        result = _read(body, url)
+        lists_all = len(result.nodes) < MAX_LISTED_NODES
+        missing = sorted(set(self.nodes) - {node.node for node in result.nodes}) if lists_all else []
+        unknown = ClockStatus.UNKNOWN.name
+        never = [PreflightNode(name, unknown, None, NODE_NEVER_REPORTED, NEVER_REPORTED) for name in missing]
+        nodes = (*never, *result.nodes)
+        # Whatever the number is: one clock by itself always agrees.
+        if not nodes or any(node.bound_ns is None for node in nodes):
+            return _unknown(replace(result, nodes=nodes))
+        # The response is no older than the query; where it is a copy, our clock and the hub's give its age.
+        age_ns = max(took_ns, time.time_ns() - _number(body, "published_realtime_ns", url))
+        holds_ns = _count(body, "holds_for_ns", url)
+        now_ns = Bound(result.alignment_ns, _count(body, "growth_ppb", url) or 0).at(age_ns)
         if now_ns is None:
-            return replace(answer, reason=_why(answer.nodes, answer.reason))
+            return _unknown(result)
         if holds_ns is not None and age_ns > holds_ns:
-            old = f"{url}: by the clocks here and there its answer is {span_text(age_ns)} old and holds no longer"
-            return replace(answer, alignment_ns=None, reason=old)
+            text = f"{url}: its response is {span_text(age_ns)} old, by the clocks here and there, and has expired"
+            return replace(result, alignment_ns=None, reason_code=PreflightReason.RESPONSE_EXPIRED, reason=text)
         if now_ns <= self.max_ns:
-            return replace(answer, ok=True, alignment_ns=now_ns)
-        return replace(answer, alignment_ns=now_ns, reason=_too_far(answer, now_ns, self.max_ns))
+            return replace(result, ok=True, alignment_ns=now_ns, reason_code=PreflightReason.OK)
+        text = _too_far_text(result, now_ns, self.max_ns)
+        return replace(result, alignment_ns=now_ns, reason_code=PreflightReason.TOO_FAR_APART, reason=text)
 
 
-def _items(told: Any) -> list[dict[str, Any]]:
-    """Of a list's first page."""
-    items = told.get("items") if isinstance(told, dict) else None
+def _items(body: Any) -> list[dict[str, Any]]:
+    """The items on a list's first page."""
+    items = body.get("items") if isinstance(body, dict) else None
     return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
 
 
-def _refusal(status: int, told: Any, url: str) -> str:
+def _refusal(status: int, body: Any, url: str) -> str:
     """In one line."""
-    why = told.get("error") if isinstance(told, dict) else None
-    line = f"{url}: {why if isinstance(why, str) else f'it answers with status {status}'}"
+    why = body.get("error") if isinstance(body, dict) else None
+    line = f"{url}: {why if isinstance(why, str) else f'it responded with status {status}'}"
     return f"{line}; {_ADVICE[status]}" if status in _ADVICE else line
 
 
 _ADVICE = {
-    401: "give a token that it knows",
-    403: "give a token that may read",
-    414: "too many names for one question: ask for the job",
+    401: "use a valid token",
+    403: "use a token with read permission",
+    414: "too many node names for one query: give the job instead",
 }
-_IN_CLEAR = "; the token goes there over TLS alone, or when you name that address"
+_TLS_ONLY = "; the token is sent there only over TLS, or if you give that address as the url"
 
 
-def _read(told: Any, url: str) -> PreflightResult:
-    """As of the hub's answer. Raises Malformed."""
-    if not isinstance(told, dict) or not isinstance(told.get("nodes"), list):
-        raise Malformed(f"{url}: its answer is no alignment")
+def _read(body: Any, url: str) -> PreflightResult:
+    """As of the hub's response. Raises Malformed."""
+    if not isinstance(body, dict) or not isinstance(body.get("nodes"), list):
+        raise Malformed(f"{url}: its response is not an alignment")
     return PreflightResult(
         ok=False,
-        alignment_ns=_count(told, "alignment_ns", url),
-        reason=_text(told, "reason", url),
-        nodes=tuple(_node(each, url) for each in told["nodes"]),
-        pair=_pair(told.get("pair")),
+        alignment_ns=_count(body, "alignment_ns", url),
+        reason_code=PreflightReason.ALIGNMENT_UNKNOWN,
+        reason=_text(body, "reason", url),
+        nodes=tuple(_node(each, url) for each in body["nodes"]),
+        pair=_pair(body.get("pair")),
         url=url,
     )
 
 
-def _pair(told: Any) -> tuple[str, str] | None:
-    if not isinstance(told, list) or len(told) != 2 or not all(isinstance(name, str) for name in told):
+def _pair(names: Any) -> tuple[str, str] | None:
+    if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         return None
-    return told[0], told[1]
+    return names[0], names[1]
 
 
-def _node(told: Any, url: str) -> PreflightNode:
-    if not isinstance(told, dict):
-        raise Malformed(f"{url}: its answer is no alignment")
+def _node(body: Any, url: str) -> PreflightNode:
+    if not isinstance(body, dict):
+        raise Malformed(f"{url}: its response is not an alignment")
     return PreflightNode(
-        _text(told, "node", url), _text(told, "status", url), _count(told, "bound_ns", url), _text(told, "reason", url)
+        node=_text(body, "node", url),
+        status=_text(body, "status", url),
+        bound_ns=_count(body, "bound_ns", url),
+        reason_code=_text(body, "reason_code", url),
+        reason=_text(body, "reason", url),
     )
 
 
-def _text(told: dict[str, Any], key: str, url: str) -> str:
-    value = told.get(key)
+def _text(body: dict[str, Any], key: str, url: str) -> str:
+    value = body.get(key)
     if not isinstance(value, str):
-        raise Malformed(f"{url}: its answer has no {key}")
+        raise Malformed(f"{url}: its response has no valid {key}")
     return value
 
 
-def _number(told: dict[str, Any], key: str, url: str) -> int:
-    value = told.get(key)
+def _number(body: dict[str, Any], key: str, url: str) -> int:
+    value = body.get(key)
     if type(value) is not int:
-        raise Malformed(f"{url}: its answer has no {key}")
+        raise Malformed(f"{url}: its response has no valid {key}")
     return value
 
 
-def _count(told: dict[str, Any], key: str, url: str) -> int | None:
-    if told.get(key) is None:
+def _count(body: dict[str, Any], key: str, url: str) -> int | None:
+    if body.get(key) is None:
         return None
-    value = _number(told, key, url)
+    value = _number(body, key, url)
     if value < 0:
-        raise Malformed(f"{url}: {key} = {value} in its answer")
+        raise Malformed(f"{url}: its response has {key} = {value}; at least 0 is allowed")
     return value
 
 
-def _why(nodes: Sequence[PreflightNode], reason: str) -> str:
-    """The nodes that fail, each with its reason; where none does, the hub's."""
-    failing = [f"{node.node}: {node.reason or node.status}" for node in nodes if node.bound_ns is None]
-    more = f"; and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
-    return "; ".join(failing[:_NAMED]) + more or reason or "the hub does not say why"
+def _unknown(result: PreflightResult) -> PreflightResult:
+    """Without an alignment: it names the nodes without a bound, each with its reason; if there are none, it has the hub's reason."""
+    failing = [f"{node.node}: {node.reason or node.status}" for node in result.nodes if node.bound_ns is None]
+    more = f"; and {len(failing) - _MAX_NAMED} more" if len(failing) > _MAX_NAMED else ""
+    text = "; ".join(failing[:_MAX_NAMED]) + more or result.reason or "the hub gives no reason"
+    code = PreflightReason.NODE_UNKNOWN if failing else PreflightReason.ALIGNMENT_UNKNOWN
+    return replace(result, alignment_ns=None, pair=None, reason_code=code, reason=text)
 
 
-def _too_far(answer: PreflightResult, now_ns: int, max_ns: int) -> str:
-    who = "two of them" if answer.pair is None else " and ".join(answer.pair)
+def _too_far_text(result: PreflightResult, now_ns: int, max_ns: int) -> str:
+    names = "two of them" if result.pair is None else " and ".join(result.pair)
     is_near = abs(now_ns - max_ns) * 100 < max_ns
-    return f"{who} may be {f'{now_ns} ns' if is_near else duration_text(now_ns)} apart; {limit_text(max_ns)} is allowed"
+    return (
+        f"{names} may be {f'{now_ns} ns' if is_near else duration_text(now_ns)} apart; {limit_text(max_ns)} is allowed"
+    )

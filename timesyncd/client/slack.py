@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from timesyncd.ipc.wire_types import Code
 from timesyncd.units import percentile
 
 #: How many waits are kept, and how many are needed for an estimate.
@@ -31,7 +31,7 @@ _SHORTEN_DIVISOR = 2_048
 _DECAY_DIVISOR = 64
 
 
-class SlackReason(StrEnum):
+class SlackReason(Code):
     """Why a slack is unknown; OK: it is known."""
 
     OK = "ok"

@@ -150,7 +150,7 @@ def test_an_unhealthy_daemon_reports_it(hub: FakeHub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [((401, {"error": "show who you are"}), "show who you are"), ((200, {"x": 1}), "not a timesyncd"), ((200, []), "not a timesyncd"), ((200, b"<"), "no timesyncd")]
+    ("answer", "why"), [((401, {"error": "show who you are"}), "show who you are"), ((200, {"x": 1}), "not a timesyncd"), ((200, []), "not a timesyncd"), ((200, b"<"), "not from timesyncd")]
 )  # fmt: skip
 def test_a_foreign_server_gives_no_valid_reply(hub: FakeHub, tmp_path: Path, answer: tuple[int, Any], why: str) -> None:
     """The reason is one line."""
@@ -324,7 +324,7 @@ def test_a_daemon_that_hangs_is_to_do(
 
     assert code == 1
     assert [(each["state"], each["severity"]) for each in pages] == [("to_do", "critical")]
-    assert "no answer within 0.2 s" in pages[0]["what"]
+    assert "no response within 0.2 s" in pages[0]["what"]
 
 
 def test_another_node_s_daemon_is_not_this_one(

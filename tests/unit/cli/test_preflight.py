@@ -13,7 +13,7 @@ from fake_hub import FakeHub, aligned, hub_state, node, page, serving
 
 from timesyncd import __main__ as program
 from timesyncd.cli.preflight import MAX_NODES_SHOWN, screen
-from timesyncd.client import PreflightNode, PreflightResult
+from timesyncd.client import PreflightNode, PreflightReason, PreflightResult
 from timesyncd.units import span_ns
 
 NASTY = "\x1b]0;owned\x07\nnext"
@@ -68,8 +68,8 @@ def test_the_screen_of_a_node_that_fails(hub: FakeHub, capsys: pytest.CaptureFix
 
 def test_a_large_fleet_fits_a_screen() -> None:
     """The worst of 10,000 nodes, how many more, and the verdict last: 24 lines at most."""
-    nodes = tuple(PreflightNode(f"n{n}", "SYNCHRONIZED", 10_000 - n, "") for n in range(10_000))
-    lines = screen(PreflightResult(True, 500, "UTC", nodes), 1_000)
+    nodes = tuple(PreflightNode(f"n{n}", "SYNCHRONIZED", 10_000 - n, "ok", "") for n in range(10_000))
+    lines = screen(PreflightResult(True, 500, PreflightReason.OK, "UTC", nodes), 1_000)
 
     assert len(lines) <= 24
     assert lines[-3:-1] == [f"and {10_000 - MAX_NODES_SHOWN} more, none of them worse", ""]
@@ -79,7 +79,10 @@ def test_a_large_fleet_fits_a_screen() -> None:
 def test_text_off_the_wire_is_text(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing that a terminal would obey, from any field."""
     hub.agree(
-        None, names="a", nodes=[{"node": NASTY, "status": NASTY, "bound_ns": None, "reason": NASTY}], reason=NASTY
+        None,
+        names="a",
+        nodes=[{"node": NASTY, "status": NASTY, "bound_ns": None, "reason_code": NASTY, "reason": NASTY}],
+        reason=NASTY,
     )
     run(hub)
     told = capsys.readouterr().out
@@ -96,9 +99,9 @@ def test_json_is_the_answer_in_nanoseconds(hub: FakeHub, capsys: pytest.CaptureF
 
     assert code == 0
     assert told == {
-        "ok": True, "alignment_ns": 400, "max_alignment_ns": 1_000, "reason": "one grandmaster", "pair": ["a", "b"],
-        "url": hub.url,
-        "nodes": [{"node": n, "status": "SYNCHRONIZED", "bound_ns": 200, "reason": ""} for n in "ab"],
+        "ok": True, "alignment_ns": 400, "max_alignment_ns": 1_000, "reason_code": "ok", "reason": "one grandmaster",
+        "pair": ["a", "b"], "url": hub.url,
+        "nodes": [{"node": n, "status": "SYNCHRONIZED", "bound_ns": 200, "reason_code": "ok", "reason": ""} for n in "ab"],
     }  # fmt: skip
 
 

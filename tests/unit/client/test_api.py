@@ -21,5 +21,5 @@ def test_who_does_not_answer_is_told_the_same_way(monkeypatch: pytest.MonkeyPatc
             return outcome(url, token, within_s if patience_s < 1 else 0.05, trusted)
 
         monkeypatch.setattr(api, "_outcome", in_a_moment)
-        with pytest.raises(Unreachable, match=f"^{where}: no answer within "):
+        with pytest.raises(Unreachable, match=f"^{where}: no response within "):
             api.get(where, None, patience_s)

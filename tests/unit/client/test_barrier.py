@@ -16,6 +16,7 @@ from timesyncd.bound import Reason
 from timesyncd.client import barrier as client_barrier
 from timesyncd.client.barrier import (
     MAX_HOLD_NS,
+    NO_SIGNALS,
     OK,
     PLAIN,
     Barrier,
@@ -29,6 +30,7 @@ from timesyncd.client.barrier import (
     why_plain,
 )
 from timesyncd.ipc.job_segment import Plan, Signals
+from timesyncd.ipc.wire_types import Explanation
 
 #: Views with which a rank does not hold.
 DISTRUST = ("no daemon", "clock unknown", "signals raise", "all raises")
@@ -81,8 +83,8 @@ def test_a_rank_that_cannot_trust_its_clock_says_so(tmp_path: Path) -> None:
     ]
 
 
-STALE = BarrierExplanation(BarrierReason.CLOCK_NOT_TRUSTED, "stale")
-WHY = BarrierExplanation(BarrierReason.NO_SIGNALS, "why")
+STALE = Explanation(BarrierReason.CLOCK_NOT_TRUSTED, "stale")
+WHY = Explanation(BarrierReason.NO_SIGNALS, "why")
 
 
 @pytest.mark.parametrize(
@@ -134,14 +136,14 @@ def test_rank_0_decides_by_plan_alignment_and_its_own_clock(
     plan: Plan, signals: Signals, own_clock: BarrierExplanation, code: BarrierReason, text: str
 ) -> None:
     """A barrier is timed only if nothing forbids it; else the first thing that does is the reason."""
-    assert why_plain(7, plan, signals, own_clock) == (code, text)
+    assert why_plain(7, plan, signals, own_clock) == Explanation(code, text)
 
 
 def test_without_signals_rank_0_decides_plain(tmp_path: Path) -> None:
     """No daemon, or no hub that knows this job: the reason is that there are no signals."""
     decision = decide_release(job_with(VIEWS["no daemon"], tmp_path / "0", 0, 1), 0)
 
-    assert (decision.hold_ns, decision.why) == (PLAIN, (BarrierReason.NO_SIGNALS, "no signals from timesyncd"))
+    assert (decision.hold_ns, decision.why) == (PLAIN, NO_SIGNALS)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +178,8 @@ def test_the_verdict_of_a_rank_that_goes_on_at_once_has_its_numbers() -> None:
     assert verdict_without_hold(999, 1_000, 5, WHY) == Verdict(
         "timed", False, 1, 5, BarrierReason.INSTANT_PASSED, passed
     )
-    assert verdict_without_hold(PLAIN, 1_000, 5, WHY) == Verdict("plain", None, None, None, *WHY)
-    assert verdict_without_hold(1_000, 1_000, None, WHY) == Verdict("plain", None, None, None, *WHY)
+    assert verdict_without_hold(PLAIN, 1_000, 5, WHY) == Verdict("plain", None, None, None, WHY.code, WHY.text)
+    assert verdict_without_hold(1_000, 1_000, None, WHY) == Verdict("plain", None, None, None, WHY.code, WHY.text)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from fake_hub import FakeHub, aligned, hub_state, node, page, serving
 
-from timesyncd.client import PreflightResult, preflight
+from timesyncd.client import PreflightReason, PreflightResult, preflight
+from timesyncd.client.preflight_check import NEVER_REPORTED
+from timesyncd.fleet import registry
+from timesyncd.messages.node import StateReason
 
 TOKEN = "a-token-of-the-tests"
 
@@ -59,6 +62,7 @@ def test_the_limit_itself_is_allowed(hub: FakeHub, alignment_ns: int, ok: bool) 
 
     assert answer.ok is ok
     assert answer.reason == ("one grandmaster" if ok else "a and b may be 1001 ns apart; 1 us is allowed")
+    assert answer.reason_code is (PreflightReason.OK if ok else PreflightReason.TOO_FAR_APART)
 
 
 def test_the_alignment_is_grown_to_the_answer(hub: FakeHub) -> None:
@@ -90,7 +94,8 @@ def test_what_no_longer_holds_is_unknown(hub: FakeHub) -> None:
     answer = ask(hub)
 
     assert (answer.ok, answer.alignment_ns) == (False, None)
-    assert answer.reason.endswith("its answer is 2 s old and holds no longer")
+    assert answer.reason.endswith("its response is 2 s old, by the clocks here and there, and has expired")
+    assert answer.reason_code is PreflightReason.RESPONSE_EXPIRED
 
 
 def test_a_node_that_fails_is_named_with_its_reason(hub: FakeHub) -> None:
@@ -108,8 +113,14 @@ def test_a_node_never_heard_of_fails_by_name(hub: FakeHub) -> None:
     hub.agree(400, names="a,b")
     answer = ask(hub, nodes=["a", "b", "typo"])
 
-    assert (answer.ok, answer.alignment_ns, answer.reason) == (False, None, "typo: never heard of")
-    assert answer.nodes[0].node == "typo"
+    assert (answer.ok, answer.alignment_ns, answer.reason) == (
+        False,
+        None,
+        "typo: never sent its state to this hub",
+    )
+    assert answer.reason_code is PreflightReason.NODE_UNKNOWN
+    assert (answer.nodes[0].node, answer.nodes[0].reason_code) == ("typo", StateReason.NODE_NEVER_REPORTED.value)
+    assert answer.nodes[0].reason == NEVER_REPORTED
 
 
 @pytest.mark.parametrize("names", ["a", "a,b"])
@@ -156,7 +167,10 @@ def test_of_a_large_set_the_worst_are_told(hub: FakeHub) -> None:
     """A hub lists a hundred nodes: those that it does not list are no worse, and not unheard of."""
     names = [f"n{index}" for index in range(150)]
     told = aligned(400)
-    told["nodes"] = [{"node": name, "status": "SYNCHRONIZED", "bound_ns": 200, "reason": ""} for name in names[:100]]
+    told["nodes"] = [
+        {"node": name, "status": "SYNCHRONIZED", "bound_ns": 200, "reason_code": "ok", "reason": ""}
+        for name in names[:100]
+    ]
     hub.answers["/api/v1/alignment"] = (200, told)
 
     assert ask(hub, nodes=names).ok
@@ -242,7 +256,7 @@ def test_a_hub_that_was_only_heard_of_gets_no_token_in_clear(hub: FakeHub, monke
     """Its address came over the broker: to another machine the token goes over TLS alone, and the reason says how else."""
     shown: list[tuple[str, str | None]] = []
 
-    def asked(url: str, token: str | None, within_s: float) -> tuple[int, Any]:
+    def asked(url: str, token: str | None, timeout_s: float) -> tuple[int, Any]:
         if url.startswith(hub.url):
             return 200, hubs if url.endswith("hubs") else aligned(None, "a")
         shown.append((url.partition("/api")[0], token))
@@ -255,19 +269,18 @@ def test_a_hub_that_was_only_heard_of_gets_no_token_in_clear(hub: FakeHub, monke
     over_tls = ask(hub, token=TOKEN)
 
     assert shown == [("http://h1:8319", None), ("https://h1:8319", TOKEN)]
-    assert "the token goes there over TLS alone, or when you name that address" in in_clear.reason
+    assert "the token is sent there only over TLS, or if you give that address as the url" in in_clear.reason
     assert over_tls.ok
 
 
-@pytest.mark.parametrize(
-    ("status", "advice"), [(401, "give a token that it knows"), (403, "give a token that may read")]
-)
+@pytest.mark.parametrize(("status", "advice"), [(401, "use a valid token"), (403, "use a token with read permission")])
 def test_who_is_refused_does_not_ask_again(hub: FakeHub, status: int, advice: str) -> None:
     """Else a wrong token would be counted as guessing; the line says what to do."""
     hub.answers["/api/v1/alignment"] = (status, {"error": "no"})
     answer = ask(hub, timeout_s=60.0, token=TOKEN)
 
-    assert (answer.ok, answer.reason) == (False, f"{hub.url}: no; {advice}")
+    assert (answer.ok, answer.reason_code) == (False, PreflightReason.REFUSED)
+    assert answer.reason == f"{hub.url}: no; {advice}"
     assert hub.asked == [("/api/v1/alignment", f"Bearer {TOKEN}"), ("/api/v1/hubs", None)]
 
 
@@ -308,17 +321,17 @@ def test_where_every_hub_refuses_nothing_is_waited_for(hub: FakeHub, other: Fake
     waited: list[PreflightResult] = []
     answer = ask(hub, timeout_s=1.0, token=TOKEN, on_wait=waited.append)
 
-    assert answer.reason == f"{other.url}: no; give a token that it knows"
+    assert answer.reason == f"{other.url}: no; use a valid token"
     assert (waited, len(other.asked)) == ([], 1)
 
 
 @pytest.mark.parametrize(
     ("hubs", "hint"),
     [
-        ([], "no hub is heard"),
+        ([], "no hub is reporting"),
         ([("h1", "http://127.0.0.1:9/", False)], "no hub is primary yet"),
         ([("a", "http://127.0.0.1:9/", False)], "no hub is primary yet"),
-        ([("h1", None, True)], "the hubs that are heard have no page to ask"),
+        ([("h1", None, True)], "the reporting hubs have no web page"),
     ],
 )
 def test_what_is_unknown_for_want_of_a_hub_says_so(
@@ -334,20 +347,25 @@ def test_what_is_unknown_for_want_of_a_hub_says_so(
     assert answer.reason.endswith(f"; {hint}")
 
 
+def test_the_hub_and_the_client_name_a_missing_node_alike() -> None:
+    """The client imports nothing of the hub, so this test holds the two sentences together."""
+    assert registry.NEVER_REPORTED == NEVER_REPORTED
+
+
 LIES: list[tuple[Any, str]] = [
-    (b"<html>", "no timesyncd"),
-    (b"\xff\xfe", "no timesyncd"),
-    (b"[" * 100_000, "no timesyncd"),
-    ([], "no alignment"),
-    ({"nodes": {}}, "no alignment"),
-    (aligned(1) | {"nodes": [1]}, "no alignment"),
-    (aligned(1) | {"nodes": [{"node": "a"}]}, "has no status"),
-    (aligned(1) | {"alignment_ns": "1"}, "has no alignment_ns"),
-    (aligned(1) | {"alignment_ns": True}, "has no alignment_ns"),
+    (b"<html>", "not from timesyncd"),
+    (b"\xff\xfe", "not from timesyncd"),
+    (b"[" * 100_000, "not from timesyncd"),
+    ([], "not an alignment"),
+    ({"nodes": {}}, "not an alignment"),
+    (aligned(1) | {"nodes": [1]}, "not an alignment"),
+    (aligned(1) | {"nodes": [{"node": "a"}]}, "has no valid status"),
+    (aligned(1) | {"alignment_ns": "1"}, "has no valid alignment_ns"),
+    (aligned(1) | {"alignment_ns": True}, "has no valid alignment_ns"),
     (aligned(1) | {"alignment_ns": -1}, "alignment_ns = -1"),
-    (aligned(1) | {"alignment_ns": 1.5}, "has no alignment_ns"),
+    (aligned(1) | {"alignment_ns": 1.5}, "has no valid alignment_ns"),
     (aligned(1) | {"growth_ppb": -1}, "growth_ppb = -1"),
-    (aligned(1) | {"published_realtime_ns": None}, "has no published_realtime_ns"),
+    (aligned(1) | {"published_realtime_ns": None}, "has no valid published_realtime_ns"),
 ]
 
 
@@ -358,6 +376,7 @@ def test_what_is_no_answer_is_never_good(hub: FakeHub, told: Any, reason: str) -
     answer = ask(hub)
 
     assert (answer.ok, answer.alignment_ns) == (False, None)
+    assert answer.reason_code is PreflightReason.RESPONSE_INVALID
     assert reason in answer.reason and hub.url in answer.reason and "\n" not in answer.reason
 
 
@@ -365,7 +384,7 @@ def test_a_server_that_fails_is_not_called_another_s(hub: FakeHub) -> None:
     """Its log says more than it does."""
     hub.answers["/api/v1/alignment"] = (500, b"Internal Server Error")
 
-    assert ask(hub).reason == f"{hub.url}: what answers there fails (status 500); its log says why"
+    assert ask(hub).reason == f"{hub.url}: the server failed with status 500; see its log"
 
 
 def test_an_odd_pair_is_left_out(hub: FakeHub) -> None:
@@ -379,7 +398,7 @@ def test_a_redirection_is_not_followed(hub: FakeHub) -> None:
     """It could lead the token anywhere."""
     hub.answers["/api/v1/alignment"] = (302, {})
 
-    assert ask(hub, token=TOKEN).reason == f"{hub.url}: it answers with status 302"
+    assert ask(hub, token=TOKEN).reason == f"{hub.url}: it responded with status 302"
 
 
 def test_no_proxy_is_asked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +416,7 @@ def test_nobody_there_is_a_reason() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
     answer = preflight(nodes=["a"], max_alignment_ns=1, timeout_s=0, url=url)
 
-    assert answer.reason == f"{url}: no timesyncd answers: Connection refused"
+    assert answer.reason == f"{url}: timesyncd cannot be reached: Connection refused"
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n{"])

@@ -175,7 +175,7 @@ def test_a_pod_s_log_says_why_it_does_not_begin(hub: FakeHub, tmp_path: Path) ->
     hub.answers["/api/v1/alignment"] = (403, {"error": "no"})
     done = as_kubelet(hub, tmp_path)
 
-    assert (done.returncode, done.stdout) == (1, f"FAIL: {hub.url}: no; give a token that may read\n")
+    assert (done.returncode, done.stdout) == (1, f"FAIL: {hub.url}: no; use a token with read permission\n")
 
 
 def test_the_pods_stand_where_the_clocks_are_compared() -> None:
