@@ -22,6 +22,7 @@ from timesyncd.findings.fleet import FleetFindings
 from timesyncd.findings.grandmaster import GrandmasterFindings
 from timesyncd.findings.node import state_findings
 from timesyncd.fleet.registry import Fleet
+from timesyncd.ipc.job_segment import Plan
 from timesyncd.jobs.recording import RecordingMessage
 from timesyncd.messages import fleet, jobs
 from timesyncd.messages import node as node_messages
@@ -61,6 +62,8 @@ def _reworded_value(owner: str, name: str, value: Any) -> Any:
         return "".join(RANDOM.choices(LETTERS, k=40)) if is_sentence and value else value
     if isinstance(value, Message):
         return reworded(value)
+    if isinstance(value, Plan):
+        return replace(value, reason=_reworded_value("Plan", "reason", value.reason))
     if isinstance(value, list):
         return [_reworded_value(owner, name, item) for item in value]
     return value
@@ -82,6 +85,11 @@ def test_every_reason_has_its_code_beside_it(message: type[Message]) -> None:
     codes = {name.removesuffix("_code") for name in message.model_fields if name.endswith("_code")}
 
     assert set(reasons) - {"text"} <= codes
+
+
+def test_a_plan_has_its_code_beside_its_reason() -> None:
+    """The plan of a job state is a dataclass of the client."""
+    assert {"reason", "reason_code"} <= set(Plan.__dataclass_fields__)
 
 
 NO_GRANDMASTER = BoundMessage.of(unbounded(Reason.NO_GRANDMASTER))

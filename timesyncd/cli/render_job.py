@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timesyncd.ipc.job_datagram import step_text
 from timesyncd.ipc.job_segment import Method
-from timesyncd.messages.jobs import JobState, RankState, Straggler
+from timesyncd.messages.jobs import JobState, RankState, StragglerMessage
 from timesyncd.units import duration_text
 
 _METHODS = {
@@ -55,7 +55,7 @@ def job_facts(job: JobState) -> list[tuple[str, str | None]]:
     ]
 
 
-def straggler_cells(each: Straggler) -> list[str]:
+def straggler_cells(each: StragglerMessage) -> list[str]:
     exposed = duration_text(each.exposed_ns)
     late = duration_text(each.lateness_p50_ns)
     return [str(each.rank), each.node, each.where, late, exposed, percent(each.last_share), each.verdict]

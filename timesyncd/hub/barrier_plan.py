@@ -10,7 +10,7 @@ from timesyncd.client.slack import adapted_ns
 from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.alignment import Alignment
 from timesyncd.ipc.job_segment import Plan, PlanReason
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.jobs.arrivals import Sync
 from timesyncd.units import percentile
 
@@ -69,9 +69,9 @@ class BarrierObservation:
 
 
 #: Why a barrier cannot be timed.
-Obstacle = Explanation[PlanReason]
+Obstacle = CodedReason[PlanReason]
 
-JOB_RESTARTED = Explanation(PlanReason.JOB_RESTARTED, "the job restarted")
+JOB_RESTARTED = CodedReason(PlanReason.JOB_RESTARTED, "the job restarted")
 
 
 def decide(last: BarrierState, observed: BarrierObservation, now_boottime_ns: int) -> BarrierState:
@@ -135,19 +135,19 @@ def _releases(last: BarrierState, barriers: Sequence[Sync]) -> tuple[int, int]:
 def _obstacle(alignment: Alignment, slack_ns: int | None) -> Obstacle | None:
     """Why the barrier cannot be timed; None: it can."""
     if alignment.alignment_ns is None:
-        return Explanation(PlanReason.ALIGNMENT_UNKNOWN, f"the alignment is unknown: {alignment.reason}")
+        return CodedReason(PlanReason.ALIGNMENT_UNKNOWN, f"the alignment is unknown: {alignment.reason}")
     if alignment.at(GUARD_FOR_NS) is None:
-        return Explanation(
+        return CodedReason(
             PlanReason.ALIGNMENT_EXPIRES,
             f"without new states the alignment expires within {GUARD_FOR_NS // NS_PER_S} s",
         )
     if alignment.alignment_ns > TIMED_UP_TO_NS:
-        return Explanation(
+        return CodedReason(
             PlanReason.CLOCKS_TOO_FAR_APART,
             f"the clocks may be more than {TIMED_UP_TO_NS // NS_PER_MS} ms apart",
         )
     if slack_ns is None:
-        return Explanation(PlanReason.TOO_FEW_BARRIERS, f"fewer than {MIN_BARRIERS} barriers have been measured")
+        return CodedReason(PlanReason.TOO_FEW_BARRIERS, f"fewer than {MIN_BARRIERS} barriers have been measured")
     return None
 
 

@@ -9,7 +9,7 @@ from itertools import permutations
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.registry import Fleet
 from timesyncd.ipc.job_segment import MAX_RANKS, Plan
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.jobs.joining import JobRun
 from timesyncd.jobs.ranks import Pair
 from timesyncd.messages.jobs import GroupsReason
@@ -27,13 +27,13 @@ GroupNumbers = tuple[tuple[int, ...], ...]
 
 
 #: What groups are made of, or why there are none.
-GroupsExplanation = Explanation[GroupsReason]
+GroupsExplanation = CodedReason[GroupsReason]
 
-BY_TOPOLOGY = Explanation(GroupsReason.BY_TOPOLOGY, "by topology and node")
-BY_DELAY = Explanation(GroupsReason.BY_DELAY, "by the delays measured between the ranks")
-ADOPTED = Explanation(GroupsReason.ADOPTED, "as another hub planned")
-NO_GROUPS = Explanation(GroupsReason.NO_GROUPS, "no ranks are nearer to each other than to the rest")
-NOT_DECIDED = Explanation(GroupsReason.UNKNOWN, "")
+BY_TOPOLOGY = CodedReason(GroupsReason.BY_TOPOLOGY, "by topology and node")
+BY_DELAY = CodedReason(GroupsReason.BY_DELAY, "by the delays measured between the ranks")
+ADOPTED = CodedReason(GroupsReason.ADOPTED, "as another hub planned")
+NO_GROUPS = CodedReason(GroupsReason.NO_GROUPS, "no ranks are nearer to each other than to the rest")
+NOT_DECIDED = CodedReason(GroupsReason.UNKNOWN, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def decide(
     them. What was `measured` last, in any run, applies to later runs with the same labels.
     """
     if last is None or not last.is_decided(run):
-        if isinstance(labels, Explanation):
+        if isinstance(labels, CodedReason):
             return RankGroups(run, (), labels)
         if measured is not None and measured.labels == labels:
             return replace(measured, run=run, is_final=False)
@@ -90,7 +90,7 @@ def group_numbers(levels: Levels) -> GroupNumbers:
 
 def _by_topology(run: int, labels: tuple[str, ...]) -> RankGroups:
     if len(labels) > MAX_RANKS:
-        reason = Explanation(
+        reason = CodedReason(
             GroupsReason.TOO_MANY_RANKS, f"{len(labels)} ranks: groups are published for at most {MAX_RANKS} ranks"
         )
         return RankGroups(run, (), reason, labels, is_final=True)
@@ -131,12 +131,12 @@ class JobGroups:
 
     def _labels(self, job: JobRun) -> tuple[str, ...] | GroupsExplanation:
         if not job.has_all_ranks:
-            return Explanation(GroupsReason.RANKS_MISSING, f"{len(job.ranks)} of {job.world_size} ranks reporting")
+            return CodedReason(GroupsReason.RANKS_MISSING, f"{len(job.ranks)} of {job.world_size} ranks reporting")
         nodes = [node for _, node in sorted(job.nodes.items())]
         clocks = {node: self._fleet.clock(node) for node in nodes}
         unknown = next((node for node, clock in clocks.items() if clock is None), None)
         if unknown is not None:
-            return Explanation(GroupsReason.NODE_UNKNOWN, f"{unknown}: this hub has received no state of this node")
+            return CodedReason(GroupsReason.NODE_UNKNOWN, f"{unknown}: this hub has received no state of this node")
         return tuple(f"{clock.topology}/{node}" for node in nodes if (clock := clocks[node]) is not None)
 
     def _delays(self, job: JobRun, known: RankGroups | None, now: Moment) -> Delays | None:

@@ -12,7 +12,7 @@ from timesyncd.hub.phase_fit import MIN_STEPS, StepTimes
 from timesyncd.hub.phases import LinkPlan, Member, PhaseExplanation, Slot, decide
 from timesyncd.ipc.job_datagram import Kind
 from timesyncd.ipc.job_segment import Plan
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.jobs.joining import JobRun
 from timesyncd.jobs.window import StepRecord
 from timesyncd.messages.jobs import PhaseReason
@@ -21,8 +21,8 @@ from timesyncd.messages.jobs import PhaseReason
 PLAN_EVERY_NS = 3 * NS_PER_S
 
 
-NOT_ON_A_LINK = Explanation(PhaseReason.NOT_ON_A_LINK, "")
-NO_OTHER_JOB = Explanation(PhaseReason.NO_OTHER_JOB, "no other job is on this link")
+NOT_ON_A_LINK = CodedReason(PhaseReason.NOT_ON_A_LINK, "")
+NO_OTHER_JOB = CodedReason(PhaseReason.NO_OTHER_JOB, "no other job is on this link")
 
 
 class JobPhases:

@@ -24,7 +24,7 @@ from timesyncd.hub.phase_fit import (
     sending_share,
 )
 from timesyncd.ipc.job_segment import Phase
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import PhaseReason
 from timesyncd.units import duration_text
 
@@ -62,12 +62,12 @@ HEAVY_SENDER = 0.125
 #: A plan needs clocks that are at most one part in so many of a period apart.
 CLOCKS_WITHIN = 50
 
-PhaseExplanation = Explanation[PhaseReason]
+PhaseExplanation = CodedReason[PhaseReason]
 
-NOT_PLANNED = Explanation(PhaseReason.NOT_PLANNED, "the hub has made no plan for this link yet")
-ADOPTED = Explanation(PhaseReason.ADOPTED, "as another hub planned")
-NO_COMMON_PERIOD = Explanation(PhaseReason.NO_COMMON_PERIOD, "the jobs' periods do not fit into a common one")
-CLOCKS_UNKNOWN = Explanation(
+NOT_PLANNED = CodedReason(PhaseReason.NOT_PLANNED, "the hub has made no plan for this link yet")
+ADOPTED = CodedReason(PhaseReason.ADOPTED, "as another hub planned")
+NO_COMMON_PERIOD = CodedReason(PhaseReason.NO_COMMON_PERIOD, "the jobs' periods do not fit into a common one")
+CLOCKS_UNKNOWN = CodedReason(
     PhaseReason.CLOCKS_UNKNOWN, "the clocks of the jobs on the link are not aligned well enough"
 )
 
@@ -133,7 +133,7 @@ def decide(last: LinkPlan, members: Sequence[Member], alignment_ns: int | None, 
     if len(members) < 2 or now_ns < last.retry_at_ns or (last.slots and now_ns - last.made_ns < REPLAN_AFTER_NS):
         return last
     if len(members) > MAX_JOBS:
-        reason = Explanation(
+        reason = CodedReason(
             PhaseReason.TOO_MANY_JOBS, f"{len(members)} jobs on the link; at most {MAX_JOBS} are planned"
         )
         return last if last.slots else replace(last, reason=reason)
@@ -170,11 +170,11 @@ def _changed(last: LinkPlan, members: Sequence[Member], alignment_ns: int | None
     """The change outside the plan that ends it; None: nothing has changed."""
     newcomer = _heavy_newcomer(members, last.slots)
     if newcomer:
-        return Explanation(PhaseReason.JOB_ARRIVED, f"{newcomer} arrived on the link")
+        return CodedReason(PhaseReason.JOB_ARRIVED, f"{newcomer} arrived on the link")
     runs = {member.job: member.run for member in members}
     for job, slot in last.slots.items():
         if runs.get(job) != slot.run:
-            return Explanation(PhaseReason.JOB_LEFT, f"{job} ended, paused or restarted")
+            return CodedReason(PhaseReason.JOB_LEFT, f"{job} ended, paused or restarted")
         if not _are_aligned(alignment_ns, slot.phase.period_ns):
             return CLOCKS_UNKNOWN
     return None
@@ -192,7 +192,7 @@ def _failed(last: LinkPlan, members: Sequence[Member]) -> PhaseExplanation | Non
             continue
         lasted_ns = (steps[-1].start_ns - steps[0].start_ns) // (len(steps) - 1)
         if lasted_ns * (1000 + KEPT_GAIN) > slot.before_ns * 1000:
-            return Explanation(
+            return CodedReason(
                 PhaseReason.STEPS_NOT_FASTER,
                 f"a step of {member.job} takes {duration_text(lasted_ns)}; it took {duration_text(slot.before_ns)} without a plan",
             )
@@ -226,7 +226,7 @@ def _abandoned(
     failures = last.failures + 1 if is_unproven else 0
     wait_ns = min(MAX_RETRY_NS, (RETRY_AFTER_NS if failed else REPLAN_AFTER_NS) << failures - 1) if is_unproven else 0
     free_from = {(member.job, member.run): member.newest_step + MIN_STEPS_AHEAD for member in members}
-    explained = Explanation(reason.code, f"plan abandoned: {reason.text}")
+    explained = CodedReason(reason.code, f"plan abandoned: {reason.text}")
     return LinkPlan({}, free_from, now_ns, now_ns + wait_ns, failures, explained)
 
 
@@ -322,16 +322,16 @@ def _planned(
             return replace(last, reason=NO_COMMON_PERIOD)
         del loads[worst]
     text = f"{len(fitted)} of {len(members)} jobs have a stable period; fewer than two would become faster"
-    return replace(last, reason=Explanation(PhaseReason.NO_GAIN, text))
+    return replace(last, reason=CodedReason(PhaseReason.NO_GAIN, text))
 
 
 def _no_room(job: str) -> PhaseExplanation:
     text = f"{job} has no stable period, or would not become faster, and sends too much for the others"
-    return Explanation(PhaseReason.NO_STABLE_PERIOD, text)
+    return CodedReason(PhaseReason.NO_STABLE_PERIOD, text)
 
 
 def _made(last: LinkPlan, slots: Mapping[str, Slot], alignment_ns: int | None, now_ns: int) -> LinkPlan:
     if not all(_are_aligned(alignment_ns, slot.phase.period_ns) for slot in slots.values()):
         return replace(last, reason=CLOCKS_UNKNOWN)
-    explained = Explanation(PhaseReason.INTERLEAVED, f"{len(slots)} jobs send in turn")
+    explained = CodedReason(PhaseReason.INTERLEAVED, f"{len(slots)} jobs send in turn")
     return LinkPlan(slots, last.free_from, now_ns, 0, last.failures, explained)

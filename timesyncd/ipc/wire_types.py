@@ -58,7 +58,7 @@ CodeType = TypeVar("CodeType", bound=Code)
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation(Generic[CodeType]):
+class CodedReason(Generic[CodeType]):
     """A code for programs, and beside it the sentence for people."""
 
     code: CodeType

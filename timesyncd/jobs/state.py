@@ -11,7 +11,7 @@ from itertools import islice
 from timesyncd.clocks import NS_PER_S
 from timesyncd.ipc.job_datagram import Kind, step_text
 from timesyncd.ipc.job_segment import Method
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.jobs.arrivals import StepMark, Sync, Window, compare, summarize
 from timesyncd.jobs.exposed import RankCost, StepCost, ratio
 from timesyncd.jobs.joining import JobRun, newest_of
@@ -19,8 +19,7 @@ from timesyncd.jobs.ranks import Flows
 from timesyncd.jobs.recording import RankRecord, Recording, RecordingMessage, ServerRequest
 from timesyncd.jobs.stragglers import Attribution, Straggler, attribute
 from timesyncd.jobs.window import MAX_STEP_MARKS, StepRecord
-from timesyncd.messages.jobs import DelayState, RankState, VerdictCode
-from timesyncd.messages.jobs import Straggler as StragglerState
+from timesyncd.messages.jobs import DelayState, RankState, StragglerMessage, VerdictCode
 from timesyncd.units import duration_text, median, percentile
 
 #: The largest number of a message. Marks may be wrong, and their sum larger.
@@ -230,9 +229,9 @@ def rank_states(job: JobRun, analysis: JobAnalysis) -> list[RankState]:
     return states
 
 
-def _straggler_state(job: JobRun, straggler: Straggler) -> StragglerState:
+def _straggler_state(job: JobRun, straggler: Straggler) -> StragglerMessage:
     fields = {name: getattr(straggler, name) for name in Straggler.__dataclass_fields__}
-    return StragglerState.model_validate(_limited(fields | {"node": job.ranks[straggler.rank].newest.node}))
+    return StragglerMessage.model_validate(_limited(fields | {"node": job.ranks[straggler.rank].newest.node}))
 
 
 def _own_overhead(job: JobRun) -> float | None:
@@ -251,50 +250,50 @@ def _rounded(share: float | None) -> float | None:
     return None if share is None else round(share, 6)
 
 
-def _verdict(job: JobRun, analysis: JobAnalysis) -> Explanation[VerdictCode]:
+def _verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
     """Which rank is late, where, and what it costs, or why that is unknown."""
     newest = analysis.newest
     if newest is None:
         text = f"inconclusive: no step has the marks of all {job.world_size} ranks yet"
-        return Explanation(VerdictCode.NO_COMPLETE_STEP, text)
+        return CodedReason(VerdictCode.NO_COMPLETE_STEP, text)
     by_ends = analysis.attribution.method is Method.COLLECTIVE_ENDS
     by = "; by collective ends, without trusted clocks" if by_ends else ""
     if analysis.attribution.stragglers:
         found = _straggler_verdict(job, analysis)
-        return Explanation(found.code, found.text + by)
+        return CodedReason(found.code, found.text + by)
     comparison = newest.comparison
     if comparison is None:
         return _not_compared(newest, job)
     if comparison.last_rank is None:
         skew, error = duration_text(comparison.skew_ns), duration_text(comparison.error_ns)
         text = f"inconclusive: the skew of {skew} is within the clocks' error of {error}{by}"
-        return Explanation(VerdictCode.SKEW_WITHIN_CLOCK_ERROR, text)
+        return CodedReason(VerdictCode.SKEW_WITHIN_CLOCK_ERROR, text)
     text = f"rank {comparison.last_rank} was last in step {step_text(newest.step)}; no rank is late persistently{by}"
-    return Explanation(VerdictCode.NO_STRAGGLER, text)
+    return CodedReason(VerdictCode.NO_STRAGGLER, text)
 
 
-def _straggler_verdict(job: JobRun, analysis: JobAnalysis) -> Explanation[VerdictCode]:
+def _straggler_verdict(job: JobRun, analysis: JobAnalysis) -> CodedReason[VerdictCode]:
     worst = analysis.attribution.stragglers[0]
     rank = f"rank {worst.rank} ({job.ranks[worst.rank].newest.node})"
     late = f"late at {worst.where}: {duration_text(worst.lateness_p50_ns)} after the median rank"
     if worst.verdict == "inconclusive":
         bound = duration_text(analysis.attribution.clock_bound_ns or 0)
         text = f"inconclusive: {rank} seems {late}, within the clocks' error of {bound}"
-        return Explanation(VerdictCode.STRAGGLER_WITHIN_CLOCK_ERROR, text)
+        return CodedReason(VerdictCode.STRAGGLER_WITHIN_CLOCK_ERROR, text)
     cost = (
         f"it cost {duration_text(worst.exposed_ns)} in the window" if worst.exposed_ns else "hidden, so it cost nothing"
     )
     others = sum(each.verdict == "straggler" for each in analysis.attribution.stragglers) - 1
     more = f"; {others} more stragglers" if others > 1 else "; 1 more straggler" if others else ""
-    return Explanation(VerdictCode.STRAGGLER, f"{rank} is {late}; {cost}{more}")
+    return CodedReason(VerdictCode.STRAGGLER, f"{rank} is {late}; {cost}{more}")
 
 
-def _not_compared(sync: Sync, job: JobRun) -> Explanation[VerdictCode]:
+def _not_compared(sync: Sync, job: JobRun) -> CodedReason[VerdictCode]:
     code, text = VerdictCode.CLOCK_STEPPED, "the clock of a node was stepped"
     if compare(sync.arrivals) is not None:
         code = VerdictCode.NO_WAIT_FOR_ALL_RANKS
         text = "a rank left before another arrived, so the marks are of no wait for all ranks"
-        return Explanation(code, f"inconclusive: {text}")
+        return CodedReason(code, f"inconclusive: {text}")
     for number, arrival in sync.arrivals.items():
         rank = f"rank {number} ({job.ranks[number].newest.node})"
         if arrival.clock is None or arrival.end_ns < arrival.arrival_ns:
@@ -303,7 +302,7 @@ def _not_compared(sync: Sync, job: JobRun) -> Explanation[VerdictCode]:
         if arrival.error_ns is None:
             code, text = VerdictCode.CLOCK_ERROR_UNKNOWN, f"the clock error of {rank} is unknown"
             break
-    return Explanation(code, f"inconclusive: {text}")
+    return CodedReason(code, f"inconclusive: {text}")
 
 
 #: A page holds about so many marks, so that making it does not delay the polls of clocks; a larger step has a page of its own.

@@ -144,7 +144,7 @@ class RankState(Message):
     staleness_p50: Int64 | None = None
 
 
-class Straggler(Message):
+class StragglerMessage(Message):
     """
     A rank that is late persistently, `lateness_p50_ns` after the median rank, at `where` of the step ("bucket 2"). Lateness and cost are two numbers:
     `exposed_ns` is, over the window, how much of it the others spent waiting for nothing else. "inconclusive": it is less than the clocks tell apart.
@@ -224,7 +224,7 @@ class JobState(Ordered):
     staleness_max: Int64 | None = None
     last_rank: Int64 | None
     straggler_rank: Int64 | None
-    stragglers: list[Straggler] = []
+    stragglers: list[StragglerMessage] = []
     method: Method | None = None
     clock_bound_ns: Int64 | None = None
     trusted: bool = False

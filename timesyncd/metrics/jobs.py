@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import Metric
 
 from timesyncd.ipc.job_segment import Method
-from timesyncd.messages.jobs import JobState, Straggler
+from timesyncd.messages.jobs import JobState, StragglerMessage
 from timesyncd.metrics.parts import bound_seconds_at, gauge, seconds, state_rows
 
 #: The worst stragglers of a job have a series.
@@ -74,7 +74,7 @@ def jobs(states: Sequence[JobState], realtime_ns: int) -> Iterator[Metric]:
 def _stragglers(states: Sequence[JobState]) -> Iterator[Metric]:
     conclusive = [(j, each) for j in states for each in j.stragglers if each.verdict == "straggler"]
     worst = [(j, each) for j, each in conclusive if each in j.stragglers[:WORST_STRAGGLERS]]
-    figures: tuple[tuple[str, str, Callable[[Straggler], int]], ...] = (
+    figures: tuple[tuple[str, str, Callable[[StragglerMessage], int]], ...] = (
         ("lateness", "Lateness of a straggler against the median rank, median.", lambda s: s.lateness_p50_ns),
         ("exposed", "Time that the other ranks waited for a straggler, over the window.", lambda s: s.exposed_ns),
     )

@@ -26,7 +26,7 @@ from timesyncd.hub.groups import (
 from timesyncd.hub.hub import Hub
 from timesyncd.ipc.job_datagram import Kind, Mark
 from timesyncd.ipc.job_segment import MAX_RANKS
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import GroupsReason, JobState
 
 US = 1_000
@@ -45,7 +45,7 @@ def delays(*groups: Iterable[int], near_ns: int = 10 * US, far_ns: int = 100 * U
 ODD_AND_EVEN = delays((0, 2, 4), (1, 3, 5))
 NONE = delays((0, 1, 2, 3, 4, 5))
 
-ONE_OF_SIX = Explanation(GroupsReason.RANKS_MISSING, "1 of 6 ranks reporting")
+ONE_OF_SIX = CodedReason(GroupsReason.RANKS_MISSING, "1 of 6 ranks reporting")
 
 
 def course(*seen: tuple[int, tuple[str, ...] | GroupsExplanation, Delays | None]) -> list[RankGroups]:

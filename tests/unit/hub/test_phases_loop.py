@@ -12,14 +12,14 @@ from phase_lab import MS, SimulatedJob, gains, run, steady
 from timesyncd.clocks import NS_PER_S
 from timesyncd.hub.phase_fit import StepTimes
 from timesyncd.hub.phases import MAX_JOBS, REPLAN_AFTER_NS, RETRY_AFTER_NS, LinkPlan, Member, decide
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.messages.jobs import PhaseReason
 
 Make = Callable[[], Sequence[SimulatedJob]]
 
 
-LEFT = Explanation(PhaseReason.JOB_LEFT, "plan abandoned: b ended, paused or restarted")
-TOO_MANY = Explanation(PhaseReason.TOO_MANY_JOBS, "16 jobs on the link; at most 8 are planned")
+LEFT = CodedReason(PhaseReason.JOB_LEFT, "plan abandoned: b ended, paused or restarted")
+TOO_MANY = CodedReason(PhaseReason.TOO_MANY_JOBS, "16 jobs on the link; at most 8 are planned")
 
 
 def jobs(*shapes: tuple[float, float], jitter: float = 0.01, behind_ms: int = 0) -> Make:
