@@ -139,7 +139,7 @@ def _of_node(state: NodeState) -> object:
     fleet_of_one = Fleet()
     fleet_of_one.accept(state, NS_PER_S, live=True)
     alignment = fleet_of_one.alignment_state(None, later)
-    overview = fleet_of_one.summary(later)
+    overview = fleet_of_one.overview(later)
     return (
         state.main_status, state.knows_utc_alone, [(each.main_status, each.reason_code) for each in aged],
         [(event.type, event.data) for event in events], [(*key, CATALOGUE[key[0]].severity) for key in of_node],
