@@ -123,10 +123,10 @@ class FleetFindings:
             return {}
         never = [name for name in missing if name not in heard]
         silent = [f"{name} for {span_text(now_ns - heard[name])}" for name in missing if name in heard]
-        told = [f"never heard: {names_text(never)}"] if never else []
-        told += [f"silent: {names_text(silent)}"] if silent else []
-        everybody = "; not one node is heard" if is_cut_off else ""
-        evidence = f"{len(missing)} of {len(self._expected)} expected nodes: {'; '.join(told)}{everybody}"
+        parts = [f"never reported: {names_text(never)}"] if never else []
+        parts += [f"silent: {names_text(silent)}"] if silent else []
+        all_silent = "; no node is reporting" if is_cut_off else ""
+        evidence = f"{len(missing)} of {len(self._expected)} expected nodes: {'; '.join(parts)}{all_silent}"
         return {(MISSING, FLEET): Judgement(evidence)}
 
     def _is_silent(self, name: str, now_ns: int) -> bool:

@@ -104,4 +104,4 @@ def _judged(moved: _Moved) -> Judgement:
         f"to {duration_text(after_ns)} (medians)"
     )
     path = Step("path-delay-moved", f"the path to {moved.name} is {by_ns} {way}")
-    return Judgement(evidence, (path, Step("clock-error", f"if in one direction only, its clocks err by {by_ns}")))
+    return Judgement(evidence, (path, Step("clock-error", f"if only one direction changed, its clocks err by {by_ns}")))

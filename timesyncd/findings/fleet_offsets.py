@@ -107,6 +107,6 @@ def _judgement(node: NodeRecord, usual: _Usual, group: Group) -> Judgement:
     way = "ahead of" if history.least_ns > 0 else "behind"
     return Judgement(
         f"at least {duration_text(abs(history.least_ns))} {way} the median of {usual.nodes} nodes {where} {name} in each of "
-        f"{history.suspect} readings; half of them are within {duration_text(usual.spread_ns)} of it, "
-        f"it was within {duration_text(history.usual_ns)}, and the bounds explain {duration_text(usual.allowed_ns(node))}"
+        f"{history.suspect} readings; half of these nodes are within {duration_text(usual.spread_ns)} of it, "
+        f"the node was within {duration_text(history.usual_ns)}, and the bounds explain {duration_text(usual.allowed_ns(node))}"
     )

@@ -148,7 +148,7 @@ def other_domains(nodes: Sequence[NodeRecord]) -> dict[Key, Judgement]:
             if node.topology:
                 groups.setdefault(node.topology, []).append(node)
             for grandmaster in node.grandmasters:
-                groups.setdefault(f"those under {grandmaster}", []).append(node)
+                groups.setdefault(f"the followers of {grandmaster}", []).append(node)
     found: dict[Key, Judgement] = {}
     for name, members in groups.items():
         if len(members) >= MIN_NODES:
@@ -175,7 +175,7 @@ def _outsiders(members: Sequence[NodeRecord]) -> Iterator[tuple[NodeRecord, int,
 
 
 def _of_domain(node: NodeRecord, domain: int, usual: int, others: str) -> Judgement:
-    received = f", and hears {names_text(node.grandmasters)} there" if node.grandmasters else ""
+    received = f", where it receives {names_text(node.grandmasters)}" if node.grandmasters else ""
     return Judgement(f"in PTP domain {domain}{received}; {others} are in {usual}")
 
 

@@ -63,10 +63,10 @@ def _of_grandmaster(grandmaster: GrandmasterState, now_ns: int) -> list[Step]:
         steps.append(Step("clock-class", f"it announces clock class {grandmaster.clock_class}"))
     if grandmaster.holdover_left_ns is not None:
         left_ns = grandmaster.holdover_left_ns - (grandmaster.age_ns or 0)
-        lasts = f"lasts until {utc_text(now_ns + left_ns, now_ns)}" if left_ns > 0 else "is spent"
+        lasts = f"lasts until {utc_text(now_ns + left_ns, now_ns)}" if left_ns > 0 else "is used up"
         steps.append(Step("holdover-budget", f"its holdover budget {lasts}"))
     if grandmaster.utc is not None and grandmaster.utc.bound_ns is None:
-        steps.append(Step("own-error-unbounded", f"its error against UTC is not bounded: {grandmaster.utc.reason}"))
+        steps.append(Step("own-error-unbounded", f"its error against UTC is unbounded: {grandmaster.utc.reason}"))
     return steps
 
 
@@ -168,7 +168,7 @@ def _of_pair(
         return
     both = (grandmaster, other)
     if all(each.reachable and is_locked(each) and each.utc_offset_s is not None for each in both):
-        text = f"UTC offset: {', '.join(f'{each.name} says {each.utc_offset_s} s' for each in both)}"
+        text = f"UTC offset: {', '.join(f'{each.name} reports {each.utc_offset_s} s' for each in both)}"
         yield Symptom("grandmasters-disagree", text, CONTRADICTS_FOR_NS, "UTC offset")
 
 

@@ -77,7 +77,7 @@ def _spoofing(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns
 def _jamming(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:
     fall = history.signal.fall
     if fall is not None:
-        yield Symptom("grandmaster-jamming", f"C/N0 of nearly all satellites fell together by {fall.db} dB or more")
+        yield Symptom("grandmaster-jamming", f"C/N0 of nearly all satellites dropped together by {fall.db} dB or more")
 
 
 def _few_satellites(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:
@@ -89,7 +89,7 @@ def _few_satellites(grandmaster: GrandmasterState, history: GrandmasterHistory, 
     good = sum((each.cn0_db_hz or 0) > GOOD_CN0_DB_HZ and each.healthy is not False for each in satellites)
     if good >= MIN_SATELLITES:
         return
-    weak = f"{good} of {len(satellites)} satellites above {GOOD_CN0_DB_HZ} dB-Hz, {MIN_SATELLITES} are needed"
+    weak = f"{good} of {len(satellites)} satellites above {GOOD_CN0_DB_HZ} dB-Hz, {MIN_SATELLITES} required"
     after_ns = WEAK_FOR_NS if is_locked(grandmaster) and _reference_lost_text(grandmaster, history) is None else 0
     after_ns = COLD_START_NS if grandmaster.clock_state == "warmup" else after_ns
     yield Symptom("grandmaster-few-satellites", weak if satellites else "no satellite is tracked", after_ns)
@@ -164,7 +164,9 @@ def _crowd_text(port: PtpPort) -> str | None:
 def _leap(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:
     if grandmaster.leap in ("insert", "delete"):
         now = "" if grandmaster.utc_offset_s is None else f"; the UTC offset is {grandmaster.utc_offset_s} s now"
-        yield Symptom("grandmaster-leap", f"a leap second will be {grandmaster.leap.rstrip('e')}ed{now}")
+        yield Symptom(
+            "grandmaster-leap", f"it announces that a leap second will be {grandmaster.leap.rstrip('e')}ed{now}"
+        )
 
 
 def _sensors(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:

@@ -35,7 +35,7 @@ def state_findings(
 def kernel_conditions(sample: KernelSample, utc_offset_s: int | None) -> Conditions:
     """By id: the evidence, or None where the finding does not hold. `utc_offset_s` is TAI - UTC as this node's sources are configured."""
     return {
-        "two-disciplines": _two(sample.disciplines),
+        "two-disciplines": _two_disciplines(sample.disciplines),
         "tai-offset": _tai_offset(sample.tai_offset_s, utc_offset_s),
         "kernel-leap": _leap(sample.leap),
     }
@@ -48,10 +48,10 @@ def agreement_conditions(agreement: Agreement | None, sources: list[str]) -> dic
     interval = f"{duration_text(agreement.low_ns)} to {duration_text(agreement.high_ns)}" if agreement else ""
     found: dict[tuple[str, str], str | None] = {}
     for name in sources:
-        evidence = f"the others agree that the clock's error is {interval}" if name in false else None
+        evidence = f"by the other sources the clock's error is {interval}" if name in false else None
         found["source-falseticker", name] = evidence
         contradicts = contradiction and agreement is not None and name in agreement.sources
-        evidence = f"no majority; the bound holds for any of them: {interval}" if contradicts else None
+        evidence = f"no majority; the bound covers all of them: {interval}" if contradicts else None
         found["sources-contradict", name] = evidence
     return found
 
@@ -63,14 +63,14 @@ def path_conditions(sample: ClockSample, path_minimum_ns: int) -> Conditions:
     return {"path-below-minimum": evidence}
 
 
-def _two(disciplines: tuple[str, ...]) -> str | None:
+def _two_disciplines(disciplines: tuple[str, ...]) -> str | None:
     return f"running: {', '.join(disciplines)}" if len(disciplines) > 1 else None
 
 
-def _tai_offset(told_s: int, wanted_s: int | None) -> str | None:
-    if wanted_s is None or told_s == wanted_s:
+def _tai_offset(kernel_s: int, configured_s: int | None) -> str | None:
+    if configured_s is None or kernel_s == configured_s:
         return None
-    return f"TAI - UTC in the kernel is {told_s} s, configured are {wanted_s} s"
+    return f"TAI - UTC is {kernel_s} s in the kernel and {configured_s} s in the configuration"
 
 
 def _leap(leap: str) -> str | None:

@@ -55,7 +55,7 @@ def grandmaster_note_text(grandmaster: GrandmasterState, now_ns: int) -> str:
         state_text(grandmaster, now_ns),
         antenna_text(grandmaster) or _antenna_alarm(grandmaster),
         None if is_locked(grandmaster) else budget_text(grandmaster),
-        None if grandmaster.reachable else "it does not answer: last known",
+        None if grandmaster.reachable else "not responding: last known state",
     ]
     return f"{grandmaster.name}: {', '.join(text for text in parts if text)}"
 
@@ -89,7 +89,7 @@ def budget_text(grandmaster: GrandmasterState) -> str | None:
     if grandmaster.holdover_left_ns is None:
         return None
     left_ns = grandmaster.holdover_left_ns - (grandmaster.age_ns or 0)
-    return f"budget left {span_text(left_ns)}" if left_ns > 0 else "budget spent"
+    return f"budget left {span_text(left_ns)}" if left_ns > 0 else "budget used up"
 
 
 def poll_realtime_ns(grandmaster: GrandmasterState, now_ns: int) -> int:

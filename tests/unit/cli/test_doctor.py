@@ -66,7 +66,7 @@ WRONG: list[tuple[dict[str, Any], str, str, str]] = [
     ({"job_socket": FileFacts(RUN / "job.sock", 0o666, False)}, "job link", "no daemon listens", "timesyncd check-config"),
     ({"segment_node": node(status="HOLDOVER", reason="stale")}, "clock", "HOLDOVER: stale", "timesyncd explain"),
     ({"daemon": replace(DAEMON, health="the store fails")}, "health", "the store fails", "timesyncd status"),
-    ({"daemon": replace(DAEMON, findings=(finding("broker-lost"),))}, "broker-lost", "cannot be reached", "journalctl"),
+    ({"daemon": replace(DAEMON, findings=(finding("broker-lost"),))}, "broker-lost", "cannot reach the MQTT broker", "journalctl"),
     ({"daemon": replace(DAEMON, findings=(finding("phase-jump", "ptp"),))}, "phase-jump", "ptp", "timesyncd explain"),
     ({"daemon": replace(DAEMON, findings=(finding("grandmaster-fan", "gm 1"),))}, "grandmaster-fan", "fan", "timesyncd status 'gm 1'"),
     ({"daemon": replace(DAEMON, hubs=(hub(age_s=16),)), "config": config(mqtt={"host": "b"})}, "hubs", "no hub is alive", "systemctl"),

@@ -13,7 +13,7 @@ from wire import grandmaster, node_state
 from timesyncd import config
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Moment
-from timesyncd.daemon.node_state import NodeView
+from timesyncd.daemon.node_state import NO_SOURCE, NodeView
 from timesyncd.daemon.remote_state import GRANDMASTER_EXPIRES_NS, JOB_EXPIRES_NS, RemoteStates, aged_state, last_known
 from timesyncd.driver import PollReport, options_of
 from timesyncd.findings.catalogue import CATALOGUE, Findings, Judgement, Step, finding_message
@@ -399,7 +399,7 @@ SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
         ({"status": "DISRUPTED", "reason": "why", "sources": [SOURCE_NEW]}, {("clock-disrupted", "node-b"): "why"}),
         ({"sources": [SOURCE_LOST]}, {("source-lost", "ptp"): "no answer"}),
         ({"sources": [SOURCE_NEW]}, {}),
-        ({"status": "UNKNOWN", "reason": "no clock of this node is watched"}, {}),
+        ({"status": "UNKNOWN", "reason": NO_SOURCE, "reason_code": "no_source"}, {}),
     ],
 )
 def test_what_is_wrong_now(node: dict[str, Any], found: dict[tuple[str, str], str]) -> None:

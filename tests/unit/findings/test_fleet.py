@@ -256,8 +256,8 @@ def test_a_jump_is_told_in_numbers() -> None:
 
     assert told.keys() == {("node-offset-alone", "n4")}
     assert told["node-offset-alone", "n4"].evidence == (
-        f"at least 50.0 us behind the median of 9 nodes behind {GM_A} in each of 15 readings; half of them are within 0 ns of it, "
-        "it was within 0 ns, and the bounds explain 12.0 us; since 02:11Z"
+        f"at least 50.0 us behind the median of 9 nodes behind {GM_A} in each of 15 readings; half of these nodes are within 0 ns of it, "
+        "the node was within 0 ns, and the bounds explain 12.0 us; since 02:11Z"
     )
 
 
@@ -295,7 +295,7 @@ def test_a_rack_that_moves_is_one_finding(racks: tuple[str, str], subject: str |
         assert judged.evidence.startswith(
             "the path delay of 6 of 6 nodes became 3.00 us longer within 30 s: from 5.00 us to 8.00 us"
         )
-        assert judged.chain[1].text == "if in one direction only, its clocks err by 3.00 us"
+        assert judged.chain[1].text == "if only one direction changed, its clocks err by 3.00 us"
 
 
 def in_rack(delays_ns: list[int]) -> list[NodeState]:
@@ -362,7 +362,7 @@ def test_a_node_in_another_domain_is_named() -> None:
 
     assert told.keys() == {("node-other-domain", "odd")}
     assert told["node-other-domain", "odd"].evidence == (
-        f"in PTP domain 44, and hears {GM_A} there; 9 of 10 nodes of the fleet are in 24; since 02:10Z"
+        f"in PTP domain 44, where it receives {GM_A}; 9 of 10 nodes of the fleet are in 24; since 02:10Z"
     )
 
 
@@ -437,7 +437,7 @@ def test_missing_nodes_are_one_list() -> None:
     assert early == {}
     assert told.keys() == {("hub-nodes-missing", "fleet")}
     assert told["hub-nodes-missing", "fleet"].evidence == (
-        "2 of 3 expected nodes: never heard: n9; silent: n1 for 40 s; since 02:10Z"
+        "2 of 3 expected nodes: never reported: n9; silent: n1 for 40 s; since 02:10Z"
     )
 
 
@@ -450,7 +450,7 @@ def test_a_hub_that_hears_nobody_waits() -> None:
 
     assert waiting == {}
     assert told["hub-nodes-missing", "fleet"].evidence.startswith("2 of 2 expected nodes: silent: n0 for ")
-    assert "; not one node is heard" in told["hub-nodes-missing", "fleet"].evidence
+    assert "; no node is reporting" in told["hub-nodes-missing", "fleet"].evidence
 
 
 def test_a_hub_that_was_asleep_gives_everybody_time() -> None:

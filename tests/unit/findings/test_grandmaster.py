@@ -128,8 +128,8 @@ def test_beyond_its_budget_the_bound_is_gone(watch: Watch) -> None:
 
     assert found["grandmaster-antenna", "gm-a"].chain[-5:] == (
         Step("clock-class", "it announces clock class 7"),
-        Step("holdover-budget", "its holdover budget is spent"),
-        Step("own-error-unbounded", f"its error against UTC is not bounded: {gone.reason}"),
+        Step("holdover-budget", "its holdover budget is used up"),
+        Step("own-error-unbounded", f"its error against UTC is unbounded: {gone.reason}"),
         Step("followers-unbounded", f"node-a: no bound against UTC: {gone.reason}"),
         Step("followers-bounded", "node-b: UTC bound is wider while this lasts"),
     )
@@ -339,7 +339,7 @@ def test_jamming_and_spoofing_are_one_finding() -> None:
 
     assert set(found) == {("grandmaster-spoofing", "gm-a")}
     assert found["grandmaster-spoofing", "gm-a"].chain[1:] == (
-        Step("grandmaster-jamming", "C/N0 of nearly all satellites fell together by 7 dB or more"),
+        Step("grandmaster-jamming", "C/N0 of nearly all satellites dropped together by 7 dB or more"),
         Step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
     )
 
@@ -509,8 +509,16 @@ def test_a_port_near_its_limit_is_told(watch: Watch, port: PtpPort, evidence: st
 @pytest.mark.parametrize(
     ("changes", "id", "evidence"),
     [
-        ({"leap": "insert"}, "grandmaster-leap", "a leap second will be inserted; the UTC offset is 37 s now"),
-        ({"leap": "delete", "utc_offset_s": None}, "grandmaster-leap", "a leap second will be deleted"),
+        (
+            {"leap": "insert"},
+            "grandmaster-leap",
+            "it announces that a leap second will be inserted; the UTC offset is 37 s now",
+        ),
+        (
+            {"leap": "delete", "utc_offset_s": None},
+            "grandmaster-leap",
+            "it announces that a leap second will be deleted",
+        ),
         ({"sensors": [Sensor("fan 1", "fan", None, None, False)]}, "grandmaster-fan", "fan 1: not ok"),
         ({"sensors": [Sensor("PSU 2", "power", 0.0, "V", False)]}, "grandmaster-power", "PSU 2: 0 V"),
         ({"sensors": [Sensor("board", "temperature", 85.5, "C", False)]}, "grandmaster-temperature", "board: 85.5 C"),

@@ -48,9 +48,9 @@ def test_one_that_may_not_steer_is_no_second_discipline() -> None:
     [
         (37, 37, None),
         (0, None, None),
-        (0, 37, "TAI - UTC in the kernel is 0 s, configured are 37 s"),
-        (36, 37, "TAI - UTC in the kernel is 36 s, configured are 37 s"),
-        (37, 38, "TAI - UTC in the kernel is 37 s, configured are 38 s"),
+        (0, 37, "TAI - UTC is 0 s in the kernel and 37 s in the configuration"),
+        (36, 37, "TAI - UTC is 36 s in the kernel and 37 s in the configuration"),
+        (37, 38, "TAI - UTC is 37 s in the kernel and 38 s in the configuration"),
     ],
 )
 def test_another_tai_offset_than_configured_is_told(told_s: int, wanted_s: int | None, evidence: str | None) -> None:
@@ -79,7 +79,7 @@ def test_a_falseticker_is_told_of_itself_alone() -> None:
 
     assert found == {
         ("source-falseticker", "a"): None,
-        ("source-falseticker", "b"): "the others agree that the clock's error is -1.50 us to 2.50 ms",
+        ("source-falseticker", "b"): "by the other sources the clock's error is -1.50 us to 2.50 ms",
         ("sources-contradict", "a"): None,
         ("sources-contradict", "b"): None,
     }
@@ -88,7 +88,7 @@ def test_a_falseticker_is_told_of_itself_alone() -> None:
 def test_a_contradiction_is_told_of_every_source() -> None:
     """Nobody can say which is wrong."""
     found = agreement_conditions(AGREED._replace(contradiction=True, sources=("a", "b")), ["a", "b", "kernel"])
-    told = "no majority; the bound holds for any of them: -1.50 us to 2.50 ms"
+    told = "no majority; the bound covers all of them: -1.50 us to 2.50 ms"
 
     assert [found["sources-contradict", name] for name in ("a", "b", "kernel")] == [told, told, None]
     assert [found["source-falseticker", name] for name in "ab"] == [None, None]

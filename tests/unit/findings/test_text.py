@@ -45,11 +45,11 @@ def test_a_node_follows_the_unit_that_shows_its_grandmaster_s_identity(identity:
         ),
         (
             {"clock_state": "holdover_out_of_spec", "holdover_left_ns": HOUR_NS, "age_ns": HOUR_NS},
-            "HOLDOVER OUT OF SPEC since 02:14Z, budget spent",
+            "HOLDOVER OUT OF SPEC since 02:14Z, budget used up",
         ),
         ({"clock_state": None}, "clock class 6"),
         ({"clock_state": None, "clock_class": None}, "state unknown"),
-        ({"reachable": False}, "LOCKED, it does not answer: last known"),
+        ({"reachable": False}, "LOCKED, not responding: last known state"),
     ],
 )
 def test_a_node_s_status_says_how_its_grandmaster_fares(changes: dict[str, Any], note: str) -> None:
