@@ -1,7 +1,5 @@
 """
-The one TOML file -> pydantic models. Every error is one line: file, key path, value, and what is allowed.
-
-The parts of the configuration that stand alone: what every section is made of, and the sections of the services.
+The configuration: one TOML file, parsed into pydantic models. Every error is one line with file, key path, value and what is allowed.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ from timesyncd.training.policy.text import parse_policy
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
-#: Also of rates. A thousand seconds bound nothing, and sums of larger numbers leave the 64 bits of segment and messages.
+#: In ns, and for rates in ppb. A bound of 1 000 s has no use, and sums of larger numbers exceed the 64 bits of segment and messages.
 Nanoseconds = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Section(BaseModel):
-    """A table of the file: an unknown key is an error."""
+    """A table of the file; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SecretSettings(Section):
-    """Never in the file itself: `file` holds it, or the environment variable `env` does."""
+    """A reference to a secret, which is never in the configuration itself: the path `file`, or the environment variable `env`."""
 
     file: Path | None = None
     env: str | None = None
@@ -57,11 +55,11 @@ class SecretSettings(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> SecretSettings:
         if (self.file is None) == (self.env is None):
-            raise ValueError("give either file or env")
+            raise ValueError("a secret needs either file or env, and not both")
         return self
 
     def reveal(self) -> SecretStr:
-        """Raises ConfigError when the file cannot be read or the variable is not set."""
+        """The secret's text. Raises ConfigError when the file cannot be read or the variable is not set."""
         if self.env is not None and self.env not in os.environ:
             raise ConfigError(f"secret: environment variable {self.env} is not set")
         try:
@@ -71,7 +69,7 @@ class SecretSettings(Section):
 
 
 class SnmpUserSettings(Section):
-    """A user of SNMP v3, authPriv. Keys of AES-192 and AES-256 are stretched as net-snmp does it, with -c as Cisco does."""
+    """A user of SNMP v3, authPriv. Keys of AES-192 and AES-256 are extended as net-snmp does; with -c as Cisco does."""
 
     name: Annotated[str, Field(min_length=1, max_length=32)]
     auth: Literal["sha1", "sha224", "sha256", "sha384", "sha512"] = "sha256"
@@ -82,7 +80,7 @@ class SnmpUserSettings(Section):
 
 
 class TrapSettings(Section):
-    """Listen for the traps and informs of the `[[grandmaster]]` units; systemd may pass the socket of a port below 1024."""
+    """`[traps]`: the listener for SNMP traps and informs of the grandmasters; systemd can pass the socket of a port below 1024."""
 
     host: str = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 162
@@ -91,7 +89,7 @@ class TrapSettings(Section):
 
 
 class SyslogSettings(Section):
-    """Listen for the syslog lines of the `[[grandmaster]]` units, over UDP."""
+    """`[syslog]`: the listener for syslog messages of the grandmasters, over UDP."""
 
     host: str = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 514
@@ -99,8 +97,10 @@ class SyslogSettings(Section):
 
 class MqttSettings(Section):
     """
-    `port` None: 1883, or with `tls` 8883. `hubs` names those that must have stored what this node sends before its outbox is
-    cut; none named: one of them, whichever. What waits longer than `outbox_days`, or beyond `outbox_rows`, is lost and counted.
+    `[mqtt]`: the connection to the broker. `port` None means 1883, with `tls` 8883.
+
+    The outbox keeps a row until all hubs in `hubs` have stored it; without `hubs`, until any hub has. Rows older than `outbox_days`, or
+    beyond `outbox_rows`, are dropped and counted.
     """
 
     host: Annotated[str, Field(min_length=1)]
@@ -120,9 +120,9 @@ class MqttSettings(Section):
     @model_validator(mode="after")
     def _certificates_need_tls(self) -> MqttSettings:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together: give both or neither")
+            raise ValueError("certificate and key must be set together, or neither")
         if not self.tls and (self.ca or self.certificate):
-            raise ValueError("ca, certificate and key need tls = true")
+            raise ValueError("ca, certificate and key require tls = true")
         return self
 
     @property
@@ -134,17 +134,18 @@ _POSTGRESQL = r"postgresql://([^:@/]+@)?[^@/]+/[^/?@]+(\?[^#]*)?"
 
 
 def check_store_url(url: str) -> None:
-    """Raises ValueError, which does not say the URL: a password may be in it."""
+    """Raises ValueError unless this is a PostgreSQL URL without a password; its text omits the URL, which may contain one."""
     if re.match(r"[a-z0-9+]*://[^@/]*:[^@?]*@", url, re.IGNORECASE) or "password=" in url:
-        raise ValueError("a password has no place in url: give it as password = { file = ... }")
+        raise ValueError("url must not contain a password: set password = { file = ... }")
     if not re.fullmatch(_POSTGRESQL, url):
-        raise ValueError("url: it is no postgresql://user@host:5432/database")
+        raise ValueError("url must have the form postgresql://user@host:5432/database")
 
 
 class StoreSettings(Section):
     """
-    A file of SQLite, or with `url` a database of PostgreSQL, as postgresql://user@host/name, whose password stands apart. Raw
-    samples are kept for `keep_days`, what is rolled up to minutes and to hours for longer.
+    `[store]`: a SQLite file at `path`, or with `url` a PostgreSQL database (postgresql://user@host/name) with a separate password.
+
+    Raw samples are kept for `keep_days`, roll-ups to minutes and to hours for longer.
     """
 
     path: Path = Path("/var/lib/timesyncd/history.sqlite")
@@ -157,9 +158,9 @@ class StoreSettings(Section):
     @model_validator(mode="after")
     def _one_place(self) -> StoreSettings:
         if self.url is not None and "path" in self.model_fields_set:
-            raise ValueError("give either path or url")
+            raise ValueError("path and url exclude each other: set one of them")
         if self.url is None and self.password is not None:
-            raise ValueError("password needs url")
+            raise ValueError("password requires url")
         if self.url is not None:
             check_store_url(self.url)
         return self
@@ -167,12 +168,14 @@ class StoreSettings(Section):
     @model_validator(mode="after")
     def _coarser_is_kept_longer(self) -> StoreSettings:
         if not self.keep_days <= self.keep_minutes_days <= self.keep_hours_days:
-            raise ValueError("keep_days <= keep_minutes_days <= keep_hours_days: what is coarser is kept no less long")
+            raise ValueError(
+                "coarser data must be kept at least as long: keep_days <= keep_minutes_days <= keep_hours_days"
+            )
         return self
 
 
 class ClockBoundSettings(Section):
-    """Also write a segment that clients of AWS ClockBound (v2) understand."""
+    """`[clockbound]`: the daemon also writes a segment for clients of AWS ClockBound (v2)."""
 
     path: Path = Path("/var/run/clockbound/shm0")
 
@@ -181,7 +184,7 @@ Role = Literal["reader", "job", "admin"]
 
 
 class TokenSettings(Section):
-    """Who shows this secret may do what `role` allows: job < reader < admin."""
+    """`[[web.token]]`: a client with this secret has the `role`: job < reader < admin."""
 
     name: Name
     role: Role = "reader"
@@ -190,8 +193,10 @@ class TokenSettings(Section):
 
 class WebSettings(Section):
     """
-    On loopback everybody on this machine may read, unless there are tokens or `client_ca`. On any other address whoever asks needs a
-    token, or a certificate that `client_ca` signed, which gives `client_role`.
+    `[web]`: the page and the HTTP API.
+
+    On a loopback address every local user can read, unless tokens or `client_ca` are set. On any other address a client needs a token, or
+    a certificate that `client_ca` signed, which gives it the `client_role`.
     """
 
     host: str = "127.0.0.1"
@@ -207,8 +212,8 @@ class WebSettings(Section):
         return is_loopback(self.host)
 
     @property
-    def is_askable(self) -> bool:
-        """Others can ask at its `host`: not where that is this machine's own, or stands for all its addresses."""
+    def is_reachable(self) -> bool:
+        """Whether other machines can use `host` in a URL: not if it is a loopback address, or the wildcard for all addresses."""
         try:
             return not self.is_local and not ip_address(self.host).is_unspecified
         except ValueError:
@@ -217,33 +222,33 @@ class WebSettings(Section):
     @model_validator(mode="after")
     def _is_guarded(self) -> WebSettings:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together: give both or neither")
+            raise ValueError("certificate and key must be set together, or neither")
         if self.client_ca is not None and self.certificate is None:
-            raise ValueError("client_ca needs certificate and key")
+            raise ValueError("client_ca requires certificate and key")
         if not self.is_local and not self.token and self.client_ca is None:
             raise ValueError(
-                f"host = {self.host!r} is no loopback address: [[web.token]] or client_ca is required there"
+                f"host = {self.host!r} is not a loopback address, so [[web.token]] or client_ca is required"
             )
         return self
 
 
 class HubSettings(Section):
-    """This daemon joins the jobs' marks. `nodes` are the nodes expected; `window_steps` the steps that a signal looks back on."""
+    """`[hub]`: this daemon aggregates step timings from all ranks. `nodes` are the expected nodes; signals cover the last `window_steps` steps."""
 
     nodes: list[Name] = []
     window_steps: Annotated[int, Field(ge=1, le=10_000)] = 100
 
 
-def checked_policy(text: str) -> str:
-    """As a policy is written. Raises ValueError: it is none."""
+def canonical_policy(text: str) -> str:
+    """The policy in its canonical form. Raises ValueError when it is not one."""
     return str(parse_policy(text))
 
 
 class JobSettings(Section):
-    """What a hub wants of the jobs of this name, whoever runs them."""
+    """`[[job]]`: the synchronization policy that a hub sets for all jobs of this name."""
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
-    policy: Annotated[str, AfterValidator(checked_policy)]
+    policy: Annotated[str, AfterValidator(canonical_policy)]
 
 
 def is_loopback(host: str) -> bool:
@@ -254,7 +259,7 @@ def is_loopback(host: str) -> bool:
 
 
 def secrets_of(part: object, place: str = "") -> Iterator[tuple[str, SecretSettings]]:
-    """Every secret below, by the path of its key."""
+    """Every secret in this part of the configuration, with the path of its key."""
     match part:
         case SecretSettings():
             yield place, part
@@ -270,14 +275,15 @@ def secrets_of(part: object, place: str = "") -> Iterator[tuple[str, SecretSetti
 DEFAULT_PATH = Path("/etc/timesyncd/timesyncd.toml")
 DEFAULT_RUNTIME_DIR = Path("/run/timesyncd")
 
-#: Without a broker: how often findings are judged while nobody looks.
+#: Without a broker: how often findings are evaluated.
 DEFAULT_STATE_EVERY_NS = 2 * NS_PER_S
 
 
 class NodeSettings(Section):
     """
-    `topology` says where the node stands, outermost part first, as "hall-1/rack-12": nodes of one rack share their network. `link` names
-    the link that the jobs of this node send through and share with others, as "rack-7".
+    `[node]`. `topology` is the node's place, outermost part first, as "hall-1/rack-12": nodes of one rack share their network.
+
+    `link` names the network link that the jobs of this node share with other jobs, as "rack-7".
     """
 
     name: Name = Field(default_factory=lambda: socket.gethostname().split(".")[0])
@@ -290,7 +296,7 @@ _ASSUMED = SourceSettings()
 
 
 class BoundSettings(Section):
-    """What is assumed of a clock source; docs/error-bound.md explains each."""
+    """`[source.bounds]`: the assumptions about a clock source; docs/error-bound.md explains each."""
 
     local_drift_ppb: Nanoseconds = _ASSUMED.local_drift_ppb
     drift_floor_ppb: Nanoseconds = _ASSUMED.drift_floor_ppb
@@ -304,14 +310,14 @@ class BoundSettings(Section):
     holdover_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_HOLDOVER_AFTER_NS
     void_after_ns: Annotated[int, Field(gt=0)] = DEFAULT_VOID_AFTER_NS
 
-    def settings(self) -> EnsembleSettings:
-        """The same for the model."""
+    def ensemble_settings(self) -> EnsembleSettings:
+        """The same values for the model."""
         assumed = self.model_dump(exclude={"holdover_after_ns", "void_after_ns"})
         return EnsembleSettings(SourceSettings(**assumed), self.holdover_after_ns, self.void_after_ns)
 
 
 class ClockSource(Section):
-    """A clock source of this node. `options` are the driver's own keys, which stand in the same table."""
+    """`[[source]]`: a clock source of this node. `options` are the driver's own keys, in the same table."""
 
     name: Name
     driver: str
@@ -320,13 +326,15 @@ class ClockSource(Section):
 
 
 class MeasuredInput(Section):
-    """What feeds a PPS or PTP input whose time error the unit measures: another unit, and how far the two ways differ."""
+    """The grandmaster that feeds a measured PPS or PTP input, and the uncertainty of the delay between the two."""
 
-    unit: Name
+    grandmaster: Name
     uncertainty_ns: Nanoseconds
 
 
 class Grandmaster(Section):
+    """`[[grandmaster]]`: a grandmaster that this daemon polls. `options` are the driver's own keys, in the same table."""
+
     name: Name
     driver: str
     identities: list[Annotated[str, Field(pattern=r"^[0-9a-f]{6}\.[0-9a-f]{4}\.[0-9a-f]{6}$")]] = []
@@ -336,7 +344,7 @@ class Grandmaster(Section):
 
 
 class OscillatorSettings(Section):
-    """How far an oscillator takes a grandmaster off UTC in holdover: points of (seconds since it began, ns)."""
+    """`[oscillator.*]`: a grandmaster's largest error in holdover: points of (seconds since it began, error against UTC in ns)."""
 
     holdover: list[tuple[Annotated[int, Field(ge=0, le=10**9)], Nanoseconds]]
 
@@ -352,7 +360,7 @@ class OscillatorSettings(Section):
 
 
 class Config(Section):
-    """The whole file. A section that is there switches its part on, be it empty."""
+    """The whole file. A section that is present enables its part, even if it is empty."""
 
     node: NodeSettings = NodeSettings()
     source: list[ClockSource] = []
@@ -369,30 +377,32 @@ class Config(Section):
 
     @property
     def policies(self) -> dict[str, str]:
-        """By the names of jobs."""
+        """The policies by job name."""
         return {job.name: job.policy for job in self.job}
 
     @property
     def state_every_ns(self) -> int:
-        """A node's state is told twice within each source's holdover_after at least: in between a reader lets it age."""
+        """The interval of a node's state: at most half of each source's holdover_after, so that readers never age it to HOLDOVER between two."""
         wanted_ns = DEFAULT_STATE_EVERY_NS if self.mqtt is None else int(self.mqtt.state_every_s * NS_PER_S)
         return min([wanted_ns, *(source.bounds.holdover_after_ns // 2 for source in self.source)])
 
     @property
-    def notes(self) -> list[str]:
-        """What runs, and is hardly meant so."""
+    def warnings(self) -> list[str]:
+        """Settings that work, but are probably not intended; one line each."""
         found = []
         if self.hub is not None and self.mqtt is not None and self.store is None:
             found.append(
-                "hub: without [store] it keeps nothing of the history that nodes send: it waits in their outboxes, and is lost there"
+                "hub: without [store] this hub stores no history: the nodes' rows wait in their outboxes until they are dropped; add [store]"
             )
         if self.job and self.hub is None and self.mqtt is not None:
-            found.append("job: this daemon is no hub, so no job hears of it: [[job]] is for the daemons with [hub]")
+            found.append(
+                "job: this daemon is not a hub, so no job receives this policy; move [[job]] to the daemons with [hub]"
+            )
         return found
 
-    def curve_of(self, unit: Grandmaster) -> HoldoverCurve | None:
-        """Its holdover budget; None: none is configured."""
-        return self.oscillator[unit.oscillator].curve if unit.oscillator is not None else None
+    def holdover_curve(self, grandmaster: Grandmaster) -> HoldoverCurve | None:
+        """The grandmaster's holdover budget; None: none is configured."""
+        return None if grandmaster.oscillator is None else self.oscillator[grandmaster.oscillator].curve
 
 
 OptionsOf = Callable[[str], type[BaseModel]]
@@ -404,38 +414,38 @@ def load(path: Path, options_of: OptionsOf) -> Config:
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:
-        hint = "; write it, or name yours with --config" if isinstance(error, FileNotFoundError) else ""
+        hint = "; create it, or give another path with --config" if isinstance(error, FileNotFoundError) else ""
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
     return parse(data, options_of, str(path))
 
 
 def parse(data: dict[str, Any], options_of: OptionsOf, origin: str) -> Config:
-    """The same from a parsed table; `origin` names it in errors."""
+    """The same from a parsed table; `origin` names the file in errors."""
     data = dict(data)
     for key, model in (("source", ClockSource), ("grandmaster", Grandmaster)):
         tables = data.get(key, [])
         if not isinstance(tables, list):
-            raise ConfigError(f"{origin}: {key} = {tables!r}: write it as [[{key}]]")
+            raise ConfigError(f"{origin}: {key} = {tables!r}: must be an array of tables, written as [[{key}]]")
         data[key] = [_with_options(t, model, options_of, f"{origin}: {key}[{i}]") for i, t in enumerate(tables)]
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"{origin}: {validation_text(error, model=Config)}") from error
-    _no_duplicates(config, origin)
-    _oscillators_known(config, origin)
+    _check_unique_names(config, origin)
+    _check_oscillators(config, origin)
     return config
 
 
 def _with_options(table: Any, model: type[Section], options_of: OptionsOf, where: str) -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise ConfigError(f"{where} = {table!r}: a table is wanted")
+        raise ConfigError(f"{where} = {table!r}: must be a table")
     own = {key: value for key, value in table.items() if key in model.model_fields and key != "options"}
     rest = {key: value for key, value in table.items() if key not in own}
     if not isinstance(own.get("driver"), str):
         raise ConfigError(
-            f"{where}.driver = {own.get('driver')!r}: the name of a driver is wanted (timesyncd drivers lists them)"
+            f"{where}.driver = {own.get('driver')!r}: must be the name of a driver; timesyncd drivers lists them"
         )
     try:
         options = options_of(own["driver"])
@@ -487,7 +497,7 @@ def validation_text(
 
 
 def _quoted(error: ErrorDetails) -> str:
-    """Somebody may have written a secret where its file should be named: an error goes to a journal that others read."""
+    """The value, but no secret: an operator may have written one where its file belongs, and others read the journal."""
     names_a_secret = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in error["loc"])
     if names_a_secret and not isinstance(error["input"], bool | int):
         return "..."
@@ -511,23 +521,23 @@ def _keys_at(model: Any, location: tuple[int | str, ...]) -> set[str]:
     return set() if model is None else set(model.model_fields) - {"options"}
 
 
-def _no_duplicates(config: Config, origin: str) -> None:
-    names = [source.name for source in config.source] + [unit.name for unit in config.grandmaster]
+def _check_unique_names(config: Config, origin: str) -> None:
+    names = [source.name for source in config.source] + [grandmaster.name for grandmaster in config.grandmaster]
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(
-                f"{origin}: name = {name!r}: given {times} times; names of sources and grandmasters are unique"
+                f"{origin}: name = {name!r}: used {times} times; names of sources and grandmasters must be unique"
             )
     for name, times in Counter(job.name for job in config.job).items():
         if times > 1:
-            raise ConfigError(f"{origin}: job: name = {name!r}: given {times} times; names of jobs are unique")
+            raise ConfigError(f"{origin}: job: name = {name!r}: used {times} times; names of jobs must be unique")
 
 
-def _oscillators_known(config: Config, origin: str) -> None:
-    for index, unit in enumerate(config.grandmaster):
-        if unit.oscillator is not None and unit.oscillator not in config.oscillator:
+def _check_oscillators(config: Config, origin: str) -> None:
+    for index, grandmaster in enumerate(config.grandmaster):
+        if grandmaster.oscillator is not None and grandmaster.oscillator not in config.oscillator:
             known = ", ".join(sorted(config.oscillator)) or "none"
             raise ConfigError(
-                f"{origin}: grandmaster[{index}].oscillator = {unit.oscillator!r}: there is no "
-                f"[oscillator.{unit.oscillator}]; those there are: {known}"
+                f"{origin}: grandmaster[{index}].oscillator = {grandmaster.oscillator!r}: no such section "
+                f"[oscillator.{grandmaster.oscillator}]; configured oscillators: {known}"
             )

@@ -1,4 +1,4 @@
-"""The contract of a driver, and the one runner that polls, bounds, backs off, reports and logs for all of them."""
+"""The contract of a driver, and the one runner that polls, retries with backoff, reports and logs for all of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 GROUP = "timesyncd.drivers"
 MAX_BACKOFF_S = 60.0
 
-#: However often a device calls, it is not polled more often than this.
-HURRIED_EVERY_S = 1.0
+#: The least time between two polls, however often a device requests one.
+MIN_REQUESTED_INTERVAL_S = 1.0
 
 
 class Driver(Protocol):
@@ -32,8 +32,8 @@ class Driver(Protocol):
     One clock source or grandmaster.
 
     Built as `Class(name, options, runtime_dir)`, where `options` is an instance of the class attribute `Options`.
-    `poll` takes one reading and returns what is new, possibly nothing. It may wait for the device, never longer than
-    `timeout_s`, and must not retry, sleep beyond its poll, or log: the runner does all three.
+    `poll` reads the device once and returns the new readings, possibly none. It may wait for the device, but never longer than
+    `timeout_s`. It must not retry, sleep beyond its poll, or log: the runner does all three.
     `open` and `poll` raise `SourceError` (Unreachable, Malformed, Refused) and nothing else; after an error the runner calls
     `close` and later `open` again. `close` never raises.
     """
@@ -54,13 +54,15 @@ class Driver(Protocol):
 @runtime_checkable
 class AlarmSource(Protocol):
     """
-    A driver whose device also speaks by itself: what it sent -> an alarm event, or None for a repetition. Neither blocks nor
-    raises. `addresses` are those that the device sends from, as `open` resolved them; `request_poll` makes all that may have changed
-    due at the next poll. `notes` are the findings that its configuration calls for, as id and evidence.
+    A driver whose device sends traps or syslog messages by itself.
+
+    `alarm_event` and `alarm_event_of_line` turn one into an event, or into None for a repetition; they neither block nor raise. `addresses`
+    are the device's own, as `open` resolved them. `request_poll` makes everything that may have changed due at the next poll.
+    `config_findings` are the findings about the driver's configuration, as id and evidence.
     """
 
     addresses: frozenset[str]
-    notes: tuple[tuple[str, str], ...]
+    config_findings: tuple[tuple[str, str], ...]
 
     def alarm_event(self, trap: Trap) -> AlarmEvent | None: ...
 
@@ -71,31 +73,31 @@ class AlarmSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """How one poll went; `error` is None when it succeeded, `lost` counts the failures in a row."""
+    """The result of one poll: `error` is None when it succeeded, `failures` counts the failed polls in a row."""
 
     source: str
     boottime_ns: int
     duration_ns: int
     error: str | None
-    lost: int
+    failures: int
 
 
-def installed() -> dict[str, EntryPoint]:
-    """Every driver that can be named in the configuration, by name."""
+def installed_drivers() -> dict[str, EntryPoint]:
+    """The installed drivers by name, as the configuration names them."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def load_driver(name: str) -> type[Driver]:
-    """The class behind a driver's name. Raises ConfigError that lists the names there are."""
-    drivers = installed()
+    """The class of a driver by name. Raises ConfigError that lists the installed drivers."""
+    drivers = installed_drivers()
     if name not in drivers:
-        raise ConfigError(f"no such driver; installed: {', '.join(sorted(drivers))}")
+        raise ConfigError(f"no such driver; installed drivers: {', '.join(sorted(drivers))}")
     loaded: type[Driver] = drivers[name].load()
     return loaded
 
 
-def build(name: str, driver: str, options: BaseModel, runtime_dir: Path) -> Driver:
-    """The driver of the source or unit `name`. Raises ConfigError that begins with that name."""
+def build_driver(name: str, driver: str, options: BaseModel, runtime_dir: Path) -> Driver:
+    """The driver of the source or grandmaster `name`. Raises ConfigError that begins with that name."""
     try:
         return load_driver(driver)(name, options, runtime_dir)
     except ConfigError as error:
@@ -109,15 +111,16 @@ def options_of(name: str) -> type[BaseModel]:
 
 def backoff_s(failures: int, interval_s: float, jitter: float) -> float:
     """
-    How long to wait after the n-th failure in a row: doubled each time, at most a minute, spread by `jitter` in [0, 1)
-    over half to one and a half, so that a fleet does not knock in step.
+    The pause after the n-th failure in a row: doubled each time, at most a minute.
+
+    `jitter` in [0, 1) spreads it over half to one and a half of that, so that the daemons of a fleet do not retry at the same moment.
     """
     base = min(MAX_BACKOFF_S, max(interval_s, 0.1) * 2.0 ** min(failures - 1, 20))
     return base * (0.5 + jitter)
 
 
 class Runner:
-    """Polls one driver for ever. `samples()` yields its readings, and a NoSample for each poll that failed."""
+    """Polls one driver until cancelled. `samples()` yields its readings, and a NoSample for each failed poll."""
 
     def __init__(self, name: str, driver: Driver, clocks: Clocks, report: Callable[[PollReport], None]) -> None:
         self.name = name
@@ -125,11 +128,11 @@ class Runner:
         self._clocks = clocks
         self._report = report
         self._is_open = False
-        self._lost = 0
+        self._failures = 0
         self._poll_requested = asyncio.Event()
 
     def request_poll(self) -> None:
-        """Poll soon, at once where the last poll is a second old: the device said that something happened."""
+        """Poll as soon as the last poll is MIN_REQUESTED_INTERVAL_S old: the device reported a change."""
         self._poll_requested.set()
 
     async def samples(self) -> AsyncGenerator[Reading, None]:
@@ -158,32 +161,32 @@ class Runner:
     def _failed(self, started_ns: int, error: Exception) -> NoSample:
         if isinstance(error, TimeoutError):
             error = Unreachable(f"no answer within {self.driver.timeout_s:g} s")
-        self._lost += 1
-        if self._lost == 1:
-            log.info("%s: lost: %s", self.name, error)
+        self._failures += 1
+        if self._failures == 1:
+            log.info("%s: poll failed: %s", self.name, error)
         now_ns = self._clocks.boottime_ns()
-        self._report(PollReport(self.name, now_ns, now_ns - started_ns, str(error), self._lost))
+        self._report(PollReport(self.name, now_ns, now_ns - started_ns, str(error), self._failures))
         return NoSample(self.name, now_ns, str(error), poll_failure=_cause_of(error))
 
     def _succeeded(self, started_ns: int) -> None:
-        if self._lost:
-            log.info("%s: back after %d failed polls", self.name, self._lost)
-        self._lost = 0
+        if self._failures:
+            log.info("%s: poll succeeded after %d failed polls", self.name, self._failures)
+        self._failures = 0
         now_ns = self._clocks.boottime_ns()
         self._report(PollReport(self.name, now_ns, now_ns - started_ns, None, 0))
 
     async def _pause(self, started_ns: int) -> None:
         pause_s = self._pause_s(started_ns)
-        await asyncio.sleep(min(pause_s, HURRIED_EVERY_S))
-        if pause_s > HURRIED_EVERY_S:
+        await asyncio.sleep(min(pause_s, MIN_REQUESTED_INTERVAL_S))
+        if pause_s > MIN_REQUESTED_INTERVAL_S:
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s - HURRIED_EVERY_S):
+                async with asyncio.timeout(pause_s - MIN_REQUESTED_INTERVAL_S):
                     await self._poll_requested.wait()
         self._poll_requested.clear()
 
     def _pause_s(self, started_ns: int) -> float:
-        if self._lost:
-            return backoff_s(self._lost, self.driver.poll_interval_s, random.random())
+        if self._failures:
+            return backoff_s(self._failures, self.driver.poll_interval_s, random.random())
         elapsed_s = (self._clocks.boottime_ns() - started_ns) / 1e9
         return max(0.0, self.driver.poll_interval_s - elapsed_s)
 

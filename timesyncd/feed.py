@@ -1,4 +1,4 @@
-"""Latest value, and one bounded queue a subscriber: a slow subscriber loses its oldest values and is told how many."""
+"""Publishes values to subscribers, each with a bounded queue: a slow subscriber loses its oldest values, and counts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Subscriber(Protocol[T_contra]):
-    """Is told of everything that is published, and never waits. `dropped` counts what it lost."""
+    """Receives every published value without waiting. `dropped` counts the values that it lost."""
 
     dropped: int
 
@@ -20,7 +20,7 @@ class Subscriber(Protocol[T_contra]):
 
 
 class Subscription(Generic[T]):
-    """An asynchronous iterator over what was published since it was made. `dropped` counts what it lost."""
+    """An asynchronous iterator over the values published since its creation. `dropped` counts the values that it lost."""
 
     def __init__(self, size: int) -> None:
         self.dropped = 0
@@ -44,35 +44,34 @@ class Subscription(Generic[T]):
 
 
 class Feed(Generic[T]):
-    """Publishing never waits. `key` names what a value replaces in `latest`."""
+    """Publishes without waiting. `key` is the key under which a value replaces the former one in `latest`."""
 
     def __init__(self, key: Callable[[T], Hashable]) -> None:
         self.latest: dict[Hashable, T] = {}
         self._key = key
-        self._subscriptions: set[Subscriber[T]] = set()
+        self._subscribers: set[Subscriber[T]] = set()
 
     def publish(self, value: T) -> None:
         self.latest[self._key(value)] = value
-        for subscription in self._subscriptions:
-            subscription.put(value)
+        for subscriber in self._subscribers:
+            subscriber.put(value)
 
     def subscribe(self, size: int = 1_000) -> Subscription[T]:
         subscription = Subscription[T](size)
-        self.attach(subscription)
+        self.add(subscription)
         return subscription
 
-    def attach(self, listener: Subscriber[T]) -> None:
-        self._subscriptions.add(listener)
+    def add(self, subscriber: Subscriber[T]) -> None:
+        self._subscribers.add(subscriber)
 
-    def unsubscribe(self, listener: Subscriber[T]) -> None:
-        self._subscriptions.discard(listener)
+    def unsubscribe(self, subscriber: Subscriber[T]) -> None:
+        self._subscribers.discard(subscriber)
 
     @property
-    def watched(self) -> bool:
-        """Somebody subscribes."""
-        return bool(self._subscriptions)
+    def has_subscribers(self) -> bool:
+        return bool(self._subscribers)
 
     @property
     def dropped(self) -> int:
-        """What the present subscribers lost together."""
-        return sum(subscription.dropped for subscription in self._subscriptions)
+        """The number of values that the current subscribers lost."""
+        return sum(subscriber.dropped for subscriber in self._subscribers)

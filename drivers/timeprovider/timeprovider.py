@@ -69,7 +69,7 @@ class TimeProvider:
     def __init__(self, name: str, options: TimeProviderOptions, runtime_dir: Path) -> None:
         """Raises ConfigError when a secret cannot be read or used, or a profile is not one any more."""
         self.addresses = _literal(options.host)
-        self.notes = () if options.https is None else _notes(options.https)
+        self.config_findings = () if options.https is None else _config_findings(options.https)
         self.timeout_s = options.timeout_s
         self._name = name
         self._host = options.host
@@ -169,7 +169,7 @@ def _web_part(name: str, host: str, options: WebOptions) -> WebPoller:
     return WebPoller(WebReader(name, host, options), _ns(options.interval_s))
 
 
-def _notes(https: WebOptions) -> tuple[tuple[str, str], ...]:
+def _config_findings(https: WebOptions) -> tuple[tuple[str, str], ...]:
     """What the configuration itself is found wrong with. Raises ConfigError."""
     notes = [("certificate-unchecked", warning) for warning in https.warnings]
     if uses_factory_password(https.password.reveal()):

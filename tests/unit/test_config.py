@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from timesyncd import config
 from timesyncd.cli.check_config import describe
 from timesyncd.config import validation_text
-from timesyncd.driver import build, options_of
+from timesyncd.driver import build_driver, options_of
 from timesyncd.errors import ConfigError
 from timesyncd.model.grandmaster import HoldoverCurve
 
@@ -50,8 +50,8 @@ def test_a_section_that_is_there_switches_its_part_on() -> None:
 
     assert parsed.web is not None
     assert parsed.store is None
-    assert parsed.source[0].bounds.settings().source.local_drift_ppb == 20_000
-    assert parsed.source[0].bounds.settings().source.grandmaster_rate_ppb == 100
+    assert parsed.source[0].bounds.ensemble_settings().source.local_drift_ppb == 20_000
+    assert parsed.source[0].bounds.ensemble_settings().source.grandmaster_rate_ppb == 100
 
 
 def test_what_runs_and_what_is_off_is_described() -> None:
@@ -66,7 +66,7 @@ def test_what_runs_and_what_is_off_is_described() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_askable"),
+    ("host", "is_reachable"),
     [
         ("0.0.0.0", False),
         ("::", False),
@@ -76,11 +76,11 @@ def test_what_runs_and_what_is_off_is_described() -> None:
         ("hub-a.example", True),
     ],
 )
-def test_a_hub_tells_an_address_that_others_can_ask(host: str, is_askable: bool) -> None:
+def test_a_hub_tells_an_address_that_others_can_ask(host: str, is_reachable: bool) -> None:
     """https://0.0.0.0/ is whoever asks it himself."""
     web = {"host": host, "token": [{"name": "t", "secret": {"env": "T"}}]}
 
-    assert config.parse({"web": web}, options_of, "t.toml").web.is_askable is is_askable  # type: ignore[union-attr]
+    assert config.parse({"web": web}, options_of, "t.toml").web.is_reachable is is_reachable  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_a_hub_tells_an_address_that_others_can_ask(host: str, is_askable: bool)
 def test_a_hub_that_keeps_nothing_is_warned_of(parts: tuple[str, ...], notes: int) -> None:
     """The nodes' history would be lost in silence."""
     sections = {"hub": {}, "mqtt": {"host": "b"}, "store": {}}
-    found = config.parse({part: sections[part] for part in parts}, options_of, "t.toml").notes
+    found = config.parse({part: sections[part] for part in parts}, options_of, "t.toml").warnings
 
     assert len(found) == notes
-    assert all(note.startswith("hub: without [store] it keeps nothing") for note in found)
+    assert all(note.startswith("hub: without [store] this hub stores no history") for note in found)
 
 
 @pytest.mark.parametrize(("parts", "notes"), [({"mqtt"}, 1), ({"mqtt", "hub", "store"}, 0), (set(), 0)])
@@ -103,8 +103,8 @@ def test_a_policy_that_no_job_hears_of_is_warned_of(parts: set[str], notes: int)
     parsed = config.parse({"job": [{"name": "j", "policy": " bsp  +topk( )"}], **sections}, options_of, "t.toml")
 
     assert parsed.policies == {"j": "bsp + topk"}
-    assert len(parsed.notes) == notes
-    assert all(note.startswith("job: this daemon is no hub") for note in parsed.notes)
+    assert len(parsed.warnings) == notes
+    assert all(note.startswith("job: this daemon is not a hub") for note in parsed.warnings)
 
 
 def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
@@ -114,8 +114,8 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
     parsed = parse(GOOD)
     nameless = parse(GOOD.replace('oscillator = "ocxo"\n', ""))
 
-    assert parsed.curve_of(parsed.grandmaster[0]) == HoldoverCurve(((0, 100), (3_600, 460)))
-    assert nameless.curve_of(nameless.grandmaster[0]) is None
+    assert parsed.holdover_curve(parsed.grandmaster[0]) == HoldoverCurve(((0, 100), (3_600, 460)))
+    assert nameless.holdover_curve(nameless.grandmaster[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,13 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
         (("20000", "-1"), "t.toml: source[0].bounds.local_drift_ppb = -1: Input should be greater than or equal to 0"),
         (("20000", '"fast"'), "t.toml: source[0].bounds.local_drift_ppb = 'fast': Input should be a valid integer"),
         (("uds_address", "socket"), "t.toml: source[0].socket = '/run/ptp/ptp4l': unknown key; allowed here: "),
-        (('"gm-a"', '"ptp"'), "t.toml: name = 'ptp': given 2 times; names of sources and grandmasters are unique"),
+        (('"gm-a"', '"ptp"'), "t.toml: name = 'ptp': used 2 times; names of sources and grandmasters must be unique"),
         (('"node-a"', '"no/de"'), "t.toml: node.name = 'no/de': String should match pattern"),
-        (('driver = "ptp4l"', 'driver = "ptp5l"'), "t.toml: source[0].driver = 'ptp5l': no such driver; installed: "),
-        (('driver = "ptp4l"', ""), "t.toml: source[0].driver = None: the name of a driver is wanted"),
+        (
+            ('driver = "ptp4l"', 'driver = "ptp5l"'),
+            "t.toml: source[0].driver = 'ptp5l': no such driver; installed drivers: ",
+        ),
+        (('driver = "ptp4l"', ""), "t.toml: source[0].driver = None: must be the name of a driver"),
         (('{ env = "COMMUNITY" }', '{ env = "A", file = "/b" }'), "t.toml: grandmaster[0].community"),
         (('host = "broker"', ""), "t.toml: mqtt.host: missing"),
         (
@@ -156,16 +159,16 @@ def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
         ),
         (
             ("[oscillator.ocxo]", "[oscillator.rb]"),
-            "t.toml: grandmaster[0].oscillator = 'ocxo': there is no [oscillator.ocxo]; those there are: rb",
+            "t.toml: grandmaster[0].oscillator = 'ocxo': no such section [oscillator.ocxo]; configured oscillators: rb",
         ),
         (("[[source]]", "[source]"), "t.toml: source = "),
         (
             ("[web]", '[[job]]\nname = "j"\npolicy = "local_sgd(h=0)"\n[web]'),
-            "t.toml: job[0].policy = 'local_sgd(h=0)': policy 'local_sgd(h=0)': local_sgd(h, delay, across): h=0",
+            "t.toml: job[0].policy = 'local_sgd(h=0)': policy 'local_sgd(h=0)': local_sgd(h, delay, across): h is 0",
         ),
         (
             ("[web]", '[[job]]\nname = "j"\npolicy = "bsp"\n[[job]]\nname = "j"\npolicy = "asp"\n[web]'),
-            "t.toml: job: name = 'j': given 2 times; names of jobs are unique",
+            "t.toml: job: name = 'j': used 2 times; names of jobs must be unique",
         ),
     ],
 )
@@ -187,7 +190,7 @@ def test_a_file_that_is_no_toml(tmp_path: Path, content: bytes) -> None:
     """
     path = tmp_path / "t.toml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="not TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         config.load(path, options_of)
 
 
@@ -196,7 +199,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     One line, no traceback.
     """
     with pytest.raises(
-        ConfigError, match="cannot be read: No such file or directory; write it, or name yours with --config"
+        ConfigError, match="cannot be read: No such file or directory; create it, or give another path with --config"
     ):
         config.load(tmp_path / "none.toml", options_of)
 
@@ -246,21 +249,21 @@ def test_what_a_driver_cannot_run_with_names_its_unit(monkeypatch: pytest.Monkey
     with pytest.raises(
         ConfigError, match=r"^gm-7: user\.auth_pass: the pass phrase is too short; SNMPv3 needs at least 8 characters"
     ):
-        build("gm-7", "timeprovider", options, tmp_path)
+        build_driver("gm-7", "timeprovider", options, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ('[web]\nhost = "0.0.0.0"', "t.toml: web: host = '0.0.0.0' is no loopback address: [[web.token]] or client_ca is required there"),
-        ('[web]\ncertificate = "c.pem"', "t.toml: web: certificate and key belong together: give both or neither"),
-        ('[web]\nclient_ca = "ca.pem"', "t.toml: web: client_ca needs certificate and key"),
-        ('[mqtt]\nhost = "b"\nca = "ca.pem"', "t.toml: mqtt: ca, certificate and key need tls = true"),
-        ('[store]\npath = "a"\nurl = "postgresql://db/t"', "t.toml: store: give either path or url"),
-        ('[store]\nurl = "postgresql://db/t?password=x"', "t.toml: store: a password has no place in url: give it as password = { file = ... }"),
-        ('[store]\npassword = { env = "X" }', "t.toml: store: password needs url"),
-        ("[store]\nkeep_days = 365", "t.toml: store: keep_days <= keep_minutes_days <= keep_hours_days: what is coarser is kept no less long"),
-        ("[store]\nkeep_minutes_days = 2000", "t.toml: store: keep_days <= keep_minutes_days <= keep_hours_days: what is coarser is kept no less long"),
+        ('[web]\nhost = "0.0.0.0"', "t.toml: web: host = '0.0.0.0' is not a loopback address, so [[web.token]] or client_ca is required"),
+        ('[web]\ncertificate = "c.pem"', "t.toml: web: certificate and key must be set together, or neither"),
+        ('[web]\nclient_ca = "ca.pem"', "t.toml: web: client_ca requires certificate and key"),
+        ('[mqtt]\nhost = "b"\nca = "ca.pem"', "t.toml: mqtt: ca, certificate and key require tls = true"),
+        ('[store]\npath = "a"\nurl = "postgresql://db/t"', "t.toml: store: path and url exclude each other: set one of them"),
+        ('[store]\nurl = "postgresql://db/t?password=x"', "t.toml: store: url must not contain a password: set password = { file = ... }"),
+        ('[store]\npassword = { env = "X" }', "t.toml: store: password requires url"),
+        ("[store]\nkeep_days = 365", "t.toml: store: coarser data must be kept at least as long: keep_days <= keep_minutes_days <= keep_hours_days"),
+        ("[store]\nkeep_minutes_days = 2000", "t.toml: store: coarser data must be kept at least as long: keep_days <= keep_minutes_days <= keep_hours_days"),
     ],
 )  # fmt: skip
 def test_what_keys_of_a_section_mean_together_is_checked(section: str, told: str) -> None:

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from timesyncd.__main__ import COMMANDS, main
 from timesyncd.cli.schemas import with_profile_tables
 from timesyncd.config import Config, SecretSettings, SnmpUserSettings, load
-from timesyncd.driver import installed, load_driver, options_of
+from timesyncd.driver import installed_drivers, load_driver, options_of
 from timesyncd.drivers.timeprovider._profiles import load as load_profile
 from timesyncd.simulation.bed.authority import Authority
 
@@ -56,7 +56,7 @@ def tables(model: type[BaseModel], heading: str) -> Iterator[tuple[str, str, Fie
 
 
 def of_drivers() -> Iterator[tuple[str, str, FieldInfo]]:
-    for name in sorted(installed()):
+    for name in sorted(installed_drivers()):
         for key, field in load_driver(name).Options.model_fields.items():
             yield f"Driver {name}", key, field
             inner = inner_table(field)
@@ -142,7 +142,7 @@ def test_the_whole_example_has_every_section() -> None:
     assert headings - set(examples()[-1].splitlines()) == set()
 
 
-@pytest.mark.parametrize("driver", sorted(installed()))
+@pytest.mark.parametrize("driver", sorted(installed_drivers()))
 def test_every_driver_has_its_row_in_the_readme(driver: str) -> None:
     """The README's driver table names each driver that can be configured."""
     assert f"\n| `{driver}` |" in README

@@ -70,9 +70,12 @@ async def test_a_lost_source_is_logged_once_and_once_when_it_is_back(
     script: list[Reading | Exception | float] = [nth(0), Unreachable("gone"), Malformed("odd"), nth(1), nth(2)]
     got, reports, _ = await run(script, 5, monkeypatch)
 
-    assert [record.message for record in caplog.records] == ["s: lost: gone", "s: back after 2 failed polls"]
+    assert [record.message for record in caplog.records] == [
+        "s: poll failed: gone",
+        "s: poll succeeded after 2 failed polls",
+    ]
     assert [r.reason if isinstance(r, NoSample) else "" for r in got] == ["", "gone", "odd", "", ""]
-    assert [report.lost for report in reports][:4] == [0, 1, 2, 0]
+    assert [report.failures for report in reports][:4] == [0, 1, 2, 0]
 
 
 async def test_after_an_error_the_driver_is_closed_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +118,7 @@ async def test_a_driver_with_a_requested_poll_is_polled_before_its_time_but_not_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A device that calls is polled at once where its last poll is old enough, and a storm of calls makes no storm of polls."""
-    monkeypatch.setattr("timesyncd.driver.HURRIED_EVERY_S", 0.2)
+    monkeypatch.setattr("timesyncd.driver.MIN_REQUESTED_INTERVAL_S", 0.2)
     driver = Scripted("s", [nth(0), nth(1), nth(2), nth(3)], Path())
     driver.poll_interval_s = 3600.0
     runner, polled = Runner("s", driver, SystemClocks(), lambda _: None), 0

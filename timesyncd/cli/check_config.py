@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
     config = load_config(args)
     if errors := unusable_files(config):
         raise ConfigError(errors[0])
-    warnings = [f"{name}: {evidence}" for name, _, evidence in driver_warnings(config)] + config.notes
+    warnings = [f"{name}: {evidence}" for name, _, evidence in driver_warnings(config)] + config.warnings
     warnings += web_warnings(config)
     warnings += [
         f"{key}: every user of this machine can read {path}: chmod o-rwx" for key, path in readable_secrets(config)
@@ -48,12 +48,15 @@ def driver_warnings(config: Config) -> list[tuple[str, str, str]]:
 
     Raises ConfigError for options with which a driver cannot run.
     """
-    from timesyncd.driver import AlarmSource, build
+    from timesyncd.driver import AlarmSource, build_driver
 
     entries: list[ClockSource | Grandmaster] = [*config.source, *config.grandmaster]
-    drivers = {e.name: build(e.name, e.driver, e.options, config.node.runtime_dir) for e in entries}
+    drivers = {e.name: build_driver(e.name, e.driver, e.options, config.node.runtime_dir) for e in entries}
     return [
-        (name, *note) for name, driver in drivers.items() if isinstance(driver, AlarmSource) for note in driver.notes
+        (name, *note)
+        for name, driver in drivers.items()
+        if isinstance(driver, AlarmSource)
+        for note in driver.config_findings
     ]
 
 

@@ -12,9 +12,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     import json
 
-    from timesyncd.driver import installed, load_driver
+    from timesyncd.driver import installed_drivers, load_driver
 
-    drivers = {name: load_driver(name) for name in sorted(installed())}
+    drivers = {name: load_driver(name) for name in sorted(installed_drivers())}
     if args.json:
         print(json.dumps({name: driver.Options.model_json_schema() for name, driver in drivers.items()}, indent=2))
         return 0

@@ -149,7 +149,7 @@ def _store(args: Namespace) -> tuple[StoreLocation, EnsembleSettings]:
     place = store_place(args, "so nothing to replay")
     if args.store is not None:
         return place, EnsembleSettings()
-    bounds = [source.bounds.settings() for source in load_config(args).source if source.name == args.source]
+    bounds = [source.bounds.ensemble_settings() for source in load_config(args).source if source.name == args.source]
     return place, bounds[0] if bounds else EnsembleSettings()
 
 

@@ -17,7 +17,7 @@ from timesyncd.daemon.publisher import Parts, Publisher
 from timesyncd.daemon.remote_state import grandmaster_verdict
 from timesyncd.daemon.systemd import notify, passed_socket
 from timesyncd.daemon.web_view import WebView
-from timesyncd.driver import AlarmSource, Runner, build
+from timesyncd.driver import AlarmSource, Runner, build_driver
 from timesyncd.errors import ConfigError, StoreError
 from timesyncd.findings.node import agreement_conditions, kernel_conditions, path_conditions
 from timesyncd.findings.text import identities
@@ -67,7 +67,7 @@ class Daemon:
         self._epoch = clock_segment.Epoch(boot_id(), time_namespace())
         self._wake = asyncio.Event()
         self._parts = Parts()
-        self._ensemble = Ensemble({source.name: source.bounds.settings() for source in config.source})
+        self._ensemble = Ensemble({source.name: source.bounds.ensemble_settings() for source in config.source})
         self._written_bound: ErrorBound | None = None
         self._suspended_ns = suspended_ns()
         self._source_names = [source.name for source in config.source]
@@ -93,7 +93,7 @@ class Daemon:
 
     async def _open(self, stack: AsyncExitStack) -> None:
         config = self._config
-        for note in config.notes:
+        for note in config.warnings:
             log.warning("%s", note)
         name, runtime_dir = config.node.name, config.node.runtime_dir
         # The drivers first: a failing one, such as a missing secret, stops the start before anything else is opened.
@@ -117,7 +117,7 @@ class Daemon:
         self._web_view = WebView(config, self._view, self._hub_service, self._publisher, self._parts, self._clocks)
         for grandmaster in config.grandmaster:
             stored_lock = await asyncio.to_thread(self._stored_lock, grandmaster.name)
-            curve = config.curve_of(grandmaster)
+            curve = config.holdover_curve(grandmaster)
             self._grandmaster_memories[grandmaster.name] = GrandmasterMemory(curve, stored_lock)
         await self._open_alarms(stack, incarnation)
         await self._open_web(stack)
@@ -146,7 +146,7 @@ class Daemon:
         stack.push_async_callback(server.close)
         self._web_view.wrong_credentials = lambda: server.wrong_credentials
         self.page = server.url
-        if config.web.is_askable:
+        if config.web.is_reachable:
             self._hub_service.url = server.url
         log.info("status page: %s", server.url)
 
@@ -157,7 +157,7 @@ class Daemon:
             if isinstance(runner.driver, AlarmSource)
         }
         for name, alarm_source in alarm_sources.items():
-            for id, evidence in alarm_source.notes:
+            for id, evidence in alarm_source.config_findings:
                 self._publisher.set_condition(id, name, evidence)
         if self._config.traps is None and self._config.syslog is None:
             return
@@ -298,7 +298,7 @@ class Daemon:
         runner.request_poll()
 
     def _runner(self, entry: ClockSource | Grandmaster) -> Runner:
-        driver = build(entry.name, entry.driver, entry.options, self._config.node.runtime_dir)
+        driver = build_driver(entry.name, entry.driver, entry.options, self._config.node.runtime_dir)
         return Runner(entry.name, driver, self._clocks, lambda report: self._view.update_poll(report))
 
     def _update(

@@ -151,11 +151,11 @@ def _by_inputs(grandmasters: Sequence[GrandmasterState], inputs: Inputs) -> Iter
     for grandmaster in grandmasters:
         for channel, feed in inputs.get(grandmaster.name, {}).items():
             error = _newest(grandmaster, channel)
-            if error is not None and feed.unit in known:
+            if error is not None and feed.grandmaster in known:
                 age_ns = max(0, grandmaster.published_realtime_ns - error.at_realtime_ns)
                 bound_ns = Bound(feed.uncertainty_ns, 2 * RATE_PPB).at(age_ns) or 0
                 yield _PairOffset(
-                    grandmaster.name, feed.unit, -error.value_ns, bound_ns, f"{grandmaster.name} by {channel}"
+                    grandmaster.name, feed.grandmaster, -error.value_ns, bound_ns, f"{grandmaster.name} by {channel}"
                 )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from timesyncd.config import checked_policy
+from timesyncd.config import canonical_policy
 from timesyncd.ipc.job_datagram import Header, Mark
 from timesyncd.ipc.job_segment import Method, Plan, PolicyText
 from timesyncd.ipc.wire_types import Code
@@ -173,7 +173,7 @@ class PolicyRequest(Ordered):
 
     uid: Int64
     job_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    policy: Annotated[PolicyText, AfterValidator(checked_policy)]
+    policy: Annotated[PolicyText, AfterValidator(canonical_policy)]
 
 
 class JobState(Ordered):

@@ -260,7 +260,7 @@ def _polls(polls: Sequence[PollReport]) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[PollReport], float | None]], ...] = (
         ("poll_duration_seconds", "Duration of the latest poll.", lambda p: seconds(p.duration_ns)),
         ("poll_success", "1 when the latest poll succeeded.", lambda p: float(p.error is None)),
-        ("poll_failures_in_row", "Failed polls since the last successful one.", lambda p: p.lost),
+        ("poll_failures_in_row", "Failed polls since the last successful one.", lambda p: p.failures),
     )
     for name, text, read in gauges:
         yield gauge(name, text, ("source",), [((p.source,), read(p)) for p in polls])

@@ -146,7 +146,7 @@ class EventStream:
         self._number += 1  # events without a viewer were not counted: an older id must not match
         self._own = self._view.node().node
         self._is_large = self._view.node_count() > LARGE_FLEET_NODES
-        self._view.events.attach(self)
+        self._view.events.add(self)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="events")
 
     def _stop(self) -> None:

@@ -202,7 +202,7 @@ def test_what_a_broker_kept_is_not_how_things_are() -> None:
         *(job.model_copy(update={"node": "hub-a"}) for job in speaking.web.jobs()),
     )
     viewer = Viewer()
-    hub.publisher.events.attach(viewer)
+    hub.publisher.events.add(viewer)
     for message in kept:
         hub.hear(message, live=False)
     clock = hub.service.hub.fleet.clock("n1")
@@ -369,7 +369,7 @@ def test_reading_has_no_effect_on_what_is_published(watching: Watching) -> None:
     numbers: list[list[int]] = []
     for reads in (0, 3):
         seen = Viewer()
-        watching.publisher.events.attach(seen)
+        watching.publisher.events.add(seen)
         for _ in range(reads):
             for read in (watching.web.node, watching.web.grandmasters, watching.web.metrics, watching.web.findings):
                 read()

@@ -30,7 +30,7 @@ class Unit:
 
     name: str
     addresses: frozenset[str] = frozenset({HERE})
-    notes: tuple[tuple[str, str], ...] = ()
+    config_findings: tuple[tuple[str, str], ...] = ()
 
     def alarm_event(self, trap: Trap) -> AlarmEvent | None:
         return self.alarm_event_of_line(str(trap.oid[-1]), trap.boottime_ns)

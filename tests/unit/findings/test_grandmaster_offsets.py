@@ -157,7 +157,7 @@ def test_the_tightest_evidence_counts() -> None:
     assert offsets(UNITS, nodes, {})["gm-b"][0].evidence == "node-b by ptp-a and ptp-b"
 
 
-INPUTS = {"gm-a": {"PPS-1": MeasuredInput(unit="gm-b", uncertainty_ns=50)}}
+INPUTS = {"gm-a": {"PPS-1": MeasuredInput(grandmaster="gm-b", uncertainty_ns=50)}}
 PPS = TimeError("pps-1", "te", 80, NIGHT_NS)
 
 

@@ -155,7 +155,7 @@ def test_the_longest_budget_fits_into_a_message() -> None:
     settings = config(
         oscillator={"ocxo": {"holdover": [[0, 10**12], [10**9, 10**12]]}}, grandmaster=[{**UNIT, "oscillator": "ocxo"}]
     )
-    memory, seen = GrandmasterMemory(settings.curve_of(settings.grandmaster[0])), view(settings)
+    memory, seen = GrandmasterMemory(settings.holdover_curve(settings.grandmaster[0])), view(settings)
     for seconds, state in enumerate((ClockState.LOCKED, ClockState.HOLDOVER)):
         sample = GrandmasterSample("gm-a", seconds * NS_PER_S, clock_state=state, clock_accuracy=0x30)
         seen.update(Observation(sample, verdict=memory.accept(sample, NIGHT_NS)))

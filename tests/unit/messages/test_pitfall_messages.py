@@ -209,7 +209,7 @@ def test_trap_24_any_threshold_is_taken_or_told(bounds: dict[str, Any]) -> None:
     """Of a table of any values there is a configuration or one line of error; what is taken is a threshold."""
     table = {"source": [{"name": "ptp", "driver": "kernel", "bounds": bounds}]}
     try:
-        settings = parse(table, options_of, "t.toml").source[0].bounds.settings()
+        settings = parse(table, options_of, "t.toml").source[0].bounds.ensemble_settings()
     except ConfigError as error:
         told = str(error)
         assert len(told.splitlines()) == 1 and "source[0].bounds" in told

@@ -165,9 +165,9 @@ async def test_nobody_for_long_and_the_past_goes(view: FakeView, monkeypatch: py
     stream = EventStream(view)
     async with viewer(stream) as heard:
         last = last_id(await heard.next())
-        while_there = view.events.watched
+        while_there = view.events.has_subscribers
     async with asyncio.timeout(60):
-        while view.events.watched:
+        while view.events.has_subscribers:
             await asyncio.sleep(0.01)
     view.events.publish(node_event(view, 1))
     async with viewer(stream, last=last) as heard:
@@ -363,4 +363,4 @@ async def test_closing_does_not_wait_for_viewers(view: FakeView, monkeypatch: py
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.content.read()
 
-    assert not view.events.watched
+    assert not view.events.has_subscribers

@@ -33,7 +33,7 @@ from timesyncd.client.api import get, get_json
 from timesyncd.client.paths import runtime_dir as default_runtime_dir
 from timesyncd.clocks import NS_PER_S
 from timesyncd.config import ClockSource, Config, Grandmaster, MqttSettings, validation_text
-from timesyncd.driver import build, options_of
+from timesyncd.driver import build_driver, options_of
 from timesyncd.errors import ConfigError, Malformed, Refused, SourceError, StoreError
 from timesyncd.ipc.clock_segment import NAME as SEGMENT_NAME
 from timesyncd.ipc.job_datagram import SOCKET_NAME
@@ -483,7 +483,7 @@ def _writable(folder: Path) -> Iterator[Path]:
 async def _polled(entry: ClockSource | Grandmaster, folder: Path) -> SourceFacts:
     error = None
     try:
-        driver = build(entry.name, entry.driver, entry.options, folder)
+        driver = build_driver(entry.name, entry.driver, entry.options, folder)
         try:
             async with asyncio.timeout(driver.timeout_s):
                 await driver.open()
@@ -500,7 +500,7 @@ async def _polled(entry: ClockSource | Grandmaster, folder: Path) -> SourceFacts
 async def _kernel(folder: Path) -> KernelSample | NotChecked:
     """One poll of the kernel driver, which changes nothing."""
     try:
-        driver = build("kernel", "kernel", options_of("kernel")(), folder)
+        driver = build_driver("kernel", "kernel", options_of("kernel")(), folder)
         await driver.open()
         [sample] = await driver.poll()
     except (ConfigError, SourceError) as error:

@@ -181,7 +181,7 @@ def test_a_configuration_that_is_unsafe_is_a_finding(table: dict[str, Any], foun
     """A certificate that nobody checks is told from the start; a password is compared, and never tried."""
     driver = TimeProvider("gm-a", options(**table), Path("/nonexistent"))
 
-    assert [finding for finding, _ in driver.notes] == found
+    assert [finding for finding, _ in driver.config_findings] == found
 
 
 def test_a_factory_password_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_a_factory_password_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(timeprovider, "uses_factory_password", lambda password: True)
     driver = TimeProvider("gm-a", options(https=HTTPS | {"username": "root"}), Path("/nonexistent"))
 
-    assert driver.notes[-1] == ("factory-password", "the web account root still has the factory password")
+    assert driver.config_findings[-1] == ("factory-password", "the web account root still has the factory password")
 
 
 def test_units_that_start_together_part() -> None:
