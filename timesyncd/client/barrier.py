@@ -18,7 +18,7 @@ from timesyncd.client.job import Job, half_width_ns
 from timesyncd.client.slack import SchedFifo, Slack, SlackReason, SlackTask, SlackTasks, WaitHistory
 from timesyncd.ipc.job_datagram import Kind, step_text
 from timesyncd.ipc.job_segment import Plan, Signals
-from timesyncd.ipc.wire_types import Code, Explanation
+from timesyncd.ipc.wire_types import Code, CodedReason
 
 #: In place of a release instant: there is none, the barrier is the collective alone.
 PLAIN = -1
@@ -67,10 +67,10 @@ class BarrierReason(Code):
 
 
 #: Why a barrier is plain.
-BarrierExplanation = Explanation[BarrierReason]
+BarrierExplanation = CodedReason[BarrierReason]
 
-OK = Explanation(BarrierReason.OK, "")
-NO_SIGNALS = Explanation(BarrierReason.NO_SIGNALS, "no signals from timesyncd")
+OK = CodedReason(BarrierReason.OK, "")
+NO_SIGNALS = CodedReason(BarrierReason.NO_SIGNALS, "no signals from timesyncd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def signals_and_plan(job: Job) -> tuple[Signals | None, Plan, BarrierExplanation
     """The job's signals and plan, else None, the plain plan and the reason. Never raises."""
     found, error = attempt(lambda: (job.signals(), job.plan()))
     if found is None:
-        return None, Plan(), Explanation(BarrierReason.INTERNAL_ERROR, error)
+        return None, Plan(), CodedReason(BarrierReason.INTERNAL_ERROR, error)
     signals, plan = found
     return (None, Plan(), NO_SIGNALS) if signals is None else (signals, plan, OK)
 
@@ -147,13 +147,13 @@ def _own_clock_bound(job: Job) -> tuple[int | None, str]:
 
 def distrust(bound_ns: int | None, reason: str) -> BarrierExplanation:
     """Why a clock with the result of `own_clock_bound` is not trusted; OK: it is."""
-    return OK if bound_ns is not None else Explanation(BarrierReason.CLOCK_NOT_TRUSTED, reason)
+    return OK if bound_ns is not None else CodedReason(BarrierReason.CLOCK_NOT_TRUSTED, reason)
 
 
 def decide_release(job: Job, step: int) -> ReleaseDecision:
     """Rank 0's decision for the job's `step`, by plan, signals and its own clock. Never raises."""
     found, error = attempt(lambda: _decide_release(job, step))
-    return found or ReleaseDecision(PLAIN, Explanation(BarrierReason.INTERNAL_ERROR, error))
+    return found or ReleaseDecision(PLAIN, CodedReason(BarrierReason.INTERNAL_ERROR, error))
 
 
 def _decide_release(job: Job, step: int) -> ReleaseDecision:
@@ -168,17 +168,17 @@ def _decide_release(job: Job, step: int) -> ReleaseDecision:
 def why_plain(key: int, plan: Plan, signals: Signals, own_clock: BarrierExplanation) -> BarrierExplanation:
     """Why the step with this key is not timed; OK: it is. `own_clock`: why rank 0's own clock is not trusted."""
     if plan.mode == "plain" or key < plan.from_step:
-        return Explanation(BarrierReason.PLANNED_PLAIN, f"the plan has a plain barrier for step {step_text(key)}")
+        return CodedReason(BarrierReason.PLANNED_PLAIN, f"the plan has a plain barrier for step {step_text(key)}")
     if own_clock is not OK:
         return own_clock
     if signals.alignment_ns is None:
-        return Explanation(BarrierReason.ALIGNMENT_UNKNOWN, "the alignment of the job's nodes is unknown")
+        return CodedReason(BarrierReason.ALIGNMENT_UNKNOWN, "the alignment of the job's nodes is unknown")
     if signals.alignment_ns > plan.guard_ns:
         text = f"the nodes may be {signals.alignment_ns} ns apart, more than the plan's guard of {plan.guard_ns} ns"
-        return Explanation(BarrierReason.ALIGNMENT_ABOVE_GUARD, text)
+        return CodedReason(BarrierReason.ALIGNMENT_ABOVE_GUARD, text)
     if not 0 <= (hold_ns := plan.slack_ns + plan.guard_ns) <= MAX_HOLD_NS:
         text = f"the plan's slack plus guard is {hold_ns} ns; 0 to {MAX_HOLD_NS} ns are allowed"
-        return Explanation(BarrierReason.PLAN_OUT_OF_RANGE, text)
+        return CodedReason(BarrierReason.PLAN_OUT_OF_RANGE, text)
     return OK
 
 
@@ -227,7 +227,7 @@ def hold_until(instant_ns: int) -> int:
     return now_ns
 
 
-_RANK_0_PLAIN = Explanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier, or has no trusted clock")
+_RANK_0_PLAIN = CodedReason(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier, or has no trusted clock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from timesyncd.client.barrier import (
 from timesyncd.client.job import Job
 from timesyncd.client.slack import SchedFifo, Slack, adapted_ns
 from timesyncd.clocks import boot_id, time_namespace
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 
 #: The first slack, and the limits of its adaptation, while no hub plans.
 START_SLACK_NS = 1_000_000
@@ -38,7 +38,7 @@ _ABSENT = 0
 #: Of a word: 64 bits.
 _LARGEST = 2**63 - 1
 
-_LATE_AT_MAX_SLACK = Explanation(
+_LATE_AT_MAX_SLACK = CodedReason(
     BarrierReason.LATE_AT_MAX_SLACK,
     f"a rank was late at the longest slack: {PLAIN_BARRIERS_AFTER_MISS} plain barriers follow",
 )
@@ -82,12 +82,12 @@ class ExchangeWords(NamedTuple):
     def why_plain(self) -> BarrierExplanation:
         """The same on all ranks, since all have the same words. OK: the barrier is timed."""
         if self.hold_ns < 0:
-            return Explanation(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier")
+            return CodedReason(BarrierReason.RANK_0_PLAIN, "rank 0 chose a plain barrier")
         if not (self.unconditional or self.one_clock):
             text = "no signals from timesyncd, and the ranks do not share one clock"
-            return Explanation(BarrierReason.DIFFERENT_CLOCKS, text)
+            return CodedReason(BarrierReason.DIFFERENT_CLOCKS, text)
         if self.last_arrival_ns() is None:
-            return Explanation(BarrierReason.NO_TRUSTED_CLOCK, "no rank has a trusted clock")
+            return CodedReason(BarrierReason.NO_TRUSTED_CLOCK, "no rank has a trusted clock")
         return OK
 
 

@@ -30,7 +30,7 @@ from timesyncd.client.barrier import (
     why_plain,
 )
 from timesyncd.ipc.job_segment import Plan, Signals
-from timesyncd.ipc.wire_types import Explanation
+from timesyncd.ipc.wire_types import CodedReason
 
 #: Views with which a rank does not hold.
 DISTRUST = ("no daemon", "clock unknown", "signals raise", "all raises")
@@ -83,8 +83,8 @@ def test_a_rank_that_cannot_trust_its_clock_says_so(tmp_path: Path) -> None:
     ]
 
 
-STALE = Explanation(BarrierReason.CLOCK_NOT_TRUSTED, "stale")
-WHY = Explanation(BarrierReason.NO_SIGNALS, "why")
+STALE = CodedReason(BarrierReason.CLOCK_NOT_TRUSTED, "stale")
+WHY = CodedReason(BarrierReason.NO_SIGNALS, "why")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_rank_0_decides_by_plan_alignment_and_its_own_clock(
     plan: Plan, signals: Signals, own_clock: BarrierExplanation, code: BarrierReason, text: str
 ) -> None:
     """A barrier is timed only if nothing forbids it; else the first thing that does is the reason."""
-    assert why_plain(7, plan, signals, own_clock) == Explanation(code, text)
+    assert why_plain(7, plan, signals, own_clock) == CodedReason(code, text)
 
 
 def test_without_signals_rank_0_decides_plain(tmp_path: Path) -> None:
