@@ -79,7 +79,7 @@ def test_two_ranks_of_one_clock(traces: list[Path], tmp_path: Path) -> None:
     found = merged(traces, tmp_path / "all.json")
     files = found["timesyncd"]["files"]
 
-    assert found["timesyncd"]["reference"] == "one-clock"
+    assert found["timesyncd"]["reference"] == "one_clock"
     assert [(each["rank"], each["profiler_measured"]) for each in files] == [(0, True), (1, True)]
     check_causality(found)
 

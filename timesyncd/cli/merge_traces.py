@@ -43,11 +43,11 @@ def run(args: Namespace) -> int:
         outlines = [read_outline(_entries(path), str(path)) for path in args.traces]
         anchored = [_anchors(path, each) for path, each in zip(args.traces, outlines, strict=True)]
         axis = align(list(zip(outlines, anchored, strict=True)))
-        members = [
+        files = [
             TraceFile(each, found, alignment, position)
             for position, (each, found, alignment) in enumerate(zip(outlines, anchored, axis.alignments, strict=True))
         ]
-        merge = Merge(members, axis)
+        merge = Merge(files, axis)
         with _written(args.output) as file:
             _write(file, merge, args.traces)
     except TraceError as error:
@@ -168,9 +168,9 @@ def _write(file: IO[str], merge: Merge, traces: Sequence[Path]) -> None:
     }
     file.write(json.dumps(head)[:-1] + f', "{EVENTS}": [\n')
     separator = ""
-    for member, path in zip(merge.members, traces, strict=True):
+    for trace, path in zip(merge.files, traces, strict=True):
         own = (event for key, event in _entries(path) if key == EVENTS)
-        for events in (merge.about(member), merge.events(member, own)):
+        for events in (merge.descriptions(trace), merge.events(trace, own)):
             for event in events:
                 file.write(separator + json.dumps(event, separators=(",", ":")))
                 separator = ",\n"
@@ -181,7 +181,7 @@ def _report(merge: Merge) -> dict[str, Any]:
     return {
         "reference": merge.axis.reference,
         "pair_bound_ns": merge.axis.pair_bound_ns(),
-        "files": [merge.told(member) for member in merge.members],
+        "files": [merge.report(file) for file in merge.files],
     }
 
 
@@ -191,8 +191,8 @@ def _tell(merge: Merge, args: Namespace) -> None:
     if args.json:
         print(json.dumps({"output": str(args.output)} | _report(merge)))
         return
-    for member in merge.members:
-        print(f"{member.outline.name}: {member.who}, {member.aligned_text(merge.axis.reference)}")
+    for file in merge.files:
+        print(f"{file.outline.name}: {file.display_name}, {file.alignment_text(merge.axis.reference)}")
     pair_ns = merge.axis.pair_bound_ns()
     if pair_ns is not None:
         print(f"{args.output}: two ranks' events lie where they are shown within {duration_text(pair_ns)}")
