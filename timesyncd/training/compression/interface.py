@@ -2,7 +2,7 @@
 The interface of compressors, the communication hook that runs them, and what they share: the uncompressed average, sizes, the check for finiteness.
 """
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: torch inspects the annotations of a communication hook, and requires classes instead of strings.
 
 from typing import Any, Protocol
 

@@ -3,7 +3,7 @@ Averages over groups of ranks: near ranks sum first, then one rank of each group
 a job are near each other: by the job's plan, or by their nodes.
 """
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: torch inspects the annotations of a communication hook, and requires classes instead of strings.
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
