@@ -1,4 +1,4 @@
-"""What happens on a node, as CloudEvents; state changes with the types, words and data of O-RAN's O-Cloud notifications. Pure."""
+"""A node's events as CloudEvents; state changes have the types, values and data of O-RAN's O-Cloud notifications. Pure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ALARM = "timesyncd.grandmaster.alarm"
 
 _FREERUN = "FREERUN"
 
-#: UNKNOWN and DISRUPTED are not here: whoever must not trust a clock is told FREERUN.
-_NODE_STATES = {"SYNCHRONIZED": "LOCKED", "HOLDOVER": "HOLDOVER"}
+#: UNKNOWN and DISRUPTED are reported as FREERUN: the clock is not to be trusted.
+_NODE_VALUES = {"SYNCHRONIZED": "LOCKED", "HOLDOVER": "HOLDOVER"}
 
-#: Out of its specification a holdover promises as little as no reference at all.
-_GRANDMASTER_STATES: dict[str, str] = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}
+#: A holdover out of its specification is reported as FREERUN: it guarantees no more than no reference.
+_GRANDMASTER_VALUES: dict[str, str] = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}
 
-_ANTENNA_STATES = {"open": "ANTENNA-DISCONNECTED", "short": "ANTENNA-SHORT-CIRCUIT"}
-_GNSS_STATES = {"locked": "SYNCHRONIZED", "tracking": "ACQUIRING-SYNC", "none": "FAILURE-NOFIX"}
+_ANTENNA_VALUES = {"open": "ANTENNA-DISCONNECTED", "short": "ANTENNA-SHORT-CIRCUIT"}
+_GNSS_VALUES = {"locked": "SYNCHRONIZED", "tracking": "ACQUIRING-SYNC", "none": "FAILURE-NOFIX"}
 
 
 @dataclass(frozen=True, slots=True)
 class StateKind:
-    """A state that O-RAN names: its events' type, and where it stands below its owner's address."""
+    """A state that O-RAN defines: the type of its events, and its resource path below the address of its owner."""
 
     type: str
     resource: str
@@ -43,18 +43,18 @@ GRANDMASTER_GNSS = StateKind("event.sync.gnss-status.gnss-state-change", "sync/g
 
 
 class CloudEvents:
-    """Makes one node's events, and counts them within this start of its daemon: `id` is `<incarnation>-<number>`."""
+    """Builds one node's events and numbers them within this start of its daemon: `id` is `<incarnation>-<number>`."""
 
     def __init__(self, node: str, incarnation: int) -> None:
         self.source = NODE_PATH + node
         self._incarnation = incarnation
-        self._made = 0
-        self._standing: set[tuple[str, str]] = set()
+        self._count = 0
+        self._open: set[tuple[str, str]] = set()
 
     def make(self, type: str, subject: str, realtime_ns: int, data: dict[str, Any]) -> CloudEvent:
-        self._made += 1
+        self._count += 1
         return CloudEvent(
-            id=f"{self._incarnation}-{self._made}",
+            id=f"{self._incarnation}-{self._count}",
             source=self.source,
             type=type,
             subject=subject,
@@ -63,7 +63,7 @@ class CloudEvents:
         )
 
     def finding(self, finding: FindingMessage, realtime_ns: int) -> CloudEvent:
-        """To be called for each change of a finding, at `realtime_ns`. What happened at one moment began then, and its data says the end."""
+        """The event of a finding's change at `realtime_ns`. A finding that began and ended at one moment gives one event, BEGAN."""
         return self.make(self._change(finding), finding.subject, realtime_ns, finding.model_dump(mode="json"))
 
     def alarm(self, alarm: AlarmEventMessage) -> CloudEvent:
@@ -71,18 +71,18 @@ class CloudEvents:
 
     def _change(self, finding: FindingMessage) -> str:
         key = finding.id, finding.subject
-        was_standing = key in self._standing
+        was_open = key in self._open
         if finding.until_realtime_ns is not None:
-            self._standing.discard(key)
-            return ENDED if was_standing else BEGAN
-        self._standing.add(key)
-        return CHANGED if was_standing else BEGAN
+            self._open.discard(key)
+            return ENDED if was_open else BEGAN
+        self._open.add(key)
+        return CHANGED if was_open else BEGAN
 
 
 class StateChanges:
     """
-    What was last told of each state: a change becomes an event, and so does the first sight of it, since whoever listens knows
-    nothing before. A state that is not known tells nothing.
+    The last published value of each state. A change becomes an event, and so does the first value, since subscribers know none.
+    An unknown state gives no event.
     """
 
     def __init__(self, events: CloudEvents) -> None:
@@ -90,40 +90,40 @@ class StateChanges:
         self._published: dict[tuple[StateKind, str], str] = {}
 
     def of_node(self, state: NodeState) -> list[CloudEvent]:
-        """Beside its synchronization state stands the bound at that moment, in ns. A node without a clock source has none."""
+        """Its synchronization state, with the bound at that moment in ns. A node without a clock source has none."""
         if not state.sources:
             return []
-        word = _NODE_STATES.get(state.main_status, _FREERUN)
-        metrics = [] if word == _FREERUN else _bound_now(state)
-        return self._event_if_changed(NODE_SYNC, "", state.node, word, state.published_realtime_ns, metrics)
+        value = _NODE_VALUES.get(state.main_status, _FREERUN)
+        metrics = [] if value == _FREERUN else _bound_value(state)
+        return self._event_if_changed(NODE_SYNC, "", state.node, value, state.published_realtime_ns, metrics)
 
     def of_grandmaster(self, grandmaster: GrandmasterState) -> list[CloudEvent]:
-        """While it does not answer, its state is what was last known, which is no news."""
+        """None while it does not respond: its state is then the last known one."""
         if not grandmaster.reachable:
             return []
         name, when_ns = grandmaster.name, grandmaster.published_realtime_ns
-        words = {
-            GRANDMASTER_LOCK: _lock_word(grandmaster),
-            GRANDMASTER_CLASS: _class_word(grandmaster),
-            GRANDMASTER_GNSS: _gnss_word(grandmaster),
+        values_by_kind = {
+            GRANDMASTER_LOCK: _lock_value(grandmaster),
+            GRANDMASTER_CLASS: _class_value(grandmaster),
+            GRANDMASTER_GNSS: _gnss_value(grandmaster),
         }
         return [
             event
-            for kind, word in words.items()
-            if word is not None
-            for event in self._event_if_changed(kind, f"grandmaster/{name}/", name, word, when_ns)
+            for kind, value in values_by_kind.items()
+            if value is not None
+            for event in self._event_if_changed(kind, f"grandmaster/{name}/", name, value, when_ns)
         ]
 
     def _event_if_changed(
-        self, kind: StateKind, below: str, subject: str, word: str, realtime_ns: int, metrics: Iterable[str] = ()
+        self, kind: StateKind, below: str, subject: str, value: str, realtime_ns: int, metrics: Iterable[str] = ()
     ) -> list[CloudEvent]:
-        """`below`: where the state's owner stands below the node."""
-        if self._published.get((kind, subject)) == word:
+        """`below`: the path of the state's owner below the node."""
+        if self._published.get((kind, subject)) == value:
             return []
-        self._published[kind, subject] = word
+        self._published[kind, subject] = value
         address = f"{self._events.source}/{below}{kind.resource}"
-        values = [_metric(address, word)] if kind is GRANDMASTER_CLASS else [_notification(address, word)]
-        values += [_metric(address, value) for value in metrics]
+        values = [_metric(address, value)] if kind is GRANDMASTER_CLASS else [_notification(address, value)]
+        values += [_metric(address, number) for number in metrics]
         return [self._events.make(kind.type, subject, realtime_ns, {"version": "1.0", "values": values})]
 
 
@@ -133,22 +133,22 @@ def rfc3339(realtime_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z"
 
 
-def _lock_word(grandmaster: GrandmasterState) -> str | None:
-    return None if grandmaster.clock_state is None else _GRANDMASTER_STATES.get(grandmaster.clock_state, _FREERUN)
+def _lock_value(grandmaster: GrandmasterState) -> str | None:
+    return None if grandmaster.clock_state is None else _GRANDMASTER_VALUES.get(grandmaster.clock_state, _FREERUN)
 
 
-def _class_word(grandmaster: GrandmasterState) -> str | None:
+def _class_value(grandmaster: GrandmasterState) -> str | None:
     return None if grandmaster.clock_class is None else str(grandmaster.clock_class)
 
 
-def _gnss_word(grandmaster: GrandmasterState) -> str | None:
-    """A fault of the antenna that is neither open nor short has no word of its own: what follows from it has."""
-    if grandmaster.antenna in _ANTENNA_STATES:
-        return _ANTENNA_STATES[grandmaster.antenna]
-    return None if grandmaster.gnss_state is None else _GNSS_STATES.get(grandmaster.gnss_state, "FAILURE-NOFIX")
+def _gnss_value(grandmaster: GrandmasterState) -> str | None:
+    """An antenna fault that is neither open nor short has no value in O-RAN; the GNSS state shows its effect."""
+    if grandmaster.antenna in _ANTENNA_VALUES:
+        return _ANTENNA_VALUES[grandmaster.antenna]
+    return None if grandmaster.gnss_state is None else _GNSS_VALUES.get(grandmaster.gnss_state, "FAILURE-NOFIX")
 
 
-def _bound_now(state: NodeState) -> list[str]:
+def _bound_value(state: NodeState) -> list[str]:
     bound = state.main_bound
     if bound is None or state.age_ns is None:
         return []
@@ -156,8 +156,8 @@ def _bound_now(state: NodeState) -> list[str]:
     return [] if now_ns is None else [str(now_ns)]
 
 
-def _notification(address: str, word: str) -> dict[str, str]:
-    return {"ResourceAddress": address, "data_type": "notification", "value_type": "enumeration", "value": word}
+def _notification(address: str, value: str) -> dict[str, str]:
+    return {"ResourceAddress": address, "data_type": "notification", "value_type": "enumeration", "value": value}
 
 
 def _metric(address: str, number: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a fleet says beyond the present: roll-ups, events, what a hub has stored, and what it makes of a set of nodes."""
+"""Wire messages about a fleet: roll-ups, events, history, hubs, alignments and summaries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from timesyncd.messages.node import OK, Age, Int64, Message, Ordered, ReasonCode, Sequence64, Status
 
-#: What stands before a node's name in an event's source, and in O-RAN's addresses of what the node has.
+#: The prefix of a node's name in an event's source, and in O-RAN's resource addresses.
 NODE_PATH = "/cluster/node/"
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
@@ -39,8 +39,8 @@ class Rollup(Message):
 
 class CloudEvent(Message):
     """
-    Something that happened, as CloudEvents 1.0 in JSON. `source` is the node as a path, `id` unique within it; `time` RFC 3339
-    in UTC. State changes have O-RAN's types and data; the others are timesyncd.*, with one of our messages as data.
+    An event, as CloudEvents 1.0 in JSON. `source` is the node as a path, `id` is unique within it, `time` is RFC 3339 in UTC.
+    State changes have O-RAN's types and data; the other types are timesyncd.*, with a message of timesyncd as data.
     """
 
     specversion: Literal["1.0"] = "1.0"
@@ -59,7 +59,7 @@ class CloudEvent(Message):
 
 
 class HistoryRow(Message):
-    """Something that a hub is to keep: a roll-up or an event. `sequence` counts them on their node, from 1 and without a hole."""
+    """A roll-up or an event for the hubs to store. `sequence` counts them on their node, from 1 and without gaps."""
 
     sequence: Annotated[int, Field(ge=1, lt=2**63)]
     realtime_ns: Int64
@@ -75,8 +75,8 @@ class HistoryRow(Message):
 
 class HistoryBatch(Ordered):
     """
-    Rows of a node's history in their order, without a hole. `stream` tells sequences apart when a node's store began anew: it is the
-    Unix time in seconds at which it did. Of rows below `floor` those that no hub has are lost.
+    Rows of a node's history in their order, without gaps. `stream` is the Unix time in seconds at which the node's store was
+    created: a new store begins a new sequence. Rows below `floor` that no hub has are lost.
     """
 
     stream: int = Sequence64
@@ -86,8 +86,8 @@ class HistoryBatch(Ordered):
 
 class Stored(Ordered):
     """
-    The hub `node` has stored the rows of `of` up to `stored_up_to`, all but `lost` of them, which the node no longer had. Only what
-    every hub has stored may be forgotten.
+    The hub `node` has stored the rows of the node `of` up to `stored_up_to`, except for `lost` rows that the node no longer had.
+    A node deletes only rows that every hub has stored.
     """
 
     of: str
@@ -98,8 +98,8 @@ class Stored(Ordered):
 
 class HubState(Ordered):
     """
-    A hub. The `primary` one publishes what is said once: jobs, plans and the fleet's findings; the others compute the same and
-    keep silent. `url` is its page, None where it has none that others may ask. `missing` are the expected nodes not heard of.
+    A hub. The `primary` one publishes jobs, plans and the fleet's findings; the others compute the same and publish nothing.
+    `url` is its page, null where other machines cannot reach it. `missing` are the expected nodes that sent no state lately.
     """
 
     published_realtime_ns: Int64
@@ -114,7 +114,7 @@ class HubState(Ordered):
 
 
 class NodeAlignment(Message):
-    """One node's part in an alignment: how far it may be from the reference that decides, and why that is unknown (None)."""
+    """One node's part in an alignment: its bound against the reference that decides, null for `reason_code` and `reason`."""
 
     node: str
     status: Status
@@ -125,9 +125,9 @@ class NodeAlignment(Message):
 
 class AlignmentState(Message):
     """
-    How far apart the clocks of a set of nodes may be, as of `published_realtime_ns`: no two by more than `alignment_ns`, nor later by more
-    than that grown by `growth_ppb`, for as long as `holds_for_ns` if nothing more is heard. `pair` are the two that may be the furthest
-    apart; None = unknown, for `reason`. `nodes` holds the worst first.
+    How far apart the clocks of a set of nodes may be, as of `published_realtime_ns`: no two by more than `alignment_ns`, growing by
+    `growth_ppb`. Without new states this holds for `holds_for_ns`. `pair` are the two nodes that may be the furthest apart.
+    `alignment_ns` null: unknown, for `reason_code` and `reason`. `nodes` begins with the worst.
     """
 
     published_realtime_ns: Int64
@@ -142,8 +142,8 @@ class AlignmentState(Message):
 
 class FleetSummary(Message):
     """
-    A fleet in few numbers, as of `published_realtime_ns`: how many nodes, by the status that is told first and by the grandmaster
-    that they follow ("" = none), and of the `worst` a few: first those without a bound, then the widest.
+    A fleet in few numbers, as of `published_realtime_ns`: nodes by main status and by the grandmaster that they follow ("": none),
+    and a few of the `worst`: first those without a bound, then the widest.
     """
 
     published_realtime_ns: Int64
@@ -155,8 +155,8 @@ class FleetSummary(Message):
 
 class FleetMap(Message):
     """
-    The whole fleet in one small document. By place (a node's `topology`, "" = it says none) its nodes as [name, status as told first,
-    main bound in ns], all aged to `published_realtime_ns`; null: no bound to rely on. Some 45 bytes a node.
+    The whole fleet in one small document, about 45 bytes a node. By place (a node's `topology`, "": none) its nodes as
+    [name, main status, main bound in ns], all aged to `published_realtime_ns`; null: no bound.
     """
 
     published_realtime_ns: Int64

@@ -1,4 +1,4 @@
-"""What crosses a wire about training jobs: the ranks' marks, and what a hub makes of them."""
+"""Wire messages about training jobs: the ranks' marks, policy requests, and the state that a hub computes of a job."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class MarkBatch(Ordered):
         uid: int,
         pid: int,
     ) -> MarkBatch:
-        """Who received it, in which order, and who sent it, is not in the datagram."""
+        """`node`, `incarnation`, `sequence`, `uid` and `pid` are not in the datagram: the receiving daemon adds them."""
         return cls(
             node=node,
             incarnation=incarnation,
@@ -125,8 +125,9 @@ class MarkBatch(Ordered):
 
 class RankState(Message):
     """
-    One rank over the job's window: `last_share` is the share of conclusive steps in which it arrived last; null = none. `idle_share` of its time it did
-    nothing but wait for synchronizations, `exposed_p50_ns` a step. `joined_ns` is the process that the hub knows as this rank.
+    One rank over the job's window. `last_share` is the share of conclusive steps in which it arrived last; null: there are none.
+    `idle_share` is the share of its time in which it only waited for synchronizations, `exposed_p50_ns` that time a step.
+    `joined_ns` identifies the process that the hub counts as this rank.
     """
 
     rank: Int64
@@ -146,8 +147,9 @@ class RankState(Message):
 
 class StragglerMessage(Message):
     """
-    A rank that is late persistently, `lateness_p50_ns` after the median rank, at `where` of the step ("bucket 2"). Lateness and cost are two numbers:
-    `exposed_ns` is, over the window, how much of it the others spent waiting for nothing else. "inconclusive": it is less than the clocks tell apart.
+    A rank that is persistently late, by `lateness_p50_ns` after the median rank, at `where` of the step ("bucket 2").
+    `exposed_ns` is the time over the window that the other ranks waited for this one only. "inconclusive": the lateness is within
+    the clocks' error.
     """
 
     rank: Int64
@@ -160,7 +162,7 @@ class StragglerMessage(Message):
 
 
 class DelayState(Message):
-    """How long messages from one rank to another took, one way, right within +-`error_ns`: the two clocks' bounds."""
+    """The one-way delay of messages from one rank to another, correct within +-`error_ns`: the two clocks' bounds."""
 
     from_rank: Int64
     to_rank: Int64
@@ -169,7 +171,7 @@ class DelayState(Message):
 
 
 class PolicyRequest(Ordered):
-    """A user on this node wants the ranks of a job to synchronize so; the daemon adds uid. Only the job's own user may, and root."""
+    """A user on this node requests a policy for a job; the daemon adds uid. Only the job's own user and root may do so."""
 
     uid: Int64
     job_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -181,13 +183,13 @@ class JobState(Ordered):
     A job's two signals: how well the clocks of its nodes agree, and what synchronization costs it. docs/signals.md defines each number; steps are keys,
     epoch x 2^32 + step.
 
-    `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over the window, in the newest step and in this epoch; `comm_compute` that of
-    exposed communication to the rest. `last_rank` is the last to arrive in the newest complete step, null while *inconclusive*; `straggler_rank` the worst of
-    the `stragglers`, null where none is sure. `method` is what arrivals were compared by: one clock, the clocks' bounds, or (without trusted clocks)
-    the ends of the job's own collectives; differences are right within +-`clock_bound_ns`, and `trusted` tells whether the skew is larger than that.
-    `alignment_pair` are the nodes whose clocks may be the furthest apart; `alignment_holds_for_ns` is how long there will be an alignment
-    if nothing more is heard. `arrival_skew_error_ns` is the error bar of the newest skew (null: clocks not comparable). `run` counts how often the
-    attempt began anew.
+    `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over the window, in the newest step and in this
+    epoch; `comm_compute` that of exposed communication to the rest. `last_rank` arrived last in the newest complete step, null
+    while *inconclusive*; `straggler_rank` is the worst of the `stragglers`, null where none is certain. `method` is how arrivals
+    were compared: by one clock, by the clocks' bounds, or (without trusted clocks) by the ends of the job's own collectives.
+    Differences are correct within +-`clock_bound_ns`; `trusted`: the skew is larger than that. `alignment_pair` are the nodes whose
+    clocks may be the furthest apart; without new states the alignment holds for `alignment_holds_for_ns`.
+    `arrival_skew_error_ns` is the error of the newest skew (null: clocks not comparable). `run` counts the restarts of the attempt.
     """
 
     job_id: str

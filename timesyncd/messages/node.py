@@ -1,4 +1,4 @@
-"""What crosses a wire: the models of every message on MQTT, HTTP and server-sent events; schemas/ is exported from here."""
+"""Wire messages about nodes, grandmasters, alarms and findings, on MQTT, HTTP and server-sent events; schemas/ is exported from here."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Ordered(Message):
 
 
 class BoundMessage(Message):
-    """|error| <= bound_ns + growth_ppb x age; null = unbounded, for `reason`."""
+    """|error| <= bound_ns + growth_ppb x age. `bound_ns` null: unbounded; `reason_code` and `reason` state why."""
 
     bound_ns: Annotated[int, Field(ge=0, lt=2**63)] | None
     growth_ppb: Annotated[int, Field(ge=0, lt=2**63)]
@@ -115,10 +115,12 @@ class BoundMessage(Message):
 
 class SourceState(Message):
     """
-    One clock source of a node as last read; `reason` says why there is no sample. `kind` is what it knows: a PTP parent, a PHC,
-    UTC, or the kernel's word alone. `offset_ns` is local minus reference, right within +-`error_ns` where the source says so; against
-    a PHC without the whole seconds between two timescales, which `detail` names. `gm` and `utc` bound the clock as this source by itself
-    knows it, as of its newest sample, `age_ns` before the state was published.
+    One clock source of a node as last read.
+
+    `reason_code` and `reason` state why the last reading gave no sample. `kind` is what the source measures against: a PTP parent,
+    a PHC, UTC, or nothing but the kernel's own status. `offset_ns` is local minus reference, correct within +-`error_ns` where
+    the source gives an error; against a PHC it excludes the whole seconds between two timescales, which `detail` gives.
+    `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before the state was published.
     """
 
     name: str
@@ -149,15 +151,16 @@ class SourceState(Message):
 
 class NodeState(Ordered):
     """
-    How well a node's clock is known: hard bounds, and (`*_stat`) statistical ones that hold at a share of 0.997 of all
-    moments. `topology` is where it stands, as "hall-1/rack-12", `link` what its jobs send through and share. `age_ns` is the bound's age
-    on the node's CLOCK_BOOTTIME when this was published; the bounds are as of then less `age_ns`, and grow; the newest sample that they rest on is older by `since_sample_ns`. The next state follows within `every_ns`.
-    `boot_id` and `time_namespace` tell which nodes share one clock.
+    A node's clock: hard bounds, and (`*_stat`) statistical bounds that hold at 99.7 % of all moments.
 
-    By name: `terms` add up to the hard parent bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the
-    former. `falsetickers` are sources that cannot be right where the majority is; where there is no majority,
-    `sources_contradict`, and the UTC bound holds whichever is right.
-    `grandmaster` names the grandmaster that it follows, where its identity is known, and `grandmaster_note` how that grandmaster fares.
+    `topology` is the node's place, as "hall-1/rack-12"; `link` names the network link that its jobs share. `age_ns` is the age of the bounds by
+    the node's CLOCK_BOOTTIME at publication; they grow from then less `age_ns`, and the newest sample behind them is older by
+    `since_sample_ns`. The next state follows within `every_ns`. Nodes with equal `boot_id` and `time_namespace` share one clock.
+
+    By name, `terms` add up to the hard parent bound, `stat_terms` to the statistical one, and `rates` (ppb) to the growth of the
+    hard one. `falsetickers` are sources that contradict the majority; `sources_contradict`: there is no majority, and the UTC
+    bound covers every source. `grandmaster` is the configured name of the grandmaster that the clock follows, where its identity
+    is known, and `grandmaster_note` its state in words.
     """
 
     published_realtime_ns: Int64
@@ -196,7 +199,7 @@ class NodeState(Ordered):
 
     @property
     def knows_utc_alone(self) -> bool:
-        """Its sources know UTC and no grandmaster, as on a node that NTP keeps: then UTC is what is told first."""
+        """Its sources know UTC and no grandmaster, as with NTP: then its main status and bound are those against UTC."""
         without = self.gm is not None and self.gm.reason_code == Reason.NO_GRANDMASTER.code
         return without and all(source.kind in ("utc", "phc", "kernel") for source in self.sources)
 
@@ -210,7 +213,7 @@ class NodeState(Ordered):
 
 
 class GrandmasterOffset(Message):
-    """This grandmaster's time minus that of the grandmaster `other`, within +-`bound_ns`; `evidence` says who measured it."""
+    """This grandmaster's time minus that of the grandmaster `other`, within +-`bound_ns`; `evidence` names what measured it."""
 
     other: str
     offset_ns: Int64
@@ -220,13 +223,12 @@ class GrandmasterOffset(Message):
 
 class GrandmasterState(Ordered):
     """
-    What a grandmaster said of itself when `node` last polled it; null = not provided, [] = it says that there is none.
-    `reachable` false: last known.
+    What a grandmaster reported when `node` last polled it. null: not provided; []: it reports that there is none.
+    `reachable` false: the values are the last known ones.
 
-    `utc` bounds its own error against UTC at the poll, `age_ns` before this was published; null until it was judged.
-    `utc_detail` says more than its reason does.
-    `holdover_left_ns` is what its holdover budget had left then. What its followers measured before
-    `invalid_before_realtime_ns` is void, for `invalidation_reason`.
+    `utc` bounds its own error against UTC at the poll, `age_ns` before publication; null before the first sample. `utc_detail`
+    adds to its reason. `holdover_left_ns` is what was left of its holdover budget. What its followers measured before
+    `invalid_before_realtime_ns` is invalid, for `invalidation_reason`.
     """
 
     name: str
@@ -296,7 +298,7 @@ class GrandmasterState(Ordered):
 
 
 class AlarmEventMessage(Ordered):
-    """A grandmaster reported something by itself, by trap, inform or syslog; see `timesyncd.sample.AlarmEvent`."""
+    """What a grandmaster reported by trap, inform or syslog; see `timesyncd.sample.AlarmEvent`."""
 
     name: str
     published_realtime_ns: Int64
@@ -311,21 +313,21 @@ class AlarmEventMessage(Ordered):
 
 
 class Availability(Message):
-    """Retained, on a topic of its own; the broker publishes `online: false` when the connection is lost."""
+    """Retained, on a separate topic; the broker publishes `online: false` when the connection is lost."""
 
     online: bool
     incarnation: int = Sequence64
 
 
 class ChainStep(Message):
-    """One step of a finding's chain: `code` is the id of the finding that causes it, or of the consequence; `text` says it."""
+    """One step of a finding's chain. `code` is the id of the finding that is the cause, or names the effect; `text` is for people."""
 
     code: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,64}$")]
     text: str
 
 
 class FindingMessage(Message):
-    """A finding's wire form; `until_realtime_ns` null = it stands; `chain` leads from its cause to what it does to whom."""
+    """A finding. `until_realtime_ns` null: it is open. `chain` leads from its cause to the effects on the nodes."""
 
     id: str
     severity: Severity
@@ -351,18 +353,20 @@ def status_name(status: ClockStatus) -> Status:
 
 
 def grandmaster_state(sample: GrandmasterSample | None, **more: object) -> GrandmasterState:
-    """The wire form of a sample; `more` are the fields that the sample does not know."""
-    said = {} if sample is None else {name: getattr(sample, name) for name in _SAID}
-    return GrandmasterState.model_validate(said | more)
+    """The wire form of a sample; `more` are the fields that the sample does not have."""
+    reported = {} if sample is None else {name: getattr(sample, name) for name in _SAMPLE_FIELDS}
+    return GrandmasterState.model_validate(reported | more)
 
 
-_SAID = [field.name for field in dataclasses.fields(GrandmasterSample) if field.name in GrandmasterState.model_fields]
+_SAMPLE_FIELDS = [
+    field.name for field in dataclasses.fields(GrandmasterSample) if field.name in GrandmasterState.model_fields
+]
 
 
 def bound_fields(bound: ErrorBound) -> dict[str, object]:
-    """What a node's state holds of a bound, by name."""
-    told = {name: getattr(bound, name) for name in _TOLD}
-    return told | {
+    """The fields of a node's state that come from its bound."""
+    copied = {name: getattr(bound, name) for name in _BOUND_FIELDS}
+    return copied | {
         "parent": BoundMessage.of(bound.parent_hard),
         "gm": BoundMessage.of(bound.gm_hard),
         "utc": BoundMessage.of(bound.utc_hard),
@@ -372,7 +376,7 @@ def bound_fields(bound: ErrorBound) -> dict[str, object]:
     }
 
 
-_TOLD = (
+_BOUND_FIELDS = (
     "since_sample_ns", "terms", "stat_terms", "rates", "holdover_after_ns", "void_after_ns", "grandmaster_identity",
     "parent_identity", "utc_seconds_removed", "clock",
 )  # fmt: skip
