@@ -1,1 +1,1 @@
-"""A recorded job as a report: what synchronization cost it, who caused it, and what each remedy would gain."""
+"""Audits a recorded job: the cost of synchronization, its causes, and the gain of each remedy."""

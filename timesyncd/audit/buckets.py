@@ -1,7 +1,8 @@
 """
-Which sizes of DDP's gradient buckets would leave less of their reduction exposed, and how sure that is. Pure.
+Suggests sizes of DDP's gradient buckets that leave less of their reduction exposed. Pure.
 
-A backward pass whose gradients are reduced bucket by bucket: what a reduction costs, and what of it no compute hides. Pure.
+The cost of a reduction is fitted to the recorded buckets: a latency and a time per byte. A model of the backward pass, in which
+buckets become ready and queue for their reduction, then gives the exposed time of each tried size, and the suggestion's error.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ _BUCKETS = kinds_with(Trait.BUCKET)
 
 MIB = 1 << 20
 
-#: A petabyte a second: no transfer at all.
+#: A petabyte a second, which is as good as no transfer.
 _LEAST_NS_PER_BYTE = 1e-6
 
 
 class ReadyBucket(NamedTuple):
+    """When the bucket was ready on all ranks, in ns after the last one, and its size."""
+
     ready_ns: float
     bytes: int
 
@@ -37,8 +40,9 @@ class ReadyBucket(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BucketProfile:
     """
-    A typical step's buckets in the order in which they are reduced. Nanoseconds since the last one was ready: `ready_ns` is on all
-    ranks, does not fall and ends with 0; `ends_ns`: reduced on all ranks.
+    A typical step's buckets in the order of their reduction. All times are in ns after the last bucket was ready.
+
+    `ready_ns`: ready on all ranks; it does not decrease and ends with 0. `ends_ns`: reduced on all ranks.
     """
 
     bytes: tuple[int, ...]
@@ -51,15 +55,16 @@ class BucketProfile:
 
     @property
     def exposed_ns(self) -> float:
-        """For how long the pass waits behind its last gradient."""
+        """How long the step waits for reductions after its last gradient."""
         return max(0.0, *self.ends_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionCost:
     """
-    A reduction's work is `latency_ns` + bytes * `ns_per_byte`. Reductions that overlap, as gloo's do, share the link: together they take as long as one
-    after the other.
+    A reduction takes `latency_ns` + bytes * `ns_per_byte`.
+
+    Reductions that overlap, as gloo's do, share the link: together they take as long as one after the other.
     """
 
     latency_ns: float
@@ -67,7 +72,7 @@ class ReductionCost:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of gradients. Of n ranks in a ring each sends 2 (n - 1) / n times as many."""
+        """Bytes of gradients a second; in a ring of n ranks, each rank sends 2 (n - 1) / n times as many."""
         return 1e9 / self.ns_per_byte
 
     def work_ns(self, buckets: int, size: int) -> float:
@@ -75,7 +80,7 @@ class ReductionCost:
 
 
 def exposed_ns(buckets: Sequence[ReadyBucket], cost: ReductionCost) -> float:
-    """For how long the last reduction goes on behind the last gradient."""
+    """How long the last reduction continues after the last gradient, if reductions queue at this cost."""
     through_ns = -math.inf
     for ready_ns, size in buckets:
         through_ns = max(ready_ns, through_ns) + cost.work_ns(1, size)
@@ -83,7 +88,7 @@ def exposed_ns(buckets: Sequence[ReadyBucket], cost: ReductionCost) -> float:
 
 
 class _Piece(NamedTuple):
-    """Bytes that become ready evenly from `from_ns` to `until_ns`; `whole`: a parameter, or part of one, which no bucket divides."""
+    """Bytes that become ready evenly between `from_ns` and `until_ns`; `whole`: one parameter, which buckets do not divide."""
 
     bytes: int
     from_ns: float
@@ -93,8 +98,8 @@ class _Piece(NamedTuple):
 
 def resized(profile: BucketProfile, caps: Sequence[int]) -> list[ReadyBucket]:
     """
-    The same gradients in buckets that each close when they reach their cap in bytes, as DDP closes them; the last cap holds for all
-    further ones.
+    The same gradients in other buckets. As in DDP, a bucket is closed when it reaches its cap in bytes; the last cap applies to
+    all further buckets.
     """
     limits = chain(caps, repeat(caps[-1]))
     limit, size = next(limits), 0
@@ -115,8 +120,10 @@ def resized(profile: BucketProfile, caps: Sequence[int]) -> list[ReadyBucket]:
 
 def _pieces(profile: BucketProfile) -> Iterator[_Piece]:
     """
-    What lies in the first bucket may have been ready at any time before: it is taken to be ready with the bucket. Without its last parameter a
-    bucket is smaller than the cap, and so than the smallest bucket between the first and the last: what is above that is one parameter.
+    The gradients of the first bucket count as ready with the bucket, since nothing shows when they were.
+
+    Without its last parameter a bucket is smaller than the cap, so smaller than the smallest bucket between the first and the last:
+    what exceeds that size is one parameter.
     """
     dividable = min(profile.bytes[1:-1], default=max(profile.bytes))
     before_ns = profile.ready_ns[0]
@@ -130,7 +137,7 @@ def _pieces(profile: BucketProfile) -> Iterator[_Piece]:
 
 
 class BusyPeriod(NamedTuple):
-    """From an idle link to an idle link: so many buckets, their bytes, and how long that took."""
+    """From an idle link to an idle link: the number of buckets, their bytes, and the duration."""
 
     buckets: int
     bytes: int
@@ -143,8 +150,9 @@ class BusyPeriod(NamedTuple):
 
 def busy_periods(profile: BucketProfile) -> list[BusyPeriod]:
     """
-    What is over when within it depends on how the reductions share the link; how long all of it takes does not. A bucket that queues behind nothing,
-    with none behind it, is one by itself.
+    The periods in which at least one reduction is in progress.
+
+    How overlapping reductions share the link changes their own ends, but not the length of the period.
     """
     found: list[BusyPeriod] = []
     began_ns = until_ns = -math.inf
@@ -158,7 +166,7 @@ def busy_periods(profile: BucketProfile) -> list[BusyPeriod]:
 
 
 def fit_cost(found: Sequence[BusyPeriod]) -> ReductionCost:
-    """Least squares of the relative errors: what a byte took is `ns_per_byte` and its share of the latencies. Two of different mean sizes are needed."""
+    """Least squares of the relative errors of time per byte. It needs two periods of different mean bucket sizes."""
     latency_ns, ns_per_byte = linear_regression(
         [each.buckets / each.bytes for each in found], [each.took_ns / each.bytes for each in found]
     )
@@ -171,49 +179,50 @@ def fit_cost(found: Sequence[BusyPeriod]) -> ReductionCost:
 
 
 def misfit_ns(found: Sequence[BusyPeriod], cost: ReductionCost) -> float:
-    """By how much the fitted times differ from those that were taken, in the mean."""
+    """The mean absolute difference between the fitted and the recorded durations."""
     return math.fsum(abs(cost.work_ns(each.buckets, each.bytes) - each.took_ns) for each in found) / len(found)
 
 
-#: What is tried, in MiB.
+#: The sizes that are tried, in MiB.
 CAPS_MIB = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
 
-#: A smaller saving, as a share of the step, is not worth a change; nor is a size of its own for the first or last buckets one that saves less.
+#: The least saving, as a share of the step, for a suggestion, and for other sizes of the first or the last buckets.
 MIN_GAIN = 0.03
 _WORTH_A_LIST = 0.01
 
-#: The cost of a reduction by its size is told by sizes that differ by this factor.
+#: The cost can be fitted if the largest size is this many times the smallest.
 _APART = 2
 
-#: More buckets than these, and longer lists of sizes, are not tried.
+#: The largest number of buckets, and the longest list of sizes, that are tried.
 _MOST_BUCKETS = 500
 _LONGEST_LIST = 64
 
-#: The steps are fitted again in so many parts; Student's quantile for 95 % of as many less one.
+#: The steps are also fitted in this many parts; Student's 95 % quantile for one degree of freedom less.
 _PARTS = 5
 _STUDENT = 2.776
 MIN_STEPS = 4 * _PARTS
 
-#: Buckets so near behind one another, and so much nearer than the one before, came at once.
+#: Buckets within this time of one another, and by this factor closer than the previous one, became ready at once.
 _AT_ONCE_NS = 200_000
 _NEARER = 20
 
 ASSUMPTION = (
-    "Reductions queue at the fitted cost and slow no computing; the gradients of a recorded bucket become ready evenly, and no parameter is "
-    "larger than the new buckets: audit again to see."
+    "Reductions queue at the fitted cost and do not slow computing; the gradients of a recorded bucket become ready evenly, and no "
+    "parameter is larger than the new buckets. Audit again to verify."
 )
 
 _Caps = tuple[float, ...]
 _Found = tuple[_Caps, float]
-"""Sizes, and what they would leave exposed, in nanoseconds."""
+"""Sizes, and the exposed time with them, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketAdvice:
     """
-    `bytes`: the buckets of a step, in order. `exposed_ns`: how long a step waited for them behind its last gradient; None: not known.
-    `caps_mib`: sizes for the first buckets, the last one for all further ones; they would save `saved_ns` of a step, which is right within +-`error_ns`. None: no
-    change is suggested, for `reason`. `order`: who may have waited for whom.
+    `bytes`: the buckets of a step, in order. `exposed_ns`: how long a step waited for them after its last gradient; None: unknown.
+
+    `caps_mib`: the suggested sizes, the last one for all further buckets; they would save `saved_ns` +- `error_ns` per step. None:
+    no suggestion, for `reason`. `order`: which buckets may have waited for another one.
     """
 
     bytes: tuple[int, ...]
@@ -233,31 +242,31 @@ class _Pass:
     bytes: tuple[int, ...]
     ready_ns: tuple[int, ...]
     ends_ns: tuple[int, ...]
-    is_one: bool
+    is_one_pass: bool
 
 
-_NOT_SEEN = (
-    "all buckets are of about one size, or their reductions overlap throughout, so what one costs by its size is not seen: record "
-    "once with others (bucket_cap_mb_list)"
+_NOT_FITTED = (
+    "all buckets have about the same size, or their reductions overlap throughout, so the cost by size cannot be fitted: record "
+    "once with other sizes (bucket_cap_mb_list)"
 )
 
 
 def advise(now: Measured) -> BucketAdvice | None:
-    """None: no bucket is recorded, or the ranks do not compare."""
+    """None: no bucket is recorded, or the ranks are not comparable."""
     passes = list(_passes(now))
     if not passes or not now.samples:
         return None
-    usual = Counter(each.bytes for each in passes).most_common(1)[0][0]
-    passes = [each for each in passes if each.bytes == usual]
+    most_common = Counter(each.bytes for each in passes).most_common(1)[0][0]
+    passes = [each for each in passes if each.bytes == most_common]
     refusal = _refusal(passes)
     if refusal:
-        return BucketAdvice(usual, refusal)
+        return BucketAdvice(most_common, refusal)
     profile = _profile(passes)
-    found = BucketAdvice(usual, "", profile.exposed_ns, order=_order(profile))
+    found = BucketAdvice(most_common, "", profile.exposed_ns, order=_order(profile))
     parts = [_profile(passes[at * len(passes) // _PARTS : (at + 1) * len(passes) // _PARTS]) for at in range(_PARTS)]
-    if not all(map(_is_seen, [profile, *parts])):
-        return replace(found, reason=_NOT_SEEN)
-    return _sought(found, profile, parts, fmean(sample.length_ns for sample in now.samples))
+    if not all(map(_can_be_fitted, [profile, *parts])):
+        return replace(found, reason=_NOT_FITTED)
+    return _with_suggestion(found, profile, parts, fmean(sample.length_ns for sample in now.samples))
 
 
 def _passes(now: Measured) -> Iterator[_Pass]:
@@ -267,11 +276,11 @@ def _passes(now: Measured) -> Iterator[_Pass]:
         if buckets and all(sizes):
             ready = tuple(max(arrival.arrival_ns for arrival in sync.arrivals.values()) for sync in buckets)
             ends = tuple(max(arrival.end_ns for arrival in sync.arrivals.values()) for sync in buckets)
-            yield _Pass(sizes, ready, ends, _is_one(buckets))
+            yield _Pass(sizes, ready, ends, _is_one_pass(buckets))
 
 
-def _is_one(buckets: Sequence[Sync]) -> bool:
-    """Whether no bucket was waited for before the last one was ready: each backward pass of a step waits for its own."""
+def _is_one_pass(buckets: Sequence[Sync]) -> bool:
+    """Whether no rank waited for a bucket before the last one was ready: each backward pass of a step waits for its own buckets."""
     last = buckets[-1].arrivals
     return not any(
         arrival.begin_ns < min(arrival.end_ns, last[rank].arrival_ns)
@@ -282,16 +291,16 @@ def _is_one(buckets: Sequence[Sync]) -> bool:
 
 def _refusal(passes: Sequence[_Pass]) -> str:
     if len(passes[0].bytes) == 1:
-        return "one bucket holds all gradients, so nothing shows when they are ready: record once with smaller ones (bucket_cap_mb_list)"
-    if not all(each.is_one for each in passes):
-        return "a step has several backward passes, or modules, whose buckets the marks do not tell apart"
+        return "one bucket holds all gradients, so the marks do not show when each is ready: record once with smaller buckets (bucket_cap_mb_list)"
+    if not all(each.is_one_pass for each in passes):
+        return "a step has several backward passes, or several modules, whose buckets the marks do not distinguish"
     if len(passes) < MIN_STEPS:
         return f"{len(passes)} steps with the same buckets are too few: {MIN_STEPS} are needed"
     return ""
 
 
-def _is_seen(profile: BucketProfile) -> bool:
-    """Whether the recorded buckets tell what a reduction costs by its size."""
+def _can_be_fitted(profile: BucketProfile) -> bool:
+    """Whether the recorded sizes differ enough to fit the cost of a reduction."""
     sizes = [each.mean_bytes for each in busy_periods(profile)]
     return max(sizes) >= _APART * min(sizes)
 
@@ -303,7 +312,7 @@ def _profile(passes: Sequence[_Pass]) -> BucketProfile:
     return BucketProfile(passes[0].bytes, tuple(max(ready[: i + 1]) for i in places), tuple(ends))
 
 
-def _sought(
+def _with_suggestion(
     found: BucketAdvice, profile: BucketProfile, parts: Sequence[BucketProfile], step_ns: float
 ) -> BucketAdvice:
     recorded = busy_periods(profile)
@@ -313,7 +322,7 @@ def _sought(
     saved_ns = now_ns - then_ns
     wrong_ns = max(misfit_ns(recorded, cost), abs(now_ns - profile.exposed_ns))
     error_ns = wrong_ns + _spread_ns(parts, caps)
-    reason = _not_worth(saved_ns, error_ns, step_ns)
+    reason = _why_not_suggested(saved_ns, error_ns, step_ns)
     return replace(
         found,
         cost=cost,
@@ -324,17 +333,17 @@ def _sought(
     )
 
 
-def _not_worth(saved_ns: float, error_ns: float, step_ns: float) -> str:
+def _why_not_suggested(saved_ns: float, error_ns: float, step_ns: float) -> str:
     if saved_ns < MIN_GAIN * step_ns:
         best = f"save {percent(saved_ns / step_ns)} of a step" if saved_ns > 0 else "save nothing"
         return f"the best sizes that were tried would {best}; less than {percent(MIN_GAIN, 0)} is not worth a change"
     if saved_ns <= error_ns:
-        return f"other sizes may save {short_duration(saved_ns)} of a step, but that is only known within {short_duration(error_ns)}"
+        return f"other sizes may save {short_duration(saved_ns)} per step, but the error of this estimate is {short_duration(error_ns)}"
     return ""
 
 
 def _spread_ns(parts: Sequence[BucketProfile], caps: _Caps) -> float:
-    """Half of the 95 % interval of what is saved, by parts of the steps that are fitted each for themselves."""
+    """Half of the 95 % interval of the saving, from parts of the steps that are fitted separately."""
     saved = []
     for profile in parts:
         cost = fit_cost(busy_periods(profile))
@@ -343,7 +352,7 @@ def _spread_ns(parts: Sequence[BucketProfile], caps: _Caps) -> float:
 
 
 def _best(profile: BucketProfile, cost: ReductionCost, worth_ns: float) -> _Found:
-    """Sizes of their own for the first or the last buckets only where they are worth it."""
+    """The best single size, or a list if that saves at least `worth_ns` more."""
     total_mib = sum(profile.bytes) / MIB
     one = _least(profile, cost, _sizes(total_mib))
     several = _least(profile, cost, [one[0], *_lists(total_mib)])
@@ -351,7 +360,7 @@ def _best(profile: BucketProfile, cost: ReductionCost, worth_ns: float) -> _Foun
 
 
 def _least(profile: BucketProfile, cost: ReductionCost, tried: Iterable[_Caps]) -> _Found:
-    """Of equal ones the largest."""
+    """The sizes with the least exposed time; of equal ones the largest."""
     found = [(caps, exposed_ns(_resized(profile, caps), cost)) for caps in tried]
     return min(found, key=lambda one: (round(one[1]), -max(one[0])))
 
@@ -361,7 +370,7 @@ def _sizes(total_mib: float) -> list[_Caps]:
 
 
 def _lists(total_mib: float) -> Iterator[_Caps]:
-    """Smaller first, smaller last, or both, around one size."""
+    """Lists of one size with a smaller first bucket, a smaller last one, or both."""
     for cap in CAPS_MIB:
         smaller = [None, *(each for each in CAPS_MIB if each < cap)]
         for first, last in product(smaller, smaller):
@@ -376,16 +385,16 @@ def _resized(profile: BucketProfile, caps: Sequence[float]) -> list[ReadyBucket]
 
 
 def _order(profile: BucketProfile) -> str | None:
-    """DDP reduces in a fixed order: who comes at once behind a late bucket may have been ready before it."""
+    """DDP reduces in a fixed order: buckets that follow a late one at once may have been ready before it."""
     gaps = [after - before for before, after in pairwise(profile.ready_ns)]
     for late, gap_ns in enumerate(gaps[:-1], 1):
         near_ns = min(_AT_ONCE_NS, gap_ns / _NEARER)
         last = late + sum(1 for _ in takewhile(near_ns.__ge__, gaps[late:]))
         if sum(profile.bytes[late + 1 : last + 1]) >= profile.bytes[late]:
-            behind = f"bucket {last} comes" if last == late + 1 else f"buckets {late + 1} to {last} come"
+            followers = f"bucket {last} follows" if last == late + 1 else f"buckets {late + 1} to {last} follow"
             within = short_duration(profile.ready_ns[last] - profile.ready_ns[late])
             return (
-                f"bucket {late} is ready {short_duration(gap_ns)} after the one before, and {behind} within {within} behind it: if their "
-                "gradients were ready before, they waited for it, since DDP reduces its buckets in a fixed order"
+                f"bucket {late} is ready {short_duration(gap_ns)} after the previous one, and {followers} within {within}: if their "
+                f"gradients were ready earlier, they waited for bucket {late}, because DDP reduces its buckets in a fixed order"
             )
     return None

@@ -1,4 +1,4 @@
-"""From a measured recording to the report: what matters first. Pure."""
+"""Builds the report of a measured recording. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from timesyncd.units import percentile
 
 
 def report(now: Measured, before: Measured | None = None) -> AuditReport:
-    """`before`: the same job before a change."""
+    """The report; `before`: the same job before a change, to compare with."""
     recording, attribution, samples = now.recording, now.attribution, now.samples
     overhead = now.exposed_ns / now.elapsed_ns if now.elapsed_ns else None
     replayable = comparable_runs(now)
@@ -60,7 +60,7 @@ def report(now: Measured, before: Measured | None = None) -> AuditReport:
 
 
 def comparable_runs(now: Measured) -> list[Run]:
-    """What can be replayed: nothing where the ranks do not compare, or there is but one."""
+    """The runs that can be replayed: none if the ranks are not comparable, or for a single rank."""
     if now.attribution.method is None or now.recording.world_size < 2:
         return []
     return runs(now.aligned)
@@ -131,7 +131,7 @@ def _stages(now: Measured) -> list[StageReport]:
 
 
 def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.BucketAdvice | None) -> list[RemedyReport]:
-    """The most gainful first, those that do not apply last."""
+    """In the order of gain; remedies that do not apply are last."""
     stragglers = {found.rank for found in now.attribution.stragglers if found.verdict == "straggler"}
     found = [
         RemedyReport(
@@ -151,7 +151,7 @@ def _remedies(now: Measured, replayable: Sequence[Run], advice: buckets.BucketAd
 
 
 def _resized(advice: buckets.BucketAdvice, sums: bootstrap.StepSums) -> RemedyReport:
-    """The suggestion as one of the remedies: here the model of the reductions takes the replay's place."""
+    """The suggested bucket sizes as a remedy, whose gain comes from the model of reductions instead of a replay."""
     saved_ns = advice.saved_ns if advice.caps_mib else None
     exposed_ns = sums.exposed_ns / sums.steps
     return RemedyReport(
@@ -185,7 +185,7 @@ def _rounded(ns: float | None) -> int | None:
 
 
 def _compared(before: Measured, after: Measured) -> BeforeAfter | None:
-    """None: one of them has no whole step."""
+    """None: one of the recordings has no complete step."""
     old, new = before.samples, after.samples
     if not old or not new:
         return None
@@ -219,10 +219,10 @@ def _sentence(
     change = f"{percent(abs(ratio.value - 1))} {'longer' if ratio.value > 1 else 'shorter'}"
     if ratio.low is None or ratio.high is None:
         return (
-            f"A step is {change} than before, but {len(both[0])} and {len(both[1])} steps are too few to say how sure that "
-            f"is: record 100 or more of each, and several times as many where slow steps follow one another."
+            f"A step is {change} than before, but {len(both[0])} and {len(both[1])} steps are too few for a confidence interval: "
+            f"record at least 100 of each, and several times as many where slow steps follow one another."
         )
     span = f"95 % interval of the ratio: {ratio.low:.3f} to {ratio.high:.3f}"
     if verdict == "no_difference":
-        return f"No difference in the time of a step that these steps can show ({span})."
+        return f"No significant difference in the time of a step ({span})."
     return f"A step is {change} than before ({span})."

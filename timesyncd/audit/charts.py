@@ -1,4 +1,4 @@
-"""The report's plots, as SVG that takes its colours from the page around it."""
+"""The report's plots, as SVG that takes its colours from the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from timesyncd.jobs.arrivals import Sync, widest_skew_sync
 from timesyncd.jobs.recording import positions, same_step
 from timesyncd.units import percentile
 
-#: What is drawn in these colours is written as the page's variables, so that a dark page has a dark plot.
+#: Placeholder colours, which are replaced by the page's variables, so that a dark page has dark plots.
 _INK, _QUIET, _RULE = "#010101", "#020202", "#030303"
 _COMPUTE, _TRANSFER, _WAIT, _GOOD = "#040404", "#050505", "#060606", "#070707"
 _VARIABLES = {
@@ -34,20 +34,20 @@ _STYLE: Any = {
     "axes.spines.left": False, "ytick.major.size": 0, "legend.frameon": False, "legend.labelcolor": _QUIET,
 }  # fmt: skip
 
-#: More ranks than these are not drawn one by one: the first, and those that are named.
+#: The largest number of ranks in a plot: the stragglers and the first others.
 MAX_RANKS = 16
 
-#: Points of a course over the steps.
-_MOST_POINTS = 400
+#: The largest number of points in a plot over the steps.
+_MAX_POINTS = 400
 
 
 def typical_step(now: Measured, ranks: Sequence[int]) -> str | None:
-    """What every rank did in a step of about the median length; None: no step compares."""
+    """The activity of every rank in a step of about the median skew; None: no step is comparable."""
     steps = [(key, step) for key, step in same_step(now.attribution.syncs) if all(sync.comparison for sync in step)]
     if not steps or not now.samples:
         return None
-    usual = percentile([_skew_ns(step) for _, step in steps], 50)
-    key, step = min(steps, key=lambda one: abs(_skew_ns(one[1]) - usual))
+    typical_ns = percentile([_skew_ns(step) for _, step in steps], 50)
+    key, step = min(steps, key=lambda one: abs(_skew_ns(one[1]) - typical_ns))
     ranks = [rank for rank in ranks if all(rank in sync.arrivals for sync in step)]
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(1.1 + 0.34 * len(ranks))
@@ -86,7 +86,7 @@ def _draw_step(axes: Axes, now: Measured, key: int, step: Sequence[Sync], ranks:
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.set_ylim(len(ranks) - 0.4, -1.7)
     axes.set_xlabel("ms since the step began")
-    colours = ((_COMPUTE, "computing"), (_WAIT, "waiting for the last rank"), (_TRANSFER, "transfer, not hidden"))
+    colours = ((_COMPUTE, "computing"), (_WAIT, "waiting for the last rank"), (_TRANSFER, "exposed transfer"))
     _legend(axes, colours)
 
 
@@ -96,7 +96,7 @@ def _bar(axes: Axes, row: int, begin_ns: int, end_ns: int, colour: str) -> None:
 
 
 def lateness(now: Measured, ranks: Sequence[int]) -> str | None:
-    """How late each rank is against the median rank, over all steps: median, half of the steps, nine in ten."""
+    """Lateness of each rank against the median rank: median, quartiles, 5th and 95th percentile of the steps."""
     late_ns: dict[int, list[int]] = {rank: [] for rank in ranks}
     for _, step in same_step(now.attribution.syncs):
         comparison = widest_skew_sync(step).comparison
@@ -116,16 +116,16 @@ def lateness(now: Measured, ranks: Sequence[int]) -> str | None:
         axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
         axes.set_ylim(len(ranks) - 0.4, -0.6)
         axes.set_xlabel(
-            "ms after the median rank, where a step's ranks are furthest apart: median, half, nine in ten of the steps"
+            "ms after the median rank at the widest skew of a step: median, half and nine tenths of the steps"
         )
         return _svg(figure)
 
 
 def over_steps(samples: Sequence[StepSample]) -> str | None:
-    """The time of a step and the waiting in it, over the steps."""
+    """Step time and exposed synchronization over the steps."""
     if len(samples) < 2:
         return None
-    width = -(-len(samples) // _MOST_POINTS)
+    width = -(-len(samples) // _MAX_POINTS)
     groups = [samples[at : at + width] for at in range(0, len(samples), width)]
     at_step = [at * width for at in range(len(groups))]
     with matplotlib.rc_context(_STYLE):
@@ -140,12 +140,12 @@ def over_steps(samples: Sequence[StepSample]) -> str | None:
         axes.set_xlim(0, at_step[-1])
         axes.set_xlabel("step" + (f" (means of {width})" if width > 1 else ""))
         axes.set_ylabel("ms")
-        _legend(axes, ((_COMPUTE, "the step"), (_WAIT, "of that synchronization, not hidden")))
+        _legend(axes, ((_COMPUTE, "step"), (_WAIT, "exposed synchronization")))
         return _svg(figure)
 
 
 def remedies(found: Sequence[RemedyReport]) -> str | None:
-    """What each would gain."""
+    """The gain of each remedy that applies."""
     shown = [remedy for remedy in found if remedy.gain is not None]
     if not shown:
         return None
@@ -158,12 +158,12 @@ def remedies(found: Sequence[RemedyReport]) -> str | None:
         axes.set_yticks(range(len(shown)), [remedy.title for remedy in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.margins(x=0.12)
-        axes.set_xlabel("% of the time that the same work takes less")
+        axes.set_xlabel("saved time in %")
         return _svg(figure)
 
 
 def before_after(before: Sequence[StepSample], after: Sequence[StepSample], found: BeforeAfter) -> str:
-    """How long steps took, as two distributions, with the means and their intervals."""
+    """The distributions of step times before and after, with their means and intervals."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(1.9)
         values = [[sample.length_ns / 1e6 for sample in samples] for samples in (before, after)]
@@ -178,7 +178,7 @@ def before_after(before: Sequence[StepSample], after: Sequence[StepSample], foun
             axes.plot([estimate.value / 1e6], [at * top], "o", color=colour, markersize=4)
             if estimate.low is not None and estimate.high is not None:
                 axes.plot([estimate.low / 1e6, estimate.high / 1e6], [at * top] * 2, color=colour, linewidth=2)
-        axes.set_xlabel("ms a step; the points are the means with their 95 % intervals")
+        axes.set_xlabel("step time in ms; points: means with their 95 % intervals")
         axes.set_ylabel("% of the steps")
         _legend(axes, ((_QUIET, "before"), (_GOOD, "after")))
         return _svg(figure)
@@ -200,7 +200,7 @@ def _legend(axes: Axes, colours: Sequence[tuple[str, str]]) -> None:
 
 
 def _svg(figure: Figure) -> str:
-    """Without what differs from run to run, and with names of its own that no other plot of the page has."""
+    """The figure as SVG without date and creator, with ids that no other plot of the page has."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()

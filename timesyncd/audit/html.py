@@ -1,8 +1,4 @@
-"""
-report.html: one file that needs nothing else, with the sentence that matters on top.
-
-Writes a report where it is asked for, and says in a few lines what is in it.
-"""
+"""Renders report.html, one file that loads nothing, writes both report files, and summarizes a report for a terminal."""
 
 from __future__ import annotations
 
@@ -27,17 +23,17 @@ from timesyncd.jobs.recording import Recording
 _METHODS = {
     Method.ONE_CLOCK: "all ranks read one clock",
     Method.CLOCK_BOUNDS: "by the nodes' clocks and their bounds",
-    Method.COLLECTIVE_ENDS: "by the ends of the collectives (an estimate, no bound)",
+    Method.COLLECTIVE_ENDS: "by the ends of the collectives (an estimate, not a bound)",
     None: "not comparable",
 }
 
 
-#: So many stages are shown, the costliest; report.json has all.
-_MOST_STAGES = 12
+#: The number of stages on the page, the costliest ones; report.json has all.
+_MAX_STAGES = 12
 
 
 def html(report: AuditReport, now: Measured, before: Measured | None = None) -> str:
-    """The page of a report that was made of these."""
+    """The page of `report`, which was built from `now` and `before`."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -56,12 +52,12 @@ def html(report: AuditReport, now: Measured, before: Measured | None = None) -> 
         plots=_plots(report, now, before, ranks),
         ranks=ranks,
         bucket_lines=[] if report.buckets is None else bucket_lines(report.buckets),
-        stages=sorted(report.stages, key=lambda stage: -stage.cost_ns)[:_MOST_STAGES],
+        stages=sorted(report.stages, key=lambda stage: -stage.cost_ns)[:_MAX_STAGES],
     )
 
 
 def shown_ranks(report: AuditReport) -> list[int]:
-    """All, or of many the ones that are named and as many more as are drawn."""
+    """All ranks, or of many ranks the stragglers and the first others, MAX_RANKS in total."""
     named = [straggler.rank for straggler in report.stragglers][: charts.MAX_RANKS]
     others = [rank for rank in range(report.world_size) if rank not in named]
     return sorted([*named, *others[: charts.MAX_RANKS - len(named)]])
@@ -73,7 +69,7 @@ def _plots(
     drawn = {
         "step": charts.typical_step(now, ranks) if report.world_size > 1 else None,
         "lateness": charts.lateness(now, ranks) if report.world_size > 1 else None,
-        "course": charts.over_steps(now.samples),
+        "over_steps": charts.over_steps(now.samples),
         "remedies": charts.remedies(report.remedies),
         "before_after": charts.before_after(before.samples, now.samples, report.before_after)
         if before is not None and report.before_after is not None
@@ -84,11 +80,11 @@ def _plots(
 
 
 def _percent(ratio: float | None) -> str:
-    return "not known" if ratio is None else percent(ratio)
+    return "unknown" if ratio is None else percent(ratio)
 
 
 def _interval(estimate: EstimateReport, kind: str) -> str:
-    """The 95 % interval, as spans of time or in percent."""
+    """The 95 % interval as durations or in percent."""
     if estimate.low is None or estimate.high is None:
         return "no interval: too few steps"
     shown = short_duration if kind == "duration" else _percent
@@ -96,7 +92,7 @@ def _interval(estimate: EstimateReport, kind: str) -> str:
 
 
 def write(recording: Recording, folder: Path, before: Recording | None = None) -> AuditReport:
-    """report.json and report.html. Raises TimesyncdError when they cannot be written."""
+    """Writes report.json and report.html. Raises TimesyncdError if that fails."""
     now, then = measured(recording), None if before is None else measured(before)
     found = report(now, then)
     write_whole(folder / "report.json", found.model_dump_json(indent=2) + "\n")
@@ -105,7 +101,7 @@ def write(recording: Recording, folder: Path, before: Recording | None = None) -
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: who reads meanwhile sees the former one. Raises TimesyncdError."""
+    """Writes the file atomically: a reader meanwhile sees the former one. Raises TimesyncdError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,16 +114,16 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def summary(found: AuditReport, folder: Path) -> list[str]:
-    """For a terminal: what matters first, then where the rest is."""
+    """Lines for a terminal: the headline, the stragglers, the best remedy, and the path of the page."""
     lines = [found.headline]
     lines += [
         f"  rank {one.rank} on {one.node}: {short_duration(one.lateness_p50_ns)} late at {one.where}, last in {percent(one.last_share, 0)} of the "
-        f"steps; the others waited {short_duration(one.exposed_ns)} in all ({one.verdict})"
+        f"steps; the others waited {short_duration(one.exposed_ns)} in total ({one.verdict})"
         for one in found.stragglers[:5]
     ]
     if found.before_after is not None:
         lines.append(found.before_after.sentence)
     best = next((remedy for remedy in found.remedies if remedy.gain is not None and remedy.gain >= 0.001), None)
     if best is not None:
-        lines.append(f"Largest gain of the remedies replayed: {best.title}, {percent(best.gain or 0)} less time.")
+        lines.append(f"Best remedy: {best.title}, which would save {percent(best.gain or 0)} of the time.")
     return [*lines, f"Report: {folder / 'report.html'}"]

@@ -1,4 +1,4 @@
-"""Asks a daemon for what its hub keeps of a job."""
+"""Fetches the recording of a running job from a daemon's hub."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from timesyncd.config import validation_text
 from timesyncd.errors import Malformed, Refused
 from timesyncd.jobs.recording import Recording, RecordingMessage
 
-_WITHIN_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 def recording_of(url: str, wanted: str) -> Recording:
-    """A job by its id or its name; of several of one name the newest. Raises Unreachable, Refused, Malformed."""
+    """The recording of a job by its id or name; of several with one name, the newest. Raises Unreachable, Refused, Malformed."""
     page = url.rstrip("/")
     try:
         return RecordingMessage.model_validate(_window(page, _id_of(page, wanted))).recording()
     except (ValueError, KeyError, TypeError) as error:
         why = validation_text(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
-        raise Malformed(f"{page}/: what it tells of the job {wanted!r} is no recording: {why}") from error
+        raise Malformed(f"{page}/: invalid recording of job {wanted!r}: {why}") from error
 
 
 def _id_of(page: str, wanted: str) -> str:
@@ -31,18 +31,18 @@ def _id_of(page: str, wanted: str) -> str:
     named = [job for job in jobs if wanted in (job["job_id"], job["job"])]
     if not named:
         known = ", ".join(sorted({str(job["job"]) for job in jobs})) or "none"
-        raise Refused(f"{page}/: there is no job {wanted!r}; there are: {known}")
+        raise Refused(f"{page}/: no job {wanted!r}; known jobs: {known}")
     newest = max(named, key=lambda job: (job["job_id"] == wanted, job["published_realtime_ns"]))
     return str(newest["job_id"])
 
 
 def _window(page: str, job_id: str) -> dict[str, Any]:
-    """All pages as one."""
+    """All pages of the job's window as one message."""
     path = f"jobs/{quote(job_id)}/window?limit=1000"
-    whole: dict[str, Any] = _asked(page, path)
+    whole: dict[str, Any] = _fetched(page, path)
     step = whole.get("next_step")
     while step is not None:
-        more = _asked(page, f"{path}&from_step={step}")
+        more = _fetched(page, f"{path}&from_step={step}")
         for what in ("syncs", "steps", "requests"):
             whole[what] += more[what]
         step = more.get("next_step")
@@ -50,18 +50,18 @@ def _window(page: str, job_id: str) -> dict[str, Any]:
 
 
 def _jobs(page: str) -> list[dict[str, Any]]:
-    answer = _asked(page, "jobs?limit=1000")
+    answer = _fetched(page, "jobs?limit=1000")
     jobs = list(answer["items"])
     while answer["next"] is not None:
-        answer = _asked(page, f"jobs?limit=1000&cursor={answer['next']}")
+        answer = _fetched(page, f"jobs?limit=1000&cursor={answer['next']}")
         jobs += answer["items"]
     return jobs
 
 
-def _asked(page: str, what: str) -> Any:
-    status, told = get_json(f"{page}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), _WITHIN_S)
+def _fetched(page: str, what: str) -> Any:
+    status, reply = get_json(f"{page}/api/v1/{what}", os.environ.get("TIMESYNCD_TOKEN"), _TIMEOUT_S)
     if status == 200:
-        return told
-    said = told.get("error") if isinstance(told, dict) else None
-    advice = "; TIMESYNCD_TOKEN of the environment is shown" if status == 401 else ""
-    raise Refused(f"{page}/: {said or f'it answers with status {status}'}{advice}")
+        return reply
+    error = reply.get("error") if isinstance(reply, dict) else None
+    advice = "; set TIMESYNCD_TOKEN to a token of the role reader" if status == 401 else ""
+    raise Refused(f"{page}/: {error or f'HTTP status {status}'}{advice}")

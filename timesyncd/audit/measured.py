@@ -1,4 +1,4 @@
-"""A recording measured: its steps' costs, its ranks compared, its waits, its causes. Pure."""
+"""A recording with the costs of its steps and the comparison of its ranks. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from timesyncd.jobs.recording import Recording, same_step
 from timesyncd.jobs.stragglers import Attribution, attribute
 from timesyncd.units import percentile
 
-#: From so many recorded steps on the first is left out: it holds what is done once, as to make the buckets.
+#: From this number of recorded steps on, the first one is omitted: it contains one-time work, such as making the buckets.
 MIN_STEPS_WITHOUT_FIRST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`recording` is without what is left out of `recorded_steps`; `aligned` is the recording as the attribution compares it: on one time axis, whole synchronizations alone."""
+    """`recording` is without the omitted first step; `aligned` has only complete synchronizations, on the time axis of the attribution."""
 
     recorded_steps: int
     recording: Recording
@@ -28,7 +28,7 @@ class Measured:
 
     @property
     def samples(self) -> list[StepSample]:
-        """The mean of the ranks, of every step in which some rank was measured."""
+        """The mean of the ranks, for every step in which a rank was measured."""
         return [
             StepSample(cost.elapsed_ns / len(cost.ranks), cost.exposed_ns / len(cost.ranks))
             for cost in self.costs
@@ -48,7 +48,7 @@ class Measured:
 
     @property
     def own_overhead(self) -> float | None:
-        """Metering's own time over the time since the ranks joined; where that is not told, over their measured steps."""
+        """Metering's own time over the time since the ranks joined, or over their measured steps if that is unknown."""
         own_ns = metered_ns = 0
         for rank, record in self.recording.ranks.items():
             own_ns += record.own_overhead_ns
@@ -74,7 +74,7 @@ def _after(recording: Recording, step: int) -> Recording:
 
 
 def waits_ns(attribution: Attribution) -> dict[int, list[int]]:
-    """By rank, of each step that compares: how long it waited for the last one, where the ranks were furthest apart."""
+    """By rank, for each comparable step: its wait for the last rank, at the synchronization with the widest skew."""
     found: dict[int, list[int]] = {}
     for _, step in same_step(attribution.syncs):
         comparison = widest_skew_sync(step).comparison
@@ -84,7 +84,7 @@ def waits_ns(attribution: Attribution) -> dict[int, list[int]]:
 
 
 def median_length_ns(samples: Sequence[StepSample]) -> int:
-    """The median length of a step."""
+    """The median length of a step in ns."""
     return percentile([round(sample.length_ns) for sample in samples], 50)
 
 
@@ -104,7 +104,7 @@ def _costs(recording: Recording) -> list[StepCost]:
 
 
 def _aligned(recording: Recording, attribution: Attribution) -> Recording:
-    """Where clocks were moved onto one axis, the ranks' steps go with them."""
+    """The recording with its steps shifted like the synchronizations that the attribution aligned."""
     moved = {(sync.step, sync.sync): sync for sync in attribution.syncs}
     shifts_ns: dict[tuple[int, int], int] = {}
     for sync in recording.syncs:

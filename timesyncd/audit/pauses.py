@@ -1,4 +1,4 @@
-"""Finds the pauses of ranks among recorded steps, takes them out and puts them in. Pure."""
+"""Finds the pauses of ranks in recorded steps, removes them and inserts them. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 from timesyncd.audit.timeline import RankSync, RecordedStep, Run
 from timesyncd.units import percentile
 
-#: A step's computing beyond the rank's median by this share of it, and by this many times the usual spread, is a pause.
+#: A pause exceeds the rank's median compute time by this share of it, and by this many median deviations.
 _SHARE_PERCENT = 25
 _SPREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One rank computed for `ns` longer than it does; `step` is an index in its run. `usual`: its parts as they are without."""
+    """One rank computed `ns` longer than its median; `step` is an index in its run. `typical`: its parts without a pause."""
 
     rank: int
     step: int
     ns: int
-    usual: tuple[RankSync, ...]
+    typical: tuple[RankSync, ...]
 
 
 def pauses_of(runs: Sequence[Run]) -> list[Pause]:
-    """In the order of the runs and their steps. What all ranks do in one step is the step's own work, no pause."""
+    """In the order of the runs and their steps. Work that all ranks do in one step is no pause."""
     return [pause for run in runs for pause in _of_run(run)]
 
 
@@ -40,17 +40,19 @@ def _of_run(run: Run) -> list[Pause]:
 
 def _of_rank(run: Run, rank: int) -> list[Pause]:
     computed = [step.ranks[rank].compute_ns for step in run.steps]
-    usual_ns = percentile(computed, 50)
-    spread_ns = percentile([abs(value - usual_ns) for value in computed], 50)
-    at_least_ns = max(usual_ns * _SHARE_PERCENT // 100, _SPREADS * spread_ns, 1)
-    usual = _usual(run, rank)
+    typical_ns = percentile(computed, 50)
+    spread_ns = percentile([abs(value - typical_ns) for value in computed], 50)
+    at_least_ns = max(typical_ns * _SHARE_PERCENT // 100, _SPREADS * spread_ns, 1)
+    typical = _typical_parts(run, rank)
     return [
-        Pause(rank, at, value - usual_ns, usual) for at, value in enumerate(computed) if value - usual_ns >= at_least_ns
+        Pause(rank, at, value - typical_ns, typical)
+        for at, value in enumerate(computed)
+        if value - typical_ns >= at_least_ns
     ]
 
 
-def _usual(run: Run, rank: int) -> tuple[RankSync, ...]:
-    """By part: when the rank usually arrives and begins to wait."""
+def _typical_parts(run: Run, rank: int) -> tuple[RankSync, ...]:
+    """By synchronization: when the rank arrives and begins to wait, in the median."""
     by_part: list[list[RankSync]] = []
     for step in run.steps:
         for at, part in enumerate(step.ranks[rank].parts):
@@ -68,25 +70,25 @@ def _usual(run: Run, rank: int) -> tuple[RankSync, ...]:
 
 
 def without_pause(step: RecordedStep, pause: Pause) -> RecordedStep:
-    """Each point of the rank's step comes earlier by what it was later than usual, at most by the pause."""
+    """Each point of the rank's step moves earlier by its lateness against the typical step, at most by the pause."""
 
-    def earlier(at_ns: int, usual_ns: int) -> int:
-        return at_ns - min(max(0, at_ns - usual_ns), pause.ns)
+    def earlier(at_ns: int, typical_ns: int) -> int:
+        return at_ns - min(max(0, at_ns - typical_ns), pause.ns)
 
     own = step.ranks[pause.rank]
     parts = tuple(
         replace(
             part,
-            arrives_ns=earlier(part.arrives_ns, usual.arrives_ns),
-            waits_ns=earlier(part.waits_ns, usual.waits_ns),
+            arrives_ns=earlier(part.arrives_ns, typical.arrives_ns),
+            waits_ns=earlier(part.waits_ns, typical.waits_ns),
         )
-        for part, usual in zip(own.parts, pause.usual, strict=False)
+        for part, typical in zip(own.parts, pause.typical, strict=False)
     )
     return _with_rank(step, pause.rank, parts, own.compute_ns - pause.ns)
 
 
 def with_pause(step: RecordedStep, rank: int, pause_ns: int) -> RecordedStep:
-    """The pause comes before all else in the step."""
+    """The pause is at the begin of the step."""
     own = step.ranks[rank]
     parts = tuple(
         replace(part, arrives_ns=part.arrives_ns + pause_ns, waits_ns=part.waits_ns + pause_ns) for part in own.parts

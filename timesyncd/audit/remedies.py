@@ -1,7 +1,7 @@
 """
-What each remedy would gain: the recorded steps, changed as it would change them, replayed. Pure.
+The gain of each remedy: the recorded steps are changed as the remedy would change them, and replayed. Pure.
 
-Runs recorded steps anew: each rank computes as long as it did, and waits for whom it has to. Pure.
+In a replay, each rank computes for as long as recorded, and waits for the ranks that arrive later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from timesyncd.units import percentile
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step as replayed, in nanoseconds by rank: its length, how much of it was waiting, its longest wait for a rank."""
+    """A replayed step, in ns by rank: its length, its exposed waiting, and its longest wait for the last rank."""
 
     lengths_ns: tuple[int, ...]
     exposed_ns: tuple[int, ...]
@@ -25,90 +25,90 @@ class StepTime:
 
 
 @dataclass(slots=True)
-class _Walk:
-    """One rank on its way through a step. `clock_ns` is when the step began, and every wait since."""
+class _RankProgress:
+    """One rank's progress through a step. `clock_ns` is the begin of the step plus all waits since."""
 
     step: RankStep
     clock_ns: int
-    over: int = 0
+    waits_done: int = 0
     exposed_ns: int = 0
     slack_ns: int = 0
 
     def wait(self, until: int, ends_ns: Sequence[int], lasts_ns: Sequence[int]) -> None:
-        """Sit out the waits of this step up to the number `until`, in the order in which they were over."""
-        while self.over < until:
-            index = self.step.order[self.over]
+        """Performs the waits of this step up to number `until`, in the order of their ends."""
+        while self.waits_done < until:
+            index = self.step.order[self.waits_done]
             begin_ns = self.clock_ns + self.step.parts[index].waits_ns
             waited_ns = max(0, ends_ns[index] - begin_ns)
             self.slack_ns = max(self.slack_ns, min(waited_ns, lasts_ns[index] - begin_ns))
             self.clock_ns += waited_ns
             self.exposed_ns += waited_ns
-            self.over += 1
+            self.waits_done += 1
 
 
 def replay(runs: Sequence[Run]) -> list[StepTime]:
     """
-    Every step's times, in order. Unchanged steps take exactly as long as they were recorded to.
+    Every step's times, in order. Unchanged steps take exactly as long as recorded.
 
-    Each part of a step is looked at once, so the time grows with their number and no faster.
+    Runs in time proportional to the number of synchronizations.
     """
     times: list[StepTime] = []
     for run in runs:
         clocks_ns = list(run.starts_ns)
         for step in run.steps:
-            before_ns, walks = clocks_ns, _walked(step, clocks_ns)
-            clocks_ns = [walk.clock_ns + walk.step.compute_ns for walk in walks]
+            before_ns, progresses = clocks_ns, _replay_step(step, clocks_ns)
+            clocks_ns = [progress.clock_ns + progress.step.compute_ns for progress in progresses]
             times.append(
                 StepTime(
                     tuple(after - before for after, before in zip(clocks_ns, before_ns, strict=True)),
-                    tuple(walk.exposed_ns for walk in walks),
-                    tuple(walk.slack_ns for walk in walks),
+                    tuple(progress.exposed_ns for progress in progresses),
+                    tuple(progress.slack_ns for progress in progresses),
                 )
             )
     return times
 
 
-def _walked(step: RecordedStep, clocks_ns: Sequence[int]) -> list[_Walk]:
-    walks = [_Walk(rank, clock_ns) for rank, clock_ns in zip(step.ranks, clocks_ns, strict=True)]
-    ends_ns: list[list[int]] = [[] for _ in walks]
+def _replay_step(step: RecordedStep, clocks_ns: Sequence[int]) -> list[_RankProgress]:
+    progresses = [_RankProgress(rank, clock_ns) for rank, clock_ns in zip(step.ranks, clocks_ns, strict=True)]
+    ends_ns: list[list[int]] = [[] for _ in progresses]
     lasts_ns: list[int] = []
     through_ns = 0
     for index, transfer_ns in enumerate(step.transfers_ns):
         arrivals = []
-        for rank, walk in enumerate(walks):
-            part = walk.step.parts[index]
-            walk.wait(part.after, ends_ns[rank], lasts_ns)
-            arrivals.append(walk.clock_ns + part.arrives_ns)
+        for rank, progress in enumerate(progresses):
+            part = progress.step.parts[index]
+            progress.wait(part.after, ends_ns[rank], lasts_ns)
+            arrivals.append(progress.clock_ns + part.arrives_ns)
         lasts_ns.append(max(arrivals))
         through_ns = (max(lasts_ns[-1], through_ns) if step.queued[index] else lasts_ns[-1]) + transfer_ns
-        for rank, walk in enumerate(walks):
-            part = walk.step.parts[index]
+        for rank, progress in enumerate(progresses):
+            part = progress.step.parts[index]
             left_ns = arrivals[rank] + part.own_ns if part.leaves_ns is None else through_ns + part.leaves_ns
             ends_ns[rank].append(max(left_ns, arrivals[rank]))
-    for rank, walk in enumerate(walks):
-        walk.wait(len(walk.step.order), ends_ns[rank], lasts_ns)
-    return walks
+    for rank, progress in enumerate(progresses):
+        progress.wait(len(progress.step.order), ends_ns[rank], lasts_ns)
+    return progresses
 
 
 def total_ns(times: Sequence[StepTime]) -> float:
-    """The mean over the ranks of all steps' lengths."""
+    """The sum of all steps' lengths, as the mean of the ranks."""
     return sum(sum(time.lengths_ns) / len(time.lengths_ns) for time in times)
 
 
 def overhead(times: Sequence[StepTime]) -> float | None:
-    """Waiting over elapsed time, both summed over the ranks; None: no time passed."""
+    """Exposed waiting over elapsed time, both summed over the ranks; None: no time elapsed."""
     elapsed_ns = sum(sum(time.lengths_ns) for time in times)
     return sum(sum(time.exposed_ns) for time in times) / elapsed_ns if elapsed_ns else None
 
 
-#: Synchronize every so many steps; gradients of so many steps before one update.
+#: The numbers of steps between synchronizations, and the numbers of steps per update, that are replayed.
 LOCAL_STEPS = (4, 16)
 BATCHES = (2, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayCase:
-    """The recorded runs as they were, their replay, and who was found to be a straggler."""
+    """The recorded runs, their replay, and the ranks that are stragglers."""
 
     runs: Sequence[Run]
     times: Sequence[StepTime]
@@ -117,7 +117,7 @@ class ReplayCase:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """`changed` gives the runs under it, or in one line why it does not apply. `assumption`: what its figure stands on."""
+    """`changed` returns the changed runs, or the reason why the remedy does not apply. `assumption` is what its gain depends on."""
 
     name: str
     title: str
@@ -127,7 +127,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class RemedyGain:
-    """`gain` is the share of the time that the same steps would take less; None: it does not apply, `reason` says why."""
+    """`gain`: the share of the time that the remedy would save; None: it does not apply, for `reason`."""
 
     remedy: Remedy
     gain: float | None
@@ -137,7 +137,7 @@ class RemedyGain:
 
 
 def gains(runs: Sequence[Run], stragglers: Collection[int]) -> list[RemedyGain]:
-    """Every remedy's, the largest first, those that do not apply last."""
+    """Every remedy's gain, the largest first; those that do not apply are last."""
     times = replay(runs)
     before_ns = total_ns(times)
     if not before_ns:
@@ -164,12 +164,12 @@ def _no_straggler(case: ReplayCase) -> list[Run] | str:
     if not case.stragglers:
         return "no rank is persistently late"
     if len(case.stragglers) == len(case.runs[0].starts_ns):
-        return "every rank is one"
-    return _each_step(case.runs, lambda step: _levelled(step, case.stragglers))
+        return "every rank is a straggler"
+    return _each_step(case.runs, lambda step: _leveled(step, case.stragglers))
 
 
-def _levelled(step: RecordedStep, stragglers: Collection[int]) -> RecordedStep:
-    """Stragglers compute no longer than the median of the others does, up to each point of the step."""
+def _leveled(step: RecordedStep, stragglers: Collection[int]) -> RecordedStep:
+    """Stragglers compute no longer than the median of the others, up to each point of the step."""
     others = [rank for index, rank in enumerate(step.ranks) if index not in stragglers]
     parts = tuple(zip(*(rank.parts for rank in others), strict=True))
     model = RankStep(
@@ -202,9 +202,9 @@ def _no_longer(rank: RankStep, model: RankStep) -> RankStep:
 
 
 def _slack_used(case: ReplayCase) -> list[Run] | str:
-    """Each pause moves into the first later wait of its rank, within the same run, that is as long; each wait takes one."""
+    """Each pause moves into the first later wait of its rank in the same run that is as long; a wait takes one pause."""
     if not pauses_of(case.runs):
-        return "no pause stands out: no work to move into the waits"
+        return "no pause is longer than usual, so there is no work to move into the waits"
     calm = without_pauses(case.runs)
     slack = [list(time.slack_ns) for time in replay(calm)]
     at, changed = 0, []
@@ -223,10 +223,10 @@ def _slack_used(case: ReplayCase) -> list[Run] | str:
 
 
 def _pauses_together(case: ReplayCase) -> list[Run] | str:
-    """The k-th pause of every rank in the step of the earliest of them."""
+    """The k-th pauses of all ranks move into the step of the earliest of them."""
     found = pauses_of(case.runs)
     if not found:
-        return "no pause stands out: nothing to do at the same instant"
+        return "no pause is longer than usual, so there is nothing to synchronize"
     if len({pause.rank for pause in found}) < 2:
         return "only one rank pauses"
     changed = []
@@ -255,17 +255,19 @@ def without_pauses(runs: Sequence[Run]) -> list[Run]:
 
 
 def _every(steps: int, update_once: bool) -> Callable[[ReplayCase], list[Run] | str]:
-    """Only the last of so many steps synchronizes; with `update_once` it alone updates the parameters, too."""
+    """Only the last of `steps` steps synchronizes; with `update_once`, only that step updates the parameters."""
 
     def changed(case: ReplayCase) -> list[Run] | str:
         if max(len(run.steps) for run in case.runs) < steps:
-            return f"fewer than {steps} steps in a row are recorded"
+            return f"fewer than {steps} consecutive steps are recorded"
         return [
-            replace(run, steps=tuple(s if at % steps == steps - 1 else _alone(s) for at, s in enumerate(run.steps)))
+            replace(
+                run, steps=tuple(s if at % steps == steps - 1 else _without_sync(s) for at, s in enumerate(run.steps))
+            )
             for run in case.runs
         ]
 
-    def _alone(step: RecordedStep) -> RecordedStep:
+    def _without_sync(step: RecordedStep) -> RecordedStep:
         ranks = [RankStep(rank.compute_ns - (rank.update_ns if update_once else 0), 0, (), ()) for rank in step.ranks]
         return RecordedStep(step.key, (), (), (), tuple(ranks))
 
@@ -273,7 +275,7 @@ def _every(steps: int, update_once: bool) -> Callable[[ReplayCase], list[Run] | 
 
 
 def _phase_shift(case: ReplayCase) -> list[Run]:
-    """Every transfer takes no longer than a tenth of its like do."""
+    """No transfer takes longer than the fastest tenth of the transfers at the same place."""
     transfers: dict[str, list[int]] = defaultdict(list)
     for run in case.runs:
         for step in run.steps:
@@ -281,11 +283,11 @@ def _phase_shift(case: ReplayCase) -> list[Run]:
                 transfers[place].append(transfer_ns)
     least = {place: percentile(values, 10) for place, values in transfers.items()}
 
-    def alone(step: RecordedStep) -> RecordedStep:
+    def shortened(step: RecordedStep) -> RecordedStep:
         both = zip(step.places, step.transfers_ns, strict=True)
         return replace(step, transfers_ns=tuple(min(transfer_ns, least[place]) for place, transfer_ns in both))
 
-    return _each_step(case.runs, alone)
+    return _each_step(case.runs, shortened)
 
 
 REMEDIES = (
@@ -298,7 +300,7 @@ REMEDIES = (
     Remedy(
         "slack_used",
         "Slack used",
-        "Pauses (garbage collection, checkpoints) can be put off until a step in which the rank waits that long anyway.",
+        "Pauses (garbage collection, checkpoints) can be postponed to a step in which the rank waits that long anyway.",
         _slack_used,
     ),
     Remedy(
@@ -311,7 +313,7 @@ REMEDIES = (
         Remedy(
             f"local_steps_{steps}",
             f"Local steps, H = {steps}",
-            f"Ranks synchronize every {steps}th step and need no step more to converge: check that on your own loss.",
+            f"Ranks synchronize every {steps}th step and need no more steps to converge: check that on your own loss.",
             _every(steps, update_once=False),
         )
         for steps in LOCAL_STEPS
@@ -320,7 +322,7 @@ REMEDIES = (
         Remedy(
             f"larger_batch_{times}",
             f"Batch {times} times as large",
-            f"Per sample: computing grows with the batch, {times} steps become one; convergence must bear the larger batch.",
+            f"Computing grows with the batch, and {times} steps become one; convergence must tolerate the larger batch.",
             _every(times, update_once=True),
         )
         for times in BATCHES
@@ -328,7 +330,7 @@ REMEDIES = (
     Remedy(
         "phase_shift",
         "Phase shift",
-        "At most: all that a transfer takes beyond the fastest tenth of its like is another job's traffic, and would be avoided.",
+        "An upper limit: what a transfer takes beyond the fastest tenth at its place is another job's traffic, and would be avoided.",
         _phase_shift,
     ),
 )

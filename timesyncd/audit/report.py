@@ -1,4 +1,4 @@
-"""What an audit says: the models of report.json, whose schema is schemas/audit_report.json."""
+"""The models of report.json; schemas/audit_report.json is its schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Share = float
 
 
 class EstimateReport(Message):
-    """A value and its 95 % confidence interval; both ends null: too few steps to tell one."""
+    """A value and its 95 % confidence interval; both ends null: too few steps for one."""
 
     value: float
     low: float | None = None
@@ -22,8 +22,9 @@ class EstimateReport(Message):
 
 class RankWait(Message):
     """
-    One rank's waits for the last arrival, a step's longest each; total over the steps. `exposed_ns`: all its time in
-    synchronization that was not hidden behind compute. Null: nothing could be compared.
+    One rank's waits for the last arrival: the longest of each step, in ns; null: not comparable.
+
+    `exposed_ns`: its time in synchronization that compute did not hide, over all steps.
     """
 
     rank: Int64
@@ -36,8 +37,8 @@ class RankWait(Message):
 
 class StragglerReport(Message):
     """
-    A rank that is late persistently: in `last_share` of the compared steps it was the last, by `lateness_p50_ns` against the
-    median rank, at `where`; the others waited `exposed_ns` for it over all steps (0: its lateness was hidden).
+    A persistently late rank: it was the last at `where` in `last_share` of the compared steps, `lateness_p50_ns` after the median
+    rank. The others waited `exposed_ns` for it over all steps (0: their compute hid its lateness).
     """
 
     rank: Int64
@@ -51,9 +52,10 @@ class StragglerReport(Message):
 
 class OverheadSourceReport(Message):
     """
-    What time in synchronization went to: `wait` for `rank` (null: which one is inconclusive), `transfer` once all were
-    there, `request`: `rank`'s own to a parameter server, `undivided`: the clocks do not tell waiting from transfer. `share`
-    of all exposed time; `overhead` is its part of `sync_overhead`.
+    A cause of exposed synchronization time. `wait`: for `rank` (null: inconclusive which one); `transfer`: after the last arrival;
+    `request`: of `rank` to a parameter server; `undivided`: the clocks cannot separate waiting and transfer.
+
+    `share` is of all exposed time; `overhead` is the cause's part of `sync_overhead`.
     """
 
     cause: Literal["wait", "transfer", "undivided", "request"]
@@ -67,9 +69,10 @@ class OverheadSourceReport(Message):
 
 class StageReport(Message):
     """
-    One stage of a step: the ranks compute until they wait at `where`, or are in it ("synchronize"), or do what comes after the
-    last one ("update", `where` empty). `cost_ns` is what it adds to a step, in the mean, `share` of its length: exposed, since
-    what others hide adds nothing. `rank` is the slowest there, in `lead_share` of the steps; null: nobody, or by chance. No two clocks are compared.
+    One stage of a step. "compute": until the wait at `where`; "synchronize": in it; "update": after the last one (`where` empty).
+
+    `cost_ns` is the mean time that the stage adds to a step, `share` its part of the step's length; what another rank hides adds
+    nothing. `rank` is the slowest one in `lead_share` of the steps; null: none, or by chance. No two clocks are compared.
     """
 
     where: str
@@ -83,8 +86,8 @@ class StageReport(Message):
 
 class RemedyReport(Message):
     """
-    What replaying the recorded steps under a remedy gives: `gain` is the share of the time that the same work takes less;
-    null: it does not apply, for `reason`. What it stands on is in `assumption`.
+    The result of replaying the recorded steps with a remedy. `gain` is the share of the time that it would save; null: it does
+    not apply, for `reason`. The gain depends on `assumption`.
     """
 
     name: str
@@ -98,11 +101,12 @@ class RemedyReport(Message):
 
 class BucketReport(Message):
     """
-    The gradient buckets of most steps, `bytes` in the order of their reduction. Behind its last gradient a step waited `exposed_ns` for them. A reduction was
-    fitted to take `latency_ns` and the time that its bytes take at `bytes_per_s`.
+    The gradient buckets of most steps, `bytes` in the order of their reduction. After its last gradient a step waited `exposed_ns`
+    for them. A reduction takes `latency_ns` plus the transfer of its bytes at `bytes_per_s`, both fitted.
 
-    `caps_mib`: the sizes that are suggested to DistributedDataParallel, in MiB, the last one for all further buckets; null: none, for `reason`. The best that were tried
-    would save `saved_ns` of a step, right within +-`error_ns`. `order`: which buckets may have waited for another one, for people.
+    `caps_mib`: the sizes in MiB that are suggested for DistributedDataParallel, the last one for all further buckets; null: none,
+    for `reason`. The best tried sizes would save `saved_ns` +- `error_ns` per step. `order`: which buckets may have waited for
+    another one, as a sentence.
     """
 
     bytes: list[Int64]
@@ -117,7 +121,7 @@ class BucketReport(Message):
 
 
 class BeforeAfter(Message):
-    """Before and after a change: `step_ratio` is the time of a step after over before, `overhead_change` after minus before."""
+    """Two recordings compared: `step_ratio` is the step time after over before, `overhead_change` is after minus before."""
 
     job: str
     steps: Int64
@@ -133,12 +137,13 @@ class BeforeAfter(Message):
 
 class AuditReport(Message):
     """
-    An audit of one job. Nanoseconds, ratios from 0 to 1; null = not known.
+    An audit of one job. Times are in ns, ratios from 0 to 1; null: unknown.
 
-    `headline` is what matters most, in one sentence. `sync_overhead` is exposed synchronization time over step time, both summed
-    over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first, `sources` the costliest
-    first, `stages` in the order of a step, `remedies` the most gainful first. `buckets` null: none are recorded that compare. `method`: how ranks were compared (null: they could not be), right within
-    +-`clock_bound_ns`. `own_overhead`: what metering cost, over the ranks' time.
+    `headline` is the main result in one or two sentences. `sync_overhead` is exposed synchronization time over step time, both
+    summed over ranks and steps. `wait_ns` is in the order of the ranks, `stragglers` the worst first, `sources` the costliest
+    first, `stages` in the order of a step, `remedies` in the order of gain. `buckets` null: no comparable ones are recorded.
+    `method`: how ranks were compared (null: they could not be), within +-`clock_bound_ns`. `own_overhead`: the share of the ranks'
+    time that metering took.
     """
 
     version: Int64 = 1

@@ -1,4 +1,4 @@
-"""What the time in synchronization went to: who was waited for and where, and what was transfer. Pure."""
+"""The causes of exposed synchronization time: waiting for a rank, transfer, requests. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Cause = Literal["wait", "transfer", "undivided", "request"]
 @dataclass(frozen=True, slots=True)
 class OverheadSource:
     """
-    Exposed time of all ranks together, and its share of all exposed time. `wait`: for `rank`, who was the last there (None:
-    inconclusive); `transfer`: after the last was there; `undivided`: the clocks do not tell the two apart;
-    `request`: `rank`'s own push or pull.
+    One cause: the exposed time of all ranks in ns, and its share of all exposed time.
+
+    `wait`: for `rank`, the last to arrive (None: inconclusive); `transfer`: after the last arrival; `undivided`: the clocks cannot
+    separate the two; `request`: a push or pull of `rank`.
     """
 
     cause: Cause
@@ -33,10 +34,9 @@ class OverheadSource:
 
 def overhead_sources(now: Measured) -> list[OverheadSource]:
     """
-    Every source, the largest first; their sum is all exposed time of the measured steps.
+    Every cause, the largest first; their sum is the exposed time of the measured steps.
 
-    A moment that belongs to several synchronizations or requests counts for the one that is over first: so no moment counts
-    twice.
+    Time that belongs to several synchronizations or requests counts for the one that ends first, so none counts twice.
     """
     compared = {(sync.step, sync.sync): sync.comparison for sync in now.attribution.syncs}
     by_step = dict(same_step(now.recording.syncs))
@@ -48,9 +48,11 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
         for rank, (_, elapsed_ns) in cost.ranks.items():
             mark = now.recording.step_mark(rank, cost.step)
             begin_ns = mark.arrival_ns if mark is not None else step[0].arrivals[rank].arrival_ns
-            parts = [_part(sync.arrivals[rank], name, rank, comparison) for sync, name, comparison in named]
-            asked = [_Part(*span, ("request", rank, "its requests")) for span in requests.get((rank, cost.step), [])]
-            for source, cost_ns in _shared([*parts, *asked], (begin_ns, begin_ns + elapsed_ns)):
+            parts = [_timed_cause(sync.arrivals[rank], name, rank, comparison) for sync, name, comparison in named]
+            pushes_and_pulls = [
+                _TimedCause(*span, ("request", rank, "its requests")) for span in requests.get((rank, cost.step), [])
+            ]
+            for source, cost_ns in _time_by_cause([*parts, *pushes_and_pulls], (begin_ns, begin_ns + elapsed_ns)):
                 costs_ns[source] += cost_ns
     total_ns = sum(costs_ns.values())
     found = [
@@ -62,8 +64,8 @@ def overhead_sources(now: Measured) -> list[OverheadSource]:
 _Key = tuple[Cause, int | None, str]
 
 
-class _Part(NamedTuple):
-    """A rank's wait or request. Up to `last_ns` (None: all of it is one) it is for `before`, from there on for `source`."""
+class _TimedCause(NamedTuple):
+    """A rank's wait or request. Until `last_ns` its cause is `before` (None: there is one cause only), then `source`."""
 
     begin_ns: int
     end_ns: int
@@ -72,12 +74,12 @@ class _Part(NamedTuple):
     last_ns: int = 0
 
 
-def _part(arrival: Arrival, name: str, rank: int, comparison: Comparison | None) -> _Part:
+def _timed_cause(arrival: Arrival, name: str, rank: int, comparison: Comparison | None) -> _TimedCause:
     if comparison is None:
-        return _Part(arrival.begin_ns, arrival.end_ns, ("undivided", None, name))
+        return _TimedCause(arrival.begin_ns, arrival.end_ns, ("undivided", None, name))
     last_ns = arrival.arrival_ns + comparison.waits_ns[rank]
     wait: _Key = ("wait", comparison.last_rank, name)
-    return _Part(arrival.begin_ns, arrival.end_ns, ("transfer", None, name), wait, last_ns)
+    return _TimedCause(arrival.begin_ns, arrival.end_ns, ("transfer", None, name), wait, last_ns)
 
 
 def _requests(recording: Recording) -> dict[tuple[int, int], list[Interval]]:
@@ -89,16 +91,16 @@ def _requests(recording: Recording) -> dict[tuple[int, int], list[Interval]]:
     return found
 
 
-def _shared(parts: Sequence[_Part], within: Interval) -> Iterator[tuple[_Key, int]]:
-    for part, begin_ns, end_ns in _moments(parts, within):
+def _time_by_cause(parts: Sequence[_TimedCause], within: Interval) -> Iterator[tuple[_Key, int]]:
+    for part, begin_ns, end_ns in _intervals(parts, within):
         if part.before is not None:
             yield part.before, min(max(part.last_ns - begin_ns, 0), end_ns - begin_ns)
             begin_ns = min(max(part.last_ns, begin_ns), end_ns)
         yield part.source, end_ns - begin_ns
 
 
-def _moments(parts: Sequence[_Part], within: Interval) -> Iterator[tuple[_Part, int, int]]:
-    """Every moment of `within` that is in some part, with the part that is over first of those it is in."""
+def _intervals(parts: Sequence[_TimedCause], within: Interval) -> Iterator[tuple[_TimedCause, int, int]]:
+    """Disjoint intervals that cover the parts within `within`, each with the part that ends first."""
     at_ns, until_ns = within
     begun: list[tuple[int, int]] = []
     upcoming = sorted((part.begin_ns, number) for number, part in enumerate(parts))

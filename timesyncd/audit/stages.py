@@ -1,4 +1,4 @@
-"""A step's stages, and what each adds to its length: nobody's clock is compared with another's. Pure."""
+"""A step's stages, and the time that each adds to it. No two clocks are compared. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _Key = tuple[str, StageName]
 @dataclass(frozen=True, slots=True)
 class Stage:
     """
-    The ranks compute until they wait at `where`, or are in it, or (with `where` "") do what comes after the last one. `cost_ns` is what it adds to
-    a step, the mean of all steps; they add up to the steps' length. `rank` is the slowest there in `lead_share` of the steps (None: nobody, or
-    chance can tell who).
+    A stage: computing until the wait at `where`, the synchronization there, or (`where` "") the update after the last one.
+
+    `cost_ns` is the mean time that it adds to a step; the stages add up to the step's length. `rank` is the slowest one in
+    `lead_share` of the steps (None: none, or explicable by chance).
     """
 
     where: str
@@ -35,19 +36,19 @@ class Stage:
 
 
 @dataclass
-class _Found:
+class _StageTotals:
     cost_ns: int = 0
     leaders: list[int | None] = field(default_factory=list)
 
 
 def stages(now: Measured) -> list[Stage]:
-    """In the order of a step. Of the steps in which every rank was measured; empty: there is none."""
-    found: dict[_Key, _Found] = {}
+    """In the order of a step, from the steps in which every rank was measured; empty: there is none."""
+    found: dict[_Key, _StageTotals] = {}
     steps = 0
     for key_costs in _each_step(now):
         steps += 1
         for key, cost_ns, rank in key_costs:
-            stage = found.setdefault(key, _Found())
+            stage = found.setdefault(key, _StageTotals())
             stage.cost_ns += cost_ns
             stage.leaders.append(rank)
     total_ns = sum(stage.cost_ns for stage in found.values())
@@ -64,7 +65,7 @@ _UPDATE: _Key = ("", "update")
 
 
 def _each_step(now: Measured) -> Iterator[list[tuple[_Key, int, int | None]]]:
-    """Of every step the stages, what each adds, and who leads alone."""
+    """By step: its stages, the time that each adds, and the rank that alone is the slowest (None: there is none)."""
     by_step = dict(same_step(now.recording.syncs))
     for cost in now.costs:
         syncs = by_step.get(cost.step, [])
@@ -78,7 +79,7 @@ def _each_step(now: Measured) -> Iterator[list[tuple[_Key, int, int | None]]]:
 
 
 def _boundaries(now: Measured, cost: StepCost, syncs: list[Sync]) -> Mapping[int, list[Interval]]:
-    """By rank, since its own step began: when it did nothing but wait at each synchronization, when it left it; at last, its step's end."""
+    """By rank, in ns since its step began: the interval of its wait at each synchronization, then the end of its step."""
     found = {}
     for rank, of_rank in cost.ranks.items():
         mark = now.recording.step_mark(rank, cost.step)
@@ -89,7 +90,7 @@ def _boundaries(now: Measured, cost: StepCost, syncs: list[Sync]) -> Mapping[int
 
 
 def _is_ahead(lead: StageCost, boundaries: Mapping[int, list[Interval]]) -> bool:
-    """By more than the reading of the clocks may do."""
+    """Whether the rank leads by more than the granularity of clock readings."""
     side = 0 if lead.stage == "reach" else 1
     at_ns = {rank: spans[lead.sync][side] for rank, spans in boundaries.items()}
     others_ns = max((ns for rank, ns in at_ns.items() if rank != lead.rank), default=None)

@@ -1,4 +1,4 @@
-"""A recorded job as what each rank computed and what it waited for, which is what can be replayed. Pure."""
+"""A recorded job as the compute and the waits of each rank, in the form that can be replayed. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from timesyncd.jobs.recording import Recording, positions
 @dataclass(frozen=True, slots=True)
 class RankSync:
     """
-    One rank in one synchronization, counted in its own computing since the step began: it arrived, and it began to wait.
+    One rank in one synchronization. `arrives_ns` and `waits_ns` (the begin of the wait) are in compute time since the step began.
 
-    `after`: so many of its waits in this step were over when it arrived. `leaves_ns`: relative to the completion on all ranks
-    (0 or before it); None: it did not wait for the others, and took `own_ns` from its arrival.
+    `after`: the number of its waits in this step that had ended when it arrived. `leaves_ns`: its end relative to the completion
+    on all ranks (at most 0); None: it did not wait for the others, and took `own_ns` from its arrival.
     """
 
     arrives_ns: int
@@ -30,8 +30,8 @@ class RankSync:
 @dataclass(frozen=True, slots=True)
 class RankStep:
     """
-    One rank's step: its computing in all, of which `update_ns` lies behind its last wait; its parts by synchronization, and
-    the order in which its waits were over.
+    One rank's step: its compute time, of which `update_ns` follows its last wait, its part in each synchronization, and the order
+    in which its waits ended.
     """
 
     compute_ns: int
@@ -43,8 +43,8 @@ class RankStep:
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
     """
-    By synchronization: where it is, how long it took once all were there and the one before was through, and whether it
-    queued behind that one.
+    By synchronization: its place, its duration after the last arrival and the end of the previous one, and whether it queued
+    behind that one.
     """
 
     key: int
@@ -56,7 +56,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Steps that follow each other without a gap on every rank; `starts_ns` by rank."""
+    """Consecutive steps without a gap on any rank; `starts_ns` by rank."""
 
     starts_ns: tuple[int, ...]
     steps: tuple[RecordedStep, ...]
@@ -64,7 +64,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A whole step as recorded: from when to when by rank, and its synchronizations."""
+    """A complete recorded step: its begins and ends by rank, and its synchronizations."""
 
     key: int
     begins_ns: tuple[int, ...]
@@ -73,7 +73,7 @@ class _Span:
 
 
 def runs(recording: Recording) -> list[Run]:
-    """The recorded steps of which every rank's marks are there, cut where one is missing. All times are read on one axis."""
+    """The recorded steps with the marks of every rank, split where one is missing. All times are on one axis."""
     found: list[list[_Span]] = []
     for span in _spans(recording):
         if found and found[-1][-1].ends_ns == span.begins_ns:
@@ -92,7 +92,7 @@ def _spans(recording: Recording) -> Iterator[_Span]:
         if begin is None or not all(_is_whole(sync, len(ranks)) for sync in syncs):
             continue
         if end is None:
-            end = _told_ns(key, recording, lambda mark: mark.end_ns)
+            end = _from_step_marks(key, recording, lambda mark: mark.end_ns)
         if end is not None and all(end[rank] > begin[rank] for rank in ranks):
             yield _Span(key, begin, end, syncs)
 
@@ -102,17 +102,17 @@ def _is_whole(sync: Sync, world_size: int) -> bool:
 
 
 def _begins_ns(key: int, syncs: Sequence[Sync], recording: Recording) -> tuple[int, ...] | None:
-    """When each rank began the step: as it said, else when it first arrived in it. None: some rank is missing."""
+    """When each rank began the step: by its step mark, else by its first arrival. None: a rank is missing."""
     if recording.steps:
-        return _told_ns(key, recording, lambda mark: mark.arrival_ns)
+        return _from_step_marks(key, recording, lambda mark: mark.arrival_ns)
     return _first_arrivals_ns(syncs, recording.world_size)
 
 
-def _told_ns(key: int, recording: Recording, of: Callable[[StepMark], int]) -> tuple[int, ...] | None:
-    """Of every rank's step mark one instant."""
+def _from_step_marks(key: int, recording: Recording, of: Callable[[StepMark], int]) -> tuple[int, ...] | None:
+    """One instant of every rank's step mark. None: a mark is missing."""
     marks = [recording.step_mark(rank, key) for rank in range(recording.world_size)]
-    told = tuple(of(mark) for mark in marks if mark is not None)
-    return told if len(told) == len(marks) else None
+    instants = tuple(of(mark) for mark in marks if mark is not None)
+    return instants if len(instants) == len(marks) else None
 
 
 def _first_arrivals_ns(syncs: Sequence[Sync], world_size: int) -> tuple[int, ...] | None:
@@ -124,7 +124,7 @@ def _first_arrivals_ns(syncs: Sequence[Sync], world_size: int) -> tuple[int, ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Moments:
+class _SyncTimes:
     """One rank in one synchronization."""
 
     arrival_ns: int
@@ -134,7 +134,7 @@ class _Moments:
 
 def _step(span: _Span) -> RecordedStep:
     ranks = range(len(span.begins_ns))
-    moments = [[_moments(sync.arrivals[rank], span, rank) for rank in ranks] for sync in span.syncs]
+    moments = [[_sync_times(sync.arrivals[rank], span, rank) for rank in ranks] for sync in span.syncs]
     lasts = [max(moment.arrival_ns for moment in row) for row in moments]
     completions = [max(moment.end_ns for moment in row) for row in moments]
     queued = [index > 0 and completions[index - 1] <= completion for index, completion in enumerate(completions)]
@@ -151,23 +151,23 @@ def _step(span: _Span) -> RecordedStep:
     )
 
 
-def _moments(arrival: Arrival, span: _Span, rank: int) -> _Moments:
-    """What reaches beyond the step is cut: it would be counted in the next one again."""
+def _sync_times(arrival: Arrival, span: _Span, rank: int) -> _SyncTimes:
+    """Times beyond the step are cut: they belong to the next one."""
 
     def within(at_ns: int) -> int:
         return min(max(at_ns, span.begins_ns[rank]), span.ends_ns[rank])
 
-    return _Moments(within(arrival.arrival_ns), within(arrival.begin_ns), within(arrival.end_ns))
+    return _SyncTimes(within(arrival.arrival_ns), within(arrival.begin_ns), within(arrival.end_ns))
 
 
 def _rank_step(
-    begin_ns: int, end_ns: int, moments: Sequence[_Moments], lasts: Sequence[int], completions: Sequence[int]
+    begin_ns: int, end_ns: int, moments: Sequence[_SyncTimes], lasts: Sequence[int], completions: Sequence[int]
 ) -> RankStep:
     order = sorted(range(len(moments)), key=lambda index: moments[index].end_ns)
     over_ns = [moments[index].end_ns for index in order]
-    # Only waits that come before in the order of the calls can have been over: what is replayed goes by that order.
+    # Only waits of earlier calls count as ended, because a replay follows the order of the calls.
     furthest = list(accumulate(order, max))
-    computing = _computing(begin_ns, moments)
+    computing = _compute_clock(begin_ns, moments)
     parts = []
     for index, moment in enumerate(moments):
         waited = moment.end_ns >= lasts[index]
@@ -184,8 +184,8 @@ def _rank_step(
     return RankStep(compute_ns, compute_ns - computing(max(over_ns, default=begin_ns)), tuple(parts), tuple(order))
 
 
-def _computing(begin_ns: int, moments: Sequence[_Moments]) -> Callable[[int], int]:
-    """From an instant of the step to how much the rank had computed by then: its waits, which may overlap, are left out."""
+def _compute_clock(begin_ns: int, moments: Sequence[_SyncTimes]) -> Callable[[int], int]:
+    """A function from an instant to the rank's compute time until then: its waits, which may overlap, are excluded."""
     starts: list[int] = []
     ends: list[int] = []
     for moment in sorted(moments, key=lambda moment: moment.begin_ns):

@@ -1,4 +1,4 @@
-"""What synchronization costs a job, who causes it, and what each remedy would gain: report.html and report.json."""
+"""Report what synchronization costs a job, its causes, and the gain of each remedy (report.html, report.json)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--job", metavar="JOB", help="a running job, by its name or id")
     which.add_argument(
-        "--job", metavar="JOB", help="a running job, by its name or its id, as the daemon's hub knows it"
+        "--record", type=Path, metavar="PATH", help="a folder of ranks' recordings, or a recording.json of an audit"
     )
-    which.add_argument(
-        "--record", type=Path, metavar="PATH", help="a folder that ranks recorded to, or a recording.json of an audit"
-    )
-    parser.add_argument("--before", type=Path, metavar="PATH", help="a recording of before a change: compare with it")
+    parser.add_argument("--before", type=Path, metavar="PATH", help="a recording from before a change, to compare with")
     parser.add_argument(
-        "--out", type=Path, default=Path("timesyncd-audit"), metavar="DIR", help="folder of the report (%(default)s)"
+        "--out",
+        type=Path,
+        default=Path("timesyncd-audit"),
+        metavar="DIR",
+        help="folder for the report (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print report.json instead of what matters in it")
+    parser.add_argument("--json", action="store_true", help="print report.json instead of its summary")
     parser.add_argument("--url", help="the daemon's status page (default: from the configuration)")
     add_config_argument(parser)
 
 
 def run(args: Namespace) -> int:
-    """0; 2 without the audit extra, and for a job or a recording that is not there; TimesyncdError for what fails else."""
+    """0; 2 without the audit extra, or for an unknown job or recording. Raises TimesyncdError for other failures."""
     if audit_extra_is_missing("audit"):
         return 2
     from timesyncd.audit.html import summary, write, write_whole
@@ -60,7 +62,7 @@ def _recordings(args: Namespace) -> tuple[Recording, Recording | None]:
 
 
 def _url(args: Namespace) -> str:
-    """This machine's daemon where none is named; its usual address where there is no configuration. Raises ConfigError."""
+    """The daemon of --url, else this machine's by the configuration, else its default address. Raises ConfigError."""
     if args.url is None and not args.config.exists():
         return DEFAULT_URL
     return str(args.url or page_url(args))

@@ -1,4 +1,4 @@
-"""Run a training script as it is, with its ranks metered, and say what synchronization cost it: report.html and report.json."""
+"""Run an unmodified training script with metered ranks, and report what synchronization costs (report.html, report.json)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,33 @@ from timesyncd.errors import TimesyncdError
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, default=Path("timesyncd-audit"), metavar="DIR", help="folder of the report (%(default)s)"
+        "--out",
+        type=Path,
+        default=Path("timesyncd-audit"),
+        metavar="DIR",
+        help="folder for the report (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
         type=_seconds,
         metavar="N",
-        help="write a first report after N seconds; the script runs on to its end",
+        help="also write a report after N seconds, while the script continues",
     )
     parser.add_argument(
-        "script", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="as torchrun train.py, python train.py"
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="for example torchrun train.py, or python train.py",
     )
 
 
 def run(args: Namespace) -> int:
-    """The script's own status (128 + n: signal n ended it), whatever becomes of the report; 2: it was not asked so; 126, 127."""
+    """The script's exit status (128 + n: signal n ended it), even without a report; 2: usage error; 126, 127: not started."""
     command = args.script[1:] if args.script[:1] == ["--"] else args.script
     if not command:
-        print("timesyncd run-audit: no command; as in: timesyncd run-audit -- torchrun train.py", file=sys.stderr)
+        print(
+            "timesyncd run-audit: no command given; example: timesyncd run-audit -- torchrun train.py", file=sys.stderr
+        )
         return 2
     if audit_extra_is_missing("run-audit"):
         return 2
@@ -50,32 +59,30 @@ def run(args: Namespace) -> int:
 
 
 def _report(marks: Path, out: Path) -> None:
-    """The words go to stderr, behind the script's own."""
+    """Writes the report, and its summary to stderr, after the script's own output."""
     from timesyncd.audit.html import summary, write
     from timesyncd.jobs.recording_files import load
 
     try:
         lines = summary(write(load(marks), out), out)
     except TimesyncdError as error:
-        lines = [f"no report: {_why_not(marks, error)}"]
-    except Exception as error:  # noqa: BLE001  a fault of ours must not become the script's status
-        lines = [f"no report, by a fault of timesyncd: {type(error).__name__}: {error}"]
+        lines = [f"no report: {_failure_reason(marks, error)}"]
+    except Exception as error:  # noqa: BLE001  a bug here must not change the script's status
+        lines = [f"no report, because of a bug in timesyncd: {type(error).__name__}: {error}"]
     print("\n".join(f"timesyncd: {line}" for line in lines), file=sys.stderr, flush=True)
 
 
-def _why_not(marks: Path, error: TimesyncdError) -> str:
+def _failure_reason(marks: Path, error: TimesyncdError) -> str:
     notes = sorted(marks.glob("*.note"))
     if notes:
         return f"{notes[0].name}: {notes[0].read_text(errors='replace').splitlines()[0]}"
     if not list(marks.glob("*.marks")):
-        return (
-            "no rank marked anything: no process of it made a process group of torch.distributed and updated parameters"
-        )
+        return "no rank was metered: no process created a process group of torch.distributed and updated parameters"
     return str(error)
 
 
 def _name(command: list[str]) -> str:
-    """The job is called as its script."""
+    """The name of the job: that of its script."""
     script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
     return script or "script"
 

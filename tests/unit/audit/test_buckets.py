@@ -1,4 +1,4 @@
-"""The sizes of gradient buckets: what is suggested of made-up jobs whose best is known, and how it is applied."""
+"""The suggested sizes of gradient buckets, for synthetic jobs whose best sizes are known, and their use."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from timesyncd.jobs.arrivals import StepMark
 from timesyncd.jobs.recording import Recording
 
 
-def told(recording: Recording) -> BucketAdvice:
+def advice_of(recording: Recording) -> BucketAdvice:
     found = advise(measured(recording))
     assert found is not None
     return found
 
 
-def of(recording: Recording) -> AuditReport:
+def report_of(recording: Recording) -> AuditReport:
     return report(measured(recording))
 
 
 def test_the_best_size_is_suggested() -> None:
-    """Where 5 MiB is the best of all that are tried: 4.5 ms stay exposed of 9.5, which is 4.5 % of the step."""
-    found = told(trained())
+    """5 MiB is the best of the tried sizes: 4.5 of 9.5 ms stay exposed, which saves 4.5 % of the step."""
+    found = advice_of(trained())
 
     assert found.bytes == (MIB, 25 * MIB, 14 * MIB)
     assert truly_exposed(EVEN, DEFAULT, LATENCY_MS, MS_PER_MIB) == 9.5
@@ -58,12 +58,12 @@ def test_the_best_size_is_suggested() -> None:
     ms_per_mib=st.sampled_from([0.1, 0.7, 1.2]),
     caps=st.sampled_from([DEFAULT, (2.0, 10.0), (10.0, 30.0)]),
 )
-def test_what_is_suggested_is_better(seed: int, latency_ms: float, ms_per_mib: float, caps: tuple[float, ...]) -> None:
-    """Of networks of small parameters: the suggested sizes truly leave less exposed, and about by as much as is said."""
+def test_the_suggestion_is_better(seed: int, latency_ms: float, ms_per_mib: float, caps: tuple[float, ...]) -> None:
+    """For networks of small parameters, the suggested sizes save about as much as predicted."""
     chance = random.Random(seed)
     parameters = [(0.25, chance.uniform(0.1, 0.4)) for _ in range(240)]
 
-    found = told(trained(parameters, caps, latency_ms, ms_per_mib))
+    found = advice_of(trained(parameters, caps, latency_ms, ms_per_mib))
 
     before_ms = truly_exposed(parameters, caps, latency_ms, ms_per_mib)
     if found.caps_mib is not None:
@@ -76,9 +76,9 @@ def test_what_is_suggested_is_better(seed: int, latency_ms: float, ms_per_mib: f
 
 
 def test_a_smaller_first_bucket_is_suggested_where_it_is_worth_it() -> None:
-    """A job that only transfers: few buckets cost the least, and a small first one lets them begin early."""
+    """In a job that mostly transfers, few buckets cost the least, and a small first one begins early."""
     parameters = [(1.0, 0.2)] * 100
-    found = told(trained(parameters, (1.0, 15.0), 2, 1, forward_ms=5))
+    found = advice_of(trained(parameters, (1.0, 15.0), 2, 1, forward_ms=5))
 
     assert found.caps_mib is not None and len(found.caps_mib) > 1
     assert found.caps_mib[0] < found.caps_mib[1]
@@ -87,41 +87,41 @@ def test_a_smaller_first_bucket_is_suggested_where_it_is_worth_it() -> None:
 
 
 def test_a_hook_s_buckets_are_buckets() -> None:
-    """With a communication hook of the user's own the same is said."""
-    assert told(trained(kind=Kind.HOOK)).caps_mib == (5.0,)
+    """Buckets of a user's communication hook give the same suggestion."""
+    assert advice_of(trained(kind=Kind.HOOK)).caps_mib == (5.0,)
 
 
 @pytest.mark.parametrize(
     ("recording", "reason"),
     [
         (trained(forward_ms=2_000), "less than 3 % is not worth a change"),
-        (trained(caps=(5.0,)), "all buckets are of about one size"),
+        (trained(caps=(5.0,)), "all buckets have about the same size"),
         (trained([(mib, 0.01) for mib, _ in EVEN]), "or their reductions overlap throughout"),
         (trained(caps=(100.0,)), "one bucket holds all gradients"),
         (trained(steps=MIN_STEPS), f"{MIN_STEPS - 1} steps with the same buckets are too few"),
-        (trained(EVEN, (1.0, 15.0), 2.5, forward_ms=5, steps=30, noise_ms=9), "but that is only known within"),
+        (trained(EVEN, (1.0, 15.0), 2.5, forward_ms=5, steps=30, noise_ms=9), "but the error of this estimate is"),
     ],
     ids=["small", "one size", "one queue", "one bucket", "few steps", "unsure"],
 )
-def test_why_nothing_is_suggested(recording: Recording, reason: str) -> None:
-    """What is not worth it, or cannot be known, is no suggestion, and the reason is told."""
-    found = told(recording)
+def test_no_suggestion_has_its_reason(recording: Recording, reason: str) -> None:
+    """A saving that is too small or unknown is not suggested, with the reason."""
+    found = advice_of(recording)
 
     assert found.caps_mib is None
     assert reason in found.reason
 
 
 def test_two_buckets_that_do_not_overlap_are_enough() -> None:
-    """The first is reduced before the second is ready: what each of them cost is seen."""
-    found = told(trained(caps=(5.0, 100.0)))
+    """If the first is reduced before the second is ready, the cost can be fitted."""
+    found = advice_of(trained(caps=(5.0, 100.0)))
 
     assert found.cost is not None
     assert found.cost.latency_ns == pytest.approx(LATENCY_MS * MS, rel=0.01)
     assert found.cost.ns_per_byte == pytest.approx(MS_PER_MIB * MS / MIB, rel=0.01)
 
 
-def test_two_passes_of_a_step_are_no_pass() -> None:
-    """Gradients that are accumulated with a reduction each: their buckets are not taken for those of one pass."""
+def test_two_passes_of_a_step_are_not_one() -> None:
+    """The buckets of two backward passes of a step do not count as those of one."""
     one = trained(steps=120)
     halves = [replace(sync, step=sync.step // 2, sync=sync.sync + 3 * (sync.step % 2)) for sync in one.syncs]
     whole = [
@@ -129,34 +129,34 @@ def test_two_passes_of_a_step_are_no_pass() -> None:
         for first, second in pairwise(one.steps[0])
         if first.step % 2 == 0
     ]
-    found = told(replace(one, syncs=halves, steps={0: whole, 1: whole}))
+    found = advice_of(replace(one, syncs=halves, steps={0: whole, 1: whole}))
 
     assert len(found.bytes) == 6
     assert found.caps_mib is None and "several backward passes" in found.reason
 
 
-def test_a_job_without_buckets_or_without_comparison_is_told_nothing() -> None:
-    """All-reduces are no buckets; and of ranks that do not compare nobody knows when all were ready."""
+def test_without_buckets_or_comparison_there_is_no_advice() -> None:
+    """All-reduces are no buckets, and ranks that are not comparable do not show when all were ready."""
     assert advise(measured(trained(kind=Kind.ALL_REDUCE))) is None
     alone = trained()
-    assert of(replace(alone, world_size=1, ranks={0: alone.ranks[0]})).buckets is None
+    assert report_of(replace(alone, world_size=1, ranks={0: alone.ranks[0]})).buckets is None
 
 
-def test_buckets_that_come_at_once_are_told() -> None:
-    """What is ready 20 ms after the one before, with two as large within 100 us behind it, may have held them up."""
+def test_buckets_that_come_at_once_are_advice_of() -> None:
+    """A bucket that is ready 20 ms after the previous one may have delayed two that follow within 100 us."""
     parameters = [(1.0, 1.0)] * 6 + [(5.0, 20.0), (5.0, 0.05), (5.0, 0.05), (2.0, 1.0)]
-    found = told(trained(parameters, (1.0, 5.0)))
+    found = advice_of(trained(parameters, (1.0, 5.0)))
 
     assert found.order is not None
     assert found.order.startswith(
-        "bucket 2 is ready 20 ms after the one before, and buckets 3 to 4 come within 100 \N{MICRO SIGN}s behind it"
+        "bucket 2 is ready 20 ms after the previous one, and buckets 3 to 4 follow within 100 \N{MICRO SIGN}s"
     )
-    assert told(trained()).order is None
+    assert advice_of(trained()).order is None
 
 
-def test_the_report_has_it_as_a_remedy() -> None:
-    """Among the others by its gain, with the overhead that is left; the schema knows it."""
-    found = of(trained())
+def test_the_suggestion_is_a_remedy_of_the_report() -> None:
+    """It is in the order of gains, with the remaining overhead, and the schema accepts it."""
+    found = report_of(trained())
     (remedy,) = (each for each in found.remedies if each.name == "buckets")
 
     assert (remedy.title, remedy.step_saved_ns) == ("Buckets of 5 MiB", found.buckets and found.buckets.saved_ns)
@@ -165,27 +165,27 @@ def test_the_report_has_it_as_a_remedy() -> None:
     gains = [each.gain for each in found.remedies if each.gain is not None]
     assert gains == sorted(gains, reverse=True)
     validator = Draft202012Validator(json.loads(documents()["audit_report.json"]))
-    for each in (found, of(job(120, 3)), of(trained(caps=(100.0,)))):
+    for each in (found, report_of(job(120, 3)), report_of(trained(caps=(100.0,)))):
         assert [error.message for error in validator.iter_errors(json.loads(each.model_dump_json()))] == []
 
 
 def test_no_suggestion_is_a_remedy_that_does_not_apply() -> None:
-    """Behind those that do, with its reason."""
-    found = of(trained(caps=(5.0,)))
+    """It follows the remedies that apply, with its reason."""
+    found = report_of(trained(caps=(5.0,)))
 
     names = [each.name for each in found.remedies if each.gain is None]
     (remedy,) = (each for each in found.remedies if each.name == "buckets")
     assert "buckets" in names
-    assert remedy.reason.startswith("all buckets are of about one size")
+    assert remedy.reason.startswith("all buckets have about the same size")
 
 
-def test_the_page_says_it_in_words(tmp_path: Path) -> None:
-    """What the buckets are, what a reduction costs, what is suggested, and how it is applied."""
+def test_the_page_describes_the_suggestion(tmp_path: Path) -> None:
+    """The page has the buckets, the cost of a reduction, the suggestion and its use."""
     write(trained(), tmp_path)
     page = (tmp_path / "report.html").read_text()
 
     assert (
-        "A step has 41.9 MB of gradients in 3 buckets, of 1.05 to 26.2 MB. Behind the last gradient it waits 9.5 ms"
+        "A step has 41.9 MB of gradients in 3 buckets, of 1.05 to 26.2 MB. After its last gradient it waits 9.5 ms"
         in page
     )
     assert "MB/s." in page
@@ -193,9 +193,9 @@ def test_the_page_says_it_in_words(tmp_path: Path) -> None:
     assert "bucket_options(&#34;report.json&#34;)" in page or 'bucket_options("report.json")' in page
 
 
-def test_the_page_says_why_not(tmp_path: Path) -> None:
-    """One bucket is told as one, and nothing is suggested; a job without buckets has no word of them."""
-    found = of(trained(caps=(100.0,))).buckets
+def test_the_page_gives_the_reason_of_no_suggestion(tmp_path: Path) -> None:
+    """A single bucket gives no suggestion; the page of a job without buckets has no such section."""
+    found = report_of(trained(caps=(100.0,))).buckets
     assert found is not None
     write(trained(kind=Kind.ALL_REDUCE), tmp_path)
 
@@ -205,12 +205,12 @@ def test_the_page_says_why_not(tmp_path: Path) -> None:
 
 
 def test_sizes_are_short() -> None:
-    """Equal sizes in a row are one."""
+    """Equal consecutive sizes are one."""
     assert [sizes_text(caps) for caps in ((0.25,), (1, 25, 25, 5))] == ["0.25 MiB", "1, then 25, then 5 MiB"]
 
 
-def test_the_suggestion_is_what_ddp_is_made_with(tmp_path: Path) -> None:
-    """From the audit's own file: one size, a list of them, or nothing where nothing is suggested."""
+def test_ddp_takes_the_suggestion(tmp_path: Path) -> None:
+    """The options from report.json are one size, a list of sizes, or none."""
     write(trained(), tmp_path)
     whole = json.loads((tmp_path / "report.json").read_text())
 
@@ -234,8 +234,8 @@ def test_the_suggestion_is_what_ddp_is_made_with(tmp_path: Path) -> None:
         ('{"buckets": {"caps_mib": []}}', "has to be a list of sizes above 0, not"),
     ],
 )
-def test_another_file_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
-    """Ranks that went on with other sizes than the rest would be worse than a line that says what is wrong."""
+def test_an_invalid_file_is_an_error(tmp_path: Path, text: str | None, said: str) -> None:
+    """An invalid report.json is an error on every rank, because ranks with different sizes would be worse."""
     if text is not None:
         (tmp_path / "report.json").write_text(text)
 

@@ -1,4 +1,4 @@
-"""The report of a recorded job: who, where, how much, how sure, and that it says so where it does not know."""
+"""The report of a recorded job: stragglers, places, costs, confidence, and what is unknown."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from timesyncd.jobs.arrivals import Arrival, compare
 from timesyncd.jobs.recording import Recording, ServerRequest
 
 
-def of(recording: Recording, before: Recording | None = None) -> AuditReport:
+def report_of(recording: Recording, before: Recording | None = None) -> AuditReport:
     return report(measured(recording), None if before is None else measured(before))
 
 
 def test_a_straggler_is_named_with_place_and_cost() -> None:
-    """5 ms in each step of rank 1, half of them before the first bucket: it is named, with what the others waited."""
-    found = of(job(200, 3, late(1, computing=noisy())))
+    """Rank 1 is 5 ms late in each step: it is named with its place and the others' waiting."""
+    found = report_of(job(200, 3, late(1, computing=noisy())))
 
     (one,) = found.stragglers
     assert (one.rank, one.verdict, one.last_share) == (1, "straggler", 1.0)
@@ -43,9 +43,9 @@ def test_a_straggler_is_named_with_place_and_cost() -> None:
     assert (found.method, found.clock_bound_ns) == ("one_clock", 1_000)
 
 
-def test_alike_ranks_name_nobody() -> None:
-    """Ranks that differ by chance alone: the list is empty, and the sentence says so."""
-    found = of(job(200, 4, noisy()))
+def test_equal_ranks_give_no_straggler() -> None:
+    """Ranks that differ only by chance give an empty list and a headline that says so."""
+    found = report_of(job(200, 4, noisy()))
 
     assert found.stragglers == []
     assert found.headline.startswith("Synchronization costs ")
@@ -54,7 +54,7 @@ def test_alike_ranks_name_nobody() -> None:
 
 def test_the_overhead_is_exposed_time_over_step_time() -> None:
     """10 ms of computing, 1 of exposed transfer, 0.3 of update: 1 / 11.3."""
-    found = of(job(100))
+    found = report_of(job(100))
 
     assert found.sync_overhead == pytest.approx(1 / 11.3)
     assert found.step_ns is not None and found.step_ns.value == pytest.approx(11_300_000)
@@ -66,7 +66,7 @@ def test_the_overhead_is_exposed_time_over_step_time() -> None:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), ranks=st.integers(1, 4), buckets=st.integers(1, 4))
 def test_the_sources_are_all_exposed_time(seed: int, ranks: int, buckets: int) -> None:
-    """What the sources cost adds up to the exposed time of all ranks, and no moment counts twice."""
+    """The costs of the causes add up to the exposed time of all ranks."""
     recording = job(8, ranks, noisy(seed, 3 * MS), (2 * MS,) * buckets)
     now = measured(recording)
 
@@ -80,7 +80,7 @@ def test_the_sources_are_all_exposed_time(seed: int, ranks: int, buckets: int) -
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), ranks=st.integers(1, 4), buckets=st.integers(1, 4), marked=st.booleans())
 def test_the_stages_are_the_step(seed: int, ranks: int, buckets: int, marked: bool) -> None:
-    """What the stages add makes up the whole time of the slowest rank's steps, and nothing is taken away."""
+    """The stages' costs add up to the slowest rank's steps, and none is negative."""
     recording = job(8, ranks, noisy(seed, 3 * MS), (2 * MS,) * buckets, marked=marked)
     now = measured(recording)
     whole = [cost for cost in now.costs if len(cost.ranks) == ranks]
@@ -93,9 +93,9 @@ def test_the_stages_are_the_step(seed: int, ranks: int, buckets: int, marked: bo
     assert sum(stage.share for stage in found) == pytest.approx(1)
 
 
-def test_a_stage_names_who_is_slow_in_it() -> None:
-    """10 ms of computing, 5 more on rank 1, half before a bucket that is hidden: who stands out, and where, is told."""
-    found = of(job(200, 3, late(1))).stages
+def test_a_stage_names_its_slowest_rank() -> None:
+    """Rank 1 computes 5 ms longer, half of it before a hidden bucket: it is the slowest of one stage."""
+    found = report_of(job(200, 3, late(1))).stages
 
     assert [(stage.where, stage.stage, round(stage.cost_ns / MS, 1), stage.rank) for stage in found] == [
         ("bucket 0", "compute", 9.5, None),
@@ -106,14 +106,14 @@ def test_a_stage_names_who_is_slow_in_it() -> None:
     ]
 
 
-def test_ranks_that_are_alike_lead_no_stage() -> None:
-    """By chance now one is the slowest, now another; of ranks that are the same nobody is."""
+def test_equal_ranks_lead_no_stage() -> None:
+    """Ranks that are slowest by chance, or never, lead no stage."""
     for recording in (job(200, 4, noisy()), job(200, 4)):
-        assert {stage.rank for stage in of(recording).stages} == {None}
+        assert {stage.rank for stage in report_of(recording).stages} == {None}
 
 
 def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> None:
-    """Steps that are not measured are no source, and a request within a collective is one moment, which is the request's."""
+    """Unmeasured steps have no cause, and a request within a collective counts for the request only."""
     whole = job(30, transfers_ns=(4 * MS,), unheard=frozenset((1, step) for step in range(20, 30)))
     asked = [
         ServerRequest(sync.step, sync.arrivals[0].begin_ns + MS, sync.arrivals[0].end_ns - MS)
@@ -127,9 +127,9 @@ def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> No
     assert [source.exposed_ns for source in found if source.cause == "request"] == [10 * 2 * MS]
 
 
-def test_waiting_is_laid_to_the_last_rank() -> None:
-    """Rank 1 computes 5 ms longer: the others' 5 ms are waiting for it, the millisecond behind is transfer."""
-    found = of(job(100, computing=late(1), transfers_ns=(MS,)))
+def test_waiting_is_attributed_to_the_last_rank() -> None:
+    """Rank 1 computes 5 ms longer: the others wait 5 ms for it, and the next millisecond is transfer."""
+    found = report_of(job(100, computing=late(1), transfers_ns=(MS,)))
     by_cause = {source.cause: source for source in found.sources}
 
     assert (by_cause["wait"].rank, by_cause["wait"].where) == (1, "bucket 0")
@@ -139,20 +139,20 @@ def test_waiting_is_laid_to_the_last_rank() -> None:
 
 
 def test_a_lateness_within_the_clocks_error_is_inconclusive() -> None:
-    """2 ms late on clocks that are only known to 5 ms each, behind transfers that tell no more: nobody is called a straggler."""
+    """A lateness of 2 ms by clocks with an error of 5 ms each gives no straggler."""
     clocks, errors = {0: 0, 1: 0}, {0: 5 * MS, 1: 5 * MS}
-    found = of(job(100, 2, late(1, 2 * MS), (40 * MS,), clocks_ahead_ns=clocks, errors_ns=errors))
+    found = report_of(job(100, 2, late(1, 2 * MS), (40 * MS,), clocks_ahead_ns=clocks, errors_ns=errors))
 
     assert [(one.rank, one.verdict) for one in found.stragglers] == [(1, "inconclusive")]
     assert (found.method, found.clock_bound_ns) == ("clock_bounds", 10_001_000)
     assert {source.rank for source in found.sources} == {None}
-    assert "by less than the clocks can tell" in found.headline
+    assert "by less than the error of the clocks" in found.headline
     assert next(remedy for remedy in found.remedies if remedy.name == "no_straggler").gain is None
 
 
 def test_without_trusted_clocks_the_ends_align_the_ranks() -> None:
-    """Two nodes whose clocks are 3 s apart, and no bound: the straggler is found by the collectives' ends, and that is said."""
-    found = of(job(200, computing=late(1, computing=noisy()), clocks_ahead_ns={0: 0, 1: 3_000 * MS}))
+    """Two nodes whose clocks differ by 3 s without a bound: the straggler is found by the collectives' ends, with a note."""
+    found = report_of(job(200, computing=late(1, computing=noisy()), clocks_ahead_ns={0: 0, 1: 3_000 * MS}))
 
     assert (found.method, [one.rank for one in found.stragglers]) == ("collective_ends", [1])
     assert found.sync_overhead == pytest.approx(6 / 16.3 * 0.5 + 1 / 16.3 * 0.5, rel=0.1)
@@ -161,34 +161,34 @@ def test_without_trusted_clocks_the_ends_align_the_ranks() -> None:
     assert gain.step_saved_ns == pytest.approx(5 * MS, rel=0.15)
 
 
-def test_clocks_that_do_not_compare_name_nobody() -> None:
-    """A rank whose clock was stepped all the time: durations hold, lateness is unknown, and nothing is replayed."""
+def test_clocks_that_are_not_comparable_give_no_straggler() -> None:
+    """If a rank's clock was stepped throughout, durations are known, lateness is not, and nothing is replayed."""
     recording = job(50)
     syncs = []
     for sync in recording.syncs:
         arrivals = {rank: replace(arrival, clock=None if rank else "clock") for rank, arrival in sync.arrivals.items()}
         syncs.append(replace(sync, arrivals=arrivals, comparison=compare(arrivals)))
-    found = of(replace(recording, syncs=syncs))
+    found = report_of(replace(recording, syncs=syncs))
 
     assert (found.method, found.stragglers, found.remedies, found.clock_bound_ns) == (None, [], [], None)
     assert [wait.p50 for wait in found.wait_ns] == [None, None]
     assert {source.cause for source in found.sources} <= {"undivided"}
     assert found.sync_overhead is not None
-    assert "do not compare" in found.headline
+    assert "not comparable" in found.headline
 
 
-def test_a_rank_that_is_not_recorded_is_missed() -> None:
-    """One node's ranks alone: durations, and the word that the others' marks are elsewhere."""
+def test_an_unrecorded_rank_is_noted() -> None:
+    """A recording of one node gives durations and a note on the missing marks."""
     recording = job(50, unheard=frozenset((1, step) for step in range(50)))
-    found = of(replace(recording, ranks={0: recording.ranks[0]}, steps={0: recording.steps[0]}))
+    found = report_of(replace(recording, ranks={0: recording.ranks[0]}, steps={0: recording.steps[0]}))
 
     assert (found.method, found.stragglers) == (None, [])
-    assert found.headline.endswith("of 2 ranks 1 are recorded here, so nobody can be named.")
-    assert any("put the *.marks of all nodes into one folder" in note for note in found.notes)
+    assert found.headline.endswith("the recording has 1 of 2 ranks, so no straggler can be named.")
+    assert any("put the *.marks files of all nodes into one folder" in note for note in found.notes)
 
 
 def test_a_node_s_missing_file_still_makes_a_page(tmp_path: Path) -> None:
-    """Two of three ranks are recorded, and compare: the page is made of what is there."""
+    """Two of three ranks are recorded and comparable: the page has these."""
     recording = job(50, 3, late(1), unheard=frozenset((2, step) for step in range(50)))
     two = {rank: recording.steps[rank] for rank in (0, 1)}
     syncs = [replace(sync, comparison=compare(sync.arrivals)) for sync in recording.syncs]
@@ -199,67 +199,71 @@ def test_a_node_s_missing_file_still_makes_a_page(tmp_path: Path) -> None:
     assert "rank 1" in (charts.lateness(now, [0, 1, 2]) or "")
 
 
-def test_marks_that_are_a_step_apart_name_nobody() -> None:
-    """On one clock it is certain that nobody waited there: a note says so, and the headline no word of clocks."""
+def test_marks_that_are_a_step_apart_give_no_straggler() -> None:
+    """On one clock it is certain that no rank waited: a note says so, and none mentions the clocks."""
     whole = job(60)
     apart = []
     for sync in whole.syncs:
         moved = {rank: _later(each, 14 * MS * rank) for rank, each in sync.arrivals.items()}
         apart.append(replace(sync, arrivals=moved, comparison=compare(moved)))
-    found = of(replace(whole, syncs=apart))
+    found = report_of(replace(whole, syncs=apart))
 
     assert (found.stragglers, found.method) == ([], None)
-    assert found.headline.endswith("the ranks do not compare, so nobody can be named.")
-    assert any(note.startswith("118 synchronizations were no wait for all ranks") for note in found.notes)
-    assert not any("clocks do not compare" in note for note in found.notes)
+    assert found.headline.endswith("the ranks' times are not comparable, so no straggler can be named.")
+    assert any(note.startswith("118 synchronizations did not make all ranks wait") for note in found.notes)
+    assert not any("clocks are not comparable" in note for note in found.notes)
 
 
 def _later(one: Arrival, by_ns: int) -> Arrival:
     return replace(one, arrival_ns=one.arrival_ns + by_ns, begin_ns=one.begin_ns + by_ns, end_ns=one.end_ns + by_ns)
 
 
-def test_a_short_recording_s_straggler_is_told_with_care() -> None:
-    """3 s of steps name a straggler, with the note that a moment's load looks like that; 20 s name it without."""
-    short, long = of(job(200, computing=late(1))), of(job(1_300, computing=late(1)))
+def test_a_short_recording_s_straggler_has_a_note() -> None:
+    """3 s of steps give a straggler and a note that load of another process looks alike; 20 s give no note."""
+    short, long = report_of(job(200, computing=late(1))), report_of(job(1_300, computing=late(1)))
 
     assert [bool(found.stragglers) for found in (short, long)] == [True, True]
     assert [any("Record longer" in note for note in found.notes) for found in (short, long)] == [True, False]
 
 
 def test_one_rank_has_nothing_to_compare() -> None:
-    """A single process: its own times, and the sentence that there is nobody to wait for."""
-    found = of(job(50, ranks=1))
+    """A single process has its own times and no comparison."""
+    found = report_of(job(50, ranks=1))
 
     assert (found.world_size, found.stragglers, found.remedies) == (1, [], [])
     assert "nothing to compare" in found.headline
 
 
-def test_nothing_whole_is_said() -> None:
-    """A recording of one step without an end: no overhead, no guess."""
+def test_without_a_complete_step_nothing_is_known() -> None:
+    """A recording of one step without an end has no overhead."""
     recording = job(1, marked=False)
-    found = of(recording)
+    found = report_of(recording)
 
     assert (found.sync_overhead, found.step_ns) == (None, None)
-    assert "nothing can be said" in found.headline
+    assert "cannot be assessed" in found.headline
 
 
 def test_the_report_is_what_its_schema_says() -> None:
-    """A reader that knows the published schema alone understands every report."""
+    """Every report is valid by the published schema."""
     validator = Draft202012Validator(json.loads(documents()["audit_report.json"]))
-    reports = [of(job(120, 3, late(1)), job(120, 3)), of(job(1, marked=False)), of(job(5, ranks=1))]
+    reports = [
+        report_of(job(120, 3, late(1)), job(120, 3)),
+        report_of(job(1, marked=False)),
+        report_of(job(5, ranks=1)),
+    ]
 
     for found in reports:
         assert [error.message for error in validator.iter_errors(json.loads(found.model_dump_json()))] == []
 
 
 def test_the_committed_schema_is_exported() -> None:
-    """schemas/audit_report.json equals its export; `make schemas` makes it so."""
+    """schemas/audit_report.json equals what `make schemas` would write now."""
     assert files("timesyncd.schemas").joinpath("audit_report.json").read_text() == documents()["audit_report.json"]
 
 
-def test_faster_is_told_with_its_interval() -> None:
-    """A job without its straggler takes less: the ratio's interval lies below 1 and holds the true ratio."""
-    found = of(job(400, computing=noisy(2)), job(400, computing=late(1, computing=noisy(3)))).before_after
+def test_faster_has_its_interval() -> None:
+    """A job without its straggler is faster: the interval of the ratio is below 1 and contains the true ratio."""
+    found = report_of(job(400, computing=noisy(2)), job(400, computing=late(1, computing=noisy(3)))).before_after
 
     assert found is not None and found.verdict == "faster"
     ratio = found.step_ratio
@@ -269,16 +273,16 @@ def test_faster_is_told_with_its_interval() -> None:
 
 
 def test_no_change_is_no_difference() -> None:
-    """The same job, another day: no difference is claimed."""
-    found = of(job(400, computing=noisy(2)), job(400, computing=noisy(3))).before_after
+    """Two recordings of the same job show no significant difference."""
+    found = report_of(job(400, computing=noisy(2)), job(400, computing=noisy(3))).before_after
 
     assert found is not None and found.verdict == "no_difference"
-    assert found.sentence.startswith("No difference")
+    assert found.sentence.startswith("No significant difference")
 
 
-def test_few_steps_are_no_certainty() -> None:
-    """With thirty steps the change is told, and that nobody knows how sure it is."""
-    found = of(job(30), job(30, computing=late(1))).before_after
+def test_few_steps_have_no_interval() -> None:
+    """Thirty steps give the change without an interval."""
+    found = report_of(job(30), job(30, computing=late(1))).before_after
 
     assert found is not None and found.verdict == "too_few_steps"
     assert (found.step_ratio.low, found.step_ratio.high) == (None, None)
@@ -286,7 +290,7 @@ def test_few_steps_are_no_certainty() -> None:
 
 
 def test_the_page_and_the_file_are_written(tmp_path: Path) -> None:
-    """report.html loads nothing from anywhere; report.json is the report; the summary begins with the sentence."""
+    """report.html loads nothing, report.json is the report, and the summary begins with the headline."""
     found = write(job(120, computing=late(1)), tmp_path / "out", job(120))
     page = (tmp_path / "out" / "report.html").read_text()
 
@@ -298,7 +302,7 @@ def test_the_page_and_the_file_are_written(tmp_path: Path) -> None:
 
 
 def test_names_are_shown_as_text(tmp_path: Path) -> None:
-    """A job or a node may be called anything, also something that a browser would obey."""
+    """Markup in the name of a job is shown as text."""
     recording = replace(job(30), job="<script>alert(1)</script>")
     write(recording, tmp_path)
 
@@ -306,14 +310,14 @@ def test_names_are_shown_as_text(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    """Where the report cannot be written, the line names the file."""
+    """The error names the file that cannot be written."""
     (tmp_path / "out").write_text("in the way")
 
     with pytest.raises(TimesyncdError, match="report.json: cannot be written"):
         write(job(3), tmp_path / "out")
 
 
-def test_figures_are_short_and_never_a_false_nothing() -> None:
-    """Three digits of a time, and a share that is not 0 is not shown as 0."""
+def test_figures_are_short_and_never_falsely_zero() -> None:
+    """A duration has three digits, and a share above 0 is never 0."""
     assert [short_duration(ns) for ns in (0, 999, 4_830_000, 1.5e9)] == ["0 ns", "999 ns", "4.83 ms", "1.5 s"]
     assert [percent(ratio) for ratio in (0, 0.0000123, 0.1234)] == ["0.0 %", "0.001 %", "12.3 %"]

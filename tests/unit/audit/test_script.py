@@ -1,4 +1,4 @@
-"""Somebody's script under `timesyncd run-audit`: its status, its output, its signals and its interpreter stay its own."""
+"""A script under `timesyncd run-audit`: its status, output, signals and interpreter stay its own."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from timesyncd.audit.script import CommandNotStarted, environment, run_script
 
 PYTHON = sys.executable
 
-#: Says how often it was told, a moment after the first time.
+#: Prints how many signals it received within 0.3 s of the first.
 COUNTS = """
 import signal, sys, time
-told = []
+received = []
 for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
-    signal.signal(getattr(signal, name), lambda number, _: told.append(number))
+    signal.signal(getattr(signal, name), lambda number, _: received.append(number))
 print("ready", flush=True)
-while not told:
+while not received:
     time.sleep(0.01)
 time.sleep(0.3)
-print("told", len(told), flush=True)
+print("received", len(received), flush=True)
 sys.exit(5)
 """
 
@@ -60,12 +60,12 @@ def started(command: list[str], **more: object) -> Iterator[subprocess.Popen[byt
     ],
 )
 def test_the_status_is_the_script_s(body: str, status: int) -> None:
-    """What it exits with is returned; 128 + n where signal n ended it."""
+    """The exit status is returned; 128 + n if signal n ended it."""
     assert run_script([PYTHON, "-c", body], os.environ) == status
 
 
-def test_what_cannot_be_run_is_what_a_shell_says(tmp_path: Path) -> None:
-    """127 where there is no such command, 126 where it may not be run."""
+def test_a_command_that_cannot_start_has_the_shell_s_status(tmp_path: Path) -> None:
+    """127 if the command does not exist, 126 if it may not be executed."""
     (tmp_path / "text").write_text("no program")
     with pytest.raises(CommandNotStarted, match="no-such-command: No such file") as missing:
         run_script(["no-such-command"], os.environ)
@@ -75,14 +75,14 @@ def test_what_cannot_be_run_is_what_a_shell_says(tmp_path: Path) -> None:
     assert (missing.value.status, refused.value.status) == (127, 126)
 
 
-def test_no_command_is_asked_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a command: 2, and how it is asked."""
+def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a command the exit status is 2, with an example."""
     assert main(["run-audit", "--"]) == 2
     assert "timesyncd run-audit -- torchrun train.py" in capsys.readouterr().err
 
 
 def test_the_status_outlives_the_report(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where no report can be made, nor its folder, the status is the script's all the same, and one line says why."""
+    """If no report can be written, the status is still the script's, and one line gives the reason."""
     (tmp_path / "out").write_text("in the way")
 
     status = main(["run-audit", "--out", str(tmp_path / "out"), "--", PYTHON, "-c", "raise SystemExit(3)"])
@@ -92,7 +92,7 @@ def test_the_status_outlives_the_report(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 def test_output_and_input_pass_through(tmp_path: Path) -> None:
-    """Every byte of input and output is the script's; our words come on stderr, behind its own."""
+    """Every byte of input and output is the script's; the summary follows on stderr."""
     body = (
         "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read()[::-1]); sys.stderr.buffer.write(b'\\xff own\\n')"
     )
@@ -102,13 +102,13 @@ def test_output_and_input_pass_through(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (0, b"\xfeba\x00")
     assert done.stderr.startswith(b"\xff own\n")
-    assert b"no rank marked anything" in done.stderr
+    assert b"no rank was metered" in done.stderr
 
 
 @pytest.mark.parametrize("whole_group", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_reaches_the_script_once(tmp_path: Path, number: signal.Signals, whole_group: bool) -> None:
-    """Sent to us or to our whole group, the script hears it once, ends as it likes, and its status counts."""
+    """A signal to run-audit or to its process group reaches the script once, and the script's status counts."""
     with started(under_audit(tmp_path, PYTHON, "-c", COUNTS), start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -117,12 +117,12 @@ def test_a_signal_reaches_the_script_once(tmp_path: Path, number: signal.Signals
         else:
             process.send_signal(number)
 
-        assert process.stdout.readline() == b"told 1\n"
+        assert process.stdout.readline() == b"received 1\n"
         assert process.wait(60) == 5
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_script_once(tmp_path: Path) -> None:
-    """The script is in front of the terminal: the key reaches it alone, and it may read from there."""
+    """The script is in the terminal's foreground: Ctrl-C reaches it alone, and it can read from the terminal."""
     terminal, other_end = pty.openpty()
 
     def in_front() -> None:
@@ -139,7 +139,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_script_once(tmp_path: Path) -> None:
             assert [process.stdout.readline() for _ in range(2)] == [b"typed\n", b"ready\n"]
             os.write(terminal, b"\x03")
 
-            assert process.stdout.readline() == b"told 1\n"
+            assert process.stdout.readline() == b"received 1\n"
             assert process.wait(60) == 5
     finally:
         os.close(terminal)
@@ -148,7 +148,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_script_once(tmp_path: Path) -> None:
 
 @contextmanager
 def at_a_terminal(command: list[str], **more: object) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The terminal's other end, and a process in front of it whose input is not the terminal."""
+    """The terminal's other end, and a foreground process whose input is not the terminal."""
     terminal, other_end = pty.openpty()
 
     def in_front() -> None:
@@ -156,7 +156,7 @@ def at_a_terminal(command: list[str], **more: object) -> Iterator[tuple[int, sub
         import termios
 
         fcntl.ioctl(other_end, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who runs the tests may ignore it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the test runner may ignore it
 
     try:
         with started(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=in_front, **more) as process:
@@ -168,8 +168,9 @@ def at_a_terminal(command: list[str], **more: object) -> Iterator[tuple[int, sub
 
 def test_ctrl_c_reaches_all_of_the_script_whatever_its_input_is(tmp_path: Path) -> None:
     """
-    A shell script with its input from elsewhere: the key ends what it waits for, as without us. What it waits for says that it is there, since
-    between its fork and its start a shell's child loses the signal.
+    Ctrl-C ends the command that a shell script with other input waits for.
+
+    The command prints "ready" first, since between its fork and its start a shell's child loses the signal.
     """
     sleeps = shlex.join([PYTHON, "-c", "import time; print('ready', flush=True); time.sleep(120)"])
     with at_a_terminal(under_audit(tmp_path, "bash", "-c", f"{sleeps}; exit 3")) as (terminal, process):
@@ -180,8 +181,8 @@ def test_ctrl_c_reaches_all_of_the_script_whatever_its_input_is(tmp_path: Path) 
         assert process.wait(60) == 130
 
 
-def test_ctrl_z_stops_what_stands_around_it_too(tmp_path: Path) -> None:
-    """The shell script around us stops with us, so that the shell before it has its prompt; and all goes on."""
+def test_ctrl_z_stops_the_surrounding_script_too(tmp_path: Path) -> None:
+    """A surrounding shell script stops with run-audit, and `fg` continues both."""
     inner = shlex.join(under_audit(tmp_path, "bash", "-c", "echo ready; until [ -e go ]; do sleep 0.1; done; echo on"))
     outer = f"bash -c {shlex.quote(inner + '; echo after $?')}; echo stopped; fg > /dev/null"
     with at_a_terminal(["bash", "--norc", "-ic", outer], cwd=tmp_path) as (terminal, process):
@@ -194,7 +195,7 @@ def test_ctrl_z_stops_what_stands_around_it_too(tmp_path: Path) -> None:
         assert [process.stdout.readline() for _ in range(2)] == [b"on\n", b"after 0\n"]
 
 
-def test_what_is_open_for_us_is_open_for_the_script(tmp_path: Path) -> None:
+def test_the_script_inherits_open_descriptors(tmp_path: Path) -> None:
     """A shell's `<(...)` is a descriptor that the script inherits."""
     command = f"{shlex.join(under_audit(tmp_path, 'cat'))} <(echo config)"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
@@ -202,18 +203,18 @@ def test_what_is_open_for_us_is_open_for_the_script(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, b"config\n")
 
 
-def test_a_script_does_not_outlive_us(tmp_path: Path) -> None:
-    """Whoever kills us outright ends the script too: it is told to end."""
+def test_a_script_ends_with_run_audit(tmp_path: Path) -> None:
+    """If run-audit is killed, the script receives SIGTERM."""
     with started(under_audit(tmp_path, PYTHON, "-c", COUNTS)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.kill()
 
-        assert process.stdout.readline() == b"told 1\n"
+        assert process.stdout.readline() == b"received 1\n"
 
 
-def test_what_is_due_meanwhile_is_done_once() -> None:
-    """After so many seconds `then` is called, while the script runs on to its own end."""
+def test_then_is_called_once() -> None:
+    """`then` is called after `after_s`, while the script continues to its own end."""
     done: list[float] = []
 
     status = run_script(
@@ -235,14 +236,14 @@ print(sys.modules.get("sitecustomize"))
 
 
 def in_hook(tmp_path: Path, body: str, python: str = PYTHON, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A script's interpreter, with what run-audit puts around it."""
+    """Runs a script's interpreter in the environment of run-audit."""
     around = environment(os.environ | environ, tmp_path / "marks", "job")
     command = [python, "-c", body]
     return subprocess.run(command, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_an_interpreter_without_torch_is_left_alone(tmp_path: Path) -> None:
-    """A process that never imports torch.distributed has loaded nothing of ours, and finds no path of ours."""
+def test_an_interpreter_without_torch_is_unchanged(tmp_path: Path) -> None:
+    """A process that never imports torch.distributed loads no module of timesyncd and has no path of it."""
     seen = in_hook(tmp_path, SEES)
 
     assert (seen.stdout.splitlines()[:2], seen.stderr) == (["[]", "[]"], "")
@@ -250,7 +251,7 @@ def test_an_interpreter_without_torch_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_user_s_own_sitecustomize_runs(tmp_path: Path) -> None:
-    """The one that ours stands before is run, and is what `sitecustomize` names."""
+    """The user's sitecustomize is executed, and `sitecustomize` names it."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins; builtins.OWN = __file__\n")
@@ -260,8 +261,8 @@ def test_the_user_s_own_sitecustomize_runs(tmp_path: Path) -> None:
     assert seen.stdout == f"True {own / 'sitecustomize.py'}\n"
 
 
-def test_the_user_s_sitecustomize_fails_as_it_does_without_us(tmp_path: Path) -> None:
-    """Python reports its error and goes on."""
+def test_the_user_s_sitecustomize_fails_as_without_run_audit(tmp_path: Path) -> None:
+    """Python reports its error and continues."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("raise ValueError('its own')\n")
@@ -272,12 +273,12 @@ def test_the_user_s_sitecustomize_fails_as_it_does_without_us(tmp_path: Path) ->
     assert "its own" in seen.stderr
 
 
-#: As much of torch as the hook looks for: an interpreter with another torch, in which metering fails.
+#: The part of torch that the hook wraps, in which metering fails.
 FAKE_TORCH = "def init_process_group(backend):\n    return f'made {backend}'\n"
 
 
 def test_the_script_s_interpreter_need_not_have_timesyncd(tmp_path: Path) -> None:
-    """Its own interpreter, with its own torch and without timesyncd: ours is found, and what fails there is a note, no error."""
+    """An interpreter without timesyncd finds run-audit's, and a failure of metering is a note, not an error."""
     venv.create(tmp_path / "venv", with_pip=False)
     python = str(tmp_path / "venv" / "bin" / "python")
     for package in ("torch", "torch/distributed"):

@@ -1,4 +1,4 @@
-"""`timesyncd audit`: of a recording, of a running job, before and after; and what a browser shows of it."""
+"""`timesyncd audit`: of a recording, of a running job, and before and after a change."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from timesyncd.jobs.recording import RecordingMessage
 
 @contextmanager
 def daemon(answers: dict[str, Any]) -> Iterator[str]:
-    """Answers as the HTTP API does."""
+    """A server that replies as the HTTP API does."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            told = answers.get(self.path)
-            body = json.dumps({"error": "there is none"} if told is None else told).encode()
-            self.send_response(404 if told is None else 200)
+            printed = answers.get(self.path)
+            body = json.dumps({"error": "there is none"} if printed is None else printed).encode()
+            self.send_response(404 if printed is None else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -46,7 +46,7 @@ def daemon(answers: dict[str, Any]) -> Iterator[str]:
 
 
 def test_a_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The sentence first, then where the report is; both files are there."""
+    """The headline is first, the path of the report last, and both files exist."""
     path = saved(tmp_path / "now.json", job(60, computing=late(1)))
 
     assert main(["audit", "--record", str(path), "--out", str(tmp_path / "out")]) == 0
@@ -62,14 +62,14 @@ def test_json_is_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path = saved(tmp_path / "now.json", job(60))
 
     assert main(["audit", "--record", str(path), "--before", str(path), "--out", str(tmp_path), "--json"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
-    assert told == (tmp_path / "report.json").read_text()
-    assert json.loads(told)["before_after"]["step_ratio"]["value"] == 1
+    assert printed == (tmp_path / "report.json").read_text()
+    assert json.loads(printed)["before_after"]["step_ratio"]["value"] == 1
 
 
-def test_a_running_job_is_asked_for_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its name: the hub's pages make one recording, which is kept for a later comparison."""
+def test_a_running_job_is_fetched_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The hub's pages make one recording, which is saved for a later comparison."""
     whole = RecordingMessage.of(job(60, computing=late(1)))
     first = {"syncs": whole.syncs[:60], "steps": whole.steps[:50], "next_step": 30}
     rest = {"syncs": whole.syncs[60:], "steps": whole.steps[50:]}
@@ -84,26 +84,26 @@ def test_a_running_job_is_asked_for_page_by_page(tmp_path: Path, capsys: pytest.
     with daemon(answers) as url:
         assert main(["audit", "--job", "train", "--url", url, "--out", str(tmp_path)]) == 0
         assert main(["audit", "--job", "eval", "--url", url, "--out", str(tmp_path)]) == 2
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
 
     assert RecordingMessage.model_validate_json((tmp_path / "recording.json").read_text()) == whole
-    assert told.err == f"timesyncd: {url}: there is no job 'eval'; there are: train\n"
+    assert printed.err == f"timesyncd: {url}: no job 'eval'; known jobs: train\n"
 
 
-@pytest.mark.parametrize("told", [{"items": [], "next": None}, {"items": [{}], "next": None}, [], {"no": "api"}])
-def test_an_answer_that_is_none_is_one_line(told: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever answers there, it is said in one line."""
-    with daemon({"/api/v1/jobs?limit=1000": told}) as url:
+@pytest.mark.parametrize("printed", [{"items": [], "next": None}, {"items": [{}], "next": None}, [], {"no": "api"}])
+def test_an_invalid_reply_is_one_line(printed: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An invalid reply gives one line on stderr."""
+    with daemon({"/api/v1/jobs?limit=1000": printed}) as url:
         assert main(["audit", "--job", "train", "--url", url, "--out", str(tmp_path)]) in (1, 2)
 
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("command", [["audit", "--record", "x"], ["run-audit", "--", "true"]])
-def test_without_the_extra_it_is_named(
+def test_a_missing_extra_is_named(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a charting library: which extra is missing, and 2; the script is not started."""
+    """Without a charting library the exit status is 2, and the script is not started."""
     monkeypatch.setattr(_common, "_EXTRA", ("no_such_library",))
 
     assert main(command) == 2

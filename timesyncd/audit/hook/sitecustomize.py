@@ -1,8 +1,8 @@
 """
-What `timesyncd run-audit` puts in front of PYTHONPATH: every interpreter of the script runs this at its start.
+`timesyncd run-audit` puts this first into PYTHONPATH, so that every interpreter of the script runs it at its start.
 
-The standard library alone, and of that only what an interpreter has loaded anyway; nothing else happens before the process
-makes a process group of torch.distributed, and nothing at all that could fail the script.
+It imports only modules that an interpreter has loaded anyway, does nothing until the process creates a process group of
+torch.distributed, and never makes the script fail.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ HERE = path.dirname(path.abspath(__file__))
 DISTRIBUTED = "torch.distributed.distributed_c10d"
 
 
-class OurPackage:
-    """Finds `timesyncd` where run-audit has it, for an interpreter that has none; nothing else from there."""
+class TimesyncdFinder:
+    """Finds `timesyncd` in run-audit's own installation, for an interpreter without it; it finds no other package there."""
 
     @staticmethod
     def find_spec(name: str, where: object = None, target: object = None) -> ModuleSpec | None:
@@ -29,8 +29,8 @@ class OurPackage:
         return util.spec_from_file_location(name, first, submodule_search_locations=[folder])
 
 
-class WhenDistributed:
-    """Waits for the module with init_process_group, and wraps that."""
+class DistributedFinder:
+    """Wraps init_process_group when its module is imported."""
 
     @classmethod
     def find_spec(cls, name: str, where: object = None, target: object = None) -> ModuleSpec | None:
@@ -51,7 +51,7 @@ class WhenDistributed:
 
 
 def wrap(module: ModuleType) -> None:
-    """The first process group that is made begins the metering."""
+    """Starts metering when the first process group has been created."""
     original = getattr(module, "init_process_group", None)
     if original is None:
         return
@@ -59,24 +59,25 @@ def wrap(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def init_process_group(*args, **kwargs):  # type: ignore[no-untyped-def]
-        made = original(*args, **kwargs)
-        begin()
-        return made
+        result = original(*args, **kwargs)
+        begin_metering()
+        return result
 
     module.init_process_group = init_process_group  # type: ignore[attr-defined]
 
 
-def begin() -> None:
+def begin_metering() -> None:
+    """Starts metering. An error is written beside the marks."""
     try:
         from timesyncd.client.torch import unmodified
 
         unmodified.begin()
     except Exception as error:  # noqa: BLE001  the script goes on
-        tell(error)
+        write_note(error)
 
 
-def tell(error: Exception) -> None:
-    """Beside the marks, since the script's own output is not ours."""
+def write_note(error: Exception) -> None:
+    """Writes the error beside the marks, because the script's output belongs to the script."""
     import os
 
     try:
@@ -88,8 +89,8 @@ def tell(error: Exception) -> None:
         pass
 
 
-def run_the_user_s_own() -> None:
-    """The sitecustomize that this one stands before; its errors are its own."""
+def run_next_sitecustomize() -> None:
+    """Runs the user's own sitecustomize, which this one precedes; its errors are not caught."""
     sys.path[:] = [entry for entry in sys.path if path.abspath(entry or ".") != HERE]
     own = PathFinder.find_spec("sitecustomize")
     if own is not None and own.loader is not None:
@@ -99,6 +100,6 @@ def run_the_user_s_own() -> None:
 
 
 if "TIMESYNCD_RECORD" in environ:
-    sys.meta_path.insert(0, WhenDistributed)
-    sys.meta_path.append(OurPackage)
-run_the_user_s_own()
+    sys.meta_path.insert(0, DistributedFinder)
+    sys.meta_path.append(TimesyncdFinder)
+run_next_sitecustomize()
