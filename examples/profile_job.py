@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> None:
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            anchors.renew()  # a reading of a clock, and every two seconds a line in the file
+            anchors.step()  # a reading of a clock, and every two seconds a line in the file
     profiler.export_chrome_trace(str(path))
     print(f"rank {job.rank}: {path}; {anchors.problem or f'anchors in {anchors.path}'}", flush=True)
     dist.barrier()

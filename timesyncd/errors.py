@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 
 class TimesyncdError(Exception):
     """A failure that timesyncd expects; its text is one line that says what and where."""
@@ -36,7 +38,18 @@ class TraceError(TimesyncdError):
 
 
 class AlignmentError(TimesyncdError):
-    """A job's nodes do not agree as well as it requires; the text names them, and says why and what to do."""
+    """
+    The clocks of a job's nodes do not agree as required; the text names the nodes, the reason and what to do.
+
+    `reason_code` is a timesyncd.client.AlignmentReason.
+    """
+
+    def __init__(self, text: str, reason_code: StrEnum) -> None:
+        super().__init__(text, reason_code)
+        self.reason_code = reason_code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class SyncError(TimesyncdError):

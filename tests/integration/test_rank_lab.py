@@ -75,7 +75,7 @@ def test_ranks_without_a_daemon_do_not_start(lab: RankLab, tmp_path: Path) -> No
     with pytest.raises(AssertionError, match=r"exit statuses .*1") as failed:
         lab.run([*RANK, "--timeout-s", "0.2"], {"TIMESYNCD_RUNTIME_DIR": str(tmp_path)})
 
-    assert "does not start: " in str(failed.value) and "no daemon takes marks at" in str(failed.value)
+    assert "does not start: " in str(failed.value) and "no daemon receives marks at" in str(failed.value)
     assert "Traceback" not in str(failed.value)
 
 

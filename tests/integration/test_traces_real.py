@@ -142,7 +142,7 @@ def test_a_profilers_time_lies_within_its_bound(tmp_path: Path) -> None:
             with record_function(f"mark {number}"):
                 pass
             truth[f"mark {number}"] = (before_ns, time.time_ns())
-            anchors.renew()
+            anchors.step()
             time.sleep(0.001)
     profiler.export_chrome_trace(str(path))
     job.close()

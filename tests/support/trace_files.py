@@ -31,6 +31,7 @@ def anchor(number: int, second: float, ahead_ns: int = 0, **changes: Any) -> Anc
         raw_ns=400 * NS_PER_S + true_ns,
         real_minus_boot_ns=TRUE_NS + ahead_ns - 600 * NS_PER_S,
         status="SYNCHRONIZED",
+        reason_code="ok",
         reason="",
         gm=ReferenceOffset(ahead_ns, 5_000, 50_000, 500_000),
         utc=ReferenceOffset(ahead_ns, 9_000, 50_000, 500_000),

@@ -5,7 +5,7 @@ from timesyncd.client.anchors import Anchors, record_anchors
 from timesyncd.client.barrier import Barrier, BarrierReason, Verdict
 from timesyncd.client.clock import Clock
 from timesyncd.client.fused_barrier import FusedBarrier
-from timesyncd.client.job import Job
+from timesyncd.client.job import AlignmentReason, Job
 from timesyncd.client.local import LocalSignals
 from timesyncd.client.past import ClockReading, TranslationReason
 from timesyncd.client.pauses import PauseReason, Pauses, gc_disabled
@@ -20,6 +20,7 @@ from timesyncd.ipc.job_segment import Method, Phase, Plan, Signals
 
 __all__ = [
     "AlignmentError",
+    "AlignmentReason",
     "Anchors",
     "Barrier",
     "BarrierReason",

@@ -1,4 +1,4 @@
-"""Anchors: what this node's clocks showed together, kept beside a profiler's trace so that it can be put on the common clock."""
+"""Anchors: readings of all clocks of this node at one moment, kept beside a profiler's trace to put it on the common clock."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from timesyncd.clocks import boot_id, time_namespace
 FORMAT = "timesyncd anchors"
 VERSION = 1
 
-#: The side file of a trace has the trace's name and this.
+#: The anchor file of a trace has the trace's name and this suffix.
 SUFFIX = ".anchors"
 
-#: An anchor is taken so often, by whichever call of `renew` comes next; at first sooner, twice as late each time, for short traces.
+#: The interval of anchors; each is taken by the next call of `step`. The first ones come sooner, each after twice the time, for short traces.
 ANCHOR_INTERVAL_NS = 2_000_000_000
 FIRST_ANCHOR_INTERVAL_NS = 10_000_000
 
-#: A full file becomes the old one, in place of the one before: some days of anchors, and at most about 100 MB.
+#: A full file replaces the old one: some days of anchors, at most about 100 MB.
 MAX_ANCHORS_PER_FILE = 100_000
 OLD_SUFFIX = ".old"
 
-#: What an annotated anchor is called in the trace: this and its number.
+#: The name of an annotated anchor in the trace: this and its number.
 ANNOTATION = "timesyncd anchor "
 
-#: A process' anchors, whichever of its files they are in, are in one trace: no two have one number.
+#: All anchors of a process may be in one trace, whatever their files are: no two have one number.
 _NUMBERS = itertools.count(1)
 
 Annotate = Callable[[str], AbstractContextManager[object]]
@@ -44,7 +44,7 @@ Annotate = Callable[[str], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOffset:
-    """CLOCK_REALTIME less the reference at the anchor, +- bound_ns (None: unknown), which grows by growth_ppb in either direction of time."""
+    """CLOCK_REALTIME minus the reference at the anchor, +- bound_ns (None: unknown). The bound grows by growth_ppb into the future, by past_growth_ppb into the past."""
 
     offset_ns: int
     bound_ns: int | None
@@ -55,10 +55,10 @@ class ReferenceOffset:
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """
-    What the machine's clocks showed at one moment, and what was known of CLOCK_REALTIME then; `reason`: why a bound is not. `raw_ns` is
-    CLOCK_MONOTONIC_RAW, which nobody steers.
+    The readings of this machine's clocks at one moment, and what was known of CLOCK_REALTIME then.
 
-    `before_ns` and `after_ns` are CLOCK_REALTIME around the annotation `number` in the trace; None: it was not annotated.
+    `reason_code` and `reason` tell why a bound is unknown. `raw_ns` is CLOCK_MONOTONIC_RAW, which is never slewed. `before_ns` and
+    `after_ns` are CLOCK_REALTIME around the annotation `number` in the trace; None: it was not annotated.
     """
 
     number: int
@@ -67,6 +67,7 @@ class Anchor:
     raw_ns: int
     real_minus_boot_ns: int
     status: str
+    reason_code: str
     reason: str
     gm: ReferenceOffset
     utc: ReferenceOffset
@@ -78,7 +79,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class AnchorsHeader:
-    """Whose anchors a file holds. Ranks of one boot and one time namespace read one clock."""
+    """The first line of a file: the process whose anchors it holds. Ranks of one boot and one time namespace read one clock."""
 
     job: str
     attempt: int
@@ -93,12 +94,12 @@ class AnchorsHeader:
 
 class Anchors:
     """
-    The anchors of one trace, in `<path>.anchors`, a line each: one at the start, one at the end, and between them one every two
-    seconds (at first sooner), when `renew` is called once a step. No thread.
+    Writes the anchors of one trace to `<path>.anchors`, one a line: at the start, at the end, and every two seconds in between (at first
+    sooner), if `step` is called once a step. It has no thread.
 
-    Never raises because of a disk or a daemon; `problem` says what went wrong first. In a forked child it does nothing.
-    `annotate`, as torch.profiler.record_function, also shows each anchor in the trace, so that the profiler's own error is
-    measured and not assumed. Writes one line to a file in `renew`: nothing else of it can wait.
+    It never raises because of a disk or a daemon; `problem` is the first thing that went wrong. In a forked child it does nothing.
+    `annotate`, such as torch.profiler.record_function, also puts each anchor into the trace, so that the profiler's own error is measured
+    and not assumed. `step` writes at most one line to a file, and does not wait otherwise.
     """
 
     def __init__(self, job: Job, path: Path | str, annotate: Annotate | None = None) -> None:
@@ -108,13 +109,13 @@ class Anchors:
         self._annotate = annotate
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._kept = 0
+        self._taken = 0
         self._due_ns = 0
-        self._every_ns = FIRST_ANCHOR_INTERVAL_NS
+        self._interval_ns = FIRST_ANCHOR_INTERVAL_NS
         self._file: int | None = None
-        self._head = _line({"format": FORMAT, "version": VERSION} | asdict(_owner(job)))
+        self._head = _line({"format": FORMAT, "version": VERSION} | asdict(_header(job)))
         self._open()
-        self.renew()
+        self.step()
 
     def __enter__(self) -> Self:
         return self
@@ -124,29 +125,29 @@ class Anchors:
     ) -> None:
         self.close()
 
-    def renew(self) -> None:
-        """To be called in each step, also from any thread; one reading of a clock while no anchor is due."""
+    def step(self) -> None:
+        """Call it once a step, from any thread. While no anchor is due, it only reads a clock."""
         if time.monotonic_ns() >= self._due_ns:
-            self._keep()
+            self._take()
 
     def close(self) -> None:
-        """The last anchor: after the profiler has stopped, and before the process ends."""
-        self._keep()
+        """Write the last anchor: call it after the profiler has stopped, and before the process ends."""
+        self._take()
         if os.getpid() == self._pid and self._lock.acquire(blocking=False):
-            self._shut()
+            self._close_file()
             self._lock.release()
 
-    def _keep(self) -> None:
-        """Not waited for by a signal handler that comes in the middle of it, nor by another thread."""
+    def _take(self) -> None:
+        """A signal handler in the middle of it does not wait for it, nor does another thread."""
         if self._file is None or os.getpid() != self._pid or not self._lock.acquire(blocking=False):
             return
         try:
-            self._due_ns = time.monotonic_ns() + self._every_ns
-            self._every_ns = min(2 * self._every_ns, ANCHOR_INTERVAL_NS)
+            self._due_ns = time.monotonic_ns() + self._interval_ns
+            self._interval_ns = min(2 * self._interval_ns, ANCHOR_INTERVAL_NS)
             self._write(_line(asdict(self._anchor())))
-            self._kept += 1
-            if self._kept % MAX_ANCHORS_PER_FILE == 0:
-                self._begin_anew()
+            self._taken += 1
+            if self._taken % MAX_ANCHORS_PER_FILE == 0:
+                self._start_new_file()
         except OSError as error:
             self._give_up(error)
         finally:
@@ -170,47 +171,49 @@ class Anchors:
         except OSError as error:
             self._give_up(error)
 
-    def _begin_anew(self) -> None:
-        self._shut()
+    def _start_new_file(self) -> None:
+        self._close_file()
         os.replace(self.path, f"{self.path}{OLD_SUFFIX}")
         self._open()
 
     def _write(self, line: bytes) -> None:
-        """A line that is not written whole is the last: none stands after half a line."""
+        """An incomplete line is the last one: nothing follows half a line."""
         assert self._file is not None
         if os.write(self._file, line) != len(line):
             raise OSError("the disk is full")
 
     def _give_up(self, error: OSError) -> None:
-        self._say(error, "no anchor is kept from here on")
-        self._shut()
+        self._set_problem(error, "no further anchor is written")
+        self._close_file()
 
-    def _shut(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is None:
             return
         try:
             os.close(file)
-        except OSError as error:  # whatever it says, the descriptor is gone
-            self._say(error, "anchors may be missing at its end")
+        except OSError as error:  # the descriptor is closed in any case
+            self._set_problem(error, "anchors may be missing at the end of the file")
 
-    def _say(self, error: OSError, so: str) -> None:
-        """The first problem is the one that is kept."""
-        self.problem = self.problem or f"{self.path}: {error.strerror or error}; {so}"
+    def _set_problem(self, error: OSError, consequence: str) -> None:
+        """Keeps the first problem."""
+        self.problem = self.problem or f"{self.path}: {error.strerror or error}; {consequence}"
 
 
 def record_anchors(job: Job, folder: Path | str, annotate: Annotate | None = None) -> Anchors:
-    """The anchors of all traces that this process writes to a folder, in `rank-<rank>-<pid>.anchors` there."""
+    """The anchors for all traces that this process writes to a folder, in `rank-<rank>-<pid>.anchors` there."""
     return Anchors(job, Path(folder) / f"rank-{job.rank}-{os.getpid()}", annotate)
 
 
 def take_anchor(job: Job, number: int, before_ns: int | None = None, after_ns: int | None = None) -> Anchor:
     """An anchor of this moment."""
     clock = job.clock
-    real_ns, mono_ns, boot_ns, raw_ns = max((_read_clocks() for _ in range(3)), key=_quickness)
+    real_ns, mono_ns, boot_ns, raw_ns = max((_read_clocks() for _ in range(3)), key=_speed)
     known = clock.snapshot()
-    gm, status, reason = _part(known, Reference.GRANDMASTER, (real_ns, boot_ns), "" if known else clock.reason())
-    utc, _, _ = _part(known, Reference.UTC, (real_ns, boot_ns), "")
+    gm, status, reason = _offset(
+        known, Reference.GRANDMASTER, (real_ns, boot_ns), Reason.OK if known else clock.reason_code()
+    )
+    utc, _, _ = _offset(known, Reference.UTC, (real_ns, boot_ns), Reason.OK)
     return Anchor(
         number=number,
         realtime_ns=real_ns,
@@ -218,7 +221,8 @@ def take_anchor(job: Job, number: int, before_ns: int | None = None, after_ns: i
         raw_ns=raw_ns,
         real_minus_boot_ns=real_ns - boot_ns,
         status=status.name,
-        reason=reason,
+        reason_code=reason.code,
+        reason=reason.text,
         gm=gm,
         utc=utc,
         grandmaster_identity=None if known is None else known.grandmaster_identity,
@@ -234,31 +238,28 @@ def _read_clocks() -> tuple[int, int, int, int]:
     return real_ns, time.monotonic_ns(), boot_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
-def _quickness(read: tuple[int, int, int, int]) -> int:
+def _speed(read: tuple[int, int, int, int]) -> int:
     real_ns, _, boot_ns, raw_ns = read
     return 2 * real_ns - boot_ns - raw_ns
 
 
-def _part(
-    known: ErrorBound | None, reference: Reference, reading: tuple[int, int], reason: str
-) -> tuple[ReferenceOffset, ClockStatus, str]:
+def _offset(
+    known: ErrorBound | None, reference: Reference, reading: tuple[int, int], absence: Reason
+) -> tuple[ReferenceOffset, ClockStatus, Reason]:
+    """`absence`: why there is no bound at all."""
     if known is None:
-        return ReferenceOffset(0, None, 0, 0), ClockStatus.UNKNOWN, reason
-    interval, why = interval_now(known, reference, lambda: reading)
+        return ReferenceOffset(0, None, 0, 0), ClockStatus.UNKNOWN, absence
+    interval, reason = interval_now(known, reference, lambda: reading)
     growth_ppb = reference_bound(known, reference).bound.growth_ppb
     past_growth_ppb = max(growth_ppb, known.past_growth_ppb)
     if interval.earliest is None or interval.latest is None:
-        return ReferenceOffset(0, None, growth_ppb, past_growth_ppb), interval.status, why.text
+        return ReferenceOffset(0, None, growth_ppb, past_growth_ppb), interval.status, reason
     offset_ns = reading[0] - (interval.earliest + interval.latest) // 2
     bound_ns = (interval.latest - interval.earliest + 1) // 2
-    return (
-        ReferenceOffset(offset_ns, bound_ns, growth_ppb, past_growth_ppb),
-        interval.status,
-        "" if why is Reason.OK else why.text,
-    )
+    return ReferenceOffset(offset_ns, bound_ns, growth_ppb, past_growth_ppb), interval.status, reason
 
 
-def _owner(job: Job) -> AnchorsHeader:
+def _header(job: Job) -> AnchorsHeader:
     return AnchorsHeader(
         job=job.name,
         attempt=job.attempt,

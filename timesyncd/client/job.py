@@ -1,7 +1,7 @@
 """
-A training job as one of its ranks sees it: who it is, its marks, and the signals and the plan that come back.
+A training job as one of its ranks uses it: its place in the job, its marks, and the signals and the plan that come back.
 
-Waiting until a job's clocks agree well enough: what is known -> why not yet, and a loop around that.
+`Job.require_alignment` waits until the clocks of the job's nodes agree well enough.
 """
 
 from __future__ import annotations
@@ -25,53 +25,67 @@ from timesyncd.errors import AlignmentError
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import MAX_NAME, SOCKET_NAME, Header, job_id
 from timesyncd.ipc.job_segment import JobReader, Plan, Signals, segment_path
+from timesyncd.ipc.wire_types import Code, CodedReason
 from timesyncd.units import duration_text
 
-#: A rank that has not marked yet says this often that it is there: the daemon, or the hub, may have begun anew.
-_ANNOUNCE_EVERY_NS = NS_PER_S
-_LOOK_EVERY_S = 0.05
+#: A rank that waits announces itself this often: the daemon or the hub may have restarted.
+_ANNOUNCE_INTERVAL_NS = NS_PER_S
+_POLL_INTERVAL_S = 0.05
+
+
+class AlignmentReason(Code):
+    """Why the clocks of a job's nodes are not known to agree."""
+
+    NO_DAEMON = "no_daemon"
+    NO_SIGNALS = "no_signals"
+    NOT_JOINED = "not_joined"
+    ALIGNMENT_UNKNOWN = "alignment_unknown"
+    TOO_FAR_APART = "too_far_apart"
 
 
 def wait_for_alignment(job: Job, max_ns: int, timeout_s: float) -> Signals:
-    """Raises AlignmentError and ValueError as `Job.require_alignment` says."""
+    """Raises AlignmentError and ValueError as `Job.require_alignment` does."""
     announce_at_ns = time.monotonic_ns()
-    give_up_ns = announce_at_ns + timeout_ns(timeout_s)
-    taken = False
+    deadline_ns = announce_at_ns + timeout_ns(timeout_s)
+    is_received = False
     while True:
         now_ns = time.monotonic_ns()
         if now_ns >= announce_at_ns:
-            taken = job.meter.announce()
-            announce_at_ns = now_ns + _ANNOUNCE_EVERY_NS
+            is_received = job.meter.announce()
+            announce_at_ns = now_ns + _ANNOUNCE_INTERVAL_NS
         signals = job.signals()
-        if signals is not None and not why_not(signals, job.joined_ns, max_ns):
+        if signals is not None and why_not_aligned(signals, job.joined_ns, max_ns) is None:
             return signals
-        if now_ns >= give_up_ns:
-            raise AlignmentError(f"job {job.name!r}, after {timeout_s:.4g} s: {_reason(job, signals, max_ns, taken)}")
-        time.sleep(min(_LOOK_EVERY_S, (give_up_ns - now_ns) / NS_PER_S))
+        if now_ns >= deadline_ns:
+            why = _why_not(job, signals, max_ns, is_received)
+            raise AlignmentError(f"job {job.name!r}, after {timeout_s:.4g} s: {why.text}", why.code)
+        time.sleep(min(_POLL_INTERVAL_S, (deadline_ns - now_ns) / NS_PER_S))
 
 
-def why_not(signals: Signals, joined_ns: int, max_ns: int) -> str:
-    """Why these signals are not the agreement that the process which joined at `joined_ns` waits for; empty: they are."""
+def why_not_aligned(signals: Signals, joined_ns: int, max_ns: int) -> CodedReason[AlignmentReason] | None:
+    """Why these signals do not show an alignment within `max_ns` to the process that joined at `joined_ns`; None: they do."""
     if joined_ns not in signals.joined_ns:
-        return "the hub has not heard this process yet"
+        return CodedReason(AlignmentReason.NOT_JOINED, "the hub has not received any mark of this process yet")
     if signals.alignment_ns is None:
-        return (
-            f"how far the nodes' clocks are apart is unknown: {signals.alignment_reason or 'the hub does not say why'}"
-        )
+        why = signals.alignment_reason or "the hub gives no reason"
+        return CodedReason(AlignmentReason.ALIGNMENT_UNKNOWN, f"the alignment of the nodes' clocks is unknown: {why}")
     if signals.alignment_ns > max_ns:
         apart = f"may be {duration_text(signals.alignment_ns)} apart, more than {duration_text(max_ns)}"
-        return f"the nodes' clocks {apart} ({signals.alignment_reason})"
-    return ""
+        return CodedReason(AlignmentReason.TOO_FAR_APART, f"the nodes' clocks {apart} ({signals.alignment_reason})")
+    return None
 
 
-def _reason(job: Job, signals: Signals | None, max_ns: int, taken: bool) -> str:
-    if not taken:
+def _why_not(job: Job, signals: Signals | None, max_ns: int, is_received: bool) -> CodedReason[AlignmentReason]:
+    if not is_received:
         path = job.runtime_dir / SOCKET_NAME
-        return f"no daemon takes marks at {path}: start timesyncd there, or name its folder by TIMESYNCD_RUNTIME_DIR"
+        text = f"no daemon receives marks at {path}: start timesyncd, or set TIMESYNCD_RUNTIME_DIR to its folder"
+        return CodedReason(AlignmentReason.NO_DAEMON, text)
     if signals is None:
-        return "the daemon has nothing from a hub about this process: `timesyncd doctor` says what lies between them"
-    why = why_not(signals, job.joined_ns, max_ns)
-    return f"{why}; `timesyncd preflight --job {job.name}` tells every node's part"
+        text = "the daemon has no signals from a hub for this process: `timesyncd doctor` shows the cause"
+        return CodedReason(AlignmentReason.NO_SIGNALS, text)
+    why = why_not_aligned(signals, job.joined_ns, max_ns)
+    assert why is not None, "the caller returned aligned signals"
+    return CodedReason(why.code, f"{why.text}; `timesyncd preflight --job {job.name}` shows each node")
 
 
 _LARGEST = 2**32 - 1
@@ -79,7 +93,7 @@ _LARGEST = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """A rank's place in its job; None = the launcher does not say."""
+    """A rank's place in its job, as the launcher gives it; None: the launcher does not."""
 
     name: str | None
     rank: int | None
@@ -89,21 +103,21 @@ class RankPlacement:
 
 def placement_from(environ: Mapping[str, str]) -> RankPlacement:
     """
-    What torchrun, else Slurm, put into the environment; a number that is none counts as absent.
+    The place that torchrun, else Slurm, put into the environment. A value that is not a number counts as absent.
 
-    A job without a name of its own (torchrun's run id defaults to "none") is called by its rendezvous address (a loopback one: and
-    this host's name, since every host has it), one of Slurm's by its job and step.
+    A torchrun job without a name of its own (the run id defaults to "none") is named by its rendezvous address; a loopback address is
+    the same on every host, so the host name is added. A Slurm job is named by its job and step.
     """
 
     def number(*names: str) -> int | None:
         found = (environ.get(name, "") for name in names)
         return next((int(text) for text in found if text.isdecimal() and int(text) <= _LARGEST), None)
 
-    # Each of torchrun's agents counts its own restarts, so with several of them the ranks of one job would not find each other.
+    # Each torchrun agent counts its own restarts, so with several agents the ranks of one job would differ in it.
     agents_attempt = ("TORCHELASTIC_RESTART_COUNT",) if environ.get("GROUP_WORLD_SIZE") == "1" else ()
     run_id = environ.get("TORCHELASTIC_RUN_ID", "")
     address = _rendezvous(environ)
-    # One job of torchrun's may be started by several steps of Slurm's.
+    # Several Slurm steps may start one torchrun job.
     names = (run_id if run_id != "none" else "", address if run_id else "", _slurm_name(environ), address)
     return RankPlacement(
         name=next(filter(None, names), None),
@@ -114,25 +128,24 @@ def placement_from(environ: Mapping[str, str]) -> RankPlacement:
 
 
 def _rendezvous(environ: Mapping[str, str]) -> str:
-    """Empty: none."""
+    """Empty: there is none."""
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     is_loopback = host in ("localhost", "::1") or host.startswith("127.")
     return f"{host}:{port}" + (f" on {socket.gethostname()}" if is_loopback else "") if host else ""
 
 
 def _slurm_name(environ: Mapping[str, str]) -> str:
-    """Job and step, since the steps of one allocation may run at the same time; empty: none of Slurm's."""
+    """Job and step, since the steps of one allocation may run at the same time; empty: not a Slurm job."""
     job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
     return f"{job}.{step}" if job and step else job
 
 
 class Job:
     """
-    One rank's end of the job link. Opens no connection, waits for nothing, and works the same without a daemon.
+    One rank's end of the job link. It opens no connection, never waits, and works the same without a daemon.
 
-    What is not given comes from torchrun's or Slurm's environment, else: rank 0 of 1, attempt 0, a name of this process
-    alone. Raises ValueError for a rank, world size or attempt that cannot be. Call `close()`, or leave it to the
-    interpreter's end.
+    What is not given comes from torchrun's or Slurm's environment, else it is rank 0 of 1, attempt 0, and a name of this process alone.
+    Raises ValueError for an invalid rank, world size or attempt. Call `close()`; else it runs at the interpreter's exit.
     """
 
     def __init__(
@@ -151,7 +164,10 @@ class Job:
         self.world_size = _first(world_size, found.world_size, 1)
         self.attempt = _first(attempt, found.attempt, 0)
         if not (0 <= self.rank < self.world_size <= _LARGEST and 0 <= self.attempt <= _LARGEST):
-            raise ValueError(f"rank {self.rank} of {self.world_size}, attempt {self.attempt}: no such place in a job")
+            raise ValueError(
+                f"rank = {self.rank}, world_size = {self.world_size}, attempt = {self.attempt}: "
+                f"give 0 <= rank < world_size, and numbers of at most {_LARGEST}"
+            )
         self.node = _clipped(node or socket.gethostname())
         self.joined_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.runtime_dir = folder = find_runtime_dir(runtime_dir)
@@ -165,31 +181,33 @@ class Job:
 
     def signals(self) -> Signals | None:
         """
-        The job's signals as of now; None: no daemon here, nothing from the hub within 30 s, or it has not heard this process yet,
-        so that what it says is of a former run.
+        The job's signals as of now.
+
+        None: there is no daemon here, nothing came from the hub within 30 s, or the hub has not received a mark of this process yet, so
+        that its signals are of a former run.
         """
         found = self._read()
         return None if found is None else found[0]
 
     def plan(self) -> Plan:
-        """How the barrier is to be run; the plain plan where there are no signals."""
+        """How the barrier runs; the plain plan while there are no signals."""
         found = self._read()
         return Plan() if found is None else found[1]
 
     def require_alignment(self, max_ns: int, timeout_s: float = 30.0) -> Signals:
         """
-        Wait until the hub says that no two clocks of this job's nodes differ by more than `max_ns`. The one call that waits for
-        timesyncd; every rank of the job has to make it, or to mark steps, since the hub judges all of them together.
+        Wait until the hub reports that no two clocks of this job's nodes differ by more than `max_ns`.
 
-        Raises AlignmentError when that is not so within `timeout_s`, in one line: which nodes, why, what to do; ValueError for a
-        negative `max_ns` and for a time that is no number.
+        This is the one call that waits for timesyncd. Every rank of the job makes it, or marks steps, since the hub needs all of them.
+        Raises AlignmentError if that is not so within `timeout_s`; its text names the nodes, the reason and what to do, and its
+        `reason_code` is an AlignmentReason. Raises ValueError for a negative `max_ns` or a NaN.
         """
         if max_ns < 0:
-            raise ValueError(f"max_ns = {max_ns}: at least 0 is wanted")
+            raise ValueError(f"max_ns = {max_ns}: give at least 0")
         return wait_for_alignment(self, max_ns, timeout_s)
 
     def close(self) -> None:
-        """Send the last marks. Reading signals still works afterwards."""
+        """Send the last marks. Signals can still be read afterwards."""
         atexit.unregister(self.close)
         self.meter.close()
 
@@ -220,14 +238,14 @@ class Job:
 
 
 def half_width_ns(interval: Interval) -> int | None:
-    """The bound on a clock's error that an interval stands for, rounded up; None: unknown."""
+    """Half of the interval's width, rounded up: the bound on the clock's error; None: unknown."""
     if interval.earliest is None or interval.latest is None:
         return None
     return (interval.latest - interval.earliest + 1) // 2
 
 
 def _clipped(name: str) -> str:
-    """At most MAX_NAME octets, so that it fits a datagram; whole characters."""
+    """At most MAX_NAME bytes, so that it fits a datagram; whole characters."""
     return name.encode(errors="replace")[:MAX_NAME].decode(errors="ignore")
 
 

@@ -24,7 +24,7 @@ LAST_QUERY_TIMEOUT_S = 1.0
 
 #: Of a node that the hub does not list: the code and the sentence that the hub itself uses.
 NODE_NEVER_REPORTED = "node_never_reported"
-NEVER_REPORTED = "never sent its state to this hub"
+NEVER_REPORTED = "has never reported to this hub"
 
 #: Statuses of a refusal that stays. Others may pass, as for a job that is not known yet.
 _PERMANENT_REFUSALS = (400, 401, 403, 414, 421)

@@ -39,7 +39,7 @@ def test_anchors_hold_the_bound(job: Job, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     publish(tmp_path / "run", grandmaster_identity="001122.fffe.334455")
     with Anchors(job, tmp_path / "rank3.json") as kept:
-        kept.renew()
+        kept.step()
     found = read(tmp_path / "rank3.json.anchors")
 
     assert (found.owner.job, found.owner.rank, found.owner.node, found.owner.pid) == ("train", 3, "node-d", os.getpid())
@@ -48,7 +48,7 @@ def test_anchors_hold_the_bound(job: Job, tmp_path: Path) -> None:
         assert each.gm.offset_ns == 0 and each.gm.bound_ns is not None and each.gm.bound_ns >= 5_000
         assert each.utc.bound_ns is not None and each.utc.bound_ns >= 6_000
         assert (each.gm.growth_ppb, each.utc_seconds_removed) == (50_100, 37)
-        assert (each.grandmaster_identity, each.reason) == ("001122.fffe.334455", "")
+        assert (each.grandmaster_identity, each.reason_code, each.reason) == ("001122.fffe.334455", "ok", "")
     assert kept.problem is None
 
 
@@ -58,7 +58,7 @@ def test_without_a_daemon_it_says_so(job: Job, tmp_path: Path) -> None:
     first, last = read(tmp_path / "t.json.anchors").anchors
 
     assert (first.gm.bound_ns, first.status) == (None, "UNKNOWN")
-    assert first.reason.startswith("no clock segment")
+    assert first.reason_code == "no_segment" and first.reason.startswith("no clock segment")
     assert last.monotonic_ns > first.monotonic_ns
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_taken_before_it_is_due(job: Job, tmp_path: Path, monkeypatch
     monkeypatch.setattr(anchors, "FIRST_ANCHOR_INTERVAL_NS", 3_600 * 10**9)
     with record_anchors(job, tmp_path) as kept:
         for _ in range(1_000):
-            kept.renew()
+            kept.step()
 
     assert kept.path == tmp_path / f"rank-3-{os.getpid()}.anchors"
     assert len(read(kept.path).anchors) == 2
@@ -82,12 +82,12 @@ def test_an_annotation_is_between_two_readings(job: Job, tmp_path: Path) -> None
         shown.append(name)
         kept = shown and globals().get("_kept")
         if isinstance(kept, Anchors):
-            kept.renew()
+            kept.step()
         yield
 
     with Anchors(job, tmp_path / "t.json", annotate) as kept:
         globals()["_kept"] = kept
-        kept.renew()
+        kept.step()
     del globals()["_kept"]
     found = read(tmp_path / "t.json.anchors").anchors
 
@@ -122,10 +122,10 @@ def test_a_disk_that_takes_nothing_does_no_harm(where: str, job: Job, tmp_path: 
         (tmp_path / "file").write_text("")
         path = tmp_path / "file" / "t.json"
     with Anchors(job, path) as kept:
-        kept.renew()
+        kept.step()
 
     assert kept.problem is not None and kept.problem.startswith(f"{path}.anchors: ")
-    assert kept.problem.endswith("; no anchor is kept from here on")
+    assert kept.problem.endswith("; no further anchor is written")
 
 
 def test_a_disk_that_fails_at_the_end_does_no_harm(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_a_disk_that_fails_at_the_end_does_no_harm(job: Job, tmp_path: Path, mon
         kept.close()
         kept.close()
 
-    assert kept.problem == f"{kept.path}: Input/output error; anchors may be missing at its end"
+    assert kept.problem == f"{kept.path}: Input/output error; anchors may be missing at the end of the file"
 
 
 def test_a_full_file_is_begun_anew(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_a_full_file_is_begun_anew(job: Job, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(anchors, "MAX_ANCHORS_PER_FILE", 3)
     with Anchors(job, tmp_path / "t.json") as kept:
         for _ in range(3):
-            kept.renew()
+            kept.step()
 
     assert [each.number for each in read(Path(f"{kept.path}.old")).anchors] == [1, 2, 3]
     assert [each.number for each in read(kept.path).anchors] == [4, 5]
@@ -160,7 +160,7 @@ def test_a_forked_child_writes_nothing(job: Job, tmp_path: Path) -> None:
     kept = Anchors(job, tmp_path / "t.json")
     pid = os.fork()
     if pid == 0:
-        kept.renew()
+        kept.step()
         kept.close()
         os._exit(0)
     os.waitpid(pid, 0)

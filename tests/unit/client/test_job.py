@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from timesyncd.bound import ClockStatus
-from timesyncd.client import AlignmentError, Job, Plan, Signals
-from timesyncd.client.job import RankPlacement, placement_from, why_not
+from timesyncd.client import AlignmentError, AlignmentReason, Job, Plan, Signals
+from timesyncd.client.job import RankPlacement, placement_from, why_not_aligned
 from timesyncd.clocks import boot_id, time_namespace
 from timesyncd.ipc.clock_segment import Epoch
 from timesyncd.ipc.job_datagram import SOCKET_NAME, Datagram, decode, job_id
 from timesyncd.ipc.job_segment import JobWriter, segment_path
+from timesyncd.ipc.wire_types import CodedReason
 
 ALIGNED = Signals(
     world_size=2,
@@ -118,9 +119,9 @@ def test_a_job_tells_who_it_is(folder: Path, node: Node) -> None:
     assert (job.signals(), job.plan().mode) == (None, "plain")
 
 
-def test_an_impossible_place_is_a_mistake_of_the_caller(folder: Path) -> None:
+def test_a_rank_outside_its_job_raises_at_construction(folder: Path) -> None:
     """A rank outside its world is refused at construction, the one place that may."""
-    with pytest.raises(ValueError, match="rank 2 of 2"):
+    with pytest.raises(ValueError, match="rank = 2, world_size = 2"):
         Job("job", rank=2, world_size=2, runtime_dir=folder)
 
 
@@ -175,38 +176,53 @@ def test_clocks_that_do_not_agree_are_said_in_one_line(node: Node, job: Job) -> 
     with pytest.raises(AlignmentError) as raised:
         job.require_alignment(100, timeout_s=0)
 
+    assert raised.value.reason_code is AlignmentReason.TOO_FAR_APART
     assert str(raised.value) == (
         "job 'job', after 0 s: the nodes' clocks may be 900 ns apart, more than 100 ns (node-a and node-b, by their grandmaster); "
-        "`timesyncd preflight --job job` tells every node's part"
+        "`timesyncd preflight --job job` shows each node"
     )
+
+
+NOT_JOINED = CodedReason(AlignmentReason.NOT_JOINED, "the hub has not received any mark of this process yet")
 
 
 @pytest.mark.parametrize(
     ("signals", "why"),
     [
-        (replace(ALIGNED, joined_ns=(6,)), "the hub has not heard this process yet"),
-        (ALIGNED, "the hub has not heard this process yet"),
+        (replace(ALIGNED, joined_ns=(6,)), NOT_JOINED),
+        (ALIGNED, NOT_JOINED),
         (
             replace(ALIGNED, joined_ns=(7,), alignment_ns=None, alignment_reason="node-b: the PTP parent changed"),
-            "how far the nodes' clocks are apart is unknown: node-b: the PTP parent changed",
+            CodedReason(
+                AlignmentReason.ALIGNMENT_UNKNOWN,
+                "the alignment of the nodes' clocks is unknown: node-b: the PTP parent changed",
+            ),
         ),
-        (replace(ALIGNED, joined_ns=(6, 7)), ""),
-        (replace(ALIGNED, joined_ns=(7,), alignment_ns=0), ""),
+        (replace(ALIGNED, joined_ns=(6, 7)), None),
+        (replace(ALIGNED, joined_ns=(7,), alignment_ns=0), None),
     ],
 )
-def test_only_the_hubs_word_on_this_process_is_an_agreement(signals: Signals, why: str) -> None:
+def test_only_the_hubs_word_on_this_process_is_an_agreement(
+    signals: Signals, why: CodedReason[AlignmentReason] | None
+) -> None:
     """One that does not tell which processes it knows is none here, where nothing else stands between a job and wrong clocks."""
-    assert why_not(signals, 7, 1_000) == why
+    assert why_not_aligned(signals, 7, 1_000) == why
 
 
 def test_without_a_daemon_the_requirement_says_where_one_is_missing(folder: Path, job: Job) -> None:
     """And with a daemon that heard of no hub, what to ask."""
-    with pytest.raises(AlignmentError, match=rf"no daemon takes marks at {folder}/job\.sock: start timesyncd there"):
+    with pytest.raises(
+        AlignmentError, match=rf"no daemon receives marks at {folder}/job\.sock: start timesyncd, or set"
+    ) as raised:
         job.require_alignment(100, timeout_s=0.01)
+    assert raised.value.reason_code is AlignmentReason.NO_DAEMON
     node = Node(folder)
     try:
-        with pytest.raises(AlignmentError, match="nothing from a hub about this process: `timesyncd doctor`"):
+        with pytest.raises(
+            AlignmentError, match="no signals from a hub for this process: `timesyncd doctor`"
+        ) as raised:
             job.require_alignment(100, timeout_s=0)
+        assert raised.value.reason_code is AlignmentReason.NO_SIGNALS
     finally:
         node.socket.close()
 
@@ -214,5 +230,5 @@ def test_without_a_daemon_the_requirement_says_where_one_is_missing(folder: Path
 @pytest.mark.parametrize(("max_ns", "timeout_s"), [(-1, 1.0), (100, math.nan)])
 def test_a_requirement_that_is_none_is_a_mistake_of_the_caller(job: Job, max_ns: int, timeout_s: float) -> None:
     """It is refused at once."""
-    with pytest.raises(ValueError, match="wanted|is NaN"):
+    with pytest.raises(ValueError, match="give at least 0|is NaN"):
         job.require_alignment(max_ns, timeout_s)

@@ -116,7 +116,7 @@ def test_a_node_never_heard_of_fails_by_name(hub: FakeHub) -> None:
     assert (answer.ok, answer.alignment_ns, answer.reason) == (
         False,
         None,
-        "typo: never sent its state to this hub",
+        "typo: has never reported to this hub",
     )
     assert answer.reason_code is PreflightReason.NODE_UNKNOWN
     assert (answer.nodes[0].node, answer.nodes[0].reason_code) == ("typo", StateReason.NODE_NEVER_REPORTED.value)
