@@ -1,9 +1,5 @@
 """
-What a unit says of its parts: interfaces, PTP ports, sensors, fans and power supplies. Pure.
-
-What a unit says of its receiver: satellites, position, antenna, and the state that follows from them. Pure.
-
-What the objects of one unit say together: decoded cells -> one GrandmasterSample. Pure.
+Assembles the decoded cells of one grandmaster into a GrandmasterSample: its parts, its GNSS receiver, its clock and alarms. Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ _UNITS = {
     "rpm": "fan",
 }
 _UNITS_SCALE = 9
-"""entPhySensorScale of the unit itself; each step up or down is a factor of 1000."""
+"""entPhySensorScale of the base unit; each step up or down is a factor of 1000."""
 
 
 def interfaces(evidence: Evidence) -> tuple[Interface, ...] | None:
@@ -61,7 +57,7 @@ def _is_up(row: TableRow) -> bool | None:
 
 
 def ports(evidence: Evidence) -> tuple[PtpPort, ...] | None:
-    """What several tables say of one interface is one port; the first profile that knows a field fills it."""
+    """The PTP ports. Rows of several tables about one interface are one port; the first profile with a field fills it."""
     names = {row.arc("ifIndex"): row.word("name") for row in evidence.rows("interfaces")}
     found: dict[str, PtpPort] = {}
     filled_by: dict[str, set[str]] = {}
@@ -104,7 +100,7 @@ def _completed(port: PtpPort, other: PtpPort) -> PtpPort:
 def sensors(
     evidence: Evidence, alarms: Sequence[tuple[Alarm, TableRow]], status: dict[str, str]
 ) -> tuple[Sensor, ...] | None:
-    """Of ENTITY-SENSOR, of the hardware's status text, and fans and power supplies that an alarm is about."""
+    """The sensors of ENTITY-SENSOR and of the hardware's status text, and the fans and power supplies that alarms name."""
     entities = [_entity(row, evidence) for row in evidence.rows("entities")]
     lines = [_of_line(key, value) for key, value in status.items() if "antenna" not in key.lower()]
     found = (*(sensor for sensor in entities if sensor is not None), *lines, *_alarmed(alarms))
@@ -112,7 +108,7 @@ def sensors(
 
 
 def _entity(row: TableRow, evidence: Evidence) -> Sensor | None:
-    """A sensor by its value; a fan or a power supply that has none, by its state."""
+    """A sensor with a value, or a fan or power supply that has only a state."""
     name, part = row.word("name") or f"entity {row.index[-1]}", row.text("class")
     kind, unit = _SENSORS.get(row.text("sensor_type") or "", ("other", None))
     status = row.text("sensor_status")
@@ -126,19 +122,19 @@ def _entity(row: TableRow, evidence: Evidence) -> Sensor | None:
 
 
 def _scaled(row: TableRow, evidence: Evidence) -> float | None:
-    """The number in its unit (RFC 3433): scale is a power of 1000, precision counts decimal places."""
+    """The value in its unit (RFC 3433): scale is a power of 1000, precision is a number of decimal places."""
     value, scale, precision = (row.integer(f"sensor_{column}") for column in ("value", "scale", "precision"))
     if value is None:
         return None
     if scale is None or not 1 <= scale <= 17 or precision is None or not -8 <= precision <= 9:
-        evidence.note(f"entities.sensor_value={value} of scale {scale}, precision {precision}")
+        evidence.add_unknown(f"entities.sensor_value={value} with scale {scale} and precision {precision}")
         return None
     power = 3 * (scale - _UNITS_SCALE) - max(precision, 0)
     return value * 10.0**power if power >= 0 else value / 10.0**-power
 
 
 def status_lines(evidence: Evidence) -> dict[str, str]:
-    """The status text's lines as "GPS Current : 24mA"; of the same key in several modules' texts the first counts."""
+    """The lines of the status text, such as "GPS Current : 24mA", by key; of a key in several modules' texts the first counts."""
     found: dict[str, str] = {}
     for text in evidence.all("hardware_status"):
         for line in str(text).splitlines():
@@ -149,7 +145,7 @@ def status_lines(evidence: Evidence) -> dict[str, str]:
 
 
 def _of_line(key: str, value: str) -> Sensor:
-    """A number with its unit, or a rating; "ok" is what rates well."""
+    """A sensor from a status line: a number with its unit, or a rating, of which "ok" and "normal" are good."""
     measured = re.fullmatch(r"([+-]?\d{1,9}(?:\.\d{1,6})?) ?(mA|A|mV|V|W|C|rpm)", value)
     if measured:
         return Sensor(key, _UNITS[measured[2]], float(measured[1]), measured[2], None)
@@ -165,19 +161,19 @@ def _alarmed(alarms: Sequence[tuple[Alarm, TableRow]]) -> Iterator[Sensor]:
                 yield Sensor(alarm.text or kind, kind, None, None, ok=False)
 
 
-#: With fewer healthy satellites a receiver fixes no time.
+#: With fewer healthy satellites a receiver cannot determine the time.
 MIN_SATELLITES = 4
 #: timeSource (IEEE 1588-2019, table 6).
 GNSS_TIME_SOURCE = 0x20
 
 
 def satellites(evidence: Evidence) -> tuple[Satellite, ...] | None:
-    """An empty table is "no satellites" only where another table of the receiver shows that it is served."""
+    """The satellites. An empty table means "no satellites" only if another object of the receiver shows that it is served."""
     rows = evidence.rows("satellites")
     if rows:
         found = [_satellite(row) for row in rows]
         if None in found:
-            evidence.note("satellites.number=missing")
+            evidence.add_unknown("satellites.number=missing")
         return tuple(satellite for satellite in found if satellite is not None)
     listed = evidence.first("satellite_list")
     if listed is not None:
@@ -192,14 +188,14 @@ def _satellite(row: TableRow) -> Satellite | None:
 
 
 def _listed(text: str, evidence: Evidence) -> tuple[Satellite, ...] | None:
-    """A line as "2,X5,Y1,CGPS,X7,Y2,CGPS": the count says how many there are, also where the line was cut."""
+    """Satellites from a line such as "2,X5,Y1,CGPS,X7,Y2,CGPS": the leading count holds even if the line was cut off."""
     count = re.match(r"\s*(\d{1,3})(?!\d)", text)
     if count is None:
-        evidence.note(f"satellite_list=undecodable({text!r:.60})")
+        evidence.add_unknown(f"satellite_list=undecodable({text!r:.60})")
         return None
     found = tuple(Satellite(int(number), None, None) for number in re.findall(r"\bX(\d{1,3})\b", text))
     if len(found) != int(count[1]):
-        evidence.note(f"satellites={count[1]} counted, {len(found)} listed")
+        evidence.add_unknown(f"satellites={count[1]} counted, {len(found)} listed")
     return found
 
 
@@ -213,38 +209,40 @@ def position(evidence: Evidence) -> Position | None:
 
 
 def antenna(alarms: Sequence[tuple[Alarm, TableRow]], status: dict[str, str]) -> str | None:
-    """ok, open, short or fault. An alarm says more than the hardware status; no alarm at all says nothing."""
+    """The antenna's state: ok, open, short or fault. An alarm takes precedence over the hardware status; no alarm proves nothing."""
     for alarm, row in alarms:
         ids = row.profile.alarms
         if ids is not None and alarm.id in ids.antenna:
             return ids.antenna[alarm.id]
         if "antenna" in alarm.text.lower():
             return _antenna_word(alarm.text, "fault")
-    told = next((value for key, value in status.items() if "antenna" in key.lower()), None)
-    return None if told is None else "ok" if told.lower() in ("ok", "normal") else _antenna_word(told, "fault")
+    rating = next((value for key, value in status.items() if "antenna" in key.lower()), None)
+    return None if rating is None else "ok" if rating.lower() in ("ok", "normal") else _antenna_word(rating, "fault")
 
 
 def _antenna_word(text: str, otherwise: str) -> str:
     return next((word for word in ("open", "short") if word in text.lower()), otherwise)
 
 
-def gnss_state(antenna: str | None, told: str | None, seen: Sequence[Satellite] | None, is_usable: bool) -> str | None:
+def gnss_state(
+    antenna: str | None, reported: str | None, tracked: Sequence[Satellite] | None, is_usable: bool
+) -> str | None:
     """
-    antenna_fault, none, tracking or locked. `told` is what the unit itself says, where it says anything. Else derived: locked
-    needs a usable GNSS input and enough healthy satellites.
+    antenna_fault, none, tracking or locked. An antenna fault comes first, then the state that the grandmaster reports; otherwise the
+    state is derived: locked requires a usable GNSS input and enough healthy satellites.
     """
     if antenna in ("open", "short", "fault"):
         return "antenna_fault"
-    if told is not None or seen is None:
-        return told
-    if not seen:
+    if reported is not None or tracked is None:
+        return reported
+    if not tracked:
         return "none"
-    healthy = sum(satellite.healthy is True for satellite in seen)
+    healthy = sum(satellite.healthy is True for satellite in tracked)
     return "locked" if is_usable and healthy >= MIN_SATELLITES else "tracking"
 
 
 def is_usable(references: Sequence[InputReference] | None, is_locked: bool, time_source: int | None) -> bool:
-    """A GNSS input is selected or qualified; where no table says so, the clock is locked and names GNSS as its source of time."""
+    """Whether a GNSS input is selected or qualified; without a table of inputs, whether the clock is locked with time source GNSS."""
     if references is None:
         return is_locked and time_source == GNSS_TIME_SOURCE
     return any(_is_usable_gnss(reference) for reference in references)
@@ -262,12 +260,12 @@ def references(evidence: Evidence) -> tuple[InputReference, ...] | None:
 
 
 def _reference_name(row: TableRow) -> str:
-    """Its column, else the text in the table's index: length, then one arc a character."""
+    """The name column, or the text in the table's index: its length, then one arc per character."""
     length_at = 1
     return row.text("name") or printable(bytes(arc & 0xFF for arc in row.index[length_at + 1 :]))
 
 
-#: What a T-GM's class says where nothing else tells the state (IEEE 1588-2019 table 4, G.8275.1 table 3).
+#: The state that a T-GM's clock class implies if no object reports the state (IEEE 1588-2019 table 4, G.8275.1 table 3).
 _STATE_OF_CLASS = {
     6: ClockState.LOCKED, 13: ClockState.LOCKED,
     7: ClockState.HOLDOVER, 14: ClockState.HOLDOVER, 135: ClockState.HOLDOVER,
@@ -276,7 +274,7 @@ _STATE_OF_CLASS = {
     248: ClockState.FREERUN,
 }  # fmt: skip
 
-#: What a clock that follows no other knows of its parent, it knows of itself.
+#: Fields of the parent data set that describe the clock itself if it follows no other clock.
 _OWN_PARENT = (
     "clock_identity", "clock_class", "clock_accuracy", "offset_scaled_log_variance", "priority1", "priority2",
 )  # fmt: skip
@@ -285,14 +283,14 @@ _OWN_PARENT = (
 def assemble(
     source: str, boottime_ns: int, profiles: Sequence[Profile], rows: Rows, notes: Sequence[str] = ()
 ) -> GrandmasterSample:
-    """`profiles` in order of precedence; `notes` join the sample's `unknown`. Raises Malformed for a wrong type."""
+    """`profiles` are in order of precedence; `notes` join the sample's `unknown`. Raises Malformed for a value of a wrong type."""
     evidence = Evidence(profiles, rows)
     fields = _direct(evidence)
-    inputs, seen, status = references(evidence), satellites(evidence), status_lines(evidence)
+    inputs, tracked, status = references(evidence), satellites(evidence), status_lines(evidence)
     alarms = _alarms(evidence)
     fields["antenna"] = antenna(alarms or (), status)
     usable = is_usable(inputs, fields["clock_state"] is ClockState.LOCKED, fields["time_source"])
-    fields["gnss_state"] = gnss_state(fields["antenna"], fields["gnss_state"], seen, usable)
+    fields["gnss_state"] = gnss_state(fields["antenna"], fields["gnss_state"], tracked, usable)
     selected = next((reference.name for reference in inputs or () if reference.qualification == "selected"), None)
     fields["selected_reference"] = selected or fields["selected_reference"] or _followed_clock(evidence)
     fields["position"] = position(evidence)
@@ -304,7 +302,7 @@ def assemble(
         boottime_ns=boottime_ns,
         profiles=tuple(profile.name for profile in profiles),
         references=inputs,
-        satellites=seen,
+        satellites=tracked,
         alarms=None if alarms is None else tuple(alarm for alarm, _ in alarms),
         unknown=(*evidence.unknown, *notes),
         **fields,
@@ -312,7 +310,7 @@ def assemble(
 
 
 def _direct(evidence: Evidence) -> dict[str, Any]:
-    """The fields that single objects fill, and what they fill in for one another."""
+    """The fields that single objects fill, with their substitutes for one another."""
     fields: dict[str, Any] = {field: evidence.first(field) for field in SAMPLE}
     if fields["steps_removed"] == 0:
         for field in _OWN_PARENT:
@@ -332,13 +330,13 @@ def _clock_state(evidence: Evidence, clock_class: int | None) -> ClockState | No
     state = evidence.first("clock_state")
     if state is not None:
         return ClockState(state)
-    if any(note.startswith("clock_state=") for note in evidence.unknown):
+    if evidence.is_undecoded("clock_state"):
         return ClockState.UNKNOWN
     return None if clock_class is None else _STATE_OF_CLASS.get(clock_class)
 
 
 def _phase_offset_ns(evidence: Evidence) -> int | None:
-    """A clock that follows no other (stepsRemoved 0) measures no offset from a parent, whatever the data set holds."""
+    """The phase offset. A clock that follows no other (stepsRemoved 0) has no offset from a parent, whatever its data set contains."""
     phase_offset_ns: int | None = evidence.first("phase_offset_ns")
     if phase_offset_ns is None and evidence.first("steps_removed"):
         phase_offset_ns = evidence.first("offset_from_parent_ns")
@@ -353,27 +351,27 @@ def _followed_clock(evidence: Evidence) -> str | None:
 def _leap(evidence: Evidence) -> str | None:
     leap59, leap61 = evidence.first("leap59"), evidence.first("leap61")
     if leap59 and leap61:
-        evidence.note("leap=insert and delete at once")
+        evidence.add_unknown("leap=insert and delete at once")
         return None
     if leap59 is None and leap61 is None:
-        told: str | None = evidence.first("leap")
-        return told
+        reported: str | None = evidence.first("leap")
+        return reported
     return "insert" if leap61 else "delete" if leap59 else "none"
 
 
 def _alarms(evidence: Evidence) -> list[tuple[Alarm, TableRow]] | None:
-    """The standing alarms; an event or a cleared alarm is none. A count without rows is told, not taken for silence."""
+    """The active alarms, without events and cleared alarms. A count without rows becomes a note: it does not mean "no alarm"."""
     count, rows = evidence.first("alarm_count"), evidence.rows("alarms")
     if not rows and count != 0:
         if count is not None:
-            evidence.note(f"alarms={count} counted, none listed")
+            evidence.add_unknown(f"alarms={count} counted, none listed")
         return None
     found = []
     for row in rows:
         alarm = _alarm(row)
         if alarm is None:
-            evidence.note(f"alarms.id=missing ({row.text('text')})")
-        elif _stands(alarm, row.profile):
+            evidence.add_unknown(f"alarms.id=missing ({row.text('text')})")
+        elif _is_active(alarm, row.profile):
             found.append((alarm, row))
     return found
 
@@ -387,6 +385,6 @@ def _alarm(row: TableRow) -> Alarm | None:
     return Alarm(alarm_id, row.integer("index") or 0, row.text("severity") or "unknown", text, row.text("since"))
 
 
-def _stands(alarm: Alarm, profile: Profile) -> bool:
+def _is_active(alarm: Alarm, profile: Profile) -> bool:
     is_event = profile.alarms is not None and alarm.id in profile.alarms.events
     return not is_event and alarm.severity not in ("event", "clear")

@@ -1,8 +1,8 @@
 """
-Pure decoders: what an SNMP agent sent -> a neutral value.
+Decoders from SNMP values to neutral values. Pure.
 
-A value of the wrong SNMP type breaks the protocol and raises Malformed. A value of the right type that is not understood is
-an `Unknown`: it is told, and it is neither a fault nor a zero.
+A value of the wrong SNMP type breaks the protocol and raises Malformed. A value of the right type that cannot be decoded becomes
+an `Unknown`: it is reported as it came, neither as a fault nor as zero.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from timesyncd.errors import Malformed
 from timesyncd.sample import ACCURACY_NS, Position, format_identity
 from timesyncd.snmp.values import Raw
 
-#: DisplayString and SnmpAdminString end here.
+#: The maximum length of DisplayString and SnmpAdminString.
 MAX_TEXT = 255
-#: Status text of several lines.
+#: The maximum length of a status text of several lines.
 MAX_LINES_TEXT = 4096
-#: A larger offset of a grandmaster is a wrong byte order or no offset at all.
+#: A larger offset of a grandmaster means a wrong byte order or another kind of value.
 ABSURD_OFFSET_NS = 1_000_000_000
 
 _UNIT_NS = {"ps": 1e-3, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -27,7 +27,7 @@ _UNIT_NS = {"ps": 1e-3, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What came and is not understood; `text` is `unknown(12)` or `undecodable('n/a')`."""
+    """A value that is not understood; `text` is `unknown(12)` or `undecodable('n/a')`."""
 
     text: str
 
@@ -38,18 +38,18 @@ Decoder = Callable[[Raw, Mapping[int, str]], Value]
 
 def _integer(raw: Raw) -> int:
     if not isinstance(raw, int) or abs(raw) >= 2**63:
-        raise Malformed(f"an integer is wanted, {raw!r:.80} came")
+        raise Malformed(f"{raw!r:.80} instead of a 64-bit integer")
     return raw
 
 
 def _octets(raw: Raw) -> bytes:
     if not isinstance(raw, bytes):
-        raise Malformed(f"an octet string is wanted, {raw!r:.80} came")
+        raise Malformed(f"{raw!r:.80} instead of an octet string")
     return raw
 
 
 def _short(raw: Raw) -> bytes:
-    """What is matched against a pattern: an agent may send 64 kB, which some patterns would take seconds for."""
+    """The octets to match against a pattern, limited: an agent may send 64 kB, for which some patterns would need seconds."""
     return _octets(raw)[:MAX_TEXT]
 
 
@@ -69,7 +69,7 @@ def _without_control(text: str) -> str:
 
 
 def printable(octets: bytes) -> str:
-    """Text for people: control characters never reach a terminal or a page."""
+    """Text without control characters, which must not reach a terminal or a page."""
     return _without_control(_readable(octets)[:MAX_TEXT])
 
 
@@ -78,7 +78,7 @@ def text(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 
 def lines(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """The same of several lines, each kept."""
+    """Text of several lines, each without control characters."""
     return "\n".join(map(_without_control, _readable(_octets(raw)[:MAX_LINES_TEXT]).splitlines()))
 
 
@@ -87,7 +87,7 @@ def integer(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 
 def leading_integer(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """An integer, or text that begins with one: "3", "12 %"."""
+    """An integer, or text that begins with one, such as "12 %"."""
     if isinstance(raw, int):
         return _integer(raw)
     match = re.match(rb"\s*(\d{1,9})(?!\d)", _octets(raw))
@@ -101,28 +101,28 @@ def ticks(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 def oid(raw: Raw, _values: Mapping[int, str]) -> Value:
     if not isinstance(raw, str):
-        raise Malformed(f"an object identifier is wanted, {raw!r:.80} came")
+        raise Malformed(f"{raw!r:.80} instead of an object identifier")
     return raw
 
 
 def enum(raw: Raw, values: Mapping[int, str]) -> Value:
-    """By the map of this very OID: the same integer means another thing elsewhere."""
+    """The word for the integer, from the map of this OID: the same integer has another meaning in other objects."""
     number = _integer(raw)
     return values.get(number, Unknown(f"unknown({number})"))
 
 
 def truth(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """TruthValue; 1 is true, and everything else is false, since agents are met that send 0 for false."""
+    """TruthValue: 1 is true; everything else is false, since some agents send 0 for false."""
     return _integer(raw) == 1
 
 
 def low_16_bits(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """offsetScaledLogVariance, which one table of RFC 8173 signs and another does not."""
+    """offsetScaledLogVariance, which is signed in one table of RFC 8173 and unsigned in another."""
     return _integer(raw) & 0xFFFF
 
 
 def identity(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """clockIdentity as eight octets or as text of sixteen hexadecimal digits, however separated."""
+    """clockIdentity as eight octets, or as text of sixteen hexadecimal digits with any separators."""
     octets = _octets(raw)
     if len(octets) != 8:
         try:
@@ -139,7 +139,7 @@ def port_identity(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 
 def clock_class(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """0 to 255 as an integer, or text that begins with it: "6 (locked)"."""
+    """0 to 255 as an integer, or text that begins with it, such as "6 (locked)"."""
     if isinstance(raw, bytes):
         match = re.match(rb"\s*(\d{1,3})(?!\d)", raw)
         number = int(match[1]) if match else -1
@@ -149,7 +149,7 @@ def clock_class(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 
 def clock_accuracy(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """The enumerated octet as an integer, as text ("0x21"), or as the range it stands for ("within 100 ns")."""
+    """The enumerated octet as an integer, as text ("0x21"), or as its range ("within 100 ns")."""
     if isinstance(raw, bytes):
         number = _accuracy_of(raw.decode("latin-1").lower())
     else:
@@ -158,7 +158,7 @@ def clock_accuracy(raw: Raw, _values: Mapping[int, str]) -> Value:
 
 
 def _accuracy_of(words: str) -> int:
-    """-1 when not understood. Digits alone are not: nothing tells whether "23" is decimal."""
+    """-1 if not understood. Digits alone are ambiguous: "23" may be decimal or hexadecimal."""
     if match := re.search(r"0x([0-9a-f]{2})\b", words):
         return int(match[1], 16)
     if match := re.fullmatch(r"(?:within|<=?|\+/?-)?\s*(\d{1,6}(?:\.\d{1,3})?)\s*(ps|ns|us|ms|s)\W*", words):
@@ -168,12 +168,12 @@ def _accuracy_of(words: str) -> int:
 
 
 def nanoseconds(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """Decimal text, with or without its unit "ns", rounded; an integer as it is."""
+    """Decimal text with or without the unit "ns", rounded; an integer unchanged."""
     return _integer(raw) if isinstance(raw, int) else _text_ns(_short(raw))
 
 
 def time_interval(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """TimeInterval: eight octets (2^-16 ns, signed, big-endian) or text; RFC 8173 allows to read it as either."""
+    """TimeInterval: eight octets (2^-16 ns, signed, big-endian) or text; RFC 8173 permits either interpretation."""
     octets = _short(raw)
     if len(octets) == 8:
         interval_ns = round(int.from_bytes(octets, "big", signed=True) / 65536)
@@ -194,20 +194,20 @@ _ANGLE = r"([NSEW+-])\s*(\d{1,3})[\s:]+(\d{1,2})[\s:]+(\d{1,2}(?:\.\d{1,9})?)"
 
 
 def metres(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """Decimal text: "+0058.1", "58 m"."""
+    """Decimal text, such as "+0058.1" or "58 m"."""
     match = re.fullmatch(rf"\s*{_NUMBER}\s*m?[\s\0]*", _readable(_short(raw)), re.ASCII)
     return float(match[1]) if match else undecodable(raw)
 
 
 def degrees(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """Degrees north or east, of text as "N38:23:51.30" or "W122:42:53.20"."""
+    """Degrees north or east, from text such as "N38:23:51.30" or "W122:42:53.20"."""
     match = re.fullmatch(rf"\s*{_ANGLE}[\s\0]*", _readable(_short(raw)), re.ASCII)
     angle_deg = _angle_deg(match.groups()) if match else None
     return undecodable(raw) if angle_deg is None else angle_deg
 
 
 def position(raw: Raw, _values: Mapping[int, str]) -> Value:
-    """Latitude, longitude and height in one line: "+ 38 23 51.300 - 122 42 53.200 58.1"."""
+    """Latitude, longitude and height in one line, such as "+ 38 23 51.300 - 122 42 53.200 58.1"."""
     match = re.fullmatch(rf"\s*{_ANGLE}\s+{_ANGLE}\s+{_NUMBER}\s*m?[\s\0]*", _readable(_short(raw)), re.ASCII)
     if match is None:
         return undecodable(raw)
@@ -233,7 +233,7 @@ DECODERS: dict[str, Decoder] = {
     )
 }  # fmt: skip
 
-#: What each makes of what it understands.
+#: The type of each decoder's value.
 KINDS: dict[str, type] = {
     **dict.fromkeys(DECODERS, int),
     **dict.fromkeys(("text", "lines", "oid", "enum", "identity", "port_identity"), str),

@@ -1,7 +1,7 @@
 """
-What of a unit is read when, and how long it counts. Pure: time is an argument.
+What is read of a grandmaster, when, and how long it stays valid (`ReadCache`), and its decoded cells (`Evidence`).
 
-What the objects of a unit say, decoded: every cell by the field that it fills, rows joined by their index. Pure.
+Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ BatchRows = dict[Oid, dict[Index, Raw]]
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """What is read together: all of the state, or the scalars of another group, or one table of it. `fields` names it to people."""
+    """
+    Objects that are read together: the whole state, the scalars of another group, or one table of it. `fields` names it in messages.
+    """
 
     group: Group
     table: Oid
@@ -31,7 +33,7 @@ class ReadBatch:
 
 
 def batches(profiles: Iterable[Profile]) -> list[ReadBatch]:
-    """All that these profiles read, the state first; an object that several name is read once a group."""
+    """All reads of these profiles, the state first; an object that several profiles name is read once per group."""
     found: dict[tuple[Group, Oid], list[Object]] = {}
     for profile in profiles:
         for entry in profile.object:
@@ -53,19 +55,19 @@ def _order(batch: ReadBatch) -> int:
 
 def is_due(tried_ns: int | None, now_ns: int, interval_ns: int, phase_ns: int) -> bool:
     """
-    At first, and then whenever a multiple of the interval has passed since `phase_ns`, so that units of different phases
-    never meet, whenever each of them started.
+    True before the first read, and then at each multiple of the interval since `phase_ns`, so that grandmasters with different
+    phases are never read at the same time, whenever each of them was started.
     """
     return tried_ns is None or (now_ns - phase_ns) // interval_ns > (tried_ns - phase_ns) // interval_ns
 
 
-def phase_ns(unit: str, table: Oid, interval_ns: int) -> int:
-    """The moment within the interval at which this unit's table is read: spread evenly, and the same after a restart."""
-    return zlib.crc32(f"{unit} {table}".encode()) * interval_ns >> 32
+def phase_ns(grandmaster: str, table: Oid, interval_ns: int) -> int:
+    """When within the interval this grandmaster's table is read: spread evenly, and the same after a restart."""
+    return zlib.crc32(f"{grandmaster} {table}".encode()) * interval_ns >> 32
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedRead:
     tried_ns: int | None = None
     read_ns: int = 0
     rows: Mapping[Oid, Mapping[Index, Raw]] | None = None
@@ -73,65 +75,65 @@ class _Kept:
 
 
 class ReadCache:
-    """What one unit said, each batch at its own pace. What is older than two of its intervals does not count any more."""
+    """The last rows of each batch of one grandmaster. Rows older than two of the batch's intervals are no longer valid."""
 
-    def __init__(self, unit: str, intervals_ns: Mapping[Group, int]) -> None:
-        self._unit = unit
+    def __init__(self, grandmaster: str, intervals_ns: Mapping[Group, int]) -> None:
+        self._grandmaster = grandmaster
         self._intervals_ns = intervals_ns
-        self._kept: dict[ReadBatch, _Kept] = {}
+        self._reads: dict[ReadBatch, _CachedRead] = {}
 
     def due(self, wanted: Iterable[ReadBatch], now_ns: int) -> list[ReadBatch]:
-        """What is to be read now, what was never tried first. The state is read at each poll and never waits."""
+        """The batches to read now, the least recently tried first. The state is due at each poll and comes before all others."""
         due = [batch for batch in wanted if batch.group == "state" or self._is_due(batch, now_ns)]
         return sorted(due, key=lambda batch: (batch.group != "state", self._of(batch).tried_ns or 0))
 
     def _is_due(self, batch: ReadBatch, now_ns: int) -> bool:
         interval_ns = self._intervals_ns[batch.group]
-        phase = phase_ns(self._unit, batch.table, interval_ns)
+        phase = phase_ns(self._grandmaster, batch.table, interval_ns)
         return is_due(self._of(batch).tried_ns, now_ns, interval_ns, phase)
 
-    def _of(self, batch: ReadBatch) -> _Kept:
-        return self._kept.setdefault(batch, _Kept())
+    def _of(self, batch: ReadBatch) -> _CachedRead:
+        return self._reads.setdefault(batch, _CachedRead())
 
     def keep(
         self, batch: ReadBatch, rows: Mapping[Oid, Mapping[Index, Raw]], now_ns: int, notes: Iterable[str] = ()
     ) -> None:
-        self._kept[batch] = _Kept(now_ns, now_ns, rows, tuple(notes))
+        self._reads[batch] = _CachedRead(now_ns, now_ns, rows, tuple(notes))
 
     def fail(self, batch: ReadBatch, reason: str, now_ns: int) -> None:
-        """What was read before still counts for its time; the next try is an interval later."""
-        kept = self._of(batch)
-        kept.tried_ns = now_ns
-        kept.notes = (f"{'/'.join(batch.fields)}=not read: {reason}",)
+        """Note a failed read. The rows read before stay valid for their time; the next try is an interval later."""
+        read = self._of(batch)
+        read.tried_ns = now_ns
+        read.notes = (f"{'/'.join(batch.fields)}=not read: {reason}",)
 
     def rows_of(self, batch: ReadBatch) -> Mapping[Oid, Mapping[Index, Raw]] | None:
-        """What it said last, however long ago; None: nothing yet."""
+        """The last rows of the batch, whatever their age; None if it was never read."""
         return self._of(batch).rows
 
     def rows(self, now_ns: int) -> BatchRows:
-        """All that still counts. An object that is in two batches keeps the newest rows."""
+        """All valid rows. For an object in two batches, the newest rows count."""
         merged: BatchRows = {}
-        for batch, kept in sorted(self._kept.items(), key=lambda item: item[1].read_ns):
-            if kept.rows is not None and now_ns - kept.read_ns <= 2 * self._intervals_ns[batch.group]:
-                merged |= {oid: dict(rows) for oid, rows in kept.rows.items()}
+        for batch, read in sorted(self._reads.items(), key=lambda item: item[1].read_ns):
+            if read.rows is not None and now_ns - read.read_ns <= 2 * self._intervals_ns[batch.group]:
+                merged |= {oid: dict(rows) for oid, rows in read.rows.items()}
         return merged
 
     def notes(self) -> list[str]:
-        """What could not be read, or not wholly."""
-        return [note for kept in self._kept.values() for note in kept.notes]
+        """What could not be read, or not completely."""
+        return [note for read in self._reads.values() for note in read.notes]
 
     def request_poll(self) -> None:
-        """All that may have changed is due."""
-        for batch, kept in self._kept.items():
+        """Make every batch due except the inventory."""
+        for batch, read in self._reads.items():
             if batch.group != "inventory":
-                kept.tried_ns = None
+                read.tried_ns = None
 
-    def forget(self) -> None:
-        self._kept.clear()
+    def clear(self) -> None:
+        self._reads.clear()
 
 
 Rows = Mapping[Oid, Mapping[Index, Raw]]
-"""By the OID of the object: what came, by index; a scalar's index is (0,)."""
+"""The raw values of each object (by OID), by index; a scalar's index is (0,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +166,12 @@ class TableRow:
         return value if isinstance(value, bool) else None
 
     def text(self, column: str) -> str | None:
-        """What came in words, be it unknown(7)."""
+        """The value as text, even if it is unknown(7)."""
         value = self.values.get(column)
         return None if value is None else value_text(value)
 
     def word(self, column: str) -> str | None:
-        """What came, if it is understood and not empty."""
+        """The value, if it is text that is understood and not empty."""
         value = self.values.get(column)
         return value if isinstance(value, str) and value else None
 
@@ -178,11 +180,15 @@ class TableRow:
 
 
 class Evidence:
-    """`profiles` in order of precedence. `unknown` gathers what came and no map explains."""
+    """
+    The decoded cells of one grandmaster, by the field that they fill; `profiles` are in order of precedence. `unknown` lists the
+    values that no profile explains, as sentences for people.
+    """
 
     def __init__(self, profiles: Sequence[Profile], rows: Rows) -> None:
-        """Raises Malformed when a value has the wrong type."""
+        """Raises Malformed if a value has the wrong type."""
         self.unknown: list[str] = []
+        self._undecoded: set[str] = set()
         self._cells: dict[str, list[Cell]] = {}
         for profile in profiles:
             for entry in profile.object:
@@ -193,14 +199,19 @@ class Evidence:
         field = cell.entry.field
         self._cells.setdefault(field, []).append(cell)
         if isinstance(cell.value, Unknown):
-            self.note(f"{field}={cell.value.text}")
+            self._undecoded.add(field)
+            self.add_unknown(f"{field}={cell.value.text}")
 
-    def note(self, note: str) -> None:
+    def add_unknown(self, note: str) -> None:
         if note not in self.unknown:
             self.unknown.append(note)
 
+    def is_undecoded(self, field: str) -> bool:
+        """Whether a value of the field is not understood."""
+        return field in self._undecoded
+
     def first(self, field: str) -> Any:
-        """The first value that says something; a standby module's "unknown" gives way to the next row."""
+        """The first known value; a standby module's "unknown" gives way to the next row's value."""
         values = [c.value for c in self._cells.get(field, []) if not isinstance(c.value, Unknown) and c.value != ""]
         return next((value for value in values if value != ClockState.UNKNOWN), values[0] if values else None)
 
@@ -208,7 +219,7 @@ class Evidence:
         return [cell.value for cell in self._cells.get(field, [])]
 
     def arc(self, field: str, name: str) -> int | None:
-        """What the index of the field's first cell says."""
+        """The named arc in the index of the field's first cell."""
         cell = next(iter(self._cells.get(field, [])), None)
         return None if cell is None else _arc(cell.entry.index, cell.index, name)
 
@@ -231,5 +242,5 @@ class Evidence:
 
 
 def _arc(arcs: tuple[str, ...], index: Index, name: str) -> int | None:
-    place = arcs.index(name) if name in arcs else len(index)
-    return index[place] if place < len(index) else None
+    position = arcs.index(name) if name in arcs else len(index)
+    return index[position] if position < len(index) else None

@@ -1,4 +1,4 @@
-"""One unit over SNMP: which profiles it serves, and what they say, each group at its own pace."""
+"""Reads one grandmaster over SNMP: finds the profiles that it serves, and reads each group of objects at its own interval."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Credentials, Session
 from timesyncd.snmp.values import Index, Oid, Raw
 
-#: More rows than any table read here has on a sane unit (125 satellites); a longer column is cut off, and that is told.
+#: More rows than any table of these profiles should have (125 satellites); a longer column is cut off, with a note.
 ROW_CAP = 200
-#: So long after its start an agent may still gain subtrees.
+#: How long after its start, in hundredths of a second, an agent may still gain subtrees.
 SETTLED_TICKS = 60_000
 
-#: A change of these says that more has changed.
-_TURNS = ("clock_state", "alarm_count")
-#: A change of these is a change of firmware, or another unit.
-_BODY = ("firmware", "serial", "sys_descr", "sys_object_id")
+#: A change of one of these fields suggests that the tables changed too.
+_TRIGGER_FIELDS = ("clock_state", "alarm_count")
+#: A change of one of these fields means another firmware or another device.
+_IDENTITY_FIELDS = ("firmware", "serial", "sys_descr", "sys_object_id")
 
 ObjectRows = Mapping[Oid, Mapping[Index, Raw]]
 
 
 @dataclass(frozen=True, slots=True)
 class GrandmasterRows:
-    """Of the profiles served: all that still counts, and what could not be read."""
+    """The profiles that the grandmaster serves, their valid rows, and notes on what could not be read."""
 
     profiles: Sequence[Profile]
     rows: BatchRows
@@ -36,29 +36,30 @@ class GrandmasterRows:
 
 class GrandmasterReader:
     """
-    The state is read at each poll, and its failure is the poll's. What fails of the rest is a note, and costs nothing else.
+    Reads one grandmaster. The state is read at each poll, and its failure fails the poll; a failed read of another group becomes a
+    note.
 
-    `open` and `read` raise SourceError; `close` never raises, and `open` may follow it. A unit that has restarted, or whose
-    firmware changed, is probed and read anew.
+    `open` and `read` raise SourceError; `close` never raises, and `open` may follow it. After a restart or a change of firmware, the
+    grandmaster is probed and read again from scratch.
     """
 
     def __init__(
-        self, unit: str, address: tuple[str, int], credentials: Credentials, try_s: float, profiles: Sequence[Profile],
+        self, grandmaster: str, address: tuple[str, int], credentials: Credentials, try_s: float, profiles: Sequence[Profile],
         intervals_ns: Mapping[Group, int],
     ) -> None:  # fmt: skip
-        """`try_s`: how long one answer is waited for; a lost datagram is sent once more."""
+        """`try_s`: the timeout of each try; a request without a response is sent once more."""
         self.served: Sequence[Profile] = ()
         self._address = address
         self._credentials = credentials
         self._try_s = try_s
         self._profiles = [profile for profile in profiles if profile.object]
-        self._memory = ReadCache(unit, intervals_ns)
+        self._cache = ReadCache(grandmaster, intervals_ns)
         self._batches: list[ReadBatch] = []
         self._session: Session | None = None
         self._is_settled = self._is_another = False
 
     async def open(self) -> None:
-        """Finds out which profiles the unit serves."""
+        """Find the profiles that the grandmaster serves."""
         host, port = self._address
         self._session = await Session.open(host, port, self._credentials, self._try_s)
         try:
@@ -77,24 +78,24 @@ class GrandmasterReader:
             self._session = None
 
     def request_poll(self) -> None:
-        """All but the inventory is due at the next read."""
-        self._memory.request_poll()
+        """Make everything except the inventory due at the next read."""
+        self._cache.request_poll()
 
     async def read(self, now_ns: int, until: float) -> GrandmasterRows:
-        """What the rest needs longer than `until` (the event loop's time) is left for the next time."""
+        """Read what is due. Reads that `until` (the event loop's time) does not permit are left to the next call."""
         if self._session is None:
-            raise Unreachable(f"{self._device}: not open")
+            raise Unreachable(f"{self._device}: the session is not open")
         if self._is_another:
-            self._memory.forget()
+            self._cache.clear()
         if self._is_another or not self._is_settled:
             await self._probe(self._session)
         self._is_another = False
         if await self._read_state(self._session, now_ns):
-            self._memory.forget()
+            self._cache.clear()
             await self._probe(self._session)
             await self._read_state(self._session, now_ns)
         await self._read_rest(self._session, now_ns, until)
-        return GrandmasterRows(self.served, self._memory.rows(now_ns), self._memory.notes())
+        return GrandmasterRows(self.served, self._cache.rows(now_ns), self._cache.notes())
 
     @property
     def _device(self) -> str:
@@ -106,47 +107,49 @@ class GrandmasterReader:
         served = [profile for profile in self._profiles if any(below[subtree] for subtree in profile.proved_by)]
         if not served:
             names = ", ".join(profile.name for profile in self._profiles)
-            raise Refused(f"{self._device}: answers SNMP, but serves none of the profiles {names}")
+            raise Refused(
+                f"{self._device}: the agent serves none of the profiles {names}; add its own profile to `profiles`"
+            )
         if served != self.served:
             self.served, self._batches = served, batches(served)
-            self._memory.forget()
+            self._cache.clear()
 
     async def _read_state(self, session: Session, now_ns: int) -> bool:
-        """Whether the unit has restarted since the last time."""
+        """Read the state; returns whether the grandmaster has restarted since the last read."""
         has_restarted = False
         for batch in self._batches:
             if batch.group == "state":
-                before = self._memory.rows_of(batch)
+                before = self._cache.rows_of(batch)
                 await self._read(session, batch, now_ns)
-                after = self._memory.rows_of(batch) or {}
+                after = self._cache.rows_of(batch) or {}
                 self._is_settled = _number(after, self._oids("uptime_s")) >= SETTLED_TICKS
-                has_restarted = before is not None and self._is_younger(before, after)
-                if before is not None and self._differs(before, after, _TURNS):
-                    self._memory.request_poll()
+                has_restarted = before is not None and self._has_restarted(before, after)
+                if before is not None and self._differs(before, after, _TRIGGER_FIELDS):
+                    self._cache.request_poll()
         return has_restarted
 
     async def _read_rest(self, session: Session, now_ns: int, until: float) -> None:
-        for batch in self._memory.due(self._batches, now_ns):
+        for batch in self._cache.due(self._batches, now_ns):
             if batch.group == "state":
                 continue
             if asyncio.get_running_loop().time() >= until:
                 return
-            before = self._memory.rows_of(batch)
+            before = self._cache.rows_of(batch)
             try:
                 async with asyncio.timeout_at(until):
                     await self._read(session, batch, now_ns)
             except TimeoutError:
-                self._memory.fail(batch, "not answered within the time of a poll", now_ns)
+                self._cache.fail(batch, "no answer within the time of a poll", now_ns)
                 return
             except SourceError as error:
-                self._memory.fail(batch, str(error), now_ns)
+                self._cache.fail(batch, str(error), now_ns)
                 if isinstance(error, Unreachable):
                     return
-            if before is not None and self._differs(before, self._memory.rows_of(batch) or {}, _BODY):
+            if before is not None and self._differs(before, self._cache.rows_of(batch) or {}, _IDENTITY_FIELDS):
                 self._is_another = True
 
     async def _read(self, session: Session, batch: ReadBatch, now_ns: int) -> None:
-        """All of it or nothing: a value of the wrong type is an error like any other."""
+        """Read the whole batch or nothing. A value of the wrong type raises Malformed, like a protocol error."""
         rows = await session.get(batch.scalars) if batch.scalars else {}
         walked, cut = await session.walk(batch.columns, ROW_CAP) if batch.columns else ({}, [])
         try:
@@ -154,7 +157,7 @@ class GrandmasterReader:
         except Malformed as error:
             raise Malformed(f"{self._device}: {error}") from error
         notes = [f"{field}=cut off after {ROW_CAP} rows" for oid in cut for field in self._fields(oid)]
-        self._memory.keep(batch, rows | walked, now_ns, notes)
+        self._cache.keep(batch, rows | walked, now_ns, notes)
 
     def _fields(self, oid: Oid) -> list[str]:
         return [entry.field for profile in self.served for entry in profile.object if entry.oid == oid]
@@ -162,7 +165,7 @@ class GrandmasterReader:
     def _oids(self, *fields: str) -> set[Oid]:
         return {entry.oid for profile in self.served for entry in profile.object if entry.field in fields}
 
-    def _is_younger(self, before: ObjectRows, after: ObjectRows) -> bool:
+    def _has_restarted(self, before: ObjectRows, after: ObjectRows) -> bool:
         boots, uptime = self._oids("engine_boots"), self._oids("uptime_s")
         rebooted = _number(before, boots) >= 0 and _number(after, boots) != _number(before, boots)
         return rebooted or 0 <= _number(after, uptime) < _number(before, uptime)
@@ -172,6 +175,6 @@ class GrandmasterReader:
 
 
 def _number(rows: ObjectRows, oids: Iterable[Oid]) -> int:
-    """The one value of these objects; -1 where none is served."""
+    """The value of the first of these objects that is served; -1 if none is."""
     found = (raw for oid in oids for raw in rows.get(oid, {}).values() if isinstance(raw, int))
     return next(found, -1)

@@ -1,4 +1,4 @@
-"""What a grandmaster reports by itself -> an alarm event: traps and informs by the profiles' data, lines of syslog. No I/O."""
+"""Decodes a grandmaster's own reports (traps and informs by the profiles, lines of syslog) into alarm events. No I/O."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from timesyncd.errors import Malformed
 from timesyncd.sample import AlarmEvent, Trap
 from timesyncd.snmp.values import Oid, Raw, format_oid
 
-#: So many notifications are remembered to know one that comes twice, and so many missing numbers to know one that comes late.
+#: How many notifications are remembered to detect duplicates, and how many missing numbers to detect late ones.
 REMEMBERED = 256
-#: sysUpTime may fall this far back between two traps that overtook each other; further back, the unit has restarted.
+#: How far sysUpTime may go back between two traps that overtook each other; a larger step back means a restart.
 OVERTAKEN_TICKS = 1000
 
-#: SMI's own numbers go no further, so that whatever is counted of them fits into 64 bits.
+#: SMI's numbers have at most 32 bits, so differences of them fit into 64 bits.
 _LARGEST_NUMBER = 2**32
 
 _NO_IDS = AlarmIds(confidence="unproven", source="none", names={})
@@ -31,75 +31,75 @@ _ALARM = re.compile(r"(\d{1,9}),(\d{1,9}),\s*(\w{1,20})\s*,\s*(.*)", re.ASCII | 
 
 
 class NotificationDecoder:
-    """One unit's, in the order in which they come."""
+    """Decodes one grandmaster's notifications, in the order of their arrival."""
 
     def __init__(self, source: str, profiles: Sequence[Profile]) -> None:
-        """`profiles` in order of precedence."""
+        """`profiles` are in order of precedence."""
         self._source = source
         self._profiles = profiles
         self._served: Sequence[Profile] = ()
         self._sequences = SequenceTracker()
 
-    def learn(self, served: Sequence[Profile]) -> None:
-        """The profiles that the unit serves tell how its alarms are numbered where nothing else does."""
+    def set_served(self, served: Sequence[Profile]) -> None:
+        """Set the profiles that the grandmaster serves; they define the alarm ids in its lines of syslog."""
         self._served = served
 
     def event(self, trap: Trap) -> AlarmEvent | None:
-        """None: it came before."""
+        """The alarm event; None for a duplicate."""
         event = alarm_event(self._source, trap, self._profiles)
-        if self._sequences.is_repetition(trap, event.sequence):
+        if self._sequences.is_duplicate(trap, event.sequence):
             return None
         return replace(event, lost=self._sequences.lost_before(trap.oid, event.sequence))
 
     def event_of_line(self, line: str, boottime_ns: int) -> AlarmEvent | None:
-        """None: the line is about something else than alarms."""
+        """The alarm event; None if the line is not about alarms."""
         numbered = (profile.alarms for profile in (*self._served, *self._profiles) if profile.alarms is not None)
         return alarm_event_of_line(self._source, line, boottime_ns, next(numbered, _NO_IDS))
 
 
 class SequenceTracker:
     """
-    Which notification came before, and how many did not come at all. Each notification OID counts for itself; a unit that
-    restarts begins anew, which is no loss.
+    Detects duplicate and missing notifications by their sequence numbers. Each notification OID has its own numbers; a restart of the
+    grandmaster resets them, which is not a loss.
     """
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[object, ...], None] = OrderedDict()
+        self._received: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._missing: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._last: OrderedDict[Oid, int] = OrderedDict()
         self._uptime_ticks = 0
 
-    def is_repetition(self, trap: Trap, sequence: int | None) -> bool:
-        """Of an inform sent again or a doubled datagram: the same with the same number, or without one, of the same moment."""
-        self._watch_for_restart(trap.uptime_ticks)
+    def is_duplicate(self, trap: Trap, sequence: int | None) -> bool:
+        """Whether the same notification was received before, with the same number or, without numbers, the same sysUpTime."""
+        self._detect_restart(trap.uptime_ticks)
         if sequence is None and trap.uptime_ticks is None:
             return False
         moment = ("ticks", trap.uptime_ticks) if sequence is None else ("number", sequence)
         key = (trap.oid, moment, trap.variables)
-        is_known = key in self._seen
-        _remember(self._seen, key)
+        is_known = key in self._received
+        _remember(self._received, key)
         return is_known
 
-    def _watch_for_restart(self, uptime_ticks: int | None) -> None:
+    def _detect_restart(self, uptime_ticks: int | None) -> None:
         if uptime_ticks is None:
             return
         if uptime_ticks < self._uptime_ticks - OVERTAKEN_TICKS:
-            for memory in (self._seen, self._missing, self._last):
+            for memory in (self._received, self._missing, self._last):
                 memory.clear()
             self._uptime_ticks = 0
         self._uptime_ticks = max(self._uptime_ticks, uptime_ticks)
 
     def lost_before(self, oid: Oid, sequence: int | None) -> int:
-        """How many numbers are missing between the last one and this."""
+        """The number of sequence numbers that are missing between the last notification and this one."""
         if sequence is None:
             return 0
-        if (oid, sequence) in self._missing:  # it was overtaken, and counted as lost
+        if (oid, sequence) in self._missing:  # it was overtaken, and has been counted as lost
             del self._missing[oid, sequence]
             return 0
         last = self._last.get(oid, sequence)
         self._last[oid] = sequence
         self._last.move_to_end(oid)
-        if len(self._last) > REMEMBERED:  # an OID ends in whatever alarm id was sent
+        if len(self._last) > REMEMBERED:  # an OID may end in an alarm id, which the sender chooses
             self._last.popitem(last=False)
         for number in range(max(last + 1, sequence - REMEMBERED), sequence):
             _remember(self._missing, (oid, number))
@@ -113,25 +113,25 @@ def _remember(memory: OrderedDict[tuple[object, ...], None], key: tuple[object, 
 
 
 def alarm_event(source: str, trap: Trap, profiles: Sequence[Profile]) -> AlarmEvent:
-    """What no profile explains, or what is not as its profile says, keeps what came as its text."""
+    """The event by the first profile that defines the notification; if none does or a variable does not fit, its raw text."""
     for profile in profiles:
         for notification in profile.notification:
-            for oid in _as_sent(trap.oid):
+            for oid in _oid_variants(trap.oid):
                 if (oid[:-1] if notification.id_in_oid else oid) == notification.oid:
                     try:
-                        return _told(source, trap, oid, notification, profile.alarms or _NO_IDS)
+                        return _decoded(source, trap, oid, notification, profile.alarms or _NO_IDS)
                     except Malformed:
                         return _raw(source, trap)
     return _raw(source, trap)
 
 
-def _as_sent(oid: Oid) -> tuple[Oid, ...]:
-    """As it is, and without the 0 that a conversion from SNMPv1 puts before the last arc."""
+def _oid_variants(oid: Oid) -> tuple[Oid, ...]:
+    """The OID itself, and without the 0 that a conversion from SNMPv1 puts before the last arc."""
     return (oid, oid[:-2] + oid[-1:]) if len(oid) > 2 and oid[-2] == 0 else (oid,)
 
 
-def _told(source: str, trap: Trap, oid: Oid, notification: NotificationType, ids: AlarmIds) -> AlarmEvent:
-    """Raises Malformed when a variable has the wrong type."""
+def _decoded(source: str, trap: Trap, oid: Oid, notification: NotificationType, ids: AlarmIds) -> AlarmEvent:
+    """Raises Malformed if a variable has the wrong type."""
     values = _variables(trap, notification)
     alarm_id = oid[-1] if notification.id_in_oid else _number(values, "id")
     severity = _severity(notification, _number(values, "severity"))
@@ -150,10 +150,10 @@ def _told(source: str, trap: Trap, oid: Oid, notification: NotificationType, ids
 
 
 def _variables(trap: Trap, notification: NotificationType) -> dict[VariableRole, Raw]:
-    """By what they tell; an instance (.0, an ifIndex) may follow the variable's own OID."""
+    """The variables by their role; an instance (.0, an ifIndex) may follow the variable's own OID."""
     return {
-        told: next(raw for oid, raw in trap.variables if oid[: len(base)] == base)
-        for told, base in notification.variables.items()
+        role: next(raw for oid, raw in trap.variables if oid[: len(base)] == base)
+        for role, base in notification.variables.items()
         if any(oid[: len(base)] == base for oid, _ in trap.variables)
     }
 
@@ -161,14 +161,14 @@ def _variables(trap: Trap, notification: NotificationType) -> dict[VariableRole,
 def _number(values: Mapping[VariableRole, Raw], name: VariableRole) -> int | None:
     raw = values.get(name)
     if raw is not None and (not isinstance(raw, int) or abs(raw) >= _LARGEST_NUMBER):
-        raise Malformed(f"{name}: an integer is wanted, {raw!r:.80} came")
+        raise Malformed(f"{name}: {raw!r:.80} instead of a 32-bit integer")
     return raw
 
 
 def _text(values: Mapping[VariableRole, Raw], name: VariableRole) -> str | None:
     raw = values.get(name)
     if raw is not None and not isinstance(raw, bytes):
-        raise Malformed(f"{name}: text is wanted, {raw!r:.80} came")
+        raise Malformed(f"{name}: {raw!r:.80} instead of text")
     return None if raw is None else printable(raw) or None
 
 
@@ -194,17 +194,17 @@ def _meaning(
 
 
 def _raw(source: str, trap: Trap) -> AlarmEvent:
-    said = ", ".join(f"{format_oid(oid)} = {_shown(raw)}" for oid, raw in trap.variables[:20])
-    text = printable(f"{format_oid(trap.oid)}: {said}".encode())
+    variables = ", ".join(f"{format_oid(oid)} = {_raw_text(raw)}" for oid, raw in trap.variables[:20])
+    text = printable(f"{format_oid(trap.oid)}: {variables}".encode())
     return AlarmEvent(source, trap.boottime_ns, "unknown", None, 0, "unknown", text)
 
 
-def _shown(raw: Raw) -> str:
+def _raw_text(raw: Raw) -> str:
     return printable(raw) if isinstance(raw, bytes) else str(raw)
 
 
 def alarm_event_of_line(source: str, line: str, boottime_ns: int, ids: AlarmIds) -> AlarmEvent | None:
-    """A line of the alarm daemon: `... alarmd: <alarm id>,<index>,<severity>, <text>`. None: another program's line."""
+    """The event in a line of the alarm daemon (`... alarmd: <alarm id>,<index>,<severity>, <text>`); None for any other line."""
     found = _LINE.fullmatch(line)
     if found is None:
         return None

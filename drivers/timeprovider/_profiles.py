@@ -1,7 +1,7 @@
 """
-Profiles: what a family of grandmasters serves over SNMP and sends by itself, as data (profiles/*.toml).
+Profiles: the objects that a family of grandmasters serves over SNMP and the notifications that it sends, as data (profiles/*.toml).
 
-The neutral fields that a profile's objects may fill, the kind of value that each takes, and its words where they are closed.
+`FIELDS` are the neutral fields that a profile's objects may fill, with their types; `ALLOWED_WORDS` are the values of enumerated fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timesyncd.errors import ConfigError, Malformed
 from timesyncd.sample import ClockState, PortState, Position
 from timesyncd.snmp.values import Index, Oid, Raw, format_oid, parse_oid
 
-#: Of the sample itself.
+#: Fields of the sample itself.
 SAMPLE: dict[str, type] = {
     **dict.fromkeys(
         ("sys_descr", "sys_name", "sys_object_id", "model", "serial", "firmware", "oscillator", "clock_state", "clock_identity",
@@ -39,8 +39,8 @@ SAMPLE: dict[str, type] = {
     "position": Position,
 }  # fmt: skip
 
-#: Not in the sample: what its derived fields need. `parent_...` is what a PTP clock knows of the grandmaster that it follows,
-#: which is itself where it follows none.
+#: Fields from which fields of the sample are derived. `parent_...` are a PTP clock's values of the grandmaster that it follows, which
+#: is the clock itself if it follows none.
 EVIDENCE: dict[str, type] = {
     "utc_offset_valid": bool,
     "leap59": bool,
@@ -57,7 +57,7 @@ EVIDENCE: dict[str, type] = {
     "hardware_status": str,
 }
 
-#: Columns of lists: the objects of one list are joined by their common index.
+#: Columns of lists: the objects of one list are joined by their index.
 ROWS: dict[str, type] = {
     "satellites.number": int,
     "satellites.cn0_db_hz": int,
@@ -100,7 +100,7 @@ FIELDS = {**SAMPLE, **EVIDENCE, **ROWS}
 
 _LEAP = frozenset({"none", "insert", "delete"})
 
-#: Fields that take none but these words.
+#: The values of enumerated fields.
 ALLOWED_WORDS: dict[str, frozenset[str]] = {
     "clock_state": frozenset(ClockState),
     "leap": _LEAP,
@@ -116,22 +116,22 @@ ALLOWED_WORDS: dict[str, frozenset[str]] = {
 
 
 def accepts(field: str, decoder: str) -> bool:
-    """Whether what the decoder makes is of the field's kind."""
+    """Whether the decoder's values have the field's type."""
     return KINDS[decoder] is FIELDS[field]
 
 
-#: The first profile that knows a field fills it: what a family says of itself before what a standard table says. Alarms of a unit
-#: that serves no profile with alarm ids are numbered as in the first: the best guess for a TimeProvider 4100 is the S650.
+#: The first profile with a field fills it, so that a family's own objects come before the standard tables. The first profile also
+#: defines the alarm ids of a grandmaster that serves no profile with them: the S650 is the best guess for a TimeProvider 4100.
 DEFAULT = ("s650", "tp5000e", "tp5000", "ptpbase", "ntpv4", "symm-common", "system")
 SHIPPED = ("tp4100", "tp4500", *DEFAULT)
 
 Confidence = Literal["proven", "inferred", "sister", "unproven"]
 """
-About the TimeProvider 4100 and 4500: *proven* (every agent serves it), *inferred*, *sister* (as sister models serve it), *unproven*
-(a standard or a guess, but nobody has seen it served).
+Evidence for the TimeProvider 4100 and 4500: *proven* (every agent serves it), *inferred*, *sister* (sister models serve it),
+*unproven* (a standard or a guess; no recording shows it).
 """
 Group = Literal["state", "table", "inventory"]
-"""How often it is read: the state each poll, inventory hardly ever."""
+"""How often an object is read: the state at each poll, tables each minute, the inventory each hour (by default)."""
 
 DottedOid = Annotated[Oid, BeforeValidator(parse_oid)]
 Antenna = Literal["open", "short", "fault"]
@@ -166,9 +166,8 @@ class Object(_Table):
     """
     One object of a MIB.
 
-    `oid` names a scalar without its trailing .0, or a column of a table, whose index arcs `index` names. `values` is the
-    enumeration of this OID and of no other. `patterns` turn free text into words: the first regular expression that is found,
-    upper and lower case alike, gives its word.
+    `oid` is a scalar without its trailing .0, or a column of a table, whose index arcs `index` names. `values` is the enumeration of
+    this OID only. `patterns` map free text to words: the first regular expression that matches, ignoring case, gives the word.
     """
 
     oid: DottedOid
@@ -203,7 +202,7 @@ class Object(_Table):
         return self
 
     def decode(self, raw: Raw, index: Index) -> Value:
-        """Raises Malformed, naming the object, when a value of the wrong type came."""
+        """Raises Malformed, naming the object, for a value of the wrong type."""
         try:
             value = DECODERS[self.decoder](raw, self.values)
         except Malformed as error:
@@ -217,8 +216,8 @@ class Object(_Table):
 
 class AlarmIds(_Table):
     """
-    What a family's alarm ids mean; severities are the unit's own, never from here. `events` report a turn that is no fault,
-    `antenna` says what is wrong with the antenna; `fan` and `power` mean these parts.
+    The meaning of a family's alarm ids; severities come from the grandmaster itself. `events` are changes that are not faults,
+    `antenna` are antenna faults; `fan` and `power` are about these parts.
     """
 
     confidence: Confidence
@@ -234,8 +233,8 @@ class NotificationType(_Table):
     """
     A trap or inform. `oid` is its own OID or, with `id_in_oid`, that OID without its last arc, which is the alarm's id.
 
-    `variables` says which variable tells what; their places do not matter. `actions` is the enumeration of the variable that tells
-    what happened; "state" leaves it to the severity: clear, or else raise. `kind` "event": it never stands.
+    `variables` maps roles to the OIDs of variables, in any order. `actions` is the enumeration of the variable with the action; "state"
+    derives the action from the severity: clear, or else raise. An "event" (`kind`) is never an active alarm.
     """
 
     oid: DottedOid
@@ -251,8 +250,8 @@ class NotificationType(_Table):
 
 class Profile(_Table):
     """
-    A family of agents. It is served where one of `proved_by` has anything below it: sysObjectID decides nothing, since the
-    same model changes it between firmware versions. `composes` names profiles that are tried after it wherever it is.
+    A family of agents. An agent serves it if one of `proved_by` has an object below it; sysObjectID is not used, since it changes
+    between firmware versions of one model. `composes` names profiles that follow it in the order of precedence.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -266,9 +265,9 @@ class Profile(_Table):
     @model_validator(mode="after")
     def _is_consistent(self) -> Profile:
         if not (self.object or self.notification or self.alarms or self.composes):
-            raise ValueError("empty: wanted is object, notification, alarms or composes")
+            raise ValueError("the profile is empty; give object, notification, alarms or composes")
         if self.object and not self.proved_by:
-            raise ValueError("proved_by: wanted is the subtree that shows that the objects are served")
+            raise ValueError("proved_by is missing; give the subtree that shows that the objects are served")
         return self
 
     def filling(self, field: str) -> tuple[Object, ...]:
@@ -279,18 +278,18 @@ def load(name: str) -> Profile:
     """A shipped profile by its name, or any other by the path of its file. Raises ConfigError with one line."""
     shipped = "/" not in name and not name.endswith(".toml")
     if shipped and name not in SHIPPED:
-        raise ConfigError(f"profile {name!r}: unknown; shipped are {', '.join(SHIPPED)}; another is given by its path")
+        raise ConfigError(f"profile {name!r}: unknown; allowed: {', '.join(SHIPPED)}, or the path of a profile's file")
     return _shipped(name) if shipped else _read(Path(name))
 
 
 @cache
 def _shipped(name: str) -> Profile:
-    """Every unit is read by the same few."""
+    """Cached, since all grandmasters use the same few profiles."""
     return _read(files("timesyncd.drivers.timeprovider") / "profiles" / f"{name}.toml")
 
 
 def load_all(names: Iterable[str]) -> list[Profile]:
-    """These and what they compose, each once, in order of precedence. Raises ConfigError."""
+    """These profiles and those that they compose, each once, in order of precedence. Raises ConfigError."""
     found: dict[str, Profile] = {}
 
     def add(name: str) -> None:
@@ -322,7 +321,7 @@ def value_text(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A row of the table that says what is proven for a TimeProvider 4100 and 4500: one object, or one kind of notification."""
+    """A row of the table of evidence for the TimeProvider 4100 and 4500: one object or one kind of notification."""
 
     profile: str
     what: str
@@ -332,15 +331,17 @@ class Proof:
 
 
 def proven_table(names: Sequence[str] = SHIPPED) -> list[Proof]:
-    """What the profiles rest on, line by line. Raises ConfigError."""
+    """The evidence for each entry of the profiles. Raises ConfigError."""
     return [proof for profile in map(load, names) for proof in _proofs(profile)]
 
 
 def _proofs(profile: Profile) -> Iterable[Proof]:
     for entry in profile.object:
         yield Proof(profile.name, entry.field, format_oid(entry.oid), entry.confidence, entry.source)
-    for told in profile.notification:
-        oid = format_oid(told.oid) + (".ID" if told.id_in_oid else "")
-        yield Proof(profile.name, f"notification ({told.kind})", oid, told.confidence, told.source)
+    for notification in profile.notification:
+        oid = format_oid(notification.oid) + (".ID" if notification.id_in_oid else "")
+        yield Proof(
+            profile.name, f"notification ({notification.kind})", oid, notification.confidence, notification.source
+        )
     if profile.alarms is not None:
         yield Proof(profile.name, "alarm ids", "", profile.alarms.confidence, profile.alarms.source)

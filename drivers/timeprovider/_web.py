@@ -1,7 +1,7 @@
 """
-A TimeProvider's web interface, read and never written: the time errors of its channels, and its TAI - UTC.
+Reads a TimeProvider's web interface: the time errors of its channels, and its TAI - UTC.
 
-A unit's web interface beside its SNMP agent: read at its own pace, waited for no longer than a poll has time.
+`WebPoller` reads it at its own interval beside SNMP, and never delays a poll beyond its time.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from timesyncd.sample import GrandmasterSample, TimeError, TimeErrorSeries
 
 MAX_FILE_BYTES = 16 << 20
 
-#: Nothing read for longer than this is a hole that the unit's own history is asked for. A shorter one is left: a file holds a
-#: whole day, and the unit's management CPU is slow.
+#: A gap of readings longer than this is filled from the grandmaster's own history. Shorter gaps are not: a file contains a whole day,
+#: and the grandmaster's management CPU is slow.
 HOLE_NS = 600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class WebReading:
     """
-    What one poll found. `utc_offset_s` is TAI - UTC as every chart's newest point has it; None where there is no point, or they
-    disagree. `series` holds past time errors, where there was a hole: at most one file a poll. `notes` are for people.
+    The result of one poll. `utc_offset_s` is TAI - UTC in every chart's newest point; None if there is no point or the points
+    disagree. `series` are past time errors that fill a gap, at most one file per poll. `notes` are for people.
     """
 
     time_errors: tuple[TimeError, ...]
@@ -48,12 +48,12 @@ class WebReading:
 
 class WebReader:
     """
-    Reads one unit. `open` makes no connection: `poll` does, within `timeout_s`, logs in where needed and at most once, and
-    takes CLOCK_BOOTTIME. Both raise SourceError; `close` never raises, and `open` may follow it.
+    Reads one grandmaster. `poll` takes CLOCK_BOOTTIME in ns, connects, and logs in at most once, all within `timeout_s`; `open` does
+    not connect. Both raise SourceError; `close` never raises, and `open` may follow it.
     """
 
     def __init__(self, name: str, host: str, options: WebOptions) -> None:
-        """Raises ConfigError when the password cannot be read or `host` is no name of a host."""
+        """Raises ConfigError if the password cannot be read or `host` is not a host name or address."""
         self._name = name
         self._options = options
         self._session = WebSession(host, options, options.password.reveal())
@@ -71,15 +71,15 @@ class WebReader:
         half_s = self._options.timeout_s / 2
         try:
             async with asyncio.timeout(half_s):
-                states = await self._session.ask(channel_states(), parse_channels)
+                states = await self._session.fetch(channel_states(), parse_channels)
                 channels = monitored(states, self._options.channels)
                 charts = {
-                    (channel, metric): await self._session.ask(chart(channel, metric), parse_chart)
+                    (channel, metric): await self._session.fetch(chart(channel, metric), parse_chart)
                     for channel, metric in product(channels, METRICS)
                 }
         except TimeoutError as error:
             raise Unreachable(
-                f"{self._session.device}: {self._session.asked}: no whole answer within {half_s:g} s"
+                f"{self._session.device}: {self._session.last_request}: no complete answer within {half_s:g} s"
             ) from error
         if self._options.fill_history and is_hole(self._last_ns, boottime_ns):
             self._files = deque(product(channels, METRICS))
@@ -88,7 +88,7 @@ class WebReader:
         return reading(charts, series, (*missing(channels, self._options.channels), *history_notes))
 
     async def _next_file(self, within_s: float) -> tuple[tuple[TimeErrorSeries, ...], tuple[str, ...]]:
-        """The next file of the history, or a note why there is none: what the unit measures now counts without it."""
+        """The next file of the history, or a note on why it failed: the current time errors are valid without it."""
         if not self._files:
             return (), ()
         channel, metric = self._files.popleft()
@@ -97,36 +97,36 @@ class WebReader:
             async with asyncio.timeout(within_s):
                 points = await self._session.read(request, parse_history, MAX_FILE_BYTES)
         except TimeoutError:
-            return (), (f"history: {self._session.device}: {request.label}: no whole file within {within_s:g} s",)
+            return (), (f"history: {self._session.device}: {request.label}: no complete file within {within_s:g} s",)
         except SourceError as error:
-            return (), (f"history: {error}; nothing of it is kept",)
+            return (), (f"history: {error}; the file is discarded",)
         return ((TimeErrorSeries(self._name, channel, metric, points),) if points else ()), ()
 
 
 def is_hole(last_ns: int | None, now_ns: int) -> bool:
-    """Whether the unit measured for long while nobody read it."""
+    """Whether the grandmaster was not read for longer than HOLE_NS, or never."""
     return last_ns is None or now_ns - last_ns > HOLE_NS
 
 
 def monitored(states: tuple[ChannelState, ...], wanted: tuple[Channel, ...] | None) -> list[Channel]:
-    """The channels that are wanted (None: all) and that the unit measures."""
+    """The wanted channels (None: all) that the grandmaster measures."""
     return [
         channel for channel in wanted or CHANNELS if any(state.monitored and state.is_of(channel) for state in states)
     ]
 
 
 def missing(channels: list[Channel], wanted: tuple[Channel, ...] | None) -> tuple[str, ...]:
-    """What was asked for by name, or at all, and is not measured."""
+    """Notes on wanted channels that the grandmaster does not measure, or that it measures none."""
     absent = [channel for channel in wanted or () if channel not in channels]
     if absent:
-        return (f"the unit does not monitor {', '.join(absent)}: switch it on there, or leave it out of channels",)
-    return () if channels else ("the unit monitors no channel that has a time error",)
+        return (f"the grandmaster does not monitor {', '.join(absent)}; enable it there or remove it from `channels`",)
+    return () if channels else ("the grandmaster monitors no channel that has a time error",)
 
 
 def reading(
     charts: dict[tuple[Channel, Metric], Chart], series: tuple[TimeErrorSeries, ...], notes: tuple[str, ...]
 ) -> WebReading:
-    """All of one poll together."""
+    """Combine the charts, series and notes of one poll."""
     time_errors = tuple(
         TimeError(
             channel=channel,
@@ -142,7 +142,7 @@ def reading(
     )
     offsets = sorted({chart.newest.utc_offset_s for chart in charts.values() if chart.newest is not None})
     if len(offsets) > 1:
-        notes += (f"the unit's channels disagree on TAI - UTC: {', '.join(map(str, offsets))} s",)
+        notes += (f"the grandmaster's channels disagree on TAI - UTC: {', '.join(map(str, offsets))} s",)
     return WebReading(time_errors, offsets[0] if len(offsets) == 1 else None, series, notes)
 
 
@@ -155,8 +155,8 @@ class _Outcome:
 
 class WebPoller:
     """
-    `begin` starts a reading when one is due and none is under way; `finish` gives it until then, and keeps what it brought for two
-    intervals. A reading that takes longer than a poll goes on meanwhile and counts at a later one.
+    `begin` starts a reading if one is due and none is running; `finish` waits for it, and keeps its result for two intervals. A reading
+    that takes longer than a poll continues and counts in a later poll.
     """
 
     def __init__(self, reader: WebReader, interval_ns: int) -> None:
@@ -183,9 +183,9 @@ class WebPoller:
         await asyncio.wait([self._task], timeout=max(0.0, until - asyncio.get_running_loop().time()))
         if self._task.done():
             task, self._task = self._task, None
-            self._take(task.result())
+            self._apply(task.result())
 
-    def _take(self, outcome: _Outcome) -> None:
+    def _apply(self, outcome: _Outcome) -> None:
         self.error = outcome.error
         if outcome.reading is not None:
             self._reading, self._read_ns = outcome.reading, outcome.boottime_ns
@@ -202,12 +202,12 @@ class WebPoller:
             return _Outcome(now_ns, None, error)
 
     def current(self, now_ns: int) -> WebReading | None:
-        """What was read within the last two intervals."""
+        """The last reading, if it is at most two intervals old."""
         is_current = self._reading is not None and now_ns - self._read_ns <= 2 * self._interval_ns
         return self._reading if is_current else None
 
     def take_series(self) -> tuple[TimeErrorSeries, ...]:
-        """What is new of the past, once."""
+        """The new past time errors; each is returned once."""
         series, self._series = self._series, ()
         return series
 
@@ -226,7 +226,7 @@ class WebPoller:
 
 
 def merged(sample: GrandmasterSample, reading: WebReading | None, error: SourceError | None) -> GrandmasterSample:
-    """What SNMP says, and beside it what the web interface says; that they contradict each other is told."""
+    """SNMP's sample with the web interface's values added; a contradiction between the two becomes a note."""
     notes = [] if error is None else [f"https={error}"]
     if reading is None:
         return replace(sample, unknown=(*sample.unknown, *notes))

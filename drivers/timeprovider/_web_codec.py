@@ -1,4 +1,4 @@
-"""What a TimeProvider's web interface answers: octets in, dataclasses out. No text of an answer is in an error."""
+"""Decodes the responses of a TimeProvider's web interface. No text of a response gets into an error."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _COLUMN_NAMES = re.compile(r"[A-Za-z][A-Za-z ,()_/-]{0,200}", re.ASCII)
 
 
 class NotData(Malformed):
-    """Not the kind of answer that this request has: a unit whose session ended answers so."""
+    """The response is of another kind than this request's: a grandmaster whose session has ended responds so."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """A channel as the unit names it, and whether it measures it now."""
+    """A channel by the grandmaster's name, and whether it measures it now."""
 
     name: str
     monitored: bool
 
     def is_of(self, channel: str) -> bool:
-        """The unit's names begin with the channel's; more may follow, but not another digit."""
+        """Whether this is `channel`: the grandmaster's name begins with it, and may continue, but not with a digit."""
         return re.match(rf"{re.escape(channel)}(?!\d)", self.name, re.IGNORECASE) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ChartPoint:
-    """One measured time error. `at_realtime_ns` is Unix time, by `utc_offset_s` (TAI - UTC) from the unit's TAI."""
+    """One measured time error. `at_realtime_ns` is Unix time, computed from the grandmaster's TAI and `utc_offset_s` (TAI - UTC)."""
 
     at_realtime_ns: int
     value_ns: int
@@ -57,7 +57,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The newest point of one channel's metric (None: no point in the last ten minutes), and what the unit says with it."""
+    """The newest point of one channel's metric (None: no point in the last ten minutes), and the chart's other fields."""
 
     newest: ChartPoint | None
     reference: str | None
@@ -66,18 +66,18 @@ class Chart:
 
 
 def parse_channels(body: bytes) -> tuple[ChannelState, ...]:
-    """Raises NotData, or Malformed when a list came that is not one of channels."""
+    """Raises NotData, or Malformed for a list that is not one of channels."""
     return tuple(_channel(item) for item in _parse_json(body, list))
 
 
 def parse_chart(body: bytes) -> Chart:
-    """Raises NotData, or Malformed when the chart's points are none."""
+    """Raises NotData, or Malformed for a chart with invalid points."""
     data = _parse_json(body, dict)
     if "chartData" not in data:
-        raise NotData("an object without chartData came")
+        raise NotData("the response is an object without chartData")
     points = data["chartData"]
     if not isinstance(points, list):
-        raise Malformed(f"chartData is {_kind(points)}, a list is wanted")
+        raise Malformed(f"chartData is {_kind(points)} instead of a list")
     return Chart(
         max((_point(point) for point in points), key=lambda point: point.at_realtime_ns, default=None),
         _text(data.get("reference"), "reference"),
@@ -89,10 +89,10 @@ def parse_chart(body: bytes) -> Chart:
 def parse_history(body: bytes) -> tuple[tuple[int, int], ...]:
     """
     The rows of a file whose times are UTC, as (Unix time in ns, error in ns). Its header lines begin with #; one line of column
-    names may follow. Raises Malformed for the whole file when a single row is wrong.
+    names may follow. Raises Malformed for the whole file if one row is invalid.
     """
     if body.lstrip()[:1] == b"<":
-        raise NotData(f"{_looks_like(body)} came where a file belongs")
+        raise NotData(f"the response is {_description(body)} instead of a file")
     try:
         lines = [line for line in body.decode().splitlines() if line.strip() and not line.startswith("#")]
     except UnicodeDecodeError as error:
@@ -103,7 +103,7 @@ def parse_history(body: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def login_token(page: bytes) -> tuple[str, str] | None:
-    """The hidden field of a log-in page that is to be sent back with the log-in."""
+    """The name and value of the log-in page's hidden token field; None if it has none."""
     for attributes in _INPUT.findall(page.decode(errors="replace")):
         given = {
             name.lower(): double or single or bare for name, double, single, bare in _ATTRIBUTE.findall(attributes)
@@ -118,9 +118,9 @@ def _parse_json(body: bytes, wanted: type[T]) -> T:
     try:
         data = json.loads(body.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_no_constant)
     except (ValueError, ArithmeticError, RecursionError) as error:
-        raise NotData(f"{_looks_like(body)} came where JSON belongs") from error
+        raise NotData(f"the response is {_description(body)} instead of JSON") from error
     if not isinstance(data, wanted):
-        raise NotData(f"{_kind(data)} came, {_KINDS[wanted]} is wanted")
+        raise NotData(f"the response is {_kind(data)} instead of {_KINDS[wanted]}")
     return data
 
 
@@ -128,10 +128,10 @@ def _no_constant(word: str) -> None:
     raise Malformed(f"a number is {word}")
 
 
-def _looks_like(body: bytes) -> str:
+def _description(body: bytes) -> str:
     start = body.lstrip()[:1]
     kind = "HTML" if start == b"<" else "broken JSON" if start in (b"{", b"[") else "something else"
-    return f"{kind} ({len(body)} octets)" if body else "an empty answer"
+    return f"{kind} ({len(body)} octets)" if body else "empty"
 
 
 _KINDS: dict[type, str] = {
@@ -151,7 +151,7 @@ def _kind(value: object) -> str:
 
 def _channel(item: object) -> ChannelState:
     if not isinstance(item, dict):
-        raise Malformed(f"{_kind(item)} came in the list of channels, an object is wanted")
+        raise Malformed(f"the list of channels contains {_kind(item)} instead of an object")
     name = _text(item.get("monitorChannelString"), "monitorChannelString")
     status = _text(item.get("monitorChStatusString"), "monitorChStatusString")
     return ChannelState(name or "", (status or "").lower() in _MONITORED)
@@ -159,28 +159,28 @@ def _channel(item: object) -> ChannelState:
 
 def _point(item: object) -> ChartPoint:
     if not isinstance(item, dict):
-        raise Malformed(f"{_kind(item)} came in chartData, an object is wanted")
+        raise Malformed(f"chartData contains {_kind(item)} instead of an object")
     tai_s = _number(item.get("X"), "X", _LARGEST_TAI_S)
     offset = _number(item.get("OFFSET"), "OFFSET", _LARGEST_OFFSET_S)
     if tai_s < 0 or offset != int(offset):
-        raise Malformed(f"X = {tai_s:.3f} with OFFSET = {offset:.3f}: seconds of TAI and whole seconds are wanted")
+        raise Malformed(f"X = {tai_s:.3f} with OFFSET = {offset:.3f} instead of seconds of TAI and whole seconds")
     value_ns = _number(item.get("Y"), "Y", _LARGEST_ERROR_NS)
     return ChartPoint(int((tai_s - offset) * 1_000_000_000), round(value_ns), int(offset))
 
 
 def _number(value: Any, name: str, largest: int) -> Decimal:
-    """A JSON number, or one written as text: units do both."""
+    """A JSON number, or one as text: grandmasters send both."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = Decimal(value.strip())
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise Malformed(f"{name} is {_kind(value)}, a number is wanted")
+        raise Malformed(f"{name} is {_kind(value)} instead of a number")
     if not -largest <= value <= largest:
-        raise Malformed(f"{name} is beyond {largest}")
+        raise Malformed(f"{name} is out of range; allowed: up to {largest}")
     return Decimal(value)
 
 
 def _threshold_ns(value: Any) -> int | None:
-    """A unit that sets no threshold may say so in words."""
+    """None without a threshold, which a grandmaster may report as text."""
     if value is None or (isinstance(value, str) and not _NUMBER.fullmatch(value.strip())):
         return None
     return round(_number(value, "alarm_thresh", _LARGEST_ERROR_NS))
@@ -190,19 +190,19 @@ def _text(value: object, name: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise Malformed(f"{name} is {_kind(value)}, a text is wanted")
+        raise Malformed(f"{name} is {_kind(value)} instead of text")
     return "".join(sign for sign in str(value).strip()[:64] if sign.isprintable()) or None
 
 
 def _history_row(row: str, number: int, days: dict[tuple[str, ...], int]) -> tuple[int, int]:
-    """`days` remembers what a date is in Unix days. A leap second (23:59:60) is the next day's first, as in Unix time."""
+    """`days` caches Unix days by date. A leap second (23:59:60) becomes the next day's first second, as in Unix time."""
     found = _ROW.fullmatch(row)
     if found is None:
         raise Malformed(f"row {number} of the file is not a date, a time and a value")
     written = found.group(1, 2, 3)
     hour, minute, second = (int(part) for part in found.group(4, 5, 6))
     if hour > 23 or minute > 59 or second > (60 if (hour, minute) == (23, 59) else 59):
-        raise Malformed(f"row {number} of the file has no time of a day")
+        raise Malformed(f"row {number} of the file has an invalid time of day")
     if written not in days:
         days[written] = _unix_day(written, number)
     at_s = days[written] * 86_400 + hour * 3600 + minute * 60 + second
@@ -214,7 +214,7 @@ def _unix_day(written: tuple[str, ...], number: int) -> int:
     try:
         unix_day = date(year, month, day).toordinal() - date(1970, 1, 1).toordinal()
     except ValueError as error:
-        raise Malformed(f"row {number} of the file has no date") from error
+        raise Malformed(f"row {number} of the file has an invalid date") from error
     if not 0 <= unix_day * 86_400 < _LARGEST_TAI_S:
-        raise Malformed(f"row {number} of the file is of the year {year}")
+        raise Malformed(f"row {number} of the file has the year {year}; allowed: 1970 to 2242")
     return unix_day

@@ -1,10 +1,8 @@
 """
-All that may be sent to a TimeProvider's web interface. Its reads are POSTs like its writes, so the verb proves nothing: what may
-leave is a closed list of paths with their exact fields and values, and the log-in.
+The requests that may be sent to a TimeProvider's web interface, and its keys in the configuration.
 
-The keys of a TimeProvider's web interface in the configuration.
-
-Whether a unit's web account still has the password of the factory. Nothing here is ever sent to a unit.
+The interface's reads are POSTs like its writes, so the method proves nothing. Therefore only a closed list of paths with their exact
+fields and values may be sent, and the log-in. The factory password's hash is only compared with the configured password, never sent.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from timesyncd.config import Port, SecretSettings, Section
 
 Fields = tuple[tuple[str, str], ...]
 
-#: The channels that have a time error. The unit's SyncE, T1/E1 and 10 MHz channels only measure wander (MTIE, TDEV).
+#: The channels that have a time error. The SyncE, T1/E1 and 10 MHz channels only measure wander (MTIE, TDEV).
 Channel = Literal["GNSS-1", "PPS-1", "PPS-2", "TOD-1", "TOD-2", "PTP-1", "PTP-2"]
 CHANNELS: Final[tuple[Channel, ...]] = get_args(Channel)
 
@@ -33,19 +31,19 @@ METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
 
 LOGIN_PATH = "/login"
 
-#: Hidden fields of a log-in page that are sent back with the log-in; any other is left out.
+#: Hidden fields of the log-in page that are sent back with the log-in; others are not sent.
 TOKEN_FIELDS = frozenset({"csrf", "_csrf", "csrf_token", "csrfToken", "csrfmiddlewaretoken", "_token", "token"})
 _TOKEN = re.compile(r"[A-Za-z0-9+/=_.:-]{1,512}", re.ASCII)
 
 _CHART_METRIC = {"te": "te", "cte": "cte", "max_te": "max-te"}
 _FILE_METRIC = {"te": "0", "cte": "1", "max_te": "2"}
 
-#: What a channel is measured against, as the unit's own page sends it: its name and its number.
+#: The reference of a channel's measurement, as the grandmaster's own page sends it: name and number.
 _REFERENCE = {"gnss": ("GNSS", "1"), "pps": ("Selected", "0"), "tod": ("GNSS", "1"), "ptp": ("GNSS", "1")}
 
 
 def is_token(name: str, value: str) -> bool:
-    """Whether a hidden field of the log-in page may be sent back."""
+    """Whether a hidden field of the log-in page may be sent back with the log-in."""
     return name in TOKEN_FIELDS and _TOKEN.fullmatch(value) is not None
 
 
@@ -85,7 +83,7 @@ def _history_path(channel: Channel) -> str:
 
 _STATES: Final[tuple[str, Fields]] = ("/channels_thresholdValue", (("tgrp", "-1"),))
 
-#: Every read there is.
+#: Every read that may be sent.
 READS: Final[frozenset[tuple[str, Fields]]] = frozenset(
     {_STATES}
     | {("/get_chart_data", _chart_fields(channel, metric)) for channel, metric in product(CHANNELS, METRICS)}
@@ -96,8 +94,8 @@ READS: Final[frozenset[tuple[str, Fields]]] = frozenset(
 @dataclass(frozen=True, slots=True)
 class AllowedRequest:
     """
-    A request that may be sent; no other can be made: raises ValueError. `label` names it in errors.
-    The fields of a log-in hold the password, so they are in no text of this object.
+    A request that may be sent; the constructor raises ValueError for any other. `label` names it in errors. The fields of a log-in
+    contain the password, so `repr` leaves them out.
     """
 
     path: str
@@ -106,7 +104,7 @@ class AllowedRequest:
 
     def __post_init__(self) -> None:
         if (self.path, self.fields) not in READS and not _is_login(self.path, self.fields):
-            raise ValueError(f"{self.path}: not on the list of what may be sent to a unit")
+            raise ValueError(f"{self.path}: this request is not on the list of requests that may be sent")
 
 
 def _is_login(path: str, fields: Fields) -> bool:
@@ -138,15 +136,17 @@ def history(channel: Channel, metric: Metric) -> AllowedRequest:
 
 
 def login(username: str, password: str, token: tuple[str, str] | None) -> AllowedRequest:
-    """`token`: the hidden field of the log-in page, where it has one."""
+    """The log-in. `token`: name and value of the log-in page's hidden field, if it has one."""
     fields = (("txtuname", username), ("txtpasswd", password), ("action", "applylogin"))
     return AllowedRequest(LOGIN_PATH, fields + ((token,) if token else ()), LOGIN_PATH)
 
 
-def _sha256(written: str) -> str:
-    digits = written.replace(":", "").lower()
+def _sha256(text: str) -> str:
+    digits = text.replace(":", "").lower()
     if not re.fullmatch("[0-9a-f]{64}", digits):
-        raise ValueError("the SHA-256 of the unit's certificate is wanted: 64 hexadecimal digits, colons allowed")
+        raise ValueError(
+            "give the SHA-256 of the grandmaster's certificate: 64 hexadecimal digits, with or without colons"
+        )
     return digits
 
 
@@ -154,15 +154,15 @@ def _certificates(path: Path) -> Path:
     try:
         ssl.create_default_context(cafile=path)
     except OSError as error:
-        raise ValueError(f"no certificates in PEM can be read there: {error.strerror or error}") from error
+        raise ValueError(f"cannot read PEM certificates from this file: {error.strerror or error}") from error
     return path
 
 
 class WebOptions(Section):
     """
-    How the unit proves who it is is one of three: `ca`, a file of certificates that signed the unit's; `fingerprint`, the SHA-256
-    of the unit's own; `insecure = true`, it need not. `channels` None: every channel that the unit monitors and that has a time
-    error. `timeout_s` is for a whole poll.
+    The grandmaster's certificate is verified in one of three ways: `ca`, a file of CA certificates; `fingerprint`, the SHA-256 of the
+    certificate; `insecure = true`, not at all. `channels` None: every monitored channel that has a time error. `timeout_s` is for a
+    whole poll.
     """
 
     port: Port = 443
@@ -177,28 +177,28 @@ class WebOptions(Section):
     fill_history: bool = True
 
     @model_validator(mode="after")
-    def _one_proof(self) -> WebOptions:
+    def _one_verification(self) -> WebOptions:
         if (self.ca is not None) + (self.fingerprint is not None) + self.insecure != 1:
             raise ValueError("give exactly one of ca, fingerprint, insecure = true")
         return self
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed and yet unwise."""
-        told = "insecure = true: the certificate is not checked, so whoever stands between reads the password: pin a fingerprint"
-        return (told,) if self.insecure else ()
+        """Settings that are permitted but insecure, each as a sentence with the remedy."""
+        warning = "insecure = true: the certificate is not verified, so an attacker on the path can read the password; pin a fingerprint"
+        return (warning,) if self.insecure else ()
 
 
-#: The password that units leave the factory with, as salted scrypt: to be compared with, never to be tried.
+#: The factory password, as salted scrypt: the configured password is compared with it, and it is never tried.
 _SALT = bytes.fromhex("a4398e1e6388f55a17d39e5da2282148")
 _FACTORY_PASSWORD = bytes.fromhex("5d25d5faf92b8451eb81fc8b973ec48f7d47af5800fc0f0dcb9c393a2a5d061c")
 
 
 def hashed(password: str) -> bytes:
-    """Takes about 50 ms, by intent."""
+    """The password's scrypt hash, which takes about 50 ms on purpose."""
     return hashlib.scrypt(password.encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=32)
 
 
 def uses_factory_password(password: SecretStr) -> bool:
-    """Whether the configured password is the one that the unit left the factory with."""
+    """Whether the configured password is the factory password."""
     return hmac.compare_digest(hashed(password.get_secret_value()), _FACTORY_PASSWORD)

@@ -1,4 +1,4 @@
-"""Microchip TimeProvider grandmasters over SNMP and HTTPS: what a unit serves is data (profiles/), and this is the engine."""
+"""The driver for Microchip TimeProvider grandmasters over SNMP and HTTPS. Profiles (profiles/) define what a grandmaster serves."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _loadable(name: str) -> str:
 
 class TimeProviderOptions(Section):
     """
-    SNMP with `community` (v2c) or `user` (v3), `https`, or both. `profiles`: shipped names, or paths of files; the first one that
-    knows a field fills it.
+    SNMP with `community` (v2c) or `user` (v3), `https`, or both. `profiles`: names of shipped profiles or paths of files; the first
+    profile with a field fills it.
     """
 
     host: Annotated[str, Field(min_length=1)]
@@ -53,28 +53,28 @@ class TimeProviderOptions(Section):
     profiles: Annotated[tuple[Annotated[str, AfterValidator(_loadable)], ...], Field(min_length=1)] = DEFAULT
 
     @model_validator(mode="after")
-    def _some_way_in(self) -> TimeProviderOptions:
+    def _has_access(self) -> TimeProviderOptions:
         if self.community is not None and self.user is not None:
-            raise ValueError("community and user: give one of them, SNMP v2c or v3")
+            raise ValueError("community and user: give only one of them, for SNMP v2c or v3")
         if self.community is None and self.user is None and self.https is None:
-            raise ValueError("community (SNMP v2c), user (SNMP v3) or https: give at least one")
+            raise ValueError("give at least one of community (SNMP v2c), user (SNMP v3) and https")
         return self
 
 
 class TimeProvider:
-    """Reads a Microchip TimeProvider, and sets nothing on it."""
+    """Reads a Microchip TimeProvider; it changes nothing there."""
 
     Options: ClassVar[type[BaseModel]] = TimeProviderOptions
 
     def __init__(self, name: str, options: TimeProviderOptions, runtime_dir: Path) -> None:
-        """Raises ConfigError when a secret cannot be read or used, or a profile is not one any more."""
+        """Raises ConfigError if a secret cannot be read or used, or a profile has become invalid."""
         self.addresses = _literal(options.host)
         self.config_findings = () if options.https is None else _config_findings(options.https)
         self.timeout_s = options.timeout_s
         self._name = name
         self._host = options.host
         self._interval_s = options.state_interval_s
-        # Units that start together are not polled together for ever: the first pause is another one for each.
+        # Grandmasters of one start are not polled together for ever: the first pause differs for each.
         self.poll_interval_s = max(1.0, self._interval_s * zlib.crc32(name.encode()) / 2**32)
         self._has_polled = False
         self._clocks = SystemClocks()
@@ -85,18 +85,20 @@ class TimeProvider:
         self._web = None if options.https is None else _web_part(name, options.host, options.https)
 
     async def open(self) -> None:
-        """Finds out the unit's addresses and which profiles it serves."""
+        """Resolve the grandmaster's addresses and find the profiles that it serves."""
         self.addresses = await _addresses(self._host)
-        if self._snmp is not None and self._web is None:  # beside HTTPS it is the poll that opens it, and may fail
+        if (
+            self._snmp is not None and self._web is None
+        ):  # with HTTPS, `poll` opens SNMP, whose failure is then only a note
             await self._snmp.open()
 
     async def poll(self) -> Sequence[Reading]:
-        """One sample, and what is new of the past. It fails where neither SNMP nor HTTPS has anything to say."""
+        """One sample, and new past time errors. It fails if neither SNMP nor HTTPS answers."""
         if self._has_polled:
             self.poll_interval_s = self._interval_s
         self._has_polled = True
         now_ns = self._clocks.boottime_ns()
-        # What is left of the time is the runner's, whose time-out would cost the whole poll.
+        # The rest of the time is a reserve: the runner's timeout would fail the whole poll.
         until = asyncio.get_running_loop().time() + self.timeout_s * 0.8
         if self._web is not None:
             self._web.begin(now_ns)
@@ -107,7 +109,7 @@ class TimeProvider:
             return [sample]
         await self._web.finish(until)
         reading = self._web.current(now_ns)
-        if error is not None and self._web.error is not None:  # what was read before is no answer
+        if error is not None and self._web.error is not None:  # an older reading does not count as an answer
             reading = None
         if reading is None and (error is not None or self._snmp is None):
             raise _both(error, self._web.error or Unreachable(f"{self._host}: https: no answer yet"))
@@ -120,12 +122,12 @@ class TimeProvider:
         try:
             if not self._snmp.is_open:
                 await self._snmp.open()
-            said = await self._snmp.read(now_ns, until)
+            rows = await self._snmp.read(now_ns, until)
         except SourceError as error:
             self._snmp.close()
             return replace(nothing, unknown=(f"snmp={error}",)), error
-        self._notifications.learn(said.profiles)
-        return assemble(self._name, now_ns, said.profiles, said.rows, said.notes), None
+        self._notifications.set_served(rows.profiles)
+        return assemble(self._name, now_ns, rows.profiles, rows.rows, rows.notes), None
 
     async def close(self) -> None:
         if self._snmp is not None:
@@ -140,7 +142,7 @@ class TimeProvider:
         return self._notifications.event_of_line(line, boottime_ns)
 
     def request_poll(self) -> None:
-        """HTTPS keeps its pace: a storm of traps must not become a storm of requests to a slow web interface."""
+        """Makes SNMP reads due. HTTPS keeps its interval: a storm of traps must not overload a slow web interface."""
         if self._snmp is not None:
             self._snmp.request_poll()
 
@@ -160,7 +162,7 @@ def _reader(
         "table": _ns(options.table_interval_s),
         "inventory": _ns(options.inventory_interval_s),
     }
-    # Two tries, each a tick or two late, must fit into timeout_s: our own error tells more than the runner's time-out.
+    # Two tries, each slightly late, must fit into timeout_s: this driver's error is more specific than the runner's timeout.
     try_s = options.timeout_s / 4
     return GrandmasterReader(name, (options.host, options.port), credentials, try_s, profiles, intervals_ns)
 
@@ -170,10 +172,10 @@ def _web_part(name: str, host: str, options: WebOptions) -> WebPoller:
 
 
 def _config_findings(https: WebOptions) -> tuple[tuple[str, str], ...]:
-    """What the configuration itself is found wrong with. Raises ConfigError."""
+    """Findings about the configuration itself, as id and evidence. Raises ConfigError."""
     notes = [("certificate-unchecked", warning) for warning in https.warnings]
     if uses_factory_password(https.password.reveal()):
-        notes.append(("factory-password", f"the web account {https.username} still has the factory password"))
+        notes.append(("factory-password", f"the web account {https.username} has the factory password"))
     return tuple(notes)
 
 
@@ -182,7 +184,7 @@ def _ns(seconds: float) -> int:
 
 
 def _literal(host: str) -> frozenset[str]:
-    """An address counts from the start, so that what the unit sent before the first poll is known for its own."""
+    """The host, if it is an address: then traps before the first poll are already attributed to this grandmaster."""
     try:
         return frozenset({str(ip_address(host))})
     except ValueError:
@@ -190,13 +192,13 @@ def _literal(host: str) -> frozenset[str]:
 
 
 async def _addresses(host: str) -> frozenset[str]:
-    """Raises Unreachable when it is a name that has none."""
+    """Raises Unreachable if the host name has no address."""
     if literal := _literal(host):
         return literal
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
-        raise Unreachable(f"{host}: {error}") from error
+        raise Unreachable(f"{host}: cannot resolve the host name: {error}") from error
     return frozenset(str(address[0]) for *_, address in found)
 
 

@@ -162,14 +162,14 @@ SNMP_LIES = {
     "lying-length": r"not SNMP .* octets that begin 30 84 7f ff ff ff",
     "other-request": r"answers that fit no request of now",
     "not-advancing": r"does not advance: 1\.3\.6\.1\.\d",
-    "wrong-types": r"\w+ .*: .* is wanted, b'locked' came",
+    "wrong-types": r"\w+ .*: b'locked' instead of ",
 }
 HTTPS_FAULTS = {
-    "html": r"the log-in was answered, and yet no session followed .*/channels_thresholdValue: HTML .* where JSON belongs",
-    "huge": r"/channels_thresholdValue: more than \d+ octets came",
-    "drip": r"/channels_thresholdValue: no whole answer within 2 s",
-    "redirect": r"/channels_thresholdValue: a redirect to https://192\.0\.2\.1 came, which is not followed",
-    "certificate": r"/channels_thresholdValue: its certificate is not the pinned one: .*nothing was sent to it",
+    "html": r"the log-in opened no session .*/channels_thresholdValue: HTML .* instead of JSON",
+    "huge": r"/channels_thresholdValue: the response exceeds \d+ octets",
+    "drip": r"/channels_thresholdValue: no complete answer within 2 s",
+    "redirect": r"/channels_thresholdValue: the response redirects to https://192\.0\.2\.1, another server, which is not followed",
+    "certificate": r"/channels_thresholdValue: the certificate is not the pinned one: .*no request was sent",
 }
 HONEST, ENDLESS = "honest", "million-rows"
 SAID = ("clock_state", "clock_class", "clock_accuracy", "utc_offset_s", "alarms", "ports", "references", "serial")

@@ -159,10 +159,14 @@ async def test_every_pair_of_protocols(tmp_path: Path) -> None:
     [
         (Community("wrong"), Unreachable, "community is wrong"),
         (replace(EVA, name="nobody"), Refused, "unknown user name"),
-        (replace(EVA, auth_pass="not this one"), Refused, "wrong digest: wrong authentication"),
+        (
+            replace(EVA, auth_pass="not this one"),
+            Refused,
+            "wrong digest: the authentication pass phrase or protocol is wrong",
+        ),
         (replace(EVA, auth="sha512"), Refused, "wrong digest"),
-        (replace(EVA, priv_pass="not this one"), Refused, "wrong privacy pass phrase"),
-        (replace(EVA, priv="aes256"), Refused, "wrong privacy pass phrase"),
+        (replace(EVA, priv_pass="not this one"), Refused, "the privacy pass phrase or protocol is wrong"),
+        (replace(EVA, priv="aes256"), Refused, "the privacy pass phrase or protocol is wrong"),
     ],
 )
 async def test_wrong_credentials_are_told_apart(

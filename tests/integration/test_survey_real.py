@@ -109,7 +109,7 @@ async def test_a_profile_of_one_s_own(secrets: Secrets, capsys: Captured, tmp_pa
 
     assert (values["oscillator"]["raw"], values["oscillator"]["problem"]) == (72, "unknown(72)")
     assert values["domain"]["raw"] == {"hex": unit.device.name.encode().hex()}
-    assert "an integer is wanted" in values["domain"]["problem"]
+    assert "instead of a 64-bit integer" in values["domain"]["problem"]
 
 
 REFUSALS: dict[str, tuple[list[str], str]] = {

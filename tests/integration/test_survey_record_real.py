@@ -149,7 +149,7 @@ async def test_a_read_that_the_web_interface_does_not_have(secrets: Secrets, cap
         await run("record", *v2c(played), *web(played), str(second))
     told = tomllib.loads((second / "recording.toml").read_text())
 
-    assert told["https_missing"] == {"perfmon_tod_stat.1.te": "HTTP status 404 came"}
+    assert told["https_missing"] == {"perfmon_tod_stat.1.te": "HTTP status 404"}
     assert len(list((second / "https").iterdir())) == len(list((first / "https").iterdir()))
 
 

@@ -93,7 +93,7 @@ async def lying(lie: ProtocolLie) -> AsyncIterator[SnmpAgent]:
         (OtherRequest, Malformed, "answers that fit no request of now"),
         (OtherObjects, Malformed, "answers for other objects than those asked for"),
         (NotAdvancing, Malformed, r"does not advance: 1\.3\.6\.1\.4\.1\.9070\."),
-        (wrong_state, Malformed, r"clock_state .*241\.1\.2\.4\.1\.4\.24\.1\.0.: an integer is wanted, b'locked' came"),
+        (wrong_state, Malformed, r"clock_state .*241\.1\.2\.4\.1\.4\.24\.1\.0.: b'locked' instead of a 64-bit integer"),
         (Empty, Malformed, "0 values came for 10 asked"),
         (Failing, Refused, r"genErr for 1\.3\.6\.1\.4\.1\.9070"),
         (Silent, Unreachable, "community is wrong"),

@@ -109,18 +109,26 @@ async def gone(request: web.Request) -> web.StreamResponse:
 
 
 LIES: dict[str, tuple[Handler, type[SourceError], str]] = {
-    "HTML": (html, Malformed, r"HTML \(\d+ octets\) came where JSON belongs"),
+    "HTML": (html, Malformed, r"HTML \(\d+ octets\) instead of JSON"),
     "broken JSON": (broken_json, Malformed, "broken JSON"),
-    "a wrong type": (wrong_type, Malformed, "Y is a text, a number is wanted"),
+    "a wrong type": (wrong_type, Malformed, "Y is a text instead of a number"),
     "NaN": (not_a_number, Malformed, "a number is NaN"),
-    "a huge number": (huge_number, Malformed, "Y is beyond"),
-    "100 MB": (hundred_megabytes, Malformed, f"more than {MAX_RESPONSE_BYTES} octets came"),
-    "a gzip bomb": (gzip_bomb, Malformed, "a compressed answer came"),
-    "a reset": (reset, Unreachable, "the connection broke off"),
-    "cut off": (cut_off, Malformed, "the answer broke off half-way"),
-    "a redirect elsewhere": (redirect_elsewhere, Malformed, r"a redirect to https://192\.0\.2\.66:8443 came"),
-    "a redirect to plain HTTP": (redirect_to_http, Malformed, r"a redirect to http://127\.0\.0\.1:\d+ came"),
-    "404": (gone, Refused, "HTTP status 404 came"),
+    "a huge number": (huge_number, Malformed, "Y is out of range"),
+    "100 MB": (hundred_megabytes, Malformed, f"the response exceeds {MAX_RESPONSE_BYTES} octets"),
+    "a gzip bomb": (gzip_bomb, Malformed, "the response is compressed"),
+    "a reset": (reset, Unreachable, "the connection was closed"),
+    "cut off": (cut_off, Malformed, "the response was cut off"),
+    "a redirect elsewhere": (
+        redirect_elsewhere,
+        Malformed,
+        r"the response redirects to https://192\.0\.2\.66:8443, another server",
+    ),
+    "a redirect to plain HTTP": (
+        redirect_to_http,
+        Malformed,
+        r"the response redirects to http://127\.0\.0\.1:\d+, another server",
+    ),
+    "404": (gone, Refused, "HTTP status 404"),
 }
 
 
@@ -177,7 +185,7 @@ async def test_one_byte_a_second(lab: Lab) -> None:
 
     actual = await told(reader, Unreachable)
 
-    assert actual.endswith("/channels_thresholdValue: no whole answer within 1 s")
+    assert actual.endswith("/channels_thresholdValue: no complete answer within 1 s")
 
 
 async def test_headers_without_end(lab: Lab) -> None:
@@ -193,7 +201,7 @@ async def test_headers_without_end(lab: Lab) -> None:
         reader = await lab.reader(server.sockets[0].getsockname()[1])
         actual = await told(reader, Malformed)
 
-    assert actual.endswith("/channels_thresholdValue: the answer is not HTTP")
+    assert actual.endswith("/channels_thresholdValue: the response is not HTTP")
 
 
 async def test_nobody_there(lab: Lab) -> None:
@@ -211,11 +219,11 @@ async def test_nobody_there(lab: Lab) -> None:
     ("lie", "said"),
     [
         (html, "HTML"),
-        (gone, "HTTP status 404 came"),
-        (reset, "the connection broke off"),
-        (redirect_elsewhere, "a redirect to"),
-        (hundred_megabytes, f"more than {MAX_FILE_BYTES} octets came"),
-        (drip, "no whole file within 1 s"),
+        (gone, "HTTP status 404"),
+        (reset, "the connection was closed"),
+        (redirect_elsewhere, "the response redirects to"),
+        (hundred_megabytes, f"the response exceeds {MAX_FILE_BYTES} octets"),
+        (drip, "no complete file within 1 s"),
     ],
 )
 async def test_a_history_that_lies(lab: Lab, lie: Handler, said: str) -> None:

@@ -28,7 +28,7 @@ async def test_a_certificate_that_changed(lab: Lab) -> None:
 
     actual = await told(reader, Refused)
 
-    assert f"one with fingerprint {other.fingerprint} came, and nothing was sent" in actual
+    assert f"its fingerprint is {other.fingerprint}; no request was sent" in actual
     assert "set fingerprint anew" in actual
     assert unit.heard == []
 
@@ -48,7 +48,7 @@ async def test_a_certificate_that_another_signed(lab: Lab) -> None:
 
     actual = await told(reader, Refused)
 
-    assert "its certificate cannot be trusted: " in actual
+    assert "the certificate cannot be verified: " in actual
     assert unit.heard == []
 
 

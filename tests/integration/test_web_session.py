@@ -19,7 +19,7 @@ from web_units import (
 )
 
 from timesyncd.drivers.timeprovider._web import WebReading
-from timesyncd.drivers.timeprovider._web_session import LOGIN_HELD_S
+from timesyncd.drivers.timeprovider._web_session import LOGIN_PAUSE_S
 from timesyncd.errors import Refused
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
@@ -132,15 +132,15 @@ async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
     await reader.open()
     second = await told(reader, Refused, 60 * S)
 
-    assert "/channels_thresholdValue: HTML (19 octets) came where JSON belongs" in first
-    assert "the log-in was answered, and yet no session followed" in first
+    assert "/channels_thresholdValue: HTML (19 octets) instead of JSON" in first
+    assert "the log-in opened no session" in first
     assert "username and password" in first
-    assert "an earlier log-in was refused; the next is tried in 540 s" in second
+    assert "the last log-in was rejected; the next is tried in 540 s" in second
     assert unit.logins == 1
 
     unit.password = PASSWORD
 
-    assert (await reader.poll(LOGIN_HELD_S * S)).time_errors == GOOD
+    assert (await reader.poll(LOGIN_PAUSE_S * S)).time_errors == GOOD
 
 
 @pytest.mark.parametrize(("status", "held"), [(401, True), (403, True), (503, False)])
@@ -157,7 +157,7 @@ async def test_a_login_that_says_no(lab: Lab, status: int, held: bool) -> None:
 
     unit.answers["/login"] = refuse
 
-    assert f"/login: HTTP status {status} came" in await told(reader, Refused, 0)
+    assert f"/login: HTTP status {status}" in await told(reader, Refused, 0)
     await told(reader, Refused, 60 * S)
     assert asked == (1 if held else 2)
 

@@ -235,7 +235,7 @@ def test_keys_that_exclude_each_other_are_told_without_the_table() -> None:
         config.parse({"grandmaster": [unit]}, options_of, "t.toml")
 
     assert str(caught.value) == (
-        "t.toml: grandmaster[0]: community (SNMP v2c), user (SNMP v3) or https: give at least one"
+        "t.toml: grandmaster[0]: give at least one of community (SNMP v2c), user (SNMP v3) and https"
     )
 
 

@@ -64,7 +64,9 @@ async def fingerprint(access: ProbeAccess) -> str:
     except TimeoutError as error:
         raise Unreachable(f"{device}: no answer within {2 * access.timeout_s:g} s") from error
     except ssl.SSLError as error:
-        raise Refused(f"{device}: no TLS 1.2 or later: {error.reason or 'the handshake broke off'}") from error
+        raise Refused(
+            f"{device}: the TLS handshake failed: {error.reason or 'the peer closed the connection'}; TLS 1.2 or later is required"
+        ) from error
     except (OSError, UnicodeError) as error:
         # asyncio puts its own sentence, with the address again, in place of the system's.
         number = getattr(error, "errno", None)
@@ -151,6 +153,6 @@ async def _within(seconds: float, session: WebSession, request: AllowedRequest, 
         async with asyncio.timeout(seconds):
             if is_file:
                 return await session.read(request, parse, MAX_FILE_BYTES)
-            return await session.ask(request, parse)
+            return await session.fetch(request, parse)
     except TimeoutError as error:
-        raise Unreachable(f"{session.device}: {request.label}: no whole answer within {seconds:g} s") from error
+        raise Unreachable(f"{session.device}: {request.label}: no complete answer within {seconds:g} s") from error

@@ -38,7 +38,7 @@ def test_a_wrong_type_hides_no_other_value() -> None:
     assert state.cells == (ProbedValue((0,), 1, "locked"),)
     assert [cell.understood for cell in names.cells] == [True, False]
     assert names.cells[1].raw == 5
-    assert "an octet string is wanted" in (names.cells[1].problem or "")
+    assert "instead of an octet string" in (names.cells[1].problem or "")
 
 
 def test_an_unknown_word_keeps_what_came() -> None:

@@ -102,7 +102,7 @@ def test_a_sensor_of_an_unknown_scale_has_no_value() -> None:
     read = sample(sensor(100, scale=40))
 
     assert read.sensors == (Sensor("board", "temperature", None, "C", True),)
-    assert read.unknown == ("entities.sensor_value=385 of scale 40, precision 1",)
+    assert read.unknown == ("entities.sensor_value=385 with scale 40 and precision 1",)
 
 
 def test_fans_and_power_supplies_are_rated_by_their_state() -> None:

@@ -145,7 +145,7 @@ async def test_a_value_of_the_wrong_type_costs_its_table(unit: RecordedUnit, wat
 
     assert (sample.clock_state, sample.alarms) == (ClockState.LOCKED, None)
     assert sample.unknown[-1] == (
-        f"alarms=not read: gm:161: alarms.id ({ALARMS}.3.1): an integer is wanted, b'twelve' came"
+        f"alarms=not read: gm:161: alarms.id ({ALARMS}.3.1): b'twelve' instead of a 64-bit integer"
     )
 
 
@@ -153,7 +153,7 @@ async def test_a_broken_state_is_the_poll_s_error(unit: RecordedUnit, watched: W
     """Without its state nothing is known of a unit."""
     unit.serve(SERVO, b"locked", (2, 1))
 
-    with pytest.raises(Malformed, match=r"gm:161: clock_state \(.*\.2\.2\.1\): an integer is wanted, b'locked' came"):
+    with pytest.raises(Malformed, match=r"gm:161: clock_state \(.*\.2\.2\.1\): b'locked' instead of a 64-bit integer"):
         await watched.read()
 
 
@@ -175,7 +175,7 @@ async def test_a_table_that_is_not_answered_in_time_is_told(unit: RecordedUnit, 
     second = await watched.read(after_s=1)
 
     assert first.clock_state is second.clock_state is ClockState.LOCKED
-    assert first.unknown == ("alarms=not read: not answered within the time of a poll",)
+    assert first.unknown == ("alarms=not read: no answer within the time of a poll",)
     assert (first.firmware, second.firmware) == (None, "1.2")
 
 
@@ -253,7 +253,7 @@ async def test_a_profile_that_is_served_no_more_leaves_nothing(unit: RecordedUni
 async def test_what_serves_no_profile_is_refused(unit: RecordedUnit, watched: Watched) -> None:
     """Another kind of device answers; its session is closed."""
     unit.served.clear()
-    with pytest.raises(Refused, match="gm:161: answers SNMP, but serves none of the profiles s650, tp5000e, "):
+    with pytest.raises(Refused, match="gm:161: the agent serves none of the profiles s650, tp5000e, "):
         await watched.read()
 
     assert unit.opened == 0
@@ -261,5 +261,5 @@ async def test_what_serves_no_profile_is_refused(unit: RecordedUnit, watched: Wa
 
 async def test_a_reader_that_is_not_open_says_so(unit: RecordedUnit) -> None:
     """It does not open itself."""
-    with pytest.raises(Unreachable, match="gm:161: not open"):
+    with pytest.raises(Unreachable, match="gm:161: the session is not open"):
         await Watched().reader.read(0, 0.0)

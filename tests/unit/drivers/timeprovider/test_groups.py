@@ -123,6 +123,6 @@ def test_what_is_forgotten_is_due_and_gone() -> None:
     """After a restart nothing of before counts."""
     own = memory()
     own.keep(batch("inventory"), {COLUMN: {(1,): 5}}, 5 * S, ["note"])
-    own.forget()
+    own.clear()
 
     assert (own.rows(5 * S), own.notes(), own.due([batch("inventory")], 5 * S)) == ({}, [], [batch("inventory")])

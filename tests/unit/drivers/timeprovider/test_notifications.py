@@ -237,7 +237,7 @@ def test_the_profile_that_a_unit_serves_numbers_its_alarms() -> None:
     notifications = NotificationDecoder("gm-a", PROFILES)
     line = LINE + "027,000,Minor, "
     before = notifications.event_of_line(line, 9)
-    notifications.learn([load("tp5000e")])
+    notifications.set_served([load("tp5000e")])
     after = notifications.event_of_line(line, 9)
 
     assert [(event.action, event.text) for event in (before, after) if event] == [

@@ -80,8 +80,8 @@ def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
             "object[0].group = 'daily': Input should be 'state', 'table' or 'inventory'",
         ),
         (HEAD + OBJECT + "colour = 1\n", "object[0].colour = 1: unknown key; allowed here: "),
-        (HEAD, "empty: wanted is object, notification, alarms or composes"),
-        (HEAD.replace("proved_by", "composes") + OBJECT, "proved_by: wanted is the subtree"),
+        (HEAD, "the profile is empty; give object, notification, alarms or composes"),
+        (HEAD.replace("proved_by", "composes") + OBJECT, "proved_by is missing; give the subtree"),
         (HEAD + "[[notification]]\noid = '1.3.6.1'\nkind = 'alarm'\nvariables = { colour = '1.3.6.1' }\n", "colour"),
         (HEAD + "[[object", "not TOML"),
     ],
@@ -103,7 +103,7 @@ def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("tp9999", "shipped are tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
+    ("name", "told"), [("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
 )
 def test_a_missing_profile_is_told(name: str, told: str) -> None:
     """A name that is not shipped lists those that are; a path that is not there says so."""
@@ -117,7 +117,7 @@ def test_a_wrong_type_names_its_object() -> None:
         load("tp5000e").filling("clock_state")[0].decode(b"locked", (2, 1))
 
     assert str(error.value) == (
-        "clock_state (1.3.6.1.4.1.9070.1.2.5.7.1.8.1.1.1.2.2.1): an integer is wanted, b'locked' came"
+        "clock_state (1.3.6.1.4.1.9070.1.2.5.7.1.8.1.1.1.2.2.1): b'locked' instead of a 64-bit integer"
     )
 
 

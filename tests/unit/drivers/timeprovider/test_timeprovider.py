@@ -113,7 +113,7 @@ async def polled(driver: TimeProvider) -> GrandmasterSample:
 
 def test_unknown_profiles_are_told_at_once() -> None:
     """A profile that does not exist is an error of the configuration, not of the first poll."""
-    with pytest.raises(ValidationError, match="profile 'tp9999': unknown; shipped are"):
+    with pytest.raises(ValidationError, match="profile 'tp9999': unknown; allowed:"):
         options(**COMMUNITY, profiles=["tp9999"])
 
 
@@ -125,8 +125,8 @@ def test_a_unit_s_profile_may_be_named() -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({}, r"community \(SNMP v2c\), user \(SNMP v3\) or https: give at least one"),
-        ({**COMMUNITY, "user": USER}, "community and user: give one of them"),
+        ({}, r"give at least one of community \(SNMP v2c\), user \(SNMP v3\) and https"),
+        ({**COMMUNITY, "user": USER}, "community and user: give only one of them"),
         ({"user": USER | {"auth": "md5"}}, "Input should be 'sha1', 'sha224', "),
     ],
 )
@@ -189,7 +189,7 @@ def test_a_factory_password_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(timeprovider, "uses_factory_password", lambda password: True)
     driver = TimeProvider("gm-a", options(https=HTTPS | {"username": "root"}), Path("/nonexistent"))
 
-    assert driver.config_findings[-1] == ("factory-password", "the web account root still has the factory password")
+    assert driver.config_findings[-1] == ("factory-password", "the web account root has the factory password")
 
 
 def test_units_that_start_together_part() -> None:

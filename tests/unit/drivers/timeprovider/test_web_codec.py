@@ -114,15 +114,15 @@ def test_threshold(threshold: object, expected: int | None) -> None:
 
 
 NOT_DATA = {
-    "HTML": (b"<html><form action='/login'>", r"HTML \(28 octets\) came where JSON belongs"),
-    "nothing": (b"", "an empty answer came where JSON belongs"),
+    "HTML": (b"<html><form action='/login'>", r"HTML \(28 octets\) instead of JSON"),
+    "nothing": (b"", "the response is empty instead of JSON"),
     "cut off": (b'{"chartData": [{"X": 1', "broken JSON"),
     "octets": (b"\xff\xfe\x00", "something else"),
     "nested without end": (b"[" * 100_000, "broken JSON"),
     "a number of 5000 digits": (b"[" + b"9" * 5000 + b"]", "broken JSON"),
     "an exponent without end": (b"[1e99999999999999999999]", "broken JSON"),
     "an error in JSON": (b'{"error": "please log in"}', "an object"),
-    "a bare word": (b"true", "a truth value came"),
+    "a bare word": (b"true", "is a truth value instead of an object"),
 }
 
 
@@ -134,20 +134,20 @@ def test_not_data(body: bytes, said: str) -> None:
 
 
 MALFORMED = {
-    "no list": ({"chartData": {"X": 1}}, "chartData is an object, a list is wanted"),
-    "a number as point": ({"chartData": [1]}, "a number came in chartData"),
-    "no X": ({"chartData": [{"Y": 1, "OFFSET": 37}]}, "X is null, a number is wanted"),
+    "no list": ({"chartData": {"X": 1}}, "chartData is an object instead of a list"),
+    "a number as point": ({"chartData": [1]}, "chartData contains a number"),
+    "no X": ({"chartData": [{"Y": 1, "OFFSET": 37}]}, "X is null instead of a number"),
     "no OFFSET": ({"chartData": [{"X": TAI_S, "Y": 1}]}, "OFFSET is null"),
     "a truth value": ({"chartData": [point(Y=True)]}, "Y is a truth value"),
-    "a word": ({"chartData": [point(Y="secret words")]}, "Y is a text, a number is wanted$"),
+    "a word": ({"chartData": [point(Y="secret words")]}, "Y is a text instead of a number$"),
     "not a number as text": ({"chartData": [point(Y="NaN")]}, "Y is a text"),
-    "a huge error": ({"chartData": [point(Y=10**40)]}, "Y is beyond"),
-    "a huge exponent": ({"chartData": [point(Y=1e300)]}, "Y is beyond"),
-    "a year far away": ({"chartData": [point(X=10**12)]}, "X is beyond"),
+    "a huge error": ({"chartData": [point(Y=10**40)]}, "Y is out of range"),
+    "a huge exponent": ({"chartData": [point(Y=1e300)]}, "Y is out of range"),
+    "a year far away": ({"chartData": [point(X=10**12)]}, "X is out of range"),
     "a negative time": ({"chartData": [point(X=-5)]}, "seconds of TAI"),
-    "half an offset": ({"chartData": [point(OFFSET=36.5)]}, "whole seconds are wanted"),
+    "half an offset": ({"chartData": [point(OFFSET=36.5)]}, "instead of seconds of TAI and whole seconds"),
     "one bad point among good": ({"chartData": [point(), point(Y=[])]}, "Y is a list"),
-    "a list as reference": ({"chartData": [], "reference": ["GNSS"]}, "reference is a list, a text is wanted"),
+    "a list as reference": ({"chartData": [], "reference": ["GNSS"]}, "reference is a list instead of text"),
     "a list as threshold": ({"chartData": [], "alarm_thresh": [1]}, "alarm_thresh is a list"),
 }
 
@@ -170,7 +170,7 @@ def test_no_number_is_a_word(word: str) -> None:
 
 def test_malformed_channels() -> None:
     """A list of something else is not one of channels."""
-    with pytest.raises(Malformed, match="a number came in the list of channels"):
+    with pytest.raises(Malformed, match="the list of channels contains a number"):
         parse_channels(b"[1, 2]")
     with pytest.raises(Malformed, match="monitorChannelString is a list"):
         parse_channels(b'[{"monitorChannelString": []}]')
@@ -208,16 +208,16 @@ def test_history_without_rows() -> None:
 
 
 BAD_FILES = {
-    "HTML": (b"<html>", r"HTML \(6 octets\) came where a file belongs"),
+    "HTML": (b"<html>", r"HTML \(6 octets\) instead of a file"),
     "octets": (b"\xff", "not text"),
     "cut off in a row": (FILE + b"2026-08-01,00:0", "row 3 of the file is not"),
     "no number": (FILE + b"2026-08-01,00:00:02, nan\n", "row 3"),
-    "a huge number": (FILE + b"2026-08-01,00:00:02, 99999999999999999999\n", "row 3 of the file is beyond"),
-    "no such day": (FILE + b"2026-02-30,00:00:02, 1\n", "row 3 of the file has no date"),
-    "a time beyond 64 bits": (FILE + b"9999-12-31,00:00:02, 1\n", "row 3 of the file is of the year 9999"),
-    "a time before Unix": (FILE + b"0001-01-01,00:00:02, 1\n", "row 3 of the file is of the year 1$"),
-    "no such hour": (FILE + b"2026-08-01,24:00:02, 1\n", "row 3 of the file has no time"),
-    "a leap second at noon": (FILE + b"2026-08-01,12:00:60, 1\n", "row 3 of the file has no time"),
+    "a huge number": (FILE + b"2026-08-01,00:00:02, 99999999999999999999\n", "row 3 of the file is out of range"),
+    "no such day": (FILE + b"2026-02-30,00:00:02, 1\n", "row 3 of the file has an invalid date"),
+    "a time beyond 64 bits": (FILE + b"9999-12-31,00:00:02, 1\n", "row 3 of the file has the year 9999"),
+    "a time before Unix": (FILE + b"0001-01-01,00:00:02, 1\n", "row 3 of the file has the year 1;"),
+    "no such hour": (FILE + b"2026-08-01,24:00:02, 1\n", "row 3 of the file has an invalid time"),
+    "a leap second at noon": (FILE + b"2026-08-01,12:00:60, 1\n", "row 3 of the file has an invalid time"),
     "words below the rows": (FILE + b"Date,Time\n", "row 3"),
 }
 

@@ -40,7 +40,7 @@ def test_insecure_is_warned_about() -> None:
     """Whoever goes without a proof is told what it means."""
     (actual,) = options(insecure=True).warnings
 
-    assert actual.startswith("insecure = true: the certificate is not checked")
+    assert actual.startswith("insecure = true: the certificate is not verified")
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_insecure_is_warned_about() -> None:
         ({"fingerprint": PIN, "insecure": True}, "exactly one of ca, fingerprint, insecure"),
         ({"insecure": False}, "exactly one of ca, fingerprint, insecure"),
         ({"fingerprint": "ab" * 20}, "64 hexadecimal digits"),
-        ({"ca": Path(__file__).parent / "none.pem"}, "no certificates in PEM can be read there: No such file"),
-        ({"ca": Path(__file__)}, "no certificates in PEM can be read there"),
+        ({"ca": Path(__file__).parent / "none.pem"}, "cannot read PEM certificates from this file: No such file"),
+        ({"ca": Path(__file__)}, "cannot read PEM certificates from this file"),
         ({"fingerprint": PIN, "channels": ["SYNCE-1"]}, "GNSS-1"),
         ({"fingerprint": PIN, "channels": []}, "at least 1 item"),
         ({"fingerprint": PIN, "interval_s": 1}, "greater than or equal to 10"),
@@ -74,5 +74,5 @@ def test_host_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address of a page is no host."""
     monkeypatch.setenv("GM_WEB_PASSWORD", "x")
 
-    with pytest.raises(ConfigError, match="a host name or an address is wanted"):
+    with pytest.raises(ConfigError, match="not a host name or an address"):
         WebReader("gm-a", "gm-a/login", options(fingerprint=PIN))

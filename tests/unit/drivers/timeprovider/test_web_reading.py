@@ -33,7 +33,7 @@ def test_offsets_that_disagree() -> None:
     actual = reading({("GNSS-1", "te"): chart(1, 37), ("PTP-1", "te"): chart(1, 36)}, (), ())
 
     assert actual.utc_offset_s is None
-    assert actual.notes == ("the unit's channels disagree on TAI - UTC: 36, 37 s",)
+    assert actual.notes == ("the grandmaster's channels disagree on TAI - UTC: 36, 37 s",)
 
 
 def test_no_point_no_offset() -> None:
@@ -58,9 +58,9 @@ def test_missing() -> None:
     """A channel that was asked for by name and is not measured is told, and a unit that measures nothing."""
     assert missing(["GNSS-1"], None) == ()
     assert missing(["GNSS-1"], ("GNSS-1",)) == ()
-    assert missing([], None) == ("the unit monitors no channel that has a time error",)
+    assert missing([], None) == ("the grandmaster monitors no channel that has a time error",)
     assert missing(["GNSS-1"], ("GNSS-1", "PTP-2")) == (
-        "the unit does not monitor PTP-2: switch it on there, or leave it out of channels",
+        "the grandmaster does not monitor PTP-2; enable it there or remove it from `channels`",
     )
 
 
