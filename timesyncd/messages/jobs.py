@@ -64,7 +64,7 @@ class GroupsReason(Code):
 
 
 class MarkBatch(Ordered):
-    """A datagram of the job link as the node's daemon received it; the daemon adds uid and pid."""
+    """A datagram of the job link as the node's daemon received it; the daemon adds the sender's uid and pid."""
 
     uid: Int64
     pid: Int64
@@ -180,8 +180,8 @@ class PolicyRequest(Ordered):
 
 class JobState(Ordered):
     """
-    A job's two signals: how well the clocks of its nodes agree, and what synchronization costs it. docs/signals.md defines each number; steps are keys,
-    epoch x 2^32 + step.
+    A job's two signals: how well the clocks of its nodes agree, and what synchronization costs the job. docs/signals.md defines each number.
+    Steps are keys, epoch x 2^32 + step.
 
     `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over the window, in the newest step and in this
     epoch; `comm_compute` that of exposed communication to the rest. `last_rank` arrived last in the newest complete step, null

@@ -338,6 +338,13 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
     assert len(words) == drawn["groups"] + MAX_RANKS
 
 
+def test_the_codes_of_a_plan_are_published() -> None:
+    """schemas/joblink.md has every code with its number."""
+    row = next(row for row in DOCUMENT.splitlines() if "`plan_reason_code`" in row)
+
+    assert dict(re.findall(r"(\d+) ([a-z_]+)[,| ]", row.split("|")[3])) == {str(code.number): code for code in PlanReason}
+
+
 @pytest.mark.parametrize("word", [0, 99, -1, -(2**63), 2**63 - 1])
 def test_words_of_a_newer_daemon_are_not_known(word: int) -> None:
     """A method, a mode or a phase that this version has no name for is None or plain, and everything else is read."""
