@@ -108,7 +108,7 @@ def test_the_guard_rides_out_what_moves() -> None:
 
 
 def test_a_timed_barrier_does_not_lengthen_its_own_slack() -> None:
-    """A timed barrier ends at its instant, so that its length says nothing of the broadcast: the first slack stays."""
+    """A timed barrier ends at its instant, so its length does not show the broadcast: the first slack stays."""
     planned = decide(BarrierState(), observation(), NOW)
     planned = decide(planned, observation(900_000, transfers_ns=[8 * MS] * 20), NOW)
     planned = decide(planned, observation(None), NOW)

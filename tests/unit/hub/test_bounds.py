@@ -1,4 +1,4 @@
-"""The hub works in the daemon's event loop: whatever is sent, one call does so much and no more, and what is left out is said or done later."""
+"""The hub works in the daemon's event loop: whatever is sent, one call does a limited amount of work, and later calls do the rest."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from timesyncd.messages.jobs import MarkBatch
 
 def both(marks: Iterable[Mark], **changes: int | str) -> list[MarkBatch]:
     """The same marks of both ranks of a job."""
-    told = list(marks)
-    return [batch(rank, *told).model_copy(update=changes) for rank in (0, 1)]
+    published = list(marks)
+    return [batch(rank, *published).model_copy(update=changes) for rank in (0, 1)]
 
 
 def accepted(*batches: MarkBatch) -> Jobs:
@@ -64,7 +64,7 @@ def test_no_job_s_joins_keep_another_s_waiting(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_one_job_does_not_need_of_a_round_another_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of it is nobody's when one of two users does little."""
+    """Half of the round is free when one of two users does little."""
     monkeypatch.setattr(jobs_module, "MAX_ROUND_MARKS", 8)
     jobs = accepted(*both(mark(n) for n in range(20)), *both([mark(0)], uid=2))
     jobs.advance(NOW)
@@ -106,7 +106,7 @@ def test_a_round_drops_so_many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_waits_for_other_ranks_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is begun anew has half of the room; a rank that comes late with its part still finds some, and no more than that."""
+    """New synchronizations have half of the room; a late rank still finds some for its part, and no more than that."""
     monkeypatch.setattr(jobs_module, "MAX_OPEN_MARKS", 100)
     jobs = accepted(batch(0, mark(0)))
     jobs.advance(NOW)
@@ -133,7 +133,7 @@ def test_late_marks_find_no_room_without_end(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_step_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full one takes no more, has no cost and is on no page, and what is refused is counted; the steps around it are whole."""
+    """A full step accepts no more marks, has no cost and is on no page, and refused marks are counted; the steps around it are whole."""
     monkeypatch.setattr(window, "MAX_STEP_MARKS", 20)
     steps = [replace(mark(n), kind=Kind.STEP, end_ns=mark(n + 1).arrival_ns) for n in range(3)]
     marks = [mark(1, sync=sync) for sync in range(12)]
@@ -160,7 +160,7 @@ def test_the_largest_job_s_steps_are_on_a_page() -> None:
     assert len(window_page(job, 0, 100).syncs) == 10
 
 
-def test_a_look_reads_so_many_marks_of_the_newest_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_analysis_reads_so_many_marks_of_the_newest_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large job the first places of more steps, not all of a few; and of each its barrier, of which a plan is made."""
     monkeypatch.setattr(jobs_state, "MAX_ANALYSED_MARKS", 60)
     monkeypatch.setattr(jobs_state, "STEPS_WANTED", 10)
@@ -172,13 +172,13 @@ def test_a_look_reads_so_many_marks_of_the_newest_steps(monkeypatch: pytest.Monk
     jobs = accepted(*both(marks))
     jobs.advance(NOW)
     (job,) = jobs
-    seen = [(sync.step, sync.sync) for sync in analysed_syncs(job)]
+    observed = [(sync.step, sync.sync) for sync in analysed_syncs(job)]
 
-    assert seen == [(step, sync) for step in range(13, 20) for sync in (0, 1, 2, 9)]
+    assert observed == [(step, sync) for step in range(13, 20) for sync in (0, 1, 2, 9)]
     assert [sync.step for sync in analyse(job, {}).barriers] == list(range(13, 20))
 
 
-def test_a_look_reads_the_newest_of_each_rank_s_staleness(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_analysis_reads_the_newest_of_each_rank_s_staleness(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many of each."""
     monkeypatch.setattr(jobs_state, "MAX_ANALYSED_MARKS", 10)
     ages = [replace(mark(n), kind=Kind.STALENESS, bytes=20 - n) for n in range(20)]
@@ -198,28 +198,28 @@ def test_costs_are_reckoned_of_the_newest_steps_first() -> None:
     assert second == [16, 17, 18]
 
 
-def told_to(hub: Hub, number: int) -> None:
+def feed(hub: Hub, number: int) -> None:
     for job in ("a", "b", "c"):
         for rank in (0, 1):
             one = batch(rank, mark(number), sequence=number, job=job)
             hub.accept_marks(one.model_copy(update={"lost": number}), NOW)
 
 
-def test_a_round_looks_at_so_many_jobs_and_the_next_ones_at_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that nobody looked at yet has no state; one that was has its last one."""
+def test_a_round_analyses_so_many_jobs_and_the_next_ones_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without an analysis has no state; any other has its last one."""
     monkeypatch.setattr(hub_module, "MAX_ANALYSED_MARKS", 1)
     hub = Hub(HubSettings(), "node-0", lambda: 0)
-    told_to(hub, 1)
+    feed(hub, 1)
     rounds = [[state.job for state in hub.advance(NOW + n * NS_PER_S, REAL_MINUS_BOOT).jobs] for n in range(3)]
-    told_to(hub, 2)
+    feed(hub, 2)
     states = hub.advance(NOW + 3 * NS_PER_S, REAL_MINUS_BOOT).jobs
 
     assert rounds == [["a"], ["a", "b"], ["a", "b", "c"]]
     assert [state.step for state in states] == [2, 1, 1]
 
 
-def test_figures_are_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take long where there are many ranks: without news of a job nothing is reckoned anew, and all that is news counts."""
+def test_figures_are_computed_once_an_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take long with many ranks: without new marks of a job nothing is computed again, and every kind of change counts."""
     made = []
 
     def figures(job: JobRun, view: jobs_state.JobAnalysis) -> dict[str, object]:
@@ -228,7 +228,7 @@ def test_figures_are_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(hub_module, "job_figures", figures)
     hub = Hub(HubSettings(), "node-0", lambda: 0)
-    told_to(hub, 1)
+    feed(hub, 1)
     for n in range(3):
         hub.advance(NOW + n * NS_PER_S, REAL_MINUS_BOOT)
     before = list(made)
@@ -242,7 +242,7 @@ def test_figures_are_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("step_ns", "kept"), [(1_000, 1), (MS, MAX_SETTINGS)])
 def test_what_is_kept_of_a_rank_s_clock_has_an_end(step_ns: int, kept: int) -> None:
     """Readings that waver are one setting, and of a clock that is set all the time the newest settings are known."""
-    told = [batch(0, sequence=n, real_minus_boot_ns=REAL_MINUS_BOOT + n % 2 * step_ns) for n in range(500)]
-    (job,) = accepted(*told)
+    published = [batch(0, sequence=n, real_minus_boot_ns=REAL_MINUS_BOOT + n % 2 * step_ns) for n in range(500)]
+    (job,) = accepted(*published)
 
     assert len(job.ranks[0].settings) == kept

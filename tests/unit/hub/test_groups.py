@@ -1,4 +1,4 @@
-"""Which groups a job's ranks are told of, and when they change."""
+"""Which groups of a job's ranks are published, and when they change."""
 
 from __future__ import annotations
 
@@ -48,36 +48,36 @@ NONE = delays((0, 1, 2, 3, 4, 5))
 ONE_OF_SIX = CodedReason(GroupsReason.RANKS_MISSING, "1 of 6 ranks reporting")
 
 
-def course(*seen: tuple[int, tuple[str, ...] | GroupsExplanation, Delays | None]) -> list[RankGroups]:
+def decisions(*rounds: tuple[int, tuple[str, ...] | GroupsExplanation, Delays | None]) -> list[RankGroups]:
     """What is decided, round by round, of (run, places, delays)."""
-    told: list[RankGroups] = []
+    decided: list[RankGroups] = []
     measured: RankGroups | None = None
-    for run, labels, of_pairs in seen:
-        told.append(decide(told[-1] if told else None, measured, run, labels, of_pairs))
-        measured = told[-1] if told[-1].reason == BY_DELAY else measured
-    return told
+    for run, labels, of_pairs in rounds:
+        decided.append(decide(decided[-1] if decided else None, measured, run, labels, of_pairs))
+        measured = decided[-1] if decided[-1].reason == BY_DELAY else measured
+    return decided
 
 
 def test_groups_are_there_as_soon_as_the_places_are() -> None:
-    """Until then the reason is why they are not; nodes first, then racks; the one group of all is not told of."""
-    told = course((0, ONE_OF_SIX, None), (0, PLACES, None))
+    """Until then there is the reason why not; nodes first, then racks; the one group of all is left out."""
+    decided = decisions((0, ONE_OF_SIX, None), (0, PLACES, None))
 
-    assert [(each.groups, each.reason) for each in told] == [((), ONE_OF_SIX), (BY_PLACES, BY_TOPOLOGY)]
+    assert [(each.groups, each.reason) for each in decided] == [((), ONE_OF_SIX), (BY_PLACES, BY_TOPOLOGY)]
 
 
 @pytest.mark.parametrize("labels", [("/a", "/b", "/c"), ("/a", "/a")], ids=["all apart", "all together"])
 def test_without_a_difference_there_are_no_groups(labels: tuple[str, ...]) -> None:
     """Every rank alone, or all ranks together, is no grouping."""
-    (told,) = course((0, labels, None))
+    (decided,) = decisions((0, labels, None))
 
-    assert (told.groups, told.reason) == ((), NO_GROUPS)
+    assert (decided.groups, decided.reason) == ((), NO_GROUPS)
 
 
-def test_more_ranks_than_can_be_told_have_none() -> None:
+def test_more_ranks_than_the_segment_holds_have_no_groups() -> None:
     """The segment has room for so many; half a grouping is none."""
-    (told,) = course((0, ("/a", "/b") * MAX_RANKS, None))
+    (decided,) = decisions((0, ("/a", "/b") * MAX_RANKS, None))
 
-    assert (told.groups, told.reason.code, str(MAX_RANKS) in told.reason.text) == (
+    assert (decided.groups, decided.reason.code, str(MAX_RANKS) in decided.reason.text) == (
         (),
         GroupsReason.TOO_MANY_RANKS,
         True,
@@ -85,43 +85,43 @@ def test_more_ranks_than_can_be_told_have_none() -> None:
 
 
 def test_a_gap_in_the_delays_changes_them_once() -> None:
-    """Places say what should be near, delays what is. Whatever is measured later in this run, the ranks have built their groups."""
-    told = course(
+    """Places say what should be near, delays what is near. Later measurements of this run change nothing: the ranks have built their groups."""
+    decided = decisions(
         (0, PLACES, None), (0, PLACES, NONE), (0, PLACES, ODD_AND_EVEN), (0, PLACES, delays((0, 1), (2, 3), (4, 5)))
     )
 
-    assert [each.groups for each in told] == [BY_PLACES, BY_PLACES, ((0, 1, 0, 1, 0, 1),), ((0, 1, 0, 1, 0, 1),)]
-    assert [each.reason for each in told] == [BY_TOPOLOGY, BY_TOPOLOGY, BY_DELAY, BY_DELAY]
+    assert [each.groups for each in decided] == [BY_PLACES, BY_PLACES, ((0, 1, 0, 1, 0, 1),), ((0, 1, 0, 1, 0, 1),)]
+    assert [each.reason for each in decided] == [BY_TOPOLOGY, BY_TOPOLOGY, BY_DELAY, BY_DELAY]
 
 
 @pytest.mark.parametrize("far_ns", [20 * US, 23 * US], ids=["no gap", "within the errors"])
 def test_what_is_not_clear_changes_nothing(far_ns: int) -> None:
-    """Twice as long, the errors taken against it."""
-    told = course((0, PLACES, delays((0, 2, 4), (1, 3, 5), far_ns=far_ns)))
+    """Twice as long is not enough, with the errors counted against it."""
+    decided = decisions((0, PLACES, delays((0, 2, 4), (1, 3, 5), far_ns=far_ns)))
 
-    assert told[-1].groups == BY_PLACES
+    assert decided[-1].groups == BY_PLACES
 
 
 @pytest.mark.parametrize("near", [((0, 1), (2, 3), (4, 5)), ((0, 1, 2, 3), (4, 5))], ids=["nodes", "racks"])
 def test_delays_that_show_one_of_the_levels_leave_both(near: tuple[tuple[int, ...], ...]) -> None:
-    """They say nothing against the other one."""
-    told = course((0, PLACES, delays(*near)))
+    """They do not contradict the other level."""
+    decided = decisions((0, PLACES, delays(*near)))
 
-    assert (told[-1].groups, told[-1].reason) == (BY_PLACES, BY_TOPOLOGY)
+    assert (decided[-1].groups, decided[-1].reason) == (BY_PLACES, BY_TOPOLOGY)
 
 
 def test_delays_that_agree_with_the_places_leave_a_change_for_later() -> None:
     """The same groups are no change."""
     labels = ("/a", "/b", "/a", "/b", "/a", "/b")
-    told = course((0, labels, ODD_AND_EVEN), (0, labels, delays((0, 1, 2), (3, 4, 5))))
+    decided = decisions((0, labels, ODD_AND_EVEN), (0, labels, delays((0, 1, 2), (3, 4, 5))))
 
-    assert [each.groups for each in told] == [((0, 1, 0, 1, 0, 1),), ((0, 0, 0, 1, 1, 1),)]
+    assert [each.groups for each in decided] == [((0, 1, 0, 1, 0, 1),), ((0, 0, 0, 1, 1, 1),)]
 
 
 def test_a_new_run_begins_with_what_was_measured_in_the_same_places() -> None:
     """Its ranks read them when they start; elsewhere the places count again. Until all are known there are none."""
     moved = (*PLACES[2:], *PLACES[:2])
-    told = course(
+    decided = decisions(
         (0, PLACES, ODD_AND_EVEN),
         (1, ONE_OF_SIX, None),
         (1, PLACES, None),
@@ -129,7 +129,7 @@ def test_a_new_run_begins_with_what_was_measured_in_the_same_places() -> None:
         (2, moved, ODD_AND_EVEN),
     )
 
-    assert [(each.run, each.groups) for each in told] == [
+    assert [(each.run, each.groups) for each in decided] == [
         (0, ((0, 1, 0, 1, 0, 1),)),
         (1, ()),
         (1, ((0, 1, 0, 1, 0, 1),)),
@@ -143,7 +143,7 @@ def test_groups_are_numbered_by_their_lowest_ranks() -> None:
     assert group_numbers((((0, 3), (1, 2)), ((0, 1, 2, 3),))) == ((0, 1, 1, 0),)
 
 
-class Job:
+class FourRanks:
     """Four ranks on two nodes of two racks, in a hub that hears them."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Job:
         self.now_ns = NOW
         self._sequence = 0
 
-    def hear_nodes(self, *names: str) -> None:
+    def report_nodes(self, *names: str) -> None:
         for number, name in enumerate(names):
             state = follower(name).model_copy(update={"topology": f"hall/rack-{number}", "sequence": self._sequence})
             self.hub.accept_node(state, self.now_ns, live=True)
@@ -172,28 +172,28 @@ class Job:
 
 def messages(near: set[frozenset[int]], number: int) -> list[tuple[int, Mark]]:
     """Each pair's two messages of a step, both ends of them."""
-    told, began_ns = [], mark(number).arrival_ns
+    decided, began_ns = [], mark(number).arrival_ns
     for a in range(4):
         for b in range(4):
             if a != b:
                 key = number * 100 + a * 10 + b
                 took_ns = US if frozenset((a, b)) in near else 100_000 * US
                 for rank, kind, at_ns in ((a, Kind.SEND, began_ns), (b, Kind.RECEIVE, began_ns + took_ns)):
-                    told.append(
+                    decided.append(
                         (
                             rank,
                             Mark(step=1, sync=key, kind=kind, arrival_ns=at_ns, begin_ns=at_ns, end_ns=at_ns, bytes=0),
                         )
                     )
-    return told
+    return decided
 
 
-def test_a_hub_tells_the_ranks_of_their_nodes() -> None:
-    """Once every node has said where it stands; before, the reason names the one that has not."""
-    job = Job()
-    job.hear_nodes("n0")
+def test_a_hub_publishes_groups_by_the_nodes() -> None:
+    """Once every node has published its topology; before, the reason names a node that has not."""
+    job = FourRanks()
+    job.report_nodes("n0")
     before = job.round()
-    job.hear_nodes("n0", "n1")
+    job.report_nodes("n0", "n1")
     after, again = job.round(), job.round()
 
     assert (before.plan.groups, before.groups_reason) == ((), "n1: this hub has received no state of this node")
@@ -202,22 +202,22 @@ def test_a_hub_tells_the_ranks_of_their_nodes() -> None:
     assert again.plan == after.plan
 
 
-def test_a_hub_tells_the_ranks_of_what_was_measured() -> None:
+def test_a_hub_publishes_groups_by_the_measured_delays() -> None:
     """Delays of every pair, often enough; it looks for them now and then."""
-    job = Job()
-    job.hear_nodes("n0", "n1")
-    told = [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, number)) for number in range(1, MIN_DELAYS)]
-    told += [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, MIN_DELAYS))]
-    told += [job.round() for _ in range(SEARCH_EVERY_NS // NS_PER_S)]
+    job = FourRanks()
+    job.report_nodes("n0", "n1")
+    decided = [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, number)) for number in range(1, MIN_DELAYS)]
+    decided += [job.round(*messages({frozenset((0, 2)), frozenset((1, 3))}, MIN_DELAYS))]
+    decided += [job.round() for _ in range(SEARCH_EVERY_NS // NS_PER_S)]
 
-    assert {tuple(map(tuple, state.plan.groups)) for state in told[: MIN_DELAYS - 1]} == {((0, 0, 1, 1),)}
-    assert (told[-1].plan.groups, told[-1].groups_reason) == (((0, 1, 0, 1),), BY_DELAY.text)
+    assert {tuple(map(tuple, state.plan.groups)) for state in decided[: MIN_DELAYS - 1]} == {((0, 0, 1, 1),)}
+    assert (decided[-1].plan.groups, decided[-1].groups_reason) == (((0, 1, 0, 1),), BY_DELAY.text)
 
 
 def test_one_direction_that_was_not_measured_leaves_the_places() -> None:
-    """Messages to oneself stand for nobody else's: what is not known must not look far."""
-    job = Job()
-    job.hear_nodes("n0", "n1")
+    """Messages of a rank to itself replace no other pair's: an unknown delay must not count as long."""
+    job = FourRanks()
+    job.report_nodes("n0", "n1")
     for number in range(1, MIN_DELAYS + SEARCH_EVERY_NS // NS_PER_S + 2):
         to_itself = [replace(mark(number), kind=kind, sync=999) for kind in (Kind.SEND, Kind.RECEIVE)]
         others = [(rank, each) for rank, each in messages({frozenset((0, 2))}, number) if each.sync % 100 != 31]
@@ -229,13 +229,13 @@ def test_one_direction_that_was_not_measured_leaves_the_places() -> None:
 
 def test_a_hub_that_takes_over_leaves_the_groups_alone() -> None:
     """The ranks have built them, by whatever the other hub knew."""
-    job = Job()
-    job.hear_nodes("n0", "n1")
+    job = FourRanks()
+    job.report_nodes("n0", "n1")
     state = job.round()
-    taking = Job()
-    taking.hear_nodes("n0", "n1")
+    taking = FourRanks()
+    taking.report_nodes("n0", "n1")
     taking.hub.adopt(state.model_copy(update={"plan": replace(state.plan, groups=((0, 1, 1, 0),))}))
-    told = [taking.round() for _ in range(3)]
+    decided = [taking.round() for _ in range(3)]
 
-    assert [each.plan.groups for each in told] == [((0, 1, 1, 0),)] * 3
-    assert told[-1].groups_reason == "as another hub planned"
+    assert [each.plan.groups for each in decided] == [((0, 1, 1, 0),)] * 3
+    assert decided[-1].groups_reason == "as another hub planned"

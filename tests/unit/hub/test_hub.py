@@ -61,8 +61,8 @@ def test_the_barrier_after_a_collective_does_not_hide_the_late_rank() -> None:
     assert (state.step, state.arrival_skew_ns, state.last_rank) == (0, 6 * MS, 1)
 
 
-def test_without_one_rank_s_marks_nobody_is_slow() -> None:
-    """Of three ranks, on clocks that nobody trusts, one has lost its marks: it may be the late one."""
+def test_without_one_rank_s_marks_no_rank_is_a_straggler() -> None:
+    """Of three ranks, on untrusted clocks, one has lost its marks: it may be the late one."""
     hub = Hub(HubSettings(), "node-0")
     for n in range(100):
         for rank, marks in enumerate(([mark(n)], [mark(n, 6 * MS)], [])):
@@ -97,22 +97,22 @@ def test_releases_are_judged_by_the_nodes_own_clocks() -> None:
 
 
 @pytest.mark.parametrize(("took_ms", "again_after_s"), [(50, 1), (100, 2), (700, 14)])
-def test_a_window_that_takes_long_is_looked_at_less_often(took_ms: int, again_after_s: int) -> None:
-    """For a twentieth of the time, whatever it is that takes so long."""
+def test_a_window_that_takes_long_is_analysed_less_often(took_ms: int, again_after_s: int) -> None:
+    """At most a twentieth of the time, whatever takes so long."""
     cpu_ns = count(0, took_ms * MS)
     hub = Hub(HubSettings(), "node-0", lambda: next(cpu_ns))
-    seen = []
+    observed = []
     for n in range(16):
         for rank in (0, 1):
             hub.accept_marks(batch(rank, mark(n), sequence=n), NOW)
         (state,) = hub.advance(NOW + n * NS_PER_S, 7).jobs
-        seen.append(state.step)
+        observed.append(state.step)
 
-    assert [step for step, _ in groupby(seen)] == list(range(0, 16, again_after_s))
+    assert [step for step, _ in groupby(observed)] == list(range(0, 16, again_after_s))
 
 
-def test_a_skew_within_the_error_names_nobody() -> None:
-    """What the clocks cannot tell apart is inconclusive, and the verdict says why."""
+def test_a_skew_within_the_error_names_no_rank() -> None:
+    """A skew within the clocks' error is inconclusive, and the verdict says why."""
     (state,) = fed_hub(slow_ns=150_000).advance(NOW, 0).jobs
 
     assert (state.last_rank, state.straggler_rank) == (None, None)
@@ -129,7 +129,7 @@ def test_a_message_s_way_counts() -> None:
 
 @pytest.mark.parametrize(("kind", "mode"), [(Kind.BARRIER, "timed"), (Kind.ALL_REDUCE, "plain")])
 def test_only_barriers_plan_a_barrier(kind: Kind, mode: str) -> None:
-    """How long an all-reduce takes says nothing of rank 0's broadcast: a job without barriers gets no timed plan."""
+    """The length of an all-reduce does not show that of rank 0's broadcast: a job without barriers gets no timed plan."""
     hub = fed_hub(0, steps=0)
     for n in range(20):
         for rank in (0, 1):
@@ -147,7 +147,7 @@ def test_alignment_names_the_node_that_was_never_seen() -> None:
 
 
 def test_alignment_waits_for_all_ranks() -> None:
-    """The first rank heard is on one clock with itself; of the others nothing is known."""
+    """The first rank is on one clock with itself; the others are unknown."""
     hub = Hub(HubSettings(), "node-0")
     hub.accept_node(node_state("node-0"), NOW, live=True)
     hub.accept_marks(batch(0, mark(0)), NOW)
@@ -168,8 +168,8 @@ def test_ranks_of_one_clock_are_aligned_without_ptp() -> None:
 def test_marks_of_another_boot_than_the_node_state_are_not_aligned() -> None:
     """Two machines that both call themselves node-1 do not lend each other a bound."""
     hub = fed_hub(0, steps=1)
-    stranger = node_state("node-1", sequence=2).model_copy(update={"boot_id": "another"})
-    hub.accept_node(stranger, NOW, live=True)
+    other = node_state("node-1", sequence=2).model_copy(update={"boot_id": "another"})
+    hub.accept_node(other, NOW, live=True)
 
     assert hub.advance(NOW, 0).jobs[0].alignment_reason == (
         "node-1: the marks of rank 1 and the node's state are of different boots"
@@ -188,10 +188,10 @@ def test_marks_of_another_boot_than_the_node_state_are_not_aligned() -> None:
     ],
     ids=["next", "repeated", "late", "restarted", "old incarnation", "store lost"],
 )
-def test_node_states_are_taken_in_order(
+def test_node_states_are_accepted_in_order(
     bound_ns: int, sequence: int, incarnation: int, live: bool, later_ns: int, taken: bool
 ) -> None:
-    """Order is (incarnation, sequence); a node that was silent may begin anew."""
+    """Order is (incarnation, sequence); a node that was silent may restart."""
     hub = fed_hub(0, steps=1)
     hub.accept_node(node_state("node-0", sequence=9), NOW + later_ns, live=True)
     hub.accept_node(node_state("node-1", bound_ns, sequence, incarnation), NOW + later_ns, live)
@@ -212,7 +212,7 @@ def test_a_retained_copy_does_not_make_a_live_node_unknown_again() -> None:
     assert (repeated, newer, hub.advance(NOW, 0).jobs[0].alignment_ns) == (200_000, None, 200_000)
 
 
-def test_a_job_is_told_the_pair_and_how_long_it_holds() -> None:
+def test_a_job_state_names_the_pair_and_how_long_the_alignment_holds() -> None:
     """The two nodes that may be the furthest apart, and when the first would be silent."""
     (state,) = fed_hub(0, steps=1).advance(NOW, 0).jobs
 
@@ -223,16 +223,20 @@ def test_the_alignment_of_a_job_is_that_of_its_signals() -> None:
     """With each node's part; of a job that does not run there is none."""
     hub = fed_hub(0, steps=1)
     job = hub.advance(NOW, 7).jobs[0]
-    told = hub.alignment_state(job.job_id, Moment(realtime_ns=7, boottime_ns=NOW))
+    published = hub.alignment_state(job.job_id, Moment(realtime_ns=7, boottime_ns=NOW))
 
-    assert told is not None
-    assert (told.alignment_ns, told.pair, told.published_realtime_ns) == (job.alignment_ns, job.alignment_pair, 7)
-    assert [each.node for each in told.nodes] == ["node-0", "node-1"]
+    assert published is not None
+    assert (published.alignment_ns, published.pair, published.published_realtime_ns) == (
+        job.alignment_ns,
+        job.alignment_pair,
+        7,
+    )
+    assert [each.node for each in published.nodes] == ["node-0", "node-1"]
     assert hub.alignment_state("another", Moment(realtime_ns=7, boottime_ns=NOW)) is None
 
 
-def test_a_hub_tells_of_itself() -> None:
-    """Nodes heard lately, known and expected, and jobs."""
+def test_a_hub_publishes_its_own_state() -> None:
+    """Nodes that report, known and expected nodes, and jobs."""
     state = fed_hub(0, steps=1, nodes=["node-0", "stranger"]).state(
         Moment(realtime_ns=7, boottime_ns=NOW), True, 5, "http://hub/"
     )
@@ -242,8 +246,8 @@ def test_a_hub_tells_of_itself() -> None:
     assert (state.jobs, state.url) == (1, "http://hub/")
 
 
-def heard_plan(hub: Hub, version: int, mode: Literal["timed", "plain"] = "timed") -> Plan:
-    """Another hub says what it planned for the job."""
+def adopted_plan(hub: Hub, version: int, mode: Literal["timed", "plain"] = "timed") -> Plan:
+    """Another hub publishes its plan for the job."""
     plan = Plan(version=version, from_step=70, mode=mode, slack_ns=MS, guard_ns=600_000, reason="the other hub's")
     state = fed_hub(0, steps=1).advance(NOW, 0).jobs[0]
     hub.adopt(state.model_copy(update={"node": "other", "plan": plan}))
@@ -251,33 +255,33 @@ def heard_plan(hub: Hub, version: int, mode: Literal["timed", "plain"] = "timed"
 
 
 def test_a_hub_that_is_not_primary_plans_nothing() -> None:
-    """It shows what the primary one planned, as soon as that was heard."""
+    """It publishes the plan of the primary hub as soon as it has received it."""
     hub = fed_hub(0)
     nothing = hub.advance(NOW, 0, primary=False).jobs[0].plan
-    heard = heard_plan(hub, 7)
+    received = adopted_plan(hub, 7)
 
-    assert (nothing.version, hub.advance(NOW, 0, primary=False).jobs[0].plan) == (0, heard)
+    assert (nothing.version, hub.advance(NOW, 0, primary=False).jobs[0].plan) == (0, received)
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_hub_that_takes_over_goes_on_from_the_plan(before: int) -> None:
+def test_a_hub_that_takes_over_continues_the_plan(before: int) -> None:
     """The same plan, under a version and from a step that the former primary cannot have used; then it is its own."""
     hub = fed_hub(0)
     for _ in range(before):
         hub.advance(NOW, 0, primary=False)
-    heard = heard_plan(hub, 7)
+    received = adopted_plan(hub, 7)
     taken, again = (hub.advance(NOW, 0).jobs[0].plan for _ in range(2))
 
-    assert taken == again == replace(heard, version=7 + VERSIONS_SKIPPED, from_step=99 + STEPS_AHEAD)
+    assert taken == again == replace(received, version=7 + VERSIONS_SKIPPED, from_step=99 + STEPS_AHEAD)
 
 
 def test_no_plan_goes_back() -> None:
-    """What is heard late, or of a hub that began anew, counts for nothing."""
+    """A late plan, or that of a hub that restarted, changes nothing."""
     hub = fed_hub(0)
-    heard_plan(hub, 7)
-    heard_plan(hub, 6, "plain")
+    adopted_plan(hub, 7)
+    adopted_plan(hub, 6, "plain")
     own = hub.advance(NOW, 0).jobs[0].plan
-    heard_plan(hub, own.version)
+    adopted_plan(hub, own.version)
     versions = [hub.advance(NOW, 0, primary).jobs[0].plan.version for primary in (True, False, True)]
 
     assert versions == [7 + VERSIONS_SKIPPED] * 3
@@ -287,14 +291,14 @@ def test_plans_are_kept_of_so_many_jobs_alone() -> None:
     """Anybody can name jobs to a broker."""
     hub = fed_hub(0)
     state = hub.advance(NOW, 0).jobs[0]
-    heard_plan(hub, 7)
+    adopted_plan(hub, 7)
     for n in range(MAX_JOBS):
         hub.adopt(state.model_copy(update={"job_id": f"job {n}"}))
 
     assert hub.advance(NOW, 0).jobs[0].plan.version == 1
 
 
-def test_ended_jobs_are_told_once() -> None:
+def test_ended_jobs_are_reported_once() -> None:
     """A job that fell silent leaves the list, and its id is given for clean-up."""
     hub = fed_hub(0, steps=1)
     output = hub.advance(NOW + 60 * NS_PER_S, 0)
@@ -329,7 +333,7 @@ def test_a_job_is_a_witness_against_a_clock() -> None:
     )
 
 
-def test_marks_that_no_node_stands_behind_accuse_no_clock() -> None:
-    """A name alone anybody can give: the node's own live state must tell of the same boot."""
+def test_unverified_marks_accuse_no_clock() -> None:
+    """Any process can claim a node's name: the node's own live state must have the same boot id."""
     assert causality("node-0", "node-1", "node-2", boot="another") == {}
     assert fed_hub(0).findings() == {}

@@ -1,4 +1,4 @@
-"""Any local user may send any datagram: nothing that marks say ends the hub."""
+"""Any local user may send any datagram: no marks stop the hub."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ numbers = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1, NOW, REAL_MI
 def test_no_numbers_in_a_batch_end_the_hub(
     marks: list[tuple[int, ...]], others: tuple[int, int, int, int], rank: int
 ) -> None:
-    """Any local user may send any datagram: it is taken or refused, and the round after it gives states that can be sent."""
+    """Any local user may send any datagram: it is accepted or refused, and the next round gives states that can be sent."""
     names = ("step", "sync", "arrival_ns", "begin_ns", "end_ns", "bytes")
-    said = [replace(mark(0), **dict(zip(names, each, strict=True))) for each in marks]
+    reported = [replace(mark(0), **dict(zip(names, each, strict=True))) for each in marks]
     changes = dict(zip(("real_minus_boot_ns", "gm_bound_ns", "utc_bound_ns", "lost"), others, strict=True))
     hub = Hub(HubSettings(), "hub")
     for number in (0, 1):
         times = dict.fromkeys(("arrival_ns", "begin_ns", "end_ns"), number * (2**62 - 1))
         far = [replace(mark(step), **times) for step in range(8)]
-        whole = batch(number, *said, *far).model_copy(update=changes | {"rank": rank if number else 0})
+        whole = batch(number, *reported, *far).model_copy(update=changes | {"rank": rank if number else 0})
         hub.accept_marks(MarkBatch.model_validate(whole.model_dump()), NOW)
     states = hub.advance(NOW + 11 * NS_PER_S, REAL_MINUS_BOOT + NOW).jobs
 
@@ -40,7 +40,7 @@ small = st.integers(0, 2**62 - 1) | st.integers(0, 100) | st.sampled_from([NOW, 
 
 @st.composite
 def lying_batches(draw: st.DrawFn) -> list[MarkBatch]:
-    """Plausible batches of two to four ranks on as many nodes: long courses of steps whose times, kinds and bounds are anything."""
+    """Plausible batches of two to four ranks on as many nodes: many steps with any times, kinds and bounds."""
     world = draw(st.integers(2, 4))
     batches = []
     for rank in range(world):
@@ -51,8 +51,8 @@ def lying_batches(draw: st.DrawFn) -> list[MarkBatch]:
         for n in range(draw(st.integers(0, 24))):
             arrival_ns = min(origin + n * every, 2**62 - 1)
             end_ns = min(arrival_ns + lasts[n % len(lasts)], 2**62 - 1)
-            told = {"arrival_ns": arrival_ns, "begin_ns": draw(small), "end_ns": end_ns, "bytes": draw(small)}
-            marks += [replace(mark(n, sync=at), **(told | {"kind": kind})) for at, kind in enumerate(kinds)]
+            published = {"arrival_ns": arrival_ns, "begin_ns": draw(small), "end_ns": end_ns, "bytes": draw(small)}
+            marks += [replace(mark(n, sync=at), **(published | {"kind": kind})) for at, kind in enumerate(kinds)]
         changes = {
             "real_minus_boot_ns": draw(small),
             "gm_bound_ns": draw(st.none() | st.integers(0, 10**15)),
@@ -68,7 +68,7 @@ def lying_batches(draw: st.DrawFn) -> list[MarkBatch]:
 
 @given(lying_batches(), st.booleans())
 def test_no_lies_end_the_hub(batches: list[MarkBatch], twice: bool) -> None:
-    """Whatever plausible marks say together, each round gives states that can be sent: sums, medians, fits and shares included."""
+    """Whatever plausible marks contain together, each round gives states that can be sent: sums, medians, fits and shares included."""
     hub = Hub(HubSettings(window_steps=10 if twice else 100), "hub")
     for round_ns in (0, NS_PER_S, 11 * NS_PER_S):
         for one in batches if twice or not round_ns else ():

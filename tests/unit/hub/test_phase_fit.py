@@ -60,7 +60,7 @@ def test_the_period_alone_is_found_under_contention(behind_ms: int) -> None:
     assert found.period_ns > found.alone_ns
 
 
-def test_holds_and_what_lies_between_steps_are_told_apart() -> None:
+def test_holds_and_the_time_between_steps_are_distinguished() -> None:
     """Under a phase the rest between steps is the one that was measured without, whether a step's mark begins before the hold or after it."""
     phase = Phase(208 * MS, 0, 1_000_000)
     places = [(BEGIN_NS // phase.period_ns + number) * phase.period_ns for number in range(40)]
@@ -73,7 +73,7 @@ def test_holds_and_what_lies_between_steps_are_told_apart() -> None:
 
 
 def test_too_few_steps_and_unsteady_ones_do_not_fit() -> None:
-    """Neither has a period to plan by; the reason says which it is."""
+    """Neither has a stable period; the reason says which case it is."""
     a, b = simulated(jitter=0.5)
     few = fit(a.steps[:MIN_STEPS], [b.steps])
     gaps = fit([step._replace(step=2 * step.step) for step in a.steps], [b.steps])
@@ -85,7 +85,7 @@ def test_too_few_steps_and_unsteady_ones_do_not_fit() -> None:
 
 
 def test_the_newest_steps_wait_for_the_other_jobs_marks() -> None:
-    """Until it is known who else sent, a contended transfer looks like a long one alone."""
+    """Until the other senders are known, a contended transfer looks like a long one alone."""
     a, b = simulated()
     fits = [fit(a.steps, [b.steps[:count]]) for count in (None, -10)]
 

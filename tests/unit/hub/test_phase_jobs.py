@@ -93,26 +93,26 @@ def test_a_job_is_on_the_one_link_that_its_nodes_name(links: tuple[str | None, s
 
 
 def test_a_job_alone_on_its_link_is_left_alone() -> None:
-    """There is nobody to give way to."""
+    """There is no other job to avoid."""
     state = planned(fleet_hub("rack-7", "rack-7"), jobs=("a",))["a"]
 
     assert (state.plan.phase, state.phase_reason) == (None, "no other job is on this link")
 
 
 def test_a_phase_outlives_the_barriers_plans_and_is_one_version() -> None:
-    """Round after round the same plan stands; a plan of the barrier keeps the phase under its own version."""
+    """Round after round the plan stays the same; a plan of the barrier keeps the phase under its own version."""
     hub = fleet_hub("rack-7", "rack-7")
     for job in ("a", "b"):
         feed(hub, job, range(60))
-    seen = [look(hub, number)["a"].plan for number in range(12)]
+    plans = [look(hub, number)["a"].plan for number in range(12)]
 
-    assert len({plan.version for plan in seen}) == len(set(seen))
-    assert len({plan.phase for plan in seen}) == 1
-    assert seen[-1].mode == "timed"
+    assert len({plan.version for plan in plans}) == len(set(plans))
+    assert len({plan.phase for plan in plans}) == 1
+    assert plans[-1].mode == "timed"
 
 
 def test_a_hub_that_just_began_leaves_a_phase_as_it_is() -> None:
-    """Until it knows enough steps to judge, what another hub planned stands."""
+    """Until it knows enough steps, the plan of the other hub stays."""
     former = planned(fleet_hub("rack-7", "rack-7"))
     hub = fleet_hub("rack-7", "rack-7")
     for state in former.values():
@@ -124,7 +124,7 @@ def test_a_hub_that_just_began_leaves_a_phase_as_it_is() -> None:
 
 
 def test_steps_that_some_rank_did_not_mark_are_no_times() -> None:
-    """The last rank begins and ends a step; a step with the marks of few ranks, or without a comparison, tells nothing."""
+    """The last rank begins and ends a step; a step without the marks of all ranks, or without a comparison, is left out."""
     whole = StepRecord(marks={0: StepMark(3, 10, None, 90), 1: StepMark(3, 12, None, 95)})
 
     assert step_times([whole], 2) == []

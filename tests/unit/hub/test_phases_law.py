@@ -149,7 +149,7 @@ def test_the_scheduler_sleeps_until_the_slot(slept: list[float]) -> None:
 def test_a_clock_that_is_not_known_well_enough_holds_nothing(
     slept: list[float], monkeypatch: pytest.MonkeyPatch, bound_ns: int | None, held_ms: int
 ) -> None:
-    """A fiftieth of the period is what a bound may be; an unknown one is told with its reason."""
+    """A bound may be a fiftieth of the period; an unknown bound is reported with its reason."""
     reason = "no segment" if bound_ns is None else ""
     monkeypatch.setattr("timesyncd.client.phase.own_clock_bound", lambda job: (bound_ns, reason))
     held = scheduler(FakeJob(plan(), alignment_ns=None)).before_step(3)

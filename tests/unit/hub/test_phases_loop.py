@@ -44,7 +44,7 @@ def test_two_jobs_that_send_half_of_the_time_come_near_the_ceiling(seed: int) ->
 
 
 @pytest.mark.parametrize("behind_ms", [0, 10, 30, 50, 80, 100])
-def test_nobody_loses_wherever_the_jobs_begin(behind_ms: int) -> None:
+def test_no_job_loses_wherever_the_jobs_begin(behind_ms: int) -> None:
     """Also where luck had put them apart already."""
     assert min(gains(jobs(HALF, HALF, behind_ms=behind_ms))) > 0.98
 
@@ -168,7 +168,7 @@ def test_clocks_that_are_not_known_well_end_the_plan(alignment_ns: int | None) -
 
 
 def test_a_job_that_ends_frees_the_other_at_once() -> None:
-    """Alone on its link a job waits for nobody; that is no failure that a new plan would have to wait for."""
+    """Alone on its link a job waits for no other; that is no failure that would delay a new plan."""
     pair, plan = planned()
     after = decide(plan, members_of(pair)[:1], 0, plan.made_ns + NS_PER_S)
 
@@ -197,15 +197,15 @@ def test_a_job_that_comes_and_goes_drives_no_plans(after_steps: int, wait_ns: in
     assert decide(after, again, 0, after.retry_at_ns - 1) is after
 
 
-def test_more_jobs_than_are_placed_are_not_looked_at() -> None:
-    """Whoever marks jobs on a link takes none of the hub's time."""
+def test_more_jobs_than_are_planned_are_not_fitted() -> None:
+    """Many jobs on a link cost the hub no time."""
     pair = jobs_in_phase(60)
     crowd = [Member(f"{job.name}{n}", 0, job.steps[-60:], len(job.steps)) for job in pair for n in range(MAX_JOBS)]
 
     assert decide(LinkPlan(), crowd, 0, 0).reason == TOO_MANY
 
 
-def test_a_job_that_is_away_stands_in_nobodys_way() -> None:
+def test_an_inactive_job_blocks_no_other() -> None:
     """One that was killed, or evaluates, ends the plan, and is not waited for by those that are left."""
     pair, plan = planned()
     gone = SimulatedJob("gone", steady(100 * MS), 100 * MS)
@@ -230,7 +230,7 @@ def jobs_in_phase(seconds: float) -> Sequence[SimulatedJob]:
 
 
 def test_another_hubs_plan_goes_on() -> None:
-    """A hub that takes over keeps the phases that the ranks were told."""
+    """A hub that takes over keeps the phases that were published to the ranks."""
     pair, plan = planned()
     adopted = decide(LinkPlan(), members_of(pair), 0, plan.made_ns)
 

@@ -1,4 +1,4 @@
-"""A job's policy in its plan: asked for, configured, kept by whoever plans."""
+"""A job's policy in its plan: requested, configured, and kept by every hub that plans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request(policy: str, uid: int = 1000, job: str = TRAIN, sequence: int = 1) -
     return PolicyRequest(node="node-0", incarnation=1, sequence=sequence, uid=uid, job_id=job, policy=policy)
 
 
-class Course:
+class JobRounds:
     """A hub, second by second, and the job `train` of user 1000 with a rank on each of two nodes, whose clocks are known."""
 
     def __init__(self, name: str = "a", alone: bool = True, **configured: str) -> None:
@@ -44,15 +44,15 @@ class Course:
         since_ns = self.second * NS_PER_S
         return START.at_boottime(START.boottime_ns + since_ns)
 
-    def ask(self, policy: str, uid: int = 1000) -> None:
+    def request_policy(self, policy: str, uid: int = 1000) -> None:
         self.service.accept_request(request(policy, uid), self.now.boottime_ns)
 
     def round(self, *, pid: int = 10, with_clocks: bool = True) -> JobState:
         for rank in (0, 1):
             if with_clocks:
-                told: dict[str, Any] = {"sequence": self.second, "published_realtime_ns": self.now.realtime_ns}
-                told["boot_id"] = f"boot of node-{rank}"
-                self.service.accept_node(follower(f"node-{rank}", **told), self.now.boottime_ns, live=True)
+                published: dict[str, Any] = {"sequence": self.second, "published_realtime_ns": self.now.realtime_ns}
+                published["boot_id"] = f"boot of node-{rank}"
+                self.service.accept_node(follower(f"node-{rank}", **published), self.now.boottime_ns, live=True)
             self.service.accept_marks(
                 batch(rank, mark(self.second), sequence=self.second, pid=pid), self.now.boottime_ns
             )
@@ -69,62 +69,62 @@ def _settings() -> Any:
     return parse({"node": {"name": "a"}, "hub": {}}, options_of, "test").hub
 
 
-def in_short(state: JobState) -> tuple[str, int]:
+def policy_of(state: JobState) -> tuple[str, int]:
     return state.plan.policy, state.plan.policy_version
 
 
 def test_what_a_user_asks_for_is_in_the_next_plan() -> None:
     """Each change counts, also back to what was there before; what is there already changes nothing."""
-    course = Course()
-    told = [in_short(course.round())]
-    for wanted in ("bsp", "local_sgd(h=8)", "local_sgd(h=8)", "bsp"):
-        course.ask(wanted)
-        told.append(in_short(course.round()))
-        told.append(in_short(course.round()))
+    rounds_of_job = JobRounds()
+    published = [policy_of(rounds_of_job.round())]
+    for requested in ("bsp", "local_sgd(h=8)", "local_sgd(h=8)", "bsp"):
+        rounds_of_job.request_policy(requested)
+        published.append(policy_of(rounds_of_job.round()))
+        published.append(policy_of(rounds_of_job.round()))
 
-    assert told == [("", 0)] + [("bsp", 1)] * 2 + [("local_sgd(h=8)", 2)] * 4 + [("bsp", 3)] * 2
+    assert published == [("", 0)] + [("bsp", 1)] * 2 + [("local_sgd(h=8)", 2)] * 4 + [("bsp", 3)] * 2
 
 
 def test_one_version_is_one_plan_whatever_changes() -> None:
     """Barriers that begin to be timed and cease, a new run, and a policy that changes at the same moments or between."""
-    course = Course()
+    rounds_of_job = JobRounds()
     for number in range(6):
-        course.rounds(12, with_clocks=number % 2 == 0, pid=10 + number // 4)
-        course.ask(f"local_sgd(h={number + 1})")
-    course.rounds(3)
-    versions = [plan.version for plan in course.plans]
+        rounds_of_job.rounds(12, with_clocks=number % 2 == 0, pid=10 + number // 4)
+        rounds_of_job.request_policy(f"local_sgd(h={number + 1})")
+    rounds_of_job.rounds(3)
+    versions = [plan.version for plan in rounds_of_job.plans]
 
     assert versions == sorted(versions)
-    assert len(set(versions)) == len(set(course.plans))
-    assert {plan.mode for plan in course.plans} == {"plain", "timed"}
-    assert course.plans[-1].policy_version == 6
+    assert len(set(versions)) == len(set(rounds_of_job.plans))
+    assert {plan.mode for plan in rounds_of_job.plans} == {"plain", "timed"}
+    assert rounds_of_job.plans[-1].policy_version == 6
 
 
 def test_a_policy_outlives_the_run_that_it_was_asked_in() -> None:
-    """The same job that begins anew is told it again."""
-    course = Course()
-    course.round()
-    course.ask("bsp")
-    course.round()
-    anew = course.rounds(5, pid=77)
+    """The same job after a restart has it again."""
+    rounds_of_job = JobRounds()
+    rounds_of_job.round()
+    rounds_of_job.request_policy("bsp")
+    rounds_of_job.round()
+    again = rounds_of_job.rounds(5, pid=77)
 
-    assert anew.run == 1
-    assert in_short(anew) == ("bsp", 1)
+    assert again.run == 1
+    assert policy_of(again) == ("bsp", 1)
 
 
 def test_the_configuration_s_policy_is_there_from_the_first_plan() -> None:
     """For the jobs of that name alone; a user's word comes after it, and a plan that has one is not gone over again."""
-    course = Course(train="asp")
-    told = [in_short(course.round())]
-    course.ask("bsp")
-    told += [in_short(course.round()), in_short(course.round())]
+    rounds_of_job = JobRounds(train="asp")
+    published = [policy_of(rounds_of_job.round())]
+    rounds_of_job.request_policy("bsp")
+    published += [policy_of(rounds_of_job.round()), policy_of(rounds_of_job.round())]
 
-    assert told == [("asp", 1), ("bsp", 2), ("bsp", 2)]
-    assert in_short(Course(other="asp").round()) == ("", 0)
+    assert published == [("asp", 1), ("bsp", 2), ("bsp", 2)]
+    assert policy_of(JobRounds(other="asp").round()) == ("", 0)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "refused"),
+    ("requested", "refused"),
     [
         (request("bsp", uid=1000), ""),
         (request("bsp", uid=0), ""),
@@ -137,16 +137,16 @@ def test_the_configuration_s_policy_is_there_from_the_first_plan() -> None:
     ids=["its user", "root", "another user", "no such job"],
 )
 def test_only_its_user_and_root_change_a_job(
-    wanted: PolicyRequest, refused: str, caplog: pytest.LogCaptureFixture
+    requested: PolicyRequest, refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody else, and no job that is not there; the log says what was refused, and why."""
-    course = Course()
-    course.round()
+    """No other user, and no unknown job; the log says what was refused, and why."""
+    rounds_of_job = JobRounds()
+    rounds_of_job.round()
     with caplog.at_level(logging.WARNING):
-        course.service.accept_request(wanted, course.now.boottime_ns)
-    state = course.round()
+        rounds_of_job.service.accept_request(requested, rounds_of_job.now.boottime_ns)
+    state = rounds_of_job.round()
 
-    assert in_short(state) == (("", 0) if refused else ("bsp", 1))
+    assert policy_of(state) == (("", 0) if refused else ("bsp", 1))
     assert [record.getMessage() for record in caplog.records] == (
         [f"policy request refused: {refused}"] if refused else []
     )
@@ -154,56 +154,56 @@ def test_only_its_user_and_root_change_a_job(
 
 def test_a_flood_of_refused_requests_is_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     """Anybody may ask, and the log belongs to all."""
-    course = Course()
-    course.round()
+    rounds_of_job = JobRounds()
+    rounds_of_job.round()
     with caplog.at_level(logging.WARNING):
         for tenth in range(200):
             at_ns = START.boottime_ns + tenth * REFUSAL_LOGGED_EVERY_NS // 100
-            course.service.accept_request(request("bsp", uid=1001), at_ns)
+            rounds_of_job.service.accept_request(request("bsp", uid=1001), at_ns)
 
     assert len(caplog.records) == 2
 
 
 def test_a_hub_that_takes_over_keeps_the_policy() -> None:
-    """Also where its own configuration says otherwise; then a change counts on."""
-    first, second = Course("a"), Course("b", alone=False, train="asp")
+    """Also where its own configuration names another; then a change continues the count."""
+    first, second = JobRounds("a"), JobRounds("b", alone=False, train="asp")
     first.round()
-    first.ask("local_sgd(h=8)")
-    heard = first.round()
-    told = []
+    first.request_policy("local_sgd(h=8)")
+    received = first.round()
+    published = []
     for _ in range(LISTEN_NS // NS_PER_S + 3):
         if not second.service.is_primary:
-            second.service.accept_job(heard, second.now, live=True)
-        told.append(in_short(second.round()))
+            second.service.accept_job(received, second.now, live=True)
+        published.append(policy_of(second.round()))
     took_over = second.plans[-1]
-    second.ask("bsp")
+    second.request_policy("bsp")
     changed = second.round().plan
 
     assert second.service.is_primary
-    assert set(told) == {("local_sgd(h=8)", 1)}
-    assert took_over.version == heard.plan.version + VERSIONS_SKIPPED
+    assert set(published) == {("local_sgd(h=8)", 1)}
+    assert took_over.version == received.plan.version + VERSIONS_SKIPPED
     assert (changed.policy, changed.policy_version, changed.version) == ("bsp", 2, took_over.version + 1)
 
 
 def test_a_hub_that_does_not_speak_does_nothing_about_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor later, when it begins to: who asked has long given up. What is refused, the one that speaks says."""
-    standby = Course("b", alone=False)
+    """Nor later, when it becomes primary: the sender has long stopped repeating. The primary hub logs a refusal."""
+    standby = JobRounds("b", alone=False)
     standby.round()
-    standby.ask("bsp")
-    standby.ask("bsp", uid=1001)
-    told = {in_short(standby.round()) for _ in range(LISTEN_NS // NS_PER_S + 3)}
+    standby.request_policy("bsp")
+    standby.request_policy("bsp", uid=1001)
+    published = {policy_of(standby.round()) for _ in range(LISTEN_NS // NS_PER_S + 3)}
 
     assert standby.service.is_primary
-    assert told == {("", 0)}
+    assert published == {("", 0)}
     assert caplog.records == []
 
 
 def test_what_a_hub_was_asked_for_as_it_ceased_to_speak_is_forgotten() -> None:
-    """When it speaks again, hours later maybe, nobody wants that any more."""
-    hub = Course("b", alone=False)
+    """When it becomes primary again, hours later maybe, the request is obsolete."""
+    hub = JobRounds("b", alone=False)
     hub.rounds(LISTEN_NS // NS_PER_S + 3)
     spoke = hub.service.is_primary
-    hub.ask("bsp")
+    hub.request_policy("bsp")
     hub.service.accept_hub(hub_state("a"), hub.now.boottime_ns, live=True)
     hub.round()
     ceased = not hub.service.is_primary
@@ -215,7 +215,7 @@ def test_what_a_hub_was_asked_for_as_it_ceased_to_speak_is_forgotten() -> None:
 
 @pytest.mark.parametrize(("live", "policy"), [(True, "bsp"), (False, "")])
 def test_a_request_off_the_broker_counts_once(live: bool, policy: str) -> None:
-    """A copy that somebody had the broker keep would come again with each connection."""
+    """A retained copy on the broker would arrive again with each connection."""
     clocks = FakeClocks(START.realtime_ns, START.boottime_ns)
     config = parse({"node": {"name": "b"}}, options_of, "test")
     hub = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks)

@@ -46,7 +46,7 @@ def test_a_hub_that_starts_listens_first() -> None:
 
 
 def test_the_first_by_name_is_primary() -> None:
-    """Who hears one that comes before it keeps silent until that one is gone."""
+    """A hub that receives the state of an earlier one by name is not primary until that one is gone."""
     hub = ready("b")
     hub.accept(hub_state("a", primary=True), READY, live=True)
 
@@ -54,7 +54,7 @@ def test_the_first_by_name_is_primary() -> None:
 
 
 def test_one_that_comes_later_by_name_does_not_count() -> None:
-    """Nor is a retained copy, or its own word, heard as another hub."""
+    """Neither a retained copy nor its own state counts as another hub."""
     hub = ready("b")
     hub.accept(hub_state("c", primary=True), READY, live=True)
     hub.accept(hub_state("a", primary=True), READY, live=False)
@@ -65,7 +65,7 @@ def test_one_that_comes_later_by_name_does_not_count() -> None:
 
 
 def test_a_primary_waits_for_the_word_of_the_one_before_it() -> None:
-    """While that one still listens somebody must speak."""
+    """While that one still listens, one hub must be primary."""
     hub = ready("b")
     hub.advance(READY)
     hub.accept(hub_state("a", primary=False), READY, live=True)
@@ -75,7 +75,7 @@ def test_a_primary_waits_for_the_word_of_the_one_before_it() -> None:
     assert (waits, hub.advance(READY + 3)) == (True, False)
 
 
-def test_who_was_cut_off_for_long_listens_anew() -> None:
+def test_a_hub_that_was_disconnected_for_long_listens_again() -> None:
     """The others took it for gone; one that was away for less goes on."""
     brief, long = ready("a"), ready("a")
     brief.advance(READY)
@@ -130,7 +130,7 @@ def test_one_hub_speaks(lives: dict[str, tuple[int, int]], seed: int) -> None:
 
 
 def test_a_hub_that_was_cut_off_for_long_does_not_come_back_speaking() -> None:
-    """Another one speaks since; what it says first on its return is that it is not primary."""
+    """Another hub is primary since; the first state that it publishes on its return says that it is not."""
     hub = ready("a")
     spoke = hub.advance(READY)
     cut_off = [hub.advance(READY + later, connected=False) for later in (NS_PER_S, GONE_AFTER_NS - 1, GONE_AFTER_NS)]

@@ -127,7 +127,7 @@ def datagram(header: Header = HEADER, marks: tuple[Mark, ...] = MARKS) -> bytes:
 
 
 @pytest.mark.parametrize("change", [{}, {"gm_bound_ns": None, "utc_bound_ns": 7}, {"grandmaster_identity": None}])
-def test_a_datagram_says_what_was_put_in(change: dict[str, int | None]) -> None:
+def test_a_datagram_round_trips(change: dict[str, int | None]) -> None:
     """Decoding gives back every field, and absent stays absent beside a true 0."""
     header = replace(HEADER, **change)  # type: ignore[arg-type]
 
@@ -249,7 +249,7 @@ def test_a_step_out_of_range_has_no_key(epoch: int, step: int) -> None:
         step_key(epoch, step)
 
 
-def test_kinds_are_told_as_published() -> None:
+def test_kinds_are_as_published() -> None:
     """schemas/joblink.md has every kind with its number and its name, and says which are joined over all ranks."""
     rows = [row.split("|")[1:4] for row in DOCUMENT.splitlines() if re.match(r"\| \d+ \| [a-z_]+ \| ", row)]
 
@@ -266,7 +266,7 @@ def test_a_job_is_named_by_user_job_and_attempt() -> None:
     assert len(names) == 4
 
 
-def test_the_segment_says_what_was_put_in() -> None:
+def test_the_segment_round_trips() -> None:
     """Signals and plan come back; the alignment has grown with its age, rounded up."""
     words = encode_segment(EPOCH, 1_000, SIGNALS, PLAN)
 
@@ -299,27 +299,27 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
     JobWriter(path, EPOCH).write(5, SIGNALS, PLAN)
     words = struct.unpack(f"<{path.stat().st_size // 8}q", path.read_bytes())
     drawn = words_drawn()
-    told = {name: words[at] for name, at in drawn.items()}
+    published = {name: words[at] for name, at in drawn.items()}
 
     assert words[:3] == (int.from_bytes(b"tsyncjob", "little"), 4, 8 * len(words))
-    assert (drawn["boot_id"], told["time_namespace"], told["as_of_ns"]) == (5, EPOCH.time_namespace, 5)
+    assert (drawn["boot_id"], published["time_namespace"], published["as_of_ns"]) == (5, EPOCH.time_namespace, 5)
     for name in ("version", "from_step", "slack_ns", "guard_ns", "policy_version"):
-        assert told[name] == getattr(PLAN, name)
-    assert [told[f"phase_{name}"] for name in ("period_ns", "shift_ns", "hold_share_ppm")] == [
+        assert published[name] == getattr(PLAN, name)
+    assert [published[f"phase_{name}"] for name in ("period_ns", "shift_ns", "hold_share_ppm")] == [
         120_000_000,
         60_000_000,
         50_000,
     ]
     for name in ("sync_overhead", "sync_overhead_step", "sync_overhead_epoch", "comm_compute"):
-        assert told[name] == getattr(SIGNALS, name) * 10**9
+        assert published[name] == getattr(SIGNALS, name) * 10**9
     assert words[drawn["wait_p50_ns"] :][:4] == (0, 4_900_000, -(2**63), -(2**63))
     assert words[drawn["joined_ns"] :][:3] == (86_400_000_000_001, 7, -(2**63))
     reason = struct.pack("<32q", *words[drawn["alignment_reason"] :][:32])
     assert reason.rstrip(b"\0").decode() == SIGNALS.alignment_reason
     assert struct.pack("<12q", *words[drawn["policy"] :][:12]).rstrip(b"\0").decode() == PLAN.policy
     assert words[drawn["groups"] :][:4] == (0, 2**32, 2**32 + 1, -(2**63))
-    assert told["plan_reason_code"] == PLAN.reason_code.number == 8
-    assert told["method"] == 2
+    assert published["plan_reason_code"] == PLAN.reason_code.number == 8
+    assert published["method"] == 2
     code = struct.pack("<8q", *words[drawn["alignment_reason_code"] :][:8])
     assert code.rstrip(b"\0").decode() == SIGNALS.alignment_reason_code
     rest = set(SIGNALS.__dict__) & drawn.keys() - {
@@ -330,7 +330,7 @@ def test_the_segment_is_laid_out_as_published(tmp_path: Path) -> None:
         "comm_compute",
         "method",
     }
-    assert {name: told[name] for name in rest if "overhead" not in name} == {
+    assert {name: published[name] for name in rest if "overhead" not in name} == {
         name: getattr(SIGNALS, name) for name in rest if "overhead" not in name
     }
     assert drawn.keys() - {"boot_id", "time_namespace", "as_of_ns", "version", "from_step", "timed", "slack_ns", "guard_ns",
@@ -342,16 +342,18 @@ def test_the_codes_of_a_plan_are_published() -> None:
     """schemas/joblink.md has every code with its number."""
     row = next(row for row in DOCUMENT.splitlines() if "`plan_reason_code`" in row)
 
-    assert dict(re.findall(r"(\d+) ([a-z_]+)[,| ]", row.split("|")[3])) == {str(code.number): code for code in PlanReason}
+    assert dict(re.findall(r"(\d+) ([a-z_]+)[,| ]", row.split("|")[3])) == {
+        str(code.number): code for code in PlanReason
+    }
 
 
 @pytest.mark.parametrize("word", [0, 99, -1, -(2**63), 2**63 - 1])
 def test_words_of_a_newer_daemon_are_not_known(word: int) -> None:
     """A method, a mode or a phase that this version has no name for is None or plain, and everything else is read."""
-    told = words_drawn()
+    published = words_drawn()
     words = list(encode_segment(EPOCH, 0, SIGNALS, PLAN))
     for name in ("method", "timed", "trusted", "phase_period_ns", "plan_reason_code"):
-        words[told[name] - 5] = word
+        words[published[name] - 5] = word
 
     read = decode_segment(words, EPOCH, 0)
 
@@ -381,7 +383,7 @@ def test_a_long_reason_is_cut_between_characters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "told"),
+    ("groups", "published"),
     [
         (((0, 0, 1),), ((0, 0, 1),)),
         (((0, 1, 2), (0, 0, 1), (0, 0, 0)), ((0, 1, 2), (0, 0, 1))),
@@ -391,14 +393,14 @@ def test_a_long_reason_is_cut_between_characters() -> None:
     ],
     ids=["one level", "the outermost", "of too few ranks", "one group of all", "none"],
 )
-def test_groups_are_told_of_all_ranks_or_of_none(
-    groups: tuple[tuple[int, ...], ...], told: tuple[tuple[int, ...], ...]
+def test_groups_are_published_of_all_ranks_or_of_none(
+    groups: tuple[tuple[int, ...], ...], published: tuple[tuple[int, ...], ...]
 ) -> None:
     """The two innermost levels; half a grouping would have ranks wait for others that know nothing of it."""
     read = decode_segment(encode_segment(EPOCH, 0, SIGNALS, replace(PLAN, groups=groups)), EPOCH, 0)
 
     assert read is not None
-    assert read[1].groups == told
+    assert read[1].groups == published
 
 
 def test_more_ranks_than_are_told_of_have_no_groups() -> None:

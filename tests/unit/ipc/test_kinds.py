@@ -56,7 +56,7 @@ def test_a_new_collective_is_known_to_every_reader() -> None:
         assert position_text((19, 1)) == "new 1"
         own = LocalSums()
         own.add_all([(1, 0, 19, 100, 110, 200, 8), (2, 0, 19, 300, 310, 400, 8)])
-        assert own.told().wait_step_ns == 90
+        assert own.signals().wait_step_ns == 90
         assert 19 in causality.CLOCK_EVIDENCE and 19 in causality.NEEDS_ALL_RANKS
         assert 19 in collective_ends.NEEDS_ALL_RANKS
         assert 19 in recording_files.COLLECTIVES
@@ -85,7 +85,7 @@ def test_a_new_kind_of_request_and_of_message_is_known_to_every_reader() -> None
         assert 19 in recording_files.REQUESTS
         own = LocalSums()
         own.add_all([(1, 0, 19, 100, 100, 190, 8)])
-        assert own.told().response_p50_ns == 90
+        assert own.signals().response_p50_ns == 90
         """,
     )
 

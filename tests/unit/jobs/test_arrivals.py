@@ -56,8 +56,8 @@ def test_waits_skew_and_transfer() -> None:
     )
 
 
-def test_nobody_waits_after_its_own_end() -> None:
-    """Who receives a broadcast and leaves does not wait for who comes later."""
+def test_no_rank_waits_after_its_own_end() -> None:
+    """A rank that receives a broadcast and leaves does not wait for later ranks."""
     compared = compare({0: arrival(0, MS), 1: arrival(0, 50 * MS), 2: arrival(40 * MS, 41 * MS)})
 
     assert compared is not None
@@ -106,13 +106,13 @@ def test_ranks_of_one_clock_need_no_bound() -> None:
     ],
     ids=["unknown error", "stepped clock", "ends before it began", "stepped between two ranks"],
 )
-def test_one_rank_that_does_not_compare_spoils_the_sync(odd: Arrival) -> None:
-    """The rank that cannot be placed may be the last, so nobody's wait is known."""
+def test_one_rank_that_does_not_compare_invalidates_the_sync(odd: Arrival) -> None:
+    """The rank that does not compare may be the last, so no rank's wait is known."""
     assert compare({0: arrival(0, error_ns=US), 1: odd}) is None
 
 
 def test_a_rank_alone_is_never_last() -> None:
-    """Last is said of one among several."""
+    """A rank is last only among several."""
     compared = compare({0: arrival(0)})
 
     assert compared is not None
@@ -190,7 +190,7 @@ def test_a_step_has_one_vote() -> None:
 
 
 def test_at_most_half_of_the_ranks_are_late() -> None:
-    """Equal arrivals are nobody's lateness; what is late beyond all error must be so after half of the ranks."""
+    """With equal arrivals no rank is late; a rank that is surely late must be so after half of the ranks."""
     level = compare({rank: arrival(0) for rank in range(4)})
     half = compare({0: arrival(0), 1: arrival(0), 2: arrival(5 * MS), 3: arrival(6 * MS)})
     wide = compare(

@@ -24,21 +24,21 @@ def sync(step: int, ahead_us: Sequence[int], bound_us: int = 10, kind: int = Kin
     return Sync(step, 0, kind, arrivals, compare(arrivals))
 
 
-def seen(*ahead_us: int, steps: int = MIN_STEPS, bound_us: int = 10, kind: int = Kind.BARRIER) -> Suspicion | None:
+def observed(*ahead_us: int, steps: int = MIN_STEPS, bound_us: int = 10, kind: int = Kind.BARRIER) -> Suspicion | None:
     return suspect([sync(step, ahead_us, bound_us, kind) for step in range(steps)], NODES)
 
 
 @pytest.mark.parametrize("wrong_us", [200, -200])
 def test_the_clock_that_contradicts_all_others_is_named(wrong_us: int) -> None:
     """Ahead it arrives after the others have left, behind it leaves before they arrive."""
-    assert seen(0, 0, wrong_us) == Suspicion(("c",), 3, (200 - 50 - 20) * US - READING_GRANULARITY_NS)
+    assert observed(0, 0, wrong_us) == Suspicion(("c",), 3, (200 - 50 - 20) * US - READING_GRANULARITY_NS)
 
 
 def test_a_violation_within_the_bounds_is_none() -> None:
-    """What the errors explain accuses nobody, to the last nanosecond of the granularity."""
-    assert seen(0, 0, 71) is None
-    assert seen(0, 0, 72) is not None
-    assert seen(0, 0, 200, bound_us=80) is None
+    """A violation within the errors accuses no clock, to the last nanosecond of the granularity."""
+    assert observed(0, 0, 71) is None
+    assert observed(0, 0, 72) is not None
+    assert observed(0, 0, 200, bound_us=80) is None
 
 
 def test_of_two_clocks_either_may_be_wrong() -> None:
@@ -98,7 +98,7 @@ def test_ranks_of_one_clock_that_did_not_wait_end_the_testimony() -> None:
 
 @pytest.mark.parametrize(("kind", "within_us"), [(Kind.BUCKET, 201), (Kind.BARRIER, 201), (Kind.HOOK, 1)])
 def test_what_waits_by_its_kind_is_not_doubted_for_a_device_s_stamps(kind: Kind, within_us: int) -> None:
-    """Two of them may contradict each other by twice what each may be wrong; a hook that waits for nobody needs no more than a reading's worth."""
+    """Stamps of two devices may contradict each other by twice the error of one; for a hook the granularity of a reading is enough."""
 
     def left_too_early(by_us: int) -> Sync:
         one = sync(0, [0, 0, 50 + by_us], kind=kind)
@@ -112,7 +112,7 @@ def test_what_waits_by_its_kind_is_not_doubted_for_a_device_s_stamps(kind: Kind,
 
 @pytest.mark.parametrize(("behind_ms", "named"), [(4, True), (6, False), (10, False), (-10, False)])
 def test_marks_that_are_a_step_apart_are_no_clock_s_fault(behind_ms: int, named: bool) -> None:
-    """Steps of 10 ms: from half of one on it may be that a rank counts its steps otherwise, or that nobody waits at all."""
+    """Steps of 10 ms: from half of a step on, a rank may number its steps differently, or no rank waits."""
     syncs = [moved(sync(step, [0, 0, behind_ms * 1_000]), step * 10_000_000) for step in range(20)]
 
     assert (suspect(syncs, NODES) is not None) == named
@@ -136,7 +136,7 @@ def test_marks_of_nodes_that_are_not_known_count_for_nothing() -> None:
     assert suspect(syncs, {}) is None
 
 
-def test_a_large_job_is_looked_through_quickly() -> None:
+def test_a_large_job_is_analysed_quickly() -> None:
     """Pairs that can only be of several wrong clocks are not counted out: two thousand ranks, each off by something else."""
     wide = sync(0, [7_919 * rank % 10_007 for rank in range(2_000)])
 

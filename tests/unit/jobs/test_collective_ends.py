@@ -24,7 +24,7 @@ def sync(step: int, behind_ns: int, kind: int = Kind.ALL_REDUCE, transfer_ns: in
 
 
 def test_the_uncertainty_covers_exits_that_scatter() -> None:
-    """Ranks that leave within milliseconds of each other: the offset is as well known as that many steps of such a scatter tell."""
+    """Ranks leave within milliseconds of each other: the error of the offset follows from that scatter and the number of steps."""
     outside = 0
     for seed in range(100):
         chance = random.Random(seed)
@@ -35,7 +35,7 @@ def test_the_uncertainty_covers_exits_that_scatter() -> None:
     assert outside <= 2
 
 
-def test_the_shortest_collective_tells_the_most() -> None:
+def test_the_shortest_collective_has_the_smallest_error() -> None:
     """A barrier in each step, and not the bucket beside it."""
     syncs = [
         each
@@ -57,13 +57,13 @@ def test_the_shortest_collective_tells_the_most() -> None:
     ],
     ids=["nothing", "too few", "a root leaves early", "unknown what", "a user's hook"],
 )
-def test_what_does_not_tell_aligns_nothing(syncs: list[Sync]) -> None:
+def test_insufficient_collectives_align_nothing(syncs: list[Sync]) -> None:
     """Without enough collectives that all leave together there is no axis."""
     assert clock_offsets(syncs) == {}
     assert aligned(syncs) is None
 
 
-def test_where_the_clocks_tell_more_nothing_is_aligned() -> None:
+def test_where_the_clocks_are_better_nothing_is_aligned() -> None:
     """Two clocks: 20 us of a quarter of the transfer, 2 us, and a reading's worth."""
     syncs = [sync(step, MS, Kind.BARRIER, 80 * US) for step in range(20)]
     found = aligned(syncs, 23 * US + 1)

@@ -33,7 +33,7 @@ def joined(*batches: MarkBatch, window_steps: int = 100, at_ns: int = NOW) -> Jo
     return job
 
 
-def test_marks_of_a_step_are_joined_whoever_sends_them() -> None:
+def test_marks_of_a_step_are_joined_in_any_order_of_senders() -> None:
     """Marks meet by uid, job, attempt, step and sync, from any node and in any batches."""
     job = joined(batch(0, mark(0), mark(1)), batch(1, mark(0, 5 * MS)), batch(1, mark(1, 3 * MS), sequence=2))
 
@@ -156,7 +156,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.BUCKET, Kind.STEP, Kind.PULL, Kind.STALENESS, Kind.SEND, Kind.RECEIVE])
 def test_no_kind_of_mark_fills_the_memory(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six thousand marks of one rank, of as many steps or all of one: what is held has an end, and what is not taken is counted."""
+    """Six thousand marks of one rank, of as many steps or all of one: the memory is limited, and refused marks are counted."""
     monkeypatch.setattr(jobs_module, "MAX_MARKS", 1_000)
     monkeypatch.setattr(jobs_module, "MAX_OPEN_MESSAGES", 500)
     for of_one_step in (True, False):
@@ -164,8 +164,8 @@ def test_no_kind_of_mark_fills_the_memory(kind: Kind, monkeypatch: pytest.Monkey
         for first in range(0, 6_000, 500):
             numbers = range(first, first + 500)
             marks = [mark(0 if of_one_step else n, n, n + 1, sync=n) for n in numbers]
-            told = [replace(one, kind=kind, bytes=n) for n, one in zip(numbers, marks, strict=True)]
-            jobs.accept(batch(0, *told, sequence=first, world_size=1), NOW + first)
+            published = [replace(one, kind=kind, bytes=n) for n, one in zip(numbers, marks, strict=True)]
+            jobs.accept(batch(0, *published, sequence=first, world_size=1), NOW + first)
             jobs.advance(NOW + first)
         (job,) = jobs
         kept = len(job.messages) + len(job.flows.responses) + sum(map(len, job.flows.staleness.values()))
@@ -176,7 +176,7 @@ def test_no_kind_of_mark_fills_the_memory(kind: Kind, monkeypatch: pytest.Monkey
 
 
 def test_the_state_of_the_largest_job_fits_a_message() -> None:
-    """With every rank's numbers: a broker takes so many bytes at most."""
+    """With every rank's numbers: a broker accepts only messages up to a size."""
     hub = Hub(HubSettings(), "hub")
     for step in range(2):
         for rank in range(MAX_RANKS):
@@ -191,7 +191,7 @@ def test_the_state_of_the_largest_job_fits_a_message() -> None:
 
 
 def test_what_a_rank_marks_twice_is_compared_with_nothing() -> None:
-    """Two different marks of one rank for one synchronization are neither of the two; told again, the same mark is one."""
+    """Two different marks of one rank for one synchronization are both left out; the same mark sent again counts once."""
     twice = joined(batch(0, mark(0)), batch(1, mark(0)), batch(1, mark(0, MS), sequence=2), at_ns=NOW + 10 * NS_PER_S)
     again = joined(batch(0, mark(0)), batch(1, mark(0)), batch(1, mark(0), sequence=2))
 
@@ -230,8 +230,8 @@ def test_numbers_that_begin_again_are_a_new_run(steps: int) -> None:
     assert [sync.step for sync in job.window if sync.comparison] == list(range(10))
 
 
-def test_one_rank_that_repeats_itself_begins_nothing_anew() -> None:
-    """Late marks of one rank, or a wrong numbering there, cost that rank its marks and nobody else the window."""
+def test_one_rank_that_repeats_itself_restarts_nothing() -> None:
+    """Late marks of one rank, or its wrong numbering, cost that rank its marks and no other rank the window."""
     jobs = Jobs(10)
     for rank in (0, 1):
         jobs.accept(batch(rank, *(mark(n) for n in range(100))), NOW)
@@ -265,7 +265,7 @@ def test_messages_are_joined_in_pairs() -> None:
 
 
 def test_a_message_between_clocks_that_do_not_compare_has_no_delay() -> None:
-    """Nor has one whose rank told of it twice, and differently, a second one."""
+    """Nor has a synchronization that a rank marked twice with different times."""
     unknown = joined(batch(0, own(0, Kind.SEND, 0, 0), gm_bound_ns=None), batch(1, own(0, Kind.RECEIVE, MS, MS)))
     twice = joined(batch(0, own(0, Kind.SEND, 0, 0), own(0, Kind.SEND, 1, 1)))
 
@@ -284,13 +284,13 @@ def test_a_rank_s_own_marks_need_no_other_rank() -> None:
             own(0, Kind.STALENESS, 0, 0, bytes=3),
         )
     )
-    seen = analyse(job, {})
+    observed = analyse(job, {})
 
     assert sorted(job.flows.responses) == [4 * MS, 8 * MS]
     assert list(job.flows.staleness[0]) == [3]
-    assert (seen.costs.window, seen.costs.step, seen.costs.epoch) == (0.2, 0.2, 0.2)
-    assert seen.costs.comm_compute == 0.25
-    assert seen.update_latency_p50_ns == 20 * MS
+    assert (observed.costs.window, observed.costs.step, observed.costs.epoch) == (0.2, 0.2, 0.2)
+    assert observed.costs.comm_compute == 0.25
+    assert observed.update_latency_p50_ns == 20 * MS
 
 
 def test_the_epoch_s_overhead_counts_what_the_window_forgot() -> None:
@@ -298,12 +298,12 @@ def test_the_epoch_s_overhead_counts_what_the_window_forgot() -> None:
     marks = [own(step_key(epoch, n), Kind.STEP, 0, 100) for epoch in (0, 1) for n in range(8)]
     requests = [own(step_key(1, n), Kind.PULL, 0, 50 if n < 4 else 10) for n in range(8)]
     job = joined(batch(0, *marks, *requests, world_size=1), window_steps=4)
-    seen = analyse(job, {}).costs
+    observed = analyse(job, {}).costs
 
-    assert (seen.window, seen.epoch) == (0.1, 0.3)
+    assert (observed.window, observed.epoch) == (0.1, 0.3)
 
 
-def test_a_job_that_begins_anew_is_not_mixed_with_its_past() -> None:
+def test_a_job_that_restarts_is_not_mixed_with_its_past() -> None:
     """Other processes under the same name start at step 0: the old window goes, and the old processes' late marks too."""
     jobs = Jobs(100)
     for rank in (0, 1):
@@ -359,7 +359,7 @@ def test_order_and_repetition_of_batches_change_nothing(batches: list[MarkBatch]
     assert outcome(disordered) == outcome(batches)
 
 
-def test_a_job_of_more_ranks_than_anybody_can_be_told_of_is_refused() -> None:
+def test_a_job_with_more_ranks_than_a_state_holds_is_refused() -> None:
     """Invented ranks would fill the memory."""
     jobs = Jobs(100)
     jobs.accept(batch(0, mark(0), world_size=2**40), NOW)
@@ -381,7 +381,7 @@ def test_a_step_of_which_marks_are_awaited_is_not_added_up_yet() -> None:
 
 
 @pytest.mark.parametrize(("joined_ns", "runs"), [((5, 5), 0), ((5, 6), 1)])
-def test_processes_that_are_not_seen_are_told_apart_by_when_they_joined(joined_ns: tuple[int, int], runs: int) -> None:
+def test_processes_without_a_pid_are_distinguished_by_when_they_joined(joined_ns: tuple[int, int], runs: int) -> None:
     """A rank in a process namespace that the daemon does not see has pid 0."""
     jobs = Jobs(100)
     for sequence, joined in enumerate(joined_ns):

@@ -32,7 +32,7 @@ def test_a_late_batch_of_a_former_world_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
-def test_a_run_of_another_world_begins_with_whoever_comes_first(before: int, after: int) -> None:
+def test_a_run_of_another_world_begins_with_the_first_rank_that_comes(before: int, after: int) -> None:
     """Its highest rank, which the former run may not have had, and in the same processes."""
     jobs = Jobs(100)
     for world_size, joined_ns in ((before, NS_PER_S), (after, 2 * NS_PER_S)):
@@ -83,14 +83,14 @@ def told_messages(pairs: int, each: int) -> list[MarkBatch]:
 
 
 def test_messages_and_delays_are_of_the_marks_that_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both count, what is too much goes, and the pairs heard of last stay."""
+    """Both count, the excess is dropped, and the most recent pairs stay."""
     monkeypatch.setattr(jobs_module, "MAX_MARKS", 100)
-    told = told_messages(20, 5)
+    published = told_messages(20, 5)
     jobs = Jobs(100)
-    jobs.accept(told[0], NOW)
+    jobs.accept(published[0], NOW)
     (job,) = jobs
     waiting = job.size
-    for one in told[1:]:
+    for one in published[1:]:
         jobs.accept(one, NOW)
     delays = job.size
     jobs.advance(NOW)

@@ -84,7 +84,7 @@ def test_a_folder_is_a_job(tmp_path: Path) -> None:
 
 
 def test_metering_is_counted_against_the_time_since_the_rank_joined(tmp_path: Path) -> None:
-    """A rank's record says what its meter cost, and over how long."""
+    """A rank's record contains the cost of its meter, and over which time."""
     record = recorded(tmp_path, steps=100).ranks[0]
 
     assert record.own_overhead_ns > 0
@@ -121,7 +121,7 @@ def one_batch(folder: Path, rank: int, steps: int) -> None:
 
 
 def test_a_batch_that_is_joined_in_parts_keeps_its_bound(tmp_path: Path) -> None:
-    """A bound is of when its batch was sent: for an older mark it is wider by what a slew may have taken off since."""
+    """A bound is of the time at which its batch was sent: for an older mark it is wider by what a slew may have removed since."""
     for rank in (0, 1):
         one_batch(tmp_path, rank, 350)
 
@@ -140,7 +140,7 @@ def test_a_killed_rank_s_last_datagram_is_left_out(tmp_path: Path) -> None:
     assert 0 < len(load(tmp_path).steps[1]) < 100
 
 
-def test_a_rank_that_was_never_heard_leaves_its_steps_uncompared(tmp_path: Path) -> None:
+def test_steps_without_the_marks_of_a_rank_are_not_compared(tmp_path: Path) -> None:
     """With one of two ranks recorded every synchronization is there, and compared with nothing."""
     one = Rank(tmp_path, 0)
     for step in range(5):
@@ -151,7 +151,7 @@ def test_a_rank_that_was_never_heard_leaves_its_steps_uncompared(tmp_path: Path)
 
 
 def test_steps_of_two_epochs_stay_apart(tmp_path: Path) -> None:
-    """A step number that begins anew is another step, not the same one twice."""
+    """A step number in a later epoch is another step, not the same one twice."""
     ranks = [Rank(tmp_path, rank) for rank in (0, 1)]
     for epoch in range(2):
         for step in range(10):
@@ -209,7 +209,7 @@ def _says_train(path: Path) -> bool:
 
 
 def test_the_process_of_a_file_is_in_its_name(tmp_path: Path) -> None:
-    """Behind the rank, whatever follows; a name that does not tell is of process 0."""
+    """The number after the rank, whatever follows; a name without one is of process 0."""
     file = recording_files.RankFile(tmp_path, [], 0, header_of(0), 0, 0)
     names = ("rank-3-77.marks", "rank-3-77-0a1b2c3d.marks", "rank-3-77-01234567-2.marks", "rank-3.marks", "x.marks")
 
@@ -236,7 +236,7 @@ def test_the_newest_run_of_a_folder_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [(2, 2), (4, 2)])
 def test_two_runs_in_one_folder_are_not_joined(tmp_path: Path, sizes: tuple[int, int]) -> None:
-    """Of a folder that two runs wrote to, an hour apart, the newest is read alone, and the report says that there was another."""
+    """Of a folder with two runs, an hour apart, only the newest is read, and the report says that there was another."""
     for run, world_size in enumerate(sizes):
         ranks = [Rank(tmp_path, rank, world_size) for rank in range(world_size if run == 0 else 1)]
         for rank, one in enumerate(ranks):
@@ -249,11 +249,15 @@ def test_two_runs_in_one_folder_are_not_joined(tmp_path: Path, sizes: tuple[int,
 
     assert (found.world_size, sorted(found.ranks), len(found.syncs)) == (2, [0], 30)
     assert {sync.comparison for sync in found.syncs} == {None}
-    assert report(measured(found)).notes[0].startswith(f"{sizes[0]} *.marks files of this folder were not read: they are of another run")
+    assert (
+        report(measured(found))
+        .notes[0]
+        .startswith(f"{sizes[0]} *.marks files of this folder were not read: they are of another run")
+    )
 
 
 def test_what_is_too_much_is_cut_for_all_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more marks than are read the newest steps are left, whole and with all their marks, and that is said."""
+    """Of more marks than are read the newest steps remain, whole and with all their marks, and a note says so."""
     whole = recorded(tmp_path)
     monkeypatch.setattr(recording_files, "MAX_RECORDING_MARKS", 400)
     found = load(tmp_path)
@@ -286,22 +290,22 @@ def test_steps_of_many_synchronizations_and_late_marks_are_joined(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "reported"),
     [
         ("rank-0-1.marks", struct.pack("<I", 4) + b"abcd", "job datagram of 4 bytes"),
         ("nothing.txt", b"", "contains no marks"),
     ],
 )
-def test_what_is_no_recording_is_said(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_a_folder_without_a_recording_is_an_error(tmp_path: Path, name: str, content: bytes, reported: str) -> None:
     """A folder without marks, or with a file that is none, is one line that names it."""
     (tmp_path / name).write_bytes(content)
 
-    with pytest.raises(TraceError, match=said):
+    with pytest.raises(TraceError, match=reported):
         load(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reported"),
     [
         ("{", "Invalid JSON"),
         ("{}", "job: missing"),
@@ -309,23 +313,23 @@ def test_what_is_no_recording_is_said(tmp_path: Path, name: str, content: bytes,
         ("RANK", "rank 7 is outside the world of 2 ranks"),
     ],
 )
-def test_a_file_that_is_no_recording_is_said(tmp_path: Path, content: str, said: str) -> None:
-    """JSON of something else, of another version, or with a rank that cannot be, is one line that says so."""
-    told = json.loads(RecordingMessage.of(job(2)).model_dump_json())
+def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, content: str, reported: str) -> None:
+    """JSON of something else, of another version, or with an impossible rank is an error of one line."""
+    published = json.loads(RecordingMessage.of(job(2)).model_dump_json())
     if content == "VERSION":
-        content = json.dumps(told | {"version": 9})
+        content = json.dumps(published | {"version": 9})
     if content == "RANK":
-        told["ranks"][0]["rank"] = 7
-        content = json.dumps(told)
+        published["ranks"][0]["rank"] = 7
+        content = json.dumps(published)
     path = tmp_path / "recording.json"
     path.write_text(content)
 
-    with pytest.raises(TraceError, match=said) as caught:
+    with pytest.raises(TraceError, match=reported) as caught:
         load(path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
     """One line that names it."""
     with pytest.raises(TraceError, match="no such file or folder"):
         load(tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""Who is late, and where: what the simulated jobs do not show."""
+"""Which rank is late, and where: cases that the simulated jobs do not contain."""
 
 from __future__ import annotations
 
@@ -29,9 +29,15 @@ def sync(step: int, number: int, *late_ns: int, kind: int = Kind.ALL_REDUCE, at_
 
 def test_nothing_says_nothing() -> None:
     """Without synchronizations there is no method and no straggler."""
-    seen = attribute([], {})
+    observed = attribute([], {})
 
-    assert (seen.method, seen.clock_bound_ns, seen.trusted, seen.stragglers, seen.syncs) == (None, None, False, (), [])
+    assert (observed.method, observed.clock_bound_ns, observed.trusted, observed.stragglers, observed.syncs) == (
+        None,
+        None,
+        False,
+        (),
+        [],
+    )
 
 
 def test_a_rank_late_at_one_place_alone_is_found() -> None:
@@ -80,7 +86,7 @@ def test_less_than_a_small_part_of_the_step_is_not_worth_a_name(by_ns: int, name
     assert len(attribute([sync(step, 0, 0, by_ns) for step in range(30)], {}).stragglers) == names
 
 
-def test_what_all_ranks_spread_by_is_nobody_s_lateness() -> None:
+def test_the_spread_of_all_ranks_is_no_lateness() -> None:
     """Each rank has its own constant place in an even row: the last of them does not stand out."""
     even = [sync(step, 0, *(MS * rank for rank in range(8))) for step in range(40)]
     one_more = [sync(step, 0, *(MS * rank for rank in range(7)), 18 * MS) for step in range(40)]
@@ -101,13 +107,13 @@ def test_one_clock_is_the_method_of_one_clock() -> None:
 def test_steps_that_lack_a_rank_are_left_out() -> None:
     """What is judged has all ranks."""
     half = sync(40, 0, 0)
-    seen = attribute([*(sync(step, 0, 0, 5 * MS) for step in range(30)), half], {})
+    observed = attribute([*(sync(step, 0, 0, 5 * MS) for step in range(30)), half], {})
 
-    assert half not in seen.syncs
-    assert [s.last_share for s in seen.stragglers] == [1.0]
+    assert half not in observed.syncs
+    assert [s.last_share for s in observed.stragglers] == [1.0]
 
 
-def test_of_a_part_of_the_world_nobody_is_judged() -> None:
+def test_a_part_of_the_world_names_no_rank() -> None:
     """Where one rank's marks are lost throughout, it may be the late one."""
     syncs = [sync(step, 0, 0, 5 * MS) for step in range(30)]
 
@@ -117,11 +123,11 @@ def test_of_a_part_of_the_world_nobody_is_judged() -> None:
 
 @pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.BUCKET, Kind.HOOK])
 def test_who_did_not_wait_was_not_held_up(kind: Kind) -> None:
-    """Marks that are a step apart, or a hook that waits for nobody: on one clock that is certain, so nothing is compared."""
+    """Marks that are a step apart, or a hook that does not wait: on one clock that is certain, so nothing is compared."""
     syncs = [apart(step, kind, STEP_NS) for step in range(60)]
-    seen = attribute(syncs, {})
+    observed = attribute(syncs, {})
 
-    assert (seen.stragglers, seen.method, seen.unwaited, seen.skew_p50_ns) == ((), None, 60, None)
+    assert (observed.stragglers, observed.method, observed.unwaited, observed.skew_p50_ns) == ((), None, 60, None)
 
 
 def test_what_did_wait_is_still_compared() -> None:
@@ -134,8 +140,8 @@ def test_what_did_wait_is_still_compared() -> None:
     assert broadcast.unwaited == 0
 
 
-def test_marks_of_two_nodes_a_step_apart_accuse_nobody() -> None:
-    """Neither the rank nor a clock: the ends tell that both are level."""
+def test_marks_of_two_nodes_a_step_apart_accuse_no_clock() -> None:
+    """Neither the rank nor a clock: by the ends both ranks are level."""
     syncs = []
     for step in range(60):
         arrivals = {
@@ -143,9 +149,9 @@ def test_marks_of_two_nodes_a_step_apart_accuse_nobody() -> None:
             for rank, each in apart(step, Kind.BUCKET, STEP_NS).arrivals.items()
         }
         syncs.append(Sync(step, 0, Kind.BUCKET, arrivals, compare(arrivals)))
-    seen = attribute(syncs, {0: "a", 1: "b"})
+    observed = attribute(syncs, {0: "a", 1: "b"})
 
-    assert (seen.stragglers, seen.suspicion, seen.unwaited) == ((), None, 60)
+    assert (observed.stragglers, observed.suspicion, observed.unwaited) == ((), None, 60)
 
 
 def apart(step: int, kind: int, by_ns: int) -> Sync:
@@ -168,8 +174,8 @@ def correlated_job(seed: int, correlation: float, slow_ns: Callable[[int], int] 
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
-def test_lateness_that_lasts_for_some_steps_names_nobody(correlation: float) -> None:
-    """Steps that follow each other tell less than as many independent ones."""
+def test_lateness_that_lasts_for_some_steps_names_no_rank(correlation: float) -> None:
+    """Consecutive steps carry less information than as many independent ones."""
     assert sum(bool(attribute(correlated_job(seed, correlation), {}).stragglers) for seed in range(60)) == 0
 
 
@@ -214,5 +220,5 @@ def test_a_straggler_that_is_level_for_some_steps_in_a_row_is_named() -> None:
 
 
 def test_a_kind_of_a_newer_client_has_a_place_too() -> None:
-    """Known ones are told by their label."""
+    """Known kinds have a label."""
     assert (position_text((Kind.BUCKET, 2)), position_text((99, 0))) == ("bucket 2", "kind 99 0")
