@@ -1,7 +1,7 @@
 """
-The bound on a clock's error, the interval that it gives, and the one status table.
+The bound on a clock's error: its terms, statuses and reasons, and the interval that follows from it at any moment.
 
-What an ErrorBound says of a reference at this moment: any reference, any status, any age.
+The one implementation of a bound's growth (`Bound.at`) and of the status table (`status_at`) is here; docs/error-bound.md derives both.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS
 DEFAULT_HOLDOVER_AFTER_NS = 5_000_000_000
 DEFAULT_VOID_AFTER_NS = 1_000_000_000_000
 
-#: What may have been done to a clock when nobody looked: the kernel's slew limit, and an oscillator off by a tenth of it.
+#: The largest rate of a clock that was not observed: the kernel's slew limit, plus a tenth of it for the oscillator.
 UNKNOWN_PAST_PPB = 550_000
 
-#: The share of moments at which the statistical bound holds, see docs/error-bound.md.
+#: The share of moments at which the statistical bound contains the error; docs/error-bound.md derives it.
 STAT_PROBABILITY = 0.997
 
-#: What a poll told of a grandmaster's own error holds no longer than this: as long as a clock's own bound does.
+#: The time after a poll at which a grandmaster's own error expires: the same as for a clock's bound.
 GRANDMASTER_EXPIRES_AFTER_NS = DEFAULT_VOID_AFTER_NS
 
 
 class ClockStatus(IntEnum):
-    """How far the clock may be trusted now. SYNCHRONIZED: fed by fresh, valid samples; it says nothing of steering."""
+    """
+    How far a clock's bound can be trusted now.
+
+    SYNCHRONIZED: fresh, valid samples arrive; that is no statement about steering. HOLDOVER: no fresh sample, and the bound grows.
+    UNKNOWN: no bound. DISRUPTED: the bound was valid and no longer is, as after a step.
+    """
 
     UNKNOWN = 0
     SYNCHRONIZED = 1
@@ -36,7 +41,7 @@ class ClockStatus(IntEnum):
 
 
 class Reference(StrEnum):
-    """Against what an interval holds."""
+    """The clock against which an error is bounded."""
 
     PARENT = "parent"
     GRANDMASTER = "gm"
@@ -45,7 +50,11 @@ class Reference(StrEnum):
 
 
 class Reason(IntEnum):
-    """Why a bound or a status is what it is. Numbers are part of the segment's layout: append, never renumber."""
+    """
+    Why a bound is absent, or a status is not SYNCHRONIZED. Programs decide by the number in segments and by `code` in messages.
+
+    The numbers are part of the segment's layout: append, never renumber.
+    """
 
     OK = 0
     NO_SAMPLE_YET = 1
@@ -142,7 +151,7 @@ _REASON_TEXTS = {
 
 
 class Interval(NamedTuple):
-    """The true time lies in [earliest, latest], ns since 1970; both None while the status is UNKNOWN or DISRUPTED."""
+    """The true time lies in [earliest, latest], in ns since 1970; both are None while the status is UNKNOWN or DISRUPTED."""
 
     earliest: int | None
     latest: int | None
@@ -156,7 +165,7 @@ def growth_ns(growth_ppb: int, elapsed_ns: int) -> int:
 
 
 class Bound(NamedTuple):
-    """|clock error| <= bound_ns at as_of, growing by growth_ppb; bound_ns None = unbounded, for `reason`."""
+    """|clock error| <= `bound_ns` as of some moment, growing by `growth_ppb` since; `bound_ns` None = unbounded, for `reason`."""
 
     bound_ns: int | None
     growth_ppb: int = 0
@@ -177,7 +186,7 @@ class Bound(NamedTuple):
         return None if self.growth_ppb == 0 else (limit_ns - self.bound_ns) * NS_PER_S // self.growth_ppb
 
     def plus(self, more_ns: int, growth_ppb: int = 0) -> Bound:
-        """A bound against a clock that is at most `more_ns` further away, and drifts away; unbounded stays unbounded."""
+        """The bound against another clock, which differs by at most `more_ns` and drifts by at most `growth_ppb`; unbounded stays unbounded."""
         if self.bound_ns is None:
             return self
         return Bound(self.bound_ns + more_ns, self.growth_ppb + growth_ppb, self.reason)
@@ -243,12 +252,14 @@ _NOT_COMPUTED = unbounded(Reason.NOT_COMPUTED)
 @dataclass(slots=True)
 class ErrorBound:
     """
-    How to compute a clock's bound at any later moment. `as_of_ns` is CLOCK_BOOTTIME; the statuses are as of the last reading, and
-    `status_at` ages them. By name: `terms` add up to the hard parent bound and `stat_terms` to the statistical one, in nanoseconds;
-    `rates` to the growth of the former, in ppb.
+    A clock's bounds as of `as_of_ns` (CLOCK_BOOTTIME), from which those at any other moment follow.
 
-    `as_of_ns` is later than the newest sample by `since_sample_ns` where something was learnt since, and `holdover_after_ns` and
-    `void_after_ns` are shorter by as much. Backwards from there bounds grow by `past_growth_ppb`, if that is more, for `past_span_ns`, and by UNKNOWN_PAST_PPB beyond. Nobody writes to one; it is not frozen because one is made for each sample.
+    The statuses are as of the last reading; `status_at` ages them. `terms` add up to the hard bound against the parent and `stat_terms` to
+    the statistical one, in ns; `rates` add up to the growth of the hard one, in ppb.
+
+    `as_of_ns` is later than the newest sample by `since_sample_ns` where a later reading moved the bound, and `holdover_after_ns` and
+    `void_after_ns` are shorter by as much. Before `as_of_ns` the bounds grow with the distance, too: by `past_growth_ppb` if that is more,
+    for `past_span_ns`, and by UNKNOWN_PAST_PPB beyond. Treat it as immutable; it is not frozen, since one is made for each sample.
     """
 
     as_of_ns: int
@@ -277,10 +288,10 @@ class ErrorBound:
 
 def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_after_ns: int) -> ClockStatus:
     """
-    The status table, applied by whoever reads.
+    The status table, which every reader applies to the written status.
 
-    What was written as UNKNOWN or DISRUPTED stays so; SYNCHRONIZED ages to HOLDOVER and then to UNKNOWN. An age below 0 is
-    a segment from the future: UNKNOWN.
+    UNKNOWN and DISRUPTED do not age; SYNCHRONIZED ages to HOLDOVER, and then to UNKNOWN. A negative age is a segment from the future:
+    UNKNOWN.
     """
     if written in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
         return written
@@ -290,7 +301,7 @@ def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_af
 
 
 class ReferenceBound(NamedTuple):
-    """An ErrorBound's part for one reference; the reference is `ahead_ns` ahead of CLOCK_REALTIME, plus or minus the bound."""
+    """An ErrorBound's part for one reference, which is `ahead_ns` ahead of CLOCK_REALTIME, plus or minus the bound."""
 
     bound: Bound
     status: ClockStatus
@@ -299,7 +310,7 @@ class ReferenceBound(NamedTuple):
 
 def reference_bound(bound: ErrorBound, reference: Reference) -> ReferenceBound:
     if reference is Reference.TAI:
-        return _tai(bound)
+        return _tai_bound(bound)
     return {
         Reference.PARENT: ReferenceBound(bound.parent_hard, bound.gm_status),
         Reference.GRANDMASTER: ReferenceBound(bound.gm_hard, bound.gm_status),
@@ -307,10 +318,11 @@ def reference_bound(bound: ErrorBound, reference: Reference) -> ReferenceBound:
     }[reference]
 
 
-def _tai(bound: ErrorBound) -> ReferenceBound:
+def _tai_bound(bound: ErrorBound) -> ReferenceBound:
     """
-    TAI is UTC and the seconds that the PTP daemon takes out of a PTP timescale, which is TAI. Where it takes out none, the
-    grandmaster's timescale is another one, and how far UTC is from TAI is told by nobody.
+    TAI is UTC plus the seconds that the PTP daemon removes from a PTP timescale, which is TAI.
+
+    Where it removes none, the grandmaster's timescale is arbitrary, and the difference between UTC and TAI is unknown.
     """
     seconds = bound.utc_seconds_removed
     if bound.utc_hard.bound_ns is None or seconds:
@@ -324,9 +336,9 @@ def interval_now(
     bound: ErrorBound, reference: Reference, read_clocks: Callable[[], tuple[int, int]]
 ) -> tuple[Interval, Reason]:
     """
-    The interval of any reference, status and age. `read_clocks` gives (REALTIME, BOOTTIME), read in this order.
+    The interval of a reference now, and the reason for its status. `read_clocks` returns (REALTIME, BOOTTIME), read in this order.
 
-    A reading that was preempted between its two clocks looks like a step back, so only the best of three tells a step.
+    A reading that was preempted between its two clocks looks like a step back, so up to three are taken before a step is reported.
     """
     readings = [read_clocks()]
     while not _same_epoch(bound, readings[-1]) and len(readings) < 3:
@@ -342,8 +354,8 @@ def interval_now(
     if width_ns is None or status in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
         status = ClockStatus.DISRUPTED if status is ClockStatus.DISRUPTED else ClockStatus.UNKNOWN
         return Interval(None, None, status, reference), reason
-    shown_ns = real_ns + ahead_ns
-    return Interval(shown_ns - width_ns, shown_ns + width_ns, status, reference), reason
+    reference_ns = real_ns + ahead_ns
+    return Interval(reference_ns - width_ns, reference_ns + width_ns, status, reference), reason
 
 
 def _same_epoch(bound: ErrorBound, reading: tuple[int, int]) -> bool:

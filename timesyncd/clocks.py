@@ -1,4 +1,4 @@
-"""The clocks that timesyncd reads, as integer nanoseconds, and a fake pair for tests."""
+"""The system's clocks as integer nanoseconds, alone and read together, and a fake pair for tests."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Protocol
 
 NS_PER_S = 1_000_000_000
 
-#: A step of CLOCK_REALTIME smaller than this passes unseen, so it is a term of every bound.
+#: A step of CLOCK_REALTIME smaller than this is not detected, so it is a term of every bound.
 STEP_TOLERANCE_NS = 2_000
 
 
 class Clocks(Protocol):
-    """What a model needs to know of time."""
+    """The clocks that the product reads."""
 
     def realtime_ns(self) -> int:
-        """CLOCK_REALTIME: UTC as far as somebody keeps it so."""
+        """CLOCK_REALTIME: UTC, as far as the machine is synchronized."""
 
     def boottime_ns(self) -> int:
-        """CLOCK_BOOTTIME: never steps, runs through suspend; every age is counted on it."""
+        """CLOCK_BOOTTIME: never steps, and runs during suspend; every age is counted on it."""
 
 
 class SystemClocks:
@@ -36,7 +36,7 @@ class SystemClocks:
 
 @dataclass
 class FakeClocks:
-    """Clocks that move only when told to."""
+    """Clocks that tests advance and step."""
 
     real_ns: int = 1_700_000_000 * NS_PER_S
     boot_ns: int = 1_000 * NS_PER_S
@@ -48,12 +48,12 @@ class FakeClocks:
         return self.boot_ns
 
     def advance(self, elapsed_ns: int) -> None:
-        """Let both clocks run alike."""
+        """Advance both clocks alike."""
         self.real_ns += elapsed_ns
         self.boot_ns += elapsed_ns
 
     def step(self, by_ns: int) -> None:
-        """Set CLOCK_REALTIME as an operator or a daemon would."""
+        """Step CLOCK_REALTIME, as an operator or a daemon does."""
         self.real_ns += by_ns
 
 
@@ -91,12 +91,12 @@ def real_minus_boot_ns(clocks: Clocks, readings: int = 3) -> int:
 
 
 def boot_id() -> int:
-    """This boot's random 128-bit id; another one means that CLOCK_BOOTTIME started anew."""
+    """This boot's random 128-bit id; with another one CLOCK_BOOTTIME started at 0 again."""
     return int(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""), 16)
 
 
 def time_namespace() -> int:
-    """The inode of our time namespace: another one shifts CLOCK_BOOTTIME. 0 where the kernel has none."""
+    """The inode of this process's time namespace, which may shift CLOCK_BOOTTIME; 0 where the kernel has no time namespaces."""
     try:
         return os.stat("/proc/self/ns/time").st_ino
     except FileNotFoundError:

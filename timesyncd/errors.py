@@ -1,4 +1,4 @@
-"""Every failure that timesyncd expects, in one small tree."""
+"""The exceptions of timesyncd: one small tree of the failures that it expects."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from enum import StrEnum
 
 
 class TimesyncdError(Exception):
-    """A failure that timesyncd expects; its text is one line that says what and where."""
+    """A failure that timesyncd expects; its text is one line that states what failed and where."""
 
 
 class ConfigError(TimesyncdError):
-    """The configuration cannot be used; the text names file, key path, value and what is allowed."""
+    """The configuration is invalid; the text names file, key path, value and what is allowed."""
 
 
 class SourceError(TimesyncdError):
-    """A clock source or a grandmaster could not be read. Drivers raise nothing else."""
+    """A clock source or a grandmaster could not be read. Drivers raise no other exception."""
 
 
 class Unreachable(SourceError):
-    """No answer: no socket, no route, a time-out."""
+    """No reply: no socket, no route, or a timeout."""
 
 
 class Malformed(SourceError):
-    """An answer came that is not what its protocol says."""
+    """A reply that does not conform to its protocol."""
 
 
 class Refused(SourceError):
-    """A well-formed answer says no: not authorised, not supported, no such object."""
+    """A well-formed reply that reports an error: not authorized, not supported, no such object."""
 
 
 class StoreError(TimesyncdError):
@@ -34,7 +34,7 @@ class StoreError(TimesyncdError):
 
 
 class TraceError(TimesyncdError):
-    """A recorded trace cannot be read further; the text names its file, the line, and what is wrong there."""
+    """A recorded trace cannot be read; the text names its file, the line, and the error there."""
 
 
 class AlignmentError(TimesyncdError):
@@ -53,4 +53,4 @@ class AlignmentError(TimesyncdError):
 
 
 class SyncError(TimesyncdError):
-    """A job's ranks could not synchronize: one is gone, or they are out of step; the text says what was being done, and what to do."""
+    """A job's ranks could not synchronize: a rank exited, or they are at different steps; the text names the operation and what to do."""

@@ -1,4 +1,4 @@
-"""What drivers deliver: samples of a node's clock and of a grandmaster, in integer nanoseconds."""
+"""The readings that drivers return: samples of a node's clock and of a grandmaster, in integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PortState(IntEnum):
 
 
 class ClockState(StrEnum):
-    """What a grandmaster says of its own servo, in words that fit every family."""
+    """The state of a grandmaster's servo, in terms that fit every product family."""
 
     UNKNOWN = "unknown"
     WARMUP = "warmup"
@@ -36,8 +36,10 @@ class ClockState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class DelayExchange:
     """
-    One Delay_Req with its response, raw: `local_ns` is t3 on the measured clock, `reverse_ns` is t4 - t3 less the corrections, which is the
-    one-way delay to the parent minus the local clock's offset.
+    One Delay_Req and its response, unfiltered.
+
+    `local_ns` is t3 on the measured clock. `reverse_ns` is t4 - t3 minus the corrections: the one-way delay to the parent minus the
+    local clock's offset.
     """
 
     local_ns: int
@@ -47,16 +49,17 @@ class DelayExchange:
 @dataclass(slots=True)
 class ClockSample:
     """
-    One fresh measurement of a node's clock against its PTP parent. Nobody writes to one; it is not frozen because one is made for each
-    Sync, and that would take twice as long.
+    One fresh measurement of a node's clock against its PTP parent.
 
-    `clock` names what was measured: "realtime" (software stamps) or "phc:N" (hardware stamps).
-    `as_of_ns` is CLOCK_BOOTTIME at the last reading that did *not* yet show this measurement, so that its age is never
-    understated; `read_ns` is CLOCK_BOOTTIME at the reading that did. `real_minus_boot_ns` was read at `as_of_ns`.
+    `clock` is the measured clock: "realtime" (software timestamps) or "phc:N" (hardware timestamps).
+    `as_of_ns` is CLOCK_BOOTTIME at the last reading that did *not* yet contain this measurement, so its age is never understated;
+    `read_ns` is CLOCK_BOOTTIME at the reading that did. `real_minus_boot_ns` was read at `as_of_ns`.
     `offset_ns` is local minus reference: positive = the local clock is ahead.
-    The delay counters are cumulative since the PTP daemon's start (None: not served).
-    `domain` is the PTP domain (None: not told). `delay_interval_ns` is the mean time between two delay measurements. `exchanges` are those that were seen raw since the last
-    sample, none where the PTP daemon does not give them away.
+    `delay_interval_ns` is the mean time between two delay measurements. The delay counters are cumulative since the PTP daemon's start
+    (None: not served). `exchanges` are the unfiltered delay exchanges since the last sample, empty where the PTP daemon does not serve
+    them. `domain` is the PTP domain (None: not reported).
+
+    Treat it as immutable; it is not frozen, since one is made for each Sync and a frozen one takes twice as long.
     """
 
     source: str
@@ -92,10 +95,10 @@ class PhcSample:
     """
     The system clock against a PTP hardware clock, `clock` ("phc:0"), read in one window.
 
-    `offset_ns` is CLOCK_REALTIME minus PHC as both stand, so a PHC on TAI shows some -37 s; the reading is right within
-    +-`width_ns` / 2. `as_of_ns` is CLOCK_BOOTTIME before the window. `method` is precise, extended or basic. The frequencies are
-    what each clock is made to run faster by than its oscillator (None: not told). `steered` says whether a phc2sys was seen
-    that could be steering one by the other (None: not looked for).
+    `offset_ns` is CLOCK_REALTIME minus PHC without any correction, so for a PHC on TAI it is about -37 s; its error is at most
+    `width_ns` / 2. `as_of_ns` is CLOCK_BOOTTIME before the window. `method` is precise, extended or basic. The frequencies are
+    how much faster each clock is made to run than its oscillator (None: not known). `steered`: a phc2sys runs that may steer one clock by
+    the other (None: not checked).
     """
 
     source: str
@@ -113,9 +116,9 @@ class PhcSample:
 @dataclass(frozen=True, slots=True)
 class NtpSource:
     """
-    One of an NTP daemon's own sources; `state` as the daemon calls it; `offset_ns` local minus source, as last measured.
+    One of an NTP daemon's own sources. `state` is the daemon's term; `offset_ns` is local minus source, as last measured.
 
-    `estimate_ns` (of the same sign) and its error are what the daemon makes of the last `samples` of them, which differ by
+    `estimate_ns` (of the same sign) and its error are the daemon's estimate from the last `samples` measurements, whose spread is
     `spread_ns`.
     """
 
@@ -135,8 +138,9 @@ class NtpSource:
 @dataclass(frozen=True, slots=True)
 class UtcSample:
     """
-    The system clock against UTC, as an NTP daemon knows it: |offset_ns - true offset| <= error_ns at `as_of_ns` (CLOCK_BOOTTIME
-    before the question), growing by `growth_ppb`. `offset_ns` is local minus UTC: positive = the local clock is ahead.
+    The system clock against UTC by an NTP daemon: |offset_ns - true offset| <= error_ns at `as_of_ns`, growing by `growth_ppb`.
+
+    `as_of_ns` is CLOCK_BOOTTIME before the request. `offset_ns` is local minus UTC: positive = the local clock is ahead.
     """
 
     source: str
@@ -158,10 +162,11 @@ class UtcSample:
 @dataclass(frozen=True, slots=True)
 class KernelSample:
     """
-    The kernel's own word on CLOCK_REALTIME (adjtimex). `synchronized` is STA_UNSYNC not set. `leap` is none, insert or delete
-    (armed). `tai_offset_s` 0 means that nobody has set it. `disciplines` names the daemons found that may be steering the clock;
-    only where chronyd is the one is `maxerror_ns` a bound. `undecided_disciplines` are those found whose process does not tell
-    whether they steer it: a ptp4l may have software stamps. `vm_disruptions` is VMClock's marker: another one, another host.
+    The kernel's state of CLOCK_REALTIME (adjtimex). `synchronized`: STA_UNSYNC is not set.
+
+    `leap` is none, insert or delete (armed). `tai_offset_s` is 0 while no daemon has set it. `disciplines` names the running daemons that
+    steer the clock; `maxerror_ns` is a bound only where chronyd is the one. `undecided_disciplines` names those that may steer it: a ptp4l
+    does with software timestamps. `vm_disruptions` is VMClock's marker: it changes when the virtual machine is migrated.
     """
 
     source: str
@@ -191,8 +196,10 @@ class NoSampleCause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class NoSample:
     """
-    A reading that gave no sample, and why. `restarted` (the source began anew) and `stepped` (the clock was set) void what
-    was known. `port_state` and `frequency_ppb` are None where they were not told.
+    A reading without a sample, and the reason.
+
+    `restarted` (the source restarted) and `stepped` (the clock was stepped) invalidate the source's bound. `port_state` and
+    `frequency_ppb` are None where they were not read.
     """
 
     source: str
@@ -216,7 +223,7 @@ class NoSample:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A standing alarm of a grandmaster; severity and `since` (its own date and time) as the unit itself gives them."""
+    """An active alarm of a grandmaster; severity and `since` (its own date and time) are as the grandmaster reports them."""
 
     id: int
     index: int
@@ -227,7 +234,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Satellite:
-    """One tracked satellite; `cn0_db_hz` as the unit reports it."""
+    """One tracked satellite; `cn0_db_hz` is as the grandmaster reports it."""
 
     number: int
     cn0_db_hz: int | None
@@ -236,7 +243,7 @@ class Satellite:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Of the GNSS antenna: degrees north and east, metres above what the receiver calls zero (None: not told)."""
+    """The position of the GNSS antenna: degrees north and east, metres above the receiver's reference height (None: not reported)."""
 
     latitude_deg: float
     longitude_deg: float
@@ -245,7 +252,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class InputReference:
-    """An input that the unit may follow: disabled, disqualified, qualified, selected, or unknown(n)."""
+    """A reference input of a grandmaster: disabled, disqualified, qualified, selected, or unknown(n)."""
 
     name: str
     qualification: str
@@ -254,8 +261,8 @@ class InputReference:
 @dataclass(frozen=True, slots=True)
 class PtpPort:
     """
-    A PTP port of a grandmaster. `state` is a name of `PortState` in lower case; `client_load_percent` the share of the port's
-    capacity that is used.
+    A PTP port of a grandmaster. `state` is a name of `PortState` in lower case; `client_load_percent` is the used share of the
+    port's capacity.
     """
 
     name: str
@@ -272,8 +279,10 @@ class PtpPort:
 @dataclass(frozen=True, slots=True)
 class TimeError:
     """
-    The newest time error of a measured channel: te (now), cte (constant part), max_te, in nanoseconds; positive = the
-    channel is ahead of `reference`. `at_realtime_ns` is when the unit measured it, as Unix time by the unit's own UTC offset.
+    The newest time error of a measured channel in ns: te (momentary), cte (constant part) or max_te; positive = the channel is ahead of
+    `reference`.
+
+    `at_realtime_ns` is the time of the measurement, as Unix time by the grandmaster's own UTC offset.
     """
 
     channel: str
@@ -287,7 +296,7 @@ class TimeError:
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """A fan, a power supply, a temperature. `ok` None: the unit does not rate it; `value` in `unit`, None: it only rates it."""
+    """A fan, power supply or temperature. `ok` None: the grandmaster does not rate it; `value` is in `unit`, None: it only rates it."""
 
     name: str
     kind: str
@@ -308,11 +317,11 @@ class Interface:
 @dataclass(frozen=True, slots=True)
 class GrandmasterSample:
     """
-    What a grandmaster says of itself, in neutral fields; None = the unit does not provide it, () = it says that there is none.
+    A grandmaster's report of itself, in vendor-neutral fields; None = not provided, () = the grandmaster reports that there is none.
 
-    `leap` is none, insert or delete; `antenna` ok, open, short or fault. `steps_removed` is 0 where it follows GNSS and not
-    another PTP clock. `unknown` lists what it said and no map explains, as "field=unknown(7)"; `profiles` names the profiles
-    that answered. What a unit serves is read in groups, each at its own pace: lists may be a minute old, inventory an hour.
+    `leap` is none, insert or delete; `antenna` is ok, open, short or fault. `steps_removed` is 0 where it follows GNSS and not another PTP
+    clock. `unknown` lists reported values that no profile maps, as "field=unknown(7)"; `profiles` names the profiles that the device
+    serves. Fields are polled in groups with different intervals: lists may be a minute old, inventory an hour.
     """
 
     source: str
@@ -362,7 +371,7 @@ class GrandmasterSample:
 
 @dataclass(frozen=True, slots=True)
 class TimeErrorSeries:
-    """Past time errors of one channel, as (Unix time in ns, error in ns): what fills a hole in the history."""
+    """Past time errors of one channel as (Unix time in ns, error in ns), which fill a gap in the history."""
 
     source: str
     channel: str
@@ -373,9 +382,11 @@ class TimeErrorSeries:
 @dataclass(frozen=True, slots=True)
 class AlarmEvent:
     """
-    A grandmaster reported something by itself, by trap, inform or syslog. `action` is raise, clear, event (it does not stand)
-    or unknown (no profile explains it: `text` holds what came). `sequence` counts the unit's own notifications of this
-    kind, `lost` those between the last one and this; `at` is the unit's own date and time.
+    An event that a grandmaster reported by trap, inform or syslog.
+
+    `action` is raise, clear, event (it has no clear), or unknown (no profile maps it, and `text` contains the original). `sequence` is the
+    grandmaster's own count of notifications of this kind, and `lost` is how many are missing since the last one. `at` is its own
+    date and time.
     """
 
     source: str
@@ -394,13 +405,13 @@ Reading = ClockSample | PhcSample | UtcSample | KernelSample | NoSample | Grandm
 
 
 def format_identity(identity: bytes) -> str:
-    """clockIdentity (8 octets) as people write it: 001122.fffe.334455."""
+    """A clockIdentity (8 octets) in the form that ptp4l prints: 001122.fffe.334455."""
     digits = identity.hex()
     return f"{digits[:6]}.{digits[6:10]}.{digits[10:]}"
 
 
 def identity_number(identity: str) -> int:
-    """A written clockIdentity as the unsigned 64-bit number of its octets."""
+    """A clockIdentity in text form as the unsigned 64-bit number of its octets. Raises ValueError."""
     return int(identity.replace(".", ""), 16)
 
 
@@ -409,7 +420,7 @@ def identity_text(number: int) -> str:
     return format_identity(number.to_bytes(8, "big"))
 
 
-#: clockAccuracy (IEEE 1588-2019, table 5): the upper limit of each enumerated range. 0x31 (over 10 s) and 0xFE bound nothing.
+#: clockAccuracy (IEEE 1588-2019, table 5): the upper limit of each enumerated range. 0x31 (over 10 s) and 0xFE have none.
 ACCURACY_NS = {
     0x1D: 1, 0x1E: 3, 0x1F: 10, 0x20: 25, 0x21: 100, 0x22: 250, 0x23: 1_000, 0x24: 2_500, 0x25: 10_000, 0x26: 25_000,
     0x27: 100_000, 0x28: 250_000, 0x29: 1_000_000, 0x2A: 2_500_000, 0x2B: 10_000_000, 0x2C: 25_000_000,
@@ -420,8 +431,8 @@ ACCURACY_NS = {
 @dataclass(frozen=True, slots=True)
 class Trap:
     """
-    A trap or an inform as it came: the sender's address, CLOCK_BOOTTIME on arrival, the notification's own OID
-    (snmpTrapOID), the sender's sysUpTime in hundredths of a second, and the other variables in their order.
+    A received trap or inform: the sender's address, CLOCK_BOOTTIME at receipt, the notification's OID (snmpTrapOID), the sender's sysUpTime
+    in hundredths of a second, and the other variables in their order.
     """
 
     address: str

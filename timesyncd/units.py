@@ -1,4 +1,4 @@
-"""Numbers for people, and spans of time as people write them."""
+"""Durations as text for people and as people write them, and quantiles of integers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000} | {
 
 
 def duration_text(ns: int | None) -> str:
-    """Three digits and a unit: "532 ns", "1.23 us", "-45.6 ms"; "unknown" for None. Rounded to nearest."""
+    """A duration with three digits and a unit: "532 ns", "1.23 us", "-45.6 ms"; "unknown" for None. Rounded to nearest."""
     if ns is None:
         return "unknown"
     text = f"{ns} ns"
@@ -26,12 +26,12 @@ def duration_text(ns: int | None) -> str:
 
 
 def _decimals(value: float) -> int:
-    """How many decimals make three digits, after rounding."""
+    """The number of decimals that make three digits, after rounding."""
     return 2 if value < 9.995 else 1 if value < 99.95 else 0
 
 
 def span_text(ns: int) -> str:
-    """How long something lasts, in two units at most: "3 h 40 min", "45 min", "12 s"; rounded down."""
+    """A span of time in at most two units: "3 h 40 min", "45 min", "12 s"; rounded down."""
     seconds = ns // 1_000_000_000
     if seconds < 60:
         return f"{seconds} s"
@@ -43,32 +43,36 @@ def span_text(ns: int) -> str:
 
 
 def countdown_text(ns: int) -> str:
-    """How long until something happens, to the second while that matters: "4 min 10 s", "16 min"; rounded down."""
+    """The time until an event, with seconds below ten minutes: "4 min 10 s", "16 min"; rounded down."""
     if ns < 1_000_000_000:
-        return "less than 1 s"
+        return "under 1 s"
     minutes, seconds = divmod(ns // 1_000_000_000, 60)
     return f"{minutes} min {seconds} s" if 1 <= minutes < 10 else span_text(ns)
 
 
 def limit_text(ns: int) -> str:
-    """A round number with its unit, in as few digits as it has: "1 us", "2.5 ms"."""
+    """A limit with its unit, in as few digits as it has: "1 us", "2.5 ms"."""
     scale, unit = next((each for each in reversed(_SCALES) if ns >= each[0]), (1, "ns"))
     return f"{ns / scale:g} {unit}"
 
 
 def span_ns(text: str) -> int:
-    """A span as "90s", "15m" (or "15min"), "1h" or "2d", and shorter ones as "500ns", "1us", "20ms"; a type for argparse."""
+    """
+    A span of time in ns from "90s", "15m" (or "15min"), "1h" or "2d", and shorter ones as "500ns", "1us", "20ms"; a type for argparse.
+
+    Raises ArgumentTypeError.
+    """
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(ns|us|ms|s|m|min|h|d)", text)
     if match is None:
-        raise ArgumentTypeError(f"{text!r} is not a span of time: write 90s, 15m, 1h or 2d, or 500ns, 1us, 20ms")
+        raise ArgumentTypeError(f"{text!r} is not a span of time; write it as 90s, 15m, 1h, 2d, 500ns, 1us or 20ms")
     return round(float(match[1]) * _UNITS_NS[match[2]])
 
 
 def percentile(values: Sequence[int], percent: int) -> int:
-    """The smallest of the values (one or more) that at least `percent` of a hundred do not exceed: the nearest rank."""
+    """The nearest-rank percentile: the smallest value that at least `percent` percent of the values do not exceed. For one value or more."""
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 
 def median(values: Sequence[int]) -> int | None:
-    """The lower median, so a value that was measured; None of nothing."""
+    """The lower median, so it is one of the values; None without values."""
     return percentile(values, 50) if values else None

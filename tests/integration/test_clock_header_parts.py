@@ -124,7 +124,7 @@ def expected_numbers() -> dict[str, int]:
         "ABSENT": clock_segment.ABSENT,
         "STEP_TOLERANCE_NS": STEP_TOLERANCE_NS,
         "TRIES": seqlock._TRIES,
-        "LOOK_AGAIN_NS": seqlock._LOOK_AGAIN_NS,
+        "LOOK_AGAIN_NS": seqlock._REMAP_INTERVAL_NS,
     }
 
 

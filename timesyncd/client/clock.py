@@ -231,13 +231,13 @@ class Clock:
         else:
             interval, reason = Interval(None, None, ClockStatus.UNKNOWN, reference), found
         if interval.status is not _SYNCHRONIZED:
-            self._reader.look_again()
+            self._reader.remap()
         return interval, reason
 
     def _read(self) -> ErrorBound | Reason:
         """What was published last. It prepares the fast path for it."""
         reader = self._reader
-        reader.find()
+        reader.ensure_mapped()
         # Mapping and generation before the payload: a write in between makes them differ, so the next call reads again.
         words = reader.words
         generation = words[GENERATION]

@@ -1,4 +1,4 @@
-"""The clock segment: an ErrorBound as 64-bit words. schemas/SHM.md is its bit diagram; a change there is a new version."""
+"""The clock segment: an ErrorBound as 64-bit words. schemas/SHM.md draws its layout; each change of it is a new layout version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "clock"
 MAGIC = int.from_bytes(b"tsyncclk", "little")
 LAYOUT_VERSION = 2
 
-#: Absent is a number that no field can have: an unbounded bound, an unknown identity, unknown seconds.
+#: An absent value is a number that no field can have: an unbounded error, an unknown identity, unknown seconds.
 ABSENT = -(2**63)
 
 #: The terms in the order of their words; a term that the bound does not have is ABSENT.
@@ -25,7 +25,7 @@ WORD_COUNT = _HEAD + 3 * len(_BOUNDS) + 4 + len(TERMS)
 
 
 class Epoch(NamedTuple):
-    """Whose CLOCK_BOOTTIME a segment's times are on."""
+    """The boot and time namespace of the CLOCK_BOOTTIME that a segment's times are on."""
 
     boot_id: int
     time_namespace: int
@@ -56,7 +56,7 @@ def encode(bound: ErrorBound, epoch: Epoch) -> list[int]:
 
 
 def decode(words: Sequence[int]) -> tuple[ErrorBound, Epoch]:
-    """The inverse of `encode`. Raises ValueError for a number that this version does not know."""
+    """The inverse of `encode`. Raises ValueError for a status or reason that this version does not know."""
     rest = iter(words)
     epoch = Epoch(_unsigned(next(rest)) | _unsigned(next(rest)) << 64, next(rest))
     as_of_ns, real_minus_boot_ns = next(rest), next(rest)
@@ -120,7 +120,7 @@ def _identity(word: int) -> str | None:
 
 
 def _clock_words(clock: str | None) -> list[int]:
-    """Kind (0 none, 1 realtime, 2 PHC) and the PHC's index."""
+    """The kind of the measured clock (0 none, 1 realtime, 2 PHC) and the PHC's index."""
     if clock is None:
         return [0, ABSENT]
     if clock == "realtime":

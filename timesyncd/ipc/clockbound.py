@@ -1,8 +1,8 @@
 """
-UTC's hard bound as a ClockBound v2 segment, for its clients; docs/other-languages.md says what they cannot see.
+The hard bound against UTC as a ClockBound v2 segment, for its clients; docs/other-languages.md lists what they cannot see.
 
-Their ages are on CLOCK_MONOTONIC, which stands still in suspend. What is written is right when it is written; after a
-resume readers see too young a bound until the next write, so write once a second also when there is nothing new.
+Clients count ages on CLOCK_MONOTONIC, which stops during suspend. A written bound is right when it is written, but after a resume clients
+take it for too young until the next write. So the daemon writes once a second, also when nothing changed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ MAGIC = (0x414D5A4E, 0x43420200)
 LAYOUT_VERSION = 2
 SIZE = 80
 
-#: Their readers call what was written FreeRunning from this age, whatever is written.
+#: From this age ClockBound's clients report FreeRunning, whatever status is written.
 GRACE_NS = 5 * NS_PER_S
 
-#: And nothing here is believed for longer, as nothing of their own daemon is.
+#: The age at which a written bound expires, as with ClockBound's own daemon.
 VOID_NS = 1000 * NS_PER_S
 
-#: A drift from which their readers refuse the segment as malformed.
+#: From this drift on ClockBound's clients reject the segment as malformed.
 MAX_DRIFT_PPB = 10**9
 
-#: What stands for no bound: 31 years, so a reader that looks past the status is not misled, and no sum leaves 64 bits.
+#: Represents an unbounded error: 31 years, so a client that ignores the status is not misled, and no sum exceeds 64 bits.
 NO_BOUND_NS = 10**18
 
 _HEADER = struct.Struct("=2IIHH")
@@ -51,17 +51,17 @@ _NUMBERS = {
 
 def content(bound: ErrorBound, boottime_ns: int, suspended_ns: int) -> bytes:
     """
-    All that follows the header, as of `boottime_ns`. `suspended_ns` is CLOCK_BOOTTIME - CLOCK_MONOTONIC or more: less
-    would understate the age.
+    The segment's content after the header, as of `boottime_ns`.
 
-    Where ours is HOLDOVER before their grace ends, as_of is dated back by the rest of it, and the bound with it.
+    `suspended_ns` is at least CLOCK_BOOTTIME minus CLOCK_MONOTONIC: less would understate the age. Where the bound enters HOLDOVER before
+    ClockBound's grace ends, as_of is moved back by the difference, and the bound with it.
     """
     status = _status(bound, boottime_ns)
     as_of_ns = min(bound.as_of_ns, boottime_ns) - suspended_ns
     if bound.utc_hard.bound_ns is None or status not in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
         return _packed(as_of_ns, as_of_ns, NO_BOUND_NS, 0, status)
     back_ns = GRACE_NS - min(bound.holdover_after_ns, bound.void_after_ns, GRACE_NS)
-    # One more, for their readers cut the growth off instead of rounding it up.
+    # One more, since ClockBound's clients round the growth down.
     then_ns = max(bound.utc_hard.at(-back_ns) or 0, 0) + 1
     void_ns = as_of_ns + min(bound.void_after_ns, VOID_NS)
     return _packed(as_of_ns - back_ns, void_ns, then_ns, bound.utc_hard.growth_ppb, status)
@@ -70,21 +70,21 @@ def content(bound: ErrorBound, boottime_ns: int, suspended_ns: int) -> bytes:
 def _status(bound: ErrorBound, boottime_ns: int) -> ClockStatus:
     age_ns = boottime_ns - bound.as_of_ns
     status = status_at(bound.utc_status, age_ns, bound.holdover_after_ns, bound.void_after_ns)
-    return status if status is ClockStatus.DISRUPTED or _can_be_told(bound.utc_hard) else ClockStatus.UNKNOWN
+    return status if status is ClockStatus.DISRUPTED or _is_representable(bound.utc_hard) else ClockStatus.UNKNOWN
 
 
-def _can_be_told(bound: Bound) -> bool:
+def _is_representable(bound: Bound) -> bool:
     return bound.bound_ns is not None and bound.bound_ns < NO_BOUND_NS and 0 <= bound.growth_ppb < MAX_DRIFT_PPB
 
 
 def _packed(as_of_ns: int, void_ns: int, bound_ns: int, drift_ppb: int, status: ClockStatus) -> bytes:
-    """Without a disruption marker: nothing here reads a hypervisor's, and we say so."""
+    """The content without a disruption marker, which this daemon does not read from the hypervisor."""
     as_of, void = divmod(as_of_ns, NS_PER_S), divmod(void_ns, NS_PER_S)
     return _CONTENT.pack(*as_of, *void, bound_ns, 0, drift_ppb, _NUMBERS[status], 0)
 
 
 def suspended_ns() -> int:
-    """CLOCK_BOOTTIME - CLOCK_MONOTONIC: how long this machine was suspended since it booted. Errs upward only."""
+    """CLOCK_BOOTTIME minus CLOCK_MONOTONIC: how long this machine was suspended since it booted. It errs upward only."""
     return min(_boot_minus_monotonic_ns() for _ in range(3))
 
 
@@ -96,10 +96,10 @@ def _boot_minus_monotonic_ns() -> int:
 
 class ClockBoundWriter:
     """
-    The one writer of a ClockBound v2 segment. The file is kept over restarts, with what the former writer said, ageing.
+    The one writer of a ClockBound v2 segment. The file is kept over restarts, with the former writer's content, which ages.
 
-    Its folder is made where it is missing; it must be in memory (/run), since the layout cannot tell boots apart.
-    Raises OSError when the file cannot be made, ConfigError when it is something else.
+    A missing folder is created; it must be in memory (/run), since the layout does not distinguish boots. Raises OSError when the file
+    cannot be created, ConfigError when it is not a ClockBound v2 segment.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,7 +113,7 @@ class ClockBoundWriter:
         self._halves[_VERSION] = LAYOUT_VERSION
 
     def write(self, bound: ErrorBound) -> None:
-        """Publish UTC's hard bound: each new one, and the last one again every second: only here is a resume seen."""
+        """Publish the hard bound against UTC: each new one, and the last one every second, since only a write accounts for a suspend."""
         suspended = suspended_ns()
         words = _WORDS.unpack(content(bound, time.clock_gettime_ns(time.CLOCK_BOOTTIME), suspended))
         halves = self._halves
@@ -123,7 +123,7 @@ class ClockBoundWriter:
         for index, word in enumerate(words, _FIRST_WORD):
             self._words[index] = word
         self._fence()
-        # 0 would say: never written.
+        # 0 would mean that nothing was ever written.
         halves[_GENERATION] = odd + 1 if odd < 0xFFFF else 2
 
     def close(self) -> None:
@@ -132,15 +132,15 @@ class ClockBoundWriter:
 
     def _fence(self) -> None:
         """
-        What was stored before is seen before what is stored after, on arm64 too: there an atomic release and the
-        acquire that follows it stay in order. The layout has no checksum to make up for it.
+        Order the stores before this call before those after it, on arm64, too: there an atomic release and the following acquire stay in
+        order. The layout has no checksum that would detect a reordering.
         """
         self._order.release()
         self._order.acquire()
 
 
 def _create(path: Path) -> None:
-    """A whole file, from its first moment; generation 0: readers refuse it until something is written."""
+    """Create the complete file atomically, with generation 0: clients reject it until the first write."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:
         file.write(_HEADER.pack(*MAGIC, SIZE, LAYOUT_VERSION, 0).ljust(SIZE, b"\0"))
         file.flush()
@@ -152,7 +152,9 @@ def _map(path: Path) -> memoryview:
     with path.open("r+b") as file:
         *magic, size, version, _ = _HEADER.unpack(file.read(_HEADER.size).ljust(_HEADER.size, b"\0"))
         length = os.fstat(file.fileno()).st_size
-        # A version of 0 is left by a writer that died in its first moments.
+        # A version of 0 was left by a writer that died before its first write.
         if (tuple(magic), size) != (MAGIC, SIZE) or version not in (0, LAYOUT_VERSION) or length < SIZE:
-            raise ConfigError(f"[clockbound] path: {path} is no ClockBound v2 segment; remove it, or give another path")
+            raise ConfigError(
+                f"[clockbound] path: {path} is not a ClockBound v2 segment; remove it, or set another path"
+            )
         return memoryview(mmap.mmap(file.fileno(), SIZE)).cast("q")

@@ -368,7 +368,7 @@ class JobReader:
         decoded = None if words is None else self._decode(words)
         read = None if decoded is None else decoded.at(now_ns)
         if read is None:
-            self._segment.look_again()
+            self._segment.remap()
         return read
 
     def _decode(self, words: tuple[int, ...]) -> DecodedSegment | None:

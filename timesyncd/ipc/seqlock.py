@@ -1,9 +1,9 @@
 """
 A shared-memory segment of 64-bit words: one writer, any number of readers, no locks; schemas/SHM.md draws its layout.
 
-Every word is read and written as one item of a memoryview, which is one load or store; `struct.pack_into` zeroes a field
-before it fills it, and slices may tear. The generation is odd while a write is in progress. Python has no memory fences, so
-a reader believes a copy only when the generation stood still around it *and* the checksum over both agrees.
+Each word is read and written as one item of a memoryview, which is one load or store. `struct.pack_into` zeroes a field before it fills
+it, and slices may tear. The generation is odd during a write. Python has no memory fences, so a reader accepts a copy only if the
+generation did not change around it *and* the checksum over both agrees.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAGIC, VERSION, SIZE, GENERATION, CHECKSUM, PAYLOAD = range(6)
 
 _WORD = 8
 _TRIES = 64
-_LOOK_AGAIN_NS = 1_000_000_000
+_REMAP_INTERVAL_NS = 1_000_000_000
 
 
 def checksum(generation: int, words: Sequence[int]) -> int:
@@ -35,8 +35,8 @@ def _map(path: Path, size: int, flags: int) -> tuple[memoryview, tuple[int, int]
         status = os.fstat(fd)
         if status.st_size < size:
             if not writable:
-                raise ValueError(f"{path}: {status.st_size} bytes, {size} wanted")
-            # Not ftruncate: where the memory is used up it is an error here, instead of a SIGBUS at the first write.
+                raise ValueError(f"{path}: the file has {status.st_size} bytes, but the layout needs {size}")
+            # Not ftruncate: with a full tmpfs this is an error here, instead of a SIGBUS at the first write.
             os.posix_fallocate(fd, 0, size)
         if writable:
             os.fchmod(fd, 0o644)
@@ -48,8 +48,10 @@ def _map(path: Path, size: int, flags: int) -> tuple[memoryview, tuple[int, int]
 
 class SegmentWriter:
     """
-    The one writer. The file keeps its inode and is never truncated, so that readers' mappings survive a restart; what the
-    former writer said stays there, ageing, until the first write. Raises OSError when the file cannot be made.
+    The one writer of a segment.
+
+    The file keeps its inode and is never truncated, so readers' mappings survive a restart. The former writer's payload remains, and ages,
+    until the first write. Raises OSError when the file cannot be created.
     """
 
     def __init__(self, path: Path, magic: int, layout_version: int, word_count: int) -> None:
@@ -60,7 +62,7 @@ class SegmentWriter:
     def write(self, payload: Sequence[int]) -> None:
         """Publish `word_count` signed 64-bit words."""
         if len(payload) != self._count:
-            raise ValueError(f"{len(payload)} words given, {self._count} wanted")
+            raise ValueError(f"the payload has {len(payload)} words, but the layout needs {self._count}")
         words = self._words
         odd = (words[GENERATION] + 1) | 1
         words[GENERATION] = odd
@@ -76,8 +78,9 @@ class SegmentWriter:
 
 class SegmentReader:
     """
-    Reads without ever waiting or raising. `words` is the present mapping, so that a caller may compare
-    `words[GENERATION]` with what it has cached; before there is a file it is a dummy of zeros.
+    Reads without waiting and without raising.
+
+    `words` is the current mapping, so that a caller can compare `words[GENERATION]` with a cached one; while there is no file, it is zeros.
     """
 
     def __init__(self, path: Path, magic: int, layout_version: int, word_count: int) -> None:
@@ -85,39 +88,39 @@ class SegmentReader:
         self._count = word_count
         self._header = (magic, layout_version, (PAYLOAD + word_count) * _WORD)
         self._inode: tuple[int, int] | None = None
-        self._looked_ns = -_LOOK_AGAIN_NS
+        self._remapped_ns = -_REMAP_INTERVAL_NS
         self._cached: tuple[int, tuple[int, ...] | None] = (0, None)
         self._torn: int | None = None
         self.words = memoryview(bytes(PAYLOAD * _WORD)).cast("q")
 
     @property
     def torn(self) -> bool:
-        """The writer seems to have died half-way: what `read` gives is what was cached before."""
+        """Whether the writer died during a write: `read` then returns the payload cached before."""
         return self._torn is not None and self._torn == self.words[GENERATION]
 
     @property
     def found(self) -> bool:
-        """There is a file, whether or not anything was ever written to it."""
+        """Whether the file exists and is mapped, even if nothing was written to it yet."""
         return self._inode is not None
 
     def read(self) -> tuple[int, ...] | None:
-        """The payload last published; None when there is no file, another layout, or nothing whole was ever seen."""
-        self.find()
+        """The payload published last; None while there is no file, for an unsupported layout, and before the first complete payload."""
+        self.ensure_mapped()
         generation, payload = self._cached
         now = self.words[GENERATION]
         return payload if now in (generation, self._torn) else self._refresh()
 
-    def find(self) -> None:
-        """Map the file if that was not done yet."""
+    def ensure_mapped(self) -> None:
+        """Map the file if it is not mapped yet."""
         if self._inode is None:
-            self.look_again()
+            self.remap()
 
-    def look_again(self) -> None:
-        """Find the file if it came, or came anew, since. At most once a second does anything."""
+    def remap(self) -> None:
+        """Map the file if it was created, or replaced, since; at most once a second."""
         now_ns = time.monotonic_ns()
-        if now_ns - self._looked_ns < _LOOK_AGAIN_NS:
+        if now_ns - self._remapped_ns < _REMAP_INTERVAL_NS:
             return
-        self._looked_ns = now_ns
+        self._remapped_ns = now_ns
         try:
             status = self._path.stat()
             if (status.st_dev, status.st_ino) == self._inode:

@@ -19,11 +19,11 @@ VOID_NS = 1_000 * NS_PER_S
         (Bound(500, 2), 0, "exceeds 1 us in 4 min 10 s, expires in 16 min"),
         (Bound(500, 2), 200, "exceeds 1 us in 50 s, expires in 13 min"),
         (Bound(4_000, 1_000), 0, "exceeds 10 us in 6 s, expires in 16 min"),
-        (Bound(4_000, 1_000), 6, "exceeds 10 us in less than 1 s, expires in 16 min"),
+        (Bound(4_000, 1_000), 6, "exceeds 10 us in under 1 s, expires in 16 min"),
         (Bound(4_000, 1_000), 7, "exceeds 100 us in 1 min 29 s, expires in 16 min"),
         (Bound(500, 0), 0, "expires in 16 min"),
         (Bound(500_000, 1), 0, "expires in 16 min"),
-        (Bound(2_000_000, 50_000), 999.5, "expires in less than 1 s"),
+        (Bound(2_000_000, 50_000), 999.5, "expires in under 1 s"),
     ],
 )
 def test_the_next_limit_and_the_end_are_given(bound: Bound, age_s: float, text: str) -> None:
@@ -39,9 +39,7 @@ def test_every_limit_ahead_can_be_given() -> None:
     expected = forecast(Bound(4_000, 50_100), 0, VOID_NS)
 
     assert expected is not None
-    assert (
-        forecast_text(expected, 4) == "exceeds 10 us in less than 1 s, 100 us in 1 s, 1 ms in 19 s, expires in 16 min"
-    )
+    assert forecast_text(expected, 4) == "exceeds 10 us in under 1 s, 100 us in 1 s, 1 ms in 19 s, expires in 16 min"
 
 
 def test_limits_can_be_chosen() -> None:

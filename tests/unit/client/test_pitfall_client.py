@@ -74,7 +74,7 @@ def test_another_utc_offset_than_is_taken_out_leaves_utc_unknown(announced_s: in
 
 def test_trap_19_a_consumer_may_start_before_the_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor need the folder be there: it is told that nothing is known, and finds the segment once it comes."""
-    monkeypatch.setattr(seqlock, "_LOOK_AGAIN_NS", 0)
+    monkeypatch.setattr(seqlock, "_REMAP_INTERVAL_NS", 0)
     folder = tmp_path / "timesyncd"
     clock = Clock(folder)
     before = clock.gm_now(), clock.reason()

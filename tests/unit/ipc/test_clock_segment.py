@@ -51,8 +51,8 @@ def publish(folder: Path, bound: ErrorBound, epoch: clock_segment.Epoch = EPOCH)
     return made
 
 
-def look_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seqlock, "_LOOK_AGAIN_NS", 0)
+def remap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seqlock, "_REMAP_INTERVAL_NS", 0)
 
 
 def test_what_is_written_is_read() -> None:
@@ -97,7 +97,7 @@ def test_without_a_segment_the_time_is_unknown_until_the_daemon_comes(
     """
     clock = Clock(tmp_path)
     before, why = clock.gm_now(), clock.reason()
-    look_again_at_once(monkeypatch)
+    remap_at_once(monkeypatch)
     publish(tmp_path, bound_now())
 
     assert before == Interval(None, None, ClockStatus.UNKNOWN, Reference.GRANDMASTER)
@@ -109,7 +109,7 @@ def test_a_reinstalled_daemon_s_new_file_is_found(tmp_path: Path, monkeypatch: p
     """
     When the mapped file no longer is the one at the path, the client changes over.
     """
-    look_again_at_once(monkeypatch)
+    remap_at_once(monkeypatch)
     publish(tmp_path, bound_now(as_of_ns=0))
     clock = Clock(tmp_path)
     stale = clock.gm_now()

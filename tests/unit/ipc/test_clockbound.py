@@ -327,7 +327,7 @@ def test_another_file_is_left_alone(tmp_path: Path, held: bytes) -> None:
     path = tmp_path / "shm0"
     path.write_bytes(held)
 
-    with pytest.raises(ConfigError, match="is no ClockBound v2 segment"):
+    with pytest.raises(ConfigError, match="is not a ClockBound v2 segment"):
         ClockBoundWriter(path)
     assert path.read_bytes() == held
 
