@@ -22,7 +22,7 @@ import pytest
 from timesyncd.bound import ClockStatus
 from timesyncd.client import AlignmentError, Job, Kind, Method, Signals
 from timesyncd.clocks import NS_PER_S, SystemClocks
-from timesyncd.daemon.job_socket import KEEP_NS, MAX_JOBS_OF_A_USER, MAX_REQUESTS, JobSocket, Peer
+from timesyncd.daemon.job_socket import MAX_JOBS_OF_A_USER, MAX_REQUESTS, REMOVED_AFTER_NS, JobSocket, Peer
 from timesyncd.errors import ConfigError
 from timesyncd.ipc import job_datagram
 from timesyncd.ipc.job_datagram import SOCKET_NAME, encode_request, job_id
@@ -297,9 +297,9 @@ async def test_the_segment_goes_a_minute_after_the_last_process(node: Node, rank
     node.socket.tick(hours_later)
     alive = path.exists()
     rank.communicate("\n")
-    node.socket.tick(hours_later + KEEP_NS - 1)
+    node.socket.tick(hours_later + REMOVED_AFTER_NS - 1)
     kept = path.exists()
-    node.socket.tick(hours_later + KEEP_NS)
+    node.socket.tick(hours_later + REMOVED_AFTER_NS)
 
     assert (alive, kept, path.exists()) == (True, True, False)
 
@@ -317,7 +317,7 @@ async def test_a_process_that_may_not_be_signalled_lives(
     node.socket.publish(job_state(path.name))
     with monkeypatch.context() as patched:
         patched.setattr("timesyncd.daemon.job_socket.os.kill", refuse)
-        node.socket.tick(SystemClocks().boottime_ns() + KEEP_NS)
+        node.socket.tick(SystemClocks().boottime_ns() + REMOVED_AFTER_NS)
 
     assert path.exists()
 
@@ -343,7 +343,7 @@ async def test_a_former_daemons_segment_without_ranks_goes(node: Node, rank: sub
     path = segment_path(node.folder, job_id(SENDER, "job", 3))
     node.socket.publish(job_state(path.name))
     again = Node(node.folder, incarnation=6)
-    again.socket.tick(SystemClocks().boottime_ns() + KEEP_NS)
+    again.socket.tick(SystemClocks().boottime_ns() + REMOVED_AFTER_NS)
     again.socket.close()
 
     assert not path.exists()
@@ -395,11 +395,11 @@ async def test_one_user_cannot_crowd_out_the_others(node: Node) -> None:
     for count, job in enumerate(jobs, 1):
         with job.meter.sync(1):
             pass
-        await until(lambda count=count: len(node.batches) + node.socket.refused == count)  # type: ignore[misc]
+        await until(lambda count=count: len(node.batches) + node.socket.rejected == count)  # type: ignore[misc]
     for job in jobs:
         job.close()
 
-    assert (len(node.batches), node.socket.refused) == (MAX_JOBS_OF_A_USER, 1)
+    assert (len(node.batches), node.socket.rejected) == (MAX_JOBS_OF_A_USER, 1)
 
 
 ASK = """
@@ -441,7 +441,7 @@ async def test_each_user_may_ask_once_between_two_ticks(node: Node) -> None:
     """A request goes to all hubs: one user's flood leaves the way open for the others."""
     for _ in range(3):
         node.send(encode_request("0" * 16, "bsp"))
-    await until(lambda: node.socket.refused == 2)
+    await until(lambda: node.socket.rejected == 2)
     node.socket.tick(0)
     node.send(encode_request("0" * 16, "asp"))
     await until(lambda: len(node.requests) == 2)
@@ -457,7 +457,7 @@ async def test_many_users_together_have_an_end(node: Node, monkeypatch: pytest.M
         node.send(encode_request("0" * 16, "bsp"))
         node.socket._read()
 
-    assert (len(node.requests), node.socket.refused) == (MAX_REQUESTS, 10)
+    assert (len(node.requests), node.socket.rejected) == (MAX_REQUESTS, 10)
 
 
 async def test_a_folder_that_cannot_be_used_is_a_mistake_of_the_configuration(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The daemon's end of the job link: marks come in by datagram, signals go out by a segment a job."""
+"""The daemon's end of the job link: receives the ranks' marks as datagrams, publishes each job's signals in a segment."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from timesyncd.messages.jobs import JobState, MarkBatch, PolicyRequest
 
 log = logging.getLogger(__name__)
 
-#: A job's segment goes this long after its last process.
-KEEP_NS = 60 * NS_PER_S
+#: A job's segment is removed this long after the end of its last process.
+REMOVED_AFTER_NS = 60 * NS_PER_S
 
-#: Anybody on the node may send, so what is kept of senders has an end.
+#: Every process on the node may send, so the memory for senders is bounded.
 MAX_JOBS = 256
 MAX_JOBS_OF_A_USER = 64
 MAX_PIDS_OF_A_JOB = 1024
 
-#: Of requests each user has one between two ticks, and all together so many: each is a message to all hubs.
+#: Between two ticks a user has one policy request, and all users together so many: each is a message to all hubs.
 MAX_REQUESTS = 64
 
-#: A request takes as long to read as so many marks.
+#: Reading a request takes as long as reading so many marks.
 _MARKS_A_REQUEST = 20
 
 _WARN_EVERY_NS = 10 * NS_PER_S
-_LARGEST_DATAGRAM = 32 * 1024
+_MAX_DATAGRAM = 32 * 1024
 
-#: What one call of the event loop reads, about: some 10 us a mark.
-_DATAGRAMS_AT_ONCE = 64
-_MARKS_AT_ONCE = 2_000
+#: One call of the event loop reads about so much; a mark takes about 10 us.
+_MAX_DATAGRAMS_A_CALL = 64
+_MAX_MARKS_A_CALL = 2_000
 
 #: struct ucred: pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
@@ -50,7 +50,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who sent, as the kernel says. pid 0: a process that our process namespace does not show."""
+    """The sender by the kernel's credentials. pid 0: a process outside this process namespace."""
 
     pid: int
     uid: int
@@ -62,8 +62,8 @@ class Peer:
 @dataclass(slots=True)
 class LocalJob:
     """
-    A job with ranks on this node. `alive_ns` is CLOCK_BOOTTIME when one of them was last known to live; `uid` None: a
-    former daemon's, of which nothing was heard yet.
+    A job with ranks on this node. `alive_ns` is CLOCK_BOOTTIME when one of its processes last existed. `uid` None: its segment is
+    of an earlier daemon, and no rank has sent since.
     """
 
     alive_ns: int
@@ -74,8 +74,8 @@ class LocalJob:
 
 class JobSocket:
     """
-    `deliver` is called with every batch and request, in the event loop; `sequence` counts each of them within this `incarnation`.
-    `malformed` counts what was no datagram of the job link, `refused` what came from more jobs than are kept, or too often.
+    `deliver` is called with every batch and request, in the event loop; `sequence` counts batches, and requests, within this
+    `incarnation`. `malformed` counts undecodable datagrams, `rejected` those above the limits of jobs and requests.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class JobSocket:
         clocks: Clocks | None = None,
     ) -> None:
         self.malformed = 0
-        self.refused = 0
+        self.rejected = 0
         self._folder = runtime_dir
         self._node = node
         self._incarnation = incarnation
@@ -96,27 +96,27 @@ class JobSocket:
         self._epoch = Epoch(boot_id(), time_namespace())
         self._sequence = 0
         self._requests = 0
-        self._asked: set[int] = set()
+        self._requesters: set[int] = set()
         self._jobs: dict[str, LocalJob] = {}
         self._warned_ns: int | None = None
 
     @property
-    def taken(self) -> int:
-        """How many datagrams of ranks were understood and delivered."""
+    def delivered(self) -> int:
+        """How many datagrams of ranks were delivered."""
         return self._sequence
 
     def open(self) -> None:
         """Listen, in the running event loop. Raises ConfigError when the runtime folder does not allow it."""
         path = self._folder / SOCKET_NAME
         try:
-            self._adopt(self._folder / JOBS_NAME)
-            self._socket = _listening(path)
+            self._adopt_segments(self._folder / JOBS_NAME)
+            self._socket = _bound_socket(path)
         except OSError as error:
             raise ConfigError(f"node.runtime_dir = '{self._folder}': {path}: {error.strerror or error}") from error
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def close(self) -> None:
-        """The segments stay for the ranks, ageing; the next daemon takes them over."""
+        """The segments remain, ageing, for the ranks; the next daemon takes them over."""
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         for job in self._jobs.values():
@@ -124,7 +124,7 @@ class JobSocket:
                 job.writer.close()
 
     def publish(self, state: JobState) -> None:
-        """Show a job's state to its ranks; nothing when it has none on this node."""
+        """Write a job's state to its segment; nothing if it has no ranks on this node."""
         job = self._jobs.get(state.job_id)
         if job is None:
             return
@@ -133,25 +133,25 @@ class JobSocket:
                 job.writer = JobWriter(segment_path(self._folder, state.job_id), self._epoch)
             job.writer.write(self._as_of_ns(state), signals_of(state, self._node), state.plan)
         except (OSError, struct.error) as error:
-            self._warn("job %s: its segment is not written: %s", state.job_id, error)
+            self._warn("job %s: cannot write its segment: %s", state.job_id, error)
 
     def tick(self, now_boottime_ns: int) -> None:
-        """To be called every second or so: a job whose processes all ended loses its segment after KEEP_NS."""
-        self._asked.clear()
+        """To be called every second or so: the segment of a job whose processes all ended is removed after REMOVED_AFTER_NS."""
+        self._requesters.clear()
         for identifier, job in list(self._jobs.items()):
-            job.pids = {pid for pid in job.pids if _lives(pid)}
+            job.pids = {pid for pid in job.pids if _is_alive(pid)}
             if job.pids:
                 job.alive_ns = now_boottime_ns
-            elif now_boottime_ns - job.alive_ns >= KEEP_NS:
-                self._forget(identifier)
+            elif now_boottime_ns - job.alive_ns >= REMOVED_AFTER_NS:
+                self._remove(identifier)
 
-    def _adopt(self, folder: Path) -> None:
-        """A former daemon's segments keep their inode, so that ranks which have them open go on reading."""
+    def _adopt_segments(self, folder: Path) -> None:
+        """Segments of an earlier daemon keep their inode, so ranks that have them open continue to read."""
         folder.mkdir(mode=0o755, exist_ok=True)
         folder.chmod(0o755)
         self._jobs = {path.name: LocalJob(self._clocks.boottime_ns()) for path in folder.iterdir()}
 
-    def _forget(self, identifier: str) -> None:
+    def _remove(self, identifier: str) -> None:
         job = self._jobs.pop(identifier)
         if job.writer is not None:
             job.writer.close()
@@ -160,38 +160,36 @@ class JobSocket:
     def _read(self) -> None:
         """A few at once, so that a flood of datagrams, or of marks, leaves the event loop time for the clocks."""
         marks = 0
-        for _ in range(_DATAGRAMS_AT_ONCE):
-            if marks >= _MARKS_AT_ONCE:
+        for _ in range(_MAX_DATAGRAMS_A_CALL):
+            if marks >= _MAX_MARKS_A_CALL:
                 return
             try:
-                # Room for credentials and nothing else: the kernel drops file descriptors that somebody passes.
-                data, ancillary, flags, _ = self._socket.recvmsg(
-                    _LARGEST_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size)
-                )
+                # Room for the credentials only: the kernel drops passed file descriptors.
+                data, ancillary, flags, _ = self._socket.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size))
             except BlockingIOError:
                 return
-            marks += self._take(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
+            marks += self._process(data, _peer(ancillary), bool(flags & socket.MSG_TRUNC))
 
-    def _take(self, data: bytes, peer: Peer | None, truncated: bool) -> int:
-        """How many marks it brought, or what is as much work."""
+    def _process(self, data: bytes, peer: Peer | None, truncated: bool) -> int:
+        """Returns the number of marks in the datagram, or an equivalent amount of work."""
         try:
             if peer is None or truncated:
-                raise Malformed("job datagram too long, or without credentials")
+                raise Malformed(f"the datagram is longer than {_MAX_DATAGRAM} bytes, or has no credentials")
             if is_request(data):
-                self._ask(*decode_request(data), peer)
+                self._request_policy(*decode_request(data), peer)
                 return _MARKS_A_REQUEST
             datagram = decode(data)
         except Malformed as error:
             self.malformed += 1
-            self._warn("job link: from %s: %s (%d so far)", peer, error, self.malformed)
+            self._warn("job link: malformed datagram from %s: %s (%d so far)", peer, error, self.malformed)
             return 0
-        if self._joined(datagram.header, peer):
+        if self._register(datagram.header, peer):
             self._sequence += 1
             self._deliver(self._batch(datagram, peer))
         return len(datagram.marks)
 
-    def _ask(self, job: str, policy: str, peer: Peer) -> None:
-        """Pass on what a user wants of a job. Whose the job is, a hub knows. Raises Malformed."""
+    def _request_policy(self, job: str, policy: str, peer: Peer) -> None:
+        """Deliver a user's policy request. The hub checks whose the job is. Raises Malformed."""
         try:
             request = PolicyRequest(
                 node=self._node,
@@ -203,21 +201,21 @@ class JobSocket:
             )
         except ValidationError as error:
             raise Malformed(f"request: {validation_text(error, with_value=False)}") from error
-        if peer.uid in self._asked or len(self._asked) >= MAX_REQUESTS:
-            self.refused += 1
+        if peer.uid in self._requesters or len(self._requesters) >= MAX_REQUESTS:
+            self.rejected += 1
             return
-        self._asked.add(peer.uid)
+        self._requesters.add(peer.uid)
         self._requests += 1
         self._deliver(request)
 
-    def _joined(self, header: Header, peer: Peer) -> bool:
-        """Note that this process is a rank of the job; False: there are too many jobs already."""
+    def _register(self, header: Header, peer: Peer) -> bool:
+        """Register the process as a rank of the job. False: there are too many jobs already."""
         identifier = job_id(peer.uid, header.job, header.attempt)
         job = self._jobs.get(identifier)
         if job is None or job.uid is None:
             if self._is_full(peer.uid):
-                self.refused += 1
-                self._warn("job link: %s has too many jobs here: %r is refused", peer, header.job)
+                self.rejected += 1
+                self._warn("job link: %s exceeds the limit of jobs on this node: job %r is rejected", peer, header.job)
                 return False
             job = self._jobs[identifier] = LocalJob(0, peer.uid, writer=job.writer if job else None)
         job.alive_ns = self._clocks.boottime_ns()
@@ -244,12 +242,12 @@ class JobSocket:
         )
 
     def _as_of_ns(self, state: JobState) -> int:
-        """A retained copy may be old when it comes: its age by CLOCK_REALTIME counts, and can only make it older."""
+        """A retained copy may be old when it is received: its age by CLOCK_REALTIME counts, and can only make it older."""
         age_ns = self._clocks.realtime_ns() - state.published_realtime_ns
         return self._clocks.boottime_ns() - max(0, age_ns)
 
     def _warn(self, text: str, *arguments: object) -> None:
-        """Anybody may send anything, so at most one line in ten seconds."""
+        """Every process may send anything, so at most one line in ten seconds is logged."""
         now_ns = self._clocks.boottime_ns()
         if self._warned_ns is None or now_ns - self._warned_ns >= _WARN_EVERY_NS:
             self._warned_ns = now_ns
@@ -257,7 +255,7 @@ class JobSocket:
 
 
 def signals_of(state: JobState, node: str) -> Signals:
-    """What a rank on this node is told of its job's state."""
+    """The part of a job's state that its ranks on this node read."""
     waits = {rank.rank: rank.wait_p50_ns for rank in state.ranks}
     return Signals(
         world_size=state.world_size,
@@ -289,8 +287,8 @@ def signals_of(state: JobState, node: str) -> Signals:
     )
 
 
-def _listening(path: Path) -> socket.socket:
-    """A socket bound anew at this path, open to everybody, that tells who sends."""
+def _bound_socket(path: Path) -> socket.socket:
+    """A socket newly bound to this path, writable for all users, that receives the senders' credentials."""
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -312,8 +310,8 @@ def _peer(ancillary: Iterable[tuple[int, int, bytes]]) -> Peer | None:
     return None
 
 
-def _lives(pid: int) -> bool:
-    """Asked by signal 0, which also works where /proc hides other users' processes."""
+def _is_alive(pid: int) -> bool:
+    """By signal 0, which also works where /proc hides other users' processes."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

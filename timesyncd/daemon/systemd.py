@@ -1,4 +1,4 @@
-"""What systemd is told (sd_notify(3)): nothing when it did not ask. And the sockets that it opened for us."""
+"""Notifies systemd (sd_notify(3)) where it asked for it, and takes over the sockets that it opened."""
 
 from __future__ import annotations
 
