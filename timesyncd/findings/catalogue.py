@@ -1,4 +1,4 @@
-"""The catalogue of findings, and how one begins and ends. Pure: time is an argument."""
+"""The catalogue of findings, and the list of open and recent ones. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from timesyncd.messages.node import FindingMessage, Severity
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """What a finding of one id means; docs/operations.md has an entry for each."""
+    """Severity, cause and remedy of the findings of one id; docs/operations.md has an entry for each."""
 
     severity: Severity
     cause: str
@@ -18,7 +18,7 @@ class FindingKind:
 
 
 class Step(NamedTuple):
-    """One step of a chain: the id of the finding that causes it, or the name of a consequence; and the sentence."""
+    """One step of a chain. `code` is the id of the finding that is the cause, or names the effect; `text` is for people."""
 
     code: str
     text: str
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Why a finding holds now. `chain` as in Finding."""
+    """A rule's result: the finding holds now, by this evidence. `chain` as in Finding."""
 
     evidence: str
     chain: tuple[Step, ...] = ()
@@ -35,8 +35,8 @@ class Judgement:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    Something an operator should know. Times are CLOCK_REALTIME; `until_ns` None = it stands. `chain` leads step by step from
-    the cause to what it does to whom, where more than one thing follows.
+    Something an operator should know. Times are CLOCK_REALTIME in ns; `until_ns` None: it is open. `chain` leads step by step from
+    the cause to the effects on the nodes; () where there is no more than one step.
     """
 
     id: str
@@ -280,40 +280,40 @@ EXPIRES_AFTER_NS = 3_600_000_000_000
 
 
 class Findings:
-    """What stands, and what stood within the last hour, by (id, subject)."""
+    """The open findings, and those that ended within the last hour, by (id, subject)."""
 
     def __init__(self) -> None:
         self._findings: dict[tuple[str, str], Finding] = {}
 
-    def judge(self, id: str, subject: str, judged: Judgement | None, realtime_ns: int) -> Finding | None:
+    def judge(self, id: str, subject: str, judgement: Judgement | None, realtime_ns: int) -> Finding | None:
         """
-        The rule's verdict now, None when it does not hold. Gives the finding to tell anew: one that began or ended thereby,
-        or whose chain became longer or shorter. Evidence and the words of the chain are brought up to date silently.
+        Apply a rule's result, None where the finding does not hold. Returns the finding if it is to be published: it began, it
+        ended, or its chain gained or lost a step. Other changes of evidence and chain are kept without publishing.
         """
         key = (id, subject)
         known = self._findings.get(key)
         if known is None or known.until_ns is not None:
-            return None if judged is None else self._keep(key, self._begin(id, subject, judged, realtime_ns))
-        if judged is None:
+            return None if judgement is None else self._keep(key, self._begin(id, subject, judgement, realtime_ns))
+        if judgement is None:
             return self._keep(key, replace(known, until_ns=realtime_ns))
-        now = self._keep(key, replace(known, evidence=judged.evidence, chain=judged.chain))
+        now = self._keep(key, replace(known, evidence=judgement.evidence, chain=judgement.chain))
         return None if len(now.chain) == len(known.chain) else now
 
     def add_occurrence(self, id: str, subject: str, evidence: str, realtime_ns: int) -> Finding:
-        """Something that happened at one moment."""
-        happened = replace(self._begin(id, subject, Judgement(evidence), realtime_ns), until_ns=realtime_ns)
-        return self._keep((id, subject), happened)
+        """A finding that begins and ends at one moment."""
+        occurrence = replace(self._begin(id, subject, Judgement(evidence), realtime_ns), until_ns=realtime_ns)
+        return self._keep((id, subject), occurrence)
 
     def open(self) -> set[tuple[str, str]]:
-        """The (id, subject) of every finding that stands."""
+        """The (id, subject) of every open finding."""
         return {key for key, finding in self._findings.items() if finding.until_ns is None}
 
     def drop(self, id: str, subject: str) -> None:
-        """Somebody else tells of it from now on: here it neither stands nor ended."""
+        """Remove a finding that another daemon publishes from now on: here it is neither open nor ended."""
         self._findings.pop((id, subject), None)
 
     def expire(self, realtime_ns: int) -> None:
-        """What ended more than an hour ago."""
+        """Remove what ended more than an hour ago."""
         self._findings = {
             key: finding
             for key, finding in self._findings.items()
@@ -321,14 +321,14 @@ class Findings:
         }
 
     def all(self, realtime_ns: int) -> list[Finding]:
-        """What stands and what ended within the hour, newest first."""
+        """The open findings and those that ended within the hour, newest first."""
         self.expire(realtime_ns)
         return sorted(self._findings.values(), key=lambda f: (f.until_ns is not None, -f.since_ns))
 
-    def _begin(self, id: str, subject: str, judged: Judgement, realtime_ns: int) -> Finding:
+    def _begin(self, id: str, subject: str, judgement: Judgement, realtime_ns: int) -> Finding:
         kind = CATALOGUE[id]
         return Finding(
-            id, kind.severity, subject, realtime_ns, None, judged.evidence, kind.cause, kind.remedy, judged.chain
+            id, kind.severity, subject, realtime_ns, None, judgement.evidence, kind.cause, kind.remedy, judgement.chain
         )
 
     def _keep(self, key: tuple[str, str], finding: Finding) -> Finding:

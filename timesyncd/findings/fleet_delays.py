@@ -1,4 +1,4 @@
-"""Racks, halls and switches whose nodes' path delays moved together: a link was rerouted or is congested. Pure."""
+"""Racks, halls and parent clocks whose nodes' path delays changed together: a link was rerouted or is congested. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from timesyncd.units import duration_text
 ID = "rack-path-delay-moved"
 Key = tuple[str, str]
 
-#: Nearly all of at least so many nodes; few nodes may move by chance.
+#: Nearly all of at least so many nodes; fewer may change by chance.
 MIN_NODES = 5
 NEARLY_ALL = 0.9
 
-#: Each node's delay filter and its next state take their time.
+#: A change reaches the hub after each node's delay filter and state interval.
 TOGETHER_NS = 15 * NS_PER_S
 LASTS_NS = 8 * NS_PER_S
 
-#: While such a share of a larger group moved, the others may follow: a part of it is found only after this.
+#: While such a share of a larger group has changed, its other nodes may follow: its parts are published only after this.
 GROWING = 0.6
 GROWS_FOR_NS = 15 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A group whose path moved: those of its nodes that moved together, in which way and since when."""
+    """A group whose path delay changed: the nodes that changed together, since when, from which median and by how much."""
 
     name: str
     nodes: frozenset[str]
@@ -45,7 +45,7 @@ class _Moved:
 
 
 def judge(nodes: Sequence[NodeRecord], now_ns: int) -> dict[Key, Judgement]:
-    """One finding for the largest group, and none for the groups within it; `nodes` are those that are heard."""
+    """One finding for the largest group, and none for the groups within it; `nodes` are the reporting ones."""
     found: list[_Moved] = []
     growing: list[_Moved] = []
     for moved in sorted(_candidates(nodes), key=lambda moved: -moved.members):
@@ -66,7 +66,7 @@ def _is_within(moved: _Moved, growing: Iterable[_Moved]) -> bool:
 
 
 def _candidates(nodes: Sequence[NodeRecord]) -> list[_Moved]:
-    """Groups more than half of which moved one way at about one time."""
+    """Groups of which GROWING or more changed in one direction at about one time."""
     known = [node for node in nodes if node.delays.is_known]
     moved = [node for node in known if node.delays.direction]
     if len(moved) < MIN_NODES:
@@ -89,19 +89,19 @@ def _together(name: str, members: int, moved: Sequence[NodeRecord]) -> _Moved:
 
 
 def _groups(node: NodeRecord) -> list[str]:
-    """Its rack, the hall around it and so on, and all behind its parent clock; a rack comes first where both are the same nodes."""
+    """Its rack, the hall around it and so on, and its parent clock. The rack comes first where both have the same nodes."""
     places = node.topology.split("/") if node.topology else []
     groups = ["/".join(places[:depth]) for depth in range(len(places), 0, -1)]
     return [*groups, node.parent] if node.parent else groups
 
 
 def _judged(moved: _Moved) -> Judgement:
-    way, by_ns = ("longer" if moved.by_ns > 0 else "shorter"), duration_text(abs(moved.by_ns))
+    direction, by_ns = ("longer" if moved.by_ns > 0 else "shorter"), duration_text(abs(moved.by_ns))
     after_ns = moved.before_ns + moved.by_ns
     evidence = (
-        f"the path delay of {len(moved.nodes)} of {moved.members} nodes became {by_ns} {way} within "
+        f"the path delay of {len(moved.nodes)} of {moved.members} nodes became {by_ns} {direction} within "
         f"{2 * TOGETHER_NS // NS_PER_S} s: from {duration_text(moved.before_ns)} "
         f"to {duration_text(after_ns)} (medians)"
     )
-    path = Step("path-delay-moved", f"the path to {moved.name} is {by_ns} {way}")
+    path = Step("path-delay-moved", f"the path to {moved.name} is {by_ns} {direction}")
     return Judgement(evidence, (path, Step("clock-error", f"if only one direction changed, its clocks err by {by_ns}")))

@@ -1,9 +1,8 @@
 """
-What the fleet's findings keep of each node: the newest state in short, since ten thousand whole ones are dear. Pure.
+One node as the fleet's findings see it. Pure: time is an argument.
 
-One node's path delay against its own past. Pure.
-
-One node's offset against that of its siblings: how far it usually is, and since when it is further. Pure.
+`NodeRecord` keeps the newest state in short, since ten thousand whole states take too much memory. `DelayHistory` compares the
+node's path delay with its past, `OffsetHistory` its offset with those of its siblings.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.fleet.node_clock import silent_after_ns
 from timesyncd.messages.node import OK, NodeState, SourceState
 
-#: Readings are taken as they come at first, then one a minute: the median is that of an hour.
+#: At first every reading counts, later one a minute: the median is that of an hour.
 MIN_DELAY_READINGS = 24
 MAX_READINGS = 60
 _FIRST_EVERY_NS = 4 * NS_PER_S
 _EVERY_NS = 60 * NS_PER_S
 
-#: A path moved when the delay is so many standard deviations from its median, and so much, and such a share of it. Of a group
-#: nearly all must, so that for a single node the limit may be low.
+#: A path delay changed when it is more than so many standard deviations, so many ns, and 1 / LEAST_SHARE from its median. Nearly all
+#: nodes of a group must show it, so the limit for one node may be low.
 SIGMAS = 5
 LEAST_NS = 100
 LEAST_SHARE = 20
 
-#: What has stood for so long is how it is now.
+#: A change that has lasted for so long is the new normal.
 NORMAL_AFTER_NS = 3_600 * NS_PER_S
 
-#: The standard deviation of a normal distribution is so many times its median deviation from the median.
+#: The standard deviation of a normal distribution over its median absolute deviation.
 SIGMA_PER_MAD = 1.4826
 
 
 class DelayHistory:
     """
-    Of one path: whoever follows another parent begins anew. `direction` is 1 while the delay is longer than before, -1 while it is
-    shorter, since `since_ns` and by `moved_ns`, and meanwhile the median stays what it was.
+    The delay of one path; another parent clock begins a new history. `direction` is 1 while the delay is longer than before, -1
+    while it is shorter, since `since_ns` and by `moved_ns`. The median does not change meanwhile.
     """
 
     __slots__ = ("_limit_ns", "_next_ns", "_oldest", "_readings", "direction", "median_ns", "moved_ns", "since_ns")
@@ -87,26 +86,24 @@ class DelayHistory:
         self._limit_ns = max(LEAST_NS, self.median_ns // LEAST_SHARE, int(spread_ns))
 
 
-#: So many readings tell how far a node usually is from its siblings.
+#: So many readings give a node's usual distance from its siblings.
 MIN_OFFSET_READINGS = 12
 
-#: Of a single reading one late packet may be the reason; of so many in a row over so long it is not.
+#: One late packet explains a single reading, but not so many in a row over so long.
 ALONE_READINGS = 4
 ALONE_FOR_NS = 12 * NS_PER_S
 
-#: What has stood for so long is how it is now.
-
-#: A node's usual distance is forgotten to a half in 177 readings: a quarter of an hour of one each 5 s.
+#: A node's usual distance decays to a half in 177 readings: in a quarter of an hour at one reading each 5 s.
 _DECAY_READINGS = 256
 
-#: One wild reading blinds for a while, not for a day.
+#: An outlier raises the usual distance to at most so many limits, so that it hides later ones for minutes, not for a day.
 _MAX_OUTLIER_LIMITS = 4
 
 
 class OffsetHistory:
     """
-    `usual_ns` is the largest distance of late. Beyond twice that, and beyond what noise and bounds allow, a node is suspect:
-    `since_ns` tells from when on, `least_ns` by how much at least.
+    `usual_ns` is the largest recent distance. Beyond twice that, and beyond what noise and bounds allow, the node is suspect, since
+    `since_ns` and by at least `least_ns`; `suspect` counts the readings.
     """
 
     __slots__ = ("_peak_ns", "_readings", "least_ns", "since_ns", "suspect", "usual_ns")
@@ -120,7 +117,7 @@ class OffsetHistory:
         self._readings = 0
 
     def update(self, distance_ns: int, allowed_ns: int, now_ns: int) -> None:
-        """The next reading: signed, from the siblings' median; `allowed_ns` is what noise and bounds explain."""
+        """Take in the next signed distance from the siblings' median; `allowed_ns` is what noise and bounds explain."""
         far_ns, limit_ns = abs(distance_ns), max(allowed_ns, 2 * self.usual_ns)
         if self.is_alone(now_ns):
             limit_ns //= 2
@@ -135,7 +132,7 @@ class OffsetHistory:
         self.clear()
 
     def clear(self) -> None:
-        """It is suspect no longer."""
+        """The node is no longer suspect."""
         self.suspect = self._peak_ns = 0
 
     @property
@@ -148,7 +145,7 @@ class OffsetHistory:
 
     def _suspect(self, distance_ns: int, now_ns: int) -> None:
         if self.suspect and (distance_ns > 0) != (self.least_ns > 0):
-            self.suspect = 0  # once ahead and once behind is noise
+            self.suspect = 0  # ahead and behind in turn is noise
         if self.suspect == 0:
             self.since_ns, self.least_ns = now_ns, distance_ns
         self.suspect += 1
@@ -156,7 +153,7 @@ class OffsetHistory:
         self._peak_ns = max(self._peak_ns, abs(distance_ns))
 
 
-#: A reading is a new one when it is so much younger: two states date the same one by some microseconds differently.
+#: A sample that is so much younger is another one: two states may date the same sample some microseconds apart.
 _NEWER_NS = 1_000_000
 
 NTP_FRESH_NS = 60 * NS_PER_S
@@ -164,14 +161,14 @@ NTP_FRESH_NS = 60 * NS_PER_S
 UTC = "UTC"
 
 Witness = tuple[str, str, int, int]
-"""(grandmaster, other, offset_ns, error_ns): the grandmaster's time minus what `other` says, an identity or UTC, within +-error_ns."""
+"""(grandmaster, other, offset_ns, error_ns): the grandmaster's time minus that of `other` (an identity or UTC), within +-error_ns."""
 
 
 class NodeRecord:
     """
-    One node; `contradicts` where one of its witnesses is beyond its error. `offset_ns`, its own `error_ns` and the histories are of the PTP source that its clock follows; `is_new` until a round has
-    looked at the newest offset. `parent` and `grandmaster` are "" where it follows none; `domains` and `heard` are of all its PTP sources that
-    measure.
+    One node. `contradicts`: one of its witnesses is beyond its error. `offset_ns`, its `error_ns` and the histories are of the PTP
+    source that its clock follows; `is_new` until a round has read the newest offset. `parent` and `grandmaster` are "" where it
+    follows none. `domains` and `grandmasters` are of all its PTP sources that give samples.
     """
 
     __slots__ = (
@@ -209,7 +206,7 @@ class NodeRecord:
         self.delays = DelayHistory()
 
     def update(self, state: NodeState, received_ns: int) -> None:
-        """Take the node's newest live state; `received_ns` is CLOCK_BOOTTIME here."""
+        """Take in the node's newest live state; `received_ns` is CLOCK_BOOTTIME of this daemon."""
         self.received_ns = received_ns
         self.silent_after_ns = silent_after_ns(state)
         self.topology = intern(state.topology)
@@ -249,7 +246,7 @@ class NodeRecord:
 
 
 def _witnesses(sources: list[SourceState], fresh_ns: int) -> Iterator[Witness]:
-    """What the node's other sources make of each grandmaster, all against UTC, so that each one's own error is in it."""
+    """Each grandmaster against the node's other sources, all against UTC, so that the errors of both are included."""
     claims = [claim for source in sources if (claim := _claim(source, fresh_ns)) is not None]
     if len(claims) < 2:
         return
@@ -263,9 +260,9 @@ def _witnesses(sources: list[SourceState], fresh_ns: int) -> Iterator[Witness]:
 
 def _claim(source: SourceState, fresh_ns: int) -> tuple[str, int, int] | None:
     """
-    (grandmaster or UTC, clock - UTC by it, its error): the error is what the UTC bound holds beyond the offset. The offset of a PHC stands
-    for the system clock's, since what lies between is in the bound. NTP is asked less often than PTP measures, and its bound
-    grows meanwhile: it is fresh for longer.
+    (grandmaster or UTC, clock minus UTC by it, its error). The error is the part of the UTC bound beyond the offset. A PHC's offset
+    counts as the system clock's, since the bound covers the difference. NTP is polled less often than PTP measures, and its bound
+    grows meanwhile, so it is fresh for longer.
     """
     is_ntp = source.kind == "utc"
     name = UTC if is_ntp else source.grandmaster_identity

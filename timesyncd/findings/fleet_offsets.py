@@ -1,4 +1,4 @@
-"""A node whose offset jumps alone: its siblings' offsets tell what is the grandmaster's doing, and what is its own. Pure."""
+"""A node whose offset jumps alone: its siblings' offsets separate a jump of the grandmaster from one of the node. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from timesyncd.units import duration_text
 ID = "node-offset-alone"
 Key = tuple[str, str]
 Group = tuple[str, str]
-"""What siblings have in common, in words, and its name."""
+"""How siblings belong together ("behind", "under", "in"), and the name of what they share."""
 
-#: With fewer siblings there is no telling who moved.
+#: With fewer siblings it is undecidable which node moved.
 MIN_NODES = 5
 
 SIGMAS = 8
 
-#: More than so many at once, and more than a tenth, is a common cause.
-MOST_AT_ONCE = 3
+#: More nodes than this at once, and more than a tenth of the group, have a common cause.
+MAX_AT_ONCE = 3
 AT_ONCE_NS = 60 * NS_PER_S
 
 #: After a common cause each node's servo settles at its own pace.
@@ -32,7 +32,7 @@ SETTLES_WITHIN_NS = 120 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """Of a group: the median offset, the half of the offsets that is within `spread_ns` of it, and the median error."""
+    """A group's median offset and median error; half of the offsets are within `spread_ns` of the median."""
 
     offset_ns: int
     spread_ns: int
@@ -45,7 +45,7 @@ class _Usual:
 
 
 class LoneOffsets:
-    """Goes through the nodes that are heard once a round; the newest reading of each counts once."""
+    """Judges the reporting nodes once a round; each offset counts once."""
 
     def __init__(self) -> None:
         self._unsettled: dict[Group, int] = {}
@@ -57,7 +57,7 @@ class LoneOffsets:
             usual = _usual(members)
             suspects = list(self._suspects(group, members, usual, now_ns))
             recent = [node for node in suspects if now_ns - node.offsets.since_ns < AT_ONCE_NS]
-            if sum(node.offsets.is_beyond_chance for node in recent) > max(1, min(MOST_AT_ONCE, len(members) // 10)):
+            if sum(node.offsets.is_beyond_chance for node in recent) > max(1, min(MAX_AT_ONCE, len(members) // 10)):
                 self._unsettled[group] = now_ns + SETTLES_WITHIN_NS
                 for node in recent:
                     node.offsets.clear()
@@ -79,7 +79,7 @@ class LoneOffsets:
 
 
 def _groups(nodes: Iterable[NodeRecord]) -> dict[Group, list[NodeRecord]]:
-    """By the parent clock where enough follow it, else by the grandmaster, else by the rack; each node is in one at most."""
+    """By parent clock where it has enough nodes, else by grandmaster, else by rack; a node is in at most one group."""
     measured = [node for node in nodes if node.offset_ns is not None]
     parents = Counter(node.parent for node in measured)
     grandmasters = Counter(node.grandmaster for node in measured)
@@ -104,9 +104,9 @@ def _usual(members: Sequence[NodeRecord]) -> _Usual:
 
 def _judgement(node: NodeRecord, usual: _Usual, group: Group) -> Judgement:
     history, (where, name) = node.offsets, group
-    way = "ahead of" if history.least_ns > 0 else "behind"
+    direction = "ahead of" if history.least_ns > 0 else "behind"
     return Judgement(
-        f"at least {duration_text(abs(history.least_ns))} {way} the median of {usual.nodes} nodes {where} {name} in each of "
+        f"at least {duration_text(abs(history.least_ns))} {direction} the median of {usual.nodes} nodes {where} {name} in each of "
         f"{history.suspect} readings; half of these nodes are within {duration_text(usual.spread_ns)} of it, "
         f"the node was within {duration_text(history.usual_ns)}, and the bounds explain {duration_text(usual.allowed_ns(node))}"
     )

@@ -1,7 +1,8 @@
 """
-A grandmaster that all its followers contradict by what else they know: UTC from NTP, other grandmasters. Pure.
+Outliers of the fleet. Pure.
 
-Nodes that listen to what hardly anybody else listens to: another PTP domain, a grandmaster that nobody knows. Pure.
+`judge` finds a grandmaster that its followers' other references (UTC by NTP, other grandmasters) contradict. `other_domains` and
+`OtherGrandmasters` find the few nodes that are in another PTP domain, or follow a grandmaster that is not configured.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from timesyncd.units import duration_text
 ID = "grandmaster-outvoted"
 Key = tuple[str, str]
 
-#: Two nodes may share a fault; of many a few may have one of their own.
+#: Two nodes may share a fault; of many nodes a few may each have one.
 MIN_WITNESSES = 3
 NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class _Vote:
-    """What `witnesses` nodes say of a grandmaster against one other reference: the medians; `beyond` of them are beyond their error."""
+    """A grandmaster against one other reference, by the medians of `witnesses` nodes; `beyond` of them contradict beyond their error."""
 
     other: str
     offset_ns: int
@@ -39,7 +40,7 @@ class _Vote:
         return self.beyond >= NEARLY_ALL * self.witnesses
 
     def agrees(self, error_ns: int) -> bool:
-        """It would have seen this error, and sees none."""
+        """Its error is small enough to show this error, and it shows none."""
         return self.beyond == 0 and abs(self.offset_ns) + self.error_ns < error_ns
 
 
@@ -48,7 +49,7 @@ Votes = Mapping[str, Sequence[_Vote]]
 
 
 def judge(nodes: Sequence[NodeRecord], name_of: Callable[[str], str]) -> dict[Key, Judgement]:
-    """`name_of` gives a grandmaster's name for an identity that it has, else the identity."""
+    """`name_of` gives the configured name of an identity, else the identity."""
     if sum(node.contradicts for node in nodes) < MIN_WITNESSES:
         return {}
     votes = _votes(nodes)
@@ -84,8 +85,8 @@ def _vote(other: str, claims: Sequence[tuple[int, int]]) -> _Vote:
 
 def _against(identity: str, votes: Votes) -> list[_Vote]:
     """
-    The votes against a grandmaster; none where they prove nothing: one other grandmaster against it is a disagreement of two, and UTC
-    against all grandmasters is NTP's error as well as theirs.
+    The votes that contradict a grandmaster; [] where they prove nothing: with one other grandmaster, either of the two may be wrong,
+    and UTC against all grandmasters may be NTP's error.
     """
     against = [vote for vote in votes[identity] if vote.contradicts]
     if not against:
@@ -100,7 +101,7 @@ def _against(identity: str, votes: Votes) -> list[_Vote]:
 
 
 def _is_ntp_alone(identity: str, votes: Votes) -> bool:
-    """Every other grandmaster of which is parts is contradicted by UTC as well, and in the same way."""
+    """UTC contradicts every other known grandmaster too, in the same direction."""
     own = next(vote for vote in votes[identity] if vote.other == UTC)
     by_utc = [vote for other, each in votes.items() if other != identity for vote in each if vote.other == UTC]
     return bool(by_utc) and all(vote.contradicts and vote.offset_ns * own.offset_ns > 0 for vote in by_utc)
@@ -109,10 +110,10 @@ def _is_ntp_alone(identity: str, votes: Votes) -> bool:
 def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callable[[str], str]) -> Judgement:
     parts = []
     for vote in against:
-        way = "ahead of" if vote.offset_ns > 0 else "behind"
+        direction = "ahead of" if vote.offset_ns > 0 else "behind"
         other = UTC if vote.other == UTC else name_of(vote.other)
         parts.append(
-            f"{duration_text(abs(vote.offset_ns))} {way} {other} by {vote.beyond} of {vote.witnesses} nodes, whose bounds explain "
+            f"{duration_text(abs(vote.offset_ns))} {direction} {other} by {vote.beyond} of {vote.witnesses} nodes, whose bounds explain "
             f"{duration_text(vote.error_ns)}"
         )
     evidence = "; ".join(parts)
@@ -125,20 +126,20 @@ def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callabl
 DOMAIN = "node-other-domain"
 GRANDMASTER = "node-other-grandmaster"
 
-#: With fewer nodes nothing is the usual thing.
+#: With fewer nodes there is no majority to compare with.
 MIN_NODES = 5
 MOST = 0.8
 FEW_SHARE = 0.1
 FEW_NODES = 3
 
 
-def few(nodes: int) -> int:
-    """So many of so many nodes are hardly any."""
+def max_outliers(nodes: int) -> int:
+    """The largest number of nodes, of so many, that counts as outliers."""
     return max(1, min(FEW_NODES, nodes // 5))
 
 
 def other_domains(nodes: Sequence[NodeRecord]) -> dict[Key, Judgement]:
-    """Against the nodes under one grandmaster, in one rack, and against the whole fleet."""
+    """Compares the nodes that follow one grandmaster, those in one rack, and the whole fleet."""
     if len({node.domains for node in nodes if node.domains}) < 2:
         return {}
     groups: dict[str, list[NodeRecord]] = {}
@@ -160,12 +161,12 @@ def other_domains(nodes: Sequence[NodeRecord]) -> dict[Key, Judgement]:
 
 
 def _outsiders(members: Sequence[NodeRecord]) -> Iterator[tuple[NodeRecord, int, int, int]]:
-    """Who is in a domain of hardly anybody where most have one in common: (node, its domain, the common one, of how many)."""
+    """Nodes in a domain of few nodes where most share another: (node, its domain, the common domain, nodes in it)."""
     counts = Counter(domain for node in members for domain in node.domains)
     if len(counts) < 2:
         return
     usual, count = counts.most_common(1)[0]
-    odd = {domain for domain, nodes in counts.items() if nodes <= few(len(members))}
+    odd = {domain for domain, nodes in counts.items() if nodes <= max_outliers(len(members))}
     if count < MOST * len(members) or not odd:
         return
     for node in members:
@@ -180,30 +181,30 @@ def _of_domain(node: NodeRecord, domain: int, usual: int, others: str) -> Judgem
 
 
 class OtherGrandmasters:
-    """Remembers which grandmasters many nodes followed: one of these is no stranger when few still do."""
+    """Remembers the grandmasters that many nodes followed: they are no outliers when few nodes still follow them."""
 
     def __init__(self) -> None:
         self._usual: set[str] = set()
 
     def judge(self, nodes: Sequence[NodeRecord], known: Collection[str]) -> dict[Key, Judgement]:
-        """`known` are the identities of the grandmasters; who listens to a stranger is parts by the stranger's identity."""
+        """`known` are the configured identities. The subject of a finding is the identity that is not configured."""
         counts = Counter(identity for node in nodes for identity in node.grandmasters)
-        listening = sum(1 for node in nodes if node.grandmasters)
-        # Without a grandmaster to go by one or two nodes on a spare grandmaster are all that can be parts from a design.
-        most = max(few(listening), int(FEW_SHARE * listening)) if known else few(listening)
+        following = sum(1 for node in nodes if node.grandmasters)
+        # Without a configured grandmaster only one or two nodes can be told from a deliberate design.
+        most = max(max_outliers(following), int(FEW_SHARE * following)) if known else max_outliers(following)
         self._usual |= {identity for identity, count in counts.items() if count > most}
-        if listening < MIN_NODES:
+        if following < MIN_NODES:
             return {}
-        unknown_ids = {identity for identity in counts if identity not in known and identity not in self._usual}
-        if not unknown_ids:
+        unconfigured = {identity for identity in counts if identity not in known and identity not in self._usual}
+        if not unconfigured:
             return {}
-        followers: dict[str, list[str]] = {identity: [] for identity in unknown_ids}
+        followers: dict[str, list[str]] = {identity: [] for identity in unconfigured}
         for node in nodes:
-            for identity in unknown_ids.intersection(node.grandmasters):
+            for identity in unconfigured.intersection(node.grandmasters):
                 followers[identity].append(node.node)
         return {
             (GRANDMASTER, identity): Judgement(
-                f"followed by {names_text(names)}: {len(names)} of {listening} nodes; no [[grandmaster]] has this identity"
+                f"followed by {names_text(names)}: {len(names)} of {following} nodes; no [[grandmaster]] has this identity"
             )
             for identity, names in followers.items()
         }

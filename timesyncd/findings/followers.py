@@ -1,4 +1,4 @@
-"""What the rules about grandmasters look at in a node: its clock in short, and what each of its sources hears. Pure."""
+"""The part of other nodes' states that the rules about grandmasters read, in a tenth of the state's size. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timesyncd.messages.node import BoundMessage, NodeState, Status, status_name
 
 
 class FollowerSource(Protocol):
-    """A source of a node, and what it hears of its grandmaster; fields as in SourceState."""
+    """A node's clock source, with what it receives of its grandmaster; fields as in SourceState."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,7 @@ class FollowerSource(Protocol):
 
 
 class Follower(Protocol):
-    """A node; fields as in NodeState, which is one."""
+    """A node that follows a grandmaster; fields as in NodeState, which satisfies this."""
 
     @property
     def node(self) -> str: ...
@@ -59,7 +59,7 @@ class Follower(Protocol):
 
 
 class _Source(NamedTuple):
-    """A tuple, since ten thousand nodes age each other second; the age comes last, so that an older one is soon made."""
+    """A tuple, since ten thousand nodes are aged every other second; the age comes last, so that replacing it is fast."""
 
     name: str
     kind: str | None
@@ -93,13 +93,13 @@ class _ReceivedNode(NamedTuple):
 
 
 class Followers:
-    """What other nodes said last, in short: a tenth of the state's own size."""
+    """The last live state of each other node, in short."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _ReceivedNode] = {}
 
     def update(self, state: NodeState, received_boottime_ns: int) -> None:
-        """A live state that is newer than all of this node before."""
+        """Take in a live state that is newer than all earlier ones of its node."""
         sources = tuple(
             _Source(*(_small(getattr(source, name)) for name in _Source._fields)) for source in state.sources
         )
@@ -110,7 +110,7 @@ class Followers:
         self._nodes.pop(node, None)
 
     def at(self, boottime_ns: int, realtime_ns: int) -> list[Follower]:
-        """As they have aged since: the larger of the time since the state came and since it was published counts."""
+        """The nodes aged until now, by the larger of the times since receipt and since publication."""
         return [_aged(received, boottime_ns, realtime_ns) for received in self._nodes.values()]
 
 
@@ -132,5 +132,5 @@ _STATUS_NAMES = {status: status_name(status) for status in ClockStatus}
 
 
 def _small(value: object) -> Any:
-    """One object for each text, however many nodes say it."""
+    """One object for equal texts of all nodes."""
     return intern(value) if isinstance(value, str) else value

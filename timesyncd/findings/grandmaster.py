@@ -1,9 +1,8 @@
 """
-The findings of grandmasters: one for each cause, with what follows from it in its chain. Pure: time is an argument.
+The findings of grandmasters: one for each cause, with its effects in the chain. Pure: time is an argument.
 
-From a grandmaster's trouble to what it does to whom: the steps of one finding's chain. Pure.
-
-What a grandmaster says of itself against what others know: the nodes that hear it, and the other grandmasters. Pure.
+`GrandmasterFindings` collects the symptoms of each grandmaster, compares what it reports with what its followers receive and with
+the other grandmasters, and folds symptoms of one cause into one finding.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.units import duration_text
 
-#: Why a node may have no bound against UTC whatever its grandmaster does.
+#: With these reasons a node has no bound against UTC whatever its grandmaster does.
 _OWN_REASONS = (Reason.ARBITRARY_TIMESCALE.code, Reason.UTC_OFFSET_DIFFERS.code)
 
 _S_PER_HOUR = 3_600
@@ -32,7 +31,7 @@ _S_PER_HOUR = 3_600
 def chain(
     causes: Sequence[Step], grandmaster: GrandmasterState, nodes: Iterable[Follower], now_ns: int
 ) -> tuple[Step, ...]:
-    """`causes` in order, then what follows from them; () where they are all there is to say."""
+    """The `causes` in order, then their effects; () where there is only one step."""
     steps = tuple(dict.fromkeys(causes))
     if not is_locked(grandmaster):
         steps += (
@@ -43,7 +42,7 @@ def chain(
 
 
 def suspect_chain(causes: Sequence[Step], grandmaster: GrandmasterState, nodes: Iterable[Follower]) -> tuple[Step, ...]:
-    """The chain of a grandmaster whose word is in doubt."""
+    """The chain of a grandmaster whose reports are in doubt."""
     steps = (
         *causes,
         *_of_nodes(grandmaster, _followers(grandmaster, nodes), "the UTC bound relies on this grandmaster's report"),
@@ -52,7 +51,7 @@ def suspect_chain(causes: Sequence[Step], grandmaster: GrandmasterState, nodes: 
 
 
 def _followers(grandmaster: GrandmasterState, nodes: Iterable[Follower]) -> list[Follower]:
-    """Those whose clock is known against it: of the others its trouble is not the reason."""
+    """The followers that have a bound against it: the others have lost it for another reason."""
     announced = identities(grandmaster)
     return [n for n in nodes if n.status in ("SYNCHRONIZED", "HOLDOVER") and n.grandmaster_identity in announced]
 
@@ -71,16 +70,16 @@ def _of_grandmaster(grandmaster: GrandmasterState, now_ns: int) -> list[Step]:
 
 
 def _of_nodes(grandmaster: GrandmasterState, followers: Iterable[Follower], bounded: str) -> list[Step]:
-    """One step for all nodes that fare alike; `bounded` is how those with a bound against UTC do."""
-    fares: dict[str | None, tuple[str, list[str]]] = {}
+    """One step for all nodes with the same effect; `bounded` is the effect on those with a bound against UTC."""
+    effects: dict[str | None, tuple[str, list[str]]] = {}
     for node in followers:
         if node.utc is not None and node.utc.reason_code not in _OWN_REASONS:
             is_bounded = node.utc.bound_ns is not None
-            fare = bounded if is_bounded else f"no bound against UTC: {node.utc.reason}"
-            fares.setdefault(None if is_bounded else node.utc.reason_code, (fare, []))[1].append(node.node)
+            effect = bounded if is_bounded else f"no bound against UTC: {node.utc.reason}"
+            effects.setdefault(None if is_bounded else node.utc.reason_code, (effect, []))[1].append(node.node)
     return [
-        Step("followers-unbounded" if reason else "followers-bounded", f"{names_text(names)}: {fare}")
-        for reason, (fare, names) in fares.items()
+        Step("followers-unbounded" if reason else "followers-bounded", f"{names_text(names)}: {effect}")
+        for reason, (effect, names) in effects.items()
     ]
 
 
@@ -91,18 +90,18 @@ def _growth(grandmaster: GrandmasterState) -> str:
     return f"UTC bound grows by {duration_text(growth_ppb * _S_PER_HOUR)} an hour"
 
 
-#: Announce tells at once, a poll later: a contradiction counts when a poll so long after its beginning still shows it.
+#: Announce changes at once, the poll follows: a contradiction counts when a poll so long after its beginning still shows it.
 CONTRADICTS_FOR_NS = 30 * NS_PER_S
 
-#: Of G.8265.1 these classes stand for a quality level of the network's own, and are not the grandmaster's class.
+#: In G.8265.1 these classes are quality levels of the network, not the grandmaster's class.
 _QUALITY_LEVELS = range(80, 111)
 
 AnnounceReceivers = Mapping[str, Sequence[tuple[str, FollowerSource]]]
-"""By a grandmaster's identity: which nodes hear it in Announce, and by which source."""
+"""By a grandmaster's identity: the nodes that receive its Announce messages, each with its source."""
 
 
 def announce_receivers(nodes: Iterable[Follower]) -> AnnounceReceivers:
-    """Of the sources whose newest sample is fresh: one with a reason has none."""
+    """The sources whose newest sample is fresh: a source with a reason has none."""
     found: dict[str, list[tuple[str, FollowerSource]]] = {}
     for node in nodes:
         for source in node.sources if node.status == "SYNCHRONIZED" else []:
@@ -111,16 +110,16 @@ def announce_receivers(nodes: Iterable[Follower]) -> AnnounceReceivers:
     return found
 
 
-def contradictions(grandmaster: GrandmasterState, heard: AnnounceReceivers) -> list[Symptom]:
-    """What nodes hear in this grandmaster's Announce and it does not say of itself; one a field, with who hears what."""
+def contradictions(grandmaster: GrandmasterState, receivers: AnnounceReceivers) -> list[Symptom]:
+    """Fields in which this grandmaster's Announce messages, as nodes receive them, differ from what it reports."""
     found: dict[tuple[str, str], set[str]] = {}
     for identity in identities(grandmaster):
-        for node, source in heard.get(identity, []):
-            for what, told in _differences(grandmaster, source):
-                found.setdefault((what, told), set()).add(node)
+        for node, source in receivers.get(identity, []):
+            for what, difference in _differences(grandmaster, source):
+                found.setdefault((what, difference), set()).add(node)
     return [
-        Symptom("grandmaster-contradiction", f"{told} ({names_text(list(names))})", CONTRADICTS_FOR_NS, what)
-        for (what, told), names in found.items()
+        Symptom("grandmaster-contradiction", f"{difference} ({names_text(list(names))})", CONTRADICTS_FOR_NS, what)
+        for (what, difference), names in found.items()
     ]
 
 
@@ -183,16 +182,16 @@ def _sum(one_ns: int | None, other_ns: int | None) -> int | None:
     return None if one_ns is None or other_ns is None else one_ns + other_ns
 
 
-#: How a grandmaster loses the time, step by step: the first that holds is the cause, the others follow from it.
+#: How a grandmaster loses the time, step by step: the first that holds is the cause, the later ones are its effects.
 LADDER = (
     "grandmaster-antenna", "grandmaster-spoofing", "grandmaster-jamming", "grandmaster-few-satellites",
     "grandmaster-reference-lost", "grandmaster-not-locked",
 )  # fmt: skip
 
-#: Its word is in doubt although it looks well: such a finding stands by itself, whatever else does.
+#: Findings that put its reports in doubt although it looks healthy: they are not folded into another cause.
 DOUBTS = ("grandmaster-spoofing", "grandmaster-unfounded-lock")
 
-#: What happens to a grandmaster and is told at once. A jump becomes a suspicion; the other kinds stand as a state.
+#: Events that are findings at once. A jump becomes a suspicion; the other kinds show in the state.
 EVENTS = {
     GrandmasterEventKind.RESTARTED: "grandmaster-rebooted",
     GrandmasterEventKind.IDENTITY_CHANGED: "grandmaster-identity-changed",
@@ -203,40 +202,41 @@ POLLER_ALIVE_NS = 60 * NS_PER_S
 
 Key = tuple[str, str]
 Timer = tuple[str, str, str]
-"""What is timed: (subject, id, aspect) of a symptom, whatever its words say at the moment."""
+"""What is timed: (subject, id, aspect) of a symptom, independent of its text."""
 
 
 class GrandmasterFindings:
-    """Judges the grandmasters that this daemon polls. Remembers of each what its rules compare with, and since when they hold."""
+    """Judges the grandmasters that this daemon polls. Keeps the history that the rules compare with, and since when symptoms hold."""
 
     def __init__(self) -> None:
         self._histories: dict[str, GrandmasterHistory] = defaultdict(GrandmasterHistory)
         self._since: dict[Timer, int] = {}
 
     def add_event(self, grandmaster: str, event: GrandmasterEvent) -> str | None:
-        """Take what happened between two polls of a grandmaster. The id of the finding that is to be told at once, if it is one."""
+        """Take in an event between two polls. Returns the id of the finding to publish at once, None if it is none."""
         self._histories[grandmaster].add_event(event)
         return EVENTS.get(event.kind)
 
     def judge(
         self,
         grandmasters: Sequence[GrandmasterState],
-        heard: Sequence[GrandmasterState],
+        remote: Sequence[GrandmasterState],
         nodes: Sequence[Follower],
         now_ns: int,
     ) -> dict[Key, Judgement]:
         """
-        What holds now, by (id, subject). `grandmasters` as this daemon polls them, `heard` as others do; `now_ns` is CLOCK_REALTIME.
+        What holds now, by (id, subject). `grandmasters` as this daemon polls them, `remote` as other daemons do; `now_ns` is
+        CLOCK_REALTIME.
         """
         own = {grandmaster.name for grandmaster in grandmasters}
-        everyone = [*grandmasters, *(grandmaster for grandmaster in heard if grandmaster.name not in own)]
+        everyone = [*grandmasters, *(grandmaster for grandmaster in remote if grandmaster.name not in own)]
         receivers = announce_receivers(nodes)
         since: dict[Timer, int] = {}
         judged: dict[Key, Judgement] = {}
         for grandmaster in grandmasters:
             found = self._found(grandmaster, everyone, receivers, now_ns)
             since |= {_timer(*each): self._since.get(_timer(*each), now_ns) for each in found}
-            if not is_judged_elsewhere(grandmaster.name, grandmaster.node, heard, now_ns):
+            if not is_judged_elsewhere(grandmaster.name, grandmaster.node, remote, now_ns):
                 judged |= _folded(_due(found, since, poll_realtime_ns(grandmaster, now_ns)), grandmaster, nodes, now_ns)
         self._since = since
         return judged
@@ -259,7 +259,7 @@ def _timer(subject: str, symptom: Symptom) -> Timer:
 
 
 def _due(found: Iterable[tuple[str, Symptom]], since: Mapping[Timer, int], polled_ns: int) -> dict[Key, list[str]]:
-    """The texts of what counts, by (id, subject). What must last is confirmed by a poll, not by waiting for one."""
+    """The texts of the symptoms that lasted long enough, by (id, subject). Only a poll confirms that one lasts."""
     due: dict[Key, list[str]] = {}
     for subject, symptom in found:
         lasted_ns = polled_ns - since[_timer(subject, symptom)]
@@ -271,31 +271,31 @@ def _due(found: Iterable[tuple[str, Symptom]], since: Mapping[Timer, int], polle
 def _folded(
     due: Mapping[Key, list[str]], grandmaster: GrandmasterState, nodes: Sequence[Follower], now_ns: int
 ) -> dict[Key, Judgement]:
-    """One finding for all that the first step of the ladder leads to; the others as they are."""
+    """One finding for the first step of the ladder with all later ones; other findings unchanged."""
     steps = [(id, grandmaster.name) for id in LADDER if (id, grandmaster.name) in due]
     judged = {}
     for key, texts in due.items():
         is_root, is_doubt = key in steps[:1], key[0] in DOUBTS
         causes = [Step(step[0], due[step][0]) for step in (steps if is_root else [key])]
-        told: tuple[Step, ...] = ()
+        steps_of_chain: tuple[Step, ...] = ()
         if is_doubt and (is_locked(grandmaster) or not is_root):
-            told = suspect_chain(causes, grandmaster, nodes)
+            steps_of_chain = suspect_chain(causes, grandmaster, nodes)
         elif is_root:
-            told = chain(causes, grandmaster, nodes, now_ns)
+            steps_of_chain = chain(causes, grandmaster, nodes, now_ns)
         if is_root or is_doubt or key not in steps:
-            judged[key] = Judgement("; ".join(dict.fromkeys(texts)), told)
+            judged[key] = Judgement("; ".join(dict.fromkeys(texts)), steps_of_chain)
     return judged
 
 
-def is_judged_elsewhere(grandmaster: str, node: str, heard: Iterable[GrandmasterState], now_ns: int) -> bool:
+def is_judged_elsewhere(grandmaster: str, node: str, remote: Iterable[GrandmasterState], now_ns: int) -> bool:
     """
-    A second daemon polls it too: the one whose node comes first by name tells its findings. One whose clock is ahead of ours
-    must not silence us long after its end.
+    Whether another daemon, which polls it too, publishes its findings: that whose node comes first by name. A state from the
+    future does not count for long, so that a daemon with a fast clock silences no other one after its end.
     """
     return any(
         other.name == grandmaster
         and other.node < node
         and other.reachable
         and abs(now_ns - other.published_realtime_ns) < POLLER_ALIVE_NS
-        for other in heard
+        for other in remote
     )

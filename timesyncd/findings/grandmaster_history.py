@@ -14,23 +14,23 @@ from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.sample import Position, Satellite
 
-#: A fall of C/N0 by so much, of three satellites in four, is no weather; half of it is still a fall that lasts.
-FALL_DB = 6
+#: Weather does not lower C/N0 of three satellites in four by so much; while half of the drop remains, it lasts.
+DROP_DB = 6
 RECOVERED_DB = 3
 MIN_COMMON_SATELLITES = 4
 
-#: The first readings are taken as they come, later ones not more often than this: an hour of them is kept.
+#: The first readings all count, later ones not more often than this: an hour of them is kept.
 READING_EVERY_NS = 60 * NS_PER_S
 MIN_READINGS = 5
 MAX_READINGS = 60
 
-#: What differs for so long from what it was is how it is now: another antenna, another place.
+#: A change that lasts for so long is the new normal: another antenna, another place.
 NORMAL_AFTER_NS = 86_400 * NS_PER_S
 
-#: A held position does not move; the receivers' own rounding is a metre or less.
+#: A held position does not move; receivers round to a metre or less.
 MOVED_M = 100
 
-#: For so long a jump stays a suspicion, a restart the reason for what follows, an announced leap second one for a new offset.
+#: For so long a jump remains a suspicion, a restart explains what follows, and an announced leap second explains a new offset.
 RECENT_NS = 3_600 * NS_PER_S
 
 _METRES_A_DEGREE = 111_320
@@ -38,7 +38,7 @@ _METRES_A_DEGREE = 111_320
 
 class GrandmasterHistory:
     """
-    One grandmaster's past. `selected` is the reference that it followed when it last followed one that is not disqualified now.
+    One grandmaster's past. `selected` is the last reference that it selected while that reference was not disqualified.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class GrandmasterHistory:
         self._jump: tuple[str, int] | None = None
 
     def update(self, grandmaster: GrandmasterState, now_ns: int) -> None:
-        """Take the grandmaster's state; the same again changes nothing."""
+        """Take in the grandmaster's state; the same state again changes nothing."""
         self.signal.update(grandmaster.satellites or [], now_ns)
         self.held.update(grandmaster, now_ns)
         now, reported = selected_reference(grandmaster), qualifications(grandmaster)
@@ -62,7 +62,7 @@ class GrandmasterHistory:
             self._leap_ns = now_ns
 
     def add_event(self, event: GrandmasterEvent) -> None:
-        """Take what happened between two polls, before the state of the later one is noted."""
+        """Take in an event between two polls, before the state of the later poll."""
         if event.kind is GrandmasterEventKind.RESTARTED:
             self._restarted_ns, self.selected = event.realtime_ns, None
         is_leap = event.kind is GrandmasterEventKind.UTC_OFFSET_CHANGED and _is_recent(self._leap_ns, event.realtime_ns)
@@ -75,7 +75,7 @@ class GrandmasterHistory:
         return self._jump[0] if self._jump is not None and _is_recent(self._jump[1], now_ns) else None
 
     def restarted_ns(self, now_ns: int) -> int | None:
-        """When it started anew, within the last hour."""
+        """When it restarted, within the last hour."""
         return self._restarted_ns if _is_recent(self._restarted_ns, now_ns) else None
 
 
@@ -87,34 +87,34 @@ def _is_recent(then_ns: int | None, now_ns: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
-    """C/N0 of nearly all satellites fell together by at least `db` below the median of before."""
+class SignalDrop:
+    """C/N0 of nearly all satellites dropped together, by at least `db` below the earlier median."""
 
     db: int
     since_ns: int
 
 
 class SignalHistory:
-    """The satellites' C/N0 of the last hour; what is measured while it is fallen does not count as normal."""
+    """The satellites' C/N0 of the last hour; readings during a drop do not count as normal."""
 
     def __init__(self) -> None:
-        self.fall: Fall | None = None
+        self.drop: SignalDrop | None = None
         self._readings: deque[tuple[int, dict[int, int]]] = deque(maxlen=MAX_READINGS)
         self._newest: tuple[dict[int, int], int | None] = ({}, None)
 
     def update(self, satellites: list[Satellite], now_ns: int) -> None:
         levels = {each.number: each.cn0_db_hz for each in satellites if each.cn0_db_hz}
-        if levels != self._newest[0]:  # medians are dear, and levels change once a minute
-            self._newest = (levels, self._fallen_db(levels))
-        fallen_db = self._newest[1]
-        if self.fall is not None and now_ns - self.fall.since_ns >= NORMAL_AFTER_NS:
-            self.fall, self._newest = None, ({}, None)
+        if levels != self._newest[0]:  # medians are slow, and levels change once a minute
+            self._newest = (levels, self._dropped_db(levels))
+        dropped_db = self._newest[1]
+        if self.drop is not None and now_ns - self.drop.since_ns >= NORMAL_AFTER_NS:
+            self.drop, self._newest = None, ({}, None)
             self._readings.clear()
-        elif fallen_db is not None and fallen_db >= (RECOVERED_DB if self.fall else FALL_DB):
-            self.fall = Fall(fallen_db, self.fall.since_ns if self.fall else now_ns)
-        elif fallen_db is not None:
-            self.fall = None
-        if self.fall is None and levels:
+        elif dropped_db is not None and dropped_db >= (RECOVERED_DB if self.drop else DROP_DB):
+            self.drop = SignalDrop(dropped_db, self.drop.since_ns if self.drop else now_ns)
+        elif dropped_db is not None:
+            self.drop = None
+        if self.drop is None and levels:
             self._keep(levels, now_ns)
 
     def _keep(self, levels: dict[int, int], now_ns: int) -> None:
@@ -123,20 +123,20 @@ class SignalHistory:
         if is_new or now_ns - newest[0] >= READING_EVERY_NS:
             self._readings.append((now_ns, levels))
 
-    def _fallen_db(self, levels: dict[int, int]) -> int | None:
-        """By how much three satellites in four fell at least; None with too few to tell."""
+    def _dropped_db(self, levels: dict[int, int]) -> int | None:
+        """The smallest drop among three satellites in four, in dB; None with too few readings."""
         if len(self._readings) < MIN_READINGS:
             return None
-        falls = []
+        drops = []
         for number, level in levels.items():
             before = [reading[number] for _, reading in self._readings if number in reading]
             if len(before) >= MIN_READINGS:
-                falls.append(median(before) - level)
-        return int(sorted(falls)[len(falls) // 4]) if len(falls) >= MIN_COMMON_SATELLITES else None
+                drops.append(median(before) - level)
+        return int(sorted(drops)[len(drops) // 4]) if len(drops) >= MIN_COMMON_SATELLITES else None
 
 
 class HeldPosition:
-    """The position at which the receiver began to hold. `moved_m` is how far it is from there now, None while it is there."""
+    """The position at which the receiver began to hold. `moved_m` is the distance from there now, None while it is there."""
 
     def __init__(self) -> None:
         self.moved_m: int | None = None
@@ -165,7 +165,7 @@ class HeldPosition:
 
 
 def distance_m(one: Position, other: Position) -> float:
-    """Along the ground; for short distances."""
+    """The distance along the ground, for short distances."""
     north = other.latitude_deg - one.latitude_deg
     east = (other.longitude_deg - one.longitude_deg + 180) % 360 - 180
     return math.hypot(north, east * math.cos(math.radians(one.latitude_deg))) * _METRES_A_DEGREE

@@ -1,6 +1,6 @@
 """
-How far two grandmasters are apart, wherever somebody measures it: a node that hears both, an input of one, or followers of each
-that know UTC. Pure.
+How far two grandmasters are apart, by every measurement there is: a node with both as sources, an input of one of them, or
+followers of each that know UTC. Pure.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from timesyncd.messages.node import OK, GrandmasterOffset, GrandmasterState
 from timesyncd.model.grandmaster_events import RATE_PPB
 from timesyncd.sample import TimeError
 
-#: A channel's newest value is a minute old where it is read once a minute.
+#: A channel that is polled once a minute has a newest value of up to a minute.
 FRESH_NS = 180 * NS_PER_S
 
-#: chronyd is asked once a second, and what it tells is as of then.
+#: chronyd is polled once a second, and its replies are as of then.
 NTP_FRESH_NS = 5 * NS_PER_S
 
-#: Half of what a message can hold, 146 years: the numbers of a node that is that wrong compare nothing.
+#: Half of a message's range, 146 years: offsets of a clock that is that wrong are useless.
 TOO_FAR_NS = 2**62
 
 Inputs = Mapping[str, Mapping[str, MeasuredInput]]
-"""By the grandmaster and by its channel: which other grandmaster feeds it."""
+"""By grandmaster and channel: the other grandmaster that feeds the channel."""
 
 ByIdentity = Mapping[str, GrandmasterState]
-"""The grandmaster that announces an identity."""
+"""The grandmaster by the identity that it announces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _SourceOffset:
 def offsets(
     grandmasters: Sequence[GrandmasterState], nodes: Iterable[Follower], inputs: Inputs
 ) -> dict[str, list[GrandmasterOffset]]:
-    """Of each grandmaster against every other that anything measures it against, by the tightest evidence there is."""
+    """Of each grandmaster against every other with a measurement between them, by the one with the smallest bound."""
     nodes = [node for node in nodes if len(node.sources) > 1 and node.status in ("SYNCHRONIZED", "HOLDOVER")]
     by_id = by_identity(grandmasters)
     measured = [*_by_nodes(by_id, nodes), *_by_utc(by_id, nodes), *_by_inputs(grandmasters, inputs)]
@@ -88,7 +88,7 @@ def _by_nodes(grandmasters: ByIdentity, nodes: Iterable[Follower]) -> Iterator[_
 
 
 def _by_utc(grandmasters: ByIdentity, nodes: Iterable[Follower]) -> Iterator[_PairOffset]:
-    """Each grandmaster against UTC by the follower that knows it best, and two grandmasters by what that makes of both."""
+    """Each grandmaster against UTC by the follower with the smallest bound, and two grandmasters by their difference."""
     best: dict[tuple[str, int], _PairOffset] = {}
     for node in nodes:
         utc = [each for source in node.sources if (each := _utc_offset(source)) is not None]
@@ -107,7 +107,7 @@ def _by_utc(grandmasters: ByIdentity, nodes: Iterable[Follower]) -> Iterator[_Pa
 
 
 def _utc_offset(source: FollowerSource) -> _SourceOffset | None:
-    """The clock against UTC by NTP; None where it is not bounded lately."""
+    """The clock against UTC by NTP; None without a recent bound."""
     utc, age_ns = source.utc, source.age_ns
     if source.kind != "utc" or source.reason_code != OK or source.offset_ns is None:
         return None
@@ -119,8 +119,8 @@ def _utc_offset(source: FollowerSource) -> _SourceOffset | None:
 
 def _source_offset(source: FollowerSource, node: Follower, grandmasters: ByIdentity) -> _SourceOffset | None:
     """
-    None where the source does not bound the clock lately and on a known scale. All that do so measure one clock, since of a
-    node only one is bounded. The error of an offset is what the bound holds beyond it.
+    None where the source has no recent bound of the clock on a known timescale. All sources with one measure the same clock, since
+    only one clock of a node is bounded. The error of an offset is the part of the bound beyond it.
     """
     grandmaster, gm, age_ns = grandmasters.get(source.grandmaster_identity or ""), source.gm, source.age_ns
     if grandmaster is None or gm is None or gm.bound_ns is None or source.offset_ns is None:
@@ -146,7 +146,7 @@ def _apart(one: _SourceOffset, other: _SourceOffset) -> tuple[int, int]:
 
 
 def _by_inputs(grandmasters: Sequence[GrandmasterState], inputs: Inputs) -> Iterator[_PairOffset]:
-    """A channel that is ahead of the grandmaster's own time is another grandmaster that is ahead of it."""
+    """A channel that is ahead of the grandmaster's own time shows that the grandmaster behind it is ahead."""
     known = {grandmaster.name for grandmaster in grandmasters}
     for grandmaster in grandmasters:
         for channel, feed in inputs.get(grandmaster.name, {}).items():

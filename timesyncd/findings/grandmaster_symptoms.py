@@ -1,4 +1,4 @@
-"""What is wrong with one grandmaster by its own words: a rule each. Pure."""
+"""What is wrong with one grandmaster by its own reports: one rule each. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from timesyncd.findings.text import antenna_text, is_locked, state_text, utc_tex
 from timesyncd.messages.node import OK, GrandmasterState
 from timesyncd.sample import Alarm, PtpPort, Sensor
 
-#: A receiver fixes time with four satellites; below 37 dB-Hz a SyncServer S6x0 counts them as weak.
+#: A time fix needs four satellites; a SyncServer S6x0 counts satellites below 37 dB-Hz as weak.
 MIN_SATELLITES = 4
 GOOD_CN0_DB_HZ = 37
 
-#: A satellite that passes behind a mast is no finding; a cold receiver takes 12.5 minutes to read the almanac.
+#: A satellite that passes behind a mast is not a finding; a cold receiver takes 12.5 minutes to read the almanac.
 WEAK_FOR_NS = 180 * NS_PER_S
 COLD_START_NS = 900 * NS_PER_S
 
-#: Lists are read once a minute, the state every ten seconds: for so long they may contradict each other.
+#: Lists are polled once a minute, the state every ten seconds: for so long they may contradict each other.
 LISTS_LAG_NS = 90 * NS_PER_S
 
 MAX_CLIENT_SHARE = 0.8
@@ -39,8 +39,8 @@ FIXED_FLAWS = (
 @dataclass(frozen=True, slots=True)
 class Symptom:
     """
-    Something that a finding `id` is raised for, once it has held for `after_ns` without a break. `aspect` tells apart those
-    of one id that may come and go by themselves.
+    A condition for the finding `id`, which begins once the condition has held for `after_ns` without a break. `aspect` separates
+    conditions of one id that begin and end independently.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Symptom:
 
 
 def symptoms(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> list[Symptom]:
-    """Of a grandmaster that does not answer, what was known last still stands: silence mends nothing."""
+    """While a grandmaster does not respond, its last known symptoms remain: missing responses clear nothing."""
     found = [symptom for rule in _RULES for symptom in rule(grandmaster, history, now_ns)]
     return [*found, *(_of_alarm(alarm, grandmaster) for alarm in grandmaster.alarms or [] if _is_active(alarm))]
 
@@ -75,9 +75,9 @@ def _spoofing(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns
 
 
 def _jamming(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:
-    fall = history.signal.fall
-    if fall is not None:
-        yield Symptom("grandmaster-jamming", f"C/N0 of nearly all satellites dropped together by {fall.db} dB or more")
+    drop = history.signal.drop
+    if drop is not None:
+        yield Symptom("grandmaster-jamming", f"C/N0 of nearly all satellites dropped together by {drop.db} dB or more")
 
 
 def _few_satellites(grandmaster: GrandmasterState, history: GrandmasterHistory, now_ns: int) -> Iterator[Symptom]:
@@ -103,7 +103,7 @@ def _reference_lost(grandmaster: GrandmasterState, history: GrandmasterHistory, 
 
 def _reference_lost_text(grandmaster: GrandmasterState, history: GrandmasterHistory) -> str | None:
     if grandmaster.clock_state == "warmup":
-        return None  # it has not had one yet
+        return None  # it has had none since its start
     reported, now = qualifications(grandmaster), selected_reference(grandmaster)
     if history.selected is not None and reported.get(history.selected) == "disqualified":
         instead = f"; on {now} now" if now not in (None, history.selected) else ""
@@ -137,7 +137,7 @@ def _unfounded_lock(grandmaster: GrandmasterState, history: GrandmasterHistory, 
 
 
 def _has_nothing(grandmaster: GrandmasterState) -> bool:
-    """Satellites are told and none is usable; references are told, or the time source is, and none but GNSS is there."""
+    """It reports satellites and none is usable; and it reports references, or a time source, and none other than GNSS."""
     selected = selected_reference(grandmaster)
     if selected is not None and not _is_gnss(selected) and qualifications(grandmaster).get(selected) != "disqualified":
         return False
@@ -221,7 +221,7 @@ def _is_active(alarm: Alarm) -> bool:
 
 
 def _of_alarm(alarm: Alarm, grandmaster: GrandmasterState) -> Symptom:
-    """A grandmaster that is locked has lost no reference that it needs: then the alarm stands for itself."""
+    """A locked grandmaster has lost no reference that it needs: then the alarm is a finding of its own."""
     id = next((id for pattern, id in _MEANINGS if pattern.search(alarm.text)), "grandmaster-alarm")
     text = f"{alarm.severity} alarm: {alarm.text or alarm.id}"
     is_odd = grandmaster.clock_state == "locked" and id in _OF_TIME
@@ -231,7 +231,7 @@ def _of_alarm(alarm: Alarm, grandmaster: GrandmasterState) -> Symptom:
 
 
 def _follows_gnss(grandmaster: GrandmasterState, history: GrandmasterHistory) -> bool:
-    """Also where it is not told what it follows."""
+    """Also where it does not report what it follows."""
     followed = history.selected or selected_reference(grandmaster)
     return followed is None or _is_gnss(followed)
 

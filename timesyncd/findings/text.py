@@ -1,4 +1,4 @@
-"""Grandmasters and the nodes that follow them: who follows which grandmaster, and how a grandmaster fares, in words. Pure."""
+"""Grandmasters and their followers: which node follows which grandmaster, and a grandmaster's state as text. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ANTENNA_WORDS = {
 
 
 def identities(grandmaster: GrandmasterState) -> set[str]:
-    """Every clock identity that the grandmaster may announce: as configured, and as it says itself, one a port where it has them."""
+    """Every clock identity that the grandmaster may announce: the configured ones, its own, and those of its ports."""
     reported = [grandmaster.clock_identity, *(port.clock_identity for port in grandmaster.ports or [])]
     return {*grandmaster.identities, *(identity for identity in reported if identity is not None)}
 
 
 def by_identity(grandmasters: Iterable[GrandmasterState]) -> dict[str, GrandmasterState]:
-    """Who announces which identity; of two that announce one the first."""
+    """The grandmaster by identity; of two with the same identity the first."""
     found: dict[str, GrandmasterState] = {}
     for grandmaster in grandmasters:
         found = dict.fromkeys(identities(grandmaster), grandmaster) | found
@@ -35,12 +35,12 @@ def by_identity(grandmasters: Iterable[GrandmasterState]) -> dict[str, Grandmast
 
 
 def followed_grandmaster(node: Follower, grandmasters: Iterable[GrandmasterState]) -> GrandmasterState | None:
-    """The grandmaster that the node's clock follows, None where it is none of these."""
+    """The grandmaster that the node's clock follows; None where it is none of these."""
     return by_identity(grandmasters).get(node.grandmaster_identity or "")
 
 
 def with_grandmaster(node: NodeState, grandmasters: Iterable[GrandmasterState], now_ns: int) -> NodeState:
-    """The node's state with the grandmaster that it follows, and how that one fares."""
+    """The node's state with the name and the state of the grandmaster that it follows."""
     grandmaster = followed_grandmaster(node, grandmasters)
     if grandmaster is None:
         return node
@@ -61,7 +61,7 @@ def grandmaster_note_text(grandmaster: GrandmasterState, now_ns: int) -> str:
 
 
 def is_locked(grandmaster: GrandmasterState) -> bool:
-    """Also a grandmaster that does not tell its state."""
+    """True also for a grandmaster that does not report its state."""
     return grandmaster.clock_state in (None, "locked")
 
 
@@ -75,17 +75,17 @@ def state_text(grandmaster: GrandmasterState, now_ns: int) -> str:
 
 
 def antenna_text(grandmaster: GrandmasterState) -> str | None:
-    """What is wrong with the antenna, None: nothing that is known."""
+    """The fault of the antenna; None where none is known."""
     return _ANTENNA_WORDS.get(grandmaster.antenna or "")
 
 
 def _antenna_alarm(grandmaster: GrandmasterState) -> str | None:
-    """Where the grandmaster reports alarms by itself alone, they tell more of its antenna than it does."""
+    """Where it serves no antenna state, its alarms may show the fault."""
     return next((alarm.text for alarm in grandmaster.alarms or [] if "antenna" in alarm.text.lower()), None)
 
 
 def budget_text(grandmaster: GrandmasterState) -> str | None:
-    """What the holdover budget has left when the state was published."""
+    """What is left of the holdover budget as of now."""
     if grandmaster.holdover_left_ns is None:
         return None
     left_ns = grandmaster.holdover_left_ns - (grandmaster.age_ns or 0)
@@ -104,6 +104,6 @@ def utc_text(realtime_ns: int, now_ns: int) -> str:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Comma-separated, in order; a long list is cut and counted."""
+    """Comma-separated, in order; a long list is cut, with the number of the rest."""
     shown = ", ".join(sorted(names)[:MAX_NAMES_LISTED])
     return shown if len(names) <= MAX_NAMES_LISTED else f"{shown} and {len(names) - MAX_NAMES_LISTED} more"

@@ -9,7 +9,7 @@ from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, unit
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.catalogue import Judgement
-from timesyncd.findings.fleet import CUT_OFF_FOR_NS, ENDS_AFTER_NS, FORGET_AFTER_NS, FleetFindings, without_duplicates
+from timesyncd.findings.fleet import CUT_OFF_FOR_NS, ENDS_AFTER_NS, EXPIRES_AFTER_NS, FleetFindings, without_duplicates
 from timesyncd.findings.fleet_nodes import (
     ALONE_READINGS,
     MIN_DELAY_READINGS,
@@ -502,7 +502,7 @@ def test_a_forgotten_node_costs_nothing() -> None:
     """An hour after its end; an expected one is kept, so that it is told since when it is silent."""
     findings = FleetFindings(["n0"])
     course(findings, fleet(2), 10)
-    findings.judge(UNITS, 2 * FORGET_AFTER_NS, NIGHT_NS)
+    findings.judge(UNITS, 2 * EXPIRES_AFTER_NS, NIGHT_NS)
 
     assert list(findings._nodes) == ["n0"]
 
