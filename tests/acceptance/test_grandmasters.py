@@ -323,7 +323,7 @@ def test_two_units_are_compared_by_an_input_of_one(bench: Bench) -> None:
     """A channel that measures the other unit gives the offset between the two, with its sign, within its bound of the truth."""
     units = bench.workshop.units(model="tp4100", count=2, speed=60)
     bench.workshop.do(lambda: units[1].device.move_reference(AHEAD_NS))
-    inputs = {"PTP-1": {"unit": "gm-2", "uncertainty_ns": UNCERTAINTY_NS}}
+    inputs = {"PTP-1": {"grandmaster": "gm-2", "uncertainty_ns": UNCERTAINTY_NS}}
     sections = [
         grandmaster(unit.device.name, unit.facts(), bench.folder, https=True, inputs=feed)
         for unit, feed in zip(units, (inputs, {}), strict=True)

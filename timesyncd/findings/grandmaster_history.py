@@ -1,4 +1,4 @@
-"""What a grandmaster reported lately, as far as a rule compares it with now; bounded. Pure: the states carry the times."""
+"""The recent past of a grandmaster, as far as rules compare with it; bounded. Pure: the states carry the times."""
 
 from __future__ import annotations
 

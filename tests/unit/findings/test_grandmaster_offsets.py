@@ -207,9 +207,9 @@ def parsed(inputs: dict[str, Any]) -> dict[str, MeasuredInput]:
 def test_inputs_are_configured_by_channel() -> None:
     """Any channel's name will do; what is wrong with one is told with its path."""
     with pytest.raises(ConfigError) as caught:
-        parsed({"PPS-1": {"unit": "gm-b", "uncertainty_ns": 50, "delay": 1}})
+        parsed({"PPS-1": {"grandmaster": "gm-b", "uncertainty_ns": 50, "delay": 1}})
 
-    assert parsed({"PPS-1": {"unit": "gm-b", "uncertainty_ns": 50}}) == INPUTS["gm-a"]
+    assert parsed({"PPS-1": {"grandmaster": "gm-b", "uncertainty_ns": 50}}) == INPUTS["gm-a"]
     assert str(caught.value) == (
-        "t.toml: grandmaster[0].inputs.PPS-1.delay = 1: unknown key; allowed here: uncertainty_ns, unit"
+        "t.toml: grandmaster[0].inputs.PPS-1.delay = 1: unknown key; allowed here: grandmaster, uncertainty_ns"
     )
