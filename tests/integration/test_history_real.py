@@ -36,7 +36,7 @@ pytestmark = pytest.mark.integration
 
 NODES = ("n1", "n2")
 HUBS = ("hub-a", "hub-b")
-PACE = HistoryPacing(spread_ns=NS_PER_S // 5, again_ns=2 * NS_PER_S)
+PACE = HistoryPacing(spread_ns=NS_PER_S // 5, retry_ns=2 * NS_PER_S)
 LIMITS = OutboxLimits(rows=100_000, age_ns=10**18)
 ROWS_EVERY_S = 0.05
 AWAY_S = 2.5
@@ -124,7 +124,7 @@ class Hub:
         self.confirmer = HistoryConfirmer(order_of(name, incarnation))
 
     def _has_stored(self, progress: ArchiveProgress) -> None:
-        self._loop.call_soon_threadsafe(self.confirmer.note, progress)
+        self._loop.call_soon_threadsafe(self.confirmer.update, progress)
 
     def _heard(self, received: ReceivedMessage) -> None:
         if isinstance(received.message, HistoryBatch):
@@ -133,7 +133,7 @@ class Hub:
     async def confirm(self) -> None:
         clocks = SystemClocks()
         while True:
-            for said in self.confirmer.take(clocks.boottime_ns()):
+            for said in self.confirmer.due(clocks.boottime_ns()):
                 self.link.publish(said)
             await asyncio.sleep(0.1)
 

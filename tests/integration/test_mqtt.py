@@ -108,8 +108,8 @@ async def test_a_killed_daemon_is_offline(mosquitto: Mosquitto) -> None:
     """The broker says offline for a daemon that was killed, to those that listen and to those that come later."""
     reader, late = Reader(mosquitto), Reader(mosquitto, node="late")
     program = (
-        "import asyncio; from timesyncd.config import Mqtt; from timesyncd.mqtt.client import MqttLink;"
-        f"asyncio.run(MqttLink(Mqtt(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print).run())"
+        "import asyncio; from timesyncd.config import MqttSettings; from timesyncd.mqtt.client import MqttLink;"
+        f"asyncio.run(MqttLink(MqttSettings(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print).run())"
     )
     async with running(reader.link):
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
@@ -142,7 +142,7 @@ async def test_a_stopped_daemon_says_so(mosquitto: Mosquitto) -> None:
 
 
 async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that forgot everything has all retained topics again; lost and back are told once each time."""
+    """A broker that forgot everything has all retained topics again; the log names each loss and each return of the connection once."""
     link, reader = writer(mosquitto), Reader(mosquitto)
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(link):
@@ -161,7 +161,7 @@ async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, ca
     assert reader.messages() == [state(3)]
     assert reader.messages(GrandmasterState) == [unit(1)]
     assert reader.messages(Availability) == [Availability(online=True, incarnation=1)]
-    assert [record.getMessage().split(": ")[2] for record in caplog.records] == ["lost", "back"] * 2
+    assert [record.getMessage().split(": ")[2] for record in caplog.records] == ["not connected", "connected again"] * 2
 
 
 async def test_a_broker_that_comes_late_is_found(mosquitto: Mosquitto) -> None:
@@ -355,8 +355,8 @@ async def test_what_is_retained_expires(mosquitto: Mosquitto) -> None:
 async def test_the_broker_s_word_on_a_killed_daemon_expires(mosquitto: Mosquitto) -> None:
     """The will, which nobody repeats, ends too."""
     program = (
-        "import asyncio, os; from timesyncd.config import Mqtt; from timesyncd.mqtt.client import MqttLink;"
-        f"link = MqttLink(Mqtt(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print);"
+        "import asyncio, os; from timesyncd.config import MqttSettings; from timesyncd.mqtt.client import MqttLink;"
+        f"link = MqttLink(MqttSettings(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print);"
         "link._went_online = lambda: os._exit(0);"
         "asyncio.run(link.run())"
     )
@@ -454,7 +454,7 @@ async def test_an_unreadable_password_is_waited_for(
             secret.write_text("any")
             await eventually(lambda: link.connected)
 
-    assert f"lost: secret: {secret} cannot be read" in caplog.text
+    assert f"not connected: secret: {secret} cannot be read" in caplog.text
 
 
 async def test_a_host_that_is_no_name_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -464,7 +464,7 @@ async def test_a_host_that_is_no_name_is_told(caplog: pytest.LogCaptureFixture) 
         async with running(link):
             await eventually(lambda: caplog.records)
 
-    assert "lost: mqtt.host is no host name: " in caplog.text
+    assert "not connected: mqtt.host is not a host name: " in caplog.text
 
 
 async def test_a_link_ends_while_the_broker_hangs(mosquitto: Mosquitto) -> None:

@@ -77,7 +77,7 @@ async def reason_of_refusal(refused: MqttLink, caplog: pytest.LogCaptureFixture)
 
     assert not was_connected
     return [
-        record.getMessage().partition("lost: ")[2]
+        record.getMessage().partition("not connected: ")[2]
         for record in caplog.records
         if record.name == "timesyncd.mqtt.client"
     ]
@@ -107,8 +107,8 @@ async def test_a_broker_of_another_ca_is_refused(
         caplog.clear()
         systems_ca = await reason_of_refusal(link(broker), caplog)
 
-    assert wrong_ca == ["its certificate is not trusted: unable to get local issuer certificate"]
-    assert systems_ca == ["its certificate is not trusted: unable to get local issuer certificate"]
+    assert wrong_ca == ["the broker's certificate is not trusted: unable to get local issuer certificate"]
+    assert systems_ca == ["the broker's certificate is not trusted: unable to get local issuer certificate"]
 
 
 async def test_an_expired_certificate_is_refused(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,7 +117,7 @@ async def test_an_expired_certificate_is_refused(authority: Authority, caplog: p
     with Mosquitto(tls=expired) as broker:
         told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
 
-    assert told == ["its certificate is not trusted: certificate has expired"]
+    assert told == ["the broker's certificate is not trusted: certificate has expired"]
 
 
 async def test_a_certificate_of_another_host_is_refused(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +126,9 @@ async def test_a_certificate_of_another_host_is_refused(authority: Authority, ca
     with Mosquitto(tls=elsewhere) as broker:
         told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
 
-    assert told == ["its certificate is not trusted: IP address mismatch, certificate is not valid for '127.0.0.1'."]
+    assert told == [
+        "the broker's certificate is not trusted: IP address mismatch, certificate is not valid for '127.0.0.1'."
+    ]
 
 
 async def test_a_doubt_is_told_though_the_broker_was_away(
@@ -148,7 +150,7 @@ async def test_a_doubt_is_told_though_the_broker_was_away(
 
     assert "refused" in caplog.records[0].getMessage()
     assert "not trusted" in caplog.records[1].getMessage()
-    assert caplog.records[2].getMessage().endswith(": back")
+    assert caplog.records[2].getMessage().endswith(": connected again")
     assert len(caplog.records) == 3
 
 
@@ -162,7 +164,7 @@ async def test_a_client_certificate_opens_the_door(
             await eventually(lambda: node.connected)
         told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
 
-    assert told == ["it does not take our certificate: tlsv13 alert certificate required"]
+    assert told == ["the broker rejects our certificate: tlsv13 alert certificate required"]
 
 
 async def test_a_client_certificate_of_another_ca_opens_nothing(
@@ -174,7 +176,7 @@ async def test_a_client_certificate_of_another_ca_opens_nothing(
     with Mosquitto(tls=server, client_ca=authority.ca) as broker:
         told = await reason_of_refusal(link(broker, ca=authority.ca, **shown(forged)), caplog)
 
-    assert told == ["it does not take our certificate: tlsv1 alert unknown ca"]
+    assert told == ["the broker rejects our certificate: tlsv1 alert unknown ca"]
 
 
 async def test_a_changed_password_is_used_at_the_next_connection(
@@ -207,7 +209,7 @@ async def test_a_ca_that_vanishes_is_waited_for(
             moved.rename(authority.ca)
             await eventually(lambda: node.connected)
 
-    assert f"lost: mqtt.ca = '{authority.ca}': cannot be read: No such file" in caplog.text
+    assert f"not connected: mqtt.ca = '{authority.ca}': cannot be read: No such file" in caplog.text
 
 
 def block(title: str) -> str:
@@ -292,7 +294,7 @@ async def test_a_node_under_another_s_name_is_told_so(caplog: pytest.LogCaptureF
         secret = SecretSettings(env="TIMESYNCD_TEST_PASSWORD")
         told = await reason_of_refusal(link(broker, "n2", tls=False, username="n1", password=secret), caplog)
 
-    assert told == ["it does not take timesyncd/v1/node/n2/availability from us: Not authorized"]
+    assert told == ["the broker refuses timesyncd/v1/node/n2/availability from this daemon: Not authorized"]
 
 
 async def test_a_topic_that_may_not_be_written_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -308,7 +310,7 @@ async def test_a_topic_that_may_not_be_written_is_told_once(caplog: pytest.LogCa
 
     assert was_connected
     assert [record.getMessage() for record in caplog.records] == [
-        "mqtt: the broker does not take timesyncd/v1/node/n1/history from us: Not authorized"
+        "mqtt: the broker refuses timesyncd/v1/node/n1/history from this daemon: Not authorized"
     ]
 
 

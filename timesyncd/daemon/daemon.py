@@ -404,11 +404,11 @@ class Daemon:
 
     def _history_stored(self, progress: ArchiveProgress) -> None:
         """Confirmed to the node at the next tick: a hub stores ten thousand minutes in one transaction."""
-        self._confirmer.note(progress)
+        self._confirmer.update(progress)
 
     def _confirm(self) -> None:
         if self._parts.mqtt is not None:
-            for stored in self._confirmer.take(self._clocks.boottime_ns()):
+            for stored in self._confirmer.due(self._clocks.boottime_ns()):
                 self._parts.mqtt.publish(stored)
 
 

@@ -1,7 +1,8 @@
 """
-The connection to the broker: publishes what waits, receives what was asked for, comes back for ever.
+The link to the MQTT broker: publishes the outbox, receives the subscribed channels, and reconnects for ever.
 
-What a broker says no to, in words: to a connection, where no waiting mends it, and to a message.
+It logs once why the broker is unreachable, and separately each error that no waiting removes: a wrong password, an untrusted
+certificate, a topic that the broker's ACL denies.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from timesyncd.mqtt.topics import AVAILABILITY, DAY_S, MAX_MESSAGE_BYTES, MqttCh
 
 
 class BrokerConnection(aiomqtt.Client):
-    """Notes which message at QoS 1 the broker did not take; for aiomqtt a refusal is a confirmation like any other."""
+    """Remembers that the broker refused a QoS 1 message, which aiomqtt treats as a confirmation."""
 
     _refusal: ReasonCode | None = None
 
     def take_refusal(self) -> ReasonCode | None:
-        """Why the last message was not taken, once; None: it was."""
+        """Why the broker refused the last message; None: it accepted it. Clears the reason."""
         refusal, self._refusal = self._refusal, None
         return refusal
 
@@ -53,11 +54,11 @@ class BrokerConnection(aiomqtt.Client):
 
 
 class ConnectionErrors(logging.Handler):
-    """`logger` is for one link's connections: paho logs at each try, and does not raise, that the broker's TLS said no."""
+    """Explains why a connection failed. `logger` is for the connections of one link: paho only logs a TLS alert of the broker."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.logger = logging.Logger("paho", logging.ERROR)  # noqa: LOG001 (one a link, and it ends with it)
+        self.logger = logging.Logger("paho", logging.ERROR)  # noqa: LOG001 (one per link, with the same lifetime)
         self.logger.addHandler(self)
         self._alert: str | None = None
 
@@ -65,19 +66,19 @@ class ConnectionErrors(logging.Handler):
         alert = re.search(r"\[SSL: \w*ALERT\w*\] (.*) \(", record.getMessage())
         self._alert = alert[1] if alert else self._alert
 
-    def of(self, error: BaseException) -> str | None:
-        """What must be changed before there can be a connection; None: nothing, the broker may just be away."""
+    def permanent(self, error: BaseException) -> str | None:
+        """The error that the operator must remove before a connection can succeed; None: the broker may just be down."""
         alert, self._alert = self._alert, None
         match error, error.__context__:
             case ConfigError() | MqttConnectError(), _:
                 return str(error)
             case UnicodeError(), _:
-                return f"mqtt.host is no host name: {error}"
-            case _, ssl.SSLCertVerificationError() as doubt:
-                return f"its certificate is not trusted: {doubt.verify_message}"
+                return f"mqtt.host is not a host name: {error}"
+            case _, ssl.SSLCertVerificationError() as failure:
+                return f"the broker's certificate is not trusted: {failure.verify_message}"
             case _, ssl.SSLError() as failure:
                 return f"TLS: {failure}"
-        return None if alert is None else f"it does not take our certificate: {alert}"
+        return None if alert is None else f"the broker rejects our certificate: {alert}"
 
 
 log = logging.getLogger(__name__)
@@ -86,21 +87,21 @@ KEEPALIVE_S = 15
 TIMEOUT_S = 5.0
 OFFLINE_TIMEOUT_S = 1.0
 RETRY_S = 1.0
-#: What is published within this time goes out together, but for events: a wake-up costs four times what a message does.
+#: Messages published within this time are sent together, except events: a wake-up costs four times as much as a message.
 SEND_DELAY_S = 0.05
-#: So many messages are taken in one go: some 10 ms.
+#: Messages received before other tasks run: about 10 ms of work.
 MAX_RECEIVED_AT_ONCE = 64
-#: A connection that did not last this long counts as a failed try: two daemons of one name throw each other out.
+#: A shorter connection counts as a failed attempt: two daemons with one name disconnect each other.
 STABLE_CONNECTION_S = 30.0
-#: What the broker keeps of us ends a day after it was said last.
+#: The retained availability expires a day after its last publication.
 AVAILABILITY_INTERVAL_S = DAY_S / 3
 
 
 class MqttLink:
     """
-    One daemon's link to the broker. `wanted` are the channels to receive; our own messages never come back.
+    One daemon's link to the broker. It subscribes to `channels` and passes each valid message of another daemon to `on_message`.
 
-    `publish` and `clear` only note what is to go out: they neither wait nor raise. They belong to the event loop's thread.
+    `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's thread.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class MqttLink:
         settings: MqttSettings,
         node: str,
         incarnation: int,
-        wanted: Sequence[MqttChannel],
+        channels: Sequence[MqttChannel],
         on_message: Callable[[ReceivedMessage], None],
     ) -> None:
         self.connected = False
@@ -116,54 +117,54 @@ class MqttLink:
         self._settings = settings
         self._node = node
         self._incarnation = incarnation
-        self._wanted = wanted
+        self._channels = channels
         self._on_message = on_message
         self._clocks = SystemClocks()
         self._inbox = Inbox(settings.topic_prefix, node)
         self._outbox = Outbox(node)
         self._ready = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._refusals = ConnectionErrors()
+        self._errors = ConnectionErrors()
         self._incoming: asyncio.Queue[aiomqtt.Message] = asyncio.Queue()
         self._failures = 0
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     @property
     def dropped(self) -> int:
-        """Messages that were lost for want of room, or waited too long, while the broker was away or slow."""
+        """The number of messages dropped because the queue was full or they expired, while the broker was down or slow."""
         return self._outbox.dropped
 
     @property
     def rejected(self) -> int:
-        """Messages received that no timesyncd wrote."""
+        """The number of received messages that are invalid."""
         return self._inbox.rejected
 
     @property
     def outdated(self) -> int:
-        """Messages received that were older than one already taken."""
+        """The number of received messages older than an accepted one."""
         return self._inbox.outdated
 
     def publish(self, message: Message) -> None:
-        """On a retained topic the newest replaces an unsent one; other messages queue, and a full queue drops its oldest."""
+        """Queues a message. On a retained topic it replaces an unsent one; a full queue drops its oldest message."""
         self._outbox.put(message, self._clocks.boottime_ns())
         self._ready.set()
         if self._outbox.is_urgent:
             self._urgent.set()
 
     def clear(self, message_type: type[Message], subject: str) -> None:
-        """Remove the retained message of this type about this subject from the broker."""
+        """Removes the retained message of this type and subject from the broker."""
         self._outbox.clear(channel_of(message_type), subject)
         self._ready.set()
 
     def forget(self, message_type: type[Message], subject: str) -> None:
-        """Another daemon publishes this from now on: what was published here of it is not repeated after a reconnect."""
+        """Stops repeating the message of this type and subject after a reconnect: another daemon publishes it from now on."""
         self._outbox.forget(channel_of(message_type), subject)
 
     async def run(self) -> None:
-        """Until cancelled; then says offline, if the broker answers within a second."""
+        """Runs until cancelled. It then publishes offline, if the broker replies within OFFLINE_TIMEOUT_S."""
         while True:
             began_ns = self._clocks.boottime_ns()
-            # A task of its own: that it is awaited is the one thing here in which no cancellation is lost.
+            # In a task of its own: asyncio.wait is the only call here that never loses a cancellation.
             session = asyncio.create_task(self._session(), name="mqtt session")
             try:
                 await asyncio.wait([session])
@@ -172,27 +173,27 @@ class MqttLink:
             try:
                 session.result()
             except* (aiomqtt.MqttError, ConfigError, UnicodeError) as group:
-                self._went_offline(group.exceptions[0], began_ns)
+                self._on_disconnected(group.exceptions[0], began_ns)
             await asyncio.sleep(backoff_s(self._failures, RETRY_S, random.random()))
 
     async def _session(self) -> None:
-        """One connection, until it breaks: MqttError, or a group of them."""
+        """One connection, until it breaks. Raises MqttError, ConfigError, or a group of them."""
         tls = await asyncio.to_thread(tls_context, self._settings)
         async with self._client(tls) as client:
             try:
-                await self._say(client, online=True)
+                await self._publish_availability(client, online=True)
                 if refusal := client.take_refusal():
-                    # Connected as somebody who may not speak for this node, it would be heard by nobody and not know.
-                    raise ConfigError(f"it does not take {self._availability_topic} from us: {refusal}")
+                    # With a user that may not publish this node's topics every message would be lost without an error.
+                    raise ConfigError(f"the broker refuses {self._availability_topic} from this daemon: {refusal}")
                 await self._subscribe(client)
-                self._went_online()
+                self._on_connected()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._send(client))
                     group.create_task(self._receive(client))
-                    group.create_task(self._reaffirm(client))
+                    group.create_task(self._repeat_availability(client))
             except asyncio.CancelledError:
                 client.timeout = OFFLINE_TIMEOUT_S
-                await self._say(client, online=False)
+                await self._publish_availability(client, online=False)
                 raise
             finally:
                 self.connected = False
@@ -215,12 +216,12 @@ class MqttLink:
             ),
             tls_context=tls,
             queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda maxsize: self._incoming),
-            logger=self._refusals.logger,
+            logger=self._errors.logger,
             timeout=TIMEOUT_S,
             keepalive=KEEPALIVE_S,
-            # Else a message within 40 ms of another waits for the broker's TCP to acknowledge that one.
+            # Without it a message within 40 ms of another one waits for the TCP acknowledgement of that one.
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-            # What is a little too large is received and counted; what is far too large the broker keeps to itself.
+            # A message somewhat above the limit is received and counted as rejected; the broker does not forward a far larger one.
             properties=_properties(PacketTypes.CONNECT, MaximumPacketSize=4 * MAX_MESSAGE_BYTES),
         )
 
@@ -231,27 +232,27 @@ class MqttLink:
     def _availability(self, online: bool) -> bytes:
         return encode(Availability(online=online, incarnation=self._incarnation))
 
-    async def _say(self, client: aiomqtt.Client, online: bool) -> None:
+    async def _publish_availability(self, client: aiomqtt.Client, online: bool) -> None:
         expiry = _properties(PacketTypes.PUBLISH, MessageExpiryInterval=AVAILABILITY.expiry_s)
         payload = self._availability(online)
         await client.publish(self._availability_topic, payload, AVAILABILITY.qos, retain=True, properties=expiry)
 
-    async def _reaffirm(self, client: aiomqtt.Client) -> None:
+    async def _repeat_availability(self, client: aiomqtt.Client) -> None:
         while True:
             await asyncio.sleep(AVAILABILITY_INTERVAL_S)
-            await self._say(client, online=True)
+            await self._publish_availability(client, online=True)
             _raise_if_cancelled()
 
     async def _subscribe(self, client: aiomqtt.Client) -> None:
-        patterns = [channel.pattern(self._settings.topic_prefix, self._node) for channel in self._wanted]
+        patterns = [channel.pattern(self._settings.topic_prefix, self._node) for channel in self._channels]
         if not patterns:
             return
-        # Our own messages would come back only to be passed over; noLocal spares that, but not for retained ones.
-        options = [SubscribeOptions(qos=channel.qos, noLocal=True) for channel in self._wanted]
-        answers = await client.subscribe(list(zip(patterns, options, strict=True)))
-        for pattern, answer in zip(patterns, answers, strict=True):
-            if isinstance(answer, ReasonCode) and answer.is_failure:
-                log.warning("mqtt: the broker refuses the subscription to %s: %s", pattern, answer)
+        # noLocal keeps the broker from returning our own messages, except retained ones, which the inbox ignores.
+        options = [SubscribeOptions(qos=channel.qos, noLocal=True) for channel in self._channels]
+        replies = await client.subscribe(list(zip(patterns, options, strict=True)))
+        for pattern, reply in zip(patterns, replies, strict=True):
+            if isinstance(reply, ReasonCode) and reply.is_failure:
+                log.warning("mqtt: the broker refuses the subscription to %s: %s", pattern, reply)
 
     async def _send(self, client: BrokerConnection) -> None:
         while True:
@@ -261,9 +262,9 @@ class MqttLink:
                 try:
                     await self._send_one(client, outgoing)
                 except (aiomqtt.MqttError, asyncio.CancelledError):
-                    self._outbox.failed(outgoing)
+                    self._outbox.requeue(outgoing)
                     raise
-                self._outbox.sent(outgoing)
+                self._outbox.mark_sent(outgoing)
                 self.published += 1
                 _raise_if_cancelled()
             await self._ready.wait()
@@ -275,73 +276,73 @@ class MqttLink:
         channel = outgoing.channel
         topic = channel.topic(self._settings.topic_prefix, outgoing.subject)
         if outgoing.message is None:
-            # Confirmed, since it is not repeated.
+            # At QoS 1, since it is not repeated.
             await client.publish(topic, b"", qos=1, retain=True)
             return
         properties = _properties(
             PacketTypes.PUBLISH,
-            MessageExpiryInterval=outgoing.left_s(self._clocks.boottime_ns()),
+            MessageExpiryInterval=outgoing.remaining_s(self._clocks.boottime_ns()),
             ContentType=channel.content_type,
         )
         await client.publish(topic, encode(outgoing.message), channel.qos, channel.retained, properties)
-        if (refusal := client.take_refusal()) and topic not in self._told:
-            self._told.add(topic)
-            log.warning("mqtt: the broker does not take %s from us: %s", topic, refusal)
+        if (refusal := client.take_refusal()) and topic not in self._logged:
+            self._logged.add(topic)
+            log.warning("mqtt: the broker refuses %s from this daemon: %s", topic, refusal)
 
     async def _receive(self, client: aiomqtt.Client) -> None:
         async for message in client.messages:
-            self._take(message)
-            # Waiting costs as much as taking: not for each. But others want to go on as well.
+            self._handle(message)
+            # An await costs as much as handling a message, so handle several; then let other tasks run.
             for _ in range(min(self._incoming.qsize(), MAX_RECEIVED_AT_ONCE)):
-                self._take(self._incoming.get_nowait())
+                self._handle(self._incoming.get_nowait())
             await asyncio.sleep(0)
 
-    def _take(self, message: aiomqtt.Message) -> None:
+    def _handle(self, message: aiomqtt.Message) -> None:
         payload = message.payload if isinstance(message.payload, bytes) else b""
-        received = self._inbox.take(str(message.topic), payload, message.retain, self._clocks.boottime_ns())
+        received = self._inbox.receive(str(message.topic), payload, message.retain, self._clocks.boottime_ns())
         if received is not None:
             self._on_message(received)
 
-    def _went_online(self) -> None:
+    def _on_connected(self) -> None:
         self.connected = True
         self._inbox.reconnected(self._clocks.boottime_ns())
-        self._outbox.renew()
-        if self._told:
-            log.info("mqtt: broker %s:%d: back", self._settings.host, self._settings.broker_port)
-        self._told.clear()
+        self._outbox.requeue_all()
+        if self._logged:
+            log.info("mqtt: broker %s:%d: connected again", self._settings.host, self._settings.broker_port)
+        self._logged.clear()
 
-    def _went_offline(self, error: BaseException, began_ns: int) -> None:
+    def _on_disconnected(self, error: BaseException, began_ns: int) -> None:
         lasted = self._clocks.boottime_ns() - began_ns > STABLE_CONNECTION_S * 1e9
         self._failures = 1 if lasted else self._failures + 1
-        # A broker that is away comes back by itself; what does not mend itself is told even if it shows only then.
-        refusal = self._refusals.of(error)
-        key = refusal or "away"
-        if key not in self._told:
-            why = refusal or (
+        # Log once that the broker is unreachable, and once each permanent error, even one that appears only later.
+        permanent = self._errors.permanent(error)
+        key = permanent or "unreachable"
+        if key not in self._logged:
+            reason = permanent or (
                 f"{error}: {error.__cause__}" if isinstance(error.__cause__, aiomqtt.MqttError) else error
             )
-            log.info("mqtt: broker %s:%d: lost: %s", self._settings.host, self._settings.broker_port, why)
-        self._told.add(key)
+            log.info("mqtt: broker %s:%d: not connected: %s", self._settings.host, self._settings.broker_port, reason)
+        self._logged.add(key)
 
 
 async def _cancel_and_wait(session: asyncio.Task[None]) -> None:
-    """Python 3.11 loses a cancellation that comes as a TaskGroup's child fails: then another one is needed."""
+    """Cancels until the task ends: Python 3.11 loses a cancellation that arrives while a TaskGroup's child fails."""
     while not session.done():
         session.cancel()
         await asyncio.wait([session], timeout=2 * OFFLINE_TIMEOUT_S)
     if not session.cancelled():
-        session.exception()  # looked at, else Python complains
+        session.exception()  # retrieved, or asyncio logs that it never was
 
 
 def _raise_if_cancelled() -> None:
-    """Python 3.11's wait_for, which aiomqtt uses, loses a cancellation that comes as the wait ends."""
+    """Python 3.11's wait_for, which aiomqtt uses, loses a cancellation that arrives as the wait ends: raise it here."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 def _properties(packet_type: int, **values: object) -> Properties:
-    """Those MQTT 5 properties that are not None."""
+    """MQTT 5 properties with those of the values that are not None."""
     properties = Properties(packet_type)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         if value is not None:

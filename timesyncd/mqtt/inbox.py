@@ -1,7 +1,8 @@
 """
-Newest wins, by (node, incarnation, sequence): clocks step, counters do not. Pure; times are CLOCK_BOOTTIME.
+Received messages: parsed, checked against their topic, and only those newer than the last. Pure; times are CLOCK_BOOTTIME.
 
-What comes in: parsed, checked against its topic, newest only. A poisoned message is counted and costs nothing else.
+The order of messages is (node, incarnation, sequence), because clocks step and counters do not. An invalid message is counted,
+logged once per topic, and has no other effect.
 """
 
 from __future__ import annotations
@@ -17,94 +18,97 @@ from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message, Ordered
 from timesyncd.mqtt.topics import MAX_QUOTED_CHARS, MqttChannel, decode, parse_topic, publisher_of
 
-#: An incarnation that was not heard of for so long may have ended. A lower one is then not its past, which no broker keeps for so
-#: long, but a daemon whose clock was ahead before, or whose store was put back.
+#: After this time without a message an incarnation may have ended. A lower one is then a daemon whose clock was ahead before, or whose
+#: store was restored, and no old message: no broker delays one for so long.
 SILENT_AFTER_NS = 60 * NS_PER_S
-#: A hub says less often what it has stored, and what is cut by an older word is gone.
+#: Longer for a hub's confirmations: they are rarer, and rows that an old one confirms are deleted for good.
 HUB_SILENT_AFTER_NS = 300 * NS_PER_S
-#: So the memory is bounded by who speaks.
+#: A node is forgotten after this time, so that memory is bounded by the nodes that publish.
 EXPIRE_AFTER_NS = 3_600 * NS_PER_S
 _SWEEP_EVERY_NS = 600 * NS_PER_S
 
-#: Incarnation first, then what orders messages within it.
+#: The incarnation, then what orders messages within it.
 OrderKey = tuple[int, ...]
 
 
 class Freshness(Enum):
-    """ANEW: news of a lower incarnation, where the order begins anew."""
+    """RESTARTED: newer although the incarnation is lower, since the node's order began again."""
 
-    OLD = auto()
-    NEWS = auto()
-    ANEW = auto()
+    OUTDATED = auto()
+    NEWER = auto()
+    RESTARTED = auto()
 
 
 @dataclass(slots=True)
 class _LastMessage:
-    stamp: OrderKey
-    heard_ns: int
+    order: OrderKey
+    received_ns: int
 
 
 class NewestMessages:
-    """What was last accepted, by channel and subject and, within these, by the node that published it."""
+    """The order of the last accepted message, by channel, subject and publishing node."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], dict[str, _LastMessage]] = {}
-        self._listening_since_ns = self._swept_ns = 0
+        self._connected_ns = self._swept_ns = 0
 
-    def judge(self, channel: str, subject: str, message: Message, retained: bool, now_ns: int) -> Freshness:
+    def classify(self, channel: str, subject: str, message: Message, retained: bool, now_ns: int) -> Freshness:
         """
-        Whether this is news. An older message is not, nor is a second copy; but the live message is news after its own
-        retained copy, which was only last known. A lower incarnation is old as long as the higher one is heard of.
+        Whether the message is newer than the last accepted one. An older message and a second copy are outdated, but a live message is
+        newer than its own retained copy. A lower incarnation is outdated while messages of the higher one arrive.
 
-        Rows of history are numbered by themselves and outlive their incarnation: whatever is sent again is for the store to judge.
-        What a hub has stored may be said twice, but what it said earlier may be of a store that is no more. What has no order is
-        always news.
+        A batch of history is never outdated: its rows have numbers of their own, and the store ignores a second copy. A hub may repeat a
+        confirmation, but an older one may come from a store that no longer exists. A message without an order is never outdated.
         """
         self._sweep(now_ns)
         key = channel, subject
         match message:
             case HistoryBatch():
-                return Freshness.NEWS
+                return Freshness.NEWER
             case Stored():
-                stamp: OrderKey = (message.incarnation, message.sequence)
-                return self._advance(key, message.node, _LastMessage(stamp, now_ns), HUB_SILENT_AFTER_NS, again=True)
+                order: OrderKey = (message.incarnation, message.sequence)
+                return self._advance(
+                    key, message.node, _LastMessage(order, now_ns), HUB_SILENT_AFTER_NS, allow_repeat=True
+                )
             case Ordered():
-                stamp = (message.incarnation, message.sequence, int(not retained))
-                return self._advance(key, message.node, _LastMessage(stamp, now_ns), SILENT_AFTER_NS, again=False)
+                order = (message.incarnation, message.sequence, int(not retained))
+                return self._advance(
+                    key, message.node, _LastMessage(order, now_ns), SILENT_AFTER_NS, allow_repeat=False
+                )
             case _:
-                return Freshness.NEWS
+                return Freshness.NEWER
 
     def forget(self, channel: str, subject: str) -> None:
-        """The subject is gone: what comes next of it begins anew."""
+        """Forgets a subject that was cleared: its next message starts a new order."""
         self._last.pop((channel, subject), None)
 
-    def listening_since(self, now_ns: int) -> None:
-        """Before, nobody could be heard: that was no silence."""
-        self._listening_since_ns = now_ns
+    def connected(self, now_ns: int) -> None:
+        """Silence counts from here: without a connection no message could arrive."""
+        self._connected_ns = now_ns
 
     def _advance(
-        self, key: tuple[str, str], node: str, said: _LastMessage, silent_after_ns: int, again: bool
+        self, key: tuple[str, str], node: str, message: _LastMessage, silent_after_ns: int, allow_repeat: bool
     ) -> Freshness:
         by_node = self._last.setdefault(key, {})
         last = by_node.get(node)
-        news = Freshness.NEWS
-        if last is not None and said.stamp[0] < last.stamp[0]:
-            silent_ns = said.heard_ns - max(last.heard_ns, self._listening_since_ns)
-            news = Freshness.ANEW if silent_ns >= silent_after_ns else Freshness.OLD
-        elif last is not None and (said.stamp < last.stamp or (said.stamp == last.stamp and not again)):
-            news = Freshness.OLD
-            last.heard_ns = said.heard_ns
-        if news is not Freshness.OLD:
-            by_node[node] = said
-        return news
+        freshness = Freshness.NEWER
+        if last is not None and message.order[0] < last.order[0]:
+            silent_ns = message.received_ns - max(last.received_ns, self._connected_ns)
+            freshness = Freshness.RESTARTED if silent_ns >= silent_after_ns else Freshness.OUTDATED
+        elif last is not None and (message.order < last.order or (message.order == last.order and not allow_repeat)):
+            freshness = Freshness.OUTDATED
+            last.received_ns = message.received_ns
+        if freshness is not Freshness.OUTDATED:
+            by_node[node] = message
+        return freshness
 
     def _sweep(self, now_ns: int) -> None:
-        """Now and then forget who has long been silent."""
+        """Removes nodes without a message for EXPIRE_AFTER_NS."""
         if now_ns - self._swept_ns < _SWEEP_EVERY_NS:
             return
         self._swept_ns = now_ns
         for key, by_node in list(self._last.items()):
-            for node in [node for node, last in by_node.items() if now_ns - last.heard_ns >= EXPIRE_AFTER_NS]:
+            for node in [node for node, last in by_node.items() if now_ns - last.received_ns >= EXPIRE_AFTER_NS]:
                 del by_node[node]
             if not by_node:
                 del self._last[key]
@@ -118,9 +122,9 @@ MAX_WARNINGS = 100
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
     """
-    A message from another daemon. `subject` is the node, grandmaster or job of its topic.
+    A valid message of another daemon. `subject` is the node, grandmaster, job or hub of its topic, `size` the payload in bytes.
 
-    `retained`: the broker's copy of what was last known, of any age; only a live message says how it is now. `size` is its bytes.
+    `retained`: it is the broker's copy of the last known state, of any age; only a live message describes the present.
     """
 
     channel: MqttChannel
@@ -133,10 +137,9 @@ class ReceivedMessage:
 
 class Inbox:
     """
-    `rejected` counts messages that no timesyncd wrote, `outdated` those that were older than one already taken.
+    Parses and filters received messages. `rejected` counts invalid messages, `outdated` those older than an accepted one.
 
-    What `node` itself published is passed over: its daemon knows better than a broker's old copy. But of a job it says what was
-    planned before this start.
+    It ignores messages of this daemon's own `node`, except job states: they contain the plans from before this start.
     """
 
     def __init__(self, prefix: str, node: str) -> None:
@@ -145,10 +148,10 @@ class Inbox:
         self._prefix = prefix
         self._node = node
         self._newest = NewestMessages()
-        self._complained: set[str] = set()
+        self._warned: set[str] = set()
 
-    def take(self, topic: str, payload: bytes, retained: bool, now_ns: int) -> ReceivedMessage | None:
-        """None when there is nothing to pass on."""
+    def receive(self, topic: str, payload: bytes, retained: bool, now_ns: int) -> ReceivedMessage | None:
+        """The parsed message; None if it is invalid, outdated, empty or our own."""
         try:
             channel, subject = parse_topic(self._prefix, topic)
             if not payload:
@@ -161,24 +164,26 @@ class Inbox:
         publisher = publisher_of(message, subject)
         if publisher == self._node and not isinstance(message, JobState):
             return None
-        match self._newest.judge(channel.name, subject, message, retained, now_ns):
-            case Freshness.OLD:
+        match self._newest.classify(channel.name, subject, message, retained, now_ns):
+            case Freshness.OUTDATED:
                 self.outdated += 1
                 return None
-            case Freshness.ANEW:
-                self._complain(publisher, f"{publisher} counts from below now: its clock or its store was put back")
+            case Freshness.RESTARTED:
+                self._warn_once(
+                    publisher, f"{publisher} restarted with a lower incarnation: its clock or its store was set back"
+                )
         return ReceivedMessage(channel, subject, message, retained, now_ns, len(payload))
 
     def reconnected(self, now_ns: int) -> None:
-        """Let each topic be complained about once again. Who was not heard of while we were away was not silent."""
-        self._complained.clear()
-        self._newest.listening_since(now_ns)
+        """Allows one warning per topic again, and does not count the time without a connection as silence."""
+        self._warned.clear()
+        self._newest.connected(now_ns)
 
     def _reject(self, topic: str, error: Malformed) -> None:
         self.rejected += 1
-        self._complain(topic, f"ignored a message on {ascii(topic)[1:-1][:MAX_QUOTED_CHARS]}: {error}")
+        self._warn_once(topic, f"rejected a message on {ascii(topic)[1:-1][:MAX_QUOTED_CHARS]}: {error}")
 
-    def _complain(self, about: str, words: str) -> None:
-        if about not in self._complained and len(self._complained) < MAX_WARNINGS:
-            self._complained.add(about)
-            log.warning("mqtt: %s", words)
+    def _warn_once(self, about: str, text: str) -> None:
+        if about not in self._warned and len(self._warned) < MAX_WARNINGS:
+            self._warned.add(about)
+            log.warning("mqtt: %s", text)

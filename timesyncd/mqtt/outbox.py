@@ -9,37 +9,36 @@ from timesyncd.clocks import NS_PER_S
 from timesyncd.messages.node import Message
 from timesyncd.mqtt.topics import CHANNELS, EVENT, HISTORY, MqttChannel, channel_of, subject_of
 
-#: Of each kind that queues.
+#: The size of the queue of each channel that queues.
 MAX_QUEUED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """One message on its way, which came at `put_ns` (CLOCK_BOOTTIME); None clears the retained topic."""
+    """A message to send, queued at `queued_ns` (CLOCK_BOOTTIME). The message None clears the retained topic."""
 
     channel: MqttChannel
     subject: str
     message: Message | None
-    put_ns: int
+    queued_ns: int
 
     @property
     def key(self) -> tuple[str, str]:
         return self.channel.name, self.subject
 
-    def left_s(self, now_ns: int) -> int | None:
-        """How long it is still of use; None = for ever."""
+    def remaining_s(self, now_ns: int) -> int | None:
+        """Seconds until the message expires; None: never."""
         if self.channel.expiry_s is None or self.message is None:
             return None
-        return self.channel.expiry_s - (now_ns - self.put_ns) // NS_PER_S
+        return self.channel.expiry_s - (now_ns - self.queued_ns) // NS_PER_S
 
 
 class Outbox:
     """
-    The latest message of each retained topic, sent or not, what is to be said to each that is addressed, and a queue for each
-    other channel.
+    The messages to send: of a retained or addressed channel the newest per subject, of every other channel a queue.
 
-    A newer message replaces an unsent one on the same topic, where it says all; a full queue drops its oldest. `dropped` counts
-    these and what waited too long.
+    It also stores the newest sent message of each retained topic, to repeat it on a new connection. A full queue drops its oldest
+    message. `dropped` counts these and expired messages.
     """
 
     def __init__(self, node: str) -> None:
@@ -50,19 +49,19 @@ class Outbox:
         self._queues = {channel.name: deque[OutgoingMessage]() for channel in CHANNELS if not _newest_suffices(channel)}
 
     def __len__(self) -> int:
-        """How many messages wait."""
+        """The number of unsent messages."""
         return len(self._unsent) + sum(len(queue) for queue in self._queues.values())
 
     @property
     def is_urgent(self) -> bool:
-        """An event waits, which shall not."""
+        """Whether an event is queued: events are sent without delay."""
         return bool(self._queues[EVENT.name])
 
     def put(self, message: Message, now_ns: int) -> None:
         channel = channel_of(type(message))
         outgoing = OutgoingMessage(channel, subject_of(message, self._node), message, now_ns)
         if _newest_suffices(channel):
-            self._keep(outgoing)
+            self._store(outgoing)
             return
         queue = self._queues[channel.name]
         queue.append(outgoing)
@@ -71,33 +70,33 @@ class Outbox:
             self.dropped += 1
 
     def clear(self, channel: MqttChannel, subject: str) -> None:
-        self._keep(OutgoingMessage(channel, subject, None, put_ns=0))
+        self._store(OutgoingMessage(channel, subject, None, queued_ns=0))
 
     def forget(self, channel: MqttChannel, subject: str) -> None:
-        """Another speaks of this from now on: what the broker has stays, and is not sent again."""
+        """Removes the message of this subject: another daemon publishes it from now on. The broker's copy stays."""
         self._latest.pop((channel.name, subject), None)
         self._unsent.pop((channel.name, subject), None)
 
     def next(self, now_ns: int) -> OutgoingMessage | None:
-        """Take what is to be sent next: events, then what says all, then the other queues in the channels' order."""
-        while outgoing := self._take():
-            left_s = outgoing.left_s(now_ns)
-            if left_s is None or left_s > 0:
+        """Removes and returns the next message: events first, then newest states, then the other queues in the order of CHANNELS."""
+        while outgoing := self._pop():
+            remaining_s = outgoing.remaining_s(now_ns)
+            if remaining_s is None or remaining_s > 0:
                 return outgoing
             if _newest_suffices(outgoing.channel):
                 self.forget(outgoing.channel, outgoing.subject)
-            # The rows of a batch of history still wait in the store.
+            # An expired batch of history is not lost: its rows are still in the store.
             self.dropped += outgoing.channel is not HISTORY
         return None
 
-    def sent(self, outgoing: OutgoingMessage) -> None:
-        """What is not repeated is forgotten, unless something newer came meanwhile."""
+    def mark_sent(self, outgoing: OutgoingMessage) -> None:
+        """Removes a sent message that is not repeated, unless a newer one replaced it meanwhile."""
         is_over = outgoing.message is None or not outgoing.channel.retained
         if is_over and self._latest.get(outgoing.key) is outgoing:
             del self._latest[outgoing.key]
 
-    def failed(self, outgoing: OutgoingMessage) -> None:
-        """It may not have arrived. What says all goes out again with all others, a queued message goes back to its place."""
+    def requeue(self, outgoing: OutgoingMessage) -> None:
+        """Returns a message that the broker may not have received to the front of its queue; `requeue_all` repeats a newest state."""
         if _newest_suffices(outgoing.channel):
             return
         queue = self._queues[outgoing.channel.name]
@@ -106,15 +105,15 @@ class Outbox:
         else:
             self.dropped += 1
 
-    def renew(self) -> None:
-        """A new connection, perhaps to a broker that forgot everything: every retained topic goes out again."""
+    def requeue_all(self) -> None:
+        """Sends every retained topic again: the broker of a new connection may have lost them."""
         self._unsent = OrderedDict.fromkeys(self._latest)
 
-    def _keep(self, outgoing: OutgoingMessage) -> None:
+    def _store(self, outgoing: OutgoingMessage) -> None:
         self._latest[outgoing.key] = outgoing
         self._unsent[outgoing.key] = None
 
-    def _take(self) -> OutgoingMessage | None:
+    def _pop(self) -> OutgoingMessage | None:
         if self.is_urgent:
             return self._queues[EVENT.name].popleft()
         if self._unsent:
@@ -127,5 +126,5 @@ class Outbox:
 
 
 def _newest_suffices(channel: MqttChannel) -> bool:
-    """Whether its newest message about a subject makes those before it useless."""
+    """Whether the newest message of a subject makes the earlier ones useless."""
     return channel.retained or channel.addressed

@@ -1,4 +1,4 @@
-"""TLS to the broker, from the files that the configuration names; the broker's name is always verified."""
+"""TLS to the broker, from the configured files; the broker's host name is always verified."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class _ClosingSocket(ssl.SSLSocket):
 
 def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
     """
-    None without TLS. Raises ConfigError, with the key's path, for a file that cannot be read or does not fit. Blocks for as
-    long as reading them takes.
+    The client's TLS context; None without TLS. Blocks while it reads the files.
+
+    Raises ConfigError with the configuration key and the path for a file that it cannot read or use.
     """
     if not settings.tls:
         return None
@@ -36,25 +37,25 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
 
 
 def _verifying_context(ca: Path | None) -> ssl.SSLContext:
-    """Whom the system trusts, or `ca` alone."""
+    """A context that trusts the system's authorities, or `ca` alone."""
     if ca is None:
         return ssl.create_default_context()
     _require_readable("ca", ca)
     try:
         return ssl.create_default_context(cafile=ca)
     except ssl.SSLError as error:
-        raise ConfigError(f"mqtt.ca = '{ca}': holds no certificate in PEM form ({error.reason})") from error
+        raise ConfigError(f"mqtt.ca = '{ca}': contains no certificate in PEM form ({error.reason})") from error
 
 
 def _load_own_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     _require_readable("certificate", certificate)
     _require_readable("key", key)
     try:
-        # An empty pass phrase: else OpenSSL asks for that of an encrypted key on the terminal.
+        # An empty pass phrase: without one OpenSSL would ask on the terminal for that of an encrypted key.
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         raise ConfigError(
-            f"mqtt.key = '{key}': is no unencrypted key in PEM form of mqtt.certificate = '{certificate}' ({error.reason})"
+            f"mqtt.key = '{key}': is not an unencrypted key in PEM form for mqtt.certificate = '{certificate}' ({error.reason})"
         ) from error
 
 

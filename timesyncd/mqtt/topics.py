@@ -1,7 +1,7 @@
 """
-The topics: which message goes where, how, and back from a topic and its payload to the message. Pure.
+The MQTT topics: the channel of each message type, and the conversion of messages to topic and payload and back. Pure.
 
-Every topic is `<prefix>/<scope>/<subject>/<leaf>`, so a reader subscribes to one leaf of all subjects with one `+`.
+Every topic is `<prefix>/<scope>/<subject>/<leaf>`, so one `+` subscribes to a leaf of every subject. docs/signals-mqtt.md lists them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from timesyncd.messages.node import (
     Ordered,
 )
 
-#: A longer message is not ours. The largest of ours is the state of a job with some 5 000 ranks.
+#: A longer message is rejected. The largest valid one is the state of a job with about 5 000 ranks.
 MAX_MESSAGE_BYTES = 1_048_576
-#: So much of what a sender calls something is repeated.
+#: The most characters of a received name that a log line or error quotes.
 MAX_QUOTED_CHARS = 200
 
 _NAME = TypeAdapter[str](Name)
@@ -34,9 +34,9 @@ _NAME = TypeAdapter[str](Name)
 @dataclass(frozen=True, slots=True)
 class MqttChannel:
     """
-    One kind of topic. `key` is the message's own field that the topic's subject must equal; None = the topic alone tells.
-    `expiry_s` is how long a message is of use, waiting here or kept by the broker (MQTT 5); None = for ever. What is `addressed`
-    is for its subject alone, and a newer one says all that those before it said.
+    One kind of topic. `key` is the field of the message that must equal the topic's subject; None: no field has it.
+    `expiry_s` is how long a message is valid in the outbox and in the broker (MQTT 5); None: for ever. An `addressed` message is for
+    its subject alone, and the newest one replaces those before it.
     """
 
     name: str
@@ -60,68 +60,68 @@ class MqttChannel:
         return f"{prefix}/{self.scope}/{subject}/{self.leaf}"
 
     def pattern(self, prefix: str, node: str) -> str:
-        """What `node` subscribes to: this channel's topics of every subject, or its own."""
+        """The subscription of `node`: this channel's topics of every subject, or, if addressed, its own alone."""
         return self.topic(prefix, node if self.addressed else "+")
 
 
-#: What is retained goes so long after its publisher's last word: nobody clears the topics of a node that was taken away.
+#: Retained messages expire a day after their last publication, since no daemon clears the topics of a node that was removed.
 DAY_S = 86_400
 
 AVAILABILITY = MqttChannel(
     "availability", "node", "availability", Availability,
-    "Whether a node's daemon is connected; the broker says offline when the connection is lost.", None, qos=1,
+    "Whether a node's daemon is connected; the broker publishes offline when the connection is lost.", None, qos=1,
     expiry_s=DAY_S,
 )  # fmt: skip
 NODE_STATE = MqttChannel(
     "node_state", "node", "state", NodeState,
-    "How well a node's clock is known; at once when it changes, and repeated.", "node", expiry_s=DAY_S,
+    "A node's clock: status, bounds and sources; at once when it changes, and repeated.", "node", expiry_s=DAY_S,
 )  # fmt: skip
 GRANDMASTER_STATE = MqttChannel(
     "grandmaster_state", "grandmaster", "state", GrandmasterState,
-    "What a grandmaster says of itself, from the daemons that poll it.", "name", expiry_s=DAY_S,
+    "A grandmaster's state, from each daemon that polls it.", "name", expiry_s=DAY_S,
 )  # fmt: skip
 JOB_STATE = MqttChannel(
     "job_state", "job", "state", JobState,
-    "A job's two signals, its ranks and its barrier plan; an empty message when the job has ended.", "job_id",
+    "A job's two signals, its ranks and its barrier plan; an empty message when the job ends.", "job_id",
     expiry_s=3_600,
 )  # fmt: skip
 EVENT = MqttChannel(
     "event", "node", "event", CloudEvent,
-    "Something happened on a node, or a unit that it polls reported it: at once, to whoever listens now.",
+    "An event on a node or of a grandmaster that it polls; at once, to current subscribers.",
     "node", qos=1, retained=False, content_type="application/cloudevents+json",
 )  # fmt: skip
-#: Expiry: it comes again after 30 s, and a hub that is slow shall not find all its copies at the broker.
+#: Expiry: the node sends it again after 30 s, and a slow hub must not find every copy at the broker.
 HISTORY = MqttChannel(
     "history", "node", "history", HistoryBatch,
-    "Roll-ups and events for the hubs to keep, in order, again and again until they say that they have stored them.",
+    "Roll-ups and events for the hubs to store, in order, repeated until the hubs confirm them.",
     "node", qos=1, retained=False, expiry_s=60,
 )  # fmt: skip
-#: QoS 0: a hub says it to 10,000 nodes a minute, and what is lost is said again when the node sends its rows again.
+#: QoS 0: a hub sends it to 10,000 nodes a minute, and repeats a lost one when the node repeats its rows.
 STORED = MqttChannel(
-    "stored", "node", "stored", Stored, "How much of a node's history a hub has stored, for that node.", "of",
+    "stored", "node", "stored", Stored, "How much of a node's history a hub has stored; for that node.", "of",
     retained=False, expiry_s=60, addressed=True,
 )  # fmt: skip
 HUB_STATE = MqttChannel(
-    "hub_state", "hub", "state", HubState, "A hub, and whether it is the one that speaks.", "node", expiry_s=DAY_S
+    "hub_state", "hub", "state", HubState, "A hub, and whether it is the primary one.", "node", expiry_s=DAY_S
 )
-#: Expiry: who asked gives up by then, and what comes later would surprise.
+#: Expiry: the command that sent it gives up by then, and a later change of policy would be unexpected.
 POLICY_REQUEST = MqttChannel(
     "policy_request", "node", "policy", PolicyRequest,
-    "A user on a node wants the ranks of a job to synchronize otherwise; for the hub that speaks.", "node", qos=1,
+    "A request by a user on a node to change a job's synchronization policy; for the primary hub.", "node", qos=1,
     retained=False, expiry_s=10,
 )  # fmt: skip
-#: Expiry: a step of a job is closed after 10 s.
+#: Expiry: the hub closes a step after 10 s.
 MARKS = MqttChannel(
     "mark_batch", "node", "marks", MarkBatch,
-    "When the ranks on a node arrived at, began and ended each synchronization.", "node", retained=False, expiry_s=10,
+    "The arrival, begin and end of each synchronization of the ranks on a node; for the hubs.", "node", retained=False, expiry_s=10,
 )  # fmt: skip
 
-#: In the order in which waiting messages go out.
+#: In the order in which queued messages are sent.
 CHANNELS = (
     AVAILABILITY, EVENT, NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED, POLICY_REQUEST, HISTORY, MARKS,
 )  # fmt: skip
 
-#: Not availability: a daemon that is restarted is no clock that is lost, and who is silent is told by the states that do not come.
+#: Without availability: a node counts as silent after missed states, so restarting a daemon does not count as a lost clock.
 HUB_SUBSCRIPTIONS = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, HISTORY, MARKS)
 NODE_SUBSCRIPTIONS = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
 
@@ -135,7 +135,7 @@ def channel_of(message_type: type[Message]) -> MqttChannel:
 
 
 def subject_of(message: Message, node: str) -> str:
-    """Of what the message speaks; `node` publishes it."""
+    """The subject of a message that `node` publishes."""
     key = channel_of(type(message)).key
     return node if key is None else str(getattr(message, key))
 
@@ -146,15 +146,15 @@ def publisher_of(message: Message, subject: str) -> str:
 
 
 def parse_topic(prefix: str, topic: str) -> tuple[MqttChannel, str]:
-    """The channel and the subject of a topic. Raises Malformed when it is none of ours."""
+    """The channel and the subject of a topic. Raises Malformed for a topic of no channel."""
     parts = topic.removeprefix(f"{prefix}/").split("/")
     channel = _BY_TOPIC.get((parts[0], parts[2])) if len(parts) == 3 else None
     if channel is None or not topic.startswith(f"{prefix}/"):
-        raise Malformed("no topic of ours")
+        raise Malformed("unknown topic")
     try:
         return channel, _NAME.validate_python(parts[1])
     except ValidationError as error:
-        raise Malformed("its subject is not a name") from error
+        raise Malformed("the topic's subject is not a valid name") from error
 
 
 def encode(message: Message) -> bytes:
@@ -162,13 +162,13 @@ def encode(message: Message) -> bytes:
 
 
 def decode(channel: MqttChannel, subject: str, payload: bytes) -> Message:
-    """Raises Malformed when the payload is not this channel's message about this subject."""
+    """The message in a payload. Raises Malformed if it is not a valid message of this channel about this subject."""
     if len(payload) > MAX_MESSAGE_BYTES:
-        raise Malformed(f"{len(payload)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+        raise Malformed(f"{len(payload)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
     try:
         message = channel.message.model_validate_json(payload)
     except ValidationError as error:
         raise Malformed(f"not a {channel.name} message: {validation_text(error, with_value=False)}") from error
     if channel.key is not None and getattr(message, channel.key) != subject:
-        raise Malformed(f"its {channel.key} is not the topic's {subject!r}")
+        raise Malformed(f"{channel.key} differs from the topic's subject {subject!r}")
     return message

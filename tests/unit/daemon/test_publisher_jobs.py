@@ -44,12 +44,12 @@ class Speaker:
         """What goes out about jobs now."""
         outbox, found = self.link._outbox, []
         while outgoing := outbox.next(self.clocks.boottime_ns()):
-            outbox.sent(outgoing)
+            outbox.mark_sent(outgoing)
             found.append(outgoing)
         return [outgoing for outgoing in found if outgoing.channel.message is JobState]
 
     def reconnects(self) -> None:
-        self.link._outbox.renew()
+        self.link._outbox.requeue_all()
 
 
 @pytest.fixture

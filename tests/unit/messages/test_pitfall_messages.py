@@ -135,7 +135,7 @@ def test_trap_10_an_older_event_never_replaces_a_live_one() -> None:
     """Nor does the broker's retained copy, nor one of before a restart, however high it had counted."""
     inbox, topic = Inbox("t", "hub"), NODE_STATE.topic("t", "n1")
     live, copy, former, next_one = (
-        inbox.take(topic, encode(node_state(incarnation=incarnation, sequence=sequence)), retained, 0)
+        inbox.receive(topic, encode(node_state(incarnation=incarnation, sequence=sequence)), retained, 0)
         for incarnation, sequence, retained in ((2, 5, False), (2, 4, True), (1, 900, False), (2, 6, False))
     )
 

@@ -64,8 +64,8 @@ def window(*hubs: str, is_hub: bool = False, pace: HistoryPacing = PROMPT) -> Hi
 def send(of: HistoryWindow, source: Outbox, now_ns: int = 0, tries: int = 1_000) -> list[int]:
     """What goes out now, in as many batches as the window wants."""
     sent: list[int] = []
-    while tries and (ask := of.ask(now_ns)):
-        sent += [row.sequence for row in of.take(ask, source.page(ask), now_ns)]
+    while tries and (ask := of.next_request(now_ns)):
+        sent += [row.sequence for row in of.batch(ask, source.page(ask), now_ns)]
         tries -= 1
     return sent
 
@@ -98,7 +98,7 @@ def test_so_many_are_unconfirmed_at_most() -> None:
     of, source, up_to = grown()
     sent = send(of, source)
 
-    assert (sent[0], sent[-1]) == (up_to + 1, up_to + PROMPT.most_unconfirmed)
+    assert (sent[0], sent[-1]) == (up_to + 1, up_to + PROMPT.max_unconfirmed)
 
 
 def test_what_is_unconfirmed_for_long_goes_out_again() -> None:
@@ -106,10 +106,10 @@ def test_what_is_unconfirmed_for_long_goes_out_again() -> None:
     of, source, up_to = grown()
     send(of, source)
 
-    assert of.look_again_ns() == AGAIN_NS
+    assert of.next_check_ns() == AGAIN_NS
     assert send(of, source, AGAIN_NS - 1) == []
     assert send(of, source, AGAIN_NS) == [up_to + 1]
-    assert (of.sent, of.resent) == (up_to + PROMPT.most_unconfirmed, 1)
+    assert (of.sent, of.resent) == (up_to + PROMPT.max_unconfirmed, 1)
 
 
 def test_a_confirmation_puts_off_the_next_try() -> None:
@@ -118,17 +118,17 @@ def test_a_confirmation_puts_off_the_next_try() -> None:
     send(of, source)
     of.confirmed(stored(up_to + 1), 20 * NS_PER_S)
 
-    assert send(of, source, 20 * NS_PER_S) == [up_to + PROMPT.most_unconfirmed + 1]
-    assert of.look_again_ns() == 20 * NS_PER_S + AGAIN_NS
+    assert send(of, source, 20 * NS_PER_S) == [up_to + PROMPT.max_unconfirmed + 1]
+    assert of.next_check_ns() == 20 * NS_PER_S + AGAIN_NS
 
 
 def test_batches_are_small() -> None:
     """In rows, and in bytes well below what a hub reads."""
     of, source, _ = grown()
     source.rows = [row(each.sequence, event(data={"text": "x" * 100_000})) for each in source.rows]
-    ask = of.ask(0)
+    ask = of.next_request(0)
     assert ask is not None
-    rows = of.take(ask, source.page(ask), 0)
+    rows = of.batch(ask, source.page(ask), 0)
     message = HistoryBatch(node="n1", incarnation=1, sequence=1, stream=STREAM, floor=1, rows=rows)
 
     assert ask.limit == PROMPT.batch_rows
@@ -156,8 +156,8 @@ def test_nodes_do_not_begin_in_the_same_instant() -> None:
     early, first = send(of, source, 5 * NS_PER_S - 1), send(of, source, 5 * NS_PER_S)
     of.confirmed(stored(1), 6 * NS_PER_S)
     source.rows += [row(2)]
-    of.woke(60 * NS_PER_S, draw=0.25)
-    of.woke(61 * NS_PER_S, draw=0.9)
+    of.rows_added(60 * NS_PER_S, draw=0.25)
+    of.rows_added(61 * NS_PER_S, draw=0.9)
 
     assert (early, first) == ([], [1])
     assert send(of, source, 62 * NS_PER_S) == []
@@ -215,7 +215,7 @@ def test_a_confused_hub_is_not_believed(lie: Stored) -> None:
     send(of, Outbox(10))
     of.confirmed(lie, 0)
 
-    assert (of.cut(), of.disbelieved, of.confirmed_by) == (None, 1, {})
+    assert (of.cut(), of.invalid_confirmations, of.confirmed_by) == (None, 1, {})
 
 
 def test_what_was_never_sent_is_never_cut() -> None:
@@ -256,7 +256,7 @@ def test_a_hub_that_is_back_gets_everything() -> None:
     second = 0
     for at_s in range(60, 120):
         source.rows += [row(source.rows[-1].sequence + 1)]
-        of.woke(at_s * NS_PER_S, 0)
+        of.rows_added(at_s * NS_PER_S, 0)
         for sequence in send(of, source, at_s * NS_PER_S):
             first += sequence == first + 1
             second += sequence == second + 1
@@ -305,7 +305,7 @@ def test_what_was_cut_before_our_start_is_not_lost() -> None:
 def test_a_new_stream_begins_anew() -> None:
     """The node's store was replaced while it ran: what was confirmed of the old one does not count for the new."""
     of, _, _ = grown()
-    of.woke(0, 0)
+    of.rows_added(0, 0)
     anew = Outbox(5, stream=STREAM + 1)
     send(of, anew, 0, tries=1)
     send(of, anew, AGAIN_NS)
@@ -418,7 +418,10 @@ async def test_the_sender_outlives_a_store_in_trouble(
             over = sender.problem
 
     assert (trouble, over) == ("disk", None)
-    assert [record.getMessage() for record in caplog.records] == ["history: disk", "history: back"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "history: cannot read the outbox: disk",
+        "history: the outbox can be read again",
+    ]
 
 
 async def test_a_row_that_cannot_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -433,9 +436,7 @@ async def test_a_row_that_cannot_be_read_is_told_once(caplog: pytest.LogCaptureF
         sender.wake()
         await eventually(lambda: link.rows.count(3) > 1)
 
-    assert [record.getMessage() for record in caplog.records] == [
-        "history: lost: what the outbox has as [2] cannot be read"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["history: lost rows [2]: the outbox cannot read them"]
     assert 2 not in link.rows
     assert link.batches[-1].floor == 3
 
@@ -457,12 +458,12 @@ def progress(up_to: int, node: str = "n1") -> ArchiveProgress:
 def test_a_hub_confirms_once_a_second_and_node() -> None:
     """The newest that it has, to each node by itself."""
     confirmer = HistoryConfirmer(in_order())
-    confirmer.note(progress(1))
-    first = confirmer.take(0)
-    confirmer.note(progress(2))
-    confirmer.note(progress(3))
-    confirmer.note(progress(7, "n2"))
-    early, later = confirmer.take(NS_PER_S - 1), confirmer.take(NS_PER_S)
+    confirmer.update(progress(1))
+    first = confirmer.due(0)
+    confirmer.update(progress(2))
+    confirmer.update(progress(3))
+    confirmer.update(progress(7, "n2"))
+    early, later = confirmer.due(NS_PER_S - 1), confirmer.due(NS_PER_S)
 
     assert [[(each.of, each.stored_up_to) for each in said] for said in (first, early, later)] == [
         [("n1", 1)],
@@ -474,10 +475,10 @@ def test_a_hub_confirms_once_a_second_and_node() -> None:
 def test_a_hub_repeats_itself_only_when_asked() -> None:
     """A node that sends what is stored already has missed the confirmation."""
     confirmer = HistoryConfirmer(in_order())
-    confirmer.note(progress(3))
-    confirmer.take(0)
-    nothing = confirmer.take(5 * NS_PER_S)
-    confirmer.note(progress(3))
+    confirmer.update(progress(3))
+    confirmer.due(0)
+    nothing = confirmer.due(5 * NS_PER_S)
+    confirmer.update(progress(3))
 
     assert nothing == []
-    assert [each.stored_up_to for each in confirmer.take(6 * NS_PER_S)] == [3]
+    assert [each.stored_up_to for each in confirmer.due(6 * NS_PER_S)] == [3]

@@ -63,7 +63,7 @@ class Hub:
                 connection.commit()
         if commits:
             self.known["n1"] = now
-            self.confirmer.note(now)
+            self.confirmer.update(now)
 
     def restart(self) -> None:
         """Without what it had in memory."""
@@ -88,7 +88,7 @@ class World:
         self.named = named
         self.hubs = hubs
         self.engine = empty_engine("n1")
-        self.pace = HistoryPacing(spread_ns=0, most_unconfirmed=8, batch_rows=3, rows_per_s=10**6)
+        self.pace = HistoryPacing(spread_ns=0, max_unconfirmed=8, batch_rows=3, rows_per_s=10**6)
         self.now_ns = 0
         self.made = 0
         self.trimmed: set[str] = set()
@@ -107,7 +107,7 @@ class World:
         with self.engine.begin() as connection:
             outbox.append(connection, rows)
         self.made += count
-        self.window.woke(self.now_ns, 0)
+        self.window.rows_added(self.now_ns, 0)
 
     def trim(self, keep: int) -> None:
         before = self.held()
@@ -121,11 +121,11 @@ class World:
             return outbox.page(connection, 0, 10**6).rows
 
     def send(self, batches: int = 1) -> None:
-        while batches and (ask := self.window.ask(self.now_ns)):
+        while batches and (ask := self.window.next_request(self.now_ns)):
             batches -= 1
             with self.engine.begin() as connection:
                 page = outbox.page(connection, ask.after, ask.limit)
-            rows = self.window.take(ask, page, self.now_ns)
+            rows = self.window.batch(ask, page, self.now_ns)
             self.now_ns += NS_PER_S // 100
             if rows:
                 self.publish(HistoryBatch(**in_order()(), stream=page.stream, floor=page.floor, rows=rows))
@@ -136,7 +136,7 @@ class World:
             hub.queue.append(batch)
 
     def confirm(self, name: str) -> None:
-        said = self.hubs[name].confirmer.take(self.now_ns)
+        said = self.hubs[name].confirmer.due(self.now_ns)
         self.words.extend(each.model_copy(update={"node": name}) for each in said)
 
     def hear(self) -> None:

@@ -18,11 +18,11 @@ from timesyncd.mqtt.topics import subject_of
 def judged(
     newest: NewestMessages, message: Message, retained: bool = False, now_ns: int = 0, node: str = "n1"
 ) -> Freshness:
-    return newest.judge("channel", subject_of(message, node), message, retained, now_ns)
+    return newest.classify("channel", subject_of(message, node), message, retained, now_ns)
 
 
 def accepted(newest: NewestMessages, message: Message, retained: bool = False, now_ns: int = 0) -> bool:
-    return judged(newest, message, retained, now_ns) is not Freshness.OLD
+    return judged(newest, message, retained, now_ns) is not Freshness.OUTDATED
 
 
 def test_an_older_sequence_is_not_news() -> None:
@@ -140,11 +140,11 @@ def test_what_is_accepted_falls_only_after_a_silence(stamps: list[tuple[int, int
         news = judged(newest, node_state(incarnation=incarnation, sequence=sequence), now_ns=now_s * NS_PER_S)
         is_lower, was_silent = incarnation < last[0], now_s - heard_s >= 60
 
-        assert (news is Freshness.ANEW) == (is_lower and was_silent)
-        assert (news is Freshness.NEWS) == ((incarnation, sequence) > last)
-        if incarnation == last[0] or news is not Freshness.OLD:
+        assert (news is Freshness.RESTARTED) == (is_lower and was_silent)
+        assert (news is Freshness.NEWER) == ((incarnation, sequence) > last)
+        if incarnation == last[0] or news is not Freshness.OUTDATED:
             heard_s = now_s
-        if news is not Freshness.OLD:
+        if news is not Freshness.OUTDATED:
             last = (incarnation, sequence)
 
 
@@ -160,8 +160,8 @@ def test_a_lower_incarnation_comes_back_after_a_silence(message: Message, lower:
     newest = NewestMessages()
     accepted(newest, message)
 
-    assert judged(newest, lower, now_ns=silent_after_ns - 1) is Freshness.OLD
-    assert judged(newest, lower, now_ns=silent_after_ns) is Freshness.ANEW
+    assert judged(newest, lower, now_ns=silent_after_ns - 1) is Freshness.OUTDATED
+    assert judged(newest, lower, now_ns=silent_after_ns) is Freshness.RESTARTED
     assert accepted(newest, message, now_ns=silent_after_ns)
 
 
@@ -179,7 +179,7 @@ def test_our_own_absence_is_nobody_s_silence() -> None:
     """After a reconnection an old message is old until those who are alive have had the time to speak."""
     newest = NewestMessages()
     accepted(newest, node_state(incarnation=9))
-    newest.listening_since(900 * NS_PER_S)
+    newest.connected(900 * NS_PER_S)
 
     assert not accepted(newest, node_state(incarnation=8), now_ns=901 * NS_PER_S)
     assert accepted(newest, node_state(incarnation=8), now_ns=960 * NS_PER_S)

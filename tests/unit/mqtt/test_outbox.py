@@ -56,7 +56,7 @@ def test_what_failed_goes_first() -> None:
     outbox = outbox_with(marks(1), marks(2))
     outgoing = outbox.next(NOW_NS)
     assert outgoing is not None
-    outbox.failed(outgoing)
+    outbox.requeue(outgoing)
 
     assert outbox.next(NOW_NS) == outgoing
 
@@ -68,7 +68,7 @@ def test_what_failed_is_dropped_from_a_full_queue() -> None:
     assert outgoing is not None
     for sequence in range(MAX_QUEUED):
         outbox.put(marks(1 + sequence), NOW_NS)
-    outbox.failed(outgoing)
+    outbox.requeue(outgoing)
 
     assert (len(outbox), outbox.dropped) == (MAX_QUEUED, 1)
 
@@ -77,7 +77,7 @@ def test_a_new_connection_sends_every_state_again() -> None:
     """The broker may have forgotten: the latest of each retained topic goes out again, a queued message does not."""
     outbox = outbox_with(node_state(), grandmaster("n1", 1, 1), stored(), marks(1))
     _drain(outbox)
-    outbox.renew()
+    outbox.requeue_all()
 
     assert _drain(outbox) == [node_state(), grandmaster("n1", 1, 1)]
 
@@ -88,10 +88,10 @@ def test_a_cleared_topic_is_sent_until_confirmed() -> None:
     outbox.clear(JOB_STATE, "j1")
     outgoing = outbox.next(NOW_NS)
     assert outgoing is not None
-    outbox.failed(outgoing)
-    outbox.renew()
+    outbox.requeue(outgoing)
+    outbox.requeue_all()
     again = _drain(outbox)
-    outbox.renew()
+    outbox.requeue_all()
 
     assert again == [None]
     assert len(outbox) == 0
@@ -111,14 +111,14 @@ def test_a_confirmation_goes_out_once() -> None:
     outbox = outbox_with(stored(1))
     first = outbox.next(NOW_NS)
     assert first is not None
-    outbox.failed(first)
-    outbox.renew()
+    outbox.requeue(first)
+    outbox.requeue_all()
     again = outbox.next(NOW_NS)
     assert again is not None
     outbox.put(stored(2), NOW_NS)
-    outbox.sent(again)
+    outbox.mark_sent(again)
     last = _drain(outbox)
-    outbox.renew()
+    outbox.requeue_all()
 
     assert again.message == stored(1)
     assert last == [stored(2)]
@@ -132,7 +132,7 @@ def test_marks_that_waited_too_long_are_of_no_use() -> None:
     outgoing = outbox.next(NOW_NS + 10 * NS_PER_S)
 
     assert outgoing is not None
-    assert (outgoing.message, outgoing.left_s(NOW_NS + 10 * NS_PER_S)) == (marks(2), 1)
+    assert (outgoing.message, outgoing.remaining_s(NOW_NS + 10 * NS_PER_S)) == (marks(2), 1)
     assert outbox.dropped == 1
 
 
@@ -158,11 +158,11 @@ def test_a_state_does_not_survive_its_subject() -> None:
     outbox = outbox_with(node_state("gone"))
     outbox.put(node_state("here"), NOW_NS + NS_PER_S)
     _drain(outbox)
-    outbox.renew()
+    outbox.requeue_all()
     outgoing = outbox.next(NOW_NS + DAY_S * NS_PER_S)
     assert outgoing is not None
-    left_s = outgoing.left_s(NOW_NS + DAY_S * NS_PER_S)
-    outbox.renew()
+    left_s = outgoing.remaining_s(NOW_NS + DAY_S * NS_PER_S)
+    outbox.requeue_all()
 
     assert (outgoing.message, left_s) == (node_state("here"), 1)
     assert len(outbox) == 1
@@ -176,7 +176,7 @@ def test_what_another_publishes_is_not_repeated() -> None:
     outbox.forget(NODE_STATE, "n1")
     outbox.forget(NODE_STATE, "n2")
     outbox.forget(STORED, "never-heard-of")
-    outbox.renew()
+    outbox.requeue_all()
 
     assert len(outbox) == 0
 
@@ -184,6 +184,6 @@ def test_what_another_publishes_is_not_repeated() -> None:
 def _drain(outbox: Outbox) -> list[Message | None]:
     messages = []
     while outgoing := outbox.next(NOW_NS):
-        outbox.sent(outgoing)
+        outbox.mark_sent(outgoing)
         messages.append(outgoing.message)
     return messages

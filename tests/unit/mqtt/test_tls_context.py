@@ -62,7 +62,7 @@ def test_a_ca_without_a_certificate_is_told(tmp_path: Path, content: bytes) -> N
     path = tmp_path / "ca.pem"
     path.write_bytes(content)
 
-    with pytest.raises(ConfigError, match=f"^mqtt.ca = '{path}': holds no certificate in PEM form"):
+    with pytest.raises(ConfigError, match=f"^mqtt.ca = '{path}': contains no certificate in PEM form"):
         tls_context(settings(ca=path))
 
 
@@ -97,5 +97,5 @@ def test_an_encrypted_key_is_told(authority: Authority) -> None:
     sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"phrase"))
     identity.key.write_bytes(sealed)
 
-    with pytest.raises(ConfigError, match="is no unencrypted key"):
+    with pytest.raises(ConfigError, match="is not an unencrypted key"):
         tls_context(settings(certificate=identity.certificate, key=identity.key))

@@ -88,8 +88,8 @@ def test_an_unknown_key_is_ignored() -> None:
         (b"\xff\x00", "not a node_state message: Invalid JSON"),
         (b"[]", "not a node_state message: Input should be an object"),
         (b"{}", "not a node_state message: node: missing"),
-        (b" " * (MAX_MESSAGE_BYTES + 1), "at most 1048576 are read"),
-        (encode(node_state("n2")), "its node is not the topic's 'n1'"),
+        (b" " * (MAX_MESSAGE_BYTES + 1), "at most 1048576 are allowed"),
+        (encode(node_state("n2")), "node differs from the topic's subject 'n1'"),
         (encode(node_state()).replace(b'"sequence":1', b'"sequence":-1'), "sequence"),
         (
             encode(node_state()).replace(b'"published_realtime_ns":1', b'"published_realtime_ns":1' + b"0" * 30),
@@ -108,8 +108,8 @@ def test_poison_is_counted_and_told_once_a_topic(caplog: pytest.LogCaptureFixtur
     inbox = Inbox(PREFIX, "me")
     topic = NODE_STATE.topic(PREFIX, "n1")
     with caplog.at_level(logging.WARNING):
-        poisoned = [inbox.take(topic, b"{", False, 0) for _ in range(3)]
-    good = inbox.take(topic, encode(node_state()), False, 7)
+        poisoned = [inbox.receive(topic, b"{", False, 0) for _ in range(3)]
+    good = inbox.receive(topic, encode(node_state()), False, 7)
 
     assert poisoned == [None] * 3
     assert inbox.rejected == 3
@@ -125,8 +125,8 @@ def test_a_sender_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCaptu
     lie = "x\nERROR all is lost\x1b[31m" + "y" * 5_000
     state = node_state().model_dump() | {"terms": {lie: "z"}}
     with caplog.at_level(logging.WARNING):
-        inbox.take(NODE_STATE.topic(PREFIX, "n1"), json.dumps(state).encode(), False, 0)
-        inbox.take(f"{PREFIX}/node/{lie}/state", b"{}", False, 0)
+        inbox.receive(NODE_STATE.topic(PREFIX, "n1"), json.dumps(state).encode(), False, 0)
+        inbox.receive(f"{PREFIX}/node/{lie}/state", b"{}", False, 0)
     lines = [record.getMessage() for record in caplog.records]
 
     assert len(lines) == 2
@@ -139,7 +139,7 @@ def test_a_node_that_begins_anew_is_told_of_once(caplog: pytest.LogCaptureFixtur
     states = [(9, 0, 0), (1, 5, 60), (1, 6, 62)]
     with caplog.at_level(logging.WARNING):
         took = [
-            inbox.take(
+            inbox.receive(
                 channel_of(type(message)).topic(PREFIX, subject_of(message, "n1")),
                 encode(message),
                 False,
@@ -151,7 +151,7 @@ def test_a_node_that_begins_anew_is_told_of_once(caplog: pytest.LogCaptureFixtur
 
     assert all(took)
     assert [record.getMessage() for record in caplog.records] == [
-        "mqtt: n1 counts from below now: its clock or its store was put back"
+        "mqtt: n1 restarted with a lower incarnation: its clock or its store was set back"
     ]
 
 
@@ -159,10 +159,10 @@ def test_what_came_while_we_were_away_is_not_missed() -> None:
     """A replayed message right after a reconnection is as old as before."""
     inbox = Inbox(PREFIX, "me")
     topic = NODE_STATE.topic(PREFIX, "n1")
-    inbox.take(topic, encode(node_state(incarnation=9)), False, 0)
+    inbox.receive(topic, encode(node_state(incarnation=9)), False, 0)
     inbox.reconnected(900 * NS_PER_S)
 
-    assert inbox.take(topic, encode(node_state(incarnation=8)), False, 901 * NS_PER_S) is None
+    assert inbox.receive(topic, encode(node_state(incarnation=8)), False, 901 * NS_PER_S) is None
     assert inbox.outdated == 1
 
 
@@ -239,7 +239,7 @@ def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     inbox = Inbox(PREFIX, "me")
     with caplog.at_level(logging.WARNING):
         for number in range(2 * MAX_WARNINGS):
-            inbox.take(f"other/{number}", b"x", False, 0)
+            inbox.receive(f"other/{number}", b"x", False, 0)
 
     assert inbox.rejected == 2 * MAX_WARNINGS
     assert len(caplog.records) == MAX_WARNINGS
@@ -257,7 +257,7 @@ def test_our_own_message_is_passed_over(message: Message) -> None:
     channel = channel_of(type(message))
     inbox = Inbox(PREFIX, "me")
 
-    assert inbox.take(channel.topic(PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
+    assert inbox.receive(channel.topic(PREFIX, subject_of(message, "me")), encode(message), True, 0) is None
     assert (inbox.rejected, inbox.outdated) == (0, 0)
 
 
@@ -276,7 +276,7 @@ def test_a_node_speaks_for_itself_alone(message: Message) -> None:
     """What names another node than its topic does is poison, on every channel."""
     channel = channel_of(type(message))
 
-    with pytest.raises(Malformed, match="its node is not the topic's 'n1'"):
+    with pytest.raises(Malformed, match="node differs from the topic's subject 'n1'"):
         decode(channel, "n1", encode(message))
 
 
@@ -291,7 +291,7 @@ def test_an_event_of_a_foreign_source_is_refused(source: str) -> None:
 
 def test_a_confirmation_for_another_is_refused() -> None:
     """What a hub has stored of n2 must not cut the outbox of n1."""
-    with pytest.raises(Malformed, match="its of is not the topic's 'n1'"):
+    with pytest.raises(Malformed, match="of differs from the topic's subject 'n1'"):
         decode(STORED, "n1", encode(stored(of="n2")))
 
 
@@ -313,7 +313,7 @@ def test_an_empty_message_clears() -> None:
     """A cleared retained topic is no poison and no message."""
     inbox = Inbox(PREFIX, "me")
 
-    assert inbox.take(JOB_STATE.topic(PREFIX, "0123456789abcdef"), b"", False, 0) is None
+    assert inbox.receive(JOB_STATE.topic(PREFIX, "0123456789abcdef"), b"", False, 0) is None
     assert inbox.rejected == 0
 
 
