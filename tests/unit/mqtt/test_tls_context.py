@@ -53,7 +53,9 @@ def test_our_ca_is_trusted_alone(authority: Authority) -> None:
     context = tls_context(settings(ca=authority.ca))
 
     assert context is not None
-    assert [each["subject"] for each in context.get_ca_certs()] == [((("commonName", "test-ca"),),)]
+    assert [each["subject"] for each in context.get_ca_certs()] == [
+        ((("organizationName", "test-ca"),), (("organizationalUnitName", "test-ca"),))
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"no PEM", b"\xff\xfe\x00"])
