@@ -17,7 +17,7 @@ from timesyncd.model.ensemble import Ensemble
 from timesyncd.model.error_bound import EnsembleSettings
 
 
-def test_trap_04_the_window_grows_while_the_daemon_is_stopped() -> None:
+def test_pitfall_04_the_window_grows_while_the_daemon_is_stopped() -> None:
     """Nobody writes any more: wider with each second, then unknown, and never 0."""
     clocks = FakeClocks()
     bound = good_bound(
@@ -38,7 +38,7 @@ def test_trap_04_the_window_grows_while_the_daemon_is_stopped() -> None:
     assert told[-1] == Interval(None, None, ClockStatus.UNKNOWN, Reference.GRANDMASTER)
 
 
-def test_trap_06_tai_and_utc_cannot_be_mixed_up(tmp_path: Path) -> None:
+def test_pitfall_06_tai_and_utc_cannot_be_mixed_up(tmp_path: Path) -> None:
     """37 s apart, they are two types that neither compare nor subtract, and the clock answers each on its own scale."""
     publish(tmp_path)
     clock = Clock(tmp_path)
@@ -72,7 +72,7 @@ def test_another_utc_offset_than_is_taken_out_leaves_utc_unknown(announced_s: in
     assert bound.utc_hard.reason is (Reason.UTC_OFFSET_UNKNOWN if announced_s is None else Reason.UTC_OFFSET_DIFFERS)
 
 
-def test_trap_19_a_consumer_may_start_before_the_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pitfall_19_a_consumer_may_start_before_the_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor need the folder be there: it is told that nothing is known, and finds the segment once it comes."""
     monkeypatch.setattr(seqlock, "_REMAP_INTERVAL_NS", 0)
     folder = tmp_path / "timesyncd"

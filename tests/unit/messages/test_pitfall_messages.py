@@ -82,7 +82,7 @@ def names(snapshot: MetricsSnapshot) -> set[str]:
         {"sources": []},
     ],
 )
-def test_trap_08_gauges_are_withdrawn_with_their_source(gone: dict[str, Any]) -> None:
+def test_pitfall_08_gauges_are_withdrawn_with_their_source(gone: dict[str, Any]) -> None:
     """
     A source that is lost, silent or gone has no offset, delay, class and state any more, and an unknown clock no
     bound.
@@ -93,7 +93,7 @@ def test_trap_08_gauges_are_withdrawn_with_their_source(gone: dict[str, Any]) ->
     assert names(MetricsSnapshot(lost)) & (OF_A_SOURCE | OF_A_BOUND) == set()
 
 
-def test_trap_09_holdover_is_not_freerun_in_any_encoding() -> None:
+def test_pitfall_09_holdover_is_not_freerun_in_any_encoding() -> None:
     """Nor are any two statuses alike: as number, name, word of either segment, gauge, and as a unit's clock state."""
     good = good_bound()
     bounds = [good_bound(gm_status=status, utc_status=status) for status in ClockStatus]
@@ -131,7 +131,7 @@ def test_no_profile_calls_holdover_freerun(profile: str) -> None:
     ] == []
 
 
-def test_trap_10_an_older_event_never_replaces_a_live_one() -> None:
+def test_pitfall_10_an_older_event_never_replaces_a_live_one() -> None:
     """Nor does the broker's retained copy, nor one of before a restart, however high it had counted."""
     inbox, topic = Inbox("t", "hub"), NODE_STATE.topic("t", "n1")
     live, copy, former, next_one = (
@@ -143,7 +143,7 @@ def test_trap_10_an_older_event_never_replaces_a_live_one() -> None:
     assert (copy, former, inbox.outdated) == (None, None, 2)
 
 
-def test_trap_11_publishing_never_blocks_the_poll_loop() -> None:
+def test_pitfall_11_publishing_never_blocks_the_poll_loop() -> None:
     """With no broker and a viewer that never reads, a poll loop comes to its end, and what was lost is counted."""
     link = MqttLink(MqttSettings(host="broker.invalid"), "n1", 1, [], lambda received: None)
     feed = Feed[int](lambda value: 0)
@@ -157,7 +157,7 @@ def test_trap_11_publishing_never_blocks_the_poll_loop() -> None:
     assert (viewer.dropped, feed.latest[0]) == (polls - 10, polls - 1)
 
 
-def test_trap_22_an_error_s_text_is_no_label() -> None:
+def test_pitfall_22_an_error_s_text_is_no_label() -> None:
     """Whatever words come of errors, evidence and what a unit says that nobody knows: the same series."""
     scraped = [frozenset(series(snapshot_with(f"error {number}: 0x{number:x}"))) for number in range(50)]
 
@@ -188,7 +188,7 @@ class Endless:
             yield b"[" * size
 
 
-async def test_trap_23_a_reply_without_end_is_cut_off() -> None:
+async def test_pitfall_23_a_reply_without_end_is_cut_off() -> None:
     """A device decides neither how much memory its answer takes nor how long it lasts."""
     content = Endless()
     response = cast(aiohttp.ClientResponse, SimpleNamespace(headers={}, content=content))
@@ -205,7 +205,7 @@ THRESHOLDS = (
 
 
 @given(st.dictionaries(st.sampled_from(sorted(BoundSettings.model_fields)), THRESHOLDS))
-def test_trap_24_any_threshold_is_taken_or_told(bounds: dict[str, Any]) -> None:
+def test_pitfall_24_any_threshold_is_taken_or_told(bounds: dict[str, Any]) -> None:
     """Of a table of any values there is a configuration or one line of error; what is taken is a threshold."""
     table = {"source": [{"name": "ptp", "driver": "kernel", "bounds": bounds}]}
     try:

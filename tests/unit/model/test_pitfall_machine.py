@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from network_path import PathSpec
+from pitfall_lab import Node, misses, replay
 from samples import HEALTHY, nth
 from scenarios import Scenario
-from trap_lab import Node, misses, replay
 
 from timesyncd.bound import ClockStatus, ErrorBound, Reason
 from timesyncd.clocks import NS_PER_S
@@ -43,7 +43,7 @@ def ntp_told(as_of_ns: int) -> UtcSample:
 
 
 @pytest.mark.parametrize("tai_offset_s", [0, 36, 38])
-def test_trap_21_tai_offset_0_or_wrong_in_the_kernel_bounds_nothing(tai_offset_s: int) -> None:
+def test_pitfall_21_tai_offset_0_or_wrong_in_the_kernel_bounds_nothing(tai_offset_s: int) -> None:
     """It is told, an armed leap second too, and neither what is published nor the next bound knows of it."""
     wrong = replace(KERNEL, tai_offset_s=tai_offset_s, leap="insert")
     told = {id for id, evidence in kernel_conditions(wrong, 37).items() if evidence is not None}

@@ -14,9 +14,9 @@ from chain import Instant
 from local_clock import NS_PER_S as NS_PER_S_FLOAT
 from local_clock import OscillatorSpec
 from network_path import PathSpec, Reroute
+from pitfall_lab import misses, naive_ns, replay
 from samples import nth
 from scenarios import Scenario
-from trap_lab import misses, naive_ns, replay
 
 from timesyncd.bound import ClockStatus, ErrorBound, Rate, Term
 from timesyncd.clocks import NS_PER_S
@@ -46,7 +46,7 @@ def settled(rows: list[tuple[Instant, ReplayedRow]], after_s: float) -> list[tup
 
 
 @pytest.mark.parametrize("offset_sign", [1, -1])
-def test_trap_05_a_negative_rate_is_a_rate(offset_sign: int) -> None:
+def test_pitfall_05_a_negative_rate_is_a_rate(offset_sign: int) -> None:
     """
     A clock that is slowed is as well known as one that is hurried, an offset below 0 as one above, and no growth is
     negative.
@@ -71,7 +71,7 @@ def test_what_was_learnt_since_a_sample_may_be_negative() -> None:
     assert decode(encode(bound, Epoch(1, 2)))[0].terms == {Term.OFFSET: 7, Term.SINCE_SAMPLE: -5}
 
 
-def test_trap_18_maxerror_under_phc2sys_is_ignored() -> None:
+def test_pitfall_18_maxerror_under_phc2sys_is_ignored() -> None:
     """The kernel's 0 makes no bound, and none narrower."""
     ensemble = Ensemble({"ptp": EnsembleSettings(), "kernel": EnsembleSettings()})
     before = fed(ensemble)
@@ -83,7 +83,7 @@ def test_trap_18_maxerror_under_phc2sys_is_ignored() -> None:
     assert alone.accept(MAXERROR_ZERO).bound is None and list(alone.bounded_sources) == []
 
 
-def test_trap_25_right_after_lock_the_path_delay_is_not_believed() -> None:
+def test_pitfall_25_right_after_lock_the_path_delay_is_not_believed() -> None:
     """
     It was measured while the clock was ppm off, and may be negative: no bound rests on it, where offset and delay
     alone miss.
@@ -99,7 +99,7 @@ def test_trap_25_right_after_lock_the_path_delay_is_not_believed() -> None:
     assert len([row for _, row in slave if row.gm_hard_ns is not None]) > len(slave) / 2
 
 
-def test_trap_26_a_fast_servo_follows_a_changed_path_before_the_median() -> None:
+def test_pitfall_26_a_fast_servo_follows_a_changed_path_before_the_median() -> None:
     """Offset near 0, path delay 10 us, truth -225 us: what the servo did is known, so the bound holds it."""
     reroute = Reroute(100 * NS_PER_S_FLOAT, 100 * NS_PER_S_FLOAT, 235_000, 10_000)
     scenario = Scenario(
@@ -117,7 +117,7 @@ def test_trap_26_a_fast_servo_follows_a_changed_path_before_the_median() -> None
     assert misses(rows) == 0
 
 
-def test_trap_27_without_sync_the_port_stays_slave_and_the_delay_drifts() -> None:
+def test_pitfall_27_without_sync_the_port_stays_slave_and_the_delay_drifts() -> None:
     """
     The frozen offset is no sample: the status becomes HOLDOVER and the bound grows with the clock. When Sync is back
     the servo slews by
@@ -147,7 +147,7 @@ def test_trap_27_without_sync_the_port_stays_slave_and_the_delay_drifts() -> Non
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
-def test_trap_28_a_frozen_kick_of_the_servo_goes_on(loss: float) -> None:
+def test_pitfall_28_a_frozen_kick_of_the_servo_goes_on(loss: float) -> None:
     """
     LISTENING with its last proportional kick a clock runs ppm off its own mean: the bound grows by that distance,
     too.
@@ -169,7 +169,7 @@ def test_trap_28_a_frozen_kick_of_the_servo_goes_on(loss: float) -> None:
     assert kicked >= 2
 
 
-def test_trap_29_a_lost_master_is_still_told_of() -> None:
+def test_pitfall_29_a_lost_master_is_still_told_of() -> None:
     """
     gm_present and class 6 stay for ever with the old offset: HOLDOVER at once that it is old, UNKNOWN after 1000 s.
     """
@@ -208,7 +208,7 @@ def test_one_that_became_master_is_no_source() -> None:
     assert misses(rows) == 0
 
 
-def test_trap_30_a_window_without_asymmetry_never_holds_the_truth() -> None:
+def test_pitfall_30_a_window_without_asymmetry_never_holds_the_truth() -> None:
     """
     On 10 us forward and 30 us back the mean offset + 4 sigma holds 0 % of the instants, and the hard bound all of
     them.

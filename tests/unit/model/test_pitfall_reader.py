@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
+from pitfall_lab import UNTIL_BOUND_S, Node
 from samples import nth
-from trap_lab import UNTIL_BOUND_S, Node
 
 from timesyncd.bound import ClockStatus, Reason, Term
 from timesyncd.clocks import NS_PER_S
@@ -18,7 +18,7 @@ from timesyncd.model.replay import Replay, TraceRow
 from timesyncd.sample import ClockSample, NoSample, PortState
 
 
-def test_trap_01_an_offset_of_exactly_zero_is_valid() -> None:
+def test_pitfall_01_an_offset_of_exactly_zero_is_valid() -> None:
     """It is a sample as any other, in the driver and in the model, and its bound has no term for an offset."""
     node = Node()
     node.ptp4l.offset_ns = 0
@@ -29,7 +29,7 @@ def test_trap_01_an_offset_of_exactly_zero_is_valid() -> None:
 
 
 @pytest.mark.parametrize("because", ["step", "announce loss"])
-def test_trap_02_ingress_time_zero_is_no_sample(because: str) -> None:
+def test_pitfall_02_ingress_time_zero_is_no_sample(because: str) -> None:
     """
     After a step of ptp4l's own, and after Announce was lost, there is no Sync to speak of, whatever the offset says.
     """
@@ -44,7 +44,7 @@ def test_trap_02_ingress_time_zero_is_no_sample(because: str) -> None:
     assert node.published is before
 
 
-def test_trap_03_a_frozen_time_status_ages_by_its_ingress_time() -> None:
+def test_pitfall_03_a_frozen_time_status_ages_by_its_ingress_time() -> None:
     """
     Offset, grandmaster, class 6 and state SLAVE stay as they were: what is old is the Sync, so the clock is in
     holdover.
@@ -61,7 +61,7 @@ def test_trap_03_a_frozen_time_status_ages_by_its_ingress_time() -> None:
     assert fresh is not None and old is not None and old > fresh
 
 
-def test_trap_07_no_servo_state_is_not_not_locked() -> None:
+def test_pitfall_07_no_servo_state_is_not_not_locked() -> None:
     """
     A port that stays UNCALIBRATED, as a free-running one does, is measured; so is a trace that tells no state at all.
     """
@@ -75,7 +75,7 @@ def test_trap_07_no_servo_state_is_not_not_locked() -> None:
 
 
 @pytest.mark.parametrize("by", ["another instance", "its counters"])
-def test_trap_12_a_restarted_ptp4l_is_begun_anew(by: str) -> None:
+def test_pitfall_12_a_restarted_ptp4l_is_begun_anew(by: str) -> None:
     """A new identity, or counters that went back, void what was known: an empty delay filter has to be filled again."""
     node = Node()
     node.synced()
@@ -106,7 +106,7 @@ def test_counters_that_went_back_unseen_fill_the_filter_anew() -> None:
 
 
 @pytest.mark.parametrize("interface", ["eth0", "eth10", "a", "enp193s0f1np1"])
-def test_trap_15_a_text_of_odd_length_is_padded(interface: str) -> None:
+def test_pitfall_15_a_text_of_odd_length_is_padded(interface: str) -> None:
     """
     TLVs have an even length: the octet that fills one up is no part of the name, and a name without its end is
     malformed.
@@ -128,7 +128,7 @@ def answer(management_id: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("by_ns", [-NS_PER_S, -2_001, 2_001, 37 * NS_PER_S])
-def test_trap_16_a_step_between_two_reads_is_no_offset(by_ns: int) -> None:
+def test_pitfall_16_a_step_between_two_reads_is_no_offset(by_ns: int) -> None:
     """
     The reading after it is no sample though a fresh Sync shows, all that was known is void, and programs see it
     before us.

@@ -97,7 +97,7 @@ def test_openntpd_is_one_daemon_of_several_processes() -> None:
     assert disciplines((process("/usr/sbin/ntpd -s"), *parts)) == Disciplines(("openntpd",), ())
 
 
-def test_trap_17_two_disciplines_steer_one_clock() -> None:
+def test_pitfall_17_two_disciplines_steer_one_clock() -> None:
     """phc2sys beside chronyd or systemd-timesyncd is told as two; two processes of one daemon are one."""
     assert found(PHC2SYS, CHRONYD)[0] == ("chronyd", "phc2sys")
     assert found(PHC2SYS, TIMESYNCD)[0] == ("phc2sys", "systemd-timesyncd")
@@ -117,7 +117,7 @@ def test_trap_17_two_disciplines_steer_one_clock() -> None:
         ((), False),
     ],
 )
-def test_trap_18_maxerror_is_a_bound_under_chronyd_alone(steering: tuple[str, ...], is_bound: bool) -> None:
+def test_pitfall_18_maxerror_is_a_bound_under_chronyd_alone(steering: tuple[str, ...], is_bound: bool) -> None:
     """phc2sys, ptp4l and systemd-timesyncd write 0 whatever the error is, also when chronyd writes too."""
     assert maxerror_is_bound(steering) is is_bound
 

@@ -69,7 +69,7 @@ def test_every_field_is_where_the_kernel_puts_it(name: str) -> None:
         (NANO | UNSYNC, 5, "none"),
     ],
 )
-def test_trap_21_an_armed_leap_second_is_told(status: int, state: int, armed: str) -> None:
+def test_pitfall_21_an_armed_leap_second_is_told(status: int, state: int, armed: str) -> None:
     """Also where the clock is not synchronized, which hides it from the return value; no longer once it is over."""
     assert leap(timex(state, status=status)) == armed
 
@@ -121,7 +121,7 @@ async def test_a_sample_is_the_kernels_word(lab: Lab) -> None:
     )
 
 
-async def test_trap_21_a_tai_offset_that_nobody_set_is_told(lab: Lab) -> None:
+async def test_pitfall_21_a_tai_offset_that_nobody_set_is_told(lab: Lab) -> None:
     """CLOCK_TAI is then UTC; the sample says 0, and what follows from that is decided elsewhere."""
     assert (await lab.sample_after(0, tai_s=0)).tai_offset_s == 0
 
@@ -131,7 +131,7 @@ async def test_an_unsynchronized_clock_is_told(lab: Lab) -> None:
     assert not (await lab.sample_after(0, status=UNSYNC | NANO)).synchronized
 
 
-async def test_trap_17_two_disciplines_are_in_the_sample(lab: Lab) -> None:
+async def test_pitfall_17_two_disciplines_are_in_the_sample(lab: Lab) -> None:
     """Those that steer the clock, and apart from them a ptp4l that may."""
     lab.process(7, "chronyd", "-F", "1")
     lab.process(8, "phc2sys", "-a", "-r")

@@ -42,7 +42,7 @@ DYING_WRITER = """
 import os, signal, sys
 from pathlib import Path
 from published import EPOCH, good_bound
-from timesyncd import segment, shm
+from timesyncd.ipc import clock_segment as segment, seqlock
 
 class Payload(list):
     def __iter__(self):
@@ -51,7 +51,7 @@ class Payload(list):
                 os.kill(os.getpid(), signal.SIGKILL)
             yield word
 
-writer = shm.SegmentWriter(Path(sys.argv[1]) / segment.NAME, segment.MAGIC, segment.LAYOUT_VERSION, segment.WORD_COUNT)
+writer = seqlock.SegmentWriter(Path(sys.argv[1]) / segment.NAME, segment.MAGIC, segment.LAYOUT_VERSION, segment.WORD_COUNT)
 bound = good_bound(holdover_after_ns=1_500_000_000, void_after_ns=3_000_000_000)
 writer.write(segment.encode(bound, EPOCH))
 sys.stdout.write("written\\n")
@@ -116,14 +116,14 @@ def pmc(bed: PtpBed, folder: Path, question: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-async def test_trap_13_wrong_domain_and_missing_read_only_socket_are_told(ptp_pair: PtpBed, folder: Path) -> None:
+async def test_pitfall_13_wrong_domain_and_missing_read_only_socket_are_told(ptp_pair: PtpBed, folder: Path) -> None:
     """A real ptp4l is silent to another domain, and 3.1.1 has no read-only socket: each error says what to look at."""
     server = Path(ptp_pair.nodes["a"].uds_address)
     read_only = server.with_name(f"{server.name}.ro")
     wrong_domain = await refusal(Ptp4lOptions(uds_address=server, domain=DOMAIN + 1), folder)
 
     assert wrong_domain.endswith(
-        f"is it in domain {DOMAIN + 1} with transport_specific 0? It ignores questions for others"
+        f"set the source's domain and transport_specific to ptp4l's; they are {DOMAIN + 1} and 0 here"
     )
     if major_version() < 4:
         missing = await refusal(Ptp4lOptions(uds_address=read_only, domain=DOMAIN), folder)
@@ -138,7 +138,7 @@ async def refusal(options: Ptp4lOptions, folder: Path) -> str:
     return str(told.value)
 
 
-async def test_trap_14_counters_are_little_endian_and_all_else_is_big(ptp_pair: PtpBed, folder: Path) -> None:
+async def test_pitfall_14_counters_are_little_endian_and_all_else_is_big(ptp_pair: PtpBed, folder: Path) -> None:
     """
     Between two readings by linuxptp's own client lie ours, of the same counters; a number read the wrong way round is
     2^56 and more.
@@ -161,7 +161,7 @@ def counted(shown: str) -> dict[str, int]:
     return {name: int(number) for name, number in re.findall(r"((?:rx|tx)_\w+)\s+(\d+)", shown)}
 
 
-async def test_trap_17_two_disciplines_on_one_clock_are_told(folder: Path) -> None:
+async def test_pitfall_17_two_disciplines_on_one_clock_are_told(folder: Path) -> None:
     """
     A phc2sys that steers CLOCK_REALTIME and a systemd-timesyncd, found among the real processes, are a finding that
     names both.
@@ -184,7 +184,7 @@ async def kernel_word(folder: Path) -> KernelSample:
     return sample
 
 
-def test_trap_20_a_writer_that_died_half_way_stops_no_reader(tmp_path: Path) -> None:
+def test_pitfall_20_a_writer_that_died_half_way_stops_no_reader(tmp_path: Path) -> None:
     """
     Killed in the midst of a write it leaves an odd generation for ever: who had read goes on with that, ageing; who
     had not is told why.
