@@ -31,7 +31,7 @@ def simulated(*options: str) -> Iterator[list[Facts]]:
             if not line:
                 raise SystemExit("timesyncd simulate ended")
             told = json.loads(line)
-            yield told.get("units", [told])
+            yield told.get("grandmasters", [told])
         finally:
             process.terminate()
 

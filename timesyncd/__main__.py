@@ -1,4 +1,4 @@
-"""Finds the command."""
+"""The command line: finds the command and converts errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ NEEDS_EXTRA = {
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="timesyncd",
-        description="Watches a node's PTP clocks, bounds their error, and tells training jobs what synchronization costs.",
+        description="Monitors a node's PTP clocks, bounds their error, and measures what synchronization costs training jobs. "
+        "Exit status: 0: success, or the answer is yes; 1: the answer is no, or a failure; 2: usage or configuration error; "
+        "130: interrupted.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -36,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 the answer is no or the work failed, 2 it could not be asked so, 130 interrupted."""
+    """Exit status 0: success, or the answer is yes; 1: the answer is no, or a failure; 2: usage or configuration error; 130: interrupted."""
     try:
         return _run(argv)
     except (KeyboardInterrupt, BrokenPipeError):

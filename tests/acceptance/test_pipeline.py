@@ -189,7 +189,7 @@ def test_history_shows_every_sample(lab: Lab) -> None:
     allowed_ns = [each["gm_bound_ns"] - abs(each["offset_ns"]) for each in samples]
 
     assert (table.returncode, table.stderr, lines.returncode, lines.stderr) == (0, "", 0, "")
-    assert table.stdout.startswith("ptp-node-b: offset is local minus reference")
+    assert table.stdout.startswith("ptp-node-b: offset: local minus reference")
     assert len(samples) > 10
     assert all(wrong <= allowed for wrong, allowed in zip(wrong_ns, allowed_ns, strict=True))
 

@@ -121,7 +121,7 @@ async def test_fifty_units_in_one_process(tmp_path: Path) -> None:
     first = free_ports(50)
     ports = ("--snmp-port", str(first), "--https-port", str(first))
     async with simulated("--count", "50", *ports) as line:
-        units = line["units"]
+        units = line["grandmasters"]
         answers = await asyncio.gather(*(snmpget(unit, SYS_NAME) for unit in units))
         channels = await states(units[49], tmp_path)
     identities = [identity for unit in units for identity in unit["identities"]]
@@ -149,7 +149,7 @@ async def test_the_same_seed_gives_the_same_units() -> None:
     lines = []
     for _ in range(2):
         async with simulated("--seed", "3", "--count", "2") as line:
-            lines.append(line["units"])
+            lines.append(line["grandmasters"])
     first, second = ([(unit["serial"], unit["identities"]) for unit in line] for line in lines)
 
     assert first == second
@@ -247,7 +247,7 @@ async def test_a_taken_port_is_one_error() -> None:
         (("--scenario", "none"), "scenario 'none' is no file and none of steady, locked"),
         (("--count", "3", "--snmp-port", "65534"), "3 ports from 65534 on: the highest is 65535"),
         (("--speed", "0"), "0 is not above 0"),
-        (("--count", "0"), "0 is not within 1 to 999"),
+        (("--count", "0"), "0 is not from 1 to 999"),
         (("--trap-to", "collector"), "'collector' is not HOST:PORT"),
         (("--model", "tp9000"), "invalid choice"),
     ],

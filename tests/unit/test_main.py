@@ -1,4 +1,4 @@
-"""From the command line to the command, and from its end to an exit status that scripts can rely on."""
+"""The command line: finding the command, errors, and exit statuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fails_with(error: BaseException) -> Callable[[Namespace], int]:
 
 @pytest.mark.parametrize("status", [0, 1, 2])
 def test_a_command_s_status_is_the_program_s(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """What the command returns is returned."""
+    """The command's return value is the exit status."""
     monkeypatch.setattr(now, "run", lambda _: status)
 
     assert program.main(["now"]) == status
@@ -45,20 +45,20 @@ def test_a_command_s_status_is_the_program_s(monkeypatch: pytest.MonkeyPatch, st
 def test_an_expected_failure_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: TimesyncdError, status: int
 ) -> None:
-    """2 when it could not be asked so, 1 when the work failed; the line goes to stderr and stdout stays empty."""
+    """2 for a usage or configuration error, 1 for a failure; the line is on stderr."""
     monkeypatch.setattr(now, "run", fails_with(error))
     ended = program.main(["now"])
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
 
     assert ended == status
-    assert (told.out, told.err) == ("", f"timesyncd: {error}\n")
+    assert (printed.out, printed.err) == ("", f"timesyncd: {error}\n")
 
 
 @pytest.mark.parametrize("module", ["pydantic", "cryptography.hazmat", "sqlalchemy", "rich.console"])
 def test_a_missing_dependency_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str
 ) -> None:
-    """Whichever of the extra's packages is missed first, the line is the one that mends it."""
+    """Whichever package of the extra is missing, the line names the extra."""
     monkeypatch.setattr(now, "run", fails_with(ModuleNotFoundError(f"No module named {module!r}", name=module)))
     ended = program.main(["now"])
 
@@ -67,8 +67,8 @@ def test_a_missing_dependency_names_the_extra(
 
 
 @pytest.mark.parametrize("module", ["timesyncd.daemon.daemon", "numpy", None])
-def test_another_missing_module_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch, module: str | None) -> None:
-    """What no extra brings is not blamed on one."""
+def test_another_missing_module_is_a_bug(monkeypatch: pytest.MonkeyPatch, module: str | None) -> None:
+    """A module that no extra provides keeps its traceback."""
     monkeypatch.setattr(now, "run", fails_with(ModuleNotFoundError("No module", name=module)))
 
     with pytest.raises(ModuleNotFoundError):
@@ -78,14 +78,14 @@ def test_another_missing_module_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPat
 OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
 
-def test_every_command_has_its_exit_status_told() -> None:
-    """In the one table, which names no other."""
+def test_every_command_has_its_exit_status_documented() -> None:
+    """The table of docs/operations.md names every command and no other."""
     table = OPERATIONS.partition("## Exit status")[2].partition("\n## ")[0]
-    told = [
+    printed = [
         name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall("`([a-z-]+)`", row)
     ]
 
-    assert sorted(told) == sorted(program.COMMANDS)
+    assert sorted(printed) == sorted(program.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_every_command_has_its_exit_status_told() -> None:
         ("drivers", 0),
     ],
 )  # fmt: skip
-def test_a_command_ends_as_the_table_says(words: str, status: int) -> None:
-    """Where it can be seen without a daemon, a unit, or a wait."""
+def test_a_command_has_the_documented_status(words: str, status: int) -> None:
+    """The statuses that need no daemon, grandmaster or waiting."""
     assert program.main(words.split()) == status
 
 
@@ -119,10 +119,10 @@ def test_an_unexpected_failure_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenPipeError()])
-def test_who_leaves_is_not_told_why(
+def test_an_interruption_is_silent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
-    """Ctrl-C and a reader that went away end the program without a word."""
+    """Ctrl-C and a closed pipe end the program without a message."""
     monkeypatch.setattr(now, "run", fails_with(error))
     ended = program.main(["now"])
 
@@ -131,7 +131,7 @@ def test_who_leaves_is_not_told_why(
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["now", "--nonsense"], ["history"]])
 def test_a_wrong_command_line_is_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """And the usage is shown."""
+    """The usage is printed."""
     with pytest.raises(SystemExit) as ended:
         program.main(arguments)
 
@@ -141,15 +141,15 @@ def test_a_wrong_command_line_is_2(capsys: pytest.CaptureFixture[str], arguments
 
 @pytest.mark.parametrize("command", program.COMMANDS)
 def test_every_command_is_described(command: str) -> None:
-    """`timesyncd --help` says of each command what the first line of its module says."""
+    """`timesyncd --help` has the first line of each command's module."""
     module = import_module(f"timesyncd.cli.{command.replace('-', '_')}")
     first_line = str(module.__doc__).splitlines()[0]
 
     assert f"{command} {first_line}" in " ".join(program.parser().format_help().split())
 
 
-def test_finding_the_command_imports_nothing_that_costs() -> None:
-    """Help, and `now` in a loop, need no dependency of the daemon and no event loop."""
+def test_finding_the_command_imports_no_dependency() -> None:
+    """`timesyncd --help` and `timesyncd now` import no dependency of the daemon."""
     code = "import sys, timesyncd.__main__ as m; m.parser(); print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 

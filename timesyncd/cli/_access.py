@@ -1,4 +1,4 @@
-"""What the commands that ask a unit share: how it is reached, and where the secrets are. None stands on the command line."""
+"""Options of the commands that query a grandmaster: its address and the sources of secrets, none of which is an argument."""
 
 from __future__ import annotations
 
@@ -15,41 +15,39 @@ PRIV = ("aes128", "aes192", "aes256", "aes192-c", "aes256-c")
 
 
 def add_access_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", help="the unit's address or name")
-    parser.add_argument("--timeout", type=_timeout, default=2.0, metavar="S", help="for one answer (%(default)s s)")
+    parser.add_argument("host", metavar="HOST", help="address or name of the grandmaster")
+    parser.add_argument(
+        "--timeout", type=_timeout, default=2.0, metavar="S", help="timeout of one reply (default: %(default)s s)"
+    )
     snmp = parser.add_argument_group("SNMP", "a community (v2c) or a user (v3, authPriv)")
-    snmp.add_argument("--port", type=_port, default=161, metavar="N", help="UDP port (%(default)s)")
+    snmp.add_argument("--port", type=_port, default=161, metavar="N", help="UDP port (default: %(default)s)")
     _add_secret(snmp, "--community", "community")
-    snmp.add_argument("--user", metavar="NAME", help="user of SNMP v3")
-    snmp.add_argument("--auth", choices=AUTH, default="sha256", help="%(default)s")
+    snmp.add_argument("--user", metavar="NAME", help="SNMP v3 user")
+    snmp.add_argument("--auth", choices=AUTH, default="sha256", help="authentication protocol (default: %(default)s)")
     _add_secret(snmp, "--auth-pass", "authentication pass phrase")
-    snmp.add_argument("--priv", choices=PRIV, default="aes128", help="%(default)s")
+    snmp.add_argument("--priv", choices=PRIV, default="aes128", help="privacy protocol (default: %(default)s)")
     _add_secret(snmp, "--priv-pass", "privacy pass phrase")
     web = parser.add_argument_group(
-        "HTTPS", "the certificate is looked at in any case; a log-in needs a way to trust it"
+        "HTTPS", "the certificate is always read; a login needs --fingerprint, --ca or --insecure"
     )
-    web.add_argument("--https-port", type=_port, default=443, metavar="N", help="TCP port (%(default)s)")
+    web.add_argument("--https-port", type=_port, default=443, metavar="N", help="TCP port (default: %(default)s)")
     web.add_argument(
-        "--https-username", metavar="NAME", help="read-only account; without any SNMP option, HTTPS alone is asked"
+        "--https-username", metavar="NAME", help="a read-only account; without any SNMP option, only HTTPS is queried"
     )
     _add_secret(web, "--https-password", "password")
-    web.add_argument("--fingerprint", metavar="HEX", help="SHA-256 of the unit's certificate")
-    web.add_argument("--ca", type=Path, metavar="FILE", help="certificates that signed the unit's")
-    web.add_argument(
-        "--insecure", action="store_true", help="trust whatever certificate is shown, and send the password"
-    )
+    web.add_argument("--fingerprint", metavar="HEX", help="SHA-256 fingerprint of the grandmaster's certificate")
+    web.add_argument("--ca", type=Path, metavar="FILE", help="certificates of the authorities that signed it")
+    web.add_argument("--insecure", action="store_true", help="accept any certificate, and send the password")
 
 
 def _add_secret(group: object, option: str, what: str) -> None:
     either = group.add_mutually_exclusive_group()  # type: ignore[attr-defined]
-    either.add_argument(f"{option}-env", metavar="VAR", help=f"environment variable that holds the {what}")
-    either.add_argument(
-        f"{option}-file", type=Path, metavar="FILE", help=f"file that holds the {what}; neither: asked for"
-    )
+    either.add_argument(f"{option}-env", metavar="VAR", help=f"environment variable with the {what}")
+    either.add_argument(f"{option}-file", type=Path, metavar="FILE", help=f"file with the {what} (default: prompt)")
 
 
 def access_of(args: Namespace) -> ProbeAccess:
-    """Reads the secrets, from the terminal where they are nowhere else. Raises ConfigError."""
+    """The access with its secrets, which are prompted for if no option names them. Raises ConfigError."""
     from timesyncd.probe.access import ProbeAccess
 
     return ProbeAccess(args.host, args.port, args.https_port, args.timeout, _snmp(args), _web(args))
@@ -67,7 +65,7 @@ def _snmp(args: Namespace) -> SnmpAccess | None:
         name = revealed(community, f"community of {args.host}", "--community-env or --community-file")
         return SnmpAccess(Community(name), {} if community is None else {"community": community})
     if community is not None:
-        raise ConfigError("--user and --community: give one of them, SNMP v3 or v2c")
+        raise ConfigError("--user (SNMP v3) and a community (v2c) exclude each other: give one of them")
     secrets = {
         "auth_pass": given_secret(args.auth_pass_env, args.auth_pass_file),
         "priv_pass": given_secret(args.priv_pass_env, args.priv_pass_file),
@@ -96,13 +94,13 @@ def _web(args: Namespace) -> WebAccess | None:
 
 
 def progress(line: str) -> None:
-    """What is being done, beside the answer."""
+    """Prints a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65_535:
-        raise ArgumentTypeError(f"{text!r} is no port")
+        raise ArgumentTypeError(f"{text!r} is not a port from 1 to 65535")
     return int(text)
 
 
@@ -112,5 +110,5 @@ def _timeout(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.1 <= seconds <= 60:
-        raise ArgumentTypeError(f"{text!r} is not within 0.1 and 60 seconds")
+        raise ArgumentTypeError(f"{text!r} is not from 0.1 to 60 seconds")
     return seconds

@@ -1,10 +1,4 @@
-"""
-What several commands share: where the configuration is.
-
-Where the store is that a command reads.
-
-What the two audit commands share.
-"""
+"""What several commands share: the configuration, the daemon's page, the store, and the audit extra."""
 
 from __future__ import annotations
 
@@ -32,7 +26,7 @@ def add_config_argument(parser: ArgumentParser) -> None:
 
 
 def load_config(args: Namespace) -> Config:
-    """Raises ConfigError, one line."""
+    """The configuration with the drivers' options. Raises ConfigError."""
     from timesyncd import config
     from timesyncd.driver import options_of
 
@@ -41,8 +35,8 @@ def load_config(args: Namespace) -> Config:
 
 def page_trust(config: Config) -> SSLContext | None:
     """
-    Believes who shows the configured certificate itself, by whatever name: what this machine's daemon shows is for names that
-    others ask by, and may be signed by nobody that is trusted here. None: there is none that can be read.
+    Trusts exactly the configured certificate, for any host name: this machine's daemon has a certificate for other names, perhaps
+    of an authority that this machine does not trust. None: there is no readable certificate.
     """
     import ssl
 
@@ -59,27 +53,27 @@ def page_trust(config: Config) -> SSLContext | None:
 
 
 def page_url(args: Namespace) -> str:
-    """Where the configured daemon answers on this machine. Raises ConfigError."""
+    """The URL of the configured daemon on this machine. Raises ConfigError."""
     from timesyncd.errors import ConfigError
 
     web = load_config(args).web
     if web is None or web.port == 0:
         raise ConfigError(
-            f"{args.config}: web: no [web] section with a fixed port, so the daemon cannot be asked: give --url"
+            f"{args.config}: no [web] section with a fixed port, so the daemon's URL is unknown: give --url"
         )
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"{'https' if web.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{web.port}/"
 
 
 def store_place(args: Namespace, without: str) -> StoreLocation:
-    """As `--store` names it, else the configuration; `without` says what is not possible where there is none. Raises ConfigError."""
+    """The store of `--store`, else of the configuration; `without` names the consequence of none. Raises ConfigError."""
     from timesyncd.store.engine import StoreLocation
 
     if args.store is not None:
         return StoreLocation.named(args.store)
     settings = load_config(args).store
     if settings is None:
-        raise ConfigError(f"{args.config}: no [store], {without}; --store names a file")
+        raise ConfigError(f"{args.config}: no [store] section, {without}; name a store with --store")
     return StoreLocation.of(settings)
 
 
@@ -87,7 +81,7 @@ _EXTRA = ("jinja2", "matplotlib", "pydantic")
 
 
 def audit_extra_is_missing(command: str) -> bool:
-    """Says which extra is missing, where one is; nothing is imported, so that a script need not wait for it."""
+    """Whether the audit extra is missing, with a message. Nothing is imported, which would delay a script's start."""
     if all(find_spec(name) is not None for name in _EXTRA):
         return False
     print(f"timesyncd {command} needs the audit extra: pip install 'timesyncd[audit]'", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A source's stored records as lines for people. Pure."""
+"""A source's stored records as rows of a table. Pure."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _OWN = {
 
 def table_of(kind: str, records: list[Record], zone: tzinfo | None = None) -> tuple[list[Heading], list[list[str]]]:
     """
-    Headings and rows; `kind` is the source's, a record that is no sample has a note alone.
+    Headings and rows. `kind` is that of the source; a record that is not a sample has only times and a note.
 
-    That samples begin again is left out: the samples show it.
+    The event that samples resume is omitted, because the samples show it.
     """
     own = _OWN.get(kind, _CLOCK)
     shown = [record for record in records if record["kind"] != "event" or record["reason_code"] is not None]
@@ -54,7 +54,7 @@ def table_of(kind: str, records: list[Record], zone: tzinfo | None = None) -> tu
 
 
 def _times(record: Record, zone: tzinfo | None) -> list[str]:
-    """UTC in full, and the time of day here."""
+    """The time in UTC, and the local time of day."""
     milliseconds = int(record["realtime_ns"]) // 1_000_000
     utc = datetime.fromtimestamp(milliseconds // 1_000, UTC).replace(microsecond=milliseconds % 1_000 * 1_000)
     return [f"{utc:%Y-%m-%d %H:%M:%S.%f}"[:-3], f"{utc.astimezone(zone):%H:%M:%S %Z}"]
@@ -83,7 +83,7 @@ def _cells(record: Record, width: int) -> list[str]:
 
 
 def _clock(record: Record) -> list[str]:
-    """The bound against the grandmaster; where there is none, the note says why."""
+    """The bound against the grandmaster; the note is the reason of an unknown one."""
     reason = record["gm_reason_code"]
     return [
         duration_text(record["offset_ns"]),
@@ -97,8 +97,8 @@ def _clock(record: Record) -> list[str]:
 
 
 def _phc(record: Record) -> list[str]:
-    """To the nanosecond: a clock on TAI is 37 s from the system's, which are told apart."""
-    steered = {None: "not looked for", True: "runs", False: "none"}[record["steered"]]
+    """Whole seconds and nanoseconds are separate: a hardware clock on TAI differs by 37 s from the system clock."""
+    steered = {None: "unknown", True: "runs", False: "none"}[record["steered"]]
     width_ns = -(-record["width_ns"] // 2)
     whole_s, rest_ns = whole_seconds(record["offset_ns"])
     offset = f"{whole_s:+} s {rest_ns:+} ns" if whole_s else f"{rest_ns} ns"
@@ -106,7 +106,7 @@ def _phc(record: Record) -> list[str]:
 
 
 def _utc(record: Record) -> list[str]:
-    """`UTC bound` is the node's, which other sources may have narrowed."""
+    """`UTC bound` is the node's bound, which other sources may have narrowed."""
     return [
         duration_text(record["offset_ns"]),
         duration_text(record["error_ns"]),
@@ -127,7 +127,7 @@ def _kernel(record: Record) -> list[str]:
         record["leap"],
         f"{record['tai_offset_s']} s" if record["tai_offset_s"] else "not set",
         ", ".join(record["disciplines"] or []) or "none found",
-        f"perhaps {', '.join(undecided)}" if undecided else "",
+        f"possibly {', '.join(undecided)}" if undecided else "",
     ]
 
 

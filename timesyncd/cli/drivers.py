@@ -1,4 +1,4 @@
-"""List the installed drivers and what each can be told."""
+"""List the installed drivers and their options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """0."""
     import json
 
     from timesyncd.driver import installed_drivers, load_driver

@@ -1,4 +1,4 @@
-"""Write what the store holds of a clock source or a grandmaster to a file: CSV, or Parquet for notebooks."""
+"""Export the stored history of a clock source or a grandmaster to a CSV or Parquet file."""
 
 from __future__ import annotations
 
@@ -19,22 +19,33 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="a [[source]] or [[grandmaster]] by its name")
-    parser.add_argument("--since", type=span_ns, default="1h", metavar="SPAN", help="how far back, as 90s, 15m, 1h, 2d")
-    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="up to how long ago (default: now)")
+    parser.add_argument("source", metavar="SOURCE", help="name of a [[source]] or [[grandmaster]]")
     parser.add_argument(
-        "--span", choices=("raw", "minute", "hour"), default="raw", help="samples, or what they are rolled up to (raw)"
+        "--since",
+        type=span_ns,
+        default="1h",
+        metavar="SPAN",
+        help="begin, as an age: 90s, 15m, 1h, 2d (default: %(default)s)",
     )
-    parser.add_argument("--node", metavar="NAME", help="of a hub's store: whose minutes or hours (default: its own)")
-    parser.add_argument("--format", choices=("csv", "parquet"), default="csv", help="%(default)s")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write")
-    parser.add_argument("--force", action="store_true", help="replace the file if there is one")
-    parser.add_argument("--store", metavar="PATH", help="the store's file or URL, instead of the configuration's")
+    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
+    parser.add_argument(
+        "--span",
+        choices=("raw", "minute", "hour"),
+        default="raw",
+        help="samples, or their roll-ups (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--node", metavar="NAME", help="in a hub's store: the node whose minutes or hours to export (default: the hub)"
+    )
+    parser.add_argument("--format", choices=("csv", "parquet"), default="csv", help="default: %(default)s")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="output file")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
     add_config_argument(parser)
 
 
 def run(args: Namespace) -> int:
-    """0, 2 for a source that the store does not know; StoreError when the store cannot be read or the file not be written."""
+    """0; 2 for a source that the store does not know. Raises StoreError if reading the store or writing the file fails."""
     from timesyncd.cli._common import store_place
     from timesyncd.store.export import export
 
@@ -42,29 +53,35 @@ def run(args: Namespace) -> int:
     place = store_place(args, "so there is nothing to export")
     known = _known(place, args)
     if args.source not in known:
-        told = ", ".join(known) or "nothing yet"
-        print(f"timesyncd: {place} has no {args.source!r}; it has: {told}", file=sys.stderr)
+        names = ", ".join(known) or "none"
+        print(f"timesyncd: {place} has no source {args.source!r}; known sources: {names}", file=sys.stderr)
         return 2
     now_ns = time.time_ns()
     what = (place, args.source, args.span, now_ns - args.since, now_ns - args.until)
     with _progress(args.source) as on_progress:
         rows = export(*what, args.output, args.format, on_progress, args.force, args.node)
-    print(f"{args.output}: {rows} rows" if rows else f"{args.output}: no rows, since there is nothing in this span")
+    print(
+        f"{args.output}: {rows} rows"
+        if rows
+        else f"{args.output}: 0 rows: the store has none between --since and --until"
+    )
     return 0
 
 
 def _check(args: Namespace) -> None:
-    """Raises ConfigError."""
+    """Raises ConfigError for options that exclude each other."""
     if args.since <= args.until:
-        raise ConfigError("--since is not before --until: both say how long ago")
+        raise ConfigError("--since is not before --until: both are ages, so --since has to be the larger one")
     if args.node is not None and args.span == "raw":
-        raise ConfigError("--node: a hub has minutes and hours of other nodes, no samples: give --span minute or hour")
+        raise ConfigError(
+            "--node: a hub stores minutes and hours of other nodes, no samples: give --span minute or --span hour"
+        )
     if args.output.exists() and not args.force:
-        raise ConfigError(f"{args.output}: there is such a file already; --force replaces it")
+        raise ConfigError(f"{args.output}: the file exists; replace it with --force")
 
 
 def _known(place: StoreLocation, args: Namespace) -> list[str]:
-    """Samples go before what they are rolled up to. Raises StoreError."""
+    """The sources with samples, or with roll-ups. Raises StoreError."""
     from timesyncd.store.history import sources
     from timesyncd.store.series import rollup_sources
 
@@ -75,7 +92,7 @@ def _known(place: StoreLocation, args: Namespace) -> list[str]:
 
 @contextmanager
 def _progress(source: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, and nothing elsewhere."""
+    """A progress bar on a terminal; no output without one."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

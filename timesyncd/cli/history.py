@@ -1,4 +1,4 @@
-"""What the store holds of a clock source or a grandmaster."""
+"""Show the stored history of a clock source or a grandmaster."""
 
 from __future__ import annotations
 
@@ -20,39 +20,52 @@ if TYPE_CHECKING:
 TABLE_LIMIT = 100
 
 _SIGNS = {
-    "clock": "offset is local minus reference",
-    "phc": "the system clock minus the hardware clock, as both stand",
-    "utc": "offset is local minus UTC",
-    "kernel": "what the kernel says of its clock",
-    "event": "it never gave a sample",
-    "grandmaster": "phase is the unit minus its reference",
-    "time_error": "positive = the channel is ahead of its reference",
+    "clock": "offset: local minus reference",
+    "phc": "offset: system clock minus hardware clock",
+    "utc": "offset: local minus UTC",
+    "kernel": "the kernel's state of its clock",
+    "event": "no sample so far",
+    "grandmaster": "phase: grandmaster minus its reference",
+    "time_error": "positive: the channel is ahead of its reference",
 }
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="a [[source]] or [[grandmaster]] by its name")
-    parser.add_argument("--since", type=span_ns, default="1h", metavar="SPAN", help="how far back, as 90s, 15m, 1h, 2d")
-    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="up to how long ago (default: now)")
+    parser.add_argument("source", metavar="SOURCE", help="name of a [[source]] or [[grandmaster]]")
     parser.add_argument(
-        "--limit", type=_count, metavar="N", help=f"only the newest N samples (a table: {TABLE_LIMIT}; JSON: all)"
+        "--since",
+        type=span_ns,
+        default="1h",
+        metavar="SPAN",
+        help="begin, as an age: 90s, 15m, 1h, 2d (default: %(default)s)",
+    )
+    parser.add_argument("--until", type=span_ns, default="0s", metavar="SPAN", help="end, as an age (default: now)")
+    parser.add_argument(
+        "--limit",
+        type=_count,
+        metavar="N",
+        help=f"only the newest N samples (default: {TABLE_LIMIT} in a table, all in JSON)",
     )
     parser.add_argument(
-        "--time-errors", action="store_true", help="the time errors of a grandmaster's channels instead of its samples"
+        "--time-errors",
+        action="store_true",
+        help="show the time errors of a grandmaster's channels instead of its samples",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--store", metavar="PATH", help="the store's file or URL, instead of the configuration's")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
     add_config_argument(parser)
 
 
 def run(args: Namespace) -> int:
+    """0; 2 for a source that the store does not know. Raises ConfigError, StoreError."""
     from timesyncd.store.history import sources
 
-    place = store_place(args, "so no history")
+    place = store_place(args, "so there is no history")
     known = sources(place)
     if args.source not in known:
         print(
-            f"timesyncd: {place} has no {args.source!r}; it has: {', '.join(known) or 'nothing yet'}", file=sys.stderr
+            f"timesyncd: {place} has no source {args.source!r}; known sources: {', '.join(known) or 'none'}",
+            file=sys.stderr,
         )
         return 2
     limit = args.limit or (None if args.json else TABLE_LIMIT)
@@ -69,7 +82,7 @@ def run(args: Namespace) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f"{text!r} is not a count of 1 or more")
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
 
 
@@ -80,7 +93,7 @@ def _time_errors(place: StoreLocation, source: str, span: tuple[int, int], limit
 
 
 def _records(place: StoreLocation, source: str, span: tuple[int, int], limit: int | None) -> Iterator[Record]:
-    """Samples with the events between them in order of time; with a limit no event before the first sample shown."""
+    """Samples and events in order of time; with a limit, no event precedes the first sample."""
     from timesyncd.store.history import events, samples
 
     found: Iterable[Record] = samples(place, source, *span, limit)
@@ -105,7 +118,7 @@ def _print_table(source: str, kind: str, records: list[Record], limit: int | Non
 
     headings, rows = table_of(kind, records)
     if not rows:
-        print(f"{source}: nothing in this span")
+        print(f"{source}: no records between --since and --until")
         return
     table = Table(title=f"{source}: {_SIGNS[kind]}", title_justify="left", box=None, pad_edge=False)
     for heading, justify in headings:
@@ -118,4 +131,4 @@ def _print_table(source: str, kind: str, records: list[Record], limit: int | Non
     shown = sum(record["kind"] in _SIGNS and record["kind"] != "event" for record in records)
     if shown == limit:
         what = "time errors" if kind == "time_error" else "samples"
-        console.print(f"the newest {shown} {what} of the span; --limit shows more")
+        console.print(f"only the newest {shown} {what}; --limit shows more")

@@ -1,4 +1,4 @@
-"""PyTorch profiler traces of several ranks on one axis, the common clock, for Perfetto."""
+"""Merge PyTorch profiler traces of several ranks on the time axis of a common clock, for Perfetto."""
 
 from __future__ import annotations
 
@@ -25,15 +25,20 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="a rank's trace: .json or .json.gz")
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="trace of a rank: .json or .json.gz")
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the merged trace; .gz: packed"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="merged trace; compressed if the name ends in .gz",
     )
-    parser.add_argument("--json", action="store_true", help="what is known of each file's place, as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the alignment of each file as one JSON object")
 
 
 def run(args: Namespace) -> int:
-    """0: all are aligned; 1: some are not, which is said file by file; 2: a file cannot be read or written, and nothing is."""
+    """0: all traces are aligned; 1: some are not, as printed; 2: a file cannot be read or written, and there is no output."""
     from timesyncd.traces.alignment import align
     from timesyncd.traces.merge import Merge, TraceFile
     from timesyncd.traces.reader import read_outline
@@ -53,19 +58,19 @@ def run(args: Namespace) -> int:
     except TraceError as error:
         print(f"timesyncd: {error}", file=sys.stderr)
         return 2
-    _tell(merge, args)
+    _print_result(merge, args)
     return 0 if all(alignment.bound_ns is not None for alignment in axis.alignments) else 1
 
 
 def _check_names(traces: Sequence[Path], output: Path) -> None:
-    """Raises TraceError."""
+    """Raises TraceError if a path is given twice."""
     seen: set[Path] = set()
     for path in traces:
         if path.resolve() in seen:
-            raise TraceError(f"{path}: given twice")
+            raise TraceError(f"{path}: the trace is given twice")
         seen.add(path.resolve())
     if output.resolve() in seen:
-        raise TraceError(f"{output}: is one of the traces; write the merged one elsewhere")
+        raise TraceError(f"{output}: the output is one of the traces; name another file")
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
@@ -75,7 +80,7 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _chunks(path: Path) -> Iterator[str]:
-    """Raises TraceError."""
+    """The text of a trace, decompressed, in blocks. Raises TraceError."""
     from codecs import getincrementaldecoder
 
     decoder = getincrementaldecoder("utf-8")(errors="replace")
@@ -88,15 +93,17 @@ def _chunks(path: Path) -> Iterator[str]:
                 if text := decoder.decode(block):
                     yield text
     except EOFError as error:
-        raise TraceError(f"{path}: it ends too early: was it cut off?") from error
+        raise TraceError(f"{path}: the compressed file is truncated") from error
     except (OSError, zlib.error) as error:
         raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _anchors(path: Path, outline: TraceOutline) -> AnchorFile | None:
     """
-    The trace's own side file, else the one of the same process, host and rank (as far as the trace names them) among those in its folder, of
-    several the one with the most anchors; none where a trace without a host's name has them of several machines. Raises TraceError.
+    The anchors of the trace's own side file, else of the side file of its process, host and rank in the same folder.
+
+    Of several files, the one with the most anchors counts. None: no file matches, or a trace without a host name matches files of
+    several machines. Raises TraceError.
     """
     from timesyncd.client.anchors import SUFFIX
 
@@ -105,20 +112,20 @@ def _anchors(path: Path, outline: TraceOutline) -> AnchorFile | None:
         if side.exists():
             return _read_anchors(side)
     others = [_read_anchors(side) for side in sorted(path.parent.glob(f"rank-*{SUFFIX}"))]
-    of_it = [
+    matching = [
         each
         for each in others
         if each.owner.pid in outline.pids()
         and outline.host_name in (None, each.owner.host_name)
         and outline.rank in (None, each.owner.rank)
     ]
-    if outline.host_name is None and len({(each.owner.boot_id, each.owner.host_name) for each in of_it}) > 1:
+    if outline.host_name is None and len({(each.owner.boot_id, each.owner.host_name) for each in matching}) > 1:
         return None
-    return max(of_it, key=lambda each: len(each.anchors), default=None)
+    return max(matching, key=lambda each: len(each.anchors), default=None)
 
 
 def _read_anchors(side: Path) -> AnchorFile:
-    """With those of the full file before it, where there is one."""
+    """The anchors of the file and of the older file that it continues. Raises TraceError."""
     from dataclasses import replace
 
     from timesyncd.client.anchors import OLD_SUFFIX
@@ -140,7 +147,7 @@ def _read_anchors(side: Path) -> AnchorFile:
 
 @contextmanager
 def _written(output: Path) -> Iterator[IO[str]]:
-    """The whole file or none. Raises TraceError."""
+    """Writes the file atomically. Raises TraceError."""
     part = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         try:
@@ -185,7 +192,7 @@ def _report(merge: Merge) -> dict[str, Any]:
     }
 
 
-def _tell(merge: Merge, args: Namespace) -> None:
+def _print_result(merge: Merge, args: Namespace) -> None:
     from timesyncd.units import duration_text
 
     if args.json:
@@ -195,4 +202,4 @@ def _tell(merge: Merge, args: Namespace) -> None:
         print(f"{file.outline.name}: {file.display_name}, {file.alignment_text(merge.axis.reference)}")
     pair_ns = merge.axis.pair_bound_ns()
     if pair_ns is not None:
-        print(f"{args.output}: two ranks' events lie where they are shown within {duration_text(pair_ns)}")
+        print(f"{args.output}: the error between events of two ranks is at most {duration_text(pair_ns)}")

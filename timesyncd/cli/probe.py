@@ -1,4 +1,4 @@
-"""Ask a unit what it serves, and print the configuration to paste."""
+"""Query what a grandmaster serves, and print the configuration for it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from timesyncd.cli._access import access_of, add_access_arguments, progress
 def add_arguments(parser: ArgumentParser) -> None:
     add_access_arguments(parser)
     parser.add_argument(
-        "--profile", action="append", default=[], metavar="PATH", help="a profile of your own, beside the shipped ones"
+        "--profile",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a profile of your own, in addition to the shipped ones",
     )
-    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
 
 
 def run(args: Namespace) -> int:
-    """0; 1 when a part that was asked did not answer. ConfigError when it cannot be asked so."""
+    """0; 1 if SNMP or HTTPS was queried and did not reply. Raises ConfigError for a usage error."""
     import json
 
     from rich.console import Console, Group
@@ -34,9 +38,7 @@ def run(args: Namespace) -> int:
         print(json.dumps(as_json(found, args.profile)))
     elif found.snmp is not None or found.web is not None:
         Console(highlight=False).print(Group(*tables(found)))
-        print(
-            f"\nTo be pasted into the configuration of the daemons that poll it:\n\n{suggestion(found, args.profile)}"
-        )
+        print(f"\nConfiguration for the daemons that poll it:\n\n{suggestion(found, args.profile)}")
     for error in found.errors:
         print(f"timesyncd: {error}", file=sys.stderr)
     return 1 if found.errors else 0

@@ -1,4 +1,4 @@
-"""Turn a vendor's MIB that you own into the skeleton of a profile."""
+"""Convert a vendor's MIB into the skeleton of a firmware profile."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-#: What the mib extra brings.
+#: The packages of the mib extra.
 _EXTRA = ("pysmi", "lark", "jinja2")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("mib", type=Path, metavar="FILE.mib")
-    parser.add_argument("--name", metavar="NAME", help="the profile's name (default: from the module's)")
+    parser.add_argument("--name", metavar="NAME", help="name of the profile (default: from that of the module)")
     parser.add_argument(
-        "--source", type=Path, metavar="DIR", help="the MIBs that it imports; no other place is looked at"
+        "--source", type=Path, metavar="DIR", help="folder with the MIBs that it imports; no other folder is searched"
     )
 
 
 def run(args: Namespace) -> int:
-    """0; ConfigError when a MIB that it needs is not there, Malformed when it is no MIB."""
+    """0; 2 without the mib extra. Raises ConfigError if a required MIB is missing, Malformed if the file is not a MIB."""
     try:
         from timesyncd.probe.mib import compiled
     except ModuleNotFoundError as error:
@@ -31,6 +31,9 @@ def run(args: Namespace) -> int:
 
     mib = compiled(args.mib, args.source)
     for name in mib.not_found:
-        print(f"timesyncd: {name} was not found, so its types are not known; --source names a folder", file=sys.stderr)
+        print(
+            f"timesyncd: MIB {name} was not found, so its types are unknown; name its folder with --source",
+            file=sys.stderr,
+        )
     print(skeleton(mib, args.name), end="")
     return 0

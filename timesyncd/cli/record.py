@@ -1,4 +1,4 @@
-"""Record all that a unit serves, as a test that the simulator can play."""
+"""Record all objects that a grandmaster serves, for the simulator and for tests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ MAX_OBJECTS = 100_000
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_access_arguments(parser)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty one")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty folder")
     parser.add_argument(
-        "--mask", type=_masks, default=(), metavar="WHAT", help=f"replaced by invented ones: {','.join(MASKS)}, or all"
+        "--mask",
+        type=_masks,
+        default=(),
+        metavar="WHAT",
+        help=f"values to replace by invented ones: {','.join(MASKS)}, or all",
     )
     parser.add_argument(
-        "--rows", type=_count, default=MAX_OBJECTS, metavar="N", help="so many SNMP objects at most (%(default)s)"
+        "--rows",
+        type=_count,
+        default=MAX_OBJECTS,
+        metavar="N",
+        help="largest number of SNMP objects (default: %(default)s)",
     )
 
 
 def run(args: Namespace) -> int:
-    """0. ConfigError when the folder is not empty; SourceError when the unit does not answer: nothing is written then."""
+    """0. Raises ConfigError if the folder is not empty, SourceError without a reply; then nothing is written."""
     from timesyncd.probe.record import record, refuse_unless_empty, write
 
     refuse_unless_empty(args.folder)
@@ -39,11 +47,11 @@ def run(args: Namespace) -> int:
 def _masks(text: str) -> tuple[str, ...]:
     kinds = MASKS if text == "all" else tuple(dict.fromkeys(text.split(",")))
     if unknown := set(kinds) - set(MASKS):
-        raise ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose of {', '.join(MASKS)}, or all")
+        raise ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(MASKS)}, or all")
     return kinds
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f"{text!r} is not a count of 1 or more")
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)

@@ -1,4 +1,4 @@
-"""A probe for people, at 80 columns, and for programs. What came over a wire is shown as text. Pure."""
+"""The result of a probe as tables of 80 columns and as JSON. Strings from the network are printed as text. Pure."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from timesyncd.sample import Position, TimeError
 from timesyncd.snmp import Community, Raw, format_oid
 from timesyncd.units import duration_text, span_text
 
-#: So many different values of a column are shown.
+#: The number of different values of a column, and the length of a value, that are printed.
 MAX_VALUES = 6
 MAX_TEXT = 60
 
 
 def tables(probe: Probe) -> list[RenderableType]:
-    """All but the configuration, which is printed as it is."""
+    """All tables; the configuration is printed apart from them."""
     parts: list[RenderableType] = []
     if probe.snmp is not None:
         how = "v2c" if probe.access.snmp and isinstance(probe.access.snmp.credentials, Community) else "v3"
-        parts += [Text(f"{probe.access.device} answers SNMP {how}", "bold"), _facts(probe.snmp), Text()]
+        parts += [Text(f"{probe.access.device} replies to SNMP {how}", "bold"), _facts(probe.snmp), Text()]
         parts += [_roots(probe.snmp), Text(), _summary(probe.snmp)]
-        for told in probe.snmp.served:
-            parts += [Text(), *_profile(told)]
+        for reply in probe.snmp.served:
+            parts += [Text(), *_profile(reply)]
         parts += [Text(), *_uncovered(probe.snmp)]
     if probe.web is not None or probe.web_note is not None:
         parts += [Text(), *_web(probe)]
@@ -65,7 +65,7 @@ def _facts(snmp: SnmpReport) -> RenderableType:
     for name, value in known:
         if value is not None:
             table.add_row(Text(f"  {name}", "dim"), plain_text(value))
-    table.add_row(Text("  not provided", "dim"), Text(", ".join(snmp.not_provided) or "nothing is missing", "dim"))
+    table.add_row(Text("  not provided", "dim"), Text(", ".join(snmp.not_provided) or "nothing", "dim"))
     return table
 
 
@@ -75,30 +75,30 @@ def _roots(snmp: SnmpReport) -> RenderableType:
         first = snmp.below[root]
         answer = "nothing" if first is None else "yes"
         if root == DEVICES and snmp.device_branch is not None:
-            answer = f"branch {snmp.device_branch}: {DEVICE_NAMES.get(snmp.device_branch, 'a device not known here')}"
+            answer = f"branch {snmp.device_branch}: {DEVICE_NAMES.get(snmp.device_branch, 'an unknown device')}"
         rows.append([plain_text(name), plain_text(format_oid(root), "dim"), plain_text(answer, "" if first else "dim")])
     return table_with_headings(["subtree", "OID", "served"], rows)
 
 
 def _summary(snmp: SnmpReport) -> RenderableType:
-    rows = [[Text(told.profile.name, "bold"), Text("yes", "green"), Text(_share(told))] for told in snmp.served]
+    rows = [[Text(reply.profile.name, "bold"), Text("yes", "green"), Text(_share(reply))] for reply in snmp.served]
     rows += [[Text(profile.name), Text("no", "dim"), Text()] for profile in snmp.silent]
     return table_with_headings(["profile", "answered", "objects provided"], rows)
 
 
-def _share(told: ProfileReport) -> str:
-    return f"{sum(bool(each.cells) for each in told.objects)} of {len(told.objects)}"
+def _share(reply: ProfileReport) -> str:
+    return f"{sum(bool(each.cells) for each in reply.objects)} of {len(reply.objects)}"
 
 
-def _profile(told: ProfileReport) -> list[RenderableType]:
-    provided = [each for each in told.objects if each.cells]
+def _profile(reply: ProfileReport) -> list[RenderableType]:
+    provided = [each for each in reply.objects if each.cells]
     rows = [[plain_text(each.entry.field), _values(each), Text(each.entry.confidence, "dim")] for each in provided]
     parts: list[RenderableType] = [
-        Text(f"{told.profile.name} says", "bold"),
+        Text(f"objects of profile {reply.profile.name}", "bold"),
         table_with_headings(["field", "value", "confidence"], rows),
     ]
-    if told.absent:
-        parts.append(plain_text(f"not provided: {', '.join(told.absent)}", "dim"))
+    if reply.absent:
+        parts.append(plain_text(f"not provided: {', '.join(reply.absent)}", "dim"))
     return parts
 
 
@@ -130,13 +130,13 @@ def raw_text(raw: Raw) -> str:
 
 def _uncovered(snmp: SnmpReport) -> list[RenderableType]:
     if not snmp.uncovered:
-        return [Text("nothing below 1.3.6.1.4.1.9070 that no profile knows", "dim")]
+        return [Text("every object below 1.3.6.1.4.1.9070 has a profile", "dim")]
     rows = [[plain_text(format_oid(branch.oid)), Text(str(branch.objects))] for branch in snmp.uncovered]
-    more = " (there is more: counting stopped)" if snmp.vendor_cut else ""
+    more = " (incomplete: the count reached its limit)" if snmp.vendor_cut else ""
     return [
-        Text(f"answers, and no profile explains it{more}", "bold"),
+        Text(f"objects that no profile describes{more}", "bold"),
         table_with_headings(["branch", "objects"], rows),
-        Text("a recording of it helps everybody with such a unit: timesyncd record", "dim"),
+        Text("a recording helps to add a profile: timesyncd record", "dim"),
     ]
 
 
@@ -145,12 +145,15 @@ def _web(probe: Probe) -> list[RenderableType]:
     web = probe.web
     if web is None:
         return [plain_text(probe.web_note or "", "dim")]
-    parts: list[RenderableType] = [Text(f"{place} answers HTTPS", "bold"), Text("  certificate (SHA-256)", "dim")]
+    parts: list[RenderableType] = [Text(f"{place} replies to HTTPS", "bold"), Text("  certificate (SHA-256)", "dim")]
     parts.append(Text(f"  {web.fingerprint}", no_wrap=True))
     if probe.web_note is not None:
         return [*parts, plain_text(f"  {probe.web_note}", "yellow")]
     if web.channels is None:
-        return [*parts, Text("  look at it on the unit, then log in with --https-username and --fingerprint", "dim")]
+        return [
+            *parts,
+            Text("  compare it with the grandmaster's own, then log in with --https-username and --fingerprint", "dim"),
+        ]
     states = [
         [plain_text(each.name), Text("monitored" if each.monitored else "not monitored")] for each in web.channels
     ]
@@ -159,16 +162,16 @@ def _web(probe: Probe) -> list[RenderableType]:
         table_with_headings(["channel", "state"], states),
         table_with_headings(["channel", "metric", "value", "against"], errors),
     ]
-    parts.append(plain_text(f"TAI - UTC: {'not told' if web.utc_offset_s is None else f'{web.utc_offset_s} s'}"))
+    parts.append(plain_text(f"TAI - UTC: {'not provided' if web.utc_offset_s is None else f'{web.utc_offset_s} s'}"))
     return parts + [plain_text(note, "yellow") for note in web.notes]
 
 
 def _error(each: TimeError) -> list[Text]:
-    return [Text(duration_text(each.value_ns)), plain_text(each.reference or "not told")]
+    return [Text(duration_text(each.value_ns)), plain_text(each.reference or "not provided")]
 
 
 def as_json(probe: Probe, own_profiles: Sequence[str] = ()) -> dict[str, Any]:
-    """Raw octets are hexadecimal."""
+    """The result as JSON; raw octets are hexadecimal."""
     return {
         "host": probe.access.host,
         "snmp": None if probe.snmp is None else _snmp_json(probe.snmp),
@@ -182,7 +185,8 @@ def _snmp_json(snmp: SnmpReport) -> dict[str, Any]:
     return {
         "roots": {format_oid(root): None if oid is None else format_oid(oid) for root, oid in snmp.below.items()},
         "device_branch": snmp.device_branch,
-        "profiles": [_profile_json(told) for told in snmp.served] + [_silent_json(profile) for profile in snmp.silent],
+        "profiles": [_profile_json(reply) for reply in snmp.served]
+        + [_silent_json(profile) for profile in snmp.silent],
         "not_provided": snmp.not_provided,
         "uncovered": [{"branch": format_oid(branch.oid), "objects": branch.objects} for branch in snmp.uncovered],
         "uncovered_cut": snmp.vendor_cut,
@@ -194,9 +198,9 @@ def _silent_json(profile: Profile) -> dict[str, Any]:
     return {"name": profile.name, "answered": False, "objects": [], "not_provided": []}
 
 
-def _profile_json(told: ProfileReport) -> dict[str, Any]:
-    objects = [_object_json(each) for each in told.objects if each.cells]
-    return {"name": told.profile.name, "answered": True, "objects": objects, "not_provided": told.absent}
+def _profile_json(reply: ProfileReport) -> dict[str, Any]:
+    objects = [_object_json(each) for each in reply.objects if each.cells]
+    return {"name": reply.profile.name, "answered": True, "objects": objects, "not_provided": reply.absent}
 
 
 def _object_json(each: ObjectReport) -> dict[str, Any]:
@@ -212,14 +216,14 @@ def _object_json(each: ObjectReport) -> dict[str, Any]:
 
 
 def _cell_json(cell: ProbedValue) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "index": format_oid(cell.index),
         "value": _value_json(cell.value) if cell.understood else None,
     }
     if not cell.understood:
-        told["raw"] = {"hex": cell.raw.hex()} if isinstance(cell.raw, bytes) else cell.raw
-        told["problem"] = cell.problem or value_text(cell.value)
-    return told
+        fields["raw"] = {"hex": cell.raw.hex()} if isinstance(cell.raw, bytes) else cell.raw
+        fields["problem"] = cell.problem or value_text(cell.value)
+    return fields
 
 
 def _value_json(value: Value) -> Any:

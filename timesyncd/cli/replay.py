@@ -1,4 +1,4 @@
-"""The bound at each row of a recorded trace, or at each stored sample of a clock source, as CSV."""
+"""Compute the bound at each row of a recorded trace, or at each stored sample of a source, as CSV."""
 
 from __future__ import annotations
 
@@ -23,32 +23,37 @@ if TYPE_CHECKING:
 
 _STDIN = 0
 
-#: Bytes at once, and of the store rows, between two looks at the progress.
+#: Bytes of a trace, and rows of a store, between two updates of the progress bar.
 _CHUNK, _BATCH = 1 << 16, 1_000
 
-#: A longer line is none of a trace. It is cut, so that not all of a binary file is taken for one, and what is wrong is told.
+#: A longer line is cut and reported as an error: otherwise a binary file could be one line.
 _LONGEST_LINE = 1 << 16
 
-#: Takes how much is done.
+#: Receives the amount that is done: bytes or rows.
 OnProgress = Callable[[int], None]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("trace", nargs="?", metavar="TRACE", help="a CSV file; absent or -: standard input")
-    parser.add_argument("--source", metavar="NAME", help="instead of a trace: what the store holds of this [[source]]")
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="a CSV file (default, or -: standard input)")
     parser.add_argument(
-        "--since", type=span_ns, metavar="SPAN", help="of the store: how far back, as 90s, 15m, 1h, 2d (default: all)"
+        "--source", metavar="NAME", help="replay the stored samples of this [[source]] instead of a trace"
     )
-    parser.add_argument("--store", metavar="PATH", help="the store's file or URL, instead of the configuration's")
+    parser.add_argument(
+        "--since",
+        type=span_ns,
+        metavar="SPAN",
+        help="begin of the stored samples, as an age: 90s, 15m, 1h, 2d (default: all)",
+    )
+    parser.add_argument("--store", metavar="PATH", help="file or URL of the store (default: from the configuration)")
     add_config_argument(parser)
 
 
 def run(args: Namespace) -> int:
-    """2 when the trace cannot be read further; the rows before that are written."""
+    """0; 2 if the trace cannot be read further, after the rows before that."""
     if args.source is not None and args.trace is not None:
-        raise ConfigError("replay takes TRACE or --source, not both")
+        raise ConfigError("replay: TRACE and --source exclude each other: give one of them")
     if args.source is None and (args.since is not None or args.store is not None):
-        raise ConfigError("replay: --since and --store need --source, which names what to take from the store")
+        raise ConfigError("replay: --since and --store need --source NAME")
     return _replay_trace(args.trace) if args.source is None else _replay_stored(args)
 
 
@@ -56,8 +61,8 @@ def _replay_trace(trace: str | None) -> int:
     name = "standard input" if trace in (None, "-") else str(trace)
     output = _Output()
     try:
-        with _opened(trace, name) as stream, _progress(_size(stream)) as tell:
-            rows = read_trace(_lines(stream, name, output, tell), name)
+        with _opened(trace, name) as stream, _progress(_size(stream)) as on_progress:
+            rows = read_trace(_lines(stream, name, output, on_progress), name)
             put, take = output.lines.append, Replay().accept
             put(REPLAYED_HEADER)
             for t_s, row in rows:
@@ -71,7 +76,7 @@ def _replay_trace(trace: str | None) -> int:
 
 
 class _Output:
-    """What is to be written at once: a call of the kernel for each row would cost as much as reading it, where Python is told not to buffer."""
+    """Collects rows for one write: a system call per row would double the cost where Python does not buffer stdout."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -83,7 +88,7 @@ class _Output:
 
 
 def _opened(trace: str | None, name: str) -> BufferedReader:
-    """Raises TraceError."""
+    """The trace as a stream of bytes. Raises TraceError."""
     try:
         return open(_STDIN, "rb", closefd=False) if trace in (None, "-") else open(name, "rb")
     except OSError as error:
@@ -91,20 +96,20 @@ def _opened(trace: str | None, name: str) -> BufferedReader:
 
 
 def _size(stream: BufferedReader) -> int | None:
-    """None: a pipe or a terminal, which ends when it ends."""
+    """The size in bytes; None: a pipe or a terminal, whose end is unknown."""
     status = os.fstat(stream.fileno())
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _lines(stream: BufferedReader, name: str, output: _Output, tell: OnProgress) -> Iterator[str]:
+def _lines(stream: BufferedReader, name: str, output: _Output, on_progress: OnProgress) -> Iterator[str]:
     """
-    Without their ends. What came of all lines before is written before it waits for more: so a row that comes by itself is
-    answered by itself, and of a file a thousand are at once. Raises TraceError.
+    The lines without their ends. The results of all lines so far are written before each read: a single row from a pipe gets its
+    result at once, and rows of a file are written in blocks. Raises TraceError.
     """
     rest, done = b"", 0
     while True:
         output.flush()
-        tell(done)
+        on_progress(done)
         try:
             chunk = stream.read1(_CHUNK)
         except OSError as error:
@@ -127,26 +132,29 @@ def _replay_stored(args: Namespace) -> int:
     readings = clock_readings(place, args.source, args.since)
     replay, output, hardware = StoredReplay(args.source, settings), _Output(), set()
     output.lines.append(REPLAYED_HEADER)
-    with _progress(None) as tell:
+    with _progress(None) as on_progress:
         for done, (unix_ns, reading) in enumerate(readings, start=1):
             output.lines.append(replayed_line(seconds_text(unix_ns), replay.accept(reading)))
             if isinstance(reading, ClockSample) and reading.clock != "realtime":
                 hardware.add(reading.clock)
             if done % _BATCH == 0:
                 output.flush()
-                tell(done)
+                on_progress(done)
     output.flush()
     if hardware:
         clocks = ", ".join(sorted(hardware))
-        print(f"{args.source} measured {clocks}: the bounds are that clock's, not the system clock's", file=sys.stderr)
+        print(
+            f"{args.source} measures {clocks}: the bounds are those of that clock, not of the system clock",
+            file=sys.stderr,
+        )
     return 0
 
 
 def _store(args: Namespace) -> tuple[StoreLocation, EnsembleSettings]:
-    """Where it is, and what is assumed of the source; the defaults where no configuration is asked. Raises ConfigError."""
+    """The store and the settings of the source; the default settings with --store. Raises ConfigError."""
     from timesyncd.cli._common import store_place
 
-    place = store_place(args, "so nothing to replay")
+    place = store_place(args, "so there is nothing to replay")
     if args.store is not None:
         return place, EnsembleSettings()
     bounds = [source.bounds.ensemble_settings() for source in load_config(args).source if source.name == args.source]
@@ -155,7 +163,7 @@ def _store(args: Namespace) -> tuple[StoreLocation, EnsembleSettings]:
 
 @contextmanager
 def _progress(total: int | None) -> Iterator[OnProgress]:
-    """Drawn where somebody looks at the errors and not at the rows."""
+    """A progress bar, if stderr is a terminal and stdout is not."""
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda done: None
         return

@@ -13,7 +13,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Until SIGTERM or SIGINT, then 0. A part that fails ends the daemon with 1, so that the service manager restarts it."""
+    """0 after SIGTERM or SIGINT. If a part fails, the daemon exits with 1, and the service manager restarts it."""
     import asyncio
     import gc
     import logging
@@ -27,12 +27,12 @@ def run(args: Namespace) -> int:
         level=logging.INFO,
         format="%(levelname)s %(message)s" if under_systemd else "%(asctime)s %(levelname)s %(message)s",
     )
-    # What is loaded when all is open stays for ever; going through it held everything up for some 70 ms now and then.
-    return asyncio.run(_until_told(Daemon(config).run(ready=gc.freeze)))
+    # Objects that exist after the start live as long as the daemon: a collection over them would block it for about 70 ms.
+    return asyncio.run(_until_signal(Daemon(config).run(ready=gc.freeze)))
 
 
-async def _until_told(work: Coroutine[None, None, None]) -> int:
-    """Run `work` until it fails or a signal asks to stop."""
+async def _until_signal(work: Coroutine[None, None, None]) -> int:
+    """Runs `work` until it fails, or until SIGTERM or SIGINT cancels it."""
     import asyncio
     import signal
 

@@ -20,11 +20,11 @@ SCENARIO_NAMES = (
 INSTRUCTIONS = """\
 {model} "{name}" (simulated) answers SNMP on {snmp}.
 
-Look at it:
+Read it:
   snmpwalk -v2c -c {community} {snmp} 1.3.6.1
   snmpwalk -v3 -l authPriv -u {user} -a SHA-256 -A {auth_pass} -x AES -X {priv_pass} {snmp} 1.3.6.1
 {look}
-Watch it, with this in the daemon's environment and in its configuration:
+Monitor it, with this in the daemon's environment and configuration:
   export GM_AUTH={auth_pass} GM_PRIV={priv_pass}{export}
 
   [[grandmaster]]
@@ -35,7 +35,7 @@ Watch it, with this in the daemon's environment and in its configuration:
   port = {port}
   user = {{ name = "{user}", auth_pass = {{ env = "GM_AUTH" }}, priv_pass = {{ env = "GM_PRIV" }} }}
 {watch}
-Ctrl-C ends it."""
+Ctrl-C ends the simulation."""
 
 CURL = "curl -sk -c cookies -b cookies -H 'X-Requested-With: XMLHttpRequest'"
 HTTPS_COMMANDS = f"""\
@@ -48,19 +48,29 @@ HTTPS_CONFIGURATION = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    scenarios = f"{', '.join(SCENARIO_NAMES)}; a TOML file of timed actions; or the folder of a recording (%(default)s)"
-    parser.add_argument("--model", choices=MODELS, default="tp4100", help="kind of unit (%(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to answer on (%(default)s)")
-    parser.add_argument("--snmp-port", type=_port, default=0, metavar="N", help="UDP port (a free one)")
-    parser.add_argument("--https-port", type=_port, default=0, metavar="N", help="TCP port (a free one)")
-    parser.add_argument("--count", type=_count, default=1, metavar="N", help="so many units, on consecutive ports")
-    parser.add_argument("--scenario", default="steady", metavar="NAME|FILE", help=scenarios)
-    parser.add_argument("--seed", type=int, metavar="N", help="the same one gives the same units (drawn)")
-    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="how fast things happen (%(default)s)")
-    parser.add_argument("--trap-to", type=_address, metavar="HOST:PORT", help="send SNMP v2c traps there")
-    parser.add_argument("--syslog-to", type=_address, metavar="HOST:PORT", help="send syslog lines there, over UDP")
+    scenarios = f"{', '.join(SCENARIO_NAMES)}; a TOML file of timed actions; or the folder of a recording (default: %(default)s)"
     parser.add_argument(
-        "--json", action="store_true", help="print one line when ready, with all that is needed to read"
+        "--model", choices=MODELS, default="tp4100", help="model of the grandmasters (default: %(default)s)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--snmp-port", type=_port, default=0, metavar="N", help="UDP port (default: a free one)")
+    parser.add_argument("--https-port", type=_port, default=0, metavar="N", help="TCP port (default: a free one)")
+    parser.add_argument(
+        "--count", type=_count, default=1, metavar="N", help="number of grandmasters, on consecutive ports"
+    )
+    parser.add_argument("--scenario", default="steady", metavar="NAME|FILE", help=scenarios)
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="random seed: the same seed gives the same grandmasters (default: random)"
+    )
+    parser.add_argument(
+        "--speed", type=_speed, default=1.0, metavar="X", help="speed of the simulated time (default: %(default)s)"
+    )
+    parser.add_argument("--trap-to", type=_address, metavar="HOST:PORT", help="send SNMP v2c traps to this address")
+    parser.add_argument(
+        "--syslog-to", type=_address, metavar="HOST:PORT", help="send syslog messages to this address, over UDP"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one line of JSON with addresses and credentials when ready"
     )
 
 
@@ -76,33 +86,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(plan: SimulationPlan, as_json: bool) -> None:
-    """Raises TimesyncdError."""
+    """Runs the grandmasters until SIGINT or SIGTERM. Raises TimesyncdError."""
     from timesyncd.simulation.grandmaster.simulated import running
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running(plan) as units:
-        print(_line(units) if as_json else _note(units), flush=True)
+    async with running(plan) as grandmasters:
+        print(_line(grandmasters) if as_json else _instructions(grandmasters), flush=True)
         await stop.wait()
 
 
-def _line(units: list[SimulatedGrandmaster]) -> str:
-    facts = [unit.facts() for unit in units]
-    return json.dumps(facts[0] if len(facts) == 1 else {"units": facts})
+def _line(grandmasters: list[SimulatedGrandmaster]) -> str:
+    facts = [grandmaster.facts() for grandmaster in grandmasters]
+    return json.dumps(facts[0] if len(facts) == 1 else {"grandmasters": facts})
 
 
-def _note(units: list[SimulatedGrandmaster]) -> str:
-    """How to read the first one, after the addresses of all where there are several."""
-    facts = units[0].facts()
-    told = {**facts, **facts["v3"], "look": "", "export": "", "watch": ""}
-    told |= {"host": units[0].plan.host, "port": facts["snmp"].rpartition(":")[2]}
-    told |= {"model": units[0].device.model, "identities": json.dumps(facts["identities"])}
+def _instructions(grandmasters: list[SimulatedGrandmaster]) -> str:
+    """How to query the first grandmaster, after the addresses of all of them."""
+    facts = grandmasters[0].facts()
+    values = {**facts, **facts["v3"], "look": "", "export": "", "watch": ""}
+    values |= {"host": grandmasters[0].plan.host, "port": facts["snmp"].rpartition(":")[2]}
+    values |= {"model": grandmasters[0].device.model, "identities": json.dumps(facts["identities"])}
     if "https" in facts:
-        told |= {"web_port": facts["https"].rpartition(":")[2], "export": f" GM_WEB={facts['password']}"}
-        told |= {"look": HTTPS_COMMANDS.format_map(told), "watch": HTTPS_CONFIGURATION.format_map(told)}
-    listed = [_row(unit.facts()) for unit in units] if len(units) > 1 else []
-    return "\n".join([*listed, INSTRUCTIONS.format_map(told)])
+        values |= {"web_port": facts["https"].rpartition(":")[2], "export": f" GM_WEB={facts['password']}"}
+        values |= {"look": HTTPS_COMMANDS.format_map(values), "watch": HTTPS_CONFIGURATION.format_map(values)}
+    listed = [_row(grandmaster.facts()) for grandmaster in grandmasters] if len(grandmasters) > 1 else []
+    return "\n".join([*listed, INSTRUCTIONS.format_map(values)])
 
 
 def _row(facts: dict[str, Any]) -> str:
@@ -120,7 +130,7 @@ def _count(text: str) -> int:
 
 def _within(number: int, lowest: int, highest: int) -> int:
     if not lowest <= number <= highest:
-        raise argparse.ArgumentTypeError(f"{number} is not within {lowest} to {highest}")
+        raise argparse.ArgumentTypeError(f"{number} is not from {lowest} to {highest}")
     return number
 
 

@@ -1,4 +1,4 @@
-"""`timesyncd export`: what a store holds, as a file."""
+"""`timesyncd export`: stored rows as a file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_samples_become_csv(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Oldest first, of the span asked for, and one line that says how many."""
+    """The rows of the span are in order of time, and one line gives their number."""
     out = tmp_path / "k.csv"
     code = run(store, "k", "--since", "1h", "--until", "10m", "-o", str(out))
 
@@ -69,7 +69,7 @@ def test_samples_become_csv(store: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_samples_become_parquet(store: Path, tmp_path: Path) -> None:
-    """The same rows, with their types."""
+    """The rows are the same, with their types."""
     out = tmp_path / "k.parquet"
     code = run(store, "k", "--format", "parquet", "-o", str(out))
 
@@ -82,7 +82,7 @@ def test_samples_become_parquet(store: Path, tmp_path: Path) -> None:
     [(["ptp", "--span", "minute"], "n1"), (["ptp", "--span", "hour"], "n1"), (["far", "--span", "hour", "--node", "n2"], "n2")],
 )  # fmt: skip
 def test_minutes_and_hours(store: Path, tmp_path: Path, words: list[str], node: str) -> None:
-    """Those of the store's own node, and on a hub another one's."""
+    """The default is the store's own node; on a hub, --node names another one."""
     out = tmp_path / "rolled.csv"
     code = run(store, *words, "-o", str(out))
 
@@ -95,59 +95,62 @@ def test_minutes_and_hours(store: Path, tmp_path: Path, words: list[str], node: 
 @pytest.mark.parametrize(
     ("words", "there"), [(["typo"], "k"), (["k", "--span", "hour"], "ptp"), (["ptp", "--span", "hour", "--node", "n2"], "far")]
 )  # fmt: skip
-def test_an_unknown_source_is_told_which_there_are(
+def test_an_unknown_source_names_the_known(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], there: str
 ) -> None:
-    """One line, exit 2, and no file."""
+    """One line lists the known sources, the exit status is 2, and there is no file."""
     out = tmp_path / "x.csv"
     code = run(store, *words, "-o", str(out))
 
-    assert (code, capsys.readouterr().err) == (2, f"timesyncd: {store} has no {words[0]!r}; it has: {there}\n")
+    assert (code, capsys.readouterr().err) == (
+        2,
+        f"timesyncd: {store} has no source {words[0]!r}; known sources: {there}\n",
+    )
     assert not out.exists()
 
 
-def test_a_file_is_replaced_only_by_force(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without it exit 2, and the file is as it was."""
+def test_a_file_is_replaced_only_with_force(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --force the exit status is 2, and the file is unchanged."""
     out = tmp_path / "k.csv"
     out.write_text("mine")
     refused, before = run(store, "k", "-o", str(out)), out.read_text()
     forced = run(store, "k", "-o", str(out), "--force")
 
     assert (refused, before, forced) == (2, "mine", 0)
-    assert capsys.readouterr().err == f"timesyncd: {out}: there is such a file already; --force replaces it\n"
+    assert capsys.readouterr().err == f"timesyncd: {out}: the file exists; replace it with --force\n"
     assert len(rows(out)) == 10
 
 
-def test_an_empty_span_is_told(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file has its headings alone."""
+def test_an_empty_span_gives_an_empty_file(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file has only headings, and one line says so."""
     out = tmp_path / "k.csv"
     code = run(store, "k", "--since", "2d", "--until", "1d", "-o", str(out))
 
     assert code == 0
-    assert capsys.readouterr().out == f"{out}: no rows, since there is nothing in this span\n"
+    assert capsys.readouterr().out == f"{out}: 0 rows: the store has none between --since and --until\n"
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["k", "--since", "1h", "--until", "2h"], "--since is not before --until: both say how long ago"),
-        (["k", "--node", "n2"], "--node: a hub has minutes and hours of other nodes, no samples: give --span minute or hour"),
+        (["k", "--since", "1h", "--until", "2h"], "--since is not before --until: both are ages, so --since has to be the larger one"),
+        (["k", "--node", "n2"], "--node: a hub stores minutes and hours of other nodes, no samples: give --span minute or --span hour"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_so_is_2(
+def test_a_usage_error_is_2(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
-    """One line that says what to do."""
+    """One line says what to do."""
     code = run(store, *words, "-o", str(tmp_path / "x.csv"))
 
     assert (code, capsys.readouterr().err) == (2, f"timesyncd: {told}\n")
 
 
 @pytest.mark.parametrize(("store_name", "out"), [("nothing.sqlite", "x.csv"), (None, "no/such/folder/x.csv")])
-def test_what_cannot_be_read_or_written_is_one_line(
+def test_a_failure_is_one_line(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], store_name: str | None, out: str
 ) -> None:
-    """Exit 1, with the path that is at fault."""
+    """The exit status is 1, and the line names the path."""
     place = store if store_name is None else tmp_path / store_name
     code = run(place, "k", "-o", str(tmp_path / out))
     told = capsys.readouterr().err
@@ -159,7 +162,7 @@ def test_what_cannot_be_read_or_written_is_one_line(
 def test_progress_is_shown_on_a_terminal(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On stderr, and the answer stands alone on stdout."""
+    """Progress is on stderr, and stdout has only the result."""
     shown = io.StringIO()
     monkeypatch.setattr("rich.console.Console", lambda stderr: Console(file=shown, force_terminal=stderr, width=100))
     run(store, "k", "-o", str(tmp_path / "k.csv"))

@@ -1,4 +1,4 @@
-"""`timesyncd history`, and how numbers are written for people."""
+"""`timesyncd history`, and the format of durations and spans."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def run(*words: str) -> int:
     return history.run(parser.parse_args(words))
 
 
-def test_the_table_is_for_people(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Units that people read, the newest hundred, the failure after them, and that there is more."""
+def test_the_table_has_units(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest hundred samples, the failure after them, and a note that there are more."""
     code = run("ptp", "--store", str(path))
     lines = capsys.readouterr().out.splitlines()
 
@@ -89,20 +89,26 @@ def test_the_table_is_for_people(path: Path, capsys: pytest.CaptureFixture[str])
     ]
     assert lines[2].split()[4:] == ["100", "ns", "2.00", "us", "unknown", "unknown", "unknown", "SLAVE"]
     assert lines[-2].endswith("no samples: no answer within 1 s")
-    assert lines[-1] == "the newest 100 samples of the span; --limit shows more"
+    assert lines[-1] == "only the newest 100 samples; --limit shows more"
     assert len(lines) == 2 + 100 + 2
 
 
-def test_a_span_without_anything_has_no_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Headings of nothing would look as if something had gone wrong."""
+def test_an_empty_span_has_no_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says that there are no records."""
     code = run("gm", "--store", str(path), "--since", "2h", "--until", "1h")
 
-    assert (code, capsys.readouterr().out) == (0, "gm: nothing in this span\n")
+    assert (code, capsys.readouterr().out) == (0, "gm: no records between --since and --until\n")
 
 
 def test_a_source_that_never_gave_a_sample_has_no_columns_of_samples() -> None:
-    """Of what kind it is nobody knows yet, so when and why are all."""
-    record = {"kind": "event", "realtime_ns": 0, "reason_code": "no_valid_sample", "reason": "no PHC", "port_state": None}
+    """The kind of such a source is unknown, so the table has times and notes only."""
+    record = {
+        "kind": "event",
+        "realtime_ns": 0,
+        "reason_code": "no_valid_sample",
+        "reason": "no PHC",
+        "port_state": None,
+    }
     headings, rows = table_of("event", [record], UTC)
 
     assert [heading for heading, _ in headings] == ["UTC", "local", "note"]
@@ -110,7 +116,7 @@ def test_a_source_that_never_gave_a_sample_has_no_columns_of_samples() -> None:
 
 
 def test_json_is_one_object_a_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Programs get everything of the span, in order of time, events among it."""
+    """The JSON has all samples and events of the span, in order of time."""
     code = run("ptp", "--store", str(path), "--json")
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -120,15 +126,15 @@ def test_json_is_one_object_a_line(path: Path, capsys: pytest.CaptureFixture[str
     assert [record["realtime_ns"] for record in records] == sorted(record["realtime_ns"] for record in records)
 
 
-def test_a_span_leaves_out_what_is_older_and_younger(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--since and --until both count back from now."""
+def test_since_and_until_limit_the_span(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both are ages, counted back from now."""
     run("ptp", "--store", str(path), "--json", "--since", "2h", "--until", "1h")
 
     assert capsys.readouterr().out == ""
 
 
 def test_a_grandmaster_has_its_own_table(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """State, class, accuracy, phase, satellites and alarms; what it did not say is unknown."""
+    """State, class, accuracy, phase, satellites and alarms; a value that is not provided is unknown."""
     code = run("gm", "--store", str(path))
     expected = "locked 6 0x21 -12 ns unknown 1 of 2 unknown 1 fan slow"
     line = next(line for line in capsys.readouterr().out.splitlines() if "locked" in line)
@@ -137,8 +143,8 @@ def test_a_grandmaster_has_its_own_table(path: Path, capsys: pytest.CaptureFixtu
     assert re.sub(r" +", " ", line).strip().endswith(expected)
 
 
-def test_an_alarm_event_stands_between_the_samples(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a unit reported by itself is a line with what was lost before it, and nothing that a terminal would obey."""
+def test_an_alarm_event_is_between_the_samples(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An alarm event has a line with the number of lost ones; control characters are printed as text."""
     run("gm", "--store", str(path))
     told = " ".join(capsys.readouterr().out.split())
 
@@ -146,7 +152,7 @@ def test_an_alarm_event_stands_between_the_samples(path: Path, capsys: pytest.Ca
 
 
 def test_time_errors_have_a_table_of_their_own(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Channel, metric and value, oldest first, with a limit the newest; JSON gives the numbers."""
+    """The table has channel, metric and value, the oldest first; a limit keeps the newest."""
     run("gm", "--store", str(path), "--time-errors")
     table = [line.split()[4:] for line in capsys.readouterr().out.splitlines()[2:]]
     run("gm", "--store", str(path), "--time-errors", "--json", "--limit", "1")
@@ -157,17 +163,15 @@ def test_time_errors_have_a_table_of_their_own(path: Path, capsys: pytest.Captur
 
 
 def test_an_unknown_source_names_the_known(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name that the store does not hold: one line with those that it holds, and exit 2."""
+    """One line lists the known sources, and the exit status is 2."""
     code = run("ptp4", "--store", str(path))
 
     assert code == 2
-    assert capsys.readouterr().err == f"timesyncd: {path} has no 'ptp4'; it has: gm, ptp\n"
+    assert capsys.readouterr().err == f"timesyncd: {path} has no source 'ptp4'; known sources: gm, ptp\n"
 
 
-def test_the_store_is_found_by_the_configuration(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without --store it is the configuration's [store] path."""
+def test_the_store_is_that_of_the_configuration(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --store, the configuration's [store] is read."""
     config = tmp_path / "timesyncd.toml"
     config.write_text(f'[store]\npath = "{path}"\n')
     code = run("ptp", "--config", str(config), "--json", "--limit", "2")
@@ -178,17 +182,17 @@ def test_the_store_is_found_by_the_configuration(
 
 
 def test_a_configuration_without_a_store_has_no_history(tmp_path: Path) -> None:
-    """Who did not switch the store on is told so, and how to name a file."""
+    """The error names the missing section, and --store."""
     config = tmp_path / "timesyncd.toml"
     config.touch()
 
-    with pytest.raises(ConfigError, match=r"timesyncd\.toml: no \[store\], so no history"):
+    with pytest.raises(ConfigError, match=r"timesyncd\.toml: no \[store\] section, so there is no history"):
         run("ptp", "--config", str(config))
 
 
 @pytest.mark.parametrize("words", [["--limit", "0"], ["--since", "yesterday"], ["--until", "5"]])
-def test_a_bad_value_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A count below 1 or a span without a unit: what is wanted is said, and exit 2."""
+def test_an_invalid_value_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A limit below 1 or a span without a unit ends with exit status 2."""
     with pytest.raises(SystemExit) as exit_:
         run("ptp", *words)
 
@@ -197,7 +201,7 @@ def test_a_bad_value_is_refused(words: list[str], capsys: pytest.CaptureFixture[
 
 
 def test_a_line_has_both_times_and_the_reason() -> None:
-    """UTC in full and the local time of day; a clock without a bound says why in the note."""
+    """A line has UTC and the local time of day; the note is the reason of an unknown bound."""
     record = {
         "kind": "clock",
         "realtime_ns": 1_700_000_000_123_456_789,
@@ -224,13 +228,13 @@ TIMES = ["1970-01-01 00:00:00.000", "00:00:00 UTC"]
     ("changes", "cells"),
     [
         ({}, ["phc:0", "-37 s -412 ns", "300 ns", "extended", "runs", ""]),
-        ({"steered": None}, ["phc:0", "-37 s -412 ns", "300 ns", "extended", "not looked for", ""]),
+        ({"steered": None}, ["phc:0", "-37 s -412 ns", "300 ns", "extended", "unknown", ""]),
         ({"offset_ns": -36_999_999_588}, ["phc:0", "-37 s +412 ns", "300 ns", "extended", "runs", ""]),
         ({"offset_ns": -5}, ["phc:0", "-5 ns", "300 ns", "extended", "runs", ""]),
     ],
 )
-def test_a_phc_is_told_to_the_nanosecond(changes: dict[str, object], cells: list[str]) -> None:
-    """Beside 37 s of another timescale three digits would hide what counts."""
+def test_a_phc_offset_has_nanoseconds(changes: dict[str, object], cells: list[str]) -> None:
+    """With 37 s between two timescales, three digits would hide the offset."""
     record = {
         "kind": "phc", "realtime_ns": 0, "clock": "phc:0", "offset_ns": -37_000_000_412, "width_ns": 599, "method": "extended",
         "steered": True,
@@ -241,8 +245,8 @@ def test_a_phc_is_told_to_the_nanosecond(changes: dict[str, object], cells: list
     assert len(headings) == len(rows[0])
 
 
-def test_an_ntp_daemon_is_told_with_the_bound_of_the_node() -> None:
-    """Its own offset and error, and what the node made of it; why there is no bound is the note."""
+def test_an_ntp_sample_has_the_bound_of_the_node() -> None:
+    """The line has the daemon's offset and error, and the node's bound or its reason."""
     record = {
         "kind": "utc", "realtime_ns": 0, "offset_ns": -1_500, "error_ns": 400_000, "utc_bound_ns": None, "utc_status": "DISRUPTED",
         "reference": "10.0.0.1", "stratum": 2, "utc_reason_code": "clock_stepped",
@@ -255,20 +259,20 @@ def test_an_ntp_daemon_is_told_with_the_bound_of_the_node() -> None:
     assert len(headings) == len(rows[0])
 
 
-def test_the_kernel_s_word_is_a_line() -> None:
-    """A TAI offset of 0 is one that nobody has set."""
+def test_a_kernel_sample_is_a_line() -> None:
+    """A TAI offset of 0 is not set."""
     record = {
         "kind": "kernel", "realtime_ns": 0, "frequency_ppb": -1_830, "maxerror_ns": 16_000_000_000, "synchronized": False,
         "leap": "none", "tai_offset_s": 0, "disciplines": ["chronyd", "phc2sys"], "undecided_disciplines": ["ptp4l"],
     }  # fmt: skip
     headings, rows = table_of("kernel", [record], UTC)
 
-    assert rows == [TIMES + ["-1830 ppb", "16.0 s", "no", "none", "not set", "chronyd, phc2sys", "perhaps ptp4l"]]
+    assert rows == [TIMES + ["-1830 ppb", "16.0 s", "no", "none", "not set", "chronyd, phc2sys", "possibly ptp4l"]]
     assert len(headings) == len(rows[0])
 
 
 def test_a_gap_is_a_line_of_its_own() -> None:
-    """What was lost is said where it is missing."""
+    """The number of lost rows is where they are missing."""
     record = {"kind": "gap", "realtime_ns": 0, "rows_lost": 12, "reason": "the store fell behind"}
     headings, rows = table_of("clock", [record], UTC)
 
@@ -285,7 +289,7 @@ def test_a_gap_is_a_line_of_its_own() -> None:
     ],
 )  # fmt: skip
 def test_a_duration_has_three_digits_and_a_unit(ns: int | None, text: str) -> None:
-    """Never more digits than people read, never 1000 of a unit that has a larger one, never 0 for unknown."""
+    """A duration has three digits and the largest suitable unit; unknown is not 0."""
     assert duration_text(ns) == text
 
 
@@ -293,7 +297,7 @@ def test_a_duration_has_three_digits_and_a_unit(ns: int | None, text: str) -> No
     ("text", "seconds"), [("90s", 90), ("15m", 900), ("1h", 3_600), ("2d", 172_800), ("0.5h", 1_800)]
 )
 def test_a_span_is_a_number_and_a_unit(text: str, seconds: int) -> None:
-    """Seconds, minutes, hours and days."""
+    """The units are seconds, minutes, hours and days."""
     assert span_ns(text) == seconds * NS_PER_S
 
 
@@ -304,13 +308,13 @@ def test_a_span_is_a_number_and_a_unit(text: str, seconds: int) -> None:
         (183_600, "2 d 3 h"),
     ],
 )  # fmt: skip
-def test_how_long_something_lasts_is_rounded_down(seconds: float, text: str) -> None:
-    """Two units at most, and never more than there is: a budget is not overstated."""
+def test_a_span_is_rounded_down(seconds: float, text: str) -> None:
+    """It has two units at most and never exceeds the value, so that a budget is not overstated."""
     assert span_text(int(seconds * NS_PER_S)) == text
 
 
 @pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1h30m", "1 h"])
-def test_another_text_is_no_span(text: str) -> None:
-    """Anything else is refused, saying how to write it."""
+def test_an_invalid_span_is_an_error(text: str) -> None:
+    """The error gives the format of a span."""
     with pytest.raises(ArgumentTypeError, match="90s, 15m, 1h or 2d"):
         span_ns(text)

@@ -1,4 +1,4 @@
-"""`timesyncd merge-traces`: one file of many, what is not aligned is said, and what cannot be read leaves nothing behind."""
+"""`timesyncd merge-traces`: one file of many, traces that are not aligned, and unreadable ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ranks(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_the_same_collective_is_at_the_same_place(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """Ten collectives of two ranks, each shown at its true moment in both."""
+    """Ten collectives of two ranks are at their true times in both."""
     found = merged(tmp_path, *ranks)
     at_us: dict[int, list[float]] = {}
     for event in found["traceEvents"]:
@@ -46,8 +46,8 @@ def test_the_same_collective_is_at_the_same_place(tmp_path: Path, ranks: tuple[P
     assert first == [(TRUE_NS - found["baseTimeNanoseconds"]) / 1_000 + n * 1e6 for n in range(10)]
 
 
-def test_ids_of_two_ranks_never_meet(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """Processes, threads and flows are each numbered apart; within a rank they hang together as before."""
+def test_ids_of_two_ranks_differ(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
+    """Processes, threads and flows of two ranks have different ids, and keep their relations within a rank."""
     events = merged(tmp_path, *ranks)["traceEvents"]
     named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     by_rank = [
@@ -64,26 +64,26 @@ def test_ids_of_two_ranks_never_meet(tmp_path: Path, ranks: tuple[Path, Path]) -
 
 
 def test_the_uncertainty_is_in_the_trace(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """A counter and an event of each rank tell it, and the head of the file for programs."""
+    """A counter and an event of each rank have it, and the head of the file."""
     found = merged(tmp_path, *ranks)
     counters = [event for event in found["traceEvents"] if event["ph"] == "C"]
-    told = [event["args"] for event in found["traceEvents"] if event["name"] == "clock alignment"]
+    printed = [event["args"] for event in found["traceEvents"] if event["name"] == "clock alignment"]
     labels = [event["args"]["labels"] for event in found["traceEvents"] if event["name"] == "process_labels"]
 
     assert {(event["name"], event["args"]["ns"]) for event in counters} == {
         ("clock bound", 97_911),
         ("clock bound", 7_000),
     }
-    assert told == found["timesyncd"]["files"]
-    assert [(each["aligned"], each["bound_ns"], each["offset_ns"]) for each in told] == [
+    assert printed == found["timesyncd"]["files"]
+    assert [(each["aligned"], each["bound_ns"], each["offset_ns"]) for each in printed] == [
         (True, 97_911, 0), (True, 97_911, AHEAD_NS),
     ]  # fmt: skip
     assert found["timesyncd"]["pair_bound_ns"] == 2 * 97_911
     assert "CPU, within 97.9 us of the grandmaster" in labels
 
 
-def test_what_a_trace_says_of_all_is_its_rank_s(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """The profiler's marks for all processes lie with its own rank, and none leaves a process or a thread without a name behind."""
+def test_global_events_belong_to_their_rank(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
+    """The profiler's global events are on its own rank, and every process and thread has a name."""
     events = merged(tmp_path, *ranks)["traceEvents"]
     named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     ends = [event for event in events if event["name"] == "Record Window End"]
@@ -97,7 +97,7 @@ def test_what_a_trace_says_of_all_is_its_rank_s(tmp_path: Path, ranks: tuple[Pat
 
 
 def test_processes_of_a_rank_stay_together(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """Each rank's own one first, then the others in their file's order, whatever their numbers and names."""
+    """A rank's own process is first, then the others in the order of the file."""
     others = [(0, "python", 5_000_000), (1, "python", 5_000_001), ("Overhead", "", 10), ("Spans", "", 536_870_912)]
     for rank, path in enumerate(ranks):
         trace = json.loads(path.read_text())
@@ -117,8 +117,8 @@ def test_processes_of_a_rank_stay_together(tmp_path: Path, ranks: tuple[Path, Pa
     assert max(orders) < 2**31  # which is as much as Perfetto takes
 
 
-def test_packed_files_are_the_same(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """In and out, by what is in the file; the side file is that of the unpacked name."""
+def test_compressed_files_are_the_same(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
+    """Input and output may be compressed; the side file has the uncompressed name."""
     plain = merged(tmp_path, *ranks)
     packed = tmp_path / "rank1.json.gz"
     packed.write_bytes(gzip.compress(ranks[1].read_bytes()))
@@ -129,7 +129,7 @@ def test_packed_files_are_the_same(tmp_path: Path, ranks: tuple[Path, Path]) -> 
 
 
 def test_one_recording_serves_all_traces_of_a_process(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """Without a side file of its own a trace is served by its process', found by host and number."""
+    """A trace without a side file uses that of its process, found by host and process id."""
     (tmp_path / "rank1.json.anchors").rename(tmp_path / "rank-1-4001.anchors")
     other = owner(0, pid=4001)
     (tmp_path / "rank-0-4001.anchors").write_text(anchors_text(other, [anchor(0, 1)]))
@@ -137,8 +137,8 @@ def test_one_recording_serves_all_traces_of_a_process(tmp_path: Path, ranks: tup
     assert [each["offset_ns"] for each in merged(tmp_path, *ranks)["timesyncd"]["files"]] == [0, AHEAD_NS]
 
 
-def test_another_container_s_process_is_not_taken_for_it(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """Two containers may have one process number: a trace that names no host is served by its rank's anchors alone, or by none."""
+def test_another_container_s_process_is_not_used(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
+    """Two containers may share a process id: a trace without a host name uses its rank's anchors, or none."""
     wrong = [anchor(n, 2 * n - 0.5, 3 * NS_PER_S) for n in range(6)]
     (tmp_path / "rank1.json.anchors").unlink()
     (tmp_path / "rank-0-4001.anchors").write_text(anchors_text(owner(0, pid=4001), wrong))
@@ -153,8 +153,8 @@ def test_another_container_s_process_is_not_taken_for_it(tmp_path: Path, ranks: 
     assert merged(tmp_path, *ranks, status=1)["timesyncd"]["files"][1]["bound_ns"] is None
 
 
-def test_the_full_file_before_counts_too(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """Anchors that were moved aside when the file was full are read with those after them."""
+def test_the_older_side_file_is_read_too(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
+    """Anchors of the older, full file are read with the newer ones."""
     side = tmp_path / "rank1.json.anchors"
     every = [anchor(n, 2 * n - 0.5, AHEAD_NS) for n in range(6)]
     (tmp_path / "rank1.json.anchors.old").write_text(anchors_text(owner(1), every[:3]))
@@ -163,8 +163,8 @@ def test_the_full_file_before_counts_too(tmp_path: Path, ranks: tuple[Path, Path
     assert merged(tmp_path, *ranks)["timesyncd"]["files"][1]["anchors"] == 6
 
 
-def test_what_is_not_aligned_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """File by file, in the trace too, and by the exit status; its events are there by its own clock."""
+def test_an_unaligned_trace_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output, the trace and the exit status report it; its events keep their own clock."""
     paths = [write_rank(tmp_path, 0), write_rank(tmp_path, 1, AHEAD_NS)]
     (tmp_path / "rank1.json.anchors").unlink()
     found = merged(tmp_path, *paths, status=1)
@@ -176,18 +176,18 @@ def test_what_is_not_aligned_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["timesyncd"]["files"][1]["bound_ns"] is None and found["timesyncd"]["pair_bound_ns"] is None
 
 
-def test_json_tells_the_same(tmp_path: Path, ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """One object, with each file's place."""
+def test_json_has_the_same_result(tmp_path: Path, ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """One object has the alignment of each file."""
     output = str(tmp_path / "all.json")
 
     assert main(["merge-traces", *map(str, ranks), "-o", output, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["output"], told["reference"]) == (output, "grandmaster")
-    assert [each["rank"] for each in told["files"]] == [0, 1]
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["output"], printed["reference"]) == (output, "grandmaster")
+    assert [each["rank"] for each in printed["files"]] == [0, 1]
 
 
 def line(**changes: Any) -> str:
-    """The anchors of rank 1 with the third one changed so."""
+    """The anchors of rank 1, with changes to the third one."""
     every = [asdict(anchor(n, 2 * n - 0.5)) for n in range(6)]
     every[2] |= changes
     return anchors_text(owner(1), []) + "".join(json.dumps(each) + "\n" for each in every)
@@ -219,10 +219,10 @@ IMPOSSIBLE: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_impossible_anchors_are_refused(
+def test_invalid_anchors_are_an_error(
     what: str, tmp_path: Path, ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with the file's name, exit status 2, no output."""
+    """The error names the file, the exit status is 2, and there is no output."""
     side = tmp_path / "rank1.json.anchors"
     side.write_text(IMPOSSIBLE[what]())
 
@@ -232,8 +232,8 @@ def test_impossible_anchors_are_refused(
     assert not (tmp_path / "all.json").exists()
 
 
-def test_half_a_line_at_the_end_is_a_killed_process(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """What it wrote before counts."""
+def test_a_truncated_last_line_is_ignored(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
+    """A killed process leaves one; its earlier anchors count."""
     side = tmp_path / "rank1.json.anchors"
     side.write_text(side.read_text() + '{"number":7,"real')
 
@@ -257,10 +257,10 @@ BROKEN: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_trace_is_refused(
+def test_an_invalid_trace_is_an_error(
     what: str, tmp_path: Path, ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with the file's name, exit status 2, and a former output stays as it was."""
+    """The error names the file, the exit status is 2, and a former output is unchanged."""
     ranks[1].write_bytes(BROKEN[what]())
     output = tmp_path / "all.json"
     output.write_text("former")
@@ -272,10 +272,10 @@ def test_a_broken_trace_is_refused(
     assert not list(tmp_path.glob(".all*"))
 
 
-def test_names_that_cannot_be(tmp_path: Path, ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is not there, one given twice, an output that is an input, an output nowhere: one line each."""
+def test_invalid_paths_are_errors(tmp_path: Path, ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing input, a duplicate, an output that is an input, and a missing folder are one line each."""
     one, other = map(str, ranks)
-    for arguments, told in (
+    for arguments, printed in (
         ([one, str(tmp_path / "none.json"), "-o", "x"], "none.json: No such file"),
         ([one, one, "-o", "x"], "given twice"),
         ([one, other, "-o", one], "is one of the traces"),
@@ -284,11 +284,11 @@ def test_names_that_cannot_be(tmp_path: Path, ranks: tuple[Path, Path], capsys: 
     ):
         assert main(["merge-traces", *arguments]) == 2
         error = capsys.readouterr().err
-        assert told in error and error.count("\n") == 1
+        assert printed in error and error.count("\n") == 1
 
 
 def test_a_rank_that_a_trace_names_by_itself(tmp_path: Path, ranks: tuple[Path, Path]) -> None:
-    """Where there are no anchors, the profiler's own word for its rank counts; what is not printable does not reach the terminal."""
+    """Without anchors the profiler's rank counts; control characters are not printed."""
     ranks[1].write_text(trace_text(1, distributedInfo={"rank": 7}, host_name="n\x1b[31m\ud800"))
     (tmp_path / "rank1.json.anchors").unlink()
     found = merged(tmp_path, *ranks, status=1)
@@ -301,7 +301,7 @@ def test_a_rank_that_a_trace_names_by_itself(tmp_path: Path, ranks: tuple[Path, 
 
 
 def test_a_stepped_clock_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A step in the middle of a trace: the file is named, with how far."""
+    """The file with a clock step is named, with its size."""
     every = [anchor(n, 2 * n - 0.5) for n in range(3)] + [anchor(n, 2 * n - 0.5, 500_000_000) for n in range(3, 6)]
     paths = [write_rank(tmp_path, 0), write_rank(tmp_path, 1, 0, every)]
     merged(tmp_path, *paths, status=1)
@@ -312,8 +312,8 @@ def test_a_stepped_clock_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
 
 
-def test_the_other_boots_anchors_do_not_fit(tmp_path: Path) -> None:
-    """Anchors of an earlier boot lie elsewhere on CLOCK_REALTIME, so they do not carry the trace."""
+def test_anchors_of_another_boot_are_not_used(tmp_path: Path) -> None:
+    """Anchors of an earlier boot do not cover the trace."""
     every = [
         replace(each, realtime_ns=each.realtime_ns - 3_600 * NS_PER_S) for each in (anchor(n, 2 * n) for n in range(6))
     ]

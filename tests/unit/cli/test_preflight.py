@@ -1,4 +1,4 @@
-"""`timesyncd preflight` on the command line: its screen, its exit status, its secrets."""
+"""`timesyncd preflight`: its screen, its exit status and its token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timesyncd.cli.preflight import MAX_NODES_SHOWN, screen
 from timesyncd.client import PreflightNode, PreflightReason, PreflightResult
 from timesyncd.units import span_ns
 
-NASTY = "\x1b]0;owned\x07\nnext"
+HOSTILE = "\x1b]0;owned\x07\nnext"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def run(hub: FakeHub, *words: str) -> int:
 
 
 def test_the_screen_of_clocks_that_agree(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
-    """The nodes with units for people, and under them that it is well."""
+    """The nodes have bounds with units, and the verdict is PASS."""
     hub.agree(400)
     code = run(hub)
 
@@ -43,13 +43,13 @@ def test_the_screen_of_clocks_that_agree(hub: FakeHub, capsys: pytest.CaptureFix
             "a     SYNCHRONIZED  +-200 ns",
             "b     SYNCHRONIZED  +-200 ns",
             "",
-            "PASS: 2 nodes, clocks agree within 400 ns, 1 us is allowed (one grandmaster)",
+            "PASS: 2 nodes, clocks agree within 400 ns, limit 1 us (one grandmaster)",
         ],
     )
 
 
 def test_the_screen_of_a_node_that_fails(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stands first, and in the verdict, with its reason."""
+    """It is first, and in the verdict, with its reason."""
     nodes = [node("b", None, "the PTP parent changed").model_dump(), node("a").model_dump()]
     hub.agree(None, nodes=nodes)
     code = run(hub)
@@ -67,38 +67,38 @@ def test_the_screen_of_a_node_that_fails(hub: FakeHub, capsys: pytest.CaptureFix
 
 
 def test_a_large_fleet_fits_a_screen() -> None:
-    """The worst of 10,000 nodes, how many more, and the verdict last: 24 lines at most."""
+    """The screen has the worst of 10,000 nodes, the number of the others and the verdict, in 24 lines."""
     nodes = tuple(PreflightNode(f"n{n}", "SYNCHRONIZED", 10_000 - n, "ok", "") for n in range(10_000))
     lines = screen(PreflightResult(True, 500, PreflightReason.OK, "UTC", nodes), 1_000)
 
     assert len(lines) <= 24
-    assert lines[-3:-1] == [f"and {10_000 - MAX_NODES_SHOWN} more, none of them worse", ""]
+    assert lines[-3:-1] == [f"and {10_000 - MAX_NODES_SHOWN} more nodes with smaller bounds", ""]
     assert lines[-1].startswith("PASS: 10000 nodes")
 
 
-def test_text_off_the_wire_is_text(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing that a terminal would obey, from any field."""
+def test_strings_from_the_network_are_text(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters in any field are not printed."""
     hub.agree(
         None,
         names="a",
-        nodes=[{"node": NASTY, "status": NASTY, "bound_ns": None, "reason_code": NASTY, "reason": NASTY}],
-        reason=NASTY,
+        nodes=[{"node": HOSTILE, "status": HOSTILE, "bound_ns": None, "reason_code": HOSTILE, "reason": HOSTILE}],
+        reason=HOSTILE,
     )
     run(hub)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
-    assert "\x1b" not in told and "\x07" not in told
-    assert "?]0;owned??next" in told
+    assert "\x1b" not in printed and "\x07" not in printed
+    assert "?]0;owned??next" in printed
 
 
-def test_json_is_the_answer_in_nanoseconds(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
-    """All that the Python function gives, and the limit."""
+def test_json_is_the_result_in_nanoseconds(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON has the fields of the Python result, and the limit."""
     hub.agree(400)
     code = run(hub, "--json")
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
 
     assert code == 0
-    assert told == {
+    assert printed == {
         "ok": True, "alignment_ns": 400, "max_alignment_ns": 1_000, "reason_code": "ok", "reason": "one grandmaster",
         "pair": ["a", "b"], "url": hub.url,
         "nodes": [{"node": n, "status": "SYNCHRONIZED", "bound_ns": 200, "reason_code": "ok", "reason": ""} for n in "ab"],
@@ -106,7 +106,7 @@ def test_json_is_the_answer_in_nanoseconds(hub: FakeHub, capsys: pytest.CaptureF
 
 
 def test_without_a_terminal_stderr_stays_empty(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
-    """A prolog's log holds the verdict alone."""
+    """The log of a prolog has only the verdict."""
     hub.agree(None)
     run(hub, "--timeout", "1ms")
 
@@ -114,7 +114,7 @@ def test_without_a_terminal_stderr_stays_empty(hub: FakeHub, capsys: pytest.Capt
 
 
 def test_the_token_is_read_from_a_file(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the environment's; the line end is no part of it."""
+    """The file takes precedence over the environment, and its line end is removed."""
     monkeypatch.setenv("TIMESYNCD_TOKEN", "of-the-environment")
     (tmp_path / "token").write_text("of-the-file\n")
     hub.agree()
@@ -125,18 +125,18 @@ def test_the_token_is_read_from_a_file(hub: FakeHub, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"two\nlines"])
-def test_a_token_that_cannot_be_used_is_2(
+def test_an_unusable_token_is_2(
     hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
 ) -> None:
-    """One line that shows nothing of it."""
+    """The error is one line without the token."""
     path = tmp_path / "token"
     if content is not None:
         path.write_bytes(content)
     code = run(hub, "--token-file", str(path))
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
 
     assert code == 2
-    assert "token" in told and "two" not in told and len(told.splitlines()) == 1
+    assert "token" in printed and "two" not in printed and len(printed.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_token_that_cannot_be_used_is_2(
         ["--nodes", "a", "--max-alignment", "1"], ["--nodes", "a", "--max-alignment", "1us", "--password", "x"],
     ],
 )  # fmt: skip
-def test_a_wrong_call_is_2(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    """And there is no way to put a token on the command line."""
+def test_a_usage_error_is_2(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """A token cannot be given as an argument either."""
     with pytest.raises(SystemExit) as ended:
         program.main(["preflight", *words])
 
@@ -156,7 +156,7 @@ def test_a_wrong_call_is_2(capsys: pytest.CaptureFixture[str], words: list[str])
 
 @pytest.mark.parametrize("text", ["a\nb\n", "a,b", " a , b\n"])
 def test_names_are_read_from_standard_input(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """As many as there are, one a line as `scontrol show hostnames` writes them, or with commas."""
+    """Names are separated by lines, as `scontrol show hostnames` prints them, or by commas."""
     seen = []
 
     def asked(query: dict[str, list[str]]) -> tuple[int, object]:
@@ -172,10 +172,10 @@ def test_names_are_read_from_standard_input(hub: FakeHub, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "words", [["--nodes", "-"], ["--nodes", ""], ["--nodes", "a,,b"], ["--nodes", "a", "--url", "hub"], ["--job", ""]]
 )
-def test_a_question_that_is_none_is_2(
+def test_an_invalid_query_is_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """One line, before anybody is asked."""
+    """The error is one line, before a hub is queried."""
     monkeypatch.setattr("sys.stdin", StringIO())
     code = program.main(["preflight", "--max-alignment", "1us", *words])
 
@@ -183,10 +183,8 @@ def test_a_question_that_is_none_is_2(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_the_daemon_of_the_configuration_is_asked(
-    hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And the hub that it knows."""
+def test_the_configured_daemon_names_the_hub(hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The configured daemon is queried, then the hub that it names."""
     config = tmp_path / "timesyncd.toml"
     config.write_text(f"[web]\nport = {hub.url.rstrip('/').rpartition(':')[2]}\n")
     with serving() as other:
@@ -200,8 +198,8 @@ def test_the_daemon_of_the_configuration_is_asked(
     assert (code, [path for path, _ in other.asked]) == (0, ["/api/v1/alignment"])
 
 
-def test_a_configuration_without_a_page_names_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2: another hub can be named."""
+def test_an_unusable_configuration_names_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit status is 2, and the error names --url."""
     config = tmp_path / "timesyncd.toml"
     config.write_text("[web\n")
     code = program.main(["preflight", "--nodes", "a", "--max-alignment", "1us", "--config", str(config)])
@@ -214,6 +212,6 @@ def test_a_configuration_without_a_page_names_the_way_out(tmp_path: Path, capsys
     ("text", "ns"),
     [("500ns", 500), ("1us", 1_000), ("2.3us", 2_300), ("20ms", 20_000_000), ("30s", 30 * 10**9), ("2min", 120 * 10**9), ("2m", 120 * 10**9)],
 )  # fmt: skip
-def test_a_span_is_as_people_write_it(text: str, ns: int) -> None:
-    """To the nanosecond, by the one parser of all commands."""
+def test_a_span_has_a_unit(text: str, ns: int) -> None:
+    """Spans are parsed to the nanosecond, as by all commands."""
     assert span_ns(text) == ns

@@ -1,4 +1,4 @@
-"""`timesyncd replay`: rows in, a bound for each out, as soon as it was read; and the store's samples through the same model."""
+"""`timesyncd replay`: a bound for each row of a trace as soon as it is read, and for each stored sample."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHON
 
 
 def row(second: int, offset_ns: int | None = None, state: str = "SLAVE", end: str = "true,6,33") -> str:
-    """Of a healthy clock; each second another offset, unless it is given."""
+    """A row of a healthy clock; the offset differs in each second unless it is given."""
     offset = (second * 37) % 101 - 50 if offset_ns is None else offset_ns
     return f"{second}.250,{offset},10000,{3_000 + second % 3},{state},{end}"
 
@@ -44,10 +44,10 @@ def replayed(capsys: pytest.CaptureFixture[str], path: Path, *lines: str) -> lis
     """The cells of each row of the output."""
     path.write_text("\n".join((HEADER, *lines, "")))
     status = main(["replay", str(path)])
-    told = capsys.readouterr()
-    first, *rest = told.out.splitlines()
+    printed = capsys.readouterr()
+    first, *rest = printed.out.splitlines()
 
-    assert (status, first, told.err) == (0, REPLAYED_HEADER, "")
+    assert (status, first, printed.err) == (0, REPLAYED_HEADER, "")
     return [line.split(",") for line in rest]
 
 
@@ -57,7 +57,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_one_row_for_each_row(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In order, with the time as it was written, and bounds once the filter holds nothing from before."""
+    """Rows keep their order and times; bounds begin once the delay filter has only rows of the trace."""
     rows = replayed(capsys, trace, *HEALTHY_ROWS)
 
     assert [cells[0] for cells in rows] == [f"{second}.250" for second in range(100)]
@@ -67,8 +67,8 @@ def test_one_row_for_each_row(trace: Path, capsys: pytest.CaptureFixture[str]) -
     assert int(rows[-1][2]) >= 10_000
 
 
-def test_a_row_is_decided_by_the_rows_up_to_it(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What comes later changes nothing."""
+def test_a_bound_depends_on_earlier_rows_only(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Later rows do not change it."""
     whole = replayed(capsys, trace, *HEALTHY_ROWS, row(100, 5_000_000), row(101, state="LISTENING"))
     begun = replayed(capsys, trace, *HEALTHY_ROWS)
 
@@ -84,8 +84,8 @@ def test_utc_is_the_accuracy_further(trace: Path, capsys: pytest.CaptureFixture[
     assert beyond == [100, 1_600, None, None, None]
 
 
-def test_a_grandmaster_that_gets_worse_is_worse_at_once(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also without a fresh Sync; what sounds better than at the last one does not count."""
+def test_a_worse_grandmaster_takes_effect_at_once(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It takes effect without a fresh Sync, an improvement does not."""
     ends = ("true,6,32", "true,6,33", "true,7,33", "true,52,33", "true,6,31", "true,6,32")
     frozen = (row(60 + index, offset_ns=77, end=end) for index, end in enumerate(ends))
     rows = replayed(capsys, trace, *HEALTHY_ROWS[:60], *frozen)
@@ -95,7 +95,7 @@ def test_a_grandmaster_that_gets_worse_is_worse_at_once(trace: Path, capsys: pyt
 
 
 def test_a_repeated_offset_is_not_fresh(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After a loss ptp4l's values stay: the bound grows, and after five seconds it is held over, though the port says SLAVE."""
+    """After a loss ptp4l repeats its values: the bound grows, and the status is HOLDOVER after five seconds."""
     frozen = [f"{second}.250,{HEALTHY_ROWS[-1].split(',', 1)[1]}" for second in range(100, 110)]
     rows = replayed(capsys, trace, *HEALTHY_ROWS, *frozen)[99:]
     bounds = [int(cells[2]) for cells in rows]
@@ -105,17 +105,17 @@ def test_a_repeated_offset_is_not_fresh(trace: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("state", ["LISTENING", "MASTER", "FAULTY"])
-def test_a_port_that_follows_nobody_gives_no_sample(
+def test_a_port_that_does_not_follow_gives_no_sample(
     trace: Path, capsys: pytest.CaptureFixture[str], state: str
 ) -> None:
-    """Whatever offset such a row shows."""
+    """The offset of such a row is ignored."""
     rows = replayed(capsys, trace, *HEALTHY_ROWS, *(row(second, state=state) for second in range(100, 110)))
 
     assert rows[-1][1] == "HOLDOVER"
 
 
-def test_a_row_without_an_offset_is_time_that_passes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Until nothing is known any more: a thousand seconds after the last sample."""
+def test_a_row_without_an_offset_only_advances_time(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A thousand seconds after the last sample the status is UNKNOWN."""
     rows = replayed(capsys, trace, *HEALTHY_ROWS, "1099,,,,,,,", "1099.26,,,,,,,")
 
     assert [cells[1] for cells in rows[-2:]] == ["HOLDOVER", "UNKNOWN"]
@@ -123,7 +123,7 @@ def test_a_row_without_an_offset_is_time_that_passes(trace: Path, capsys: pytest
 
 
 def test_only_a_header_gives_only_a_header(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No row, no bound, no failure."""
+    """A trace without rows is no error."""
     assert replayed(capsys, trace) == []
 
 
@@ -131,16 +131,16 @@ def test_the_rows_before_an_error_are_written(trace: Path, capsys: pytest.Captur
     """One line on standard error names file and line; the exit status is 2."""
     trace.write_text("\n".join((HEADER, *HEALTHY_ROWS[:3], row(3).replace("SLAVE", "SLOVE"), *HEALTHY_ROWS[4:])))
     status = main(["replay", str(trace)])
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
 
     assert status == 2
-    assert [line.split(",")[0] for line in told.out.splitlines()] == ["t_s", "0.250", "1.250", "2.250"]
-    assert told.err.startswith(f"timesyncd: {trace}:5: port_state = 'SLOVE' is not one of ")
-    assert told.err.count("\n") == 1
+    assert [line.split(",")[0] for line in printed.out.splitlines()] == ["t_s", "0.250", "1.250", "2.250"]
+    assert printed.err.startswith(f"timesyncd: {trace}:5: port_state = 'SLOVE' is not one of ")
+    assert printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "printed"),
     [
         (b"", "1: no header; a trace begins with " + HEADER),
         (HEADER.encode() + b"\n1.5,12", "2: 2 cells, where the header has 8: is the line cut off?"),
@@ -151,19 +151,19 @@ def test_the_rows_before_an_error_are_written(trace: Path, capsys: pytest.Captur
         (HEADER.encode() + b"\n" + b"x" * 1_000_000, "2: 1 cells, where the header has 8: is the line cut off?"),
     ],
 )  # fmt: skip
-def test_what_is_no_trace_is_one_clear_error(
-    trace: Path, capsys: pytest.CaptureFixture[str], content: bytes, told: str
+def test_an_invalid_trace_is_one_line(
+    trace: Path, capsys: pytest.CaptureFixture[str], content: bytes, printed: str
 ) -> None:
-    """Empty, cut off, NUL bytes, no text, binary, endless: never a traceback."""
+    """Empty, truncated, binary and endless input gives one line and no traceback."""
     trace.write_bytes(content)
     status = main(["replay", str(trace)])
 
     assert status == 2
-    assert capsys.readouterr().err == f"timesyncd: {trace}:{told}\n"
+    assert capsys.readouterr().err == f"timesyncd: {trace}:{printed}\n"
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Missing, or a folder."""
+    """A missing file and a folder end with exit status 2."""
     assert [main(["replay", str(path)]) for path in (tmp_path, tmp_path / "none.csv")] == [2, 2]
     assert capsys.readouterr() == (
         "",
@@ -172,15 +172,15 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("words", [["--since", "1h"], ["--store", "x"], ["trace.csv", "--source", "ptp"]])
-def test_trace_and_store_are_not_mixed(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    """What would be ignored is refused."""
+def test_trace_and_store_exclude_each_other(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """Options that would be ignored are a usage error."""
     assert main(["replay", *words]) == 2
     assert capsys.readouterr().err.startswith("timesyncd: replay")
 
 
 @pytest.mark.parametrize("words", [[], ["-"]])
 def test_a_pipe_is_answered_row_by_row(words: list[str]) -> None:
-    """Whoever writes one row can read one, the header first, without closing the pipe."""
+    """Each row written to a pipe gets its result before the next one."""
     with subprocess.Popen(
         [*COMMAND, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=BUFFERED
     ) as process:
@@ -198,7 +198,7 @@ def test_a_pipe_is_answered_row_by_row(words: list[str]) -> None:
 
 
 def test_a_row_that_comes_in_pieces_is_one_row() -> None:
-    """A pipe may be cut anywhere, in the middle of a character too."""
+    """A row may arrive in pieces, split within a character."""
     data = (HEADER + ",ü\n" + HEALTHY_ROWS[0] + ",ü\n").encode()
     with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -206,13 +206,13 @@ def test_a_row_that_comes_in_pieces_is_one_row() -> None:
             process.stdin.write(data[begin : begin + 7])
             time.sleep(0.001)
         process.stdin.close()
-        told = process.stdout.read()
+        printed = process.stdout.read()
 
-    assert told.decode().splitlines() == [REPLAYED_HEADER, "0.250,UNKNOWN,,,,"]
+    assert printed.decode().splitlines() == [REPLAYED_HEADER, "0.250,UNKNOWN,,,,"]
 
 
-def test_a_reader_that_goes_away_is_no_failure_to_tell(trace: Path) -> None:
-    """As `head -1`: not a word."""
+def test_a_closed_pipe_is_silent(trace: Path) -> None:
+    """A reader such as `head -1` causes no message."""
     trace.write_text("\n".join((HEADER, *(row(second) for second in range(5_000)))))
     with subprocess.Popen(
         [*COMMAND, str(trace)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=BUFFERED
@@ -225,7 +225,7 @@ def test_a_reader_that_goes_away_is_no_failure_to_tell(trace: Path) -> None:
 
 
 def test_progress_is_for_a_terminal(trace: Path) -> None:
-    """It is drawn on standard error where that is one, and the rows are the same."""
+    """Progress is printed to a terminal on stderr, and the rows are the same."""
     trace.write_text("\n".join((HEADER, *HEALTHY_ROWS)))
     ours, theirs = pty.openpty()
     done = subprocess.run([*COMMAND, str(trace)], stdout=subprocess.PIPE, stderr=theirs, check=True)
@@ -259,15 +259,15 @@ def store_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield path
 
 
-def told_of_store(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
+def replayed_store(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     status = main(["replay", *words])
-    told = capsys.readouterr()
-    return status, told.out.splitlines(), told.err
+    printed = capsys.readouterr()
+    return status, printed.out.splitlines(), printed.err
 
 
 def test_the_store_s_samples_are_replayed(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One row for each sample and each failure, at its Unix time, with what the model makes of the whole sample."""
-    status, lines, complaints = told_of_store(capsys, "--source", "ptp", "--store", str(store_path))
+    """Each sample and each failure has a row with its Unix time and the model's bounds."""
+    status, lines, complaints = replayed_store(capsys, "--source", "ptp", "--store", str(store_path))
     rows = [line.split(",") for line in lines]
     replay = StoredReplay("ptp", EnsembleSettings())
     last = [replay.accept(stored(index)) for index in range(200)][-1]
@@ -280,48 +280,48 @@ def test_the_store_s_samples_are_replayed(store_path: Path, capsys: pytest.Captu
 
 
 def test_since_counts_back_from_now(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of what was stored longer ago nothing is used."""
-    _, lines, _ = told_of_store(capsys, "--source", "ptp", "--store", str(store_path), "--since", "30s")
+    """Older samples are not used."""
+    _, lines, _ = replayed_store(capsys, "--source", "ptp", "--store", str(store_path), "--since", "30s")
 
     assert len(lines) == 2
 
 
-def test_of_a_hardware_clock_it_is_told_whose_bound_it_is(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The samples say nothing of the system clock, so the bounds are the PHC's."""
-    _, lines, complaints = told_of_store(capsys, "--source", "nic", "--store", str(store_path))
+def test_the_bounds_of_a_hardware_clock_are_named(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A message says that the bounds are those of the PHC."""
+    _, lines, complaints = replayed_store(capsys, "--source", "nic", "--store", str(store_path))
 
     assert lines[-1].split(",")[1] == "SYNCHRONIZED"
-    assert complaints == "nic measured phc:0: the bounds are that clock's, not the system clock's\n"
+    assert complaints == "nic measures phc:0: the bounds are those of that clock, not of the system clock\n"
 
 
 @pytest.mark.parametrize(("source", "why"), [("gm", "is no PTP source (ptp4l)"), ("other", "is not in the store")])
-def test_what_is_no_ptp_source_is_refused(
+def test_a_source_without_ptp_is_an_error(
     store_path: Path, capsys: pytest.CaptureFixture[str], source: str, why: str
 ) -> None:
-    """With those that there are."""
-    told = told_of_store(capsys, "--source", source, "--store", str(store_path))
+    """The error lists the sources that can be replayed."""
+    printed = replayed_store(capsys, "--source", source, "--store", str(store_path))
 
     line = f"{store_path}: source {source!r} {why}; PTP sources that can be replayed: nic, ptp"
-    assert told == (2, [], f"timesyncd: {line}\n")
+    assert printed == (2, [], f"timesyncd: {line}\n")
 
 
-def test_the_configuration_names_store_and_assumptions(
+def test_the_configuration_gives_store_and_settings(
     store_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What [source.bounds] adds is in each bound; without a [store] it says so."""
+    """Each bound includes [source.bounds]; a missing [store] is an error."""
     source = '[[source]]\nname = "ptp"\ndriver = "ptp4l"\n[source.bounds]\nasymmetry_uncertainty_ns = 12345\n'
     config = tmp_path / "timesyncd.toml"
     config.write_text(source + f'[store]\npath = "{store_path}"\n')
     (_, plain, _), (_, assumed, _) = (
-        told_of_store(capsys, "--source", "ptp", *words) for words in (["--store", str(store_path)], ["--config", str(config)])
+        replayed_store(capsys, "--source", "ptp", *words) for words in (["--store", str(store_path)], ["--config", str(config)])
     )  # fmt: skip
     config.write_text(source)
-    status, _, complaint = told_of_store(capsys, "--source", "ptp", "--config", str(config))
+    status, _, complaint = replayed_store(capsys, "--source", "ptp", "--config", str(config))
 
     assert int(assumed[200].split(",")[2]) - int(plain[200].split(",")[2]) == 12_345
     assert (status, complaint) == (
         2,
-        f"timesyncd: {config}: no [store], so nothing to replay; --store names a file\n",
+        f"timesyncd: {config}: no [store] section, so there is nothing to replay; name a store with --store\n",
     )
 
 
@@ -333,16 +333,16 @@ def last_of(*readings: ClockSample | NoSample) -> str:
 HUNDRED = [stored(index) for index in range(100)]
 
 
-def test_a_reboot_voids_what_was_known() -> None:
-    """CLOCK_BOOTTIME goes back: another boot, whose clock was never compared."""
+def test_a_reboot_invalidates_the_samples() -> None:
+    """If CLOCK_BOOTTIME goes back, the clock is that of another boot."""
     after = replace(HUNDRED[0], as_of_ns=NS_PER_S, read_ns=NS_PER_S)
 
     assert last_of(*HUNDRED) == "SYNCHRONIZED"
     assert last_of(*HUNDRED, after) == "DISRUPTED"
 
 
-def test_a_step_of_the_clock_voids_what_was_known() -> None:
-    """Another difference between CLOCK_REALTIME and CLOCK_BOOTTIME; that of a PHC is no matter."""
+def test_a_step_of_the_clock_invalidates_the_samples() -> None:
+    """A step shows in CLOCK_REALTIME minus CLOCK_BOOTTIME; for a PHC it is irrelevant."""
     after = replace(stored(100), real_minus_boot_ns=GROUND_NS + 2_001)
     unstepped = replace(stored(100), real_minus_boot_ns=GROUND_NS + 2_000)
     of_a_phc = [replace(sample, clock="phc:0") for sample in (*HUNDRED, after)]
@@ -353,5 +353,5 @@ def test_a_step_of_the_clock_voids_what_was_known() -> None:
 
 
 def test_another_hardware_clock_is_another_clock() -> None:
-    """What was known of the last one says nothing of it."""
+    """Samples of one hardware clock do not apply to another."""
     assert last_of(*HUNDRED, replace(stored(100), clock="phc:1")) == "DISRUPTED"

@@ -259,7 +259,7 @@ def test_types_that_are_not_there_are_told(tmp_path: Path, capsys: pytest.Captur
 
     assert status == 0
     assert capsys.readouterr().err == (
-        "timesyncd: ACME-SMI was not found, so its types are not known; --source names a folder\n"
+        "timesyncd: MIB ACME-SMI was not found, so its types are unknown; name its folder with --source\n"
     )
 
 
