@@ -128,7 +128,7 @@ class Publisher:
         interval_over = now.boottime_ns - self._published_ns >= self._config.state_every_ns
         due = interval_over or digest != self._published_digest
         changed = {name for name, each in grandmasters.items() if self._published_grandmasters.get(name) != each}
-        if due or changed or self.events.has_subscribers or self._hub_service.hub.busy:
+        if due or changed or self.events.has_subscribers or self._hub_service.hub.has_jobs:
             self._publish_states(now, due, changed)
         if due:
             self._published_ns = now.boottime_ns

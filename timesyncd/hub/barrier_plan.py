@@ -1,4 +1,7 @@
-"""The plan of a job's barrier: timed where the clocks of its nodes are aligned well enough, else plain. Pure: time is an argument."""
+"""
+The plan of a job's barrier: timed where the clocks of its nodes are aligned well enough, else plain. Pure: time is an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ from timesyncd.ipc.wire_types import CodedReason
 from timesyncd.jobs.arrivals import Sync
 from timesyncd.units import percentile
 
-#: The barrier is plain while the clocks may be further apart than this: their common instant is then not worth waiting for.
+#: The barrier is plain while the clocks may be further apart than this: their common instant is then not worth waiting
+#: for.
 TIMED_UP_TO_NS = 1_000_000
 
 #: A plan reaches rank 0 through the hub's round, the broker and the node's daemon, so it starts so many steps ahead.
 STEPS_AHEAD = 50
 
-#: The guard covers the growth of the alignment for so long: rank 0 compares it with what it reads between two rounds of the hub.
+#: The guard covers the growth of the alignment for so long: rank 0 compares it with what it reads between two rounds of
+#: the hub.
 GUARD_FOR_NS = 3 * NS_PER_S
 
 #: After a timed plan had to be abandoned, the hub does not plan another one for this long.
@@ -31,7 +36,8 @@ NS_PER_MS = 1_000_000
 MIN_SLACK_NS = 500_000
 MAX_SLACK_NS = 10_000_000
 
-#: A hub that takes over raises a plan's version by this: the former hub may have published some that this one did not receive.
+#: A hub that takes over raises a plan's version by this: the former hub may have published some that this one did not
+#: receive.
 VERSIONS_SKIPPED = 100
 
 #: The first slack is computed from at least so many barriers.
@@ -46,8 +52,8 @@ NOT_PLANNED = Plan(reason="the hub has made no plan yet", reason_code=PlanReason
 @dataclass(frozen=True, slots=True)
 class BarrierState:
     """
-    The plan in force, the run of the job that it was made for, that run's slack once it is chosen, the CLOCK_BOOTTIME before which no timed
-    barrier is planned, and the newest step whose barriers have adapted the slack.
+    The plan in force, the run of the job that it was made for, that run's slack once it is chosen, the CLOCK_BOOTTIME
+    before which no timed barrier is planned, and the newest step whose barriers have adapted the slack.
     """
 
     plan: Plan = NOT_PLANNED
@@ -59,7 +65,10 @@ class BarrierState:
 
 @dataclass(frozen=True, slots=True)
 class BarrierObservation:
-    """What the hub observes of a job: its barriers, in order, and in `transfers_ns` how long they lasted after the last arrival."""
+    """
+    What the hub observes of a job: its barriers, in order, and in `transfers_ns` how long they lasted after the last
+    arrival.
+    """
 
     run: int
     newest_step: int
@@ -116,8 +125,8 @@ def _releases(last: BarrierState, barriers: Sequence[Sync]) -> tuple[int, int]:
     """
     Of the releases that this plan timed: how many some rank missed, and how many all ranks made.
 
-    A rank that waits ends its mark exactly at the release instant, a late rank ends it later. Barriers that ended sooner after the last
-    arrival than the plan's slack and guard were plain, or timed with a shorter slack.
+    A rank that waits ends its mark exactly at the release instant, a late rank ends it later. Barriers that ended
+    sooner after the last arrival than the plan's slack and guard were plain, or timed with a shorter slack.
     """
     missed = made = 0
     hold_ns = last.plan.slack_ns + last.plan.guard_ns
@@ -153,10 +162,11 @@ def _obstacle(alignment: Alignment, slack_ns: int | None) -> Obstacle | None:
 
 def _slack_ns(transfers_ns: Sequence[int]) -> int | None:
     """
-    Time for rank 0's broadcast to arrive: twice the duration that nine of ten barriers stayed below, since the first also open connections.
+    Time for rank 0's broadcast to arrive: twice the duration that nine of ten barriers stayed below, since the first
+    also open connections.
 
-    It is computed so once a run, while the barrier is plain: a timed barrier ends at its instant, so its own length would feed back. From
-    then on the slack adapts to how many ranks were late.
+    It is computed so once a run, while the barrier is plain: a timed barrier ends at its instant, so its own length
+    would feed back. From then on the slack adapts to how many ranks were late.
     """
     if len(transfers_ns) < MIN_BARRIERS:
         return None
@@ -164,7 +174,10 @@ def _slack_ns(transfers_ns: Sequence[int]) -> int | None:
 
 
 def _is_valid(last: BarrierState, alignment: Alignment) -> bool:
-    """The guard stays until it is too small or far too large, and the slack until it has moved: not every round makes a plan."""
+    """
+    The guard stays until it is too small or far too large, and the slack until it has moved: not every round makes a
+    plan.
+    """
     plan, needed_ns = last.plan, alignment.at(GUARD_FOR_NS)
     if plan.mode == "plain" or needed_ns is None or not plan.guard_ns // 4 <= needed_ns <= plan.guard_ns:
         return False

@@ -1,4 +1,6 @@
-"""The groups of near ranks in a job's plan, by the topology of their nodes or by the delays measured between them. Pure."""
+"""
+The groups of near ranks in a job's plan, by the topology of their nodes or by the delays measured between them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ NOT_DECIDED = CodedReason(GroupsReason.UNKNOWN, "")
 @dataclass(frozen=True, slots=True)
 class RankGroups:
     """
-    The groups of a run of a job. `labels` are the ranks' places in the topology; empty: they are not known yet, or another hub decided.
-    `is_final`: the groups stay for this run.
+    The groups of a run of a job. `labels` are the ranks' places in the topology; empty: they are not known yet, or
+    another hub decided. `is_final`: the groups stay for this run.
     """
 
     run: int
@@ -61,9 +63,10 @@ def decide(
     delays: Delays | None,
 ) -> RankGroups:
     """
-    The groups of a run. A job reads its groups when it starts, so they are decided as soon as all ranks are known, by their `labels` (or
-    why these are unknown). They change at most once in a run: when its `delays` (None: some are unknown) have a clear gap that contradicts
-    them. What was `measured` last, in any run, applies to later runs with the same labels.
+    The groups of a run. A job reads its groups when it starts, so they are decided as soon as all ranks are known, by
+    their `labels` (or why these are unknown). They change at most once in a run: when its `delays` (None: some are
+    unknown) have a clear gap that contradicts them. What was `measured` last, in any run, applies to later runs with
+    the same labels.
     """
     if last is None or not last.is_decided(run):
         if isinstance(labels, CodedReason):
@@ -80,7 +83,9 @@ def decide(
 
 
 def group_numbers(levels: Levels) -> GroupNumbers:
-    """By level, without the one group of all, the number of each rank's group; groups are numbered by their lowest ranks."""
+    """
+    By level, without the one group of all, the number of each rank's group; groups are numbered by their lowest ranks.
+    """
     numbers = []
     for level in levels[:-1]:
         by_rank = {rank: number for number, group in enumerate(level) for rank in group}
@@ -118,7 +123,9 @@ class JobGroups:
         return NOT_DECIDED if decided is None else decided.reason
 
     def fields(self, job: JobRun, last: Plan, now: Moment) -> dict[str, object]:
-        """The groups as fields of the plan after `last`. Another hub may have made that one: its groups stay for this run."""
+        """
+        The groups as fields of the plan after `last`. Another hub may have made that one: its groups stay for this run.
+        """
         known = self._decided.get(job.id)
         if known is None and last.groups:
             known = RankGroups(job.run, last.groups, ADOPTED, is_final=True)
@@ -140,7 +147,10 @@ class JobGroups:
         return tuple(f"{clock.topology}/{node}" for node in nodes if (clock := clocks[node]) is not None)
 
     def _delays(self, job: JobRun, known: RankGroups | None, now: Moment) -> Delays | None:
-        """By (from, to) the median delay and its error, of every pair of ranks; None: some are unknown, or the next search is not due."""
+        """
+        By (from, to) the median delay and its error, of every pair of ranks; None: some are unknown, or the next search
+        is not due.
+        """
         is_final = known is not None and known.is_final and known.run == job.run
         count = job.world_size * (job.world_size - 1)
         if is_final or not 0 < count <= len(job.flows.delays) or now.boottime_ns < self._search_at_ns.get(job.id, 0):

@@ -1,7 +1,9 @@
 """
-The hub: from the states of the nodes and the marks of the ranks it computes every job's signals and its plan. Pure but for `cpu_ns`.
+The hub: from the states of the nodes and the marks of the ranks it computes every job's signals and its plan. Pure but
+for `cpu_ns`.
 
-A plan names the policy of the job's ranks: the one that a user requested last, else the one that the configuration names.
+A plan names the policy of the job's ranks: the one that a user requested last, else the one that the configuration
+names.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ from timesyncd.messages.node import NodeState, StateReason
 
 class PlannedPolicies:
     """
-    The policies that users and the configuration request. The policy in force is part of the job's plan, so a hub that takes over the plan
-    has it.
+    The policies that users and the configuration request. The policy in force is part of the job's plan, so a hub that
+    takes over the plan has it.
 
-    `configured` is by the jobs' names and applies to a job without any earlier request: a running job keeps its policy whatever the
-    configuration of another hub says.
+    `configured` is by the jobs' names and applies to a job without any earlier request: a running job keeps its policy
+    whatever the configuration of another hub says.
     """
 
     def __init__(self, configured: Mapping[str, str]) -> None:
@@ -77,7 +79,10 @@ MARKS_A_RANK = 4
 
 @dataclass(frozen=True, slots=True)
 class CachedAnalysis:
-    """The newest analysis of a job's window, its figures, and the CLOCK_BOOTTIME from which on the window may be analysed again."""
+    """
+    The newest analysis of a job's window, its figures, and the CLOCK_BOOTTIME from which on the window may be analysed
+    again.
+    """
 
     analysis: JobAnalysis
     figures: Mapping[str, object]
@@ -91,7 +96,9 @@ class CachedAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class HubOutput:
-    """The result of a round: the state of every running job, and the ids of the jobs that ended since the last round."""
+    """
+    The result of a round: the state of every running job, and the ids of the jobs that ended since the last round.
+    """
 
     jobs: list[JobState]
     ended: list[str]
@@ -99,11 +106,12 @@ class HubOutput:
 
 class Hub:
     """
-    Accepts states and marks, and computes every job in rounds. It never waits, and the only clock that it reads is `cpu_ns`, the CPU time of
-    its own thread, so that a long analysis runs less often.
+    Accepts states and marks, and computes every job in rounds. It never waits, and the only clock that it reads is
+    `cpu_ns`, the CPU time of its own thread, so that a long analysis runs less often.
 
-    The states that `advance` returns carry this node's name, and incarnation and sequence 0: the daemon numbers them when it sends them.
-    `fleet` holds the clocks of the nodes. `policies` are those of the configuration, by the jobs' names.
+    The states that `advance` returns carry this node's name, and incarnation and sequence 0: the daemon numbers them
+    when it sends them. `fleet` holds the clocks of the nodes. `policies` are those of the configuration, by the jobs'
+    names.
     """
 
     def __init__(
@@ -127,7 +135,7 @@ class Hub:
         self._groups = JobGroups(self.fleet)
 
     @property
-    def busy(self) -> bool:
+    def has_jobs(self) -> bool:
         """Whether any job runs."""
         return any(True for _ in self._jobs)
 
@@ -144,7 +152,10 @@ class Hub:
         self._jobs.accept(batch, now_boottime_ns)
 
     def request_policy(self, request: PolicyRequest) -> str:
-        """Apply a user's request in the plan of the next round, if this hub plans it. Returns why the request is refused, or ""."""
+        """
+        Apply a user's request in the plan of the next round, if this hub plans it. Returns why the request is refused,
+        or "".
+        """
         job = self.job(request.job_id)
         if job is None:
             return f"no job {request.job_id} sends marks to this hub"
@@ -158,8 +169,9 @@ class Hub:
 
     def adopt(self, state: JobState) -> None:
         """
-        The plan of another hub, or of this one before it restarted. While this hub is not primary it publishes the same plan, and it
-        continues from it when it becomes primary. The highest version received counts, so that no version goes back.
+        The plan of another hub, or of this one before it restarted. While this hub is not primary it publishes the same
+        plan, and it continues from it when it becomes primary. The highest version received counts, so that no version
+        goes back.
         """
         received = self._received_plans.pop(state.job_id, None)
         is_newer = received is None or state.plan.version > received.version
@@ -168,7 +180,10 @@ class Hub:
             del self._received_plans[next(iter(self._received_plans))]
 
     def advance(self, now_boottime_ns: int, now_realtime_ns: int, primary: bool = True) -> HubOutput:
-        """One round, about once a second: close the synchronizations that are due and compute every job. Only the `primary` hub plans."""
+        """
+        One round, about once a second: close the synchronizations that are due and compute every job. Only the
+        `primary` hub plans.
+        """
         ended = self._jobs.advance(now_boottime_ns)
         for job in ended:
             self._planned.pop(job.id, None)
@@ -236,7 +251,7 @@ class Hub:
         if not primary:
             return received or last.plan
         base = take_over(last, received, job.newest_step) if received else last
-        planned = self._phases.attached(job, last, decide(base, observed, now.boottime_ns))
+        planned = self._phases.with_phase(job, last, decide(base, observed, now.boottime_ns))
         changes = self._policies.fields(job, base.plan) | self._groups.fields(job, base.plan, now)
         planned = self._planned[job.id] = with_changes(last, planned, changes)
         return planned.plan
@@ -281,8 +296,8 @@ class Hub:
 
     def _analyse(self, job: JobRun, now: Moment) -> CachedAnalysis | None:
         """
-        The newest analysis of a job. A job is analysed again only after new marks, a slow analysis not in every round, and all of them
-        together only up to a round's limit. None: a new job that waits for a later round.
+        The newest analysis of a job. A job is analysed again only after new marks, a slow analysis not in every round,
+        and all of them together only up to a round's limit. None: a new job that waits for a later round.
         """
         known = self._analyses.get(job.id)
         if known is not None and known.run != job.run:
@@ -298,7 +313,10 @@ class Hub:
         return cached
 
     def _verified_nodes(self, job: JobRun, now: Moment) -> dict[int, str]:
-        """By rank, its node, if the node's own live state has the boot id of the marks: any process can claim a node's name."""
+        """
+        By rank, its node, if the node's own live state has the boot id of the marks: any process can claim a node's
+        name.
+        """
         nodes = {}
         for number, rank in job.ranks.items():
             clock = self.fleet.clock(rank.newest.node)

@@ -1,12 +1,14 @@
 """
-The step of a job as the link sees it, and ways to arrange several jobs on one circle of time so that no two send at once. Pure.
+The step of a job as the link sees it, and ways to arrange several jobs on one circle of time so that no two send at
+once. Pure.
 
-A period that is measured while jobs contend is inflated, and so is a transfer. A fair link gives each of n jobs that send at once an n-th
-of its rate. So a transfer's length alone is the sum of its moments, each divided by the number of jobs that send at that moment.
+A period that is measured while jobs contend is inflated, and so is a transfer. A fair link gives each of n jobs that
+send at once an n-th of its rate. So a transfer's length alone is the sum of its moments, each divided by the number of
+jobs that send at that moment.
 
-The arrangement follows CASSINI (arXiv 2308.00852, section 4). The perimeter of the circle is a whole number of every job's planned
-period: a job with a quarter of it appears four times. A planned period is somewhat longer than the job needs alone, so that a step has
-time to wait for its slot; otherwise a job that was late once stays late.
+The arrangement follows CASSINI (arXiv 2308.00852, section 4). The perimeter of the circle is a whole number of every
+job's planned period: a job with a quarter of it appears four times. A planned period is somewhat longer than the job
+needs alone, so that a step has time to wait for its slot; otherwise a job that was late once stays late.
 """
 
 from __future__ import annotations
@@ -25,15 +27,17 @@ from timesyncd.units import percentile
 #: The most and the fewest steps of a fit.
 MAX_STEPS, MIN_STEPS = 50, 20
 
-#: In parts per thousand of the step: by how much one step in ten may compute longer than the median, and how far the quartiles of the
-#: transfers may lie apart. A job beyond that has no stable period. The second is wider, since links are never quite fair.
+#: In parts per thousand of the step: by how much one step in ten may compute longer than the median, and how far the
+#: quartiles of the transfers may lie apart. A job beyond that has no stable period. The second is wider, since links
+#: are never quite fair.
 COMPUTE_WITHIN, ARC_WITHIN = 100, 150
 
 
 class StepTimes(NamedTuple):
     """
-    One step of a whole job on the common clock, in nanoseconds: the last rank began it and ended it; its first transfer began when the last
-    rank had arrived, and its last transfer ended when the last rank had the result. `step` is the key.
+    One step of a whole job on the common clock, in nanoseconds: the last rank began it and ended it; its first transfer
+    began when the last rank had arrived, and its last transfer ended when the last rank had the result. `step` is the
+    key.
     """
 
     step: int
@@ -46,9 +50,10 @@ class StepTimes(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Fit:
     """
-    Medians over the newest steps, in nanoseconds. `period_ns` is the measured time from step to step, `mean_ns` its mean. `alone_ns` is the
-    period without other jobs and without holds; nine of ten steps need at most `slow_ns`. In such a step the job sends for `arc_ns`, from
-    `offset_ns` after its start on. `rest_ns` lies between a step's end and the start of the next. `newest` is the last step.
+    Medians over the newest steps, in nanoseconds. `period_ns` is the measured time from step to step, `mean_ns` its
+    mean. `alone_ns` is the period without other jobs and without holds; nine of ten steps need at most `slow_ns`. In
+    such a step the job sends for `arc_ns`, from `offset_ns` after its start on. `rest_ns` lies between a step's end and
+    the start of the next. `newest` is the last step.
     """
 
     period_ns: int
@@ -68,8 +73,9 @@ def fit(
     rest_ns: int | None = None,
 ) -> Fit | str:
     """
-    A job's fit, or the reason why there is none. `others`: the steps of the other jobs on the link, in order of time. `phase` was in force
-    in all these steps; then the time between steps is partly a hold, and `rest_ns`, measured without a phase, replaces it.
+    A job's fit, or the reason why there is none. `others`: the steps of the other jobs on the link, in order of time.
+    `phase` was in force in all these steps; then the time between steps is partly a hold, and `rest_ns`, measured
+    without a phase, replaces it.
     """
     steps = _known_to_all(steps, others)[-MAX_STEPS:]
     pairs = [(one, next_) for one, next_ in pairwise(steps) if next_.step == one.step + 1]
@@ -102,8 +108,8 @@ def _begun(
     steps: Sequence[StepTimes], pairs: Sequence[tuple[StepTimes, StepTimes]], phase: Phase | None
 ) -> dict[int, int]:
     """
-    When each step's work began: after its hold. Steps that are marked back to back, from one update to the next, contain their hold; where
-    time lies between the marks, the hold lies there.
+    When each step's work began: after its hold. Steps that are marked back to back, from one update to the next,
+    contain their hold; where time lies between the marks, the hold lies there.
     """
     between_ns = max(next_.start_ns - one.end_ns for one, next_ in pairs)
     if phase is None or between_ns * 100 > phase.period_ns:
@@ -136,7 +142,9 @@ def alone_ns(step: StepTimes, others: Sequence[Sequence[StepTimes]]) -> int:
 
 
 def circular_median(values_ns: Sequence[int], period_ns: int) -> int:
-    """The median of instants (one or more) modulo a period, counted from the newest so that the wrap does not matter."""
+    """
+    The median of instants (one or more) modulo a period, counted from the newest so that the wrap does not matter.
+    """
     newest_ns, half_ns = values_ns[-1], period_ns // 2
     return (
         newest_ns + median_low((each - newest_ns + half_ns) % period_ns - half_ns for each in values_ns)
@@ -156,7 +164,8 @@ def sending_share(steps: Sequence[StepTimes]) -> float:
     return sum(step.sent_ns - step.sends_ns for step in steps) / lasted_ns if lasted_ns > 0 else 0.0
 
 
-#: Each job appears at most so many times on a circle, and so many circles are tried: together a tenth of a second at worst.
+#: Each job appears at most so many times on a circle, and so many circles are tried: together a tenth of a second at
+#: worst.
 MAX_TURNS, MAX_CIRCLES = 4, 6
 
 #: The circle in degrees: halves, thirds and quarters are whole numbers of them.
@@ -177,8 +186,8 @@ _FULL = (1 << DEGREES) - 1
 
 class Load(NamedTuple):
     """
-    A job on the link, in nanoseconds: its step alone, the step that nine of ten stay below, how long it sends, and when it sends next if
-    nothing changes.
+    A job on the link, in nanoseconds: its step alone, the step that nine of ten stay below, how long it sends, and when
+    it sends next if nothing changes.
     """
 
     alone_ns: int
@@ -201,7 +210,10 @@ class PeriodicSend:
 
 
 class _Arc(NamedTuple):
-    """A job on the circle: its sending and the room behind it as bits from angle 0 on, how often it appears, and its present angle."""
+    """
+    A job on the circle: its sending and the room behind it as bits from angle 0 on, how often it appears, and its
+    present angle.
+    """
 
     job: str
     bits: int
@@ -225,7 +237,9 @@ def arrangements(loads: Mapping[str, Load]) -> Iterator[dict[str, PeriodicSend]]
 
 
 def circles(loads: Mapping[str, Load]) -> list[tuple[int, dict[str, int]]]:
-    """Perimeters in nanoseconds that hold the jobs' arcs, with how often each job appears, the least stretching first."""
+    """
+    Perimeters in nanoseconds that hold the jobs' arcs, with how often each job appears, the least stretching first.
+    """
     found: dict[tuple[int, ...], tuple[float, int, dict[str, int]]] = {}
     for base in loads.values():
         for times in range(1, MAX_TURNS + 1):
@@ -274,8 +288,8 @@ def _packed(arcs: Sequence[_Arc]) -> dict[str, int] | None:
 
 def _in_order(arcs: Sequence[_Arc], side_by_side: bool) -> tuple[int, dict[str, int]] | None:
     """
-    Each job at the first free angle from its present one, or, side by side, from the end of the job before; and how far they move in all.
-    Holds only delay, so jobs only move forward.
+    Each job at the first free angle from its present one, or, side by side, from the end of the job before; and how far
+    they move in all. Holds only delay, so jobs only move forward.
     """
     occupied, moved, end = 0, 0, arcs[0].angle
     angles = {}

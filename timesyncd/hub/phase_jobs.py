@@ -45,7 +45,9 @@ class JobPhases:
         self._links = {link: self._decide(link, on_it, plans, now) for link, on_it in on_link.items()}
 
     def link(self, job: JobRun) -> str | None:
-        """The one link that the nodes of the job name; None: they name none, or several, and then the job is left alone."""
+        """
+        The one link that the nodes of the job name; None: they name none, or several, and then the job is left alone.
+        """
         clocks = (self._fleet.clock(node) for node in set(job.nodes.values()))
         links = {clock.link for clock in clocks if clock is not None and clock.link}
         return links.pop() if len(links) == 1 else None
@@ -55,10 +57,10 @@ class JobPhases:
         link = self.link(job)
         return NOT_ON_A_LINK if link is None else self._links.get(link, LinkPlan()).reason
 
-    def attached(self, job: JobRun, last: BarrierState, planned: BarrierState) -> BarrierState:
+    def with_phase(self, job: JobRun, last: BarrierState, planned: BarrierState) -> BarrierState:
         """
-        The plan of a job with its phase; another phase is a plan of another version. While this hub knows too few steps, as after a
-        restart, the phase in the plan stays.
+        The plan of a job with its phase; another phase is a plan of another version. While this hub knows too few
+        steps, as after a restart, the phase in the plan stays.
         """
         slot = self._slot(job)
         if slot is None and len(job.steps) <= MIN_STEPS:
@@ -68,7 +70,8 @@ class JobPhases:
             return planned
         changes: dict[str, object] = {"phase": phase}
         if slot is not None and slot.from_step > job.newest_step:
-            # The plan is judged from then on. An earlier step does no harm to a barrier, since rank 0 alone decides on it.
+            # The plan is judged from then on. An earlier step does no harm to a barrier, since rank 0 alone decides on
+            # it.
             changes["from_step"] = slot.from_step
         return with_changes(last, planned, changes)
 
@@ -92,7 +95,10 @@ class JobPhases:
 
 
 def step_times(records: Iterable[StepRecord], world_size: int) -> list[StepTimes]:
-    """The times of the steps that all ranks marked and in which a synchronization compares. A barrier sends too little to count."""
+    """
+    The times of the steps that all ranks marked and in which a synchronization compares. A barrier sends too little to
+    count.
+    """
     found = []
     for record in records:
         syncs = [sync for sync in record.syncs.values() if sync.comparison is not None and sync.kind != Kind.BARRIER]

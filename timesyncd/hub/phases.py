@@ -1,8 +1,9 @@
 """
 Phase shifts for jobs that share a link, so that they send in turn (CASSINI's idea). Pure: time is an argument.
 
-A plan is made only where every job would be clearly faster than it is measured without one. It is abandoned where a job is not: the link is not
-shared, the fit was wrong, or a job does not keep its phase. Jobs that do not fit are left alone.
+A plan is made only where every job would be clearly faster than it is measured without one. It is abandoned where a job
+is not: the link is not shared, the fit was wrong, or a job does not keep its phase. Jobs that do not fit are left
+alone.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class Slot:
     """
-    One job's part of a plan, from the step with the key `from_step` on: it sends where the common clock modulo the period is `sends_ns`.
-    `before_ns` is its mean step without a plan, `rest_ns` its time between steps (None: another hub measured them).
+    One job's part of a plan, from the step with the key `from_step` on: it sends where the common clock modulo the
+    period is `sends_ns`. `before_ns` is its mean step without a plan, `rest_ns` its time between steps (None: another
+    hub measured them).
     """
 
     run: int
@@ -105,7 +107,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
-    """The plan of a link. `free_from`: by job and run, the first step after a plan was abandoned. Times are CLOCK_BOOTTIME."""
+    """
+    The plan of a link. `free_from`: by job and run, the first step after a plan was abandoned. Times are
+    CLOCK_BOOTTIME.
+    """
 
     slots: Mapping[str, Slot] = field(default_factory=dict)
     free_from: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -121,7 +126,10 @@ def steps_ahead(period_ns: int) -> int:
 
 
 def decide(last: LinkPlan, members: Sequence[Member], alignment_ns: int | None, now_ns: int) -> LinkPlan:
-    """The link's plan from now on. `alignment_ns`: how far the clocks of all these jobs' nodes may be apart; None: unknown."""
+    """
+    The link's plan from now on. `alignment_ns`: how far the clocks of all these jobs' nodes may be apart; None:
+    unknown.
+    """
     members = _active(members)
     if not last.slots and any(member.published for member in members):
         last = _adopted(last, members, now_ns)
@@ -144,7 +152,9 @@ def decide(last: LinkPlan, members: Sequence[Member], alignment_ns: int | None, 
 
 
 def _active(members: Sequence[Member]) -> list[Member]:
-    """The jobs that still make steps: a job that was killed, or that evaluates its model, occupies no time on the link."""
+    """
+    The jobs that still make steps: a job that was killed, or that evaluates its model, occupies no time on the link.
+    """
     newest_ns = max((member.steps[-1].end_ns for member in members if member.steps), default=0)
     return [
         member for member in members if member.steps and newest_ns - member.steps[-1].end_ns <= _patience_ns(member)
@@ -157,7 +167,10 @@ def _patience_ns(member: Member) -> int:
 
 
 def _adopted(last: LinkPlan, members: Sequence[Member], now_ns: int) -> LinkPlan:
-    """The plan of another hub that has stopped: the jobs keep their phases, and the time at which they send now is their slot."""
+    """
+    The plan of another hub that has stopped: the jobs keep their phases, and the time at which they send now is their
+    slot.
+    """
     slots = {}
     for member in members:
         if member.published is not None and len(member.steps) >= MIN_STEPS:
@@ -207,8 +220,8 @@ def _judged_steps(last: LinkPlan, member: Member) -> list[StepTimes]:
 
 def _is_judged(last: LinkPlan, members: Sequence[Member]) -> bool:
     """
-    Whether the jobs that still follow the plan have made enough steps to judge it. Otherwise a job that arrives and leaves again and again
-    could cause a new plan each time.
+    Whether the jobs that still follow the plan have made enough steps to judge it. Otherwise a job that arrives and
+    leaves again and again could cause a new plan each time.
     """
     slots = ((member, last.slots.get(member.job)) for member in members)
     stay = [(member, slot) for member, slot in slots if slot is not None and slot.run == member.run]
@@ -219,8 +232,8 @@ def _abandoned(
     last: LinkPlan, members: Sequence[Member], reason: PhaseExplanation, failed: bool, now_ns: int
 ) -> LinkPlan:
     """
-    No plan: all jobs are measured again. After a plan that failed the next attempt waits long, after one that was never judged for a short
-    time, after one that made the jobs faster not at all.
+    No plan: all jobs are measured again. After a plan that failed the next attempt waits long, after one that was never
+    judged for a short time, after one that made the jobs faster not at all.
     """
     is_unproven = failed or not _is_judged(last, members)
     failures = last.failures + 1 if is_unproven else 0
@@ -295,7 +308,9 @@ def _has_drifted(last: LinkPlan, fitted: Mapping[str, _FittedJob], members: Sequ
 
 
 def _is_loose(last: LinkPlan, fitted: Mapping[str, _FittedJob]) -> bool:
-    """Whether the same jobs could have clearly shorter periods: then each step waits for its slot longer than necessary."""
+    """
+    Whether the same jobs could have clearly shorter periods: then each step waits for its slot longer than necessary.
+    """
     if fitted.keys() != last.slots.keys() or any(slot.rest_ns is None for slot in last.slots.values()):
         return False
     best = next(arrangements({job: each.load for job, each in fitted.items()}), {})

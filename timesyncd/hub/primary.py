@@ -1,4 +1,6 @@
-"""The election of the primary hub: the first by name of the hubs that publish their state. Pure: time is an argument."""
+"""
+The election of the primary hub: the first by name of the hubs that publish their state. Pure: time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ LISTEN_NS = 3 * STATE_EVERY_NS
 
 class Primary:
     """
-    Whether the hub `name` is primary. It first listens whenever it was disconnected so long that the other hubs count it as gone. A
-    primary hub remains so until an earlier one by name publishes that it is primary; for the duration of one message both are.
+    Whether the hub `name` is primary. It first listens whenever it was disconnected so long that the other hubs count
+    it as gone. A primary hub remains so until an earlier one by name publishes that it is primary; for the duration of
+    one message both are.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,8 +38,8 @@ class Primary:
 
     def advance(self, now_boottime_ns: int, connected: bool = True) -> bool:
         """
-        Whether it is primary from now on; to be called about once a second. It is not primary once it was disconnected so long that the
-        other hubs count it as gone, so the first state that it publishes after that says so.
+        Whether it is primary from now on; to be called about once a second. It is not primary once it was disconnected
+        so long that the other hubs count it as gone, so the first state that it publishes after that says so.
         """
         if not connected:
             is_gone = self._connected_ns is None or now_boottime_ns - self._connected_ns >= GONE_AFTER_NS

@@ -1,5 +1,6 @@
 """
-The datagrams that a training job's rank sends to its node's daemon: the marks of what it timed, and requests for a policy.
+The datagrams that a training job's rank sends to its node's daemon: the marks of what it timed, and requests for a
+policy.
 
 schemas/joblink.md specifies them byte by byte. Every change of a layout increments its version.
 """
@@ -69,10 +70,12 @@ class Trait(Flag):
 
 class Kind(IntEnum):
     """
-    What a mark is of: number, label and traits. This is the only table of the kinds; every reader selects from it with `kinds_with`.
+    What a mark is of: number, label and traits. This is the only table of the kinds; every reader selects from it with
+    `kinds_with`.
 
-    Numbers and labels are part of the wire format: append, never renumber. schemas/joblink.md lists them. A broadcast, a reduce, a gather
-    and a scatter have a root, so a rank may leave before another arrives. What the hook of HOOK does with a bucket is not known.
+    Numbers and labels are part of the wire format: append, never renumber. schemas/joblink.md lists them. A broadcast,
+    a reduce, a gather and a scatter have a root, so a rank may leave before another arrives. What the hook of HOOK does
+    with a bucket is not known.
     """
 
     label: str
@@ -139,12 +142,14 @@ def step_text(key: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """
-    What a rank timed in the step with the key `step`: three readings of its CLOCK_REALTIME in nanoseconds, and a number of bytes.
+    What a rank timed in the step with the key `step`: three readings of its CLOCK_REALTIME in nanoseconds, and a number
+    of bytes.
 
-    A synchronization: the rank was ready for it, only waited from `begin_ns` on, and it was complete here. A STEP: it began; its last own
-    gradient was ready (equal to `arrival_ns`: unknown); its parameters were updated. PUSH and PULL: request, request, reply. SEND and
-    RECEIVE: given to the transport, received completely; `sync` is the message's number. STALENESS: `bytes` is the number of updates by
-    which the parameters were behind. REPLICA: `bytes` is a hash of the parameters.
+    A synchronization: the rank was ready for it, only waited from `begin_ns` on, and it was complete here. A STEP: it
+    began; its last own gradient was ready (equal to `arrival_ns`: unknown); its parameters were updated. PUSH and PULL:
+    request, request, reply. SEND and RECEIVE: given to the transport, received completely; `sync` is the message's
+    number. STALENESS: `bytes` is the number of updates by which the parameters were behind. REPLICA: `bytes` is a hash
+    of the parameters.
     """
 
     step: Int64
@@ -161,9 +166,9 @@ class Header:
     """
     The sender of a datagram, and how well its clock was known at that time.
 
-    `node` is the rank's name for its host. Ranks with equal `boot_id` and `time_namespace` read one clock. Since the rank's start, `lost`
-    counts the marks that it dropped, and `own_overhead_ns` is the cost of metering. `joined_ns` (CLOCK_BOOTTIME at which it joined)
-    distinguishes this process from a former one with the same rank.
+    `node` is the rank's name for its host. Ranks with equal `boot_id` and `time_namespace` read one clock. Since the
+    rank's start, `lost` counts the marks that it dropped, and `own_overhead_ns` is the cost of metering. `joined_ns`
+    (CLOCK_BOOTTIME at which it joined) distinguishes this process from a former one with the same rank.
     """
 
     job: str
@@ -196,7 +201,9 @@ def job_id(uid: int, job: str, attempt: int) -> str:
 
 
 def encode_header(header: Header, mark_count: int) -> bytes:
-    """A datagram up to its marks, which follow as `pack_mark` writes them. Raises struct.error for a number out of range."""
+    """
+    A datagram up to its marks, which follow as `pack_mark` writes them. Raises struct.error for a number out of range.
+    """
     job, node = header.job.encode(), header.node.encode()
     identity = header.grandmaster_identity
     optional = (header.gm_bound_ns, header.utc_bound_ns, header.utc_seconds_removed, identity)
@@ -229,7 +236,9 @@ def encode_header(header: Header, mark_count: int) -> bytes:
 
 
 def decode(data: bytes) -> Datagram:
-    """The datagram in `data`. Raises Malformed for anything that `encode_header` and `pack_mark` cannot have written."""
+    """
+    The datagram in `data`. Raises Malformed for anything that `encode_header` and `pack_mark` cannot have written.
+    """
     try:
         return _decode(data)
     except (struct.error, ValueError) as error:
@@ -274,7 +283,9 @@ def _decode(data: bytes) -> Datagram:
 
 
 def encode_request(job: str, policy: str) -> bytes:
-    """A request that the ranks of the job with this id follow `policy`. Raises ValueError for a bad id and for a bad text."""
+    """
+    A request that the ranks of the job with this id follow `policy`. Raises ValueError for a bad id and for a bad text.
+    """
     text = policy.encode("ascii")
     if not 0 < len(text) <= MAX_POLICY or not policy.isprintable():
         raise ValueError(f"a policy has 1 to {MAX_POLICY} printable ASCII characters; this one has {len(text)} octets")
@@ -287,7 +298,10 @@ def is_request(data: bytes) -> bool:
 
 
 def decode_request(data: bytes) -> tuple[str, str]:
-    """The id of a job and the policy requested for it. Raises Malformed for anything that `encode_request` cannot have written."""
+    """
+    The id of a job and the policy requested for it. Raises Malformed for anything that `encode_request` cannot have
+    written.
+    """
     try:
         _, _, length, job = _REQUEST_HEAD.unpack_from(data)
         policy = data[_REQUEST_HEAD.size :].decode("ascii")

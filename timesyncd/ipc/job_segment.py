@@ -1,5 +1,6 @@
 """
-The job segment: the signals and the plan that a daemon publishes to a job's ranks through shared memory, as 64-bit words.
+The job segment: the signals and the plan that a daemon publishes to a job's ranks through shared memory, as 64-bit
+words.
 
 schemas/joblink.md specifies the segment word by word. Every change of the layout increments its version.
 """
@@ -82,13 +83,13 @@ GroupNumber = Annotated[int, Limits(ge=0, lt=2**31)]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    How rank 0 runs the barrier, when steps begin, and how ranks synchronize, from the step with the key `from_step` on. Immutable for
-    (attempt, version).
+    How rank 0 runs the barrier, when steps begin, and how ranks synchronize, from the step with the key `from_step` on.
+    Immutable for (attempt, version).
 
-    A timed barrier releases `slack_ns + guard_ns` after rank 0's decision. `reason` is a sentence for people and is not in the segment;
-    programs use `reason_code`. `policy` is text (`timesyncd.training.policy.text`), "" where the hub requests none; each
-    (`policy_version`, `policy`) is one request. `groups`: by level, innermost first, the number of each rank's group, from 0. The one
-    group of all ranks is left out, so `groups` is empty where no groups are known.
+    A timed barrier releases `slack_ns + guard_ns` after rank 0's decision. `reason` is a sentence for people and is not
+    in the segment; programs use `reason_code`. `policy` is text (`timesyncd.training.policy.text`), "" where the hub
+    requests none; each (`policy_version`, `policy`) is one request. `groups`: by level, innermost first, the number of
+    each rank's group, from 0. The one group of all ranks is left out, so `groups` is empty where no groups are known.
     """
 
     version: Int64 = 0
@@ -107,16 +108,16 @@ class Plan:
 @dataclass(frozen=True)
 class Signals:
     """
-    A job's two signals as a rank reads them: how well the clocks of its nodes agree, and what synchronization costs the job.
-    docs/signals.md defines each number. None is *unknown*. Steps are keys, see `split_step`.
+    A job's two signals as a rank reads them: how well the clocks of its nodes agree, and what synchronization costs the
+    job. docs/signals.md defines each number. None is *unknown*. Steps are keys, see `split_step`.
 
-    `alignment_ns` has grown to the moment of reading. `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over
-    the hub's window, in the newest step and in this epoch; `comm_compute` is that of exposed communication to the rest.
-    `last_rank` arrived last in the newest complete step (None: inconclusive), `straggler_rank` does so persistently. `trusted`: the skew
-    exceeds the error of `method`.
+    `alignment_ns` has grown to the moment of reading. `sync_overhead` is the ratio of exposed synchronization time to
+    elapsed time, over the hub's window, in the newest step and in this epoch; `comm_compute` is that of exposed
+    communication to the rest. `last_rank` arrived last in the newest complete step (None: inconclusive),
+    `straggler_rank` does so persistently. `trusted`: the skew exceeds the error of `method`.
 
-    `wait_p50_ns` is by rank. `joined_ns` holds the CLOCK_BOOTTIME at which each process of this node joined that the hub knows as a rank;
-    a process that is not in it reads the signals of a former run.
+    `wait_p50_ns` is by rank. `joined_ns` holds the CLOCK_BOOTTIME at which each process of this node joined that the
+    hub knows as a rank; a process that is not in it reads the signals of a former run.
     """
 
     world_size: int
@@ -165,7 +166,8 @@ class Signals:
 #: These ratios are stored in parts per billion.
 _RATIOS = ("sync_overhead", "sync_overhead_step", "sync_overhead_epoch", "comm_compute")
 
-#: The words after the three of the epoch, in order. The reason and its code, the policy, the waits, the processes and the groups follow.
+#: The words after the three of the epoch, in order. The reason and its code, the policy, the waits, the processes and
+#: the groups follow.
 _PLAN = (
     "as_of_ns", "version", "from_step", "timed", "slack_ns", "guard_ns",
     "phase_period_ns", "phase_shift_ns", "phase_hold_share_ppm", "policy_version", "reason_code",
@@ -353,7 +355,8 @@ class JobWriter:
 
 class JobReader:
     """
-    Reads a job's segment, in a rank. It never waits, and no state of the daemon makes it raise. Threads and forked processes can share it.
+    Reads a job's segment, in a rank. It never waits, and no state of the daemon makes it raise. Threads and forked
+    processes can share it.
     """
 
     def __init__(self, path: Path, epoch: Epoch) -> None:

@@ -1,7 +1,8 @@
 """
 Types of fields that a segment, a datagram and a JSON message share: numbers and texts within limits, and codes.
 
-Standard library only. The limits take effect where pydantic validates such a field, and they are in the published schemas.
+Standard library only. The limits take effect where pydantic validates such a field, and they are in the published
+schemas.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Code(StrEnum):
     """
     A reason or a verdict that programs decide by: a text in messages, a number from 1 on in segments.
 
-    Append members and never reorder them: the numbers are part of the segments. A code that only a newer version knows is read as UNKNOWN
-    where the enumeration has that member.
+    Append members and never reorder them: the numbers are part of the segments. A code that only a newer version knows
+    is read as UNKNOWN where the enumeration has that member.
     """
 
     @property

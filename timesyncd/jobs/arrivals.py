@@ -1,4 +1,7 @@
-"""The ranks' arrivals at a synchronization, compared: waits, skew, transfer, the last rank, and the window over many steps. Pure."""
+"""
+The ranks' arrivals at a synchronization, compared: waits, skew, transfer, the last rank, and the window over many
+steps. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,20 @@ from timesyncd.units import median, percentile
 #: How precisely a rank reads its clock: the time from the event to the reading, and the clock's own granularity.
 READING_GRANULARITY_NS = 1_000
 
-#: A time that an accelerator stamped may be wrong by so much more. No mark says whether it is one, so no `error_ns` includes it.
+#: A time that an accelerator stamped may be wrong by so much more. No mark says whether it is one, so no `error_ns`
+#: includes it.
 DEVICE_ERROR_NS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """
-    One rank's part in one synchronization, in nanoseconds of its own CLOCK_REALTIME: it was ready at `arrival_ns`, and from `begin_ns` to
-    `end_ns` it only waited.
+    One rank's part in one synchronization, in nanoseconds of its own CLOCK_REALTIME: it was ready at `arrival_ns`, and
+    from `begin_ns` to `end_ns` it only waited.
 
-    Ranks with an equal `clock` read one clock. None: that clock was stepped near this mark, so it compares with no other.
-    `error_ns`: the clock is within +- this of a reference that all ranks of the synchronization share; None: unknown.
+    Ranks with an equal `clock` read one clock. None: that clock was stepped near this mark, so it compares with no
+    other. `error_ns`: the clock is within +- this of a reference that all ranks of the synchronization share; None:
+    unknown.
     """
 
     clock: str | None
@@ -40,8 +45,8 @@ class Arrival:
 @dataclass(frozen=True, slots=True)
 class StepMark:
     """
-    One rank's step, in nanoseconds of its own CLOCK_REALTIME: it began at `arrival_ns`, its last own gradient was ready at `ready_ns`
-    (None: unknown), and its parameters were updated at `end_ns`. `step` is a key.
+    One rank's step, in nanoseconds of its own CLOCK_REALTIME: it began at `arrival_ns`, its last own gradient was ready
+    at `ready_ns` (None: unknown), and its parameters were updated at `end_ns`. `step` is a key.
     """
 
     step: int
@@ -53,13 +58,14 @@ class StepMark:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """
-    The arrivals of all ranks of a synchronization, compared. `waits_ns` and `lateness_ns` are by rank. A wait lasts until the last arrival,
-    or until the rank's own end where that is earlier. Lateness is the arrival minus the (lower) median arrival: positive, the rank is late.
-    `error_ns`: every difference between two ranks, and so the skew, is right within +- this. `last_rank` None: inconclusive.
+    The arrivals of all ranks of a synchronization, compared. `waits_ns` and `lateness_ns` are by rank. A wait lasts
+    until the last arrival, or until the rank's own end where that is earlier. Lateness is the arrival minus the (lower)
+    median arrival: positive, the rank is late. `error_ns`: every difference between two ranks, and so the skew, is
+    right within +- this. `last_rank` None: inconclusive.
 
-    `late_ranks` arrived after the median arrival, at most half of all; `surely_late_ranks` did so beyond all error. The variances are over
-    the ranks. `margin_ns` is the least time from any rank's arrival to any other's end, as long as the errors allow: negative, a rank left
-    before another arrived.
+    `late_ranks` arrived after the median arrival, at most half of all; `surely_late_ranks` did so beyond all error. The
+    variances are over the ranks. `margin_ns` is the least time from any rank's arrival to any other's end, as long as
+    the errors allow: negative, a rank left before another arrived.
     """
 
     waits_ns: Mapping[int, int]
@@ -78,8 +84,8 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class Sync:
     """
-    One synchronization of a step, joined over the ranks. `kind` is a number of `ipc.job_datagram.Kind`. `comparison` None: a rank is
-    missing, or the clocks do not compare. `step` is a key.
+    One synchronization of a step, joined over the ranks. `kind` is a number of `ipc.job_datagram.Kind`. `comparison`
+    None: a rank is missing, or the clocks do not compare. `step` is a key.
     """
 
     step: int
@@ -91,7 +97,10 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class RankWindow:
-    """One rank over the compared steps of a window. It was last in `last_share` of its conclusive steps (None: no such step)."""
+    """
+    One rank over the compared steps of a window. It was last in `last_share` of its conclusive steps (None: no such
+    step).
+    """
 
     wait_p50_ns: int
     wait_p99_ns: int
@@ -170,7 +179,10 @@ def _largest_difference_error_ns(arrivals: Mapping[int, Arrival], half_widths_ns
 
 
 def _last_rank(arrivals: Mapping[int, Arrival], half_widths_ns: Mapping[int, int]) -> int | None:
-    """The rank that arrived after *every* other one by more than the error of that difference: a third may have the widest error."""
+    """
+    The rank that arrived after *every* other one by more than the error of that difference: a third may have the widest
+    error.
+    """
     last = max(arrivals, key=lambda rank: arrivals[rank].arrival_ns)
 
     def surely_after(rank: int) -> bool:
@@ -184,8 +196,8 @@ def _last_rank(arrivals: Mapping[int, Arrival], half_widths_ns: Mapping[int, int
 
 def _surely_late(arrivals: Mapping[int, Arrival], half_widths_ns: Mapping[int, int]) -> tuple[int, ...]:
     """
-    The ranks that arrived after half of all, wherever the clocks are within their errors. Two ranks of one clock compare better than this
-    assumes, so it errs towards fewer ranks.
+    The ranks that arrived after half of all, wherever the clocks are within their errors. Two ranks of one clock
+    compare better than this assumes, so it errs towards fewer ranks.
     """
     latest = sorted(arrival.arrival_ns + half_widths_ns[rank] for rank, arrival in arrivals.items())
     half_arrived_ns = latest[(len(latest) - 1) // 2] + READING_GRANULARITY_NS
@@ -224,8 +236,8 @@ def widest_skew_sync(syncs: Iterable[Sync]) -> Sync:
     """
     The synchronization of one step (one or more) with the widest skew; any that compares precedes those that do not.
 
-    After the first synchronization the ranks run level, and overlapping ones are late together. So the others are no further evidence, and
-    their waits are the same wait.
+    After the first synchronization the ranks run level, and overlapping ones are late together. So the others are no
+    further evidence, and their waits are the same wait.
     """
     return max(syncs, key=lambda sync: -1 if sync.comparison is None else sync.comparison.skew_ns)
 

@@ -1,6 +1,6 @@
 """
-Clocks that contradict causality: no rank leaves a collective before the last rank has arrived. Where the times say so beyond the bounds of both
-clocks, a clock is further off than its bound. Pure.
+Clocks that contradict causality: no rank leaves a collective before the last rank has arrived. Where the times say so
+beyond the bounds of both clocks, a clock is further off than its bound. Pure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _STEP_PART = 2
 @dataclass(frozen=True, slots=True)
 class Suspicion:
     """
-    The clock of one of `nodes` (one or two) is off by more than its bound. The largest violation exceeds all error by `excess_ns`; `steps`
-    counts the steps with a violation.
+    The clock of one of `nodes` (one or two) is off by more than its bound. The largest violation exceeds all error by
+    `excess_ns`; `steps` counts the steps with a violation.
     """
 
     nodes: tuple[str, ...]
@@ -39,9 +39,10 @@ def suspect(syncs: Sequence[Sync], nodes: Mapping[int, str]) -> Suspicion | None
     """
     The clock that these synchronizations contradict. `nodes`: by rank, only the ranks whose marks are verified.
 
-    A clock that is off leaves too early or arrives too late, always the same of the two; any other pattern is no collective over all ranks.
-    Neither are synchronizations in which ranks of one clock did not wait, nor those that are apart by the order of a step. With three nodes
-    or more the clock must take part in all violations and be seen from two others, so a correct clock is never named alone.
+    A clock that is off leaves too early or arrives too late, always the same of the two; any other pattern is no
+    collective over all ranks. Neither are synchronizations in which ranks of one clock did not wait, nor those that are
+    apart by the order of a step. With three nodes or more the clock must take part in all violations and be seen from
+    two others, so a correct clock is never named alone.
     """
     violated_pairs: dict[tuple[str, str], set[int]] = {}
     excess_ns = 0
@@ -63,8 +64,9 @@ def suspect(syncs: Sequence[Sync], nodes: Mapping[int, str]) -> Suspicion | None
 
 def did_not_wait(sync: Sync) -> bool:
     """
-    Whether this was no wait for all ranks, though its kind is one: a rank left before another arrived. Between clocks a clock may be wrong
-    instead; the arrivals do not compare in either case. The times of such kinds may be stamps of devices, hence the larger tolerance.
+    Whether this was no wait for all ranks, though its kind is one: a rank left before another arrived. Between clocks a
+    clock may be wrong instead; the arrivals do not compare in either case. The times of such kinds may be stamps of
+    devices, hence the larger tolerance.
     """
     if sync.kind == Kind.HOOK:
         return _is_violated(sync) or _on_one_clock(sync)
@@ -109,8 +111,8 @@ def _suspects(pairs: Collection[tuple[str, str]], node_count: int) -> tuple[str,
 
 def violations(sync: Sync, nodes: Mapping[int, str]) -> Iterator[tuple[tuple[str, str], int]]:
     """
-    (the node that left, the node that arrived after that), and by how much beyond their errors, in nanoseconds. The same node twice: its own
-    ranks did not wait for each other. It stops at more pairs than one clock can take part in.
+    (the node that left, the node that arrived after that), and by how much beyond their errors, in nanoseconds. The
+    same node twice: its own ranks did not wait for each other. It stops at more pairs than one clock can take part in.
     """
     comparison = sync.comparison
     if sync.kind not in CLOCK_EVIDENCE or comparison is None or comparison.margin_ns >= -READING_GRANULARITY_NS:

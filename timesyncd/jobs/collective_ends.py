@@ -1,6 +1,6 @@
 """
-Aligns the clocks of a job's nodes by the job's own collectives: all ranks leave one at nearly the same time. For jobs whose clocks have no
-bounds that suffice. Pure.
+Aligns the clocks of a job's nodes by the job's own collectives: all ranks leave one at nearly the same time. For jobs
+whose clocks have no bounds that suffice. Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from timesyncd.units import percentile
 
 NEEDS_ALL_RANKS = kinds_with(Trait.NEEDS_ALL_RANKS)
 
-#: An assumption that cannot be measured without clocks: in the median two ranks leave a collective within one part in so many of its shortest transfer.
+#: An assumption that cannot be measured without clocks: in the median two ranks leave a collective within one part in
+#: so many of its shortest transfer.
 ASYMMETRY_PART = 4
 
 #: An uncertainty is so many standard errors wide, which holds 99.7 % of a Gaussian distribution.
 _STANDARD_ERRORS = 3
 
-#: The standard error at the ends of a line through the medians of two half-windows, relative to that of one mean of all: sqrt(5) x sqrt(pi / 2).
+#: The standard error at the ends of a line through the medians of two half-windows, relative to that of one mean of
+#: all: sqrt(5) x sqrt(pi / 2).
 _LINE = math.sqrt(5) * math.sqrt(math.pi / 2)
 
 _SIGMA_OF_MAD = 1.4826
@@ -33,8 +35,8 @@ _SIGMA_OF_MAD = 1.4826
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
     """
-    One clock minus the reference clock, both CLOCK_BOOTTIME, as a line through two points, right within +-`error_ns`. This is a statistical
-    uncertainty that rests on ASYMMETRY_PART, not a bound.
+    One clock minus the reference clock, both CLOCK_BOOTTIME, as a line through two points, right within +-`error_ns`.
+    This is a statistical uncertainty that rests on ASYMMETRY_PART, not a bound.
     """
 
     first: tuple[int, int]
@@ -50,7 +52,10 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """One collective: by clock the median end (CLOCK_BOOTTIME), and the shortest time that a rank was inside, on its own clock."""
+    """
+    One collective: by clock the median end (CLOCK_BOOTTIME), and the shortest time that a rank was inside, on its own
+    clock.
+    """
 
     ends_ns: Mapping[str, int]
     transfer_ns: int
@@ -58,8 +63,9 @@ class _Ending:
 
 def aligned(syncs: Sequence[Sync], known_within_ns: int | None = None) -> list[Sync] | None:
     """
-    The same synchronizations on the time axis of the clock that most ranks read, compared by the offsets that the collectives' ends give.
-    None: too few collectives, one clock, or ends whose error is not below `known_within_ns`, the error of the clocks' own bounds.
+    The same synchronizations on the time axis of the clock that most ranks read, compared by the offsets that the
+    collectives' ends give. None: too few collectives, one clock, or ends whose error is not below `known_within_ns`,
+    the error of the clocks' own bounds.
     """
     offsets = clock_offsets(syncs)
     if not offsets or (known_within_ns is not None and _error_ns(offsets) >= known_within_ns):
@@ -74,8 +80,9 @@ def _error_ns(offsets: Mapping[str, ClockOffset]) -> int:
 
 def clock_offsets(syncs: Sequence[Sync]) -> dict[str, ClockOffset]:
     """
-    By clock; empty where any clock cannot be aligned. The collectives at one position of the step are one series. The series with the
-    smallest error counts, which is that of the shortest collective: a barrier is better than a large all-reduce.
+    By clock; empty where any clock cannot be aligned. The collectives at one position of the step are one series. The
+    series with the smallest error counts, which is that of the shortest collective: a barrier is better than a large
+    all-reduce.
     """
     clocks = Counter(arrival.clock for sync in syncs for arrival in sync.arrivals.values() if arrival.clock is not None)
     if len(clocks) < 2:
@@ -127,7 +134,9 @@ def _on_one_axis(sync: Sync, offsets: Mapping[str, ClockOffset]) -> Sync:
 
 
 def _shifted(arrival: Arrival, offsets: Mapping[str, ClockOffset]) -> Arrival:
-    """The arrival on the reference's CLOCK_BOOTTIME, which is never stepped: a step of CLOCK_REALTIME changes nothing."""
+    """
+    The arrival on the reference's CLOCK_BOOTTIME, which is never stepped: a step of CLOCK_REALTIME changes nothing.
+    """
     if arrival.clock is None:
         return arrival
     offset = offsets[arrival.clock]

@@ -1,6 +1,6 @@
 """
-Exposed time: the part of a job's synchronization that compute does not hide. Each rank's part is measured on its own clock, so no clock error
-enters, and it needs no PTP. Pure.
+Exposed time: the part of a job's synchronization that compute does not hide. Each rank's part is measured on its own
+clock, so no clock error enters, and it needs no PTP. Pure.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class StepCost:
 
 class StageCost(NamedTuple):
     """
-    One stage of a step: all ranks reach synchronization `sync`, or leave it. It moves the frontier by `cost_ns`; `rank` is the first rank
-    that determines it there.
+    One stage of a step: all ranks reach synchronization `sync`, or leave it. It moves the frontier by `cost_ns`; `rank`
+    is the first rank that determines it there.
     """
 
     sync: int
@@ -72,11 +72,11 @@ def step_cost(
     requests: Mapping[int, Sequence[Interval]],
 ) -> StepCost:
     """
-    The cost of a step. `syncs` are its synchronizations, `following` those of the next step, in order; `marks` are the step marks and
-    `requests` the pushes and pulls, by rank.
+    The cost of a step. `syncs` are its synchronizations, `following` those of the next step, in order; `marks` are the
+    step marks and `requests` the pushes and pulls, by rank.
 
-    A rank's step lasts as its step mark says, else from its first arrival to its first arrival in the next step. A rank is left out where it
-    lacks a mark of one of the synchronizations, or its clock was stepped meanwhile.
+    A rank's step lasts as its step mark says, else from its first arrival to its first arrival in the next step. A rank
+    is left out where it lacks a mark of one of the synchronizations, or its clock was stepped meanwhile.
     """
     ranks = {}
     for rank in {rank for sync in syncs for rank in sync.arrivals} | marks.keys():
@@ -118,11 +118,13 @@ def _is_unbroken(arrivals: Sequence[Arrival]) -> bool:
 
 def frontier(step: Mapping[int, Sequence[Interval]]) -> list[StageCost]:
     """
-    The stages of one step, after StageFrontier (arXiv 2606.06751): the frontier at each boundary is the largest of the ranks' cumulative
-    times, and what a stage adds to it is the stage's exposed cost. No cost is negative, and the costs add up to the last boundary.
+    The stages of one step, after StageFrontier (arXiv 2606.06751): the frontier at each boundary is the largest of the
+    ranks' cumulative times, and what a stage adds to it is the stage's exposed cost. No cost is negative, and the costs
+    add up to the last boundary.
 
-    `step`: by rank, for each synchronization in order, when the rank reached and when it left it, in nanoseconds *since that rank's own step
-    began*, so no clocks are compared. Raises ValueError where the ranks have different numbers of synchronizations.
+    `step`: by rank, for each synchronization in order, when the rank reached and when it left it, in nanoseconds *since
+    that rank's own step began*, so no clocks are compared. Raises ValueError where the ranks have different numbers of
+    synchronizations.
     """
     if len({len(boundaries) for boundaries in step.values()}) > 1:
         raise ValueError("the ranks of a step have different numbers of synchronizations")
@@ -140,10 +142,12 @@ def frontier(step: Mapping[int, Sequence[Interval]]) -> list[StageCost]:
 
 def waited_ns(sync: Sync, comparison: Comparison, late: int, free_ns: Mapping[int, int]) -> int:
     """
-    For how long half of the ranks only waited here for rank `late`, which arrived after the (lower) median arrival, in nanoseconds.
+    For how long half of the ranks only waited here for rank `late`, which arrived after the (lower) median arrival, in
+    nanoseconds.
 
-    Its lateness costs nothing while they compute or are inside an earlier synchronization, which rank by rank they left at `free_ns` (absent:
-    never inside one), nor where they have left before it arrives, as from a broadcast. The arrivals must be on one time axis.
+    Its lateness costs nothing while they compute or are inside an earlier synchronization, which rank by rank they left
+    at `free_ns` (absent: never inside one), nor where they have left before it arrives, as from a broadcast. The
+    arrivals must be on one time axis.
     """
     arrival_ns = sync.arrivals[late].arrival_ns
     median_ns = arrival_ns - comparison.lateness_ns[late]

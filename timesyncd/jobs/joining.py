@@ -1,5 +1,6 @@
 """
-Joins the marks of a job's ranks by (uid, job, attempt, step, sync), and compares the hashes of the ranks' replicas. Pure: time is an argument.
+Joins the marks of a job's ranks by (uid, job, attempt, step, sync), and compares the hashes of the ranks' replicas.
+Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -68,20 +69,24 @@ class Replicas:
 STEP_CLOSED_AFTER_NS = 10 * NS_PER_S
 JOB_ENDS_AFTER_NS = 60 * NS_PER_S
 
-#: Limits of memory: any local user can name jobs. What exceeds them is refused and counted; nothing known is dropped for it.
+#: Limits of memory: any local user can name jobs. What exceeds them is refused and counted; nothing known is dropped
+#: for it.
 MAX_JOBS = 256
 MAX_JOBS_OF_A_USER = 64
 MAX_RANKS_OF_A_USER = 10_000
 MAX_OPEN_SYNCS = 1_000
 MAX_OPEN_MESSAGES = 10_000
 
-#: Marks of all jobs together (some 400 bytes each). Users share it equally, and so do a user's jobs; a job with more has a shorter window.
+#: Marks of all jobs together (some 400 bytes each). Users share it equally, and so do a user's jobs; a job with more
+#: has a shorter window.
 MAX_MARKS = 500_000
 
-#: Of these, so many may wait for other ranks' marks. New synchronizations may use half of it, so that late ranks still find room.
+#: Of these, so many may wait for other ranks' marks. New synchronizations may use half of it, so that late ranks still
+#: find room.
 MAX_OPEN_MARKS = 100_000
 
-#: Marks of all jobs that one round joins, and that it drops: some microseconds each in the daemon's event loop. The next round does the rest.
+#: Marks of all jobs that one round joins, and that it drops: some microseconds each in the daemon's event loop. The
+#: next round does the rest.
 MAX_ROUND_MARKS = 15_000
 
 JobKey = tuple[int, str, int]
@@ -96,9 +101,10 @@ IN_STEP = kinds_with(Trait.IN_STEP)
 @dataclass
 class JobRun:
     """
-    One run of one attempt of a job: its ranks, its open synchronizations, and the window of closed steps in order. `run` counts the restarts
-    of the same (uid, job, attempt). `repeated` counts marks that a rank sent again with other times, `refused` marks without room, and
-    `batches` the accepted batches. `closable` is how many marks it may join before the next round.
+    One run of one attempt of a job: its ranks, its open synchronizations, and the window of closed steps in order.
+    `run` counts the restarts of the same (uid, job, attempt). `repeated` counts marks that a rank sent again with other
+    times, `refused` marks without room, and `batches` the accepted batches. `closable` is how many marks it may join
+    before the next round.
     """
 
     uid: int
@@ -188,7 +194,10 @@ class JobRun:
         self.closable = max(1, int(MAX_ROUND_MARKS * part))
 
     def is_superseded_by(self, batch: MarkBatch) -> bool:
-        """Whether this batch begins another run: it is of another process, or of another world size and joined after all ranks."""
+        """
+        Whether this batch begins another run: it is of another process, or of another world size and joined after all
+        ranks.
+        """
         rank = self.ranks.get(batch.rank)
         if rank is not None and rank.process != process_of(batch):
             return not rank.is_newer_than(batch)
@@ -202,7 +211,10 @@ class JobRun:
         return batch.world_size == self.world_size and (rank is None or rank.process == process_of(batch))
 
     def has_restarted(self) -> bool:
-        """Whether the newest batch of every rank is of steps that are over: the same processes number their steps from the start again."""
+        """
+        Whether the newest batch of every rank is of steps that are over: the same processes number their steps from the
+        start again.
+        """
         return self.has_all_ranks and all(rank.behind for rank in self.ranks.values())
 
     def _accept_mark(self, received: ReceivedMark, now_ns: int) -> bool | None:
@@ -306,8 +318,8 @@ class JobRun:
 
     def advance(self, now_boottime_ns: int, most_closed: int) -> int:
         """
-        Close the synchronizations that are complete or overdue, and drop the oldest steps of the window, up to so many marks each. Returns
-        the larger of the two numbers; the next call does the rest.
+        Close the synchronizations that are complete or overdue, and drop the oldest steps of the window, up to so many
+        marks each. Returns the larger of the two numbers; the next call does the rest.
         """
         closed = self._close_due(now_boottime_ns, most_closed)
         closed += self._drop_messages(now_boottime_ns, most_closed - closed)
@@ -342,7 +354,10 @@ class JobRun:
         return len(dropped)
 
     def _close(self, key: SyncKey) -> None:
-        """Join the marks. A rank that marked it twice with different times is left out, and the synchronization is not compared."""
+        """
+        Join the marks. A rank that marked it twice with different times is left out, and the synchronization is not
+        compared.
+        """
         sync = self.pending.pop(key)
         self.open_marks -= len(sync.marks)
         marks = {rank: mark for rank, mark in sorted(sync.marks.items()) if rank not in sync.repeated}

@@ -20,7 +20,8 @@ _ONE_IN = round(1 / FALSE_ALARM)
 #: A pause lasts for several steps, so few consecutive steps are not independent: fewer than these name no rank.
 MIN_CONCLUSIVE_STEPS = 10
 
-#: The assumed correlation of lateness from step to step where the window does not show it; it weighs as much as so many steps of one rank.
+#: The assumed correlation of lateness from step to step where the window does not show it; it weighs as much as so many
+#: steps of one rank.
 PRIOR_CORRELATION = 0.3
 _PRIOR_STEPS = 2.5
 
@@ -29,21 +30,23 @@ def is_persistent(times_late: int, steps: int, tests: int) -> bool:
     """
     Whether a rank that arrived after the median in `times_late` of these steps did so by more than chance.
 
-    In a job whose ranks are all alike a rank is late with a probability of at most 1/2. The probability that *any* of `tests` (ranks times
-    positions) reaches the count must be below FALSE_ALARM: one-sided sign test, Bonferroni's correction. The steps have to be
-    independent ones, see `independent_steps`.
+    In a job whose ranks are all alike a rank is late with a probability of at most 1/2. The probability that *any* of
+    `tests` (ranks times positions) reaches the count must be below FALSE_ALARM: one-sided sign test, Bonferroni's
+    correction. The steps have to be independent ones, see `independent_steps`.
     """
     return steps >= MIN_CONCLUSIVE_STEPS and times_late >= _min_times_late(steps, tests)
 
 
 def independent_part(late: Sequence[AbstractSet[int]]) -> float:
     """
-    The share of independent steps, at most 1, that carry the same information as all steps. `late`: step by step, the ranks that arrived after the median.
+    The share of independent steps, at most 1, that carry the same information as all steps. `late`: step by step, the
+    ranks that arrived after the median.
 
-    It is 1 / (1 + 2 x the sum of the correlations of the lateness over the lags): the integrated autocorrelation time (Sokal 1997), summed
-    while the pairs of lags are positive (Geyer 1992), and at least the time of a first-order process with the correlation of lag 1. It is
-    computed over all ranks together, which share it in a job whose ranks are all alike. Where no rank is late only sometimes, the window
-    does not show it, and it follows from PRIOR_CORRELATION.
+    It is 1 / (1 + 2 x the sum of the correlations of the lateness over the lags): the integrated autocorrelation time
+    (Sokal 1997), summed while the pairs of lags are positive (Geyer 1992), and at least the time of a first-order
+    process with the correlation of lag 1. It is computed over all ranks together, which share it in a job whose ranks
+    are all alike. Where no rank is late only sometimes, the window does not show it, and it follows from
+    PRIOR_CORRELATION.
     """
     correlations = _correlations(late)
     first = next(correlations, 0.0)
@@ -59,7 +62,10 @@ def independent_steps(times_late: int, steps: int, part: float) -> tuple[int, in
 
 
 def _autocorrelation_time(correlations: Iterator[float], enough: float) -> float:
-    """The integrated autocorrelation time in steps, at least 1. The sum ends at `enough`: beyond that its value does not matter."""
+    """
+    The integrated autocorrelation time in steps, at least 1. The sum ends at `enough`: beyond that its value does not
+    matter.
+    """
     time, even = 0.0, 1.0
     for odd in correlations:
         if even + odd <= 0:
@@ -72,7 +78,9 @@ def _autocorrelation_time(correlations: Iterator[float], enough: float) -> float
 
 
 def _correlations(late: Sequence[AbstractSet[int]]) -> Iterator[float]:
-    """The correlation of the lateness, lag by lag up to a third of the steps, from that of its signs by the arcsine law."""
+    """
+    The correlation of the lateness, lag by lag up to a third of the steps, from that of its signs by the arcsine law.
+    """
     steps = len(late)
     signs: dict[int, int] = {}
     for at, ranks in enumerate(late):
@@ -94,7 +102,9 @@ def _covariance(signs: int, steps: int, lag: int) -> float:
 
 @lru_cache(maxsize=1_024)
 def _min_times_late(steps: int, tests: int) -> int:
-    """The least count that names a rank; more than `steps`: none does. Computed in integers, since a float overflows."""
+    """
+    The least count that names a rank; more than `steps`: none does. Computed in integers, since a float overflows.
+    """
     limit = 2**steps
     ways = tail = 1
     for early in range(steps // 2 + 1):

@@ -1,5 +1,6 @@
 """
-What the hub keeps of each rank of a job, and what waits to be joined: collectives for all ranks, messages for both ends. Pure.
+What the hub keeps of each rank of a job, and what waits to be joined: collectives for all ranks, messages for both
+ends. Pure.
 
 It also decides which batches of marks are plausible: any local user can send any numbers.
 """
@@ -21,7 +22,8 @@ from timesyncd.messages.jobs import MarkBatch
 #: Steps of a rank's clock that are kept: more than occur while a step of the job is open.
 MAX_SETTINGS = 32
 
-#: How fast the bound may have shrunk between a mark and the end of its batch, which carries the bound: the kernel's slew limit.
+#: How fast the bound may have shrunk between a mark and the end of its batch, which carries the bound: the kernel's
+#: slew limit.
 SLEW_LIMIT_PPB = 500_000
 
 #: The most ranks that the message of a job's state can carry.
@@ -39,11 +41,12 @@ Order = tuple[int, int]
 @dataclass
 class Rank:
     """
-    One rank. `newest` is its newest batch without the marks, and `newest_end_ns` the newest end of all its marks. `behind`: that batch held
-    only steps that were over.
+    One rank. `newest` is its newest batch without the marks, and `newest_end_ns` the newest end of all its marks.
+    `behind`: that batch held only steps that were over.
 
-    `settings` holds, in order, (incarnation, sequence) and real_minus_boot_ns of each batch at which its clock had been stepped. So a step
-    of the clock is found in any order of arrival; where its batch arrives after later ones, one batch too many may count as stepped.
+    `settings` holds, in order, (incarnation, sequence) and real_minus_boot_ns of each batch at which its clock had been
+    stepped. So a step of the clock is found in any order of arrival; where its batch arrives after later ones, one
+    batch too many may count as stepped.
     """
 
     newest: MarkBatch
@@ -85,7 +88,9 @@ class Rank:
         return self.newest.node == batch.node and order_of(self.newest) > order_of(batch)
 
     def stepped_before(self, batch: MarkBatch) -> bool:
-        """Whether the clock was stepped between the batch before this one and this one: its marks may lie on either side."""
+        """
+        Whether the clock was stepped between the batch before this one and this one: its marks may lie on either side.
+        """
         index = bisect_left(self.settings, order_of(batch), key=lambda setting: setting[0])
         return index > 0 and abs(batch.real_minus_boot_ns - self.settings[index - 1][1]) > STEP_TOLERANCE_NS
 
@@ -104,14 +109,19 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMark:
-    """A mark, its batch without the marks, and the newest end in that batch: the batch's bound was read then or later."""
+    """
+    A mark, its batch without the marks, and the newest end in that batch: the batch's bound was read then or later.
+    """
 
     mark: Mark
     head: MarkBatch
     newest_end_ns: int
 
     def error_ns(self, by_grandmaster: bool) -> int | None:
-        """The clock's error at the mark: the batch's bound, plus what a slew may have removed since the mark; None: unknown."""
+        """
+        The clock's error at the mark: the batch's bound, plus what a slew may have removed since the mark; None:
+        unknown.
+        """
         if self.head.status not in ("SYNCHRONIZED", "HOLDOVER"):
             return None
         bound_ns = self.head.gm_bound_ns if by_grandmaster else self.head.utc_bound_ns
@@ -134,7 +144,9 @@ def order_of(batch: MarkBatch) -> Order:
 
 
 def process_of(batch: MarkBatch) -> tuple[str, int]:
-    """Its node and pid. A process that the daemon cannot see has pid 0; then the time at which it joined identifies it."""
+    """
+    Its node and pid. A process that the daemon cannot see has pid 0; then the time at which it joined identifies it.
+    """
     return batch.node, batch.pid or -batch.joined_ns
 
 
@@ -207,8 +219,8 @@ class Delay:
 
 class Flows:
     """
-    What concerns two ranks or one: delays by (from, to), the most recent pair last; response times of the servers; staleness by rank. All
-    are limited. `size` counts the delays, `changes` every value that was added or dropped.
+    What concerns two ranks or one: delays by (from, to), the most recent pair last; response times of the servers;
+    staleness by rank. All are limited. `size` counts the delays, `changes` every value that was added or dropped.
     """
 
     def __init__(self, window_steps: int) -> None:
@@ -242,7 +254,10 @@ class Flows:
 
 
 def one_way(send: Arrival, receive: Arrival) -> Delay | None:
-    """From the moment the sender gave it to the transport until the receiver had all of it; None: the clocks do not compare."""
+    """
+    From the moment the sender gave it to the transport until the receiver had all of it; None: the clocks do not
+    compare.
+    """
     half_widths_ns = half_widths({0: send, 1: receive})
     if half_widths_ns is None:
         return None

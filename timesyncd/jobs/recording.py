@@ -1,5 +1,6 @@
 """
-A recorded job: the marks of its ranks joined by step, and the JSON in which a daemon serves it and an audit reads it. Pure.
+A recorded job: the marks of its ranks joined by step, and the JSON in which a daemon serves it and an audit reads it.
+Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from timesyncd.messages.node import Int64, Message
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """One rank's push to or pull from a parameter server: request and reply, CLOCK_REALTIME nanoseconds. `step` is a key."""
+    """
+    One rank's push to or pull from a parameter server: request and reply, CLOCK_REALTIME nanoseconds. `step` is a key.
+    """
 
     step: int
     begin_ns: int
@@ -30,7 +33,8 @@ class ServerRequest:
 @dataclass(frozen=True, slots=True)
 class RankRecord:
     """
-    One rank over the whole recording: the marks that it lost, and the cost of metering in the `metered_ns` since it joined (None: unknown).
+    One rank over the whole recording: the marks that it lost, and the cost of metering in the `metered_ns` since it
+    joined (None: unknown).
     """
 
     node: str
@@ -42,8 +46,8 @@ class RankRecord:
 @dataclass(frozen=True)
 class Recording:
     """
-    Synchronizations in the order of (step key, sync), and by rank its steps and its requests, in order. A rank without any mark is in none
-    of them. `notes`: sentences about what was not read.
+    Synchronizations in the order of (step key, sync), and by rank its steps and its requests, in order. A rank without
+    any mark is in none of them. `notes`: sentences about what was not read.
     """
 
     job: str
@@ -109,7 +113,10 @@ class RankMessage(Message):
 
 
 class ArrivalMessage(Message):
-    """A rank's part in a synchronization, CLOCK_REALTIME. Ranks with an equal `clock` read one clock; null: it was stepped near this time."""
+    """
+    A rank's part in a synchronization, CLOCK_REALTIME. Ranks with an equal `clock` read one clock; null: it was stepped
+    near this time.
+    """
 
     rank: Int64
     clock: str | None
@@ -131,7 +138,10 @@ class SyncMessage(Message):
 
 
 class StepMessage(Message):
-    """One rank's step, CLOCK_REALTIME: it began, its last own gradient was ready (null: unknown), its parameters were updated."""
+    """
+    One rank's step, CLOCK_REALTIME: it began, its last own gradient was ready (null: unknown), its parameters were
+    updated.
+    """
 
     rank: Int64
     step: Int64
@@ -151,8 +161,8 @@ class RequestMessage(Message):
 
 class RecordingMessage(Message):
     """
-    The marks of a job, joined by step; a hub's window holds the newest steps. Steps are keys. `next_step`: the first step of the next page;
-    null: nothing follows.
+    The marks of a job, joined by step; a hub's window holds the newest steps. Steps are keys. `next_step`: the first
+    step of the next page; null: nothing follows.
     """
 
     version: Int64 = VERSION

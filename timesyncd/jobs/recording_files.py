@@ -26,16 +26,21 @@ REQUESTS = kinds_with(Trait.REQUEST)
 
 _LENGTH = struct.Struct("<I")
 
-#: The most marks that are read of a job, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of eight ranks.
+#: The most marks that are read of a job, the newest: ten minutes of steps of 100 ms with ten synchronizations each, of
+#: eight ranks.
 MAX_RECORDING_MARKS = 500_000
 
-#: Synchronizations that are joined at a time: they come in fewer batches of each rank, with the one before each, than a hub remembers.
+#: Synchronizations that are joined at a time: they come in fewer batches of each rank, with the one before each, than a
+#: hub remembers.
 _AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """The file of one process of a job: the places of its datagrams, in order, and their `size` in bytes. `newest` is the newest header."""
+    """
+    The file of one process of a job: the places of its datagrams, in order, and their `size` in bytes. `newest` is the
+    newest header.
+    """
 
     path: Path
     places: Sequence[slice]
@@ -73,8 +78,8 @@ def load(path: Path) -> Recording:
     """
     Read a folder of *.marks files (or the newest `marks-*` folder inside it), or one JSON file.
 
-    Of several jobs in a folder it reads the one with the largest files, of several runs of it the newest, and of several processes with one
-    rank the newest. Raises TraceError.
+    Of several jobs in a folder it reads the one with the largest files, of several runs of it the newest, and of
+    several processes with one rank the newest. Raises TraceError.
     """
     if path.is_file():
         return read_document(path)
@@ -110,7 +115,10 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> RankFile | None:
-    """A rank's file; None: it has no whole datagram. A rank that was killed leaves a partial last one, which is left out. Raises TraceError."""
+    """
+    A rank's file; None: it has no whole datagram. A rank that was killed leaves a partial last one, which is left out.
+    Raises TraceError.
+    """
     data = _bytes(path)
     places = _places(data)
     if not places:
@@ -156,7 +164,10 @@ def _decoded(path: Path, datagram: bytes) -> Datagram:
 
 
 def join(files: Sequence[RankFile]) -> Recording:
-    """Join the newest run of one job's files as a hub does. Of several files of one rank the one with the newest mark counts."""
+    """
+    Join the newest run of one job's files as a hub does. Of several files of one rank the one with the newest mark
+    counts.
+    """
     run = _newest_run(files)
     ranks = {file.newest.rank: file for file in run}
     newest = run[-1].newest
@@ -175,7 +186,9 @@ def join(files: Sequence[RankFile]) -> Recording:
 
 
 def _newest_run(files: Iterable[RankFile]) -> list[RankFile]:
-    """The files of the newest file's world size whose marks overlap its marks in time, in the order of their newest marks."""
+    """
+    The files of the newest file's world size whose marks overlap its marks in time, in the order of their newest marks.
+    """
     in_order = sorted(files, key=lambda file: file.newest_ns)
     newest = in_order[-1]
     # A clock that was stepped back, or times from the caller, can lie before the rank's start.
@@ -237,7 +250,9 @@ def _newest(file: RankFile, most: int) -> _FilePart:
 
 
 def _joined(kept: Mapping[int, _FilePart], after: int) -> list[Sync]:
-    """Join all synchronizations of the steps after that key, block by block: a hub keeps fewer open than a recording has."""
+    """
+    Join all synchronizations of the steps after that key, block by block: a hub keeps fewer open than a recording has.
+    """
     keys = sorted({(mark.step, mark.sync) for each in kept.values() for mark in each.marks(COLLECTIVES, after)})
     blocks = _blocks(kept.values(), keys)
     joined: list[Sync] = []
@@ -271,7 +286,10 @@ def _blocks(kept: Iterable[_FilePart], keys: Sequence[tuple[int, int]]) -> list[
 
 
 def _feed(jobs: Jobs, part: _FilePart, parts: _Parts) -> None:
-    """Pass a rank's marks of a block to the hub, with the header before each datagram, so that a step of the clock is found."""
+    """
+    Pass a rank's marks of a block to the hub, with the header before each datagram, so that a step of the clock is
+    found.
+    """
     for number, marks in parts.items():
         if number > 0 and number - 1 not in parts:
             jobs.accept(_batch(part, number - 1, []), 0)
@@ -280,8 +298,8 @@ def _feed(jobs: Jobs, part: _FilePart, parts: _Parts) -> None:
 
 def _batch(part: _FilePart, number: int, marks: Sequence[Mark]) -> MarkBatch:
     """
-    The batch that the node's daemon would have published, with these marks only. Its bounds are of the time at which the datagram was sent;
-    what a slew may have removed since the newest of these marks is added.
+    The batch that the node's daemon would have published, with these marks only. Its bounds are of the time at which
+    the datagram was sent; what a slew may have removed since the newest of these marks is added.
     """
     datagram, header = part.datagrams[number], part.datagrams[number].header
     batch = MarkBatch.of(

@@ -1,5 +1,6 @@
 """
-The analysis of a job's window in one round of the hub, its figures as fields of a JobState, and the window itself page by page. Pure.
+The analysis of a job's window in one round of the hub, its figures as fields of a JobState, and the window itself page
+by page. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MAX_PUBLISHED_DELAYS = 100
 #: The analysis of jobs takes at most one part in so many of the time: the daemon has clocks to poll.
 ANALYSIS_PART = 20
 
-#: One analysis reads so many marks of a job's newest steps. Of a large job's steps it reads fewer synchronizations, so that it covers so many steps.
+#: One analysis reads so many marks of a job's newest steps. Of a large job's steps it reads fewer synchronizations, so
+#: that it covers so many steps.
 MAX_ANALYSED_MARKS = 20_000
 STEPS_WANTED = 30
 
@@ -51,8 +53,8 @@ class Costs:
 @dataclass(frozen=True, slots=True)
 class JobAnalysis:
     """
-    The analysis of a job's window. `newest` is the synchronization with the widest skew of the newest complete step. `barriers` are on the
-    nodes' own clocks, whatever the method of the attribution is.
+    The analysis of a job's window. `newest` is the synchronization with the widest skew of the newest complete step.
+    `barriers` are on the nodes' own clocks, whatever the method of the attribution is.
     """
 
     attribution: Attribution
@@ -84,8 +86,8 @@ def analyse(job: JobRun, nodes: Mapping[int, str]) -> JobAnalysis:
 
 def analysed_syncs(job: JobRun) -> list[Sync]:
     """
-    The synchronizations of the newest steps, in the order of (step, sync): all of them, or of a large job's steps the first ones and the
-    first barrier.
+    The synchronizations of the newest steps, in the order of (step, sync): all of them, or of a large job's steps the
+    first ones and the first barrier.
     """
     most = max(1, MAX_ANALYSED_MARKS // STEPS_WANTED // job.world_size)
 
@@ -102,7 +104,10 @@ def analysed_syncs(job: JobRun) -> list[Sync]:
 
 
 def next_analysis_after_ns(took_ns: int, jobs: int) -> int:
-    """How long a job is not analysed again after an analysis of `took_ns`, while so many jobs run; 0: until the next round."""
+    """
+    How long a job is not analysed again after an analysis of `took_ns`, while so many jobs run; 0: until the next
+    round.
+    """
     pause_ns = took_ns * jobs * ANALYSIS_PART
     return pause_ns if pause_ns > NS_PER_S else 0
 
@@ -305,7 +310,8 @@ def _not_compared(sync: Sync, job: JobRun) -> CodedReason[VerdictCode]:
     return CodedReason(code, f"inconclusive: {text}")
 
 
-#: A page holds about so many marks, so that making it does not delay the polls of clocks; a larger step has a page of its own.
+#: A page holds about so many marks, so that making it does not delay the polls of clocks; a larger step has a page of
+#: its own.
 MARKS_A_PAGE = 5_000
 
 

@@ -1,4 +1,7 @@
-"""Attributes lateness: which ranks are late, where in the step, by how much, at what cost, and by which method that is known. Pure."""
+"""
+Attributes lateness: which ranks are late, where in the step, by how much, at what cost, and by which method that is
+known. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,13 @@ from timesyncd.jobs.lateness import MIN_CONCLUSIVE_STEPS, independent_part, inde
 from timesyncd.messages.jobs import StragglerVerdict
 from timesyncd.units import median, percentile
 
-#: A straggler's median lateness exceeds that of all ranks by more than so many of their spreads: the modified z-score of Iglewicz and Hoaglin (1993).
+#: A straggler's median lateness exceeds that of all ranks by more than so many of their spreads: the modified z-score
+#: of Iglewicz and Hoaglin (1993).
 OUTLIER_SPREADS = 3.5
 _SIGMA_OF_MAD = 1.4826
 
-#: A rank that is late by less than one part in so many of a step, or by less than the second, is no straggler: ranks always arrive in some order.
+#: A rank that is late by less than one part in so many of a step, or by less than the second, is no straggler: ranks
+#: always arrive in some order.
 STEP_PART = 200
 MIN_LATENESS_NS = 50_000
 
@@ -33,10 +38,12 @@ StepPosition = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Straggler:
     """
-    A rank that is late persistently. `lateness_p50_ns` is against the median rank, at `where`: the position in the step at which its lateness
-    grows most. `exposed_ns` is how much of its lateness the others spent only waiting, over the window; 0: all of it was hidden.
+    A rank that is late persistently. `lateness_p50_ns` is against the median rank, at `where`: the position in the step
+    at which its lateness grows most. `exposed_ns` is how much of its lateness the others spent only waiting, over the
+    window; 0: all of it was hidden.
 
-    In `last_share` of the compared steps it surely arrived last there. `verdict` "inconclusive": it seems late, but within the clocks' error.
+    In `last_share` of the compared steps it surely arrived last there. `verdict` "inconclusive": it seems late, but
+    within the clocks' error.
     """
 
     rank: int
@@ -50,9 +57,10 @@ class Straggler:
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """
-    `syncs` are compared by `method` (None: they do not compare). Differences between two ranks are right within +-`clock_bound_ns`, the median
-    over the window: a bound by clocks, a statistical uncertainty by ends. `trusted`: the skew exceeds it. `stragglers`: the worst first.
-    `unwaited` synchronizations were no wait for all ranks, as their times show; they are not compared.
+    `syncs` are compared by `method` (None: they do not compare). Differences between two ranks are right within
+    +-`clock_bound_ns`, the median over the window: a bound by clocks, a statistical uncertainty by ends. `trusted`: the
+    skew exceeds it. `stragglers`: the worst first. `unwaited` synchronizations were no wait for all ranks, as their
+    times show; they are not compared.
     """
 
     method: Method | None
@@ -74,8 +82,9 @@ def position_text(position: StepPosition) -> str:
 
 def attribute(syncs: Sequence[Sync], nodes: Mapping[int, str], world_size: int = 0) -> Attribution:
     """
-    Attribute the lateness in these synchronizations, in the order of (step, sync). Only those with all `world_size` ranks count (0: as many
-    as any of them has). `nodes`: by rank, the node from which its marks are verified to come; only those clocks are suspected.
+    Attribute the lateness in these synchronizations, in the order of (step, sync). Only those with all `world_size`
+    ranks count (0: as many as any of them has). `nodes`: by rank, the node from which its marks are verified to come;
+    only those clocks are suspected.
     """
     whole = _whole(syncs, world_size)
     by_clocks = _ComparedSyncs(_waited(whole))
@@ -101,7 +110,10 @@ def _whole(syncs: Sequence[Sync], world_size: int) -> list[Sync]:
 
 
 def _waited(syncs: Sequence[Sync]) -> list[Sync]:
-    """Without the comparison where it was no wait for all ranks (local SGD, marks that are a step apart): it shows no lateness."""
+    """
+    Without the comparison where it was no wait for all ranks (local SGD, marks that are a step apart): it shows no
+    lateness.
+    """
     return [replace(sync, comparison=None) if did_not_wait(sync) else sync for sync in syncs]
 
 
@@ -157,7 +169,10 @@ def _stragglers(compared_syncs: _ComparedSyncs) -> list[Straggler]:
 
 
 class _PositionHistory:
-    """The comparisons at one position of the step, over the window. `late`: the ranks that are late there, and whether that is sure."""
+    """
+    The comparisons at one position of the step, over the window. `late`: the ranks that are late there, and whether
+    that is sure.
+    """
 
     def __init__(self, position: StepPosition) -> None:
         self.position = position
@@ -194,8 +209,9 @@ def _outlier_limit_ns(values: Sequence[int]) -> int:
 
 def _straggler(rank: int, histories: Sequence[_PositionHistory], exposed_ns: int) -> Straggler:
     """
-    The rank as a straggler, at the position where its lateness grows most, up to the last one where it is late: behind that, overlapping
-    collectives may only carry its lateness on. The lateness may be certain only at a later position than that.
+    The rank as a straggler, at the position where its lateness grows most, up to the last one where it is late: behind
+    that, overlapping collectives may only carry its lateness on. The lateness may be certain only at a later position
+    than that.
     """
     sure = any(history.late.get(rank, False) for history in histories)
     last = max(number for number, history in enumerate(histories) if history.late.get(rank) == sure)
@@ -239,8 +255,8 @@ def _positions(syncs: Sequence[Sync]) -> Iterator[tuple[StepPosition, Sync]]:
 
 def _exposed_ns(syncs: Sequence[Sync], ranks: set[int]) -> Counter[int]:
     """
-    How much of each rank's lateness the others waited for. Two positions of one step are not counted twice: a rank that is still inside an
-    earlier synchronization does not wait for the next.
+    How much of each rank's lateness the others waited for. Two positions of one step are not counted twice: a rank that
+    is still inside an earlier synchronization does not wait for the next.
     """
     total: Counter[int] = Counter()
     for _, step in groupby(syncs, key=lambda sync: sync.step):

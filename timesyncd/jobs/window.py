@@ -12,7 +12,8 @@ from timesyncd.jobs.exposed import Interval, StepCost, ratio, step_cost
 
 NOTHING_FORGOTTEN = -1
 
-#: A step with so many marks is full: it accepts no more and has no cost. The largest job has room for ten synchronizations and a step of each rank.
+#: A step with so many marks is full: it accepts no more and has no cost. The largest job has room for ten
+#: synchronizations and a step of each rank.
 MAX_STEP_MARKS = 30_000
 
 #: The most pushes and pulls of one rank in one step; more are refused.
@@ -22,7 +23,8 @@ MAX_REQUESTS = 256
 @dataclass
 class StepRecord:
     """
-    One step. `marks` and `requests` (pushes and pulls) are by rank. `size` counts all its marks; `cost` None: not computed since a change.
+    One step. `marks` and `requests` (pushes and pulls) are by rank. `size` counts all its marks; `cost` None: not
+    computed since a change.
     """
 
     syncs: dict[int, Sync] = field(default_factory=dict)
@@ -41,8 +43,8 @@ class StepRecord:
 
 class JobWindow:
     """
-    The window of the newest steps. `forgotten` is the newest step that was dropped: it and older steps are over. `size` counts the marks in
-    the window, `changes` all that were ever added.
+    The window of the newest steps. `forgotten` is the newest step that was dropped: it and older steps are over. `size`
+    counts the marks in the window, `changes` all that were ever added.
     """
 
     def __init__(self) -> None:
@@ -115,9 +117,9 @@ class JobWindow:
 
     def trim(self, most_steps: int, most_marks: int, still_open: Collection[int], most_dropped: int) -> int:
         """
-        Drop the oldest steps until so many steps and marks are left, or until more than `most_dropped` marks are dropped; the newest step
-        stays. Steps `still_open` do not count: a slow node's marks may be seconds behind the step marks of the others. Returns the number of
-        dropped marks.
+        Drop the oldest steps until so many steps and marks are left, or until more than `most_dropped` marks are
+        dropped; the newest step stays. Steps `still_open` do not count: a slow node's marks may be seconds behind the
+        step marks of the others. Returns the number of dropped marks.
         """
         count, size, before = 0, self.size, self.size
         steps = len(self._order) - sum(step in self._records for step in still_open)
@@ -134,8 +136,8 @@ class JobWindow:
 
     def costs(self, still_open: Container[int], most_marks: int) -> list[StepCost]:
         """
-        The costs of the newest steps without those `still_open`, also of steps without a measured rank. It reads at most so many marks; a step
-        whose cost is known counts one for each rank.
+        The costs of the newest steps without those `still_open`, also of steps without a measured rank. It reads at
+        most so many marks; a step whose cost is known counts one for each rank.
         """
         last = self._records[self._order[-1]] if self._order else None
         if last is not None and not last.marks:
