@@ -1,4 +1,4 @@
-"""One rank of a real gloo job that leaves its policy to `auto`; prints as JSON what was chosen and what came of it."""
+"""One rank of a real gloo job with the policy `auto`; prints as JSON what it chose and the result."""
 
 from __future__ import annotations
 

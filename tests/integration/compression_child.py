@@ -1,4 +1,4 @@
-"""One rank of a real gloo job that trains DDP modules through compressors; prints what it saw as JSON."""
+"""One rank of a real gloo job that trains DDP modules through compressors; prints its observations as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: tuple[Compression, ...] = (Fp16(), PowerSGD(), TopK(0.1), TopK(), Int8())
 
 
 class Trained:
-    """A module that is metered and compressed; gradients of this rank alone come from a copy of it."""
+    """A module that is metered and compressed; this rank's own gradients come from a copy of it."""
 
     def __init__(self, name: str, module: nn.Module, written: Compression, folder: Path, cap_mb: float) -> None:
         self.job = Job(name, runtime_dir=folder)
@@ -62,7 +62,7 @@ def data() -> torch.Generator:
 
 
 def conserved(folder: Path) -> Facts:
-    """Buckets are rebuilt after the first step: what each parameter was given, and what is kept of it, are all of its gradients."""
+    """DDP rebuilds its buckets after the first step: what each parameter received and its residual add up to all of its gradients."""
     facts: Facts = {}
     for written in KINDS[1:]:
         trained, generator = Trained(f"kept {written}", network().double(), written, folder, ONE_LAYER_A_BUCKET), data()
@@ -95,7 +95,7 @@ def agree(module: nn.Module) -> bool:
 
 
 def restarted(folder: Path) -> Facts:
-    """Ten steps at a stretch, and five with a checkpoint to another compressor and module that take the other five."""
+    """Ten steps without interruption; and five, a checkpoint, and five with another compressor and module."""
     facts: Facts = {}
     for written in KINDS:
         whole, generator = Trained(f"whole {written}", network(), written, folder, 25), data()

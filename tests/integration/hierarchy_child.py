@@ -1,4 +1,4 @@
-"""One rank of a real gloo job that averages over groups of ranks and shares samples; prints what it got as JSON."""
+"""One rank of a real gloo job that averages over groups of ranks and shares samples; prints its results as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEVELS: dict[str, Levels] = {
 
 @dataclass
 class Flat:
-    """As much of a bucket as the hook looks at."""
+    """The part of a bucket that the hook uses."""
 
     tensor: torch.Tensor
 
@@ -79,7 +79,7 @@ def means() -> Facts:
 
 
 def averager() -> Facts:
-    """Torch's own averager, pairs every 2 steps and all every 4, against ours; each rank trains its own way in between."""
+    """torch's own averager, pairs every 2 steps and all every 4, compared with ours; each rank trains alone in between."""
     ours, theirs = network(dist.get_rank()), network(dist.get_rank())
     averager = HierarchicalModelAverager(OrderedDict([(2, 2), (4, 4)]))  # type: ignore[no-untyped-call]
     groups = TwoLevel(LEVELS["2+2"], world(), PATIENCE)
@@ -110,7 +110,7 @@ def trained(model: DDP, steps: int) -> Iterator[list[torch.Tensor]]:
 
 
 def hooked() -> Facts:
-    """A DDP module with the hook, one bucket a layer, against the same module without it."""
+    """A DDP module with the hook, one bucket per layer, compared with the same module without it."""
     facts: Facts = {}
     for name, levels in LEVELS.items():
         groups = TwoLevel(levels, world(), PATIENCE)
@@ -142,7 +142,7 @@ def within() -> Facts:
 
 
 def differ() -> Facts:
-    """Rank 3 has other levels than the others."""
+    """Rank 3 has levels that differ from those of the others."""
     try:
         TwoLevel(LEVELS["3+1" if dist.get_rank() == 3 else "2+2"], world(), PATIENCE)
     except SyncError as error:
@@ -151,7 +151,7 @@ def differ() -> Facts:
 
 
 def lost(gone: bool) -> Facts:
-    """Rank 1 leaves, or falls silent, after two steps; what the others are told by backward, by the hook and by an averaging."""
+    """Rank 1 ends, or becomes silent, after two steps; the errors that the others get from backward, the hook and an averaging."""
     groups = TwoLevel(LEVELS["2+2"], world(), PATIENCE if gone else timedelta(seconds=8))
     model = DDP(network(1), bucket_cap_mb=0.0001)
     model.register_comm_hook(groups, two_level)
@@ -183,7 +183,7 @@ def leave() -> Facts:
 
 
 def silent() -> Facts:
-    """Rank 1 stays until the others have been told."""
+    """Rank 1 stays until the others have their errors."""
     facts = lost(gone=False)
     store = dist.distributed_c10d._get_default_store()
     store.set(f"told {dist.get_rank()}", "")
@@ -192,13 +192,13 @@ def silent() -> Facts:
 
 
 def batch(rank: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sample i of rank r is 100 r + i, as a row of two; its target is so much above what a float64 can count."""
+    """Sample i of rank r is 100 r + i, as a row of two; its target is that much above the integers of a float64."""
     numbers = torch.arange(size) + 100 * rank
     return torch.stack([numbers, -numbers], 1).float(), numbers + 2**60
 
 
 def injected() -> Facts:
-    """Four samples a rank, one on rank 0 in step 0 and none on rank 1 in step 3; odd octets; nothing; a mistake."""
+    """Four samples per rank, one on rank 0 in step 0 and none on rank 1 in step 3; odd octets; nothing; an error."""
     rank = dist.get_rank()
     injection = Injection(0.5, 0.5, world(), seed=13)
     steps = []

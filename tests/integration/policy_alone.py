@@ -1,4 +1,4 @@
-"""What a policy does to a job's replicas, in one process and without a collective: written from the papers, to compare with."""
+"""What a policy does to a job's replicas, computed from the papers in one process without a collective, for comparison."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Alone:
                 tensor.copy_(mean)
 
     def add_means(self, was: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Of an averaging that began with these replicas and ends now."""
+        """The end of an averaging that began with these replicas."""
         for rank, mine in enumerate(was):
             for tensor, before, *everybodys in zip(self.replica(rank), mine, *was, strict=True):
                 tensor.add_(weighted(everybodys) - before)
@@ -121,7 +121,7 @@ def averaged(
     delay: int = 0,
     weights: Callable[[int], Sequence[float] | None] = lambda rounds: None,
 ) -> None:
-    """Parameters, in the steps that are named; with a delay what each rank did meanwhile is added to the mean."""
+    """Averages parameters in the given steps; with a delay, what each rank did meanwhile is added to the mean."""
     begun: dict[int, list[list[torch.Tensor]]] = {}
     rounds = 0
     for step in range(steps):
@@ -144,7 +144,7 @@ def selected(
     late: int,
     aggregate: str = "parameters",
 ) -> list[int]:
-    """SelSync, Alg. 1 of the paper, with flags that count `late` steps later. `flag`: of a rank and its squared norm. The steps that synchronized."""
+    """SelSync, Alg. 1 of the paper, with votes that count `late` steps later. `flag`: a rank's vote by its squared norm. Returns the steps that synchronized."""
     flags: list[bool] = []
     synced = []
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""One rank of a real gloo job that trains under each policy, and computes alone what should come of it; prints what it saw as JSON."""
+"""One rank of a real gloo job that trains under each policy, and computes the expected result alone; prints its observations as JSON."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Run:
         return max(float((mine.detach() - expected).abs().max()) for mine, expected in pairs)
 
     def said(self, alone: Alone) -> Facts:
-        """What came of it, and what should have; the final average included."""
+        """The result and the expected result, including the final average."""
         report = self.sync.report()
         facts = {"off": self.off(alone), "synced": self.synced, "hashes": self.hashes, "lssr": report.lssr}
         self.close()
@@ -122,7 +122,7 @@ def numbers(folder: Path) -> Facts:
 
 
 def selsync(folder: Path) -> Facts:
-    """Flags, averages and the share of local steps against Alg. 1."""
+    """Votes, averages and the share of local steps, compared with Alg. 1."""
     facts: Facts = {}
     ranks = dist.get_world_size()
     for late in (0, 1, 2):
@@ -162,7 +162,7 @@ def modules(folder: Path) -> Facts:
 
 
 class Uneven(nn.Module):
-    """One layer that rank 0 alone uses."""
+    """One layer that only rank 0 uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def uneven(folder: Path, policy: str) -> Facts:
 
 
 def by_halves(folder: Path, policy: str) -> Facts:
-    """Two passes a step, the first in no_sync, give what one pass over both gives."""
+    """Two passes per step, the first in no_sync, give the same as one pass over both."""
     runs = [Run(policy, folder, optimize=momentum) for _ in range(2)]
     for step in range(STEPS):
         whole, halves = runs
@@ -201,7 +201,7 @@ def by_halves(folder: Path, policy: str) -> Facts:
 
 
 def switched(folder: Path) -> Facts:
-    """One policy after the other, while ranks are slow now and then."""
+    """One policy after another, while ranks are sometimes slow."""
     run = Run("bsp", folder, normalized, momentum)
     drawn = random.Random(dist.get_rank())
     wishes = {15: "local_sgd(h=3)", 40: "selsync(delta=0.02, late=2)", 65: "local_sgd(h=5, delay=4)", 90: "bsp"}
@@ -222,7 +222,7 @@ def scalar() -> nn.Module:
 
 
 def momentum_united(folder: Path) -> Facts:
-    """A bias of one number has a momentum of one number: it is made one as well before BSP begins."""
+    """A bias of one number has a momentum of one number, which is averaged too before BSP begins."""
     run = Run("local_sgd(h=50)", folder, scalar, momentum)
     run.train(0, 10)
     if dist.get_rank() == 0:
@@ -234,7 +234,7 @@ def momentum_united(folder: Path) -> Facts:
 
 
 def gathered(folder: Path) -> Facts:
-    """Told to change in the middle of an interval: the gradients up to there make one update."""
+    """A change is requested in the middle of an interval: the gradients up to there make one update."""
     alone, run = Alone(linear, momentum, dist.get_world_size()), Run("accumulate(k=20)", folder, optimize=momentum)
     if dist.get_rank() == 0:
         run.sync.use("bsp")
@@ -246,7 +246,7 @@ def gathered(folder: Path) -> Facts:
 
 
 def conserved(folder: Path) -> Facts:
-    """The sum over the ranks, as an averaging behind the scenes begins and ends: gradients that do not depend on parameters."""
+    """The sum over the ranks, when an averaging in the background begins and ends: gradients that do not depend on parameters."""
     run = Run("local_sgd(h=5, delay=3)", folder, linear, plain)
     moved = [parameter.detach().clone() for parameter in run.ddp.parameters()]
     off = 0.0
@@ -274,7 +274,7 @@ RESUMED = [
 
 
 def saved(folder: Path) -> Facts:
-    """Saved at step 13, within an interval, with rows and averages on their way; and trained on."""
+    """Saved at step 13, within an interval, with rows and averages in transit; then training continues."""
     facts = {}
     for number, policy in enumerate(RESUMED):
         run = Run(policy, folder, normalized, momentum, 12)
@@ -286,7 +286,7 @@ def saved(folder: Path) -> Facts:
 
 
 def resumed(folder: Path) -> Facts:
-    """In a new process, from what was saved."""
+    """In a new process, from the saved state."""
     facts = {}
     for number, policy in enumerate(RESUMED):
         run = Run(policy, folder, normalized, momentum, 12)
@@ -318,7 +318,7 @@ def wide() -> nn.Module:
 
 
 def mesh(folder: Path) -> Facts:
-    """Tensor parallelism within pairs, data parallelism across them; against two replicas in one process."""
+    """Tensor parallelism within pairs, data parallelism across them; compared with two replicas in one process."""
     whole = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     place = whole["dp"].get_local_rank()
     facts: Facts = {}

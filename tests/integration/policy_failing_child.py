@@ -1,4 +1,4 @@
-"""One rank of a real gloo job of which rank 1 comes to an end, or falls silent; prints as JSON what that was to it."""
+"""One rank of a real gloo job whose rank 1 ends or becomes silent; prints as JSON how it ended itself."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def die(*_: object) -> None:
 
 
 def silent(*_: object) -> None:
-    """Alive, and says no more; until the test closes its end of the pipe."""
+    """Alive, but silent until the test closes its end of the pipe."""
     sys.stdin.read()
     os._exit(0)
 
 
 def in_third(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The hook, but for the third chunk, of which the other ranks have sent some already."""
+    """The hook, which fails at the third chunk, when the other ranks have sent a part already."""
     return lambda chunk: die() if chunk.index() == 2 else hook(chunk)
 
 
 class Skips(torch.optim.SGD):
-    """As behind a gradient scaler that finds an infinite gradient on this rank alone: one update is not made."""
+    """As behind a gradient scaler that finds an infinite gradient on this rank only: it omits one update."""
 
     def __init__(self, parameters: Any, skipped: int | None) -> None:
         super().__init__(parameters, lr=0.05)

@@ -1,4 +1,4 @@
-"""A rank of a job with a parameter server, or the server, that goes through scripted scenes; prints what it saw as JSON."""
+"""A rank of a job with a parameter server, or the server, in scripted scenes; prints its observations as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONG = timedelta(seconds=200)
 
 
 class Child:
-    """This process' place, and events that other processes wait for."""
+    """This process's role, and events that other processes wait for."""
 
     def __init__(self, folder: Path, ranks: int, servers: int, timeout_s: float) -> None:
         self.rank = int(os.environ["RANK"])
@@ -115,7 +115,7 @@ class Stepper:
 
 
 def ahead(child: Child) -> Facts:
-    """`s=2`: rank 0 runs ahead until it is held; rank 1 goes on once the server has the update that rank 0 is held at."""
+    """`s=2`: rank 0 runs ahead until it must wait; rank 1 continues when the server has the update at which rank 0 waits."""
     job, stepper = child.job("ahead"), Stepper(child)
     sync = child.sync(job, stepper.model, stepper.optimizer, "ssp(s=2)")
     if child.rank == 0:
@@ -136,14 +136,14 @@ def ahead(child: Child) -> Facts:
 
 
 def wait_for_version(sync: StaleSync, version: int) -> None:
-    """Of all shards."""
+    """Wait until all shards have this version."""
     for host in sync._hosts:
         while sync._connection.reply(host, sync._connection.request(host, Shard.read, 1)).version < version:
             pass
 
 
 def followed(child: Child) -> Facts:
-    """Rank 1 is held under `s=0`, until rank 0, which never steps, says that nobody is."""
+    """Rank 1 waits under `s=0`, until rank 0, which makes no updates, changes the policy so that no rank waits."""
     job, stepper = child.job("followed"), Stepper(child)
     sync = child.sync(job, stepper.model, stepper.optimizer, "ssp(s=0)")
     if child.rank == 0:
@@ -159,7 +159,7 @@ def followed(child: Child) -> Facts:
 
 
 def restarted(child: Child) -> Facts:
-    """Six steps at a stretch, and three, a checkpoint, and three by processes that began elsewhere: the same bits?"""
+    """Six steps without interruption; and three, a checkpoint, and three from another start: the same bits?"""
     whole, _ = trained(child, "whole", 0, 6, b"")
     _, saved = trained(child, "first half", 0, 3, b"")
     halves, ended = trained(child, "second half", 3, 6, saved)
@@ -169,7 +169,7 @@ def restarted(child: Child) -> Facts:
 
 
 def compressed(child: Child) -> Facts:
-    """Each compression: what the ranks' updates change in all, what the server got of it, and what the ranks kept."""
+    """Each compression: the total change of the ranks' updates, what the server received, and the ranks' residuals."""
     facts: Facts = {}
     for text in ("fp16", "int8", "topk(ratio=0.1)", "topk"):
         job, at = child.job(f"by {text}"), nn.Parameter(torch.zeros(4_000))
@@ -211,7 +211,7 @@ def trained(child: Child, name: str, begin: int, end: int, saved: bytes) -> tupl
 
 
 def reduced(child: Child) -> Facts:
-    """A DDP module: its gradients are this rank's own while the server is there, and reduced again behind it."""
+    """A DDP module: its gradients are this rank's own while the server runs, and reduced again afterwards."""
     dist.init_process_group("gloo", store=PrefixStore("group", child.store), rank=child.rank, world_size=child.ranks)
     job, bare = child.job("reduced"), nn.Linear(1, 1, bias=False)
     model = DistributedDataParallel(bare)
@@ -247,7 +247,7 @@ def another_job(child: Child) -> None:
 
 
 def absent(child: Child) -> None:
-    """The last server never comes."""
+    """The last server never starts."""
     if child.rank != child.ranks + child.servers - 1:
         child.sync(child.job("absent"), *model_of(child), "ssp(s=0)")
 
@@ -258,12 +258,12 @@ def killed_rank(child: Child) -> None:
 
 
 def killed_alone(child: Child) -> None:
-    """The same, and nobody waits for anybody."""
+    """The same, when no rank waits for another."""
     train(child, "asp", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def stopped_rank(child: Child) -> None:
-    """Rank 1 stands still, and its connections stay."""
+    """Rank 1 is stopped, and its connections stay open."""
     train(child, "ssp(s=0)", lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
@@ -273,7 +273,7 @@ def failed_rank(child: Child) -> None:
 
 
 def left_rank(child: Child) -> None:
-    """Rank 1's script comes to its end without a word, its end of the server never closed."""
+    """Rank 1's script ends without closing its StaleSync."""
     stepper = Stepper(child)
     sync = child.sync(child.job("failing"), stepper.model, stepper.optimizer, "ssp(s=0)")
     while child.rank == 0:
@@ -291,7 +291,7 @@ def fail() -> None:
 
 
 def train(child: Child, policy: str, end: Callable[[], object]) -> None:
-    """Rank 0 for ever, rank 1 for two updates."""
+    """Rank 0 without an end, rank 1 for two updates."""
     stepper = Stepper(child)
     optimizer, job = stepper.optimizer, child.job("failing")
     with StaleSync(job, stepper.model, optimizer, policy, child.servers, child.timeout_s):
@@ -321,7 +321,7 @@ def serve_scenes(child: Child, names: list[str]) -> Facts:
 
 
 def failing(child: Child, failure: Callable[[Child], None]) -> Facts:
-    """What it ended with."""
+    """The error with which it ended."""
     try:
         if child.rank < child.ranks or (failure is absent and child.rank == child.ranks + child.servers - 1):
             failure(child)

@@ -31,7 +31,7 @@ Ran = tuple[list[dict[str, Any]], Marks]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_lost_when_ddp_rebuilds_its_buckets(ran: Ran, name: str) -> None:
-    """They hold other parameters after the first step; each one's gradients arrive, but for what is kept; the ranks have the same bits."""
+    """They contain other parameters after the first step; each parameter's gradients arrive, except its residual; the ranks have the same bits."""
     for said in ran[0]:
         facts = said["conserved"][name]
         assert facts["off"] < 1e-14
@@ -52,20 +52,20 @@ def test_compressed_buckets_are_metered(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize("name", ["fp16", *NAMES])
-def test_a_restarted_training_goes_on_as_without(ran: Ran, name: str) -> None:
-    """From a checkpoint of tensors and plain values in the middle: the parameters and all that is kept are the same bits at the end."""
+def test_a_restart_continues_to_the_same_bits(ran: Ran, name: str) -> None:
+    """From a checkpoint of tensors and plain values in the middle: the parameters and the residuals are the same bits at the end."""
     for said in ran[0]:
         assert said["restarted"][name] == {"same": True, "state": True}
 
 
 @pytest.mark.parametrize("name", ["fp16", *NAMES])
-def test_sparse_gradients_are_sent_as_they_are(ran: Ran, name: str) -> None:
+def test_sparse_gradients_are_sent_uncompressed(ran: Ran, name: str) -> None:
     """Beside buckets that are compressed."""
     assert [said["sparse"][name] for said in ran[0]] == [True, True]
 
 
-def test_what_is_kept_makes_one_in_a_hundred_enough(ran: Ran) -> None:
-    """With it nearly all is learned; without it next to nothing is, since what is largest on a rank is nothing on average."""
+def test_with_residuals_one_element_in_a_hundred_is_enough(ran: Ran) -> None:
+    """With residuals nearly all is learned; without them next to nothing, since the largest elements of a rank cancel out on average."""
     learned = ran[0][0]["learned"]
 
     assert learned["all"] < 0.01

@@ -1,4 +1,4 @@
-"""Compressors over real gloo groups, whose ranks are threads of this process: by hand, to the bit, and with whatever may go wrong."""
+"""Compressors over real gloo groups, whose ranks are threads of this process: by hand, to the bit, and with errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def random_values(seed: int, *shape: int) -> torch.Tensor:
 
 
 def test_top_k_by_hand(two: Ranks) -> None:
-    """One of four: -4 and 8 meet in one place; then, without new gradients, the largest of what was kept; then of both."""
+    """One of four: -4 and 8 are in one place; then, without new gradients, the largest of the residuals; then of both."""
     parameters = [torch.zeros(4)]
     of = two.compressors(TopK(0.25), parameters)
 
@@ -57,7 +57,7 @@ def test_top_k_by_hand(two: Ranks) -> None:
 
 
 def test_int8_by_hand(two: Ranks) -> None:
-    """Scales of 1 and 2: 3.25 is sent as 3, and 9.5 as 10. What is rounded off is kept."""
+    """Scales of 1 and 2: 3.25 is sent as 3, and 9.5 as 10. The rounding error is kept."""
     parameters = [torch.zeros(2)]
     of = two.compressors(Int8(), parameters)
 
@@ -66,7 +66,7 @@ def test_int8_by_hand(two: Ranks) -> None:
 
 
 def test_fp16_by_hand(two: Ranks) -> None:
-    """Between 1,024 and 2,048 half precision has whole numbers alone; what it loses is lost."""
+    """Between 1,024 and 2,048 half precision has integers only; the rounding error is lost."""
     parameters = [torch.zeros(1)]
     of = two.compressors(Fp16(), parameters)
 
@@ -75,7 +75,7 @@ def test_fp16_by_hand(two: Ranks) -> None:
 
 
 def test_power_sgd_by_hand(two: Ranks) -> None:
-    """A matrix of rank 1 is its own product of two columns; a vector and a number are sent as they are; the first two steps send all."""
+    """A matrix of rank 1 is a product of two columns; a vector and a number are sent uncompressed; the first two steps send everything."""
     parameters = [torch.zeros(8, 8), torch.zeros(3), torch.zeros(())]
     of = two.compressors(PowerSGD(1), parameters)
     matrix = torch.outer(torch.arange(1.0, 9), torch.arange(8.0, 0, -1))
@@ -88,14 +88,14 @@ def test_power_sgd_by_hand(two: Ranks) -> None:
 
 
 def test_a_layer_without_gradients_stays_so(two: Ranks) -> None:
-    """Columns of zeros have no direction; the average is zeros all the same, and no NaN."""
+    """Columns of zeros have no direction; the average is still zeros, and not NaN."""
     parameters = [torch.zeros(8, 8)]
     of = two.compressors(PowerSGD(1), parameters)
     for _ in range(4):
         assert not two.reduced(of, parameters, [0.0] * 64, [0.0] * 64).any()
 
 
-def test_what_is_sent_is_counted(two: Ranks) -> None:
+def test_the_octets_are_counted(two: Ranks) -> None:
     """Of 1,000 elements: 16 octets of norms and 8 each for 100 of them; or 4 for a scale, 4 to fill up, and 1 each."""
     parameters = [torch.zeros(1_000)]
     sent = {}
@@ -132,7 +132,7 @@ def test_top_k_of_three_ranks_is_what_one_process_computes(three: Ranks) -> None
 
 
 def test_int8_of_three_ranks_is_what_one_process_computes(three: Ranks) -> None:
-    """To the bit: one stretch, its scale, rounded multiples."""
+    """To the bit: one block, its scale, rounded multiples."""
     parameters = [torch.zeros(500)]
     of = three.compressors(Int8(), parameters)
     kept = torch.zeros(3, 500)
@@ -192,7 +192,7 @@ def places_of(bucket: Chunk, parameters: list[torch.Tensor]) -> list[int]:
 @pytest.mark.parametrize("written", KEEPING, ids=NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_nothing_is_lost_of_three_ranks(three: Ranks, written: Compression, dtype: torch.dtype) -> None:
-    """To the rounding of what is applied; kept is what the gradients' own type does not hold."""
+    """To the rounding of what is applied; the residuals have what the gradients' own type does not represent."""
     parameters = [torch.zeros(20, 30, dtype=dtype), torch.zeros(30, dtype=dtype)]
     of = three.compressors(written, parameters)
     missing = torch.zeros(630, dtype=torch.float64)
@@ -208,8 +208,8 @@ def test_nothing_is_lost_of_three_ranks(three: Ranks, written: Compression, dtyp
 
 
 @pytest.mark.parametrize("written", KEEPING, ids=NAMES)
-def test_an_uncompressed_step_sends_what_was_kept(two: Ranks, written: Compression) -> None:
-    """The mean of all so far is there then, and nothing is kept any more."""
+def test_an_uncompressed_step_sends_the_residuals(two: Ranks, written: Compression) -> None:
+    """Then the mean of all gradients so far has arrived, and there are no residuals."""
     parameters = [torch.zeros(20, 30)]
     of = two.compressors(written, parameters)
     missing = torch.zeros(600)
@@ -228,8 +228,10 @@ def test_an_uncompressed_step_sends_what_was_kept(two: Ranks, written: Compressi
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("written", KEEPING, ids=NAMES)
-def test_what_is_not_finite_is_seen_and_forgotten(two: Ranks, written: Compression, dense: bool, wrong: float) -> None:
-    """One rank's number spoils the bucket on both, not what they keep: the next step is as if there had been none such."""
+def test_what_is_not_finite_does_not_enter_the_residuals(
+    two: Ranks, written: Compression, dense: bool, wrong: float
+) -> None:
+    """One rank's value makes the bucket not finite on both, but not the residuals: the next step is as without it."""
     parameters = [torch.zeros(20, 30)]
     of, without = two.compressors(written, parameters), two.compressors(written, parameters)
     for step in range(3):
@@ -251,8 +253,8 @@ def test_what_is_not_finite_is_seen_and_forgotten(two: Ranks, written: Compressi
         assert 0 < of[0].gain.value <= 1
 
 
-def test_nothing_is_made_of_what_did_not_come() -> None:
-    """A rank is silent: the collective's own error comes out, whatever lies where its payload should be, and nothing is forgotten."""
+def test_a_missing_payload_is_not_used() -> None:
+    """A rank is silent: the collective's own error is raised, whatever the uninitialized payload contains, and no residual is lost."""
     with ranks(2, timeout_s=5) as group:
         parameters = [torch.zeros(50)]
         of = group.compressors(Int8(), parameters)
@@ -266,8 +268,8 @@ def test_nothing_is_made_of_what_did_not_come() -> None:
         assert torch.equal(of[0]._residuals.flat(Chunk(parameters, torch.zeros(50))), kept)
 
 
-def test_the_gain_test_is_the_same_on_ranks_that_are_not(two: Ranks) -> None:
-    """One rank's gradients lie in a few elements, the other's are noise, now small and then large: the ratios go up and back, in the same steps."""
+def test_the_gain_test_is_the_same_on_different_ranks(two: Ranks) -> None:
+    """One rank's gradients have a few large elements, the other's are noise, first small and then large: the ratios rise and fall in the same steps."""
     sizes = (400, 100)
     parameters = [torch.zeros(size) for size in sizes]
     of = two.compressors(TopK(), parameters)
@@ -297,8 +299,8 @@ def test_a_step_s_buckets_count_together(two: Ranks) -> None:
     assert of[0].gain.value == pytest.approx(25 / 36)
 
 
-def test_where_the_mildest_fails_all_is_sent(two: Ranks) -> None:
-    """Uncompressed, with what was kept; after the rest the mildest is tried again."""
+def test_where_the_mildest_ratio_fails_everything_is_sent(two: Ranks) -> None:
+    """Uncompressed, with the residuals; after the cooldown the mildest ratio is tried again."""
     parameters = [torch.zeros(400)]
     of = two.compressors(TopK(), parameters)
     for compressor in of:
@@ -314,8 +316,8 @@ def test_where_the_mildest_fails_all_is_sent(two: Ranks) -> None:
 
 
 @pytest.mark.parametrize("other", [{"ratio": 0.2}, {"gain": Gain(2, rung=3)}])
-def test_ranks_that_would_send_other_sizes_are_told(two: Ranks, other: dict[str, Any]) -> None:
-    """Each of them, before anything is sent: another policy, or a checkpoint that one rank alone has loaded."""
+def test_ranks_that_would_send_other_sizes_raise(two: Ranks, other: dict[str, Any]) -> None:
+    """Each of them gets the error, before anything is sent: another policy, or a checkpoint that only one rank loaded."""
     parameters = [torch.zeros(100)]
     written = [TopK(0.1), TopK(0.2)] if "ratio" in other else [TopK(), TopK()]
     of = [two.compressors(one, parameters)[rank] for rank, one in enumerate(written)]
@@ -333,7 +335,7 @@ def test_ranks_that_would_send_other_sizes_are_told(two: Ranks, other: dict[str,
 
 
 def test_a_step_waits_for_the_one_before(two: Ranks) -> None:
-    """Begun before anybody looked at the former one's average: what that one kept is not forgotten."""
+    """It begins before the former step's average is read: the residuals of the former step are not lost."""
     parameters = [torch.zeros(4)]
     of = two.compressors(TopK(0.25), parameters)
 
@@ -346,8 +348,8 @@ def test_a_step_waits_for_the_one_before(two: Ranks) -> None:
 
 
 @pytest.mark.parametrize("written", [Fp16(), *KEEPING], ids=["fp16", *NAMES])
-def test_a_state_of_another_policy_is_refused(two: Ranks, written: Compression) -> None:
-    """It says which it is and what to do."""
+def test_a_state_of_another_policy_is_rejected(two: Ranks, written: Compression) -> None:
+    """The error names both compressions and what to do."""
     compressor = two.compressors(written, [torch.zeros(4)])[0]
     with pytest.raises(
         ValueError,
@@ -356,8 +358,8 @@ def test_a_state_of_another_policy_is_refused(two: Ranks, written: Compression) 
         compressor.load_state_dict({"name": "int4", "residuals": {}})
 
 
-def test_a_gain_of_another_number_of_ranks_begins_anew(two: Ranks, three: Ranks) -> None:
-    """Their ladder is another; what each rank kept is its own still."""
+def test_a_gain_of_another_number_of_ranks_starts_over(two: Ranks, three: Ranks) -> None:
+    """Their ladder differs; each rank keeps its residuals."""
     parameters = [torch.zeros(4)]
     of = two.compressors(TopK(), parameters)
     of[0].gain = Gain(2, rung=5)

@@ -1,4 +1,4 @@
-"""Four real gloo ranks that average over groups, and two or three that share samples: against sums made by hand, and torch's own averager."""
+"""Four real gloo ranks that average over groups, and two or three that share samples: compared with sums by hand and with torch's own averager."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of(said: Said, scene: str) -> Said:
 
 @WAYS
 def test_means_by_hand(said: Said, name: str) -> None:
-    """The hook gives every rank the mean of all, one rank one voice; an averaging gives each the mean of its group at that level."""
+    """The hook gives every rank the mean of all ranks, with equal weights; an averaging gives each the mean of its group at that level."""
     for each, levels in zip(of(said, "means"), MEANS[name], strict=True):
         hook, *averages = each[name]["means"]
         assert hook == [3.5, -3.5]
@@ -48,14 +48,14 @@ def test_means_by_hand(said: Said, name: str) -> None:
 
 
 @WAYS
-def test_what_was_sent(said: Said, name: str) -> None:
-    """Only the lowest rank of a group sends over the slow links, and nobody to itself."""
+def test_the_octets_that_were_sent(said: Said, name: str) -> None:
+    """Only the lowest rank of a group sends over the slow links, and no rank to itself."""
     assert [each[name]["sent"] for each in of(said, "means")] == SENT[name]
 
 
 @WAYS
 def test_every_rank_has_the_same_bits(said: Said, name: str) -> None:
-    """Of three buckets at once, whatever order the groups add up in."""
+    """With three buckets at once, in any order of the groups."""
     first, *others = (each[name]["random"] for each in of(said, "means"))
     assert [len(bucket) for bucket in first] == [1_000, 1_001, 1_002]
     assert all(other == first for other in others)
@@ -75,21 +75,21 @@ def test_a_module_trains_with_the_hook(said: Said, name: str) -> None:
 
 
 def test_groups_within_a_part_of_the_world(said: Said) -> None:
-    """Ranks 1, 2 and 3 average among themselves, rank 0 alone, though one of them had more groups before."""
+    """Ranks 1, 2 and 3 average among themselves, rank 0 alone, although one of them had more groups before."""
     assert [each["inner"] for each in of(said, "within")] == [0, 1, 2.5, 2.5]
     assert [each["mean"] for each in of(said, "within")] == [0, *[pytest.approx(14 / 3)] * 3]
 
 
 def test_ranks_with_other_levels(said: Said) -> None:
-    """All ranks are told which one differs; none waits for a group that will not come."""
+    """All ranks get an error that names the one that differs; none waits for a group that will not exist."""
     assert {each["error"].partition(";")[0] for each in of(said, "differ")} == {
         "ranks 0 and 3 of the world have different levels of groups"
     }
 
 
 @pytest.mark.parametrize("scene", ["leave", "silent"])
-def test_a_rank_is_lost(scene: str) -> None:
-    """After two steps rank 1 is gone, or says nothing: every other rank's backward ends, and SyncError names what it waited for."""
+def test_a_rank_that_ends_or_is_silent(scene: str) -> None:
+    """After two steps rank 1 has ended, or is silent: every other rank's backward ends, and the SyncError names what it waited for."""
     ran = of(run_ranks(CHILD, [scene], world_size=4), scene)
     waited = [
         "summing among ranks 0, 1 failed",
@@ -114,7 +114,7 @@ def sharing(request: pytest.FixtureRequest) -> Said:
 
 
 def test_samples_are_shared(sharing: Said) -> None:
-    """In each step each rank has its own samples, then the first half of each sharer's by rank; types and octets as sent."""
+    """In each step each rank has its own samples, then the first half of those of each sharing rank; types and octets as sent."""
     world_size = len(sharing)
     sent = [0] * world_size
     for step in range(6):
@@ -137,14 +137,14 @@ def test_samples_are_shared(sharing: Said) -> None:
 
 
 def test_samples_of_odd_sizes(sharing: Said) -> None:
-    """Three octets a sample beside a float64, shared by all."""
+    """Three octets per sample beside a float64, shared by all."""
     for rank, each in enumerate(sharing):
         ranks = [rank, *(other for other in range(len(sharing)) if other != rank)]
         assert each["odd"] == [[[other] * 3 for other in ranks], [other / 4 for other in ranks]]
 
 
 def test_samples_that_differ_in_shape(sharing: Said) -> None:
-    """All ranks are told, so that none waits."""
+    """All ranks get the error, so that none waits."""
     assert {each["mistake"] for each in sharing} == {
         "a sample is torch.float32 [] with torch.float32 [1] on rank 0, torch.float32 [] with torch.float32 [2] on rank 1; pad all samples to one shape"
     }

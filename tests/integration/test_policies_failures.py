@@ -1,4 +1,4 @@
-"""A rank of three is gone, or silent, or has made fewer updates: the others end with an error that says so, and none hangs."""
+"""One of three ranks has ended, is silent, or has made fewer updates: the others end with an error that states it, and none hangs."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def said_by(rank: RankProcess) -> dict[str, Any]:
 
 
 def survivors(folder: Path, policy: str, case: str, timeout_s: int = LONG_S) -> list[dict[str, Any]]:
-    """What ranks 0 and 2 said in the end."""
+    """How ranks 0 and 2 ended."""
     with ranks_of(folder, policy, case, timeout_s) as ranks:
         return [said_by(ranks[0]), said_by(ranks[2])]
 
 
 def assert_clear(said: dict[str, Any], rank: int, doing: str) -> None:
-    """One line: which job, rank and step, what failed and what to do."""
+    """One line with the job, the rank, the step, what failed and what to do."""
     assert said["error"] == "SyncError"
     assert said["text"].startswith(f"job failing, rank {rank}, step {said['step']}: {doing} failed: a rank is gone")
     assert "restart the job from its last checkpoint" in said["text"]
@@ -73,15 +73,15 @@ def assert_clear(said: dict[str, Any], rank: int, doing: str) -> None:
         ("selsync(delta=0.02, late=2)", "closing", "the last averaging", 20),
     ],
 )
-def test_a_killed_rank_is_an_error_of_the_others(tmp_path: Path, policy: str, case: str, doing: str, step: int) -> None:
+def test_the_others_raise_when_a_rank_is_killed(tmp_path: Path, policy: str, case: str, doing: str, step: int) -> None:
     """While they wait for its row, in the middle of an averaging, and while they close: in that step, and not later."""
     for rank, said in zip((0, 2), survivors(tmp_path, policy, case), strict=True):
         assert_clear(said, rank, doing)
         assert said["step"] == step
 
 
-def test_a_rank_that_raises_is_an_error_of_the_others(tmp_path: Path) -> None:
-    """Its own error comes out as it is; the others do not average without it."""
+def test_the_others_raise_when_a_rank_raises(tmp_path: Path) -> None:
+    """Its own error is unchanged; the others do not average without it."""
     with ranks_of(tmp_path, "local_sgd(h=5)", "raised", LONG_S) as ranks:
         said = [said_by(rank) for rank in ranks]
 
@@ -101,7 +101,7 @@ def test_a_rank_that_raises_is_an_error_of_the_others(tmp_path: Path) -> None:
     ],
 )
 def test_under_bsp_the_backward_pass_raises(tmp_path: Path, policy: str, error: str) -> None:
-    """What torch makes of the error, with the words in it: no rank goes on, with whatever lies where a gradient should be."""
+    """torch's error, which quotes ours: no rank continues with undefined gradients."""
     for said in survivors(tmp_path, policy, "killed"):
         assert said["error"] == error
         assert "reducing the gradients failed: a rank is gone" in said["text"]
@@ -111,8 +111,8 @@ def test_under_bsp_the_backward_pass_raises(tmp_path: Path, policy: str, error: 
 
 
 @pytest.mark.parametrize("policy", ["selsync(delta=0.02, late=0)", "local_sgd(h=10)"])
-def test_a_silent_rank_is_waited_for_no_longer_than_the_group_s_time_out(tmp_path: Path, policy: str) -> None:
-    """Rows too: the group of the rows has the time-out that the job was begun with."""
+def test_ranks_wait_for_a_silent_rank_until_the_group_s_time_out(tmp_path: Path, policy: str) -> None:
+    """Rows too: their group has the job's time-out."""
     for rank, said in zip((0, 2), survivors(tmp_path, policy, "silent", SHORT_S), strict=True):
         assert_clear(said, rank, "averaging" if "local" in policy else "receiving the rows of the other ranks")
 
@@ -120,8 +120,8 @@ def test_a_silent_rank_is_waited_for_no_longer_than_the_group_s_time_out(tmp_pat
 @pytest.mark.parametrize(
     "policy", ["bsp", "local_sgd(h=4)", "local_sgd(h=7)", "selsync(delta=0.02, late=0)", "accumulate(k=4)"]
 )
-def test_a_rank_that_skipped_an_update_is_found_out(tmp_path: Path, policy: str) -> None:
-    """One update fewer, as behind a gradient scaler: all ranks end with an error, none aborts and none takes the result for good."""
+def test_a_rank_that_omitted_an_update_is_detected(tmp_path: Path, policy: str) -> None:
+    """One update fewer, as behind a gradient scaler: all ranks end with an error, none aborts and none uses the result."""
     with ranks_of(tmp_path, policy, "skipped", SHORT_S) as ranks:
         said = [said_by(rank) for rank in ranks]
 

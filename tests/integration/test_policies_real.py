@@ -1,4 +1,4 @@
-"""Real gloo ranks under each policy: their replicas, against what one process computes alone."""
+"""Real gloo ranks under each policy: their replicas, compared with what one process computes alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def said(request: pytest.FixtureRequest) -> Said:
 
 
 def of_each(said: Said, *scenes: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """What all ranks said of each case."""
+    """The observations of all ranks in each case."""
     for scene in scenes:
         for case in said[0][scene]:
             yield case, [rank[scene][case] for rank in said]
@@ -66,13 +66,13 @@ def assert_same(ranks: list[dict[str, Any]], *names: str) -> None:
 
 
 def test_the_parameters_are_those_of_the_papers(said: Said) -> None:
-    """Each policy, with and without momentum, after thirty steps; SelSync after sixty: up to what adding in another order rounds."""
+    """Each policy, with and without momentum, after thirty steps; SelSync after sixty: up to the rounding of another order of additions."""
     for case, ranks in of_each(said, "numbers", "selsync"):
         assert max(rank["off"] for rank in ranks) < ROUNDING, case
 
 
 def test_replicas_are_the_same_bits_after_each_synchronization(said: Said) -> None:
-    """But where a policy leaves them apart; and those are made one at the end."""
+    """Except where a policy lets them diverge; and those are averaged at the end."""
     for case, ranks in of_each(said, "numbers", "selsync"):
         assert_same(ranks, "synced", "closed")
         assert len(ranks[0]["hashes"]) == len(ranks[0]["synced"]) >= 5
@@ -84,7 +84,7 @@ def test_replicas_are_the_same_bits_after_each_synchronization(said: Said) -> No
 
 
 def test_selsync_synchronizes_when_the_paper_does(said: Said) -> None:
-    """By flags that count none, one and two steps later; the share of local steps is Eq. 4's, and neither all nor none."""
+    """With votes that count zero, one and two steps later; the share of local steps is Eq. 4's, and neither 0 nor 1."""
     for case, ranks in of_each(said, "selsync"):
         for rank in ranks:
             assert rank["synced"] == rank["expected"], case
@@ -92,8 +92,8 @@ def test_selsync_synchronizes_when_the_paper_does(said: Said) -> None:
             assert 0.2 < rank["lssr"] < 0.9
 
 
-def test_known_synchronizations_are_where_they_belong(two: Said) -> None:
-    """In the steps that the policy's text says."""
+def test_known_synchronizations_are_in_their_steps(two: Said) -> None:
+    """In the steps that the policy's text determines."""
     synced = {
         case: two[0]["numbers"][f"{case} plain"]["synced"] for case in ("accumulate(k=4)", "qsr(h=2, alpha=0.11)")
     }
@@ -103,15 +103,15 @@ def test_known_synchronizations_are_where_they_belong(two: Said) -> None:
 
 
 def test_statistics_of_batches_are_averaged_too(two: Said) -> None:
-    """Batch normalization's running means, under AdamW: replicas are one, buffers included."""
+    """Batch normalization's running means, under AdamW: replicas are equal, including buffers."""
     ranks = [rank["modules"]["normalized"] for rank in two]
     assert max(rank["off"] for rank in ranks) < ROUNDING
     assert_same(ranks, "hashes", "closed")
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd(h=4)", "accumulate(k=4)"])
-def test_ways_to_use_ddp_go_on_as_before(two: Said, policy: str) -> None:
-    """Gradients as views of buckets, two passes a step of which one is in no_sync, parameters that rank 0 alone uses."""
+def test_ways_to_use_ddp_still_work(two: Said, policy: str) -> None:
+    """Gradients as views of buckets, two passes per step with one in no_sync, parameters that only rank 0 uses."""
     view, halves, uneven = (
         [rank["modules"][f"{way} {policy}"] for rank in two] for way in ("view", "no_sync", "uneven")
     )
@@ -122,7 +122,7 @@ def test_ways_to_use_ddp_go_on_as_before(two: Said, policy: str) -> None:
 
 
 def test_all_ranks_change_the_policy_in_the_same_step(said: Said) -> None:
-    """As rank 0 was told, soon after it, however slow the others are; and they synchronize in the same steps."""
+    """As rank 0 requested, soon afterwards, however slow the others are; and they synchronize in the same steps."""
     ranks = [rank["switched"] for rank in said]
     policies = ranks[0]["policies"]
     turns = [(step, policy) for step, policy in enumerate(policies) if step and policy != policies[step - 1]]
@@ -133,8 +133,8 @@ def test_all_ranks_change_the_policy_in_the_same_step(said: Said) -> None:
     assert all(when < step <= when + 20 for (step, _), (when, _) in zip(turns, told, strict=True))
 
 
-def test_replicas_are_one_under_bsp_again(said: Said) -> None:
-    """Momentum and buffers with them: gradients that are equal keep them equal from the first step on."""
+def test_replicas_are_equal_under_bsp_again(said: Said) -> None:
+    """Including momentum and buffers: equal gradients keep them equal from the first step on."""
     ranks = [rank["switched"] for rank in said]
     last = len(ranks[0]["policies"]) - ranks[0]["policies"][::-1].index("local_sgd(h=5, delay=4)")
     after = [index for index, step in enumerate(ranks[0]["synced"]) if step >= last]
@@ -143,31 +143,31 @@ def test_replicas_are_one_under_bsp_again(said: Said) -> None:
     assert all(rank["hashes"][after[0] :] == ranks[0]["hashes"][after[0] :] for rank in ranks)
 
 
-def test_a_momentum_of_one_number_is_made_one_as_well(two: Said) -> None:
-    """A bias of one output: some steps of BSP after many local ones leave it equal."""
+def test_a_momentum_of_one_number_is_averaged_too(two: Said) -> None:
+    """A bias of one output stays equal in steps of BSP after many local ones."""
     ranks = [rank["momentum_united"] for rank in two]
     assert ranks[0]["policies"][-1] == "bsp"
     assert_same(ranks, "hashes")
 
 
-def test_gathered_gradients_are_not_lost_in_a_change(two: Said) -> None:
-    """Four or five of them make one update, and BSP goes on from there with its momentum."""
+def test_accumulated_gradients_are_not_lost_in_a_change(two: Said) -> None:
+    """Four or five of them make one update, and BSP continues from there with its momentum."""
     ranks = [rank["gathered"] for rank in two]
     assert ranks[0]["policies"][-1] == "bsp" and ranks[0]["policies"][3] == "accumulate(k=20)"
     assert max(rank["off"] for rank in ranks) < ROUNDING
     assert_same(ranks, "hashes")
 
 
-def test_an_averaging_behind_the_scenes_loses_nothing(two: Said) -> None:
-    """The ranks' sum is that of all their own updates in each step, whatever is on its way; in between they are apart."""
+def test_an_averaging_in_the_background_loses_nothing(two: Said) -> None:
+    """In each step the sum over the ranks is that of all their updates, whatever is in transit; in between the replicas differ."""
     ranks = [rank["conserved"] for rank in two]
     assert max(rank["off"] for rank in ranks) < ROUNDING
     assert ranks[0]["apart"] != ranks[1]["apart"]
     assert_same(ranks, "closed")
 
 
-def test_a_restart_goes_on_as_if_there_was_none(tmp_path: Path) -> None:
-    """From step 13, within an interval, with rows, averages and kept errors on their way: the same bits and the same synchronizations."""
+def test_a_restart_continues_to_the_same_bits(tmp_path: Path) -> None:
+    """From step 13, within an interval, with rows and averages in transit and residuals: the same bits and the same synchronizations."""
     saved = [rank["saved"] for rank in run(tmp_path, "saved")]
     resumed = [rank["resumed"] for rank in run(tmp_path, "resumed")]
 
@@ -177,7 +177,7 @@ def test_a_restart_goes_on_as_if_there_was_none(tmp_path: Path) -> None:
 
 
 def test_only_data_parallel_ranks_average(tmp_path: Path) -> None:
-    """On a mesh of two by two: each shard is that of one process with whole replicas, tensor-parallel peers synchronize in the same steps."""
+    """On a mesh of two by two: each shard equals that of one process with whole replicas; tensor-parallel peers synchronize in the same steps."""
     said = [rank["mesh"] for rank in run(tmp_path, "mesh", world_size=4)]
 
     for policy, facts in said[0].items():

@@ -1,4 +1,4 @@
-"""A parameter server among real processes: in each rank, in one process of its own, in two; and what is said when one of them dies."""
+"""A parameter server with real processes: in each rank, in one process of its own, in two; and the errors when one of them dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCENES = ("together", "ahead", "followed", "restarted", "compressed")
 
 @dataclass
 class Ran:
-    """What each rank said of each scene, and what was marked."""
+    """The observations of each rank in each scene, and the marks."""
 
     said: list[dict[str, Any]]
     marks: Marks
@@ -47,7 +47,7 @@ def ran(request: pytest.FixtureRequest) -> Iterator[Ran]:
 
 
 def reference(steps: int) -> list[list[Fraction]]:
-    """SGD with momentum 1/2 and rate 1/8 on the mean gradient of both ranks' squared errors, by exact fractions."""
+    """SGD with momentum 1/2 and rate 1/8 on the mean gradient of both ranks' squared errors, in exact fractions."""
     inputs = [[Fraction(1), Fraction(2), Fraction(-1)], [Fraction(1, 2), Fraction(-1), Fraction(2)]]
     targets = [2, -1]
     parameters = [Fraction(1), Fraction(-2), Fraction(4), Fraction(1, 2)]
@@ -76,12 +76,12 @@ def test_no_staleness_is_one_process_with_the_mean_gradient(ran: Ran) -> None:
 
 
 def test_buffers_and_frozen_parameters_stay_local(ran: Ran) -> None:
-    """Rank 1 keeps what it began with."""
+    """Rank 1 keeps its initial values."""
     assert [said["together"]["own"] for said in ran.said] == [[0.0, 0.0], [1.0, 1.0]]
 
 
-def test_the_meter_tells_response_times_and_no_staleness(ran: Ran) -> None:
-    """One push, one pull and one age of 0 a step, all bytes of what is sent, inside the step that the optimizer's meter marks."""
+def test_the_meter_reports_response_times_and_no_staleness(ran: Ran) -> None:
+    """Per step one push, one pull and a staleness of 0, with all octets, inside the step that the optimizer's meter marks."""
     for rank in (0, 1):
         steps = {mark.step: mark for mark in ran.marked("together", rank, Kind.STEP)}
         assert list(steps) == [0, 1, 2]
@@ -93,8 +93,8 @@ def test_the_meter_tells_response_times_and_no_staleness(ran: Ran) -> None:
             assert steps[step].arrival_ns <= push.arrival_ns < push.end_ns <= pull.end_ns <= steps[step].end_ns
 
 
-def test_a_fast_rank_is_held_at_the_bound(ran: Ran) -> None:
-    """`s=2`: rank 0's fourth update is three ahead, so what it gets back holds rank 1's second (each of those is 50, its own 1/2)."""
+def test_a_fast_rank_waits_at_the_bound(ran: Ran) -> None:
+    """`s=2`: rank 0's fourth update is three ahead, so its reply contains rank 1's second (each of those is 50, its own 1/2)."""
     fast, slow = (said["ahead"]["after"] for said in ran.said)
 
     assert fast == [0.5, 1.0, 51.5, 102.0, 102.5]
@@ -109,18 +109,18 @@ def test_staleness_is_counted_in_updates_of_others(ran: Ran) -> None:
 
 
 def test_all_end_with_the_same_parameters(ran: Ran) -> None:
-    """`close` waits until nobody updates any more: seven updates, all shards."""
+    """`close` waits until no rank updates any more: seven updates, all shards."""
     assert [said["ahead"]["final"] for said in ran.said] == [[102.5] * 3] * 2
 
 
-def test_another_policy_frees_who_is_held(ran: Ran) -> None:
-    """Rank 0's word, in the server at once: rank 1 makes its five updates while rank 0 makes none, and both end with them."""
+def test_another_policy_releases_a_waiting_rank(ran: Ran) -> None:
+    """Rank 0 changes the policy, at once: rank 1 makes its five updates while rank 0 makes none, and both end with them."""
     assert ran.said[1]["followed"]["after"] == [50.0, 100.0, 150.0, 200.0, 250.0]
     assert [said["followed"]["final"] for said in ran.said] == [[250.0] * 3] * 2
 
 
-def test_a_restart_goes_on_to_the_same_bits(ran: Ran) -> None:
-    """A checkpoint after three of six steps of Adam, loaded where the parameters were others; the counts go on too."""
+def test_a_restart_continues_to_the_same_bits(ran: Ran) -> None:
+    """A checkpoint after three of six steps of Adam, loaded over other parameters; the counts continue too."""
     for said, version in zip(ran.said, (12, None), strict=True):
         assert said["restarted"] == {"same": [True] * 4, "clock": 6, "version": version}
 
@@ -129,8 +129,8 @@ def test_a_restart_goes_on_to_the_same_bits(ran: Ran) -> None:
     ("compression", "least", "most"),
     [("fp16", 8_000, 8_000), ("int8", 4_004, 4_040), ("topk(ratio=0.1)", 3_200, 3_280), ("topk", 8_000, 16_000)],
 )
-def test_what_a_compressed_push_leaves_out_is_kept(ran: Ran, compression: str, least: int, most: int) -> None:
-    """Of 20 updates of both ranks: what the server got and what they keep is what they changed. Bytes of a push: 16,000 dense."""
+def test_what_a_compressed_push_omits_is_kept(ran: Ran, compression: str, least: int, most: int) -> None:
+    """Of 20 updates of both ranks: what the server received plus the residuals is the total change. Octets of a push: 16,000 uncompressed."""
     told = [said["compressed"][compression] for said in ran.said]
     (wanted, kept), (others, other_kept) = ([torch.tensor(side) for side in one["sides"][:2]] for one in told)
     arrived = torch.tensor(told[0]["sides"][2])
@@ -142,7 +142,7 @@ def test_what_a_compressed_push_leaves_out_is_kept(ran: Ran, compression: str, l
 
 
 def test_a_ddp_module_does_not_reduce_meanwhile() -> None:
-    """Gradients are the ranks' own (1 and 3) while the server is there, and their mean again behind it."""
+    """Gradients are the ranks' own (1 and 3) while the server runs, and their mean again afterwards."""
     with listening() as (folder, _):
         said = run_ranks(CHILD, ["--folder", str(folder), "--scene", "reduced"])
 
@@ -150,7 +150,7 @@ def test_a_ddp_module_does_not_reduce_meanwhile() -> None:
 
 
 def ends(failure: str, servers: int, timeout_s: float = 60.0) -> list[tuple[int, dict[str, str]]]:
-    """How each process ended: its status, and what it said; what stands still or hangs is killed."""
+    """How each process ended: its status, and its output; a stopped or hanging process is killed."""
     environ = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -192,14 +192,14 @@ def sync_error(said: str) -> tuple[int, dict[str, str]]:
 
 @pytest.mark.parametrize("failure", ["killed_rank", "killed_alone"])
 def test_a_killed_rank_is_named_to_the_others(failure: str) -> None:
-    """Those that wait for it, and those that would not have: both ranks and server end."""
+    """To those that wait for it, and to those that do not: ranks and server end."""
     gone = sync_error("rank 1 has ended")
 
     assert ends(failure, servers=1) == [gone, (KILLED, {}), gone]
 
 
-def test_a_killed_rank_takes_its_shard_along() -> None:
-    """Where the ranks keep the shards, the connection to that one breaks."""
+def test_a_killed_rank_s_shard_ends_with_it() -> None:
+    """Where the ranks serve the shards, the connection to that one breaks."""
     (status, first), second = ends("killed_rank", servers=0)
 
     assert second == (KILLED, {})
@@ -207,22 +207,22 @@ def test_a_killed_rank_takes_its_shard_along() -> None:
     assert first["said"].startswith("rank 1 has ended")
 
 
-def test_a_rank_that_stands_still_is_named() -> None:
-    """Its connections live: it is silent for the time-out."""
+def test_a_stopped_rank_is_named() -> None:
+    """Its connections stay open: it is silent for the time-out."""
     first, _, server = ends("stopped_rank", servers=1, timeout_s=5)
 
     assert first == server == sync_error("rank 1 has ended")
 
 
-def test_a_rank_that_raises_tells_the_others_why() -> None:
-    """Its own error goes on in it."""
+def test_the_others_get_the_error_of_a_rank_that_raises() -> None:
+    """Its own error is unchanged."""
     said = sync_error("rank 1 ended: ValueError: no more data")
     own = 0, {"error": "ValueError", "said": "no more data"}
 
     assert ends("failed_rank", servers=1) == [said, own, said]
 
 
-def test_a_script_that_ends_without_a_word_is_gone() -> None:
+def test_a_script_that_ends_without_closing_is_detected() -> None:
     """It ends as it would without a server, with status 0, and the others do not wait for it."""
     (status, first), second = ends("left_rank", servers=0)
 
@@ -232,7 +232,7 @@ def test_a_script_that_ends_without_a_word_is_gone() -> None:
 
 
 def test_a_killed_server_is_named_to_all() -> None:
-    """One of two: the ranks say which, and the other server does not stay behind."""
+    """One of two: the ranks name it, and the other server ends too."""
     *others, killed = ends("killed_server", servers=2)
 
     assert killed == (KILLED, {})
@@ -241,16 +241,16 @@ def test_a_killed_server_is_named_to_all() -> None:
         assert facts["said"].startswith("parameter server 1 has ended")
 
 
-def test_a_server_that_never_comes_is_named() -> None:
-    """Within the time-out, instead of torch's half an hour."""
+def test_a_server_that_never_starts_is_named() -> None:
+    """After the time-out, instead of torch's half an hour."""
     first, *others, _ = ends("absent", servers=1, timeout_s=20)
 
     assert first == sync_error("parameter server 0 did not join the job within 20 s")
     assert all(facts["error"] == "SyncError" for _, facts in others)
 
 
-def test_a_rank_of_another_job_is_refused() -> None:
-    """All are told what the two are."""
+def test_a_rank_of_another_job_is_rejected() -> None:
+    """All get an error that describes both."""
     for status, facts in ends("another_job", servers=1):
         assert (status, facts["error"]) == (0, "SyncError")
         assert "job 'job of rank 0'" in facts["said"] and "job 'job of rank 1'" in facts["said"]

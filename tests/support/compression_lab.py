@@ -1,4 +1,4 @@
-"""Ranks of a real gloo group as threads of this process, and buckets that are no module's."""
+"""Ranks of a real gloo group as threads of this process, and buckets without a module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 
 class Chunk:
-    """A bucket of somebody else than the reducer."""
+    """A bucket that does not come from DDP's reducer."""
 
     def __init__(
         self, parameters: Sequence[torch.Tensor], values: torch.Tensor, index: int = 0, last: bool = True
@@ -47,7 +47,7 @@ class Chunk:
 
 
 class Ranks:
-    """A group of so many."""
+    """A group of this many ranks."""
 
     def __init__(self, size: int, pool: ThreadPoolExecutor, timeout_s: int) -> None:
         store, self._pool = HashStore(), pool
@@ -60,7 +60,7 @@ class Ranks:
         self.groups = self.all(join)
 
     def all(self, do: Callable[[int], _Result]) -> list[_Result]:
-        """What each rank does at the same time, in the order of ranks."""
+        """Run something on all ranks at the same time; returns the results in the order of the ranks."""
         return list(self._pool.map(do, range(self.size)))
 
     def compressors(self, written: Compression, parameters: Sequence[torch.Tensor]) -> list[Any]:
@@ -70,7 +70,7 @@ class Ranks:
     def step(
         self, compressors: Sequence[Compressor], buckets: Sequence[Sequence[Chunk]], dense: bool = False
     ) -> list[list[torch.Tensor]]:
-        """Each rank's buckets, all begun before any is waited for; each rank's averages."""
+        """Reduce each rank's buckets, all started before any is waited for; returns each rank's averages."""
 
         def reduce(rank: int) -> list[torch.Tensor]:
             hook = compressors[rank].dense if dense else compressors[rank].hook
@@ -82,7 +82,7 @@ class Ranks:
     def reduced(
         self, compressors: Sequence[Compressor], parameters: Sequence[torch.Tensor], *values: Any
     ) -> torch.Tensor:
-        """One bucket a rank, of these values; what all of them got, to the bit."""
+        """Reduce one bucket per rank, of these values; returns what all ranks got, equal to the bit."""
         buckets = [[Chunk(parameters, torch.as_tensor(value).clone())] for value in values]
         (first,), *others = self.step(compressors, buckets)
         assert all(torch.equal(first, other) for (other,) in others)
@@ -96,5 +96,5 @@ def ranks(size: int, timeout_s: int = 120) -> Iterator[Ranks]:
 
 
 def residual(of: Any) -> torch.Tensor:
-    """All that a compressor has not sent, in the order of its parameters."""
+    """The residuals of a compressor, in the order of its parameters."""
     return torch.cat([part for _, part in sorted(of.state_dict()["residuals"].items(), key=lambda item: int(item[0]))])

@@ -17,7 +17,8 @@ from timesyncd.traces.anchors import AnchorFile, is_continuous, suspended_ns
 from timesyncd.traces.reader import TraceOutline
 from timesyncd.units import duration_text
 
-#: The assumed error of a profiler's CLOCK_REALTIME where no annotated anchor measures it; docs/traces.md has the figures.
+#: The assumed error of a profiler's CLOCK_REALTIME where no annotated anchor measures it; docs/traces.md has the
+#: figures.
 PROFILER_NS = 2_000
 
 #: An annotation further than this from its anchor belongs to an anchor of another run.
@@ -79,7 +80,9 @@ _Scale = tuple[AxisReference, str | int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class OffsetPoint:
-    """At `realtime_ns` CLOCK_REALTIME minus the common clock is `offset_ns`, within +- `bound_ns` until the next point."""
+    """
+    At `realtime_ns` CLOCK_REALTIME minus the common clock is `offset_ns`, within +- `bound_ns` until the next point.
+    """
 
     realtime_ns: int
     offset_ns: int
@@ -91,9 +94,9 @@ class TraceAlignment:
     """
     A trace on the common clock.
 
-    `reason_code`, `reason`: why it is not aligned; its times are CLOCK_REALTIME then. `bound_ns`: limit of the error of the
-    events' times, which includes the clock's error and the profiler's, `profiler_ns`. `profiler_offset_ns`: the profiler's clock
-    minus CLOCK_REALTIME.
+    `reason_code`, `reason`: why it is not aligned; its times are CLOCK_REALTIME then. `bound_ns`: limit of the error of
+    the events' times, which includes the clock's error and the profiler's, `profiler_ns`. `profiler_offset_ns`: the
+    profiler's clock minus CLOCK_REALTIME.
     """
 
     reason_code: UnalignedReason | None = None
@@ -107,7 +110,10 @@ class TraceAlignment:
     _starts: list[int] = field(default_factory=list, repr=False)
 
     def at(self, profiler_ns: int) -> int:
-        """The common clock when the profiler's clock showed `profiler_ns`. Between two points the offset is interpolated linearly."""
+        """
+        The common clock when the profiler's clock showed `profiler_ns`. Between two points the offset is interpolated
+        linearly.
+        """
         real_ns = profiler_ns - self.profiler_offset_ns
         if not self.points:
             return profiler_ns
@@ -128,15 +134,17 @@ class CommonAxis:
     alignments: tuple[TraceAlignment, ...]
 
     def pair_bound_ns(self) -> int | None:
-        """Limit of the error between the times of two events of different files; None: fewer than two files are aligned."""
+        """
+        Limit of the error between the times of two events of different files; None: fewer than two files are aligned.
+        """
         bounds = sorted(known.bound_ns for known in self.alignments if known.bound_ns is not None)
         return sum(bounds[-2:]) if len(bounds) > 1 else None
 
 
 def align(files: Sequence[tuple[TraceOutline, AnchorFile | None]]) -> CommonAxis:
     """
-    Align files on the clock that all of them read, if they read one; else on the grandmaster that most of them follow; else on UTC.
-    A file without that reference is not aligned.
+    Align files on the clock that all of them read, if they read one; else on the grandmaster that most of them follow;
+    else on UTC. A file without that reference is not aligned.
     """
     around = [_anchors_around(outline, anchored) for outline, anchored in files]
     owners = {(found.owner.boot_id, found.owner.time_namespace) for _, found in files if found is not None}
@@ -309,9 +317,9 @@ def _aligned(
 
 def between_ns(one: Anchor, other: Anchor, part: Callable[[Anchor], ReferenceOffset]) -> int:
     """
-    The largest bound between two anchors, in ns. At each time the smaller of two bounds counts: the first anchor's, which grows, and
-    the second's, which shrinks towards it. Their minimum is largest where the two are equal. The change of the offset is added,
-    because the offset need not change linearly.
+    The largest bound between two anchors, in ns. At each time the smaller of two bounds counts: the first anchor's,
+    which grows, and the second's, which shrinks towards it. Their minimum is largest where the two are equal. The
+    change of the offset is added, because the offset need not change linearly.
     """
     first, second = part(one), part(other)
     gap_ns = other.realtime_ns - one.realtime_ns
@@ -334,11 +342,12 @@ def _grown(part: ReferenceOffset, growth_ppb: int, by_ns: int) -> int:
 
 def profiler_error(outline: TraceOutline, around: Sequence[Anchor]) -> tuple[int, int, bool]:
     """
-    Returns the profiler's clock minus CLOCK_REALTIME in ns, the half-width of its error in ns, and whether it was measured.
+    Returns the profiler's clock minus CLOCK_REALTIME in ns, the half-width of its error in ns, and whether it was
+    measured.
 
-    An annotation began after CLOCK_REALTIME showed `before_ns` and ended before it showed `after_ns`, which bounds the profiler's
-    error from both sides. The profiler's clock is a line through CLOCK_REALTIME at its start and its end. Where CLOCK_REALTIME is
-    steered meanwhile, the line misses it by what the anchors show against CLOCK_MONOTONIC_RAW.
+    An annotation began after CLOCK_REALTIME showed `before_ns` and ended before it showed `after_ns`, which bounds the
+    profiler's error from both sides. The profiler's clock is a line through CLOCK_REALTIME at its start and its end.
+    Where CLOCK_REALTIME is steered meanwhile, the line misses it by what the anchors show against CLOCK_MONOTONIC_RAW.
     """
     limits = [
         (span[1] - anchor.after_ns, span[0] - anchor.before_ns)
@@ -357,7 +366,9 @@ def profiler_error(outline: TraceOutline, around: Sequence[Anchor]) -> tuple[int
 
 
 def clock_bend_ns(around: Sequence[Anchor]) -> int:
-    """The largest distance of CLOCK_REALTIME from a line through its first and last anchor, in ns, by CLOCK_MONOTONIC_RAW."""
+    """
+    The largest distance of CLOCK_REALTIME from a line through its first and last anchor, in ns, by CLOCK_MONOTONIC_RAW.
+    """
     first, last = around[0], around[-1]
     raw_ns, real_ns = last.raw_ns - first.raw_ns, last.realtime_ns - first.realtime_ns
     if raw_ns <= 0:

@@ -16,7 +16,8 @@ from timesyncd.errors import TraceError
 _MAX_NS = 2**63
 _MAX_PPB = 1_000_000_000
 
-#: The longest pause between the readings of two clocks for one anchor. A longer one means that the machine was suspended.
+#: The longest pause between the readings of two clocks for one anchor. A longer one means that the machine was
+#: suspended.
 MAX_READING_PAUSE_NS = 5_000_000
 
 
@@ -31,8 +32,8 @@ class AnchorFile:
 
 def read_anchors(lines: Iterable[str], name: str) -> AnchorFile:
     """
-    Read the lines of an anchor file. A line without a line end is the last one of a process that was killed, and is ignored. Raises
-    TraceError, which names the file and the line.
+    Read the lines of an anchor file. A line without a line end is the last one of a process that was killed, and is
+    ignored. Raises TraceError, which names the file and the line.
     """
     number = 0
     owner: AnchorsHeader | None = None
@@ -74,7 +75,8 @@ def _owner(fields: dict[str, Any]) -> AnchorsHeader:
     owner = AnchorsHeader(**_typed(AnchorsHeader, fields))
     if not 0 <= owner.rank < owner.world_size or min(owner.attempt, owner.pid, owner.time_namespace) < 0:
         raise ValueError(
-            f"rank {owner.rank} of {owner.world_size}, attempt {owner.attempt}, process {owner.pid}, time namespace {owner.time_namespace}: "
+            f"rank {owner.rank} of {owner.world_size}, attempt {owner.attempt}, process {owner.pid}, time namespace "
+            f"{owner.time_namespace}: "
             "the rank must be below the world size, and no number may be negative"
         )
     return owner
@@ -113,7 +115,8 @@ def _check_part(part: ReferenceOffset) -> None:
         raise ValueError(f"bound_ns is {part.bound_ns}; it must be from 0 to below 2^63, or null")
     if not (0 <= part.growth_ppb <= _MAX_PPB and 0 <= part.past_growth_ppb <= _MAX_PPB):
         raise ValueError(
-            f"growth_ppb is {part.growth_ppb} and past_growth_ppb is {part.past_growth_ppb}; both must be from 0 to 10^9"
+            f"growth_ppb is {part.growth_ppb} and past_growth_ppb is {part.past_growth_ppb}; both must be from 0 to "
+            "10^9"
         )
     if abs(part.offset_ns) >= _MAX_NS:
         raise ValueError(f"offset_ns is {part.offset_ns}; its magnitude must be below 2^63")
@@ -133,7 +136,9 @@ def _check_order(last_two: list[Anchor]) -> None:
 
 
 def suspended_ns(one: Anchor, other: Anchor) -> int:
-    """How long the machine was suspended between two anchors, in ns: CLOCK_BOOTTIME advanced, CLOCK_MONOTONIC did not."""
+    """
+    How long the machine was suspended between two anchors, in ns: CLOCK_BOOTTIME advanced, CLOCK_MONOTONIC did not.
+    """
     boot_ns = (other.realtime_ns - other.real_minus_boot_ns) - (one.realtime_ns - one.real_minus_boot_ns)
     return boot_ns - (other.monotonic_ns - one.monotonic_ns)
 
@@ -148,11 +153,11 @@ def _typed(model: type, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The model's fields, with its types. Other fields, as of a newer version, are ignored. Raises TypeError."""
     hints = get_type_hints(model)
     values: dict[str, Any] = {}
-    for key, wanted in hints.items():
+    for key, expected in hints.items():
         value = fields.get(key)
-        if not isinstance(value, wanted) or isinstance(value, bool):
+        if not isinstance(value, expected) or isinstance(value, bool):
             raise TypeError(
-                f"{key} is {str(value)[:40]!r}; it must be of type {getattr(wanted, '__name__', str(wanted))}"
+                f"{key} is {str(value)[:40]!r}; it must be of type {getattr(expected, '__name__', str(expected))}"
             )
         values[key] = value
     return values

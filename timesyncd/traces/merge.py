@@ -13,7 +13,7 @@ from timesyncd.units import duration_text
 
 TraceEvent = dict[str, Any]
 
-#: The merged trace has these events anew, so those of the files are dropped.
+#: The merged trace has such events of its own, so those of the files are dropped.
 _REPLACED = {"process_name", "process_labels", "process_sort_index"}
 
 _PROCESSES_PER_RANK = 1_000
@@ -23,7 +23,10 @@ _NO_SORT_INDEX = 2**31
 
 
 class TraceFile:
-    """One of the merged files. `position`: its number among them. `rank`, `node`: by its anchors, else by the trace; None: unknown."""
+    """
+    One of the merged files. `position`: its number among them. `rank`, `node`: by its anchors, else by the trace; None:
+    unknown.
+    """
 
     def __init__(
         self, outline: TraceOutline, anchored: AnchorFile | None, alignment: TraceAlignment, position: int
@@ -50,7 +53,10 @@ class TraceFile:
 
 
 class IdNumbers:
-    """Unique numbers for the processes, threads and flows of all files. A main thread has the number of its process, as in the kernel."""
+    """
+    Unique numbers for the processes, threads and flows of all files. A main thread has the number of its process, as in
+    the kernel.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], int] = {}
@@ -129,7 +135,10 @@ class Merge:
         }
 
     def events(self, file: TraceFile, events: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
-        """The file's events, with times on the axis and new ids. An instant of all processes becomes one of its own. Raises TraceError."""
+        """
+        The file's events, with times on the axis and new ids. An instant of all processes becomes one of its own.
+        Raises TraceError.
+        """
         outline = file.outline
         named: set[TraceId] = set()
         for event in events:

@@ -1,10 +1,11 @@
 """
-Reads a Chrome trace's JSON piece by piece, so that a trace of gigabytes needs little memory; and its outline, from one pass over it: which rank it is
-of, when it was, and which processes and annotations it contains.
+Reads a Chrome trace's JSON piece by piece, so that a trace of gigabytes needs little memory; and its outline, from one
+pass over it: which rank it is of, when it was, and which processes and annotations it contains.
 
-This is a reader of our own because ijson does not fit. With its C backend (3.6.0, yajl2_c) ijson rejects what profilers write: NaN and Infinity, control
-characters in a name, integers above 64 bits. It does not give the character at which a file is broken. And it is slower: for 100 MB with
-278,000 events it takes 2.3 s for the events alone, and 3.9 s with the other keys of the file, where this reader takes 1.1 s (memory 21, 29 and 30 MB).
+This is a reader of our own because ijson does not fit. With its C backend (3.6.0, yajl2_c) ijson rejects what profilers
+write: NaN and Infinity, control characters in a name, integers above 64 bits. It does not give the character at which a
+file is broken. And it is slower: for 100 MB with 278,000 events it takes 2.3 s for the events alone, and 3.9 s with the
+other keys of the file, where this reader takes 1.1 s (memory 21, 29 and 30 MB).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 def read_trace(chunks: Iterator[str], name: str) -> Iterator[tuple[str, Any]]:
     """
-    The top object's (key, value) pairs in order. For the key `traceEvents`, one pair for each event of the list, which is a dict.
+    The top object's (key, value) pairs in order. For the key `traceEvents`, one pair for each event of the list, which
+    is a dict.
 
     Raises TraceError, also during the iteration, for a text that is not JSON, is truncated, or has another form.
     """
@@ -107,7 +109,9 @@ class _Text:
         return key
 
     def value(self) -> Any:
-        """One complete value. A number at the end of the text ("1.5e") may continue, so it is read again with more text."""
+        """
+        One complete value. A number at the end of the text ("1.5e") may continue, so it is read again with more text.
+        """
         self.peek()
         while True:
             try:
@@ -141,10 +145,10 @@ class _Text:
         """Doubles the text, so that a long value is not parsed again for each chunk."""
         rest = self._text[self._at :]
         chunks = [rest]
-        wanted = max(1, len(rest))
-        while wanted > 0 and (chunk := next(self._chunks, "")):
+        missing = max(1, len(rest))
+        while missing > 0 and (chunk := next(self._chunks, "")):
             chunks.append(chunk)
-            wanted -= len(chunk)
+            missing -= len(chunk)
         self._dropped += self._at
         self._text, self._at = "".join(chunks), 0
         return len(chunks) > 1
@@ -161,8 +165,9 @@ class TraceOutline:
     """
     What a trace contains, without its events.
 
-    `base_ns`: the CLOCK_REALTIME from which `ts` counts. `begin_ns`, `end_ns`: the profiler's CLOCK_REALTIME of the first and last
-    event; None: no event has a time. `orders`: the sort index of each process. `annotations`: (begin, end) in ns by an anchor's number.
+    `base_ns`: the CLOCK_REALTIME from which `ts` counts. `begin_ns`, `end_ns`: the profiler's CLOCK_REALTIME of the
+    first and last event; None: no event has a time. `orders`: the sort index of each process. `annotations`: (begin,
+    end) in ns by an anchor's number.
     """
 
     name: str
@@ -190,7 +195,8 @@ def read_outline(entries: Iterable[tuple[str, Any]], name: str) -> TraceOutline:
         elif key == "baseTimeNanoseconds":
             if type(value) is not int or not 0 <= value < 2**63:
                 raise TraceError(
-                    f"{name}: baseTimeNanoseconds is {str(value)[:40]}; it must be whole nanoseconds since 1970, below 2^63"
+                    f"{name}: baseTimeNanoseconds is {str(value)[:40]}; it must be whole nanoseconds since 1970, "
+                    "below 2^63"
                 )
             if found.events:
                 raise TraceError(f"{name}: baseTimeNanoseconds follows the events; it must come before them")
@@ -203,7 +209,10 @@ def read_outline(entries: Iterable[tuple[str, Any]], name: str) -> TraceOutline:
 
 
 def event_span(event: dict[str, Any], base_ns: int, name: str) -> tuple[int, int] | None:
-    """An event's begin and end, in ns of the profiler's CLOCK_REALTIME; None: it has no time, as metadata. Raises TraceError."""
+    """
+    An event's begin and end, in ns of the profiler's CLOCK_REALTIME; None: it has no time, as metadata. Raises
+    TraceError.
+    """
     if "ts" not in event:
         return None
     begin_ns = base_ns + _ns(event, "ts", name)
@@ -253,8 +262,9 @@ def event_id(event: dict[str, Any], key: str, name: str) -> TraceId:
 
 def _ns(event: dict[str, Any], key: str, name: str) -> int:
     """
-    A time in ns. Traces have microseconds with three decimals. Below 2^43 us (PyTorch counts at most three months) a float represents them, but
-    its product with 1,000 does not: an event that ended together with the event around it would end a nanosecond after it.
+    A time in ns. Traces have microseconds with three decimals. Below 2^43 us (PyTorch counts at most three months) a
+    float represents them, but its product with 1,000 does not: an event that ended together with the event around it
+    would end a nanosecond after it.
     """
     us = event[key]
     if isinstance(us, int | float) and not isinstance(us, bool) and math.isfinite(us) and abs(us) * 1_000 < _MAX_NS:

@@ -38,7 +38,7 @@ def test_the_same_kind_of_data_is_averaged_rarely_or_in_the_background(ratio: fl
 
     assert tried.text == known.text == text
     assert [parse_policy(choice.text).policy for _, choice in tried.changes[:1]] == [LocalSGD(16)]
-    assert known.changes[0][1].reason_code is ChangeReason.BSP_WAITS
+    assert known.changes[0][1].reason_code is ChangeReason.SAME_DATA
     assert "see the same kind of data (gradient dissimilarity 0.1)" in known.changes[0][1].reason
     assert all(step == 0 or step >= 32 for step, _ in known.changes)
 
@@ -96,6 +96,7 @@ def test_gradients_show_different_data_before_a_trial(ratio: float, apart: float
     world = World(ratio, drift=0.6, apart=apart, ranks=ranks).run(800)
 
     assert [choice.text for _, choice in world.changes] == texts
+    assert all(choice.reason_code is ChangeReason.DIFFERENT_DATA for _, choice in world.changes[:1])
     assert all(
         f"different data (gradient dissimilarity {apart:.2g})" in choice.reason for _, choice in world.changes[:1]
     )

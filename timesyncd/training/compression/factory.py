@@ -15,9 +15,11 @@ from timesyncd.training.policy.text import Compression, Fp16, Int8, PowerSGD, To
 
 def compressor(compression: Compression, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor]) -> Compressor:
     """
-    `parameters`: all parameters whose buckets it will get, in an order that is the same after a restart, as `ddp.parameters()`.
+    `parameters`: all parameters whose buckets it will get, in an order that is the same after a restart, as
+    `ddp.parameters()`.
 
-    Every rank of the group makes one of the same compression. Each serves one module, because its residuals belong to that module's parameters.
+    Every rank of the group makes one of the same compression. Each serves one module, because its residuals belong to
+    that module's parameters.
     """
     match compression:
         case Fp16():

@@ -1,5 +1,6 @@
 """
-Error feedback (Seide et al., Interspeech 2014): the residual, which is what a step does not send, is added to what the next step has to send.
+Error feedback (Seide et al., Interspeech 2014): the residual, which is what a step does not send, is added to what the
+next step has to send.
 
 Residuals belong to parameters, whatever buckets the parameters are in.
 """
@@ -33,7 +34,8 @@ class Residuals:
         self._places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
         #: By place: a view of a part of one of `_flats`, or the loaded tensor.
         self._of: dict[int, torch.Tensor] = {}
-        #: By the places of a bucket: its residuals in one tensor. A bucket drops out when another bucket gets one of its parameters.
+        #: By the places of a bucket: its residuals in one tensor. A bucket drops out when another bucket gets one of
+        #: its parameters.
         self._flats: dict[_Places, torch.Tensor] = {}
 
     def places(self, bucket: TensorBucket) -> _Places:
@@ -49,7 +51,10 @@ class Residuals:
         return places
 
     def flat(self, bucket: TensorBucket) -> torch.Tensor:
-        """The residuals of the bucket's parameters, in its buffer's order, float32 or wider. The caller changes the tensor in place."""
+        """
+        The residuals of the bucket's parameters, in its buffer's order, float32 or wider. The caller changes the tensor
+        in place.
+        """
         places = self.places(bucket)
         if places not in self._flats:
             self._arrange(places, bucket.buffer())
@@ -86,8 +91,8 @@ class Feedback(ABC):
     """
     A compressor with error feedback.
 
-    A bucket that is not finite on one rank becomes not finite on all, so that code that scales or clips gradients detects it. On every rank the
-    residuals of its parameters then stay unchanged.
+    A bucket that is not finite on one rank becomes not finite on all, so that code that scales or clips gradients
+    detects it. On every rank the residuals of its parameters then stay unchanged.
     """
 
     def __init__(self, name: str, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor]) -> None:
@@ -115,7 +120,10 @@ class Feedback(ABC):
         return future
 
     def _finish_step(self) -> None:
-        """Wait for the former step's buckets, so that no two steps change residuals at once. Raises the errors of its collectives."""
+        """
+        Wait for the former step's buckets, so that no two steps change residuals at once. Raises the errors of its
+        collectives.
+        """
         in_progress, self._in_progress = self._in_progress, []
         torch.futures.wait_all(in_progress)
 
@@ -141,7 +149,10 @@ class Feedback(ABC):
         return future.then(finish)
 
     def _whole(self, bucket: TensorBucket) -> tuple[torch.Tensor, torch.Tensor]:
-        """The residual, and the sum of buffer and residual, which is all there is to send. The sum is in the buffer, if its type is wide enough."""
+        """
+        The residual, and the sum of buffer and residual, which is all there is to send. The sum is in the buffer, if
+        its type is wide enough.
+        """
         residual = self._residuals.flat(bucket)
         return residual, bucket.buffer().to(residual.dtype).add_(residual)
 
@@ -164,5 +175,6 @@ def write_average(average: torch.Tensor, bucket: TensorBucket) -> torch.Tensor:
 def check_name(name: str, state: CompressorState) -> None:
     if state.get("name") != name:
         raise ValueError(
-            f"the state was saved with compression {state.get('name')}, and this one is {name}; start without it, or with that policy"
+            f"the state was saved with compression {state.get('name')}, and this one is {name}; start without it, "
+            "or with that policy"
         )

@@ -1,8 +1,9 @@
 """
-Compressors whose ranks gather each other's payloads and add them in the order of the ranks, so that all get the same bits: top-k and 8-bit integers.
+Compressors whose ranks gather each other's payloads and add them in the order of the ranks, so that all get the same
+bits: top-k and 8-bit integers.
 
-Top-k with error feedback: Aji and Heafield, EMNLP 2017; Lin et al., ICLR 2018. The gain test may choose its ratio. torch's own quantization hooks have
-no error feedback, and fail on gloo.
+Top-k with error feedback: Aji and Heafield, EMNLP 2017; Lin et al., ICLR 2018. The gain test may choose its ratio.
+torch's own quantization hooks have no error feedback, and fail on gloo.
 """
 
 from __future__ import annotations
@@ -79,14 +80,17 @@ class Gathered(Feedback):
         return self.name
 
     def _check_agreement(self, device: torch.device) -> None:
-        """Once, before the first payload: a rank that loaded another state would send another size. Raises SyncError."""
+        """
+        Once, before the first payload: a rank that loaded another state would send another size. Raises SyncError.
+        """
         own = torch.tensor([crc32(repr(self._size_settings()).encode())], device=device)
         future, rows = gather(self._group, own)
         future.wait()
         others = [rank for rank, row in enumerate(rows) if not torch.equal(row, own)]
         if others:
             raise SyncError(
-                f"compression {self.name}: ranks {others} would send other sizes than rank {self._group.rank()} of their group; "
+                f"compression {self.name}: ranks {others} would send other sizes than rank {self._group.rank()} of "
+                "their group; "
                 "give every rank the same policy, and states of the same checkpoint"
             )
         self._is_agreed = True
@@ -116,12 +120,16 @@ def unpack(octets: torch.Tensor, *parts: tuple[int, torch.dtype]) -> list[torch.
     return found
 
 
-#: One element in so many is looked at first, to know about how large the largest are. A prime: layers have round widths.
+#: One element in this many is sampled, to estimate the magnitude of the largest. A prime, because layers have round
+#: widths.
 _SAMPLED = 61
 
 
 class SparsePayload(Payload):
-    """The elements of largest magnitude: two squared norms (of what is sent, and of all there was to send), values, and their places in the bucket."""
+    """
+    The elements of largest magnitude: two squared norms (of what is sent, and of all there was to send), values, and
+    their places in the bucket.
+    """
 
     def __init__(self, whole: torch.Tensor, count: int, dtype: torch.dtype) -> None:
         self._parts = (2, torch.float64), (count, dtype), (count, torch.int32)
@@ -147,7 +155,8 @@ def largest_places(values: torch.Tensor, count: int) -> torch.Tensor:
     """
     The places of the `count` elements of largest magnitude, in no order.
 
-    A sample, always of the same places, excludes most elements, so that fewer are sorted: several times faster than sorting all.
+    A sample, always of the same places, excludes most elements, so that fewer are sorted: several times faster than
+    sorting all.
     """
     magnitudes = values.abs()
     sample = magnitudes[::_SAMPLED]
@@ -164,8 +173,8 @@ def largest_places(values: torch.Tensor, count: int) -> torch.Tensor:
 
 class TopKFeedback(Gathered):
     """
-    Top-k with error feedback. `ratio` None: the gain test chooses it at the begin of each step, by what all ranks gathered in the steps before. It
-    first waits for the former step's buckets, which have arrived by then anyway.
+    Top-k with error feedback. `ratio` None: the gain test chooses it at the begin of each step, by what all ranks
+    gathered in the steps before. It first waits for the former step's buckets, which have arrived by then anyway.
     """
 
     def __init__(
@@ -218,7 +227,7 @@ class TopKFeedback(Gathered):
         return super().state_dict() | {"gain": self.gain and asdict(self.gain)}
 
     def load_state_dict(self, state: CompressorState) -> None:
-        """The gain test starts anew where the state was saved with another number of ranks."""
+        """The gain test starts from the beginning where the state was saved with another number of ranks."""
         super().load_state_dict(state)
         if self.gain is not None:
             loaded = Gain(**state["gain"])

@@ -1,8 +1,10 @@
 """
-The interface of compressors, the communication hook that runs them, and what they share: the uncompressed average, sizes, the check for finiteness.
+The interface of compressors, the communication hook that runs them, and what they share: the uncompressed average,
+sizes, the check for finiteness.
 """
 
-# Without `from __future__ import annotations`: torch inspects the annotations of a communication hook, and requires classes instead of strings.
+# Without `from __future__ import annotations`: torch inspects the annotations of a communication hook, and requires
+# classes instead of strings.
 
 from typing import Any, Protocol
 
@@ -19,7 +21,8 @@ Future = torch.futures.Future[torch.Tensor]
 
 class TensorBucket(Protocol):
     """
-    torch's GradBucket, or another object with its methods: whole parameters, whose values are in `buffer()` in their order.
+    torch's GradBucket, or another object with its methods: whole parameters, whose values are in `buffer()` in their
+    order.
 
     Index 0 begins a step. All ranks pass buckets of the same parameters, in the same order.
     """
@@ -41,8 +44,8 @@ class Compressor(Protocol):
     """
     Averages buckets over a group. All ranks get the same bits.
 
-    `raw_bytes`: octets of the buckets so far. `sent_bytes`: octets that this rank handed to collectives for them; how many cross the links depends
-    on the collective.
+    `raw_bytes`: octets of the buckets so far. `sent_bytes`: octets that this rank handed to collectives for them; how
+    many cross the links depends on the collective.
     """
 
     name: str
@@ -59,7 +62,9 @@ class Compressor(Protocol):
         """For a checkpoint, between two steps. Each rank has a state of its own, with its residuals."""
 
     def load_state_dict(self, state: CompressorState) -> None:
-        """Every rank loads its own state. Raises ValueError for the state of another compression or of other parameters."""
+        """
+        Every rank loads its own state. Raises ValueError for the state of another compression or of other parameters.
+        """
 
 
 def compression_hook(state: Compressor, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -82,5 +87,7 @@ def bucket_bytes(tensor: torch.Tensor) -> int:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all elements are finite. It computes the norm, which is several times faster than a test of each element."""
+    """
+    Whether all elements are finite. It computes the norm, which is several times faster than a test of each element.
+    """
     return bool(torch.linalg.vector_norm(tensor, dtype=torch.float64).isfinite())

@@ -57,11 +57,11 @@ class HalfPrecision:
 
 class LowRank(Feedback):
     """
-    PowerSGD. The hook waits for each bucket: torch's own chains collectives in the group's threads, where on gloo those of two buckets may run in a
-    different order on each rank.
+    PowerSGD. The hook waits for each bucket: torch's own chains collectives in the group's threads, where on gloo those
+    of two buckets may run in a different order on each rank.
 
-    torch keeps errors and factors by the bucket's number. Here errors belong to parameters, and factors to sets of parameters: a bucket with a new
-    set starts with new factors.
+    torch keeps errors and factors by the bucket's number. Here errors belong to parameters, and factors to sets of
+    parameters: a bucket with a new set starts with new factors.
     """
 
     def __init__(self, name: str, group: dist.ProcessGroup, parameters: Iterable[torch.Tensor], rank: int) -> None:
@@ -119,8 +119,8 @@ class _Seeds:
 
 class _Numbered:
     """
-    A bucket with another number. Its gradients have the form that torch's hook requires: contiguous, with at least one dimension. They are in the
-    order of the parameters, so that factors do not depend on the order in the bucket.
+    A bucket with another number. Its gradients have the form that torch's hook requires: contiguous, with at least one
+    dimension. They are in the order of the parameters, so that factors do not depend on the order in the bucket.
     """
 
     def __init__(self, bucket: TensorBucket, number: int, residuals: Residuals) -> None:

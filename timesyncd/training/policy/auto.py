@@ -1,19 +1,21 @@
 """
-The controller of `auto`: it chooses the interval of averagings, whether ranks wait for them, and the precision, from what the ranks measure.
+The controller of `auto`: it chooses the interval of averagings, whether ranks wait for them, and the precision, from
+what the ranks measure.
 
 Pure. Each rank runs its own controller on the same rows, so all ranks choose alike.
 
-It begins with BSP. BSP's gradients show whether the ranks see different data: then each rank's gradients differ from the mean in the same
-direction in each step.
+It begins with BSP. BSP's gradients show whether the ranks see different data: then each rank's gradients differ from
+the mean in the same direction in each step.
 
-Where ranks wait for BSP, and see the same kind of data, replicas are averaged rarely, and in the background where even the longest
-interval would cost much.
+Where ranks wait for BSP, and see the same kind of data, replicas are averaged rarely, and in the background where even
+the longest interval would cost much.
 
-Replicas that see different data drift apart. Then ranks wait for each averaging, and the interval follows from the drift and the link; or it is
-BSP where that is faster, since its steps learn more, with the encoding of gradients that pays (`sending`).
+Replicas that see different data drift apart. Then ranks wait for each averaging, and the interval follows from the
+drift and the link; or it is BSP where that is faster, since its steps learn more, with the encoding of gradients that
+pays (`sending`).
 
-Where the gradients leave it in doubt, two averagings are tried: the loss of replicas that drift apart jumps. A choice after which the loss rises
-is taken back, in the end to BSP.
+Where the gradients leave it in doubt, two averagings are tried: the loss of replicas that drift apart jumps. A choice
+after which the loss rises is taken back, in the end to BSP.
 """
 
 from __future__ import annotations
@@ -30,16 +32,18 @@ from typing import Any, ClassVar, Protocol
 from timesyncd.training.policy.policies import ChangeReason, Combine, Decision, PolicyContext
 from timesyncd.training.policy.sending import FULL_PRECISION, HALF_PRECISION, GradientEncoding, estimated_step
 
-#: Replicas of two ranks with the same kind of data, averaged every h steps, need 1 + this * h times as many steps as BSP; of N ranks this times
-#: (N/2)^1.5, so that the best interval falls with N^(-3/4), as does the longest interval with which N ranks still learn N times as fast (Yu, Yang
-#: and Zhu, arXiv 1807.06629). On digits and text (bench/policies) it was 0.001 to 0.002 with two ranks, 0.004 to 0.005 with four.
+#: Replicas of two ranks with the same kind of data, averaged every h steps, need 1 + this * h times as many steps as
+#: BSP; of N ranks this times (N/2)^1.5, so that the best interval falls with N^(-3/4), as does the longest interval
+#: with which N ranks still learn N times as fast (Yu, Yang and Zhu, arXiv 1807.06629). On digits and text
+#: (bench/policies) it was 0.001 to 0.002 with two ranks, 0.004 to 0.005 with four.
 SCATTER_PER_STEP, RANKS_EXPONENT = 0.0018, 1.5
 
-#: With different data it is larger by this times the dissimilarity squared: on sorted digits 0.02 with two ranks (dissimilarity 4 to 7), 0.08 with
-#: three (12 to 19), 0.4 with four (24 to 32).
+#: With different data it is larger by this times the dissimilarity squared: on sorted digits 0.02 with two ranks
+#: (dissimilarity 4 to 7), 0.08 with three (12 to 19), 0.4 with four (24 to 32).
 DRIFT_PER_DISSIMILARITY = 0.0006
 
-#: From this dissimilarity on, this many more steps, as a share of BSP's, whatever the interval is (measured with two ranks).
+#: From this dissimilarity on, this many more steps, as a share of BSP's, whatever the interval is (measured with two
+#: ranks).
 FIXED_DRIFT, FIXED_DRIFT_FROM = 0.75, 4.0
 
 
@@ -48,8 +52,9 @@ class ReplicaDrift:
     """
     How far replicas drift apart between two averagings.
 
-    `dissimilarity`: the squared distance of a rank's expected gradient from the mean of all ranks', as a multiple of the mean's square, with
-    parameters that are equal on all ranks (zeta^2 / |grad f|^2 of Koloskova et al., ICML 2020). 0: the same kind of data.
+    `dissimilarity`: the squared distance of a rank's expected gradient from the mean of all ranks', as a multiple of
+    the mean's square, with parameters that are equal on all ranks (zeta^2 / |grad f|^2 of Koloskova et al., ICML 2020).
+    0: the same kind of data.
     """
 
     ranks: int
@@ -60,7 +65,10 @@ class ReplicaDrift:
         return self._fixed + self._per_step * h
 
     def time(self, h: float, ratio: float) -> float:
-        """Time to the same loss, as a multiple of BSP's without communication. `ratio`: the duration of an averaging in steps."""
+        """
+        Time to the same loss, as a multiple of BSP's without communication. `ratio`: the duration of an averaging in
+        steps.
+        """
         return self.steps(h) * (1 + ratio / h)
 
     def best_interval(self, ratio: float) -> float:
@@ -80,40 +88,44 @@ class ReplicaDrift:
 #: BSP stays where the ranks wait for less than this share of their computing.
 NEGLIGIBLE_WAIT = 0.04
 
-#: Below the first dissimilarity the ranks see the same kind of data beyond doubt, from the second on different data. In the first four steps it
-#: was -0.6 to 0.6 with the same kind, 4.0 to 6.7 with half of the classes on each of two ranks, 24 to 32 with a quarter on each of four.
+#: Below the first dissimilarity the ranks see the same kind of data beyond doubt, from the second on different data. In
+#: the first four steps it was -0.6 to 0.6 with the same kind, 4.0 to 6.7 with half of the classes on each of two ranks,
+#: 24 to 32 with a quarter on each of four.
 SAME_DATA_BELOW, DIFFERENT_DATA_FROM = 0.25, 1.0
 
-#: Until averagings are timed, BSP counts as this much slower than its waiting shows: a transfer takes longer than the waiting, since computing hides
-#: a part of it, and it shares processor and memory with computing.
+#: Until averagings are timed, BSP counts as this much slower than its waiting shows: a transfer takes longer than the
+#: waiting, since computing hides a part of it, and it shares processor and memory with computing.
 UNTIMED_BSP_FACTOR = 1.5
 
-#: With different data averagings must be faster than BSP by this factor when they are first timed, and slower than BSP by it before they are given
-#: up later: the durations of transfers scatter.
+#: With different data averagings must be faster than BSP by this factor when they are first timed, and slower than BSP
+#: by it before they are given up later: the durations of transfers scatter.
 MIN_SPEEDUP = 1.1
 
-#: A trial averages every so many steps, until so many averagings are measured. The drift shows the better the longer the interval is.
+#: A trial averages at this interval, in steps, until this number of averagings is measured. A longer interval shows the
+#: drift better.
 TRIAL_INTERVAL, TRIAL_AVERAGINGS = 16, 2
 
-#: Replicas drift apart where an averaging multiplies the loss by at least e to the power of this. The mean of two trials was -0.3 in the median with
-#: the same kind of data, and above this in one case of 15; with half of the classes on each rank it was 0.8, and below this in one case of 60.
+#: Replicas drift apart where an averaging multiplies the loss by at least e to the power of this. The mean of two
+#: trials was -0.3 in the median with the same kind of data, and above this in one case of 15; with half of the classes
+#: on each rank it was 0.8, and below this in one case of 60.
 DRIFT_JUMP = 0.1
 
-#: Where two averagings multiply the loss by e^j, the dissimilarity is this times j^2: measured by gradients and by trials on the same data.
+#: Where two averagings multiply the loss by e^j, the dissimilarity is this times j^2: measured by gradients and by
+#: trials on the same data.
 DISSIMILARITY_PER_JUMP = 17.0
 
-#: A dissimilarity above this is beyond doubt: no jump was above 0.2 with the same kind of data, and with a half or a quarter of the classes on each
-#: rank neither of the first two trials was below 0.4.
+#: A dissimilarity above this is beyond doubt: no jump was above 0.2 with the same kind of data, and with a half or a
+#: quarter of the classes on each rank neither of the first two trials was below 0.4.
 CERTAIN_DISSIMILARITY = DISSIMILARITY_PER_JUMP * 0.3**2
 
-#: The relative jump that stands for a loss that an averaging reduced to nothing.
+#: Lower limit of a relative jump. A loss that an averaging reduced to 0 counts as this.
 MIN_JUMP = -0.99
 
 #: Under BSP ranks wait for transfers and for slower ranks. At least this share of the waiting is the link's.
 MIN_LINK_SHARE = 0.5
 
-#: The interval with the same kind of data, in steps: at least, at most, and such that an averaging that ranks wait for costs at most this share of
-#: the time.
+#: The interval with the same kind of data, in steps: at least, at most, and such that an averaging that ranks wait for
+#: costs at most this share of the time.
 MIN_INTERVAL, MAX_INTERVAL, MAX_BLOCKING_COST = 4, 64, 0.25
 
 #: Averagings run in the background where even the longest interval would cost more than this share of the time.
@@ -125,8 +137,8 @@ HALF_PRECISION_FROM = 2.0
 #: After this many steps without a loss, or without a loss around an averaging, the loss counts as not reported.
 MAX_STEPS_WITHOUT_LOSS = 192
 
-#: The geometric mean of the losses in so many rows may exceed the lowest such mean by this logarithm, or by so many standard errors where that is
-#: more.
+#: The number of rows whose losses make a geometric mean; and how far the mean may rise above its lowest value: by this
+#: logarithm, or by this number of standard errors where that is more.
 LOSS_WINDOW, MAX_LOSS_RISE, MAX_LOSS_ERRORS = 8, math.log1p(0.25), 5.0
 
 #: Where this many averagings lower the loss in the mean, the ranks see the same kind of data by now.
@@ -141,17 +153,21 @@ RECENT_ROWS = 3
 #: Number of newest rows whose median is the duration of computing and of a transfer.
 KEPT_ROWS = 9
 
-#: The interval changes where another one is better by this factor and by two steps, and at most once in so many steps.
+#: The interval changes where another one is better by this factor and by two steps, and this number of steps after the
+#: last change at the earliest.
 INTERVAL_HYSTERESIS, MIN_STEPS_BETWEEN_CHANGES = 1.5, 32
 
-#: Averagings are tried again after this many steps, then after twice as many, and so on: replicas show their drift better later in training, and two
-#: averagings may have misled. After a trial that was beyond doubt BSP stays until the link has become slow.
+#: Averagings are tried again after this many steps, then after twice as many, and so on: replicas show their drift
+#: better later in training, and two averagings may have misled. After a trial that was beyond doubt BSP stays until the
+#: link has become slow.
 RETRIAL_STEPS = 384
 
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """The controller chooses the policy, and changes it as measurements change. Until it has measurements, this is BSP."""
+    """
+    The controller chooses the policy, and changes it as measurements change. Until it has measurements, this is BSP.
+    """
 
     combines: ClassVar[Combine] = Combine.GRADIENTS
     late: ClassVar[int | None] = None
@@ -243,7 +259,8 @@ class Controller:
         if len(known) == len(rows):
             self._transfers.append(max(1, min(known)))  # the last rank to arrive waited for no other
         jumps = [row.jump for row in rows if not math.isnan(row.jump)]
-        # In the background the replicas that are averaged are some steps old, and on the way to BSP the averaging comes after a few steps: both tell less.
+        # In the background the replicas that are averaged are some steps old, and on the way to BSP the averaging comes
+        # after a few steps: neither shows the drift well.
         if jumps and self._stage not in (_Stage.BACKGROUND, _Stage.BSP_FASTER):
             # Noise cancels out in the mean of logarithms.
             self._jumps.append(statistics.fmean(math.log1p(max(jump, MIN_JUMP)) for jump in jumps))
@@ -260,7 +277,8 @@ class Controller:
         if self._steps_without_loss >= MAX_STEPS_WITHOUT_LOSS:
             return self._fall_back(
                 ChangeReason.LOSS_MISSING,
-                f"no rank reported a loss above zero for {self._steps_without_loss} steps: call record_loss(loss) in each step",
+                f"no rank reported a loss above zero for {self._steps_without_loss} steps: call record_loss(loss) "
+                "in each step",
             )
         if not losses:
             return None
@@ -307,16 +325,16 @@ class Controller:
             return None
         self._is_half = waited > HALF_PRECISION_FROM
         self._bsp_ns = self._step_ns()
-        code, reason = ChangeReason.BSP_WAITS, f"under BSP the ranks wait for {waited:.2g} times their computing time"
+        reason = f"under BSP the ranks wait for {waited:.2g} times their computing time"
         if not (dissimilarity <= SAME_DATA_BELOW or dissimilarity >= DIFFERENT_DATA_FROM):
-            return self._use_local_sgd(_Stage.TRIAL, TRIAL_INTERVAL, code, reason)
+            return self._use_local_sgd(_Stage.TRIAL, TRIAL_INTERVAL, ChangeReason.TRIAL, reason)
         self._drift = ReplicaDrift(self._drift.ranks, dissimilarity if dissimilarity >= DIFFERENT_DATA_FROM else 0.0)
         kind = "different" if self._sees_different_data() else "the same kind of"
         reason += f", and see {kind} data (gradient dissimilarity {dissimilarity:.2g})"
         ratio = waited / 2 if self._is_half else waited
         if self._sees_different_data() and MIN_SPEEDUP * self._time(ratio) > UNTIMED_BSP_FACTOR * self._bsp_time(ratio):
-            return self._prefer_bsp(code, reason) if self._is_half else None
-        return self._use_local_sgd(*self._best_averaging(ratio), code, reason, ratio)
+            return self._prefer_bsp(ChangeReason.DIFFERENT_DATA, reason) if self._is_half else None
+        return self._use_local_sgd(*self._best_averaging(ratio), self._data_code(), reason, ratio)
 
     def _evaluate_encoding(self) -> Choice | None:
         """Under BSP: the next encoding of the gradients, or the former one."""
@@ -341,21 +359,20 @@ class Controller:
                 return None
             return self._fall_back(
                 ChangeReason.JUMP_MISSING,
-                "no rank reported the loss around an averaging: call record_loss(loss) in each step, with a loss above zero",
+                "no rank reported the loss around an averaging: call record_loss(loss) in each step, with a loss "
+                "above zero",
             )
         ratio = self._halve_above(self._transfer_ratio(), HALF_PRECISION_FROM)
         self._drift = ReplicaDrift(self._drift.ranks, self._trial_dissimilarity())
         if self._is_slower_than_bsp(ratio):
             return self._prefer_bsp(ChangeReason.BSP_FASTER, f"{self._averaging_text(ratio)}; BSP learns faster")
-        return self._use_local_sgd(
-            *self._best_averaging(ratio), ChangeReason.AVERAGINGS_TIMED, self._averaging_text(ratio), ratio
-        )
+        return self._use_local_sgd(*self._best_averaging(ratio), self._data_code(), self._averaging_text(ratio), ratio)
 
     def _trial_dissimilarity(self) -> float:
         """
         By the jumps of the trial, where it is the first.
 
-        Jumps grow as ranks learn, so those of later trials tell less; what the first one found stays.
+        Jumps grow as ranks learn, so those of later trials are less accurate; what the first trial found stays.
         """
         if self._jump() <= DRIFT_JUMP:
             return 0.0
@@ -396,7 +413,7 @@ class Controller:
         is_close = 1 / INTERVAL_HYSTERESIS < best / max(1, present) < INTERVAL_HYSTERESIS or abs(best - present) < 2
         if stage is self._stage and is_close and was_half == self._is_half:
             return None
-        return self._use_local_sgd(stage, h, ChangeReason.AVERAGINGS_TIMED, self._averaging_text(ratio), ratio)
+        return self._use_local_sgd(stage, h, self._data_code(), self._averaging_text(ratio), ratio)
 
     def _best_averaging(self, ratio: float) -> tuple[_Stage, int]:
         """Whether ranks wait for averagings, and their interval."""
@@ -417,6 +434,9 @@ class Controller:
     def _sees_different_data(self) -> bool:
         return self._drift.dissimilarity >= DIFFERENT_DATA_FROM
 
+    def _data_code(self) -> ChangeReason:
+        return ChangeReason.DIFFERENT_DATA if self._sees_different_data() else ChangeReason.SAME_DATA
+
     def _jump(self) -> float:
         """The logarithm of the factor by which averagings multiply the loss; 0 while none is measured."""
         return statistics.fmean(self._jumps) if self._jumps else 0.0
@@ -431,11 +451,16 @@ class Controller:
         return estimated_step(ratio, self._drift.ranks) if self._is_half else 1 + ratio
 
     def _time(self, ratio: float) -> float:
-        """Time to the same loss with the best interval for different data, as a multiple of BSP's without communication."""
+        """
+        Time to the same loss with the best interval for different data, as a multiple of BSP's without communication.
+        """
         return self._drift.time(self._drift_interval(ratio), ratio)
 
     def _transfer_ratio(self) -> float:
-        """The duration of a transfer in steps. The first call after BSP also computes how much of it a step of BSP waited for."""
+        """
+        The duration of a transfer in steps. The first call after BSP also computes how much of it a step of BSP waited
+        for.
+        """
         computing = statistics.median(self._computing)
         ratio = statistics.median(self._transfers) / computing
         if self._bsp_ns is not None:

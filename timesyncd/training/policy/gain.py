@@ -1,4 +1,7 @@
-"""The share of elements that top-k sends, by the gain test of GraVAC (Tyagi and Swany, IEEE CLOUD 2023). Pure; the same on every rank."""
+"""
+The share of elements that top-k sends, by the gain test of GraVAC (Tyagi and Swany, IEEE CLOUD 2023). Pure; the same on
+every rank.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,16 @@ def cost(ratio: float, ranks: int) -> float:
     """
     Octets on the links, as a share of those of an uncompressed all-reduce.
 
-    Each element goes to n - 1 other ranks as value and index, 8 octets; a ring all-reduce moves 2 (n - 1) / n times 4 octets.
+    Each element goes to n - 1 other ranks as value and index, 8 octets; a ring all-reduce moves 2 (n - 1) / n times 4
+    octets.
     """
     return ratio * ranks
 
 
 def ladder(ranks: int) -> tuple[float | None, ...]:
-    """The ratios worth trying: first None (uncompressed), then from mild to strong. With many ranks only None is left."""
+    """
+    The ratios worth trying: first None (uncompressed), then from mild to strong. With many ranks only None is left.
+    """
     rungs: list[float | None] = [None]
     spent = 1.0
     for ratio in RATIOS:
@@ -45,8 +51,9 @@ class Gain:
     """
     The job's rung on the ladder.
 
-    `steps`: number of steps in this window. `sent` and `total`: weighted sums of squared norms since the job entered this rung. `cooldown`: number
-    of windows until a stronger rung is tried. `failures`: how many times in a row the rung `failed` kept too little.
+    `steps`: number of steps in this window. `sent` and `total`: weighted sums of squared norms since the job entered
+    this rung. `cooldown`: number of windows until a stronger rung is tried. `failures`: how many times in a row the
+    rung `failed` kept too little.
     """
 
     ranks: int
@@ -68,14 +75,17 @@ class Gain:
 
     @property
     def value(self) -> float | None:
-        """E||sent||^2 / E||total||^2 on this rung; None: no step was added yet. Both averages began at 0, which cancels."""
+        """
+        E||sent||^2 / E||total||^2 on this rung; None: no step was added yet. Both averages began at 0, which cancels.
+        """
         return self.sent / self.total if self.total > 0 else None
 
     def add_step(self, sent: float, total: float) -> None:
         """
         The squared norms of one step, over all ranks and buckets: of what was sent, and of what there was to send.
 
-        They are equal where everything was sent. Both are zero for a step that carries no information, as one that was not finite.
+        They are equal where everything was sent. Both are zero for a step that carries no information, as one that was
+        not finite.
         """
         factor = min(1.0, self.ranks / 100)
         self.sent += factor * (sent - self.sent)

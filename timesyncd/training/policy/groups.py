@@ -1,4 +1,7 @@
-"""Which ranks are near each other: levels of groups, from the ranks' topology labels or from the delays measured between them. Pure."""
+"""
+Which ranks are near each other: levels of groups, from the ranks' topology labels or from the delays measured between
+them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, combinations, pairwise
 
-Group = tuple[int, ...]
+RankGroup = tuple[int, ...]
 
 #: Disjoint groups that contain every rank, sorted by their lowest rank; within a group the ranks ascend.
-Level = tuple[Group, ...]
+Level = tuple[RankGroup, ...]
 
 #: Innermost first. Each level joins whole groups of the level before; the last level is one group of all ranks.
 Levels = tuple[Level, ...]
@@ -20,8 +23,8 @@ MIN_GAP_RATIO = 2
 
 def groups_by_label(labels: Sequence[str]) -> Levels:
     """
-    From each rank's topology label, outermost part first, as "hall-1/rack-12/node-3". The depths may differ: a label that ends early is a
-    location of its own beside those below it.
+    From each rank's topology label, outermost part first, as "hall-1/rack-12/node-3". The depths may differ: a label
+    that ends early is a location of its own beside those below it.
 
     Where a rank has no label, its location is unknown, and all ranks are one group.
     """
@@ -34,12 +37,13 @@ def groups_by_label(labels: Sequence[str]) -> Levels:
 
 def groups_by_delay(delays_ns: Mapping[tuple[int, int], tuple[int, int]], ranks: int) -> Levels:
     """
-    From one-way delays in ns, by (from, to): the median and the half-width of its error. A pair's delay is the larger of its two directions;
-    a pair with an unknown direction counts as far apart.
+    From one-way delays in ns, by (from, to): the median and the half-width of its error. A pair's delay is the larger
+    of its two directions; a pair with an unknown direction counts as far apart.
 
-    The near pairs are those below the widest gap: the largest ratio of the shortest far delay to the longest near one, with the errors taken
-    against it. That ratio must exceed `MIN_GAP_RATIO`. Without such a gap, or where a is near b and b is near c but a is far from c, all
-    ranks are one group: any other grouping would put a far pair into one group.
+    The near pairs are those below the widest gap: the largest ratio of the shortest far delay to the longest near one,
+    with the errors taken against it. That ratio must exceed `MIN_GAP_RATIO`. Without such a gap, or where a is near b
+    and b is near c but a is far from c, all ranks are one group: any other grouping would put a far pair into one
+    group.
     """
     pairs = {
         pair: known for pair in combinations(range(ranks), 2) if (known := _pair_range_ns(delays_ns, *pair)) is not None
@@ -54,7 +58,10 @@ def groups_by_delay(delays_ns: Mapping[tuple[int, int], tuple[int, int]], ranks:
 
 
 def levels_from_numbers(numbers: Sequence[Sequence[int]], ranks: int) -> Levels:
-    """From a plan's groups: for each level but the last, the group number of each rank. Raises ValueError where they are no valid levels."""
+    """
+    From a plan's groups: for each level but the last, the group number of each rank. Raises ValueError where they are
+    no valid levels.
+    """
     all_ranks: Level = (tuple(range(ranks)),)
     return check_levels((*map(_level, numbers), all_ranks), ranks)
 
@@ -92,7 +99,9 @@ def _level(places: Sequence[Hashable]) -> Level:
 
 
 def _levels(inner: Sequence[Level], ranks: int) -> Levels:
-    """Without redundant levels: those with every rank in its own group, and those with the groups of a level further in."""
+    """
+    Without redundant levels: those with every rank in its own group, and those with the groups of a level further in.
+    """
     levels: list[Level] = []
     for level in (*inner, _all_ranks(ranks)):
         if len(level) < ranks and level not in levels:
@@ -101,7 +110,10 @@ def _levels(inner: Sequence[Level], ranks: int) -> Levels:
 
 
 def _pair_range_ns(delays_ns: Mapping[tuple[int, int], tuple[int, int]], a: int, b: int) -> tuple[int, int] | None:
-    """The (shortest, longest) delay that the longer direction can have, each at least 1 ns; None where a direction is unknown."""
+    """
+    The (shortest, longest) delay that the longer direction can have, each at least 1 ns; None where a direction is
+    unknown.
+    """
     if (a, b) not in delays_ns or (b, a) not in delays_ns:
         return None
     both = delays_ns[a, b], delays_ns[b, a]
@@ -109,7 +121,10 @@ def _pair_range_ns(delays_ns: Mapping[tuple[int, int], tuple[int, int]], a: int,
 
 
 def _near_pairs(pairs: Mapping[tuple[int, int], tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pairs below the widest gap; none where there is no gap. Of two equally wide gaps, the one at shorter delays counts."""
+    """
+    The pairs below the widest gap; none where there is no gap. Of two equally wide gaps, the one at shorter delays
+    counts.
+    """
     ascending = sorted(pairs, key=lambda pair: sum(pairs[pair]))
     longest = list(accumulate((pairs[pair][1] for pair in ascending), max))
     shortest = list(accumulate((pairs[pair][0] for pair in reversed(ascending)), min))[::-1]

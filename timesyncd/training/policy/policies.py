@@ -1,9 +1,10 @@
 """
 When the ranks of a job synchronize: the interface of a policy, and the policies that need no votes.
 
-A policy is data with one pure method, `decide`. Its inputs are the same on all ranks in the same step, so all ranks decide alike without
-asking each other. The policies here go by the step, the epoch or the learning rate, or (`ssp`, `asp`) by how far a rank is ahead of the
-slowest one at a parameter server. SelSync, which goes by the ranks' votes, is in `selsync`.
+A policy is data with one pure method, `decide`. Its inputs are the same on all ranks in the same step, so all ranks
+decide alike without asking each other. The policies here go by the step, the epoch or the learning rate, or (`ssp`,
+`asp`) by how far a rank is ahead of the slowest one at a parameter server. SelSync, which goes by the ranks' votes, is
+in `selsync`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class Decision(Enum):
     """
     What a rank does in a step.
 
-    SYNC: all ranks synchronize. LOCAL: this rank updates alone. WAIT: this rank waits until slower ranks have caught up.
+    SYNC: all ranks synchronize. LOCAL: this rank updates alone. WAIT: this rank waits until slower ranks have caught
+    up.
     """
 
     SYNC = "sync"
@@ -31,8 +33,9 @@ class Combine(Enum):
     """
     What a synchronization combines.
 
-    GRADIENTS: the mean gradient, before the update. PARAMETERS: the mean of the parameters, after each rank's own update. SERVER: a
-    parameter server adds up the updates. ACCUMULATED: the gradients of several steps make one update, in the last of them.
+    GRADIENTS: the mean gradient, before the update. PARAMETERS: the mean of the parameters, after each rank's own
+    update. SERVER: a parameter server adds up the updates. ACCUMULATED: the gradients of several steps make one update,
+    in the last of them.
     """
 
     GRADIENTS = "gradients"
@@ -46,8 +49,11 @@ class ChangeReason(StrEnum):
 
     STARTED = "started"  #: the training script gave it when it started
     REQUESTED = "requested"  #: the script or the plan of rank 0 requested it meanwhile
-    BSP_WAITS = "bsp_waits"  #: under BSP the ranks waited too long for each other
-    AVERAGINGS_TIMED = "averagings_timed"  #: the duration of averagings, and what they do to the loss, are measured
+    TRIAL = "trial"  #: ranks waited under BSP; averagings are tried, as the gradients leave the data in doubt
+    SAME_DATA = "same_data"  #: the ranks wait, and see the same kind of data; the measurements determine the averagings
+    DIFFERENT_DATA = (
+        "different_data"  #: the ranks wait, and see different data; this learns fastest by the measurements
+    )
     BSP_FASTER = "bsp_faster"  #: BSP reaches the same loss sooner than averagings would
     RETRIAL = "retrial"  #: averagings are tried again
     ENCODING_TRIED = "encoding_tried"  #: a smaller encoding of the gradients is tried
@@ -63,9 +69,10 @@ class PolicyContext:
     """
     The inputs of a decision. Every value is the same on all ranks in the same step, except `updates_ahead`.
 
-    `step`: number of steps before this one. `steps_since_sync`: number of steps since the last synchronization, this one included, so at
-    least 1. `rounds`: number of synchronizations so far. `votes`: by rank, whether it asked for a synchronization; None where no votes count
-    in this step. `updates_ahead`: how many updates this rank is ahead of the slowest one.
+    `step`: number of steps before this one. `steps_since_sync`: number of steps since the last synchronization, this
+    one included, so at least 1. `rounds`: number of synchronizations so far. `votes`: by rank, whether it asked for a
+    synchronization; None where no votes count in this step. `updates_ahead`: how many updates this rank is ahead of the
+    slowest one.
     """
 
     step: int
@@ -126,7 +133,10 @@ class BSP(Scheduled):
 
 @dataclass(frozen=True, slots=True)
 class Accumulate(Scheduled):
-    """Gradient accumulation: the gradients of `k` steps make one update, in the last of them, as of a batch `k` times as large."""
+    """
+    Gradient accumulation: the gradients of `k` steps make one update, in the last of them, as of a batch `k` times as
+    large.
+    """
 
     k: int
     combines: ClassVar[Combine] = Combine.ACCUMULATED
@@ -143,8 +153,9 @@ class LocalSGD(Scheduled):
     """
     Local SGD: each rank updates alone, and every `h` steps the parameters are averaged (Stich, ICLR 2019).
 
-    `delay`: number of steps during which an averaging runs in the background; 0: the step waits for it. `across`: every `across` steps, a
-    multiple of `h`, all ranks average; the averagings between are within the innermost group of each rank.
+    `delay`: number of steps during which an averaging runs in the background; 0: the step waits for it. `across`: every
+    `across` steps, a multiple of `h`, all ranks average; the averagings between are within the innermost group of each
+    rank.
     """
 
     h: int
@@ -157,7 +168,8 @@ class LocalSGD(Scheduled):
         check_at_least("delay", self.delay, 0)
         if self.delay >= self.h:
             raise ValueError(
-                f"delay is {self.delay}; it must be below h={self.h}, so that an averaging ends before the next one begins"
+                f"delay is {self.delay}; it must be below h={self.h}, so that an averaging ends before the next one "
+                "begins"
             )
         if self.across is not None and (self.across % self.h or self.across < self.h or self.delay):
             raise ValueError(f"across is {self.across}; it must be a multiple of h={self.h}, and delay must be 0")
@@ -172,7 +184,10 @@ class LocalSGD(Scheduled):
 
 @dataclass(frozen=True, slots=True)
 class PostLocalSGD(Scheduled):
-    """BSP for the first `start` steps, then local SGD (Lin et al., ICLR 2020). In its first steps it averages the parameters in each step."""
+    """
+    BSP for the first `start` steps, then local SGD (Lin et al., ICLR 2020). In its first steps it averages the
+    parameters in each step.
+    """
 
     start: int
     h: int
@@ -189,8 +204,8 @@ class PostLocalSGD(Scheduled):
 @dataclass(frozen=True, slots=True)
 class FedAvg(Scheduled):
     """
-    FedAvg (McMahan et al., AISTATS 2017) with the parameters of SelSync's paper: every fraction `e` of an epoch, a fraction `c` of the ranks
-    is drawn at random, and all ranks continue with the mean of their parameters.
+    FedAvg (McMahan et al., AISTATS 2017) with the parameters of SelSync's paper: every fraction `e` of an epoch, a
+    fraction `c` of the ranks is drawn at random, and all ranks continue with the mean of their parameters.
     """
 
     c: float
@@ -207,7 +222,9 @@ class FedAvg(Scheduled):
         return sync_if(context.steps_since_sync >= max(1, round(min(self.e * context.steps_per_epoch, _MAX_INTERVAL))))
 
     def weights(self, ranks: int, rounds: int) -> tuple[float, ...] | None:
-        """By rank, with a sum of 1: equal for the ranks drawn in this round, 0 for the others. None: all ranks are drawn."""
+        """
+        By rank, with a sum of 1: equal for the ranks drawn in this round, 0 for the others. None: all ranks are drawn.
+        """
         count = max(1, round(self.c * ranks))
         if count >= ranks:
             return None
@@ -218,7 +235,8 @@ class FedAvg(Scheduled):
 @dataclass(frozen=True, slots=True)
 class QSR(Scheduled):
     """
-    Quadratic synchronization rule (Gu et al., ICLR 2024): local SGD whose interval is (alpha / learning rate)^2 steps, and at least `h`.
+    Quadratic synchronization rule (Gu et al., ICLR 2024): local SGD whose interval is (alpha / learning rate)^2 steps,
+    and at least `h`.
     """
 
     h: int
@@ -244,7 +262,8 @@ class QSR(Scheduled):
 @dataclass(frozen=True, slots=True)
 class SSP:
     """
-    Stale-synchronous parallel (Ho et al., NIPS 2013): a rank waits while it is more than `s` updates ahead of the slowest one.
+    Stale-synchronous parallel (Ho et al., NIPS 2013): a rank waits while it is more than `s` updates ahead of the
+    slowest one.
 
     `s` = 0 is BSP by a parameter server.
     """

@@ -1,8 +1,10 @@
 """
-How the ranks of a job keep to one policy: the step that they are in, the rows that they exchange, and the policy in force.
+How the ranks of a job keep to one policy: the step that they are in, the rows that they exchange, and the policy in
+force.
 
-A row is what one rank reports to all others now and then: 64-bit words, of the same size on all ranks. Each rank runs its own PolicySchedule. All
-schedules get the same rows in the same step, so all ranks decide alike without asking each other.
+A row is what one rank reports to all others now and then: 64-bit words, of the same size on all ranks. Each rank runs
+its own PolicySchedule. All schedules get the same rows in the same step, so all ranks decide alike without asking each
+other.
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ ROW_WORDS = _NUMBERS.size // 8 + MAX_TEXT // 8
 @dataclass(frozen=True, slots=True)
 class Row:
     """
-    What one rank reports after its backward pass of `step`. Durations are this rank's, over the steps since its former row.
+    What one rank reports after its backward pass of `step`. Durations are this rank's, over the steps since its former
+    row.
 
-    `vote`: it votes for a synchronization. `request_number`, `requested_policy`: the newest policy that this rank was requested to use; only rank
-    0's counts. `replica`: the hash of its parameters right after the newest checked synchronization, in round `replica_round`; None: none was
-    checked since the last row. `compute_ns`: median of a step's own work. `wait_ns`: mean of a step's waiting for synchronizations.
-    `transfer_ns`: the shortest synchronization, from begin to end; None: there was none. `loss`: mean over the steps that began with parameters
-    common to all ranks. `jump`: the relative rise of the loss at averagings. `rate`: the optimizer's learning rate. `dissimilarity`: the squared
-    distance of the rank's expected gradient from the mean of all ranks', as a multiple of the mean's square, from the first steps under BSP. NaN:
-    unknown.
+    `vote`: it votes for a synchronization. `request_number`, `requested_policy`: the newest policy that this rank was
+    requested to use; only rank 0's counts. `replica`: the hash of its parameters right after the newest checked
+    synchronization, in round `replica_round`; None: none was checked since the last row. `compute_ns`: median of a
+    step's own work. `wait_ns`: mean of a step's waiting for synchronizations. `transfer_ns`: the shortest
+    synchronization, from begin to end; None: there was none. `loss`: mean over the steps that began with parameters
+    common to all ranks. `jump`: the relative rise of the loss at averagings. `rate`: the optimizer's learning rate.
+    `dissimilarity`: the squared distance of the rank's expected gradient from the mean of all ranks', as a multiple of
+    the mean's square, from the first steps under BSP. NaN: unknown.
     """
 
     step: int
@@ -94,20 +98,20 @@ class Row:
         )
 
 
-#: Under a policy without votes, ranks exchange rows in steps that synchronize: at least the first number of steps apart, at most about the second, and
-#: the rows count the third number of steps later. So rows travel while ranks wait anyway; the threads that send and receive would slow down
-#: computing otherwise.
+#: Under a policy without votes, ranks exchange rows in steps that synchronize: at least the first number of steps
+#: apart, at most about the second, and the rows count the third number of steps later. So rows travel while ranks wait
+#: anyway; the threads that send and receive would slow down computing otherwise.
 MIN_STEPS_BETWEEN_ROWS, MAX_STEPS_BETWEEN_ROWS, ROWS_DELAY = 8, 32, 8
 
-#: The first rows are exchanged in this step, and ranks wait for them: the controller has no measurements before, and a step of BSP may take as long as
-#: eight others.
+#: The first rows are exchanged in this step, and ranks wait for them: the controller has no measurements before, and a
+#: step of BSP may take as long as eight others.
 FIRST_ROWS_STEP = 3
 
 
 class PolicySchedule:
     """
-    The schedule of one rank. In each step the rank calls, in this order: `begin_exchange` (whether it sends a row now), `take_due` (the steps whose
-    rows it reads now), `decide`, `next_step`, and `accept_request` after the update.
+    The schedule of one rank. In each step the rank calls, in this order: `begin_exchange` (whether it sends a row now),
+    `take_due` (the steps whose rows it reads now), `decide`, `next_step`, and `accept_request` after the update.
     """
 
     def __init__(self, strategy: Strategy, ranks: int, steps_per_epoch: int | None = None) -> None:
@@ -120,16 +124,19 @@ class PolicySchedule:
         self._ranks = ranks
         self._steps_per_epoch = steps_per_epoch
         self._last_exchange = -1
-        #: Steps whose rows are on their way, each with the step in which the rows count.
+        #: Steps whose rows are in transit, each with the step in which the rows count.
         self._pending: deque[tuple[int, int]] = deque()
 
     def check_start(self, rows: Sequence[Row]) -> None:
-        """By the first row of all ranks. Raises ValueError where they start with different policies or steps per epoch."""
+        """
+        By the first row of all ranks. Raises ValueError where they start with different policies or steps per epoch.
+        """
         first = rows[0]
         for rank, row in enumerate(rows):
             if (row.requested_policy, row.step) != (first.requested_policy, first.step):
                 raise ValueError(
-                    f"rank 0 starts with policy {first.requested_policy!r} and {first.step} steps per epoch, rank {rank} with "
+                    f"rank 0 starts with policy {first.requested_policy!r} and {first.step} steps per epoch, rank "
+                    f"{rank} with "
                     f"{row.requested_policy!r} and {row.step}; give all ranks the same"
                 )
         self._update_rate(first)
@@ -169,7 +176,10 @@ class PolicySchedule:
         return due
 
     def decide(self, due_rows: Sequence[Sequence[Row]]) -> Decision:
-        """`due_rows`: for each due step, the rows by rank. Raises SyncError where the rows of one exchange are of different steps."""
+        """
+        `due_rows`: for each due step, the rows by rank. Raises SyncError where the rows of one exchange are of
+        different steps.
+        """
         for rows in due_rows:
             check_in_step(rows)
             self._update_rate(rows[0])
@@ -192,7 +202,9 @@ class PolicySchedule:
         )
 
     def last_row(self) -> Row:
-        """The row of a rank that takes no more steps. Its step number is negative, so it equals that of no other row."""
+        """
+        The row of a rank that takes no more steps. Its step number is negative, so it equals that of no other row.
+        """
         return Row(~self.step)
 
     def take_remaining(self) -> list[int]:
@@ -212,7 +224,10 @@ class PolicySchedule:
         return isinstance(policy, LocalSGD) and policy.is_intra_group(self.rounds)
 
     def accept_request(self, due_rows: Sequence[Sequence[Row]]) -> Strategy | None:
-        """The strategy that rank 0 was requested to use, from the next step on; None: no change. All ranks read it in the same rows."""
+        """
+        The strategy that rank 0 was requested to use, from the next step on; None: no change. All ranks read it in the
+        same rows.
+        """
         requested = self._requested(due_rows)
         self.request_number = max([self.request_number, *(rows[0].request_number for rows in due_rows)])
         return requested
@@ -232,7 +247,10 @@ class PolicySchedule:
             self.steps_since_sync += 1
 
     def _update_rate(self, row: Row) -> None:
-        """Rank 0's learning rate counts for all: with a scheduler that goes by a rank's own loss, ranks would decide differently."""
+        """
+        Rank 0's learning rate counts for all: with a scheduler that goes by a rank's own loss, ranks would decide
+        differently.
+        """
         self._rate = None if math.isnan(row.rate) else row.rate
 
     def state_dict(self) -> dict[str, Any]:
@@ -252,7 +270,8 @@ class PolicySchedule:
         """Raises ValueError for the state of another number of ranks."""
         if state["ranks"] != self._ranks:
             raise ValueError(
-                f"the policy's state was saved with {state['ranks']} ranks, and this job has {self._ranks}; start without it"
+                f"the policy's state was saved with {state['ranks']} ranks, and this job has {self._ranks}; start "
+                "without it"
             )
         self._rate = state["rate"]
         self.strategy = parse_policy(state["strategy"])
@@ -268,7 +287,8 @@ def check_in_step(rows: Sequence[Row]) -> None:
     if min(steps) != max(steps):
         least, most = steps.index(min(steps)), steps.index(max(steps))
         raise SyncError(
-            f"the ranks are out of step: rank {least} {_position_text(min(steps))} and rank {most} {_position_text(max(steps))}; "
+            f"the ranks are out of step: rank {least} {_position_text(min(steps))} and rank {most} "
+            f"{_position_text(max(steps))}; "
             "every rank must make the same number of optimizer steps"
         )
 
@@ -284,8 +304,8 @@ def replicas_diverge(policy: Policy) -> bool:
 
 def must_average_replicas(former: Strategy, requested: Strategy) -> bool:
     """
-    Whether replicas and optimizer states must be averaged before the requested strategy begins: it keeps replicas identical, or it sends
-    differences from parameters that all ranks have in common.
+    Whether replicas and optimizer states must be averaged before the requested strategy begins: it keeps replicas
+    identical, or it sends differences from parameters that all ranks have in common.
     """
     if not replicas_diverge(former.policy) or changes_interval_only(former, requested):
         return False

@@ -1,8 +1,9 @@
 """
 SelSync (Tyagi and Swany, IEEE CLUSTER 2023, arXiv 2307.07950): synchronize when some rank's gradients change.
 
-Each rank computes the relative change of its gradients and votes for a synchronization or not; one vote for it is enough. In the paper every step
-waits for the votes of all ranks (`late=0`). Here a vote may count some steps later, so that no step waits for votes.
+Each rank computes the relative change of its gradients and votes for a synchronization or not; one vote for it is
+enough. In the paper every step waits for the votes of all ranks (`late=0`). Here a vote may count some steps later, so
+that no step waits for votes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ _MAX_SQUARE_NORM = 1e300
 @dataclass(frozen=True, slots=True)
 class SelSync:
     """
-    Takes exactly one of `delta`, the paper's threshold, and `quantile`, the intended share of steps without a synchronization, for any number of
-    ranks.
+    Takes exactly one of `delta`, the paper's threshold, and `quantile`, the intended share of steps without a
+    synchronization, for any number of ranks.
 
-    `late`: number of steps after which a vote counts. `smoothing`: the factor of the average; None: N/100, as in the paper. `aggregate`: what is
-    averaged, the parameters after the update or the gradients before it; `gradients` lets the replicas diverge, as the paper shows.
+    `late`: number of steps after which a vote counts. `smoothing`: the factor of the average; None: N/100, as in the
+    paper. `aggregate`: what is averaged, the parameters after the update or the gradients before it; `gradients` lets
+    the replicas diverge, as the paper shows.
     """
 
     delta: float | None = None
@@ -62,8 +64,8 @@ class SelSync:
 
 class RelativeChange:
     """
-    The relative gradient change of one rank (Eq. 2): |E_i - E_(i-1)| / E_(i-1), where E is the exponentially weighted mean of the newest WINDOW
-    squared gradient norms.
+    The relative gradient change of one rank (Eq. 2): |E_i - E_(i-1)| / E_(i-1), where E is the exponentially weighted
+    mean of the newest WINDOW squared gradient norms.
     """
 
     def __init__(self, smoothing: float) -> None:
@@ -72,7 +74,10 @@ class RelativeChange:
         self._mean: float | None = None
 
     def add(self, square_norm: float) -> float:
-        """Add a step's squared norm. Returns the change: 0 in the first step, infinite for a norm that is not finite or follows a mean of 0."""
+        """
+        Add a step's squared norm. Returns the change: 0 in the first step, infinite for a norm that is not finite or
+        follows a mean of 0.
+        """
         if not square_norm <= _MAX_SQUARE_NORM:
             return math.inf
         self._norms.appendleft(square_norm)
@@ -111,10 +116,12 @@ class Voter:
 
     def _quantile(self) -> float | None:
         """
-        The threshold that makes all ranks together skip `quantile` of the steps, if they vote independently: 1 - P(sync) = (1 - p)^N.
+        The threshold that makes all ranks together skip `quantile` of the steps, if they vote independently: 1 -
+        P(sync) = (1 - p)^N.
 
-        Of n kept changes and a new one, each is the largest in one of n + 1 cases, so p (n + 1) of them reach the threshold. The fraction of
-        that number is carried over to the next step. None: too few changes yet, and the rank votes for a synchronization.
+        Of n kept changes and a new one, each is the largest in one of n + 1 cases, so p (n + 1) of them reach the
+        threshold. The fraction of that number is carried over to the next step. None: too few changes yet, and the rank
+        votes for a synchronization.
         """
         if len(self._changes) < MIN_CHANGES:
             return None

@@ -1,6 +1,7 @@
 """
-Policies and compressions as text, the form in which scripts, configurations and plans carry them: `selsync(quantile=0.94, late=1) +
-topk(ratio=0.01)`; and the policy that a rank was requested to use last, by its script or by the hub's plan.
+Policies and compressions as text, the form in which scripts, configurations and plans carry them:
+`selsync(quantile=0.94, late=1) + topk(ratio=0.01)`; and the policy that a rank was requested to use last, by its script
+or by the hub's plan.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ class PowerSGD:
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The elements of largest magnitude, with error feedback. `ratio`: the share that is sent; None: the gain test chooses it."""
+    """
+    The elements of largest magnitude, with error feedback. `ratio`: the share that is sent; None: the gain test chooses
+    it.
+    """
 
     ratio: float | None = None
 

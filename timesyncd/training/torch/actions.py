@@ -19,9 +19,10 @@ class Action:
     """
     Carries out the decision of each step, before or after the optimizer's update.
 
-    `uses_ddp_reducer`: DDP's own reducer averages the gradients in each backward pass. `before_optimizer`: it needs the decision before the update.
-    `averaging`: what averages the tensors; None: DDP does. `identical_tensors`: the tensors that are equal on all ranks after each synchronization.
-    `replicas_averaged`: the replicas became equal in this step, if anything was done in it.
+    `uses_ddp_reducer`: DDP's own reducer averages the gradients in each backward pass. `before_optimizer`: it needs the
+    decision before the update. `averaging`: what averages the tensors; None: DDP does. `identical_tensors`: the tensors
+    that are equal on all ranks after each synchronization. `replicas_averaged`: the replicas became equal in this step,
+    if anything was done in it.
     """
 
     uses_ddp_reducer = False
@@ -44,8 +45,8 @@ class Action:
         """
         Called after the optimizer's update, except in local steps with nothing in progress.
 
-        `scale`: this rank's weight in the mean, times the number of ranks. `groups`: average within this rank's innermost group only; None: over
-        all ranks.
+        `scale`: this rank's weight in the mean, times the number of ranks. `groups`: average within this rank's
+        innermost group only; None: over all ranks.
         """
 
     def finish(self) -> None:
@@ -78,7 +79,10 @@ class AverageGradients(Action):
 
 
 class AccumulateGradients(Action):
-    """Gradients are summed without an update until a step synchronizes. That step's update uses their mean over steps and ranks."""
+    """
+    Gradients are summed without an update until a step synchronizes. That step's update uses their mean over steps and
+    ranks.
+    """
 
     def __init__(self, parameters: Sequence[torch.Tensor], reducer: BucketReducer) -> None:
         super().__init__(parameters)
@@ -89,7 +93,9 @@ class AccumulateGradients(Action):
 
     @torch.no_grad()
     def before_update(self, decision: Decision) -> None:
-        """In local steps the gradients become None, so that the optimizer changes neither the parameters nor its state."""
+        """
+        In local steps the gradients become None, so that the optimizer changes neither the parameters nor its state.
+        """
         gradients = [local_gradient(parameter) for parameter in self._parameters]
         self._sums = list(torch._foreach_add(self._sums, gradients)) if self._steps else [g.clone() for g in gradients]
         self._steps += 1
@@ -110,7 +116,10 @@ class AccumulateGradients(Action):
 
 
 class AverageParameters(Action):
-    """The parameters are averaged after this rank's own update. The step waits for the mean, or gets it `delay` steps later."""
+    """
+    The parameters are averaged after this rank's own update. The step waits for the mean, or gets it `delay` steps
+    later.
+    """
 
     before_optimizer = False
 
@@ -172,7 +181,10 @@ def action_for(strategy: Strategy, ddp: DistributedDataParallel, reducer: Bucket
 
 
 def trainable_parameters(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """Unlike `ddp.parameters()`, this includes tensor-parallel parameters after the first forward pass, which hides them there."""
+    """
+    Unlike `ddp.parameters()`, this includes tensor-parallel parameters after the first forward pass, which hides them
+    there.
+    """
     return [parameter for parameter in ddp._module_parameters if parameter.requires_grad]
 
 

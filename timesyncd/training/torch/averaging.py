@@ -31,7 +31,10 @@ def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 class Chunk:
-    """Some tensors of one type and device in one flat buffer. It has the methods of DDP's GradBucket that communication hooks use."""
+    """
+    Some tensors of one type and device in one flat buffer. It has the methods of DDP's GradBucket that communication
+    hooks use.
+    """
 
     def __init__(self, number: int, is_last: bool, tensors: Sequence[torch.Tensor], select: SelectTensor) -> None:
         self._number = number
@@ -97,7 +100,10 @@ def make_chunks(
 
 
 class BucketReducer(Protocol):
-    """Averages buckets over a group: a compressor, or `DenseReducer`. `sent_bytes`: octets that this rank handed to collectives so far."""
+    """
+    Averages buckets over a group: a compressor, or `DenseReducer`. `sent_bytes`: octets that this rank handed to
+    collectives so far.
+    """
 
     sent_bytes: int
 
@@ -122,7 +128,8 @@ class DenseReducer:
 
     def hook(self, bucket: Any) -> torch.futures.Future[Any]:
         """
-        Nothing is chained to the future: a thread of the group would run it, and would wait for the interpreter lock while the rank waits for it.
+        Nothing is chained to the future: a thread of the group would run it, and would wait for the interpreter lock
+        while the rank waits for it.
         """
         flat: torch.Tensor = bucket.buffer()
         flat.mul_(1 / self._group.size())
@@ -138,10 +145,12 @@ class DenseReducer:
 
 class Averaging:
     """
-    Replaces tensors by their mean over the ranks: while the caller waits (`average`), or in the background (`begin`, and `finish` some steps later).
+    Replaces tensors by their mean over the ranks: while the caller waits (`average`), or in the background (`begin`,
+    and `finish` some steps later).
 
-    `finish` keeps what each rank did meanwhile: tensor += mean - its value at `begin`. `differences`: sends the change since the last averaging
-    instead of the tensors, as compression needs it. The methods raise RuntimeError where torch's collectives do.
+    `finish` keeps what each rank did meanwhile: tensor += mean - its value at `begin`. `differences`: sends the change
+    since the last averaging instead of the tensors, as compression needs it. The methods raise RuntimeError where
+    torch's collectives do.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """
-How a data set is distributed over the ranks, and SelSync's data injection: in each step some ranks share a part of their batch with all others, for
-data that differs from rank to rank.
+How a data set is distributed over the ranks, and SelSync's data injection: in each step some ranks share a part of
+their batch with all others, for data that differs from rank to rank.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ _ALIGNED = 16
 
 def injected_batch_size(batch_size: int, alpha: float, beta: float, ranks: int) -> int:
     """
-    The size of a rank's own batch such that the batch with the injected samples has about `batch_size`: b / (1 + alpha beta N), rounded to the
-    nearest number, at least 1 (SelSync, Tyagi and Swany, CLUSTER 2023, Eq. 3).
+    The size of a rank's own batch such that the batch with the injected samples has about `batch_size`: b / (1 + alpha
+    beta N), rounded to the nearest number, at least 1 (SelSync, Tyagi and Swany, CLUSTER 2023, Eq. 3).
     """
     return max(1, round(batch_size / (1 + alpha * beta * ranks)))
 
 
 def sharing_ranks(alpha: float, ranks: int, seed: int, step: int) -> tuple[int, ...]:
-    """The ranks that share samples in this step: a fraction alpha, rounded to the nearest number, at least one if alpha is above 0."""
+    """
+    The ranks that share samples in this step: a fraction alpha, rounded to the nearest number, at least one if alpha is
+    above 0.
+    """
     return tuple(sorted(Random(f"{seed}/{step}").sample(range(ranks), _fraction_count(alpha, ranks))))
 
 
@@ -40,11 +43,12 @@ def _fraction_count(fraction: float, total: int) -> int:
 
 class Injection:
     """
-    Data injection of SelSync for non-IID data: in each step a fraction `alpha` of the ranks of `group` shares the first fraction `beta` of its
-    batch with all others, rounded to the nearest number of samples, at least one. `seed` and the step determine which ranks, equally on all ranks.
+    Data injection of SelSync for non-IID data: in each step a fraction `alpha` of the ranks of `group` shares the first
+    fraction `beta` of its batch with all others, rounded to the nearest number of samples, at least one. `seed` and the
+    step determine which ranks, equally on all ranks.
 
-    `sent_bytes`, `received_bytes`: octets that this rank shared, and that others shared with it, so far. A shared part counts once, however many
-    ranks receive it. Raises ValueError for fractions outside of 0 to 1.
+    `sent_bytes`, `received_bytes`: octets that this rank shared, and that others shared with it, so far. A shared part
+    counts once, however many ranks receive it. Raises ValueError for fractions outside of 0 to 1.
     """
 
     def __init__(self, alpha: float, beta: float, group: dist.ProcessGroup, seed: int) -> None:
@@ -59,10 +63,12 @@ class Injection:
 
     def inject(self, step: int, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Returns this rank's samples, followed by the shared ones by rank. Every rank calls it in every step, with as many targets as inputs.
+        Returns this rank's samples, followed by the shared ones by rank. Every rank calls it in every step, with as
+        many targets as inputs.
 
-        The first call fixes the size of what is sent, by the largest batch of all ranks. A rank with a smaller batch, or none, sends as many octets,
-        and states how many samples count. Raises ValueError for samples of another shape or type, SyncError where a rank has ended.
+        The first call fixes the size of what is sent, by the largest batch of all ranks. A rank with a smaller batch,
+        or none, sends as many octets, and states how many samples count. Raises ValueError for samples of another shape
+        or type, SyncError where a rank has ended.
         """
         if self._group.size() == 1 or not self._alpha or not self._beta:
             return inputs, targets
@@ -79,7 +85,10 @@ class Injection:
     def _exchanged(
         self, block: _Block, ranks: tuple[int, ...], inputs: torch.Tensor, targets: torch.Tensor
     ) -> dict[int, torch.Tensor]:
-        """The blocks by rank. One broadcast per sharing rank: an all-gather would send as much from ranks that share nothing."""
+        """
+        The blocks by rank. One broadcast per sharing rank: an all-gather would send as much from ranks that share
+        nothing.
+        """
         blocks = {rank: torch.zeros(block.nbytes, dtype=torch.uint8, device=inputs.device) for rank in ranks}
         if self._group.rank() in blocks:
             block.write(blocks[self._group.rank()], inputs, targets, _fraction_count(self._beta, len(inputs)))
@@ -122,7 +131,9 @@ class _SampleType:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The layout of what a rank shares: how many samples count, then inputs and targets, with room for `rows` of each."""
+    """
+    The layout of what a rank shares: how many samples count, then inputs and targets, with room for `rows` of each.
+    """
 
     rows: int
     input: _SampleType
@@ -139,7 +150,8 @@ class _Block:
             )
         if (_SampleType.of(inputs), _SampleType.of(targets)) != (self.input, self.target):
             raise ValueError(
-                f"a sample is {_SampleType.of(inputs)} with {_SampleType.of(targets)}, and the first was {self.input} with {self.target}; "
+                f"a sample is {_SampleType.of(inputs)} with {_SampleType.of(targets)}, and the first was "
+                f"{self.input} with {self.target}; "
                 "pad all samples to one shape"
             )
 
@@ -165,7 +177,8 @@ def _agree_on_block(beta: float, group: dist.ProcessGroup, inputs: torch.Tensor,
     for rank, (row, other) in enumerate(zip(first, second, strict=True)):
         if (row, other) != (first[0], second[0]):
             raise ValueError(
-                f"a sample is {first[0]} with {second[0]} on rank 0, {row} with {other} on rank {rank}; pad all samples to one shape"
+                f"a sample is {first[0]} with {second[0]} on rank 0, {row} with {other} on rank {rank}; pad all "
+                "samples to one shape"
             )
     return _Block(_fraction_count(beta, max(sizes)), first[0], second[0])
 
@@ -182,18 +195,19 @@ class SamplerState(TypedDict):
 
 class _ChunkSampler(Sampler[int]):
     """
-    Divides the data set into as many chunks as ranks, at random by `seed`, once for all epochs, so that the chunks of a sorted data set are alike. In
-    each epoch every chunk is shuffled again, equally on all ranks.
+    Divides the data set into as many chunks as ranks, at random by `seed`, once for all epochs, so that the chunks of a
+    sorted data set are alike. In each epoch every chunk is shuffled again, equally on all ranks.
 
-    An epoch uses `length // ranks` samples of each chunk. A chunk with one more sample omits one, at random another in each epoch: so all ranks take
-    the same number of steps, and an epoch omits fewer samples than there are ranks. Raises ValueError for a rank out of range, and for fewer samples
-    than ranks.
+    An epoch uses `length // ranks` samples of each chunk. A chunk with one more sample omits one, at random another in
+    each epoch: so all ranks take the same number of steps, and an epoch omits fewer samples than there are ranks.
+    Raises ValueError for a rank out of range, and for fewer samples than ranks.
     """
 
     def __init__(self, length: int, rank: int, ranks: int, seed: int) -> None:
         if not 0 <= rank < ranks <= length:
             raise ValueError(
-                f"rank is {rank} of {ranks} ranks, with {length} samples; the rank must be 0 or more and below the number of ranks, and each rank needs a sample"
+                f"rank is {rank} of {ranks} ranks, with {length} samples; the rank must be 0 or more and below the "
+                "number of ranks, and each rank needs a sample"
             )
         self.epoch = 0
         self._length = length
@@ -210,14 +224,18 @@ class _ChunkSampler(Sampler[int]):
         return self._length // self._ranks
 
     def set_epoch(self, epoch: int) -> None:
-        """Call it at the begin of each epoch. The number of the epoch in progress, as after `load_state_dict`, changes nothing."""
+        """
+        Call it at the begin of each epoch. The number of the epoch in progress, as after `load_state_dict`, changes
+        nothing.
+        """
         if epoch != self.epoch:
             self.epoch = epoch
             self._position = self._next_begin = 0
 
     def state_dict(self, used: int | None = None) -> SamplerState:
         """
-        `used`: number of samples of this epoch that were trained on; None: all that were read, which is more where a loader's workers read ahead.
+        `used`: number of samples of this epoch that were trained on; None: all that were read, which is more where a
+        loader's workers read ahead.
         """
         position = self._position if used is None else used
         return SamplerState(
@@ -225,11 +243,15 @@ class _ChunkSampler(Sampler[int]):
         )
 
     def load_state_dict(self, state: SamplerState) -> None:
-        """The next iteration continues where the state was saved. Raises ValueError for the state of other data or another number of ranks."""
+        """
+        The next iteration continues where the state was saved. Raises ValueError for the state of other data or another
+        number of ranks.
+        """
         saved = (state["length"], state["ranks"], state["seed"])
         if saved != (own := (self._length, self._ranks, self._seed)):
             raise ValueError(
-                f"the sampler's state was saved with (length, ranks, seed) {saved}, and this one has {own}; start the epoch without it"
+                f"the sampler's state was saved with (length, ranks, seed) {saved}, and this one has {own}; start "
+                "the epoch without it"
             )
         self.epoch = state["epoch"]
         self._position = self._next_begin = state["position"]
@@ -258,8 +280,8 @@ class _ChunkSampler(Sampler[int]):
 
 class SelDP(_ChunkSampler):
     """
-    Every rank reads the whole data set: rank n reads chunk n, n+1, ..., n-1, so no two ranks read the same chunk at the same time (SelDP of SelSync,
-    Tyagi and Swany, CLUSTER 2023). It needs the data set on every node.
+    Every rank reads the whole data set: rank n reads chunk n, n+1, ..., n-1, so no two ranks read the same chunk at the
+    same time (SelDP of SelSync, Tyagi and Swany, CLUSTER 2023). It needs the data set on every node.
     """
 
     def _chunk_numbers(self) -> Sequence[int]:
@@ -275,8 +297,8 @@ class DefDP(_ChunkSampler):
 
 def label_sorted_part(labels: Sequence[int], rank: int, ranks: int) -> list[int]:
     """
-    The indices of this rank's part of the samples sorted by label: the hardest case for training that averages rarely. The parts are disjoint and
-    equally long; the remainder is omitted. `DefDP(len(part), 0, 1, seed)` shuffles a part.
+    The indices of this rank's part of the samples sorted by label: the hardest case for training that averages rarely.
+    The parts are disjoint and equally long; the remainder is omitted. `DefDP(len(part), 0, 1, seed)` shuffles a part.
     """
     begin, end = _bounds(len(labels), ranks)[rank]
     ascending = sorted(range(len(labels)), key=labels.__getitem__)

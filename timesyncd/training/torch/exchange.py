@@ -1,5 +1,6 @@
 """
-What all ranks report to each other between steps: rows, sent in one step and read some steps later; and their replicas, averaged and compared.
+What all ranks report to each other between steps: rows, sent in one step and read some steps later; and their replicas,
+averaged and compared.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _PRIME = (1 << 61) - 1
 
 
 class ReplicaCheck:
-    """Compares the hashes of the replicas after every CHECK_EVERY synchronizations. `checked`, `differed`: number of comparisons."""
+    """
+    Compares the hashes of the replicas after every CHECK_EVERY synchronizations. `checked`, `differed`: number of
+    comparisons.
+    """
 
     def __init__(self, job: Job, ranks: Sequence[int]) -> None:
         self._job = job
@@ -62,7 +66,8 @@ class ReplicaCheck:
         if different:
             self.differed += 1
             warnings.warn(
-                f"job {self._job.name}: after synchronization {rows[0].replica_round} the replicas of ranks {', '.join(different)} differ from that of "
+                f"job {self._job.name}: after synchronization {rows[0].replica_round} the replicas of ranks "
+                f"{', '.join(different)} differ from that of "
                 f"rank {first}; look for code that changes parameters on some ranks only",
                 stacklevel=2,
             )
@@ -84,7 +89,9 @@ def replica_hash(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The optimizer's state of each parameter, in the parameters' order: momentum and the like, without the step counts."""
+    """
+    The optimizer's state of each parameter, in the parameters' order: momentum and the like, without the step counts.
+    """
     return [
         value
         for group in optimizer.param_groups
@@ -103,7 +110,8 @@ def average_replicas(
     parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, group: dist.ProcessGroup
 ) -> None:
     """
-    Replace the parameters and the optimizer's state by their means over the ranks, so that equal gradients keep the replicas equal from here.
+    Replace the parameters and the optimizer's state by their means over the ranks, so that equal gradients keep the
+    replicas equal from here.
 
     Raises OptimizerStateMismatch where the states differ in size; the parameters are averaged then too.
     """
@@ -121,10 +129,11 @@ def average_replicas(
 
 class RowExchange:
     """
-    Exchanges rows between all ranks that decide together, over a process group of its own on the CPU. Every rank sends and receives in the same steps.
+    Exchanges rows between all ranks that decide together, over a process group of its own on the CPU. Every rank sends
+    and receives in the same steps.
 
-    `rows_waited`, `rows_waited_ns`: how often, and how long, rows had not arrived when they counted. The methods raise RuntimeError where torch
-    does: a rank has ended, or was silent for the group's time-out.
+    `rows_waited`, `rows_waited_ns`: how often, and how long, rows had not arrived when they counted. The methods raise
+    RuntimeError where torch does: a rank has ended, or was silent for the group's time-out.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -136,7 +145,8 @@ class RowExchange:
     def send(self, row: Row) -> None:
         own = torch.tensor(row.words(), dtype=torch.int64).repeat(self.group.size())
         all_rows = torch.empty_like(own)
-        # All pairs at once: gloo's all-gather is a ring, in which each rank waits until the rank before it is scheduled.
+        # All pairs at once: gloo's all-gather is a ring, in which each rank waits until the rank before it is
+        # scheduled.
         work = self.group.alltoall_base(all_rows, own, [], [])
         self._in_flight[row.step] = (work, all_rows, own)
 

@@ -1,6 +1,6 @@
 """
-What a rank measures of its own steps, from one row to the next: computing, waiting, transfers, the loss around averagings; and, from the gradients
-that DDP reduces anyway, how different the data of the ranks is.
+What a rank measures of its own steps, from one row to the next: computing, waiting, transfers, the loss around
+averagings; and, from the gradients that DDP reduces anyway, how different the data of the ranks is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StepSummary:
 
 class StepTimer:
     """
-    Times the steps of one rank. A step lasts from one call of `end_step` to the next. What is not waiting counts as computing, including the reading
-    of data; the median over some steps excludes an occasional evaluation.
+    Times the steps of one rank. A step lasts from one call of `end_step` to the next. What is not waiting counts as
+    computing, including the reading of data; the median over some steps excludes an occasional evaluation.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,10 @@ class StepTimer:
         self._transfers.append(duration_ns)
 
     def record_loss(self, loss: torch.Tensor | float) -> None:
-        """The loss of the newest forward pass, whose step may have ended. Its value is read at the next summary, so no device is waited for here."""
+        """
+        The loss of the newest forward pass, whose step may have ended. Its value is read at the next summary, so no
+        device is waited for here.
+        """
         step, is_common = (self._step, self._is_common) if self._is_forward else self._former
         self._losses.append((step, torch.as_tensor(loss).detach(), is_common))
 
@@ -95,8 +98,8 @@ def _mean(values: Sequence[float]) -> float:
 
 def _jump(losses: Sequence[tuple[int, float, bool]]) -> float:
     """
-    The relative rise of the loss from the step before an averaging to the step after it; NaN where no such pair is known. Where the parameters were
-    common before too, there was no averaging to measure.
+    The relative rise of the loss from the step before an averaging to the step after it; NaN where no such pair is
+    known. Where the parameters were common before too, there was no averaging to measure.
     """
     pairs = [
         (before, after)
@@ -113,10 +116,12 @@ SAMPLED, PAIRS = 4096, 3
 
 class Dissimilarity:
     """
-    Measures how far this rank's expected gradient is from the mean of all ranks', squared, as a multiple of the mean's square.
+    Measures how far this rank's expected gradient is from the mean of all ranks', squared, as a multiple of the mean's
+    square.
 
-    It takes the scalar product of the gradient's deviations from the mean in two successive steps. Each step has a new batch, so noise cancels out,
-    and what this rank's data contributes in every step remains. The estimate is unbiased, except for what one update changed.
+    It takes the scalar product of the gradient's deviations from the mean in two successive steps. Each step has a new
+    batch, so noise cancels out, and what this rank's data contributes in every step remains. The estimate is unbiased,
+    except for what one update changed.
     """
 
     def __init__(self) -> None:
@@ -126,7 +131,9 @@ class Dissimilarity:
         self._squares: list[float] = []
 
     def observe(self, bucket: GradBucket) -> Callable[[], None] | None:
-        """Call it before the bucket is reduced, and call what it returns when the gradients are replaced by their mean."""
+        """
+        Call it before the bucket is reduced, and call what it returns when the gradients are replaced by their mean.
+        """
         if len(self._products) >= PAIRS or bucket.buffer().is_sparse:
             return None
         keys, gradients = [id(parameter) for parameter in bucket.parameters()], bucket.gradients()

@@ -1,4 +1,7 @@
-"""A job's parameter servers by RPC: the rendezvous with the ranks, requests to the shards, the liveness of all processes, a server's process."""
+"""
+A job's parameter servers by RPC: the rendezvous with the ranks, requests to the shards, the liveness of all processes,
+a server's process.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +52,11 @@ def server_name(server: int) -> str:
 
 class RpcConnection:
     """
-    This process's RPC connection to the ranks and servers of a job, until `close`. `shard`: the shard that it serves, if any.
+    This process's RPC connection to the ranks and servers of a job, until `close`. `shard`: the shard that it serves,
+    if any.
 
-    Raises SyncError where not all processes joined within `timeout_s`, ValueError where MASTER_ADDR or MASTER_PORT is not set.
+    Raises SyncError where not all processes joined within `timeout_s`, ValueError where MASTER_ADDR or MASTER_PORT is
+    not set.
     """
 
     def __init__(self, name: str, names: Sequence[str], timeout_s: float, shard: Shard | None, monitor: bool) -> None:
@@ -114,7 +119,10 @@ class RpcConnection:
 
 
 class LivenessMonitor:
-    """A thread that detects processes that ended or are silent, and reports them to all shards, so that no rank waits in vain."""
+    """
+    A thread that detects processes that ended or are silent, and reports them to all shards, so that no rank waits in
+    vain.
+    """
 
     def __init__(self, connection: RpcConnection, shard: Shard, others: Sequence[str]) -> None:
         self._connection = connection
@@ -149,7 +157,9 @@ class LivenessMonitor:
         return True
 
     def _report(self, reason: str) -> None:
-        """To the others first: a rank that reads the failure from this shard may end at once, and this process with it."""
+        """
+        To the others first: a rank that reads the failure from this shard may end at once, and this process with it.
+        """
         for host in self._pings:
             with contextlib.suppress(RuntimeError):  # that process has ended too
                 rpc.rpc_sync(host, _fail, args=(reason,), timeout=_REPORT_TIMEOUT_S)
@@ -160,7 +170,8 @@ def serve(ranks: int, server: int = 0, servers: int = 1, timeout_s: float = TIME
     """
     Run parameter server number `server` of a job, in a process that does nothing else, until all ranks are done.
 
-    MASTER_ADDR and MASTER_PORT must be the job's. Raises SyncError when a rank or another server has ended or is silent.
+    MASTER_ADDR and MASTER_PORT must be the job's. Raises SyncError when a rank or another server has ended or is
+    silent.
     """
     shard = Shard(ranks)
     connection = RpcConnection(server_name(server), process_names(ranks, servers), timeout_s, shard, monitor=True)
@@ -213,7 +224,10 @@ def _completed() -> torch.futures.Future[None]:
 
 
 def _rendezvous(name: str, names: Sequence[str], timeout_s: float) -> Store:
-    """Wait until all processes have joined. torch's RPC would wait for half an hour, and would not report for which process."""
+    """
+    Wait until all processes have joined. torch's RPC would wait for half an hour, and would not report for which
+    process.
+    """
     if not rpc.is_available():
         raise SyncError("this build of torch has no RPC, which the parameter server needs")
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]

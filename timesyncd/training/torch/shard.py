@@ -1,8 +1,9 @@
 """
-One shard of a parameter server: its part of the parameters, the clock of each rank, and which ranks wait. It contains no networking.
+One shard of a parameter server: its part of the parameters, the clock of each rank, and which ranks wait. It contains
+no networking.
 
-Also a model's parameters as flat buffers on the CPU, one per type, which are split into shards; and what a rank pushes: the difference that its
-update made, uncompressed or compressed with error feedback.
+Also a model's parameters as flat buffers on the CPU, one per type, which are split into shards; and what a rank pushes:
+the difference that its update made, uncompressed or compressed with error feedback.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ FlatBuffers: TypeAlias = list[torch.Tensor]
 
 
 class FlatParameters:
-    """Parameters as flat buffers on the CPU, one per type. Raises ValueError for parameters that are not floating-point, and where there are none."""
+    """
+    Parameters as flat buffers on the CPU, one per type. Raises ValueError for parameters that are not floating-point,
+    and where there are none.
+    """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self._by_dtype: dict[torch.dtype, FlatBuffers] = {}
@@ -84,9 +88,11 @@ _MAX_HALF = torch.finfo(torch.float16).max
 
 class PushEncoder:
     """
-    Encodes the pushes of one rank. What a push omits is added to the next push, also where the compression changed meanwhile.
+    Encodes the pushes of one rank. What a push omits is added to the next push, also where the compression changed
+    meanwhile.
 
-    `sent_bytes`: octets of the newest push. `residuals`: what was not sent yet, one flat buffer per type; None: nothing was omitted so far.
+    `sent_bytes`: octets of the newest push. `residuals`: what was not sent yet, one flat buffer per type; None: nothing
+    was omitted so far.
     """
 
     def __init__(self) -> None:
@@ -105,7 +111,8 @@ class PushEncoder:
 
     def encode(self, differences: FlatBuffers, shards: int) -> list[list[PushPart]]:
         """
-        What to push, by shard. Differences that are not finite are sent uncompressed, so that they show in the parameters; the residuals then stay.
+        What to push, by shard. Differences that are not finite are sent uncompressed, so that they show in the
+        parameters; the residuals then stay.
         """
         if self._compression is None and self.residuals is None:
             pieces: Sequence[Sequence[PushPart]] = split_shards(differences, shards)
@@ -232,11 +239,13 @@ class _Waiting:
 
 class Shard:
     """
-    A rank's clock is the number of updates that it pushed. The shard replies to a rank when the policy no longer decides WAIT; the reply contains
-    every update up to the clock of the slowest rank. Where the policy lets no rank ahead (`ssp(s=0)`), the updates of one clock are added
-    together, in the order of the ranks, when all have arrived; otherwise each is added when it arrives.
+    A rank's clock is the number of updates that it pushed. The shard replies to a rank when the policy no longer
+    decides WAIT; the reply contains every update up to the clock of the slowest rank. Where the policy lets no rank
+    ahead (`ssp(s=0)`), the updates of one clock are added together, in the order of the ranks, when all have arrived;
+    otherwise each is added when it arrives.
 
-    All methods may be called in any thread. `finished` is set when all ranks are done, and when the shard failed. `failed`: why; empty: it has not.
+    All methods may be called in any thread. `finished` is set when all ranks are done, and when the shard failed.
+    `failed`: why; empty: it has not.
     """
 
     def __init__(self, ranks: int, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -277,7 +286,10 @@ class Shard:
     def push(
         self, rank: int, clock: int, difference: Sequence[PushPart]
     ) -> torch.futures.Future[int | RejectedRequest]:
-        """Add this rank's next update. The shard replies at once, with the version before it; the update may be computed from an older one."""
+        """
+        Add this rank's next update. The shard replies at once, with the version before it; the update may be computed
+        from an older one.
+        """
         with self._lock:
             version = self._parameters.version
             expected = self._clocks[rank] + 1
@@ -293,7 +305,9 @@ class Shard:
             return _completed(RejectedRequest(self.failed) if self.failed else version)
 
     def pull(self, rank: int, clock: int) -> ParametersFuture:
-        """The shard replies when this rank's update of that clock has arrived, and the policy lets the rank continue."""
+        """
+        The shard replies when this rank's update of that clock has arrived, and the policy lets the rank continue.
+        """
         with self._lock:
             self._last_request_ns[rank] = self._now_ns()
             return self._wait(rank, lambda: self._clocks[rank] >= clock and not self._must_wait(clock))
@@ -324,7 +338,10 @@ class Shard:
         return _completed(None)
 
     def overdue(self, patience_ns: int) -> str:
-        """Which rank was silent for longer than this while another waited for it, or that all wait for each other; empty: neither."""
+        """
+        Which rank was silent for longer than this while another waited for it, or that all wait for each other; empty:
+        neither.
+        """
         with self._lock:
             if not self._waiting:
                 return ""

@@ -1,5 +1,6 @@
 """
-A parameter server in a training loop: each rank updates alone, adds the difference to the server's parameters, and continues with those.
+A parameter server in a training loop: each rank updates alone, adds the difference to the server's parameters, and
+continues with those.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ _Value = TypeVar("_Value")
 
 class StaleSync:
     """
-    Trains with a parameter server. After each update the rank adds the difference that the optimizer made, divided by the number of ranks, to the
-    server's parameters, and continues with those as soon as the policy lets it (additive updates under stale-synchronous parallel: Ho et al., NIPS
-    2013).
+    Trains with a parameter server. After each update the rank adds the difference that the optimizer made, divided by
+    the number of ranks, to the server's parameters, and continues with those as soon as the policy lets it (additive
+    updates under stale-synchronous parallel: Ho et al., NIPS 2013).
 
-    All ranks of the job make one, and all start with rank 0's parameters. `policy`: as "ssp(s=2)" or "ssp(s=2) + topk(ratio=0.01)". `servers`:
-    number of processes that run `serve`; 0: each rank serves a shard. A DDP module's own reduction is off until `close()`. Buffers, and parameters
-    that require no gradient, are not shared.
+    All ranks of the job make one, and all start with rank 0's parameters. `policy`: as "ssp(s=2)" or "ssp(s=2) +
+    topk(ratio=0.01)". `servers`: number of processes that run `serve`; 0: each rank serves a shard. A DDP module's own
+    reduction is off until `close()`. Buffers, and parameters that require no gradient, are not shared.
 
-    Raises ValueError for a policy without a server, a compression that a server does not support, and parameters that are not floating-point.
-    Raises SyncError, here and from the optimizer's step, where a rank or a server has ended, or was silent for `timeout_s` while others waited.
+    Raises ValueError for a policy without a server, a compression that a server does not support, and parameters that
+    are not floating-point. Raises SyncError, here and from the optimizer's step, where a rank or a server has ended, or
+    was silent for `timeout_s` while others waited.
     """
 
     def __init__(
@@ -91,8 +93,8 @@ class StaleSync:
 
     def use(self, policy: str) -> None:
         """
-        Change the policy at once. Which ranks wait follows rank 0's call, and other ranks may make it too; the compression is that of this rank's own
-        pushes.
+        Change the policy at once. Which ranks wait follows rank 0's call, and other ranks may make it too; the
+        compression is that of this rank's own pushes.
 
         Raises ValueError as the class does.
         """
@@ -100,8 +102,8 @@ class StaleSync:
 
     def state_dict(self) -> dict[str, Any]:
         """
-        This rank's clock and residuals, and on rank 0 the server's parameters. It is exact where all ranks call it after the same update under
-        `ssp(s=0)`.
+        This rank's clock and residuals, and on rank 0 the server's parameters. It is exact where all ranks call it
+        after the same update under `ssp(s=0)`.
         """
         state: dict[str, Any] = {"clock": self._clock, "encoder": self._encoder.state_dict()}
         if self._job.rank == 0:
@@ -120,14 +122,18 @@ class StaleSync:
         for flats in ([start.parameters] if self._job.rank == 0 else []) + ([] if residuals is None else [residuals]):
             if sizes_of(flats) != self._flat.sizes:
                 raise ValueError(
-                    f"the state is for a model of {sizes_of(flats)}, and this model has {self._flat.sizes}; load the state of this rank and model"
+                    f"the state is for a model of {sizes_of(flats)}, and this model has {self._flat.sizes}; load "
+                    "the state of this rank and model"
                 )
         self._clock = state["clock"]
         self._encoder.load_state_dict(state["encoder"])
         self._join(start)
 
     def close(self) -> None:
-        """Wait until no rank takes any more steps, and load the final parameters: the same bits on all ranks. Further calls do nothing."""
+        """
+        Wait until no rank takes any more steps, and load the final parameters: the same bits on all ranks. Further
+        calls do nothing.
+        """
         if self._is_closed:
             return
         try:
@@ -152,7 +158,8 @@ class StaleSync:
         reason = (
             str(error) if isinstance(error, SyncError) else f"rank {self._job.rank} ended: {kind.__name__}: {error}"
         )
-        # The first host last: the others wait for its reply first, and ask their own shard for the reason when it has ended.
+        # The first host last: the others wait for its reply first, and ask their own shard for the reason when it has
+        # ended.
         for host in reversed(self._hosts):
             with contextlib.suppress(SyncError):  # the error that ends this rank has the details
                 self._connection.reply(host, self._connection.request(host, Shard.fail, reason))
@@ -224,7 +231,9 @@ class StaleSync:
 
 
 class DdpReduction:
-    """Disables and restores the gradient reduction and the buffer broadcast of a DDP module. Another module has neither."""
+    """
+    Disables and restores the gradient reduction and the buffer broadcast of a DDP module. Another module has neither.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         module = getattr(model, "_orig_mod", model)

@@ -1,4 +1,7 @@
-"""A policy in a training loop: hooks of the optimizer and of DistributedDataParallel carry out what it decides, and a report of what it did."""
+"""
+A policy in a training loop: hooks of the optimizer and of DistributedDataParallel carry out what it decides, and a
+report of what it did.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +63,10 @@ class Report:
     """
     What the policy did so far on this rank.
 
-    `lssr`: the share of steps without a synchronization (SelSync's LSSR, Eq. 4); None: no step yet. `sent_bytes`: octets of gradients or parameters
-    that the Synchronizer handed to collectives, without those of DDP's reducer. `sync_ns`: time in these collectives, waiting for other ranks
-    included. `rows_waited`, `rows_waited_ns`: how often, and how long, this rank waited for rows of other ranks. `changes`: the policies that
-    were in force, oldest first.
+    `lssr`: the share of steps without a synchronization (SelSync's LSSR, Eq. 4); None: no step yet. `sent_bytes`:
+    octets of gradients or parameters that the Synchronizer handed to collectives, without those of DDP's reducer.
+    `sync_ns`: time in these collectives, waiting for other ranks included. `rows_waited`, `rows_waited_ns`: how often,
+    and how long, this rank waited for rows of other ranks. `changes`: the policies that were in force, oldest first.
     """
 
     policy: str
@@ -86,8 +89,9 @@ class Synchronizer:
     """
     What `synchronized` returns: it applies the policy until it is closed.
 
-    Its hooks raise SyncError where a rank has ended, was silent for the group's time-out, or is out of step; no rank continues alone. An error of
-    DDP's own reduction under `bsp` leaves the backward pass as a SyncError, or as a RuntimeError of torch that quotes one.
+    Its hooks raise SyncError where a rank has ended, was silent for the group's time-out, or is out of step; no rank
+    continues alone. An error of DDP's own reduction under `bsp` leaves the backward pass as a SyncError, or as a
+    RuntimeError of torch that quotes one.
     """
 
     def __init__(
@@ -144,14 +148,18 @@ class Synchronizer:
 
     def use(self, policy: str) -> None:
         """
-        Request another policy. All ranks change to it in the same step, some steps from now. Rank 0's call counts; other ranks may make it too.
+        Request another policy. All ranks change to it in the same step, some steps from now. Rank 0's call counts;
+        other ranks may make it too.
 
         Raises ValueError for an invalid text, and for a policy of a parameter server.
         """
         self._override.request(str(parse_collective_policy(policy)))
 
     def record_loss(self, loss: torch.Tensor | float) -> None:
-        """Record the loss of a step; call it once a step, before or after the update. `auto` needs it. It reads the value every eighth step at most."""
+        """
+        Record the loss of a step; call it once a step, before or after the update. `auto` needs it. It reads the value
+        every eighth step at most.
+        """
         self._timer.record_loss(loss)
 
     def report(self) -> Report:
@@ -172,7 +180,8 @@ class Synchronizer:
 
     def close(self) -> None:
         """
-        Average the replicas, and detach from the module and the optimizer. Every rank calls it, after the same number of steps.
+        Average the replicas, and detach from the module and the optimizer. Every rank calls it, after the same number
+        of steps.
 
         Raises SyncError.
         """
@@ -204,7 +213,8 @@ class Synchronizer:
 
     def state_dict(self) -> dict[str, Any]:
         """
-        This rank's state between two steps. With this rank's model and optimizer it resumes identically, also in the middle of an interval.
+        This rank's state between two steps. With this rank's model and optimizer it resumes identically, also in the
+        middle of an interval.
 
         Waits for transfers in progress, so every rank must call it in the same step. Raises SyncError.
         """
@@ -383,8 +393,8 @@ class Synchronizer:
     @contextlib.contextmanager
     def _synchronizing(self) -> Iterator[None]:
         """
-        For what an action does inside: its errors become SyncErrors, its duration counts as waiting, and a synchronization is marked in the job's
-        meter, except DDP's own reductions, which the meter marks already.
+        For what an action does inside: its errors become SyncErrors, its duration counts as waiting, and a
+        synchronization is marked in the job's meter, except DDP's own reductions, which the meter marks already.
         """
         averaging, record, steps = self._action.averaging, None, steps_of(self._job)
         if averaging is not None and self._decision is Decision.SYNC and self._job.world_size == self._group.size():
@@ -437,14 +447,16 @@ def synchronized(
     levels: Levels | None = None,
 ) -> Synchronizer:
     """
-    Let a policy decide when the replicas of a DistributedDataParallel module synchronize. The training loop stays as it is.
+    Let a policy decide when the replicas of a DistributedDataParallel module synchronize. The training loop stays as it
+    is.
 
-    The ranks of the module's process group average: it is the data-parallel group. All ranks of the default group call this and decide together,
-    so that the parts of a replica that tensor or pipeline parallelism put on other ranks stay in the same steps.
+    The ranks of the module's process group average: it is the data-parallel group. All ranks of the default group call
+    this and decide together, so that the parts of a replica that tensor or pipeline parallelism put on other ranks stay
+    in the same steps.
 
-    `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of the module's group are near
-    each other (`near_ranks`); near ranks sum first, where nothing is compressed. Raises ValueError for an invalid policy, TypeError for a module
-    that is not wrapped in DistributedDataParallel.
+    `policy`: text as docs/policies.md describes it. `steps_per_epoch`: only fedavg needs it. `levels`: which ranks of
+    the module's group are near each other (`near_ranks`); near ranks sum first, where nothing is compressed. Raises
+    ValueError for an invalid policy, TypeError for a module that is not wrapped in DistributedDataParallel.
     """
     module = getattr(ddp, "_orig_mod", ddp)
     if not isinstance(module, DistributedDataParallel):

@@ -1,9 +1,10 @@
 """
-Averages over groups of ranks: near ranks sum first, then one rank of each group averages with the other groups over the slow links. And which ranks of
-a job are near each other: by the job's plan, or by their nodes.
+Averages over groups of ranks: near ranks sum first, then one rank of each group averages with the other groups over the
+slow links. And which ranks of a job are near each other: by the job's plan, or by their nodes.
 """
 
-# Without `from __future__ import annotations`: torch inspects the annotations of a communication hook, and requires classes instead of strings.
+# Without `from __future__ import annotations`: torch inspects the annotations of a communication hook, and requires
+# classes instead of strings.
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,20 +19,22 @@ from torch._C._distributed_c10d import GradBucket
 from timesyncd.client.job import Job
 from timesyncd.client.torch.peer_loss import first_sentence
 from timesyncd.errors import SyncError
-from timesyncd.training.policy.groups import Group, Levels, check_levels, groups_by_label, levels_from_numbers
+from timesyncd.training.policy.groups import Levels, RankGroup, check_levels, groups_by_label, levels_from_numbers
 from timesyncd.training.torch.averaging import make_chunks
 
 
 class TwoLevel:
     """
-    Averages over levels of groups whose ranks are those of `group`. As with `torch.distributed.new_group`, every rank of the world makes one at
-    the same time, each with the group that it is in. None of its collectives runs in `group` itself.
+    Averages over levels of groups whose ranks are those of `group`. As with `torch.distributed.new_group`, every rank
+    of the world makes one at the same time, each with the group that it is in. None of its collectives runs in `group`
+    itself.
 
-    `timeout`: how long a rank waits for another (None: torch's default, 30 minutes on gloo). `sent_bytes`: octets that this rank handed to
-    collectives so far. Raises ValueError for invalid levels (`groups.check_levels`), SyncError where other ranks have different levels.
+    `timeout`: how long a rank waits for another (None: torch's default, 30 minutes on gloo). `sent_bytes`: octets that
+    this rank handed to collectives so far. Raises ValueError for invalid levels (`groups.check_levels`), SyncError
+    where other ranks have different levels.
 
-    On the CPU the collectives run in a thread of their own, in the order of the calls, while the backward pass continues. After the first failure
-    no other collective begins.
+    On the CPU the collectives run in a thread of their own, in the order of the calls, while the backward pass
+    continues. After the first failure no other collective begins.
     """
 
     def __init__(self, levels: Levels, group: dist.ProcessGroup, timeout: timedelta | None = None) -> None:
@@ -47,12 +50,18 @@ class TwoLevel:
         self._thread = ThreadPoolExecutor(1, "two-level")
 
     def hook(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Replace the buffer by the mean over all ranks, each with equal weight whatever its group; the same bits on every rank."""
+        """
+        Replace the buffer by the mean over all ranks, each with equal weight whatever its group; the same bits on every
+        rank.
+        """
         flat: torch.Tensor = bucket.buffer()
         return self._run(flat, self._mean)
 
     def average(self, tensors: Iterable[torch.Tensor], level: int) -> None:
-        """Replace the tensors by their mean over this rank's group. `level`: 0 is the innermost, -1 all ranks. Raises SyncError."""
+        """
+        Replace the tensors by their mean over this rank's group. `level`: 0 is the innermost, -1 all ranks. Raises
+        SyncError.
+        """
         ranks = self._own[level]
 
         def mean(flat: torch.Tensor) -> torch.Tensor:
@@ -118,7 +127,7 @@ class TwoLevel:
                 dist.broadcast(flat, group_src=0, group=inner)
         return flat
 
-    def _all_reduce(self, flat: torch.Tensor, ranks: Group) -> None:
+    def _all_reduce(self, flat: torch.Tensor, ranks: RankGroup) -> None:
         """Does nothing in a group of one."""
         group = self._groups.get(ranks)
         if group is not None:
@@ -128,18 +137,23 @@ class TwoLevel:
 
 
 def two_level(state: TwoLevel, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """For `register_comm_hook(TwoLevel(...), two_level)`, or `meter_ddp(job, ddp, hook=two_level, state=TwoLevel(...))`."""
+    """
+    For `register_comm_hook(TwoLevel(...), two_level)`, or `meter_ddp(job, ddp, hook=two_level, state=TwoLevel(...))`.
+    """
     return state.hook(bucket).then(_value)  # chained: the reducer reports the text of only such a future's error
 
 
 @contextmanager
 def collective_errors(doing: str, ranks: Iterable[int]) -> Iterator[None]:
-    """A collective's RuntimeError becomes a SyncError that names its ranks, by their numbers in the data-parallel group."""
+    """
+    A collective's RuntimeError becomes a SyncError that names its ranks, by their numbers in the data-parallel group.
+    """
     try:
         yield
     except RuntimeError as error:
         raise SyncError(
-            f"{doing} among ranks {', '.join(map(str, ranks))} failed, because one of them has ended or is silent: {first_sentence(error)}"
+            f"{doing} among ranks {', '.join(map(str, ranks))} failed, because one of them has ended or is silent: "
+            f"{first_sentence(error)}"
         ) from error
 
 
@@ -147,19 +161,21 @@ def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
     return future.value()
 
 
-def _leaders(levels: Levels) -> Group:
+def _leaders(levels: Levels) -> RankGroup:
     """The lowest rank of each innermost group; all ranks where there is one level only."""
     return tuple(ranks[0] for ranks in levels[0]) if len(levels) > 1 else levels[0][0]
 
 
-def _make_groups(levels: Levels, group: dist.ProcessGroup, timeout: timedelta | None) -> dict[Group, dist.ProcessGroup]:
+def _make_groups(
+    levels: Levels, group: dist.ProcessGroup, timeout: timedelta | None
+) -> dict[RankGroup, dist.ProcessGroup]:
     """
     The process groups that this rank is in.
 
-    Every rank of the world makes all groups, in the same order: torch's local synchronization names a group by the number of groups that a rank
-    has, so ranks with different numbers would wait for each other under two names.
+    Every rank of the world makes all groups, in the same order: torch's local synchronization names a group by the
+    number of groups that a rank has, so ranks with different numbers would wait for each other under two names.
     """
-    process_groups: dict[Group, dist.ProcessGroup] = {}
+    process_groups: dict[RankGroup, dist.ProcessGroup] = {}
     for members, theirs in sorted(_plans(levels, group).items()):
         for ranks in dict.fromkeys([*(ranks for level in theirs for ranks in level), _leaders(theirs)]):
             if len(ranks) > 1:
@@ -171,24 +187,26 @@ def _make_groups(levels: Levels, group: dist.ProcessGroup, timeout: timedelta | 
     return process_groups
 
 
-def _plans(levels: Levels, group: dist.ProcessGroup) -> dict[Group, Levels]:
+def _plans(levels: Levels, group: dist.ProcessGroup) -> dict[RankGroup, Levels]:
     """The levels of every group in the world, by its ranks' numbers there."""
     reported: list[Any] = [None] * dist.get_world_size()
     with collective_errors("agreeing on groups", range(len(reported))):
         dist.all_gather_object(reported, (tuple(dist.get_process_group_ranks(group)), levels))
-    plans: dict[Group, Levels] = {}
+    plans: dict[RankGroup, Levels] = {}
     for rank, (members, theirs) in enumerate(reported):
         if plans.setdefault(members, theirs) != theirs:
             raise SyncError(
-                f"ranks {members[0]} and {rank} of the world have different levels of groups; make them from the same labels or delays"
+                f"ranks {members[0]} and {rank} of the world have different levels of groups; make them from the "
+                "same labels or delays"
             )
     return plans
 
 
 def near_ranks(job: Job, group: dist.ProcessGroup | None = None) -> Levels:
     """
-    The levels for `synchronized(..., levels=)`. Every rank of the group (None: the default one) calls it, and all get the same result: the groups in
-    rank 0's plan, if the hub published any and the group has all of the job's ranks; otherwise the ranks of one node are near each other.
+    The levels for `synchronized(..., levels=)`. Every rank of the group (None: the default one) calls it, and all get
+    the same result: the groups in rank 0's plan, if the hub published any and the group has all of the job's ranks;
+    otherwise the ranks of one node are near each other.
 
     Raises SyncError where a rank has ended or is silent.
     """
