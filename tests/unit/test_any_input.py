@@ -183,7 +183,7 @@ def places(tree: Any) -> list[tuple[Any, Any]]:
 
 
 @given(st.data())
-def test_a_file_with_one_wrong_value_is_taken_or_told_in_one_line(data: st.DataObject) -> None:
+def test_a_file_with_one_wrong_value_is_accepted_or_rejected_in_one_line(data: st.DataObject) -> None:
     """One value of a good file is replaced, or a key added: a configuration, or ConfigError in one line."""
     tree = json.loads(json.dumps(FILE))
     container, key = data.draw(st.sampled_from(places(tree)))

@@ -76,7 +76,7 @@ def test_what_runs_and_what_is_off_is_described() -> None:
         ("hub-a.example", True),
     ],
 )
-def test_a_hub_tells_an_address_that_others_can_ask(host: str, is_reachable: bool) -> None:
+def test_a_hub_publishes_an_address_that_others_can_reach(host: str, is_reachable: bool) -> None:
     """https://0.0.0.0/ is whoever asks it himself."""
     web = {"host": host, "token": [{"name": "t", "secret": {"env": "T"}}]}
 
@@ -87,7 +87,7 @@ def test_a_hub_tells_an_address_that_others_can_ask(host: str, is_reachable: boo
     ("parts", "notes"),
     [(("hub", "mqtt"), 1), (("hub", "mqtt", "store"), 0), (("hub",), 0), (("mqtt",), 0)],
 )
-def test_a_hub_that_keeps_nothing_is_warned_of(parts: tuple[str, ...], notes: int) -> None:
+def test_a_hub_without_a_store_is_warned_of(parts: tuple[str, ...], notes: int) -> None:
     """The nodes' history would be lost in silence."""
     sections = {"hub": {}, "mqtt": {"host": "b"}, "store": {}}
     found = config.parse({part: sections[part] for part in parts}, options_of, "t.toml").warnings
@@ -97,7 +97,7 @@ def test_a_hub_that_keeps_nothing_is_warned_of(parts: tuple[str, ...], notes: in
 
 
 @pytest.mark.parametrize(("parts", "notes"), [({"mqtt"}, 1), ({"mqtt", "hub", "store"}, 0), (set(), 0)])
-def test_a_policy_that_no_job_hears_of_is_warned_of(parts: set[str], notes: int) -> None:
+def test_a_policy_that_no_job_receives_is_warned_of(parts: set[str], notes: int) -> None:
     """A node's daemon behind a broker plans nothing; alone, or with a hub in it, it does. A policy is kept as it is written."""
     sections = {part: {"host": "b"} if part == "mqtt" else {} for part in parts}
     parsed = config.parse({"job": [{"name": "j", "policy": " bsp  +topk( )"}], **sections}, options_of, "t.toml")
@@ -107,7 +107,7 @@ def test_a_policy_that_no_job_hears_of_is_warned_of(parts: set[str], notes: int)
     assert all(note.startswith("job: this daemon is not a hub") for note in parsed.warnings)
 
 
-def test_a_unit_has_the_holdover_budget_of_its_oscillator() -> None:
+def test_a_grandmaster_has_the_holdover_budget_of_its_oscillator() -> None:
     """
     By name; a unit that names none has none.
     """
@@ -219,7 +219,7 @@ def test_a_secret_is_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "s3cret" not in repr(from_env) + repr(parsed) + parsed.model_dump_json(serialize_as_any=True)
 
 
-def test_a_secret_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_secret_is_reported(tmp_path: Path) -> None:
     """
     With its place, not its value.
     """
@@ -227,7 +227,7 @@ def test_a_secret_that_is_not_there_is_told(tmp_path: Path) -> None:
         config.SecretSettings(file=tmp_path / "none").reveal()
 
 
-def test_keys_that_exclude_each_other_are_told_without_the_table() -> None:
+def test_keys_that_exclude_each_other_are_reported_without_the_table() -> None:
     """The line names the table and what is wrong with it; its whole content would bury that."""
     unit = {"name": "gm", "driver": "timeprovider", "host": "192.0.2.1"}
 
@@ -239,7 +239,7 @@ def test_keys_that_exclude_each_other_are_told_without_the_table() -> None:
     )
 
 
-def test_what_a_driver_cannot_run_with_names_its_unit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_options_that_a_driver_rejects_name_their_grandmaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of fifty units, an operator must know which one."""
     monkeypatch.setenv("SHORT", "1234567")
     user = {"name": "w", "auth_pass": {"env": "SHORT"}, "priv_pass": {"env": "SHORT"}}

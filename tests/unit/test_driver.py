@@ -60,7 +60,7 @@ async def run(
     return got, reports, driver
 
 
-async def test_a_lost_source_is_logged_once_and_once_when_it_is_back(
+async def test_a_failing_source_is_logged_once_and_once_when_it_recovers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """

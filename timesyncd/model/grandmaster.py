@@ -16,8 +16,8 @@ from typing import NamedTuple
 from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S
 from timesyncd.model.grandmaster_events import (
-    DARK,
-    HOLDOVERS,
+    HOLDOVER_STATES,
+    UNKNOWN_STATES,
     UPTIME_SLACK_S,
     ChangeDetector,
     GrandmasterEventKind,
@@ -168,12 +168,12 @@ class GrandmasterMemory:
         state = sample.clock_state
         if GrandmasterEventKind.RESTARTED in events:
             self._lock = Reason.GRANDMASTER_RESTARTED
-        elif GrandmasterEventKind.PHASE_JUMPED in events and self._changes.state in HOLDOVERS:
+        elif GrandmasterEventKind.PHASE_JUMPED in events and self._changes.state in HOLDOVER_STATES:
             self._lock = Reason.GRANDMASTER_JUMPED
         if state is ClockState.LOCKED:
             if _contradiction(sample) is None:
                 self._lock = _Lock(sample.boottime_ns, accuracy_ns(sample) or 0)
-        elif state not in (*HOLDOVERS, *DARK):
+        elif state not in (*HOLDOVER_STATES, *UNKNOWN_STATES):
             # Its steering since is not known, so neither is the error at which a holdover would begin.
             self._lock = Reason.HOLDOVER_AGE_UNKNOWN
 

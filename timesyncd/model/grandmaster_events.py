@@ -20,9 +20,9 @@ UPTIME_WRAPS_S = 2**32 // 100
 #: How far an agent's uptime may lag between two readings without a restart.
 UPTIME_SLACK_S = 60
 
-#: States that tell nothing of the clock: not served this time, or not understood.
-DARK = (None, ClockState.UNKNOWN)
-HOLDOVERS = (ClockState.HOLDOVER, ClockState.HOLDOVER_OUT_OF_SPEC)
+#: States without information: not reported this time, or not mapped by a profile.
+UNKNOWN_STATES = (None, ClockState.UNKNOWN)
+HOLDOVER_STATES = (ClockState.HOLDOVER, ClockState.HOLDOVER_OUT_OF_SPEC)
 
 
 class GrandmasterEventKind(StrEnum):
@@ -86,7 +86,7 @@ class ChangeDetector:
         if sample.uptime_s is not None and (uptime is None or uptime.uptime_s != sample.uptime_s):
             self._last_reported["uptime_s"] = sample
         self._channels |= {error.channel: error for error in _channels(sample)}
-        self.state = self.state if sample.clock_state in DARK else sample.clock_state
+        self.state = self.state if sample.clock_state in UNKNOWN_STATES else sample.clock_state
 
     def _change(self, field: str, sample: GrandmasterSample) -> str | None:
         last = self._last_reported.get(field)
@@ -138,10 +138,10 @@ class ChangeDetector:
 
     def _reference_back(self, sample: GrandmasterSample) -> list[tuple[GrandmasterEventKind, str | None]]:
         before, now = self.state, sample.clock_state
-        if now in DARK or before is None or before is now:
+        if now in UNKNOWN_STATES or before is None or before is now:
             return []
         why = f"clock_state changed from {before} to {now}"
-        if before in HOLDOVERS and now not in HOLDOVERS:
+        if before in HOLDOVER_STATES and now not in HOLDOVER_STATES:
             return [(GrandmasterEventKind.LEFT_HOLDOVER, why)]
         return [(GrandmasterEventKind.RELOCKED, why)] if now is ClockState.LOCKED else []
 

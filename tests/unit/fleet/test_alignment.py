@@ -113,7 +113,7 @@ def test_an_unknown_node_makes_it_unknown_and_is_named() -> None:
     assert found == unknown_alignment("b: the clock is DISRUPTED", "no_bound")
 
 
-def test_a_missing_common_reference_is_said() -> None:
+def test_a_missing_common_reference_is_named() -> None:
     """Nodes that are each well known, but under two grandmasters on arbitrary timescales, have no common reference."""
     states = [
         node("a", bound(10), bound(100), bound(None)),
@@ -218,12 +218,12 @@ def test_the_fastest_pair_grows_the_alignment_be_it_not_the_widest() -> None:
     ],
     ids=["wider already", "just so", "grows out", "ends before", "does not grow"],
 )
-def test_it_is_foretold_when_a_limit_is_left(growth_ppb: int, limit_ns: int, leaves_ns: int) -> None:
+def test_the_time_until_a_limit_is_exceeded(growth_ppb: int, limit_ns: int, leaves_ns: int) -> None:
     """By growth, or because nothing holds any longer."""
     assert Alignment(1_000, growth_ppb, ("a", "b"), "", 10 * NS_PER_S).exceeds_in_ns(limit_ns) == leaves_ns
 
 
-def test_one_clock_never_leaves_a_limit() -> None:
+def test_one_clock_never_exceeds_a_limit() -> None:
     """And what is unknown is within none."""
     assert (ONE_CLOCK.exceeds_in_ns(0), unknown_alignment("b is silent", "node_silent").exceeds_in_ns(10**9)) == (
         None,
@@ -296,7 +296,7 @@ def test_the_groups_give_what_all_pairs_give(fleet: list[Truth]) -> None:
 
 
 @given(fleets(), st.integers(0, 2_000))
-def test_what_is_foretold_covers_every_pair(fleet: list[Truth], later_ns: int) -> None:
+def test_the_forecast_covers_every_pair(fleet: list[Truth], later_ns: int) -> None:
     """A pair that is narrow now and grows fast is within the fleet's growth; asked anew, rounding is all that differs."""
     clocks = [one.clock for one in fleet]
     found = alignment(clocks, NOW)

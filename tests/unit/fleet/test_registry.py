@@ -65,7 +65,7 @@ def clock(fleet: Fleet, name: str) -> NodeClock:
     return found
 
 
-def test_a_fleet_gives_back_what_a_node_said() -> None:
+def test_a_fleet_returns_a_node_s_state() -> None:
     """Though it keeps numbers for its own use."""
     said = state("b", terms={"offset": 7}, sources=[source("ptp")])
     fleet = fleet_of(said, state("a"))
@@ -96,7 +96,7 @@ def test_a_node_that_left_is_forgotten() -> None:
         ((1, 9), False, SILENT, False),
     ],
 )
-def test_news_are_what_comes_later_in_order(order: tuple[int, int], live: bool, later_ns: int, news: bool) -> None:
+def test_a_later_state_in_order_is_newer(order: tuple[int, int], live: bool, later_ns: int, news: bool) -> None:
     """By incarnation and sequence; a node that was silent may begin anew, unless that is an old copy."""
     fleet = fleet_of(state("a", incarnation=2, sequence=5))
     new = state("a", incarnation=order[0], sequence=order[1])
@@ -105,14 +105,14 @@ def test_news_are_what_comes_later_in_order(order: tuple[int, int], live: bool, 
     assert clock(fleet, "a").order == (order if news else (2, 5))
 
 
-def test_the_live_message_is_news_after_its_own_copy() -> None:
+def test_the_live_message_replaces_its_own_retained_copy() -> None:
     """And the copy none after it."""
     fleet = fleet_of(state("a"), live=False)
 
     assert [fleet.accept(state("a"), NOW.boottime_ns, live) for live in (False, True, False)] == [False, True, False]
 
 
-def test_a_void_takes_what_was_measured_before_it() -> None:
+def test_an_invalidation_drops_earlier_samples() -> None:
     """Of the followers of that grandmaster alone, those that are known already and those that come later."""
     fleet = fleet_of(
         state("old", age_ns=11), state("new", age_ns=9), state("other", age_ns=11, grandmaster_identity="gm-2")
@@ -125,7 +125,7 @@ def test_a_void_takes_what_was_measured_before_it() -> None:
     assert fleet.alignment(["new", "late"], NOW).reason == "late: the grandmaster's phase jumped"
 
 
-def test_a_void_counts_for_the_sample_not_for_what_was_learnt_later() -> None:
+def test_an_invalidation_counts_by_the_sample_not_by_a_later_reading() -> None:
     """A bound that was dated later than its sample tells by how much: it is void the sooner."""
     fleet = fleet_of(state("a", since_sample_ns=10), state("b", since_sample_ns=0))
     fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns - 5))
@@ -136,7 +136,7 @@ def test_a_void_counts_for_the_sample_not_for_what_was_learnt_later() -> None:
     assert clock(fleet, "a").status(later(4)).name == "UNKNOWN"
 
 
-def test_an_event_that_is_told_again_keeps_its_first_date() -> None:
+def test_an_event_that_is_reported_again_keeps_its_first_date() -> None:
     """Each time it comes it was longer on its way; of two events the later one counts."""
     fleet = fleet_of(state("a", age_ns=5))
     fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns - 10))
@@ -148,7 +148,7 @@ def test_an_event_that_is_told_again_keeps_its_first_date() -> None:
     assert (same, clock(fleet, "a").status(NOW).name) == ("SYNCHRONIZED", "UNKNOWN")
 
 
-def test_the_alignment_names_a_node_that_was_never_heard_of() -> None:
+def test_the_alignment_names_a_node_that_never_reported() -> None:
     """Silence is unknown, not fine; it says whether the node was expected."""
     fleet = fleet_of(state("a"), expected=("b",))
 
@@ -165,7 +165,7 @@ def test_the_alignment_is_of_all_or_of_those_named() -> None:
     assert fleet.alignment(["a", "a"], NOW).reason == "one clock"
 
 
-def test_a_node_by_itself_is_told_against_what_it_knows() -> None:
+def test_a_single_node_is_reported_against_its_main_reference() -> None:
     """One that NTP keeps has a bound, so a preflight of it alone finds no node without one."""
     alone = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text, "reason_code": "no_grandmaster"}
     known = state("a", status="UNKNOWN", gm=alone, parent=alone, grandmaster_identity=None, sources=[source("utc")])
@@ -174,7 +174,7 @@ def test_a_node_by_itself_is_told_against_what_it_knows() -> None:
     assert (told.alignment_ns, [part.bound_ns for part in told.nodes]) == (0, [1_000])
 
 
-def test_the_message_tells_the_worst_first() -> None:
+def test_the_message_lists_the_widest_first() -> None:
     """Each by the reference that decides, and why one is not bounded."""
     states = [
         state("a"),
@@ -201,7 +201,7 @@ def test_the_message_tells_the_worst_first() -> None:
     assert (unheard.alignment_ns, [each.node for each in unheard.nodes]) == (None, ["x", "b"])
 
 
-def test_the_message_tells_the_bound_that_decides() -> None:
+def test_the_message_has_the_deciding_bound() -> None:
     """Under two grandmasters that is the one against UTC."""
     wide = BoundMessage.of(Bound(9_000))
     told = fleet_of(state("a", utc=wide), state("b", grandmaster_identity="gm-2", utc=wide)).alignment_state(None, NOW)
@@ -211,7 +211,7 @@ def test_the_message_tells_the_bound_that_decides() -> None:
     assert [each.bound_ns for each in told.nodes] == [9_000, 9_000]
 
 
-def test_a_large_fleet_is_told_in_part() -> None:
+def test_a_large_fleet_is_published_in_part() -> None:
     """A hundred nodes in a message, ten in a summary."""
     fleet = fleet_of(*(state(f"n{n}", n) for n in range(MAX_PUBLISHED + 1)))
 
@@ -230,7 +230,7 @@ def test_numbers_that_no_clock_has_bound_nothing() -> None:
     assert fleet_of(*grown).alignment(None, NOW).reason == "d and e: more than eleven days apart"
 
 
-def test_the_summary_counts() -> None:
+def test_the_overview_counts() -> None:
     """By the status that is told first and as it has aged, and by grandmaster; who was not heard lately is not live."""
     no_gm = BoundMessage.of(Bound(None, 0, Reason.NO_GRANDMASTER))
     ntp = state("ntp", status="UNKNOWN", gm=no_gm, grandmaster_identity=None, sources=[source("utc")])
@@ -274,7 +274,7 @@ def test_a_silent_node_is_unknown_not_fine() -> None:
     assert fleet.overview(later(SILENT)).statuses == {"SYNCHRONIZED": 1, "UNKNOWN": 1}
 
 
-def test_who_speaks_seldom_is_not_silent_so_soon() -> None:
+def test_a_node_with_a_long_interval_is_not_silent_so_soon() -> None:
     """A state tells when the next one is due; that four are missed is no accident."""
     fleet = fleet_of(state("a", every_ns=60 * NS_PER_S), expected=("a",))
     missing = [fleet.overview(later(seconds * NS_PER_S)).missing for seconds in (239, 240)]
@@ -282,7 +282,7 @@ def test_who_speaks_seldom_is_not_silent_so_soon() -> None:
     assert missing == [(), ("a",)]
 
 
-def test_the_alignment_of_all_is_also_of_those_that_were_never_heard_of() -> None:
+def test_the_alignment_of_all_includes_nodes_that_never_reported() -> None:
     """Two nodes of three thousand are not the fleet."""
     fleet = fleet_of(state("a"), state("b"), expected=("b", "c"))
 
@@ -290,7 +290,7 @@ def test_the_alignment_of_all_is_also_of_those_that_were_never_heard_of() -> Non
     assert fleet.alignment_state(None, NOW).nodes[0].node == "c"
 
 
-def test_who_has_no_clock_source_is_none_of_the_fleet_s_clocks() -> None:
+def test_a_node_without_a_clock_source_is_not_in_the_fleet_s_clocks() -> None:
     """A mere hub would leave the alignment of all unknown for ever; asked for by name it is unknown."""
     hub = state(
         "hub",
@@ -309,7 +309,7 @@ def test_who_has_no_clock_source_is_none_of_the_fleet_s_clocks() -> None:
     assert fleet.alignment(["a", "hub"], NOW).reason == "hub: no clock is watched"
 
 
-def test_an_event_of_long_ago_is_forgotten_where_nobody_follows() -> None:
+def test_an_old_invalidation_without_followers_is_removed() -> None:
     """Anybody can name identities to a broker."""
     fleet = fleet_of(state("a"), state("b", grandmaster_identity="gm-2"), expected=("a",))
     for identity in ("gm-1", "gm-2", "gm-3"):
@@ -322,14 +322,14 @@ def test_an_event_of_long_ago_is_forgotten_where_nobody_follows() -> None:
     assert fleet._invalidations.keys() == {"gm-1"}
 
 
-def test_who_speaks_once_in_hours_has_not_left() -> None:
+def test_a_node_that_reports_every_few_hours_has_not_left() -> None:
     """It is not even silent."""
     fleet = fleet_of(state("a", every_ns=3_600 * NS_PER_S))
 
     assert fleet.forget_silent(NOW.boottime_ns + 2 * 3_600 * NS_PER_S, 3_600 * NS_PER_S) == []
 
 
-def test_of_no_nodes_nothing_is_known() -> None:
+def test_without_nodes_the_alignment_is_unknown() -> None:
     """A hub that has just started has heard nobody, which is not good news."""
     assert Fleet().alignment(None, NOW).alignment_ns is None
     assert Fleet().alignment_state([], NOW).nodes == []

@@ -173,7 +173,7 @@ def test_a_preempted_reading_is_no_step() -> None:
     assert interval_now(bound, Reference.GRANDMASTER, lambda: next(readings))[0].status is ClockStatus.SYNCHRONIZED
 
 
-def test_a_writer_that_died_half_way_leaves_the_cached_value(tmp_path: Path) -> None:
+def test_a_writer_that_died_during_a_write_leaves_the_cached_value(tmp_path: Path) -> None:
     """
     The generation stays odd for ever: a client that had read goes on with what it had, ageing; a new one says so.
     """
@@ -187,7 +187,7 @@ def test_a_writer_that_died_half_way_leaves_the_cached_value(tmp_path: Path) -> 
     assert Clock(tmp_path).gm_now().status is ClockStatus.UNKNOWN
 
 
-def test_a_restarted_writer_keeps_the_file_and_goes_on(tmp_path: Path) -> None:
+def test_a_restarted_writer_keeps_the_file(tmp_path: Path) -> None:
     """
     One inode for ever, so that mapped readers survive; also when the former writer died in the middle.
     """

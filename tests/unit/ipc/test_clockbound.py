@@ -154,7 +154,7 @@ def test_theirs_is_never_better_than_ours(bound: ErrorBound, one: int, other: in
 
 
 @given(BOUNDS, st.integers(0, 1000 * NS_PER_S - 1), st.integers(0, 10**18))
-def test_theirs_is_as_good_as_ours_where_the_layout_can_say_it(
+def test_theirs_is_as_good_as_ours_where_the_layout_allows_it(
     bound: ErrorBound, age_ns: int, suspended_ns: int
 ) -> None:
     """With the usual holdover, and a drift below 1 s/s, the status is the same and the bound at most 2 ns more."""
@@ -182,7 +182,7 @@ def test_a_shorter_holdover_than_theirs_is_kept(age_ns: int, status: int) -> Non
 
 
 @pytest.mark.parametrize(("age_ns", "status"), [(1000 * NS_PER_S - 1, FREE_RUNNING), (1000 * NS_PER_S, UNKNOWN)])
-def test_nothing_is_believed_longer_than_their_daemon_would_have_it(age_ns: int, status: int) -> None:
+def test_a_bound_expires_no_later_than_with_their_daemon(age_ns: int, status: int) -> None:
     """A holdover and a life of hours are theirs for 5 s and for 1000 s."""
     bound = bound_now(holdover_after_ns=10**13, void_after_ns=10**13)
 
@@ -252,7 +252,7 @@ def test_a_file_without_a_bound_is_refused_as_not_initialized(tmp_path: Path) ->
         Reader(path)
 
 
-def test_a_restart_keeps_the_file_and_what_it_says(tmp_path: Path) -> None:
+def test_a_restart_keeps_the_file_and_its_content(tmp_path: Path) -> None:
     """A mapped client goes on with the former writer's bound, and sees the new writer's."""
     path = tmp_path / "shm0"
     first = ClockBoundWriter(path)
@@ -274,7 +274,7 @@ def generation(path: Path, new: int) -> None:
         file.write(struct.pack("=H", new))
 
 
-def test_a_writer_that_died_half_way_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_write_that_was_interrupted_is_continued(tmp_path: Path) -> None:
     """At an odd generation a client keeps its snapshot; the next writer ends the odd one."""
     path = tmp_path / "shm0"
     ClockBoundWriter(path).write(bound_now())
@@ -302,7 +302,7 @@ def test_the_generation_wraps_past_zero(tmp_path: Path, before: int, after: int)
     assert Reader(path).generation == after
 
 
-def test_another_s_segment_that_was_never_finished_is_taken_over(tmp_path: Path) -> None:
+def test_another_writer_s_unfinished_segment_is_taken_over(tmp_path: Path) -> None:
     """Magic and size right, version and generation 0: what ClockBound's daemon leaves if it dies at its start."""
     path = tmp_path / "shm0"
     path.write_bytes(struct.pack("=IIIHH", 0x414D5A4E, 0x43420200, 80, 0, 0).ljust(80, b"\0"))

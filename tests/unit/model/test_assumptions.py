@@ -26,13 +26,13 @@ def misses(read_interval_s: float) -> int:
     return sum(abs(i.gm_error_ns) > (row.gm_hard_ns or 1e18) for i, row in told if not i.blind)
 
 
-def test_a_chase_between_two_readings_cannot_be_told() -> None:
+def test_a_correction_between_two_readings_is_not_observable() -> None:
     """A servo that is done with a changed path before anybody looks leaves nothing behind; who reads each Sync sees it."""
     assert misses(read_interval_s=6.0) > 0
     assert misses(read_interval_s=1.0) == 0
 
 
-def test_a_delay_renewed_between_sync_and_reading_counts_both_ways() -> None:
+def test_a_delay_measured_between_sync_and_reading_counts_both_ways() -> None:
     """The offset was computed with the former delay or with the new one: the bound holds for either."""
     memory = SourceMemory(SourceSettings())
     for index in range(12):
@@ -54,7 +54,7 @@ def test_two_that_contradict_each_other_leave_the_hull() -> None:
     )
 
 
-def test_a_suspend_withdraws_all() -> None:
+def test_a_suspend_invalidates_all() -> None:
     """The kernel may have set the time from a coarse clock, and no step shows."""
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     for index in range(13):
@@ -75,7 +75,7 @@ class NoDelays(Chain):
         return now_ns + 1e9
 
 
-def test_a_delay_that_stands_still_is_not_measured() -> None:
+def test_a_frozen_delay_is_not_measured() -> None:
     """The filter remembers the former path for as long, whatever time has passed: so does the memory."""
     longer = PathSpec(reroutes=(Reroute(302 * NS_PER_S, 302 * NS_PER_S, 210_000, 10_000),))
     model = Replay()

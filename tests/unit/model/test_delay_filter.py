@@ -82,7 +82,7 @@ def test_of_what_bounds_from_below_the_highest_counts() -> None:
     assert far.lower_bound_ns(drift, 200.0) == pytest.approx(1_090 - 200)
 
 
-def test_a_delay_that_used_to_change_and_stands_still_lets_no_time_pass() -> None:
+def test_a_frozen_delay_stops_the_window_s_clock() -> None:
     """
     Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that would change it, tells nothing.
     """

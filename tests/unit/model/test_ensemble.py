@@ -38,7 +38,7 @@ def test_fed_by_fresh_samples_the_clock_is_synchronized_to_the_grandmaster() -> 
     assert bound.utc_seconds_removed == 0
 
 
-def test_hardware_stamps_say_nothing_of_the_system_clock() -> None:
+def test_hardware_timestamps_do_not_bound_the_system_clock() -> None:
     """
     What ptp4l measures then is the PHC: never its bound under another name.
     """
@@ -63,7 +63,7 @@ def test_a_silent_source_publishes_nothing_and_ages() -> None:
     assert ensemble.deciding_bound(bound.as_of_ns + 1000 * NS_PER_S) is None
 
 
-def test_what_was_measured_before_the_port_ceased_to_follow_is_forgotten() -> None:
+def test_samples_from_before_the_port_left_slave_are_dropped() -> None:
     """
     ptp4l empties its delay filter then; what is known ages on, and eleven new delays are wanted.
     """
@@ -92,7 +92,7 @@ def test_a_stepped_clock_is_disrupted_until_the_filter_is_full_again() -> None:
     assert ensemble.accept(nth(31)).bound is not None
 
 
-def test_another_parent_withdraws_what_is_known() -> None:
+def test_a_new_parent_invalidates_the_bound() -> None:
     """
     The servo may already follow the new parent while the bound still speaks of the old one.
     """
@@ -107,7 +107,7 @@ def test_another_parent_withdraws_what_is_known() -> None:
     assert ensemble.accept(nth(23, **other)).bound is not None
 
 
-def test_the_first_source_that_lives_decides() -> None:
+def test_the_first_valid_source_decides() -> None:
     """
     A second one takes over only when the first is void.
     """
@@ -167,7 +167,7 @@ def test_a_verdict_on_another_grandmaster_does_not_count() -> None:
     assert ensemble.update_grandmaster("gm-b", GM[:0], JUMPED, NOW_NS) is None
 
 
-def test_a_verdict_that_got_worse_is_written_before_the_next_sample() -> None:
+def test_a_worse_verdict_is_published_before_the_next_sample() -> None:
     """
     What was written rested on the grandmaster being well; against the grandmaster itself it still holds.
     """
@@ -182,7 +182,7 @@ def test_a_verdict_that_got_worse_is_written_before_the_next_sample() -> None:
     assert (next_one.utc_hard, next_one.gm_status) == (BAD.utc, ClockStatus.SYNCHRONIZED)
 
 
-def test_a_holdover_widens_what_was_written_and_nothing_narrows_it() -> None:
+def test_a_holdover_widens_the_published_bound_and_no_verdict_narrows_it() -> None:
     """
     A better word waits for the sample that it is true of.
     """
@@ -196,7 +196,7 @@ def test_a_holdover_widens_what_was_written_and_nothing_narrows_it() -> None:
     assert ((wider.utc_hard.bound_ns or 0) - (wider.gm_hard.bound_ns or 0), better) == (900 + 2, None)
 
 
-def test_an_event_of_the_grandmaster_voids_all_that_was_measured_before() -> None:
+def test_an_event_of_the_grandmaster_invalidates_earlier_samples() -> None:
     """
     DISRUPTED, with its reason, until a sample of after it is accepted; samples of before are ignored, whenever they come.
     """
@@ -212,7 +212,7 @@ def test_an_event_of_the_grandmaster_voids_all_that_was_measured_before() -> Non
     assert [bound is not None for bound in refilled] == [False] * 11 + [True]
 
 
-def test_an_event_that_is_told_again_voids_once() -> None:
+def test_an_event_that_is_reported_again_invalidates_once() -> None:
     """
     States are repeated, and each repetition takes another time on its way.
     """
@@ -227,7 +227,7 @@ def test_an_event_that_is_told_again_voids_once() -> None:
     assert ensemble.deciding_bound(later_ns) is not None
 
 
-def test_an_event_of_before_the_newest_sample_voids_nothing() -> None:
+def test_an_event_before_the_newest_sample_invalidates_nothing() -> None:
     """
     What was measured after it holds.
     """
@@ -248,7 +248,7 @@ def test_no_event_lies_in_the_future() -> None:
     assert [ensemble.accept(nth(12 + index, **UTC)).bound is not None for index in range(12)][-1]
 
 
-def test_a_unit_that_changed_its_identity_voids_what_followed_the_old_one() -> None:
+def test_a_new_clock_identity_invalidates_the_followers_of_the_old_one() -> None:
     """
     Its followers' newest samples still name the identity of before.
     """
@@ -259,7 +259,7 @@ def test_a_unit_that_changed_its_identity_voids_what_followed_the_old_one() -> N
     assert voided.gm_hard.reason is Reason.GRANDMASTER_IDENTITY_CHANGED
 
 
-def test_two_pollers_of_a_unit_void_once() -> None:
+def test_two_pollers_of_a_grandmaster_invalidate_once() -> None:
     """
     Each dates the same event by its own polls; one is believed, and the other when that one has fallen silent.
     """
@@ -280,7 +280,7 @@ def test_two_pollers_of_a_unit_void_once() -> None:
 
 
 @pytest.mark.parametrize("verdict", [BAD, JUMPED])
-def test_a_source_that_does_not_decide_is_judged_in_silence(verdict: GrandmasterVerdict) -> None:
+def test_a_verdict_on_a_source_that_does_not_decide_publishes_nothing(verdict: GrandmasterVerdict) -> None:
     """
     Readers see the one that decides, which follows another grandmaster.
     """
@@ -293,7 +293,7 @@ def test_a_source_that_does_not_decide_is_judged_in_silence(verdict: Grandmaster
     assert ensemble.deciding_bound(NOW_NS) is deciding
 
 
-def test_what_was_measured_before_an_event_is_forgotten_also_without_a_bound() -> None:
+def test_an_event_drops_earlier_samples_also_without_a_bound() -> None:
     """
     The delay filter begins anew, also where it was not full yet.
     """

@@ -50,7 +50,7 @@ def assert_adds_up(bound: ErrorBound) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-100_000, 100_000), st.booleans()), min_size=1, max_size=30))
-def test_without_a_sync_what_is_steered_is_followed(course: list[tuple[int, bool]]) -> None:
+def test_steering_is_followed_without_a_sync(course: list[tuple[int, bool]]) -> None:
     """
     Frequencies that are read in between, or are not: at every moment the bound that stands holds, adds up, and the statistical one
     is no wider.
@@ -70,7 +70,7 @@ def test_without_a_sync_what_is_steered_is_followed(course: list[tuple[int, bool
         assert abs(lab.true_ns) <= (told.gm_hard.at(age_ns) or 0)
 
 
-def test_a_port_that_ceased_to_follow_leaves_the_clock_its_kick() -> None:
+def test_a_port_that_left_slave_leaves_the_last_correction_applied() -> None:
     """
     LISTENING with a frozen frequency: what was learnt is held on, though the delay filter is forgotten.
     """
@@ -88,7 +88,7 @@ def test_a_port_that_ceased_to_follow_leaves_the_clock_its_kick() -> None:
     assert_adds_up(told)
 
 
-def test_what_was_withdrawn_does_not_come_back_by_a_frequency() -> None:
+def test_a_frequency_reading_does_not_restore_an_invalidated_bound() -> None:
     """
     After a step, another parent or a restart a reading of the frequency alone makes no bound.
     """
@@ -103,7 +103,7 @@ def test_what_was_withdrawn_does_not_come_back_by_a_frequency() -> None:
         assert ensemble.deciding_bound(lab.boottime_ns) is None
 
 
-def test_an_ntp_daemon_may_take_its_offset_out_at_any_moment() -> None:
+def test_an_ntp_daemon_may_slew_its_offset_away_at_any_moment() -> None:
     """
     All between its offset and none is its claim: what it knows to be 50 ms off it may have stepped by the next moment.
     """
@@ -115,7 +115,7 @@ def test_an_ntp_daemon_may_take_its_offset_out_at_any_moment() -> None:
     assert ensemble.agreement.falsetickers == ()
 
 
-def test_an_event_between_the_last_look_and_the_reading_voids_the_sample() -> None:
+def test_an_event_between_two_readings_invalidates_the_sample() -> None:
     """
     A bound is as of the reading, but its Sync may be as old as the last reading that did not show it.
     """
@@ -164,7 +164,7 @@ def test_a_reading_of_both_clocks_gives_the_system_clock_its_bound() -> None:
         assert_adds_up(bound)
 
 
-def test_a_hardware_clock_that_is_held_over_takes_the_system_clock_along() -> None:
+def test_a_coasting_phc_carries_the_system_clock_along() -> None:
     """
     While no Sync comes what is steered is the PHC, and that is in the system clock's bound, too; its end still counts from the sample.
     """
@@ -183,7 +183,7 @@ def test_a_hardware_clock_that_is_held_over_takes_the_system_clock_along() -> No
     assert sum(after.terms.values()) == after.parent_hard.bound_ns
 
 
-def test_another_card_s_clock_says_nothing() -> None:
+def test_another_card_s_phc_does_not_bound_the_system_clock() -> None:
     """
     It is matched by its name.
     """
@@ -195,7 +195,7 @@ def test_another_card_s_clock_says_nothing() -> None:
     assert lab_sample(lab).clock == "realtime"
 
 
-def test_after_a_step_both_clocks_have_to_be_read_anew() -> None:
+def test_after_a_step_both_clocks_must_be_read_again() -> None:
     """
     What lay between them does so no more.
     """
@@ -278,7 +278,7 @@ def test_a_falseticker_is_named_and_narrows_nothing(off_ns: int) -> None:
     assert bound.utc_stat.bound_ns == honest.utc_stat.bound_ns
 
 
-def test_a_deciding_source_that_is_false_is_not_believed_of_utc() -> None:
+def test_a_deciding_falseticker_does_not_bound_utc() -> None:
     """
     It is 50 ms off and sure of it: against UTC what the others know counts, also in the statistical bound.
     """
@@ -324,7 +324,7 @@ def test_a_source_that_is_right_with_one_of_two_is_not_believed_alone() -> None:
     assert (bound.utc_hard.bound_ns or 0) >= 1_500_000
 
 
-def test_a_source_that_is_held_claims_where_its_clock_has_got_to() -> None:
+def test_a_coasting_source_claims_its_current_interval() -> None:
     """
     A kick, and its end: the interval moved by it, and is held against the others as it is now.
     """
@@ -368,7 +368,7 @@ def kernel(vm_disruptions: int | None) -> KernelSample:
 
 
 @pytest.mark.parametrize("between", [(), (None,), (None, 7, None)])
-def test_a_virtual_machine_that_went_on_elsewhere_knows_nothing(between: tuple[int | None, ...]) -> None:
+def test_a_migrated_virtual_machine_has_no_bound(between: tuple[int | None, ...]) -> None:
     """
     All sources are void, also when the marker could not be read for a while; the first marker, and the same again, are no migration.
     """

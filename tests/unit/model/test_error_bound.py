@@ -48,14 +48,14 @@ def measured(**told: Any) -> ParentBound:
 PARENT = measured()
 
 
-def test_software_stamps_measure_the_system_clock_itself() -> None:
+def test_software_timestamps_measure_the_system_clock_itself() -> None:
     """
     Nothing is added.
     """
     assert system_clock_bound(PARENT, nth(0), SETTINGS, LINK) is PARENT
 
 
-def test_without_a_reading_of_both_a_hardware_clock_tells_nothing() -> None:
+def test_without_a_link_a_phc_does_not_bound_the_system_clock() -> None:
     """
     Never the PHC's bound under another name.
     """
@@ -155,7 +155,7 @@ def test_ntp_alone_gives_utc_and_no_grandmaster() -> None:
 
 
 @given(age_ns=st.integers(0, 10**12))
-def test_a_bound_that_is_told_as_of_later_says_the_same(age_ns: int) -> None:
+def test_a_rebased_bound_has_the_same_values(age_ns: int) -> None:
     """
     It is grown, and holdover and the end are nearer by as much; its terms still add up.
     """
@@ -170,7 +170,7 @@ def test_a_bound_that_is_told_as_of_later_says_the_same(age_ns: int) -> None:
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**12))
-def test_an_agreement_is_told_as_of_its_own_moment(low_ns: int, width_ns: int, growth_ppb: int, age_ns: int) -> None:
+def test_an_agreement_is_as_of_its_own_moment(low_ns: int, width_ns: int, growth_ppb: int, age_ns: int) -> None:
     """
     It is what was agreed then, where that is narrower than the source's own word for some time to come.
     """
@@ -208,7 +208,7 @@ def test_of_a_source_that_contradicts_the_others_nothing_of_utc_counts() -> None
     assert doubted.gm_hard.at(0) == last.gm_hard.at(NS_PER_S)
 
 
-def test_a_source_keeps_its_own_word_where_the_others_only_make_it_grow_faster() -> None:
+def test_a_source_keeps_its_own_bound_where_the_others_only_add_growth() -> None:
     """
     The agreement is within what it says and is soon the wider one; where it is wider at once, the others may be right without it.
     """
@@ -225,9 +225,7 @@ def test_a_source_keeps_its_own_word_where_the_others_only_make_it_grow_faster()
     age_ns=st.integers(0, 10**12),
     boundary_ns=st.integers(0, 1_000),
 )
-def test_what_is_known_without_a_sample_replaces_the_parent_s_part_alone(
-    held_ns: int, growth_ppb: int, age_ns: int, boundary_ns: int
-) -> None:
+def test_coasting_replaces_the_parent_bound_alone(held_ns: int, growth_ppb: int, age_ns: int, boundary_ns: int) -> None:
     """
     What is above the parent stays; terms and rates add up; nothing falls below 0; and the statistical bound is never the wider one.
     """

@@ -57,7 +57,7 @@ def test_utc(changes: dict[str, object], expected: Bound | Reason) -> None:
     assert (bound if isinstance(expected, Bound) else bound.reason) == expected
 
 
-def test_the_seconds_that_ptp4l_takes_out() -> None:
+def test_the_seconds_that_ptp4l_removes() -> None:
     """
     Its own utc_offset on a PTP timescale, whatever Announce says; none on an arbitrary one.
     """
@@ -126,7 +126,7 @@ def test_of_what_is_announced_and_what_is_polled_the_worse_counts(
         ),
     ],
 )
-def test_utc_is_unknown_where_either_says_so(
+def test_utc_is_unknown_where_either_is(
     verdict: GrandmasterVerdict, changes: dict[str, object], reason: Reason
 ) -> None:
     """
@@ -144,7 +144,7 @@ def test_utc_is_unknown_where_either_says_so(
     ],
 )
 @pytest.mark.parametrize("changes", [{}, {"clock_class": 7}, {"clock_class": 248}, {"clock_accuracy": 0xFE}])
-def test_where_a_poller_knows_nothing_the_announcement_counts_alone(
+def test_without_a_verdict_the_announcement_counts_alone(
     verdict: GrandmasterVerdict, changes: dict[str, object]
 ) -> None:
     """
@@ -186,7 +186,7 @@ def test_both_errors_at_their_largest_are_within_the_utc_bound(
     assert not holds or (bound.at(age_ns) or 0) >= node_ns + unit_ns
 
 
-def test_the_unit_s_own_error_is_aged_to_the_reading() -> None:
+def test_the_grandmaster_s_own_error_is_aged_to_the_reading() -> None:
     """
     The bound is as of the reading, later than the last one that did not show the Sync: what the unit drifts meanwhile counts.
     """
@@ -211,7 +211,7 @@ def test_the_worse_of_two_holds_where_either_does(first: Bound, second: Bound) -
     assert all(least is None or least >= max(one or 0, other or 0) for one, other, least in limits)
 
 
-def test_what_is_heard_is_put_on_the_own_clock_to_the_safe_side() -> None:
+def test_a_received_age_is_never_understated_on_the_local_clock() -> None:
     """
     A bound is as old as it may be, an event as new: the way from there to here widens the one and does not age the other.
     """

@@ -101,7 +101,7 @@ def test_what_is_no_curve(points: tuple[tuple[int, int], ...]) -> None:
 # The bound on its own error.
 
 
-def test_a_locked_unit_is_as_good_as_its_accuracy() -> None:
+def test_a_locked_grandmaster_is_as_good_as_its_accuracy() -> None:
     """It grows by the curve's steepest slope: the reference may be lost right after the poll."""
     verdict = Polled().at(0)
 
@@ -109,12 +109,12 @@ def test_a_locked_unit_is_as_good_as_its_accuracy() -> None:
     assert verdict.clock_state_since_realtime_ns is None
 
 
-def test_a_locked_unit_without_a_curve_does_not_grow() -> None:
+def test_a_locked_grandmaster_without_a_curve_does_not_grow() -> None:
     """What it would do without its reference is not known, and not guessed."""
     assert Polled(curve=None).at(0).utc == Bound(100, 0)
 
 
-def test_a_holdover_is_dated_to_the_last_poll_that_saw_it_locked() -> None:
+def test_a_holdover_is_dated_to_the_last_locked_poll() -> None:
     """It began at some moment between two polls: the earlier one counts for the budget."""
     unit = Polled()
     unit.at(0)
@@ -125,7 +125,7 @@ def test_a_holdover_is_dated_to_the_last_poll_that_saw_it_locked() -> None:
     assert verdict.clock_state_since_realtime_ns == real_ns(0.1)
 
 
-def test_a_unit_whose_accuracy_was_worse_than_the_curve_begins_with_that() -> None:
+def test_a_grandmaster_with_an_accuracy_worse_than_the_curve_begins_with_that() -> None:
     """The curve says how much is added to what the unit was off when it lost its reference."""
     unit = Polled()
     unit.at(0, clock_accuracy=0x22)
@@ -134,7 +134,7 @@ def test_a_unit_whose_accuracy_was_worse_than_the_curve_begins_with_that() -> No
 
 
 @pytest.mark.parametrize(("accuracy", "expected"), [(0xFE, 101), (None, 101), (0x23, 1_000)])
-def test_an_accuracy_that_it_tells_in_holdover_counts_where_it_is_worse(accuracy: int | None, expected: int) -> None:
+def test_an_accuracy_reported_in_holdover_counts_where_it_is_worse(accuracy: int | None, expected: int) -> None:
     """Unknown is what a unit in holdover may well say; its curve stands in for it."""
     unit = Polled()
     unit.at(0)
@@ -209,7 +209,7 @@ def test_what_is_no_contradiction(said: dict[str, Any]) -> None:
     assert Polled().at(0, **said).utc.bound_ns == 100
 
 
-def test_a_unit_that_bridges_is_held_to_its_curve() -> None:
+def test_a_bridging_grandmaster_follows_its_curve() -> None:
     """Shortly after the loss it announces the class of before; when it goes on with that it contradicts itself."""
     unit = Polled()
     unit.at(0)
@@ -221,7 +221,7 @@ def test_a_unit_that_bridges_is_held_to_its_curve() -> None:
 
 
 @pytest.mark.parametrize("dark", [None, ClockState.UNKNOWN])
-def test_a_state_that_was_not_told_for_a_while_ends_no_holdover(dark: ClockState | None) -> None:
+def test_an_unreported_state_ends_no_holdover(dark: ClockState | None) -> None:
     """It counts like a poll that did not come: the age goes back to the last LOCKED one."""
     unit = Polled()
     unit.at(0)
@@ -230,7 +230,7 @@ def test_a_state_that_was_not_told_for_a_while_ends_no_holdover(dark: ClockState
     assert unit.at(3_600, **HELD).utc.bound_ns == 460
 
 
-def test_a_bad_state_is_not_forgotten_when_nothing_is_told() -> None:
+def test_a_bad_state_persists_while_no_state_is_reported() -> None:
     """Only a unit that was never seen otherwise than well counts as one that tells nothing."""
     unit = Polled()
     unit.at(0)
@@ -288,7 +288,7 @@ def test_a_stored_lock_in_the_future_dates_nothing() -> None:
     assert Polled(last_locked_realtime_ns=real_ns(5)).at(0, **HELD).utc.reason is Reason.HOLDOVER_AGE_UNKNOWN
 
 
-def test_a_stored_lock_of_before_the_unit_s_own_restart_dates_nothing() -> None:
+def test_a_stored_lock_from_before_the_grandmaster_s_restart_dates_nothing() -> None:
     """Its uptime is shorter than the lock is old."""
     verdict = Polled(last_locked_realtime_ns=real_ns(-3_600)).at(0, **HELD, uptime_s=1_800)
 
@@ -298,7 +298,7 @@ def test_a_stored_lock_of_before_the_unit_s_own_restart_dates_nothing() -> None:
 # What happened.
 
 
-def test_a_quiet_unit_tells_nothing() -> None:
+def test_an_unchanged_grandmaster_has_no_events() -> None:
     """Small moves of the phase and a running uptime are no events."""
     unit = Polled()
 
@@ -322,7 +322,7 @@ def test_a_quiet_unit_tells_nothing() -> None:
         ({"phase_offset_ns": -5_000}, GrandmasterEventKind.PHASE_JUMPED, Reason.GRANDMASTER_JUMPED),
     ],
 )
-def test_what_voids_is_told_once_and_dated_at_the_poll_that_saw_it(
+def test_an_invalidating_event_is_reported_once_and_dated_at_its_poll(
     said: dict[str, Any], kind: GrandmasterEventKind, reason: Reason
 ) -> None:
     """It happened at some moment between two polls: what followers measured before the later one is void."""
@@ -335,7 +335,7 @@ def test_what_voids_is_told_once_and_dated_at_the_poll_that_saw_it(
     assert (later.events, later.invalid_before_realtime_ns) == ((), real_ns(10.1))
 
 
-def test_an_uptime_that_counts_on_may_still_have_begun_anew() -> None:
+def test_an_uptime_that_rises_may_hide_a_restart() -> None:
     """After a long gap it is larger than before, but lags behind the time that has passed."""
     unit = Polled()
     unit.at(0, uptime_s=30, engine_boots=None)
@@ -351,7 +351,7 @@ def test_an_uptime_that_is_read_at_its_own_pace_is_no_restart() -> None:
 
 
 @pytest.mark.parametrize(("boots", "expected"), [(3, []), (None, [GrandmasterEventKind.RESTARTED])])
-def test_the_wrap_of_the_uptime_is_no_restart_where_the_boots_stand_still(
+def test_the_wrap_of_the_uptime_is_no_restart_with_unchanged_boots(
     boots: int | None, expected: list[GrandmasterEventKind]
 ) -> None:
     """After 497 days sysUpTime begins anew; where the boots are not served that cannot be told from a restart."""
@@ -361,7 +361,7 @@ def test_the_wrap_of_the_uptime_is_no_restart_where_the_boots_stand_still(
     assert unit.kinds(10, uptime_s=5, engine_boots=boots) == expected
 
 
-def test_boots_that_stand_still_do_not_hide_a_restart_at_any_other_time() -> None:
+def test_unchanged_boots_do_not_hide_a_restart_at_any_other_time() -> None:
     """Some agents never count their boots."""
     unit = Polled()
     unit.at(0)
@@ -401,7 +401,7 @@ def time_errors(at_s: int, **channels: int) -> tuple[TimeError, ...]:
         ({"gnss": 300, "ptp": 100}, []),
     ],
 )
-def test_a_jump_of_every_measured_channel_is_the_unit_s(channels: dict[str, int], expected: list[str]) -> None:
+def test_a_jump_of_every_measured_channel_is_the_grandmaster_s(channels: dict[str, int], expected: list[str]) -> None:
     """A channel that jumps alone among several is that input's own."""
     unit = Polled()
     unit.at(0, time_errors=time_errors(0, gnss=10, ptp=20))
@@ -409,7 +409,7 @@ def test_a_jump_of_every_measured_channel_is_the_unit_s(channels: dict[str, int]
     assert unit.kinds(10, time_errors=time_errors(10, **channels)) == expected
 
 
-def test_a_channel_that_was_not_measured_anew_says_nothing() -> None:
+def test_a_channel_without_a_new_measurement_is_no_evidence() -> None:
     """The same measurement again neither jumps nor stands against a jump."""
     unit = Polled()
     unit.at(0, time_errors=time_errors(0, gnss=10, ptp=20))
@@ -432,7 +432,7 @@ def test_a_channel_that_was_not_measured_anew_says_nothing() -> None:
         ((ClockState.UNKNOWN, ClockState.LOCKED), None),
     ],
 )
-def test_a_reference_that_is_followed_anew_voids(
+def test_relocking_to_a_reference_invalidates(
     states: tuple[ClockState | None, ...], expected: GrandmasterEventKind | None
 ) -> None:
     """When it leaves holdover, and when it has locked again: each time its phase may step. Losing lock moves nothing."""
@@ -443,7 +443,7 @@ def test_a_reference_that_is_followed_anew_voids(
     assert last.invalidation_reason is (expected and Reason.GRANDMASTER_LEFT_HOLDOVER)
 
 
-def test_of_several_events_the_gravest_says_why() -> None:
+def test_of_several_events_the_most_severe_is_the_reason() -> None:
     """All are told; a restart explains the others."""
     unit = Polled()
     unit.at(0)
@@ -458,7 +458,7 @@ def test_of_several_events_the_gravest_says_why() -> None:
     assert verdict.invalidation_reason is Reason.GRANDMASTER_RESTARTED
 
 
-def test_a_leap_second_is_announced_once_and_voids_when_it_happens() -> None:
+def test_a_leap_second_is_announced_once_and_invalidates_when_it_happens() -> None:
     """Before it nothing moves; then the UTC offset is another one."""
     unit = Polled()
     unit.at(0)
@@ -470,7 +470,7 @@ def test_a_leap_second_is_announced_once_and_voids_when_it_happens() -> None:
     assert happened.invalidation_reason is Reason.GRANDMASTER_UTC_OFFSET_CHANGED
 
 
-def test_since_when_a_state_is_so_is_the_poll_that_saw_it_come() -> None:
+def test_a_state_is_dated_at_the_poll_that_reported_it_first() -> None:
     """Not told before a change was seen, and not changed by a poll that says nothing of it."""
     unit = Polled()
     since = [
@@ -497,7 +497,7 @@ def test_a_jump_in_holdover_ends_its_budget() -> None:
     assert locked.utc.bound_ns == 100
 
 
-def test_a_unit_that_restarts_in_holdover_has_no_budget_left() -> None:
+def test_a_grandmaster_that_restarts_in_holdover_has_no_budget_left() -> None:
     """Whether it kept its time over the restart is not known."""
     unit = Polled()
     unit.at(0)
@@ -507,7 +507,7 @@ def test_a_unit_that_restarts_in_holdover_has_no_budget_left() -> None:
     assert unit.at(30, **HELD, engine_boots=4).utc.reason is Reason.GRANDMASTER_RESTARTED
 
 
-def test_a_drift_beyond_the_curve_shows_when_the_unit_locks_again() -> None:
+def test_a_drift_beyond_the_curve_shows_when_the_grandmaster_locks_again() -> None:
     """Before that nobody who polls it alone can see it: 1 ppb where 0.1 ppb is configured."""
     unit = Polled()
     unit.at(0)
@@ -598,7 +598,7 @@ oscillators = st.builds(
     st.lists(st.fractions(0, 1, max_denominator=10**6), min_size=1, max_size=4),
     st.booleans(),
 )
-def test_the_truth_of_a_unit_that_keeps_to_its_curve_is_within_its_bound(
+def test_the_true_error_of_a_grandmaster_within_its_curve_is_within_its_bound(
     unit: Oscillator, gaps_ns: list[int], ages: list[Fraction], tells_accuracy: bool
 ) -> None:
     """At each poll and at each age for which the verdict holds, whenever between two polls the reference was lost."""

@@ -27,7 +27,7 @@ def taught(oscillator: Oscillator, rate_ppb: float, seconds: float, first_s: flo
 
 
 @given(rate_ppb=st.floats(-500_000, 500_000), guess_off_ppb=st.floats(-1_000, 1_000))
-def test_a_steady_rate_is_learnt_as_it_is(rate_ppb: float, guess_off_ppb: float) -> None:
+def test_a_steady_rate_is_learned_as_it_is(rate_ppb: float, guess_off_ppb: float) -> None:
     """
     Positive = the oscillator runs fast; without noise to the last digit, whatever the guess.
     """
@@ -126,7 +126,7 @@ def test_an_interruption_forgets_the_block_and_nothing_else() -> None:
     assert oscillator.drift.wander_ppb == pytest.approx(0, abs=0.01)
 
 
-def test_that_it_learnt_is_told_once_a_block() -> None:
+def test_a_new_drift_is_reported_once_a_block() -> None:
     """
     Whoever remembers values relative to the rate has to know when it changes.
     """

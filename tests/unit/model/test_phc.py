@@ -59,9 +59,7 @@ def test_a_reading_is_right_within_half_its_window() -> None:
         ((0, None), 100_000 + SLEW_LIMIT_PPB),
     ],
 )
-def test_what_was_not_learnt_yet_may_be_anything_allowed(
-    frequencies: tuple[int | None, int | None], expected: int
-) -> None:
+def test_before_learning_any_allowed_drift_counts(frequencies: tuple[int | None, int | None], expected: int) -> None:
     """
     Both oscillators' worst, what is steered, and the kernel's slew limit where a frequency is not told.
     """
@@ -110,7 +108,7 @@ def test_a_change_of_either_frequency_counts_threefold_for_a_while(which: str, s
     assert told == [1_000 + 2_000 + 6_000] * 20 + [1_000 + 2_000] * 5
 
 
-def test_what_ran_apart_before_a_step_is_learnt_and_the_step_is_not() -> None:
+def test_the_drift_before_a_step_is_learned_and_the_step_is_not() -> None:
     """
     A step of either clock is no rate.
     """
@@ -123,7 +121,7 @@ def test_what_ran_apart_before_a_step_is_learnt_and_the_step_is_not() -> None:
     assert link.growth_ppb == before.growth_ppb
 
 
-def test_a_frequency_that_was_not_told_for_a_while_is_no_rate() -> None:
+def test_an_unreported_frequency_is_no_rate() -> None:
     """
     What was steered meanwhile is unknown, so what comes next is not compared with what came before.
     """
@@ -137,7 +135,7 @@ def test_a_frequency_that_was_not_told_for_a_while_is_no_rate() -> None:
 
 
 @pytest.mark.parametrize("set_ns", [-60_000, 60_000, 37 * NS_PER_S])
-def test_a_clock_that_was_set_is_told_once(set_ns: int) -> None:
+def test_a_stepped_clock_is_reported_once(set_ns: int) -> None:
     """
     It moved by more than both readings and their growth explain; from then on it is where it is, and no rate was learnt of that.
     """

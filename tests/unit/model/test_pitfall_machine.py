@@ -101,7 +101,7 @@ def test_a_smeared_leap_second_is_an_offset() -> None:
 @pytest.mark.parametrize(
     ("asleep_s", "status"), [(1, ClockStatus.SYNCHRONIZED), (600, ClockStatus.HOLDOVER), (1_001, ClockStatus.UNKNOWN)]
 )
-def test_time_asleep_is_age(asleep_s: int, status: ClockStatus) -> None:
+def test_time_in_suspend_is_age(asleep_s: int, status: ClockStatus) -> None:
     """
     CLOCK_BOOTTIME and CLOCK_REALTIME jump ahead together, only CLOCK_MONOTONIC stands still: no step, and the bound
     is older by all of it,
@@ -123,7 +123,7 @@ def test_time_asleep_is_age(asleep_s: int, status: ClockStatus) -> None:
     assert node.seen()[0].status is ClockStatus.SYNCHRONIZED
 
 
-def test_a_migrated_machine_knows_nothing() -> None:
+def test_a_migrated_machine_has_no_bound() -> None:
     """
     VMClock's marker changed: its clocks go on, on another host's oscillator, and were never compared with anything.
     """
@@ -156,7 +156,7 @@ def test_a_boundary_clock_in_between_adds_its_error(steps_removed: int, between:
         assert silent.gm_status is ClockStatus.UNKNOWN
 
 
-def test_a_transparent_clock_that_takes_out_more_than_the_path_gives_no_sample() -> None:
+def test_a_transparent_clock_that_removes_more_than_the_path_gives_no_sample() -> None:
     """A negative path delay is told as such by the driver, makes no bound in the model, and the last one ages."""
     node = Node()
     node.synced()

@@ -64,7 +64,7 @@ def test_pitfall_05_a_negative_rate_is_a_rate(offset_sign: int) -> None:
     assert bounds[0].rates[Rate.FREQUENCY_OFFSET] == pytest.approx(3_000, abs=1)
 
 
-def test_what_was_learnt_since_a_sample_may_be_negative() -> None:
+def test_the_change_since_a_sample_may_be_negative() -> None:
     """A term below 0 goes through the segment's words as it is: read unsigned it would be 18 billion seconds."""
     bound = replace(fed(Ensemble({"ptp": EnsembleSettings()})), terms={Term.OFFSET: 7, Term.SINCE_SAMPLE: -5}, rates={})
 

@@ -103,14 +103,14 @@ def test_unread_means_that_anything_may_have_been_done(frequencies: list[int | N
     assert steering.change_ppb == SLEW_LIMIT_PPB
 
 
-def test_what_was_not_read_is_not_usual() -> None:
+def test_an_unread_frequency_is_not_in_the_mean() -> None:
     """
     A servo of which little is read yet is as slow as what was read of it.
     """
     assert fed([None, None, 0, 100, 200]).phase_uncertainty_ns < 200
 
 
-def test_noise_as_usual_casts_no_doubt_on_what_was_done() -> None:
+def test_usual_noise_adds_no_uncertainty() -> None:
     """
     A surprise does, the more the faster this servo follows; never more than the kernel allows.
     """

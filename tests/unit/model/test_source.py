@@ -274,7 +274,7 @@ def test_a_reading_that_came_late_is_no_older_than_two_seconds_less() -> None:
     assert late.terms[Term.READING_AGE] == 2 * 100
 
 
-def test_the_usual_is_known_before_anything_is_a_surprise() -> None:
+def test_the_noise_is_known_before_any_innovation() -> None:
     """
     The first noisy samples after the rate is learnt do not count as a servo's secret doings.
     """

@@ -124,7 +124,7 @@ def test_a_frequency_that_was_not_read_for_a_while_is_no_free_ride() -> None:
 
 
 @pytest.mark.parametrize("back_ns", [1, NS_PER_S // 2])
-def test_a_sync_that_shows_late_is_not_counted_twice(back_ns: int) -> None:
+def test_a_sync_that_is_reported_late_is_not_counted_twice(back_ns: int) -> None:
     """
     The frequency alone was read after the Sync had come and before it showed: what was steered in between counts once.
     """
@@ -152,7 +152,7 @@ def held_ns(memory: SourceMemory, lab: Lab) -> tuple[int, int, int]:
 
 
 @given(kick_ppb=st.integers(-100_000, 100_000), gaps_s=st.lists(st.integers(1, 100), min_size=1, max_size=8))
-def test_a_frozen_kick_of_the_servo_goes_on_and_is_known(kick_ppb: int, gaps_s: list[int]) -> None:
+def test_a_frozen_correction_of_the_servo_is_known(kick_ppb: int, gaps_s: list[int]) -> None:
     """
     Samples stop while the clock is on its way: the interval goes with it, and the truth stays inside.
     """
@@ -170,7 +170,7 @@ def test_a_frozen_kick_of_the_servo_goes_on_and_is_known(kick_ppb: int, gaps_s: 
 
 
 @given(frequencies=st.lists(st.integers(-200_000, 200_000), min_size=1, max_size=30))
-def test_whoever_steers_while_no_sync_comes_is_followed(frequencies: list[int]) -> None:
+def test_steering_without_a_sync_is_followed(frequencies: list[int]) -> None:
     """
     Each new frequency was applied at some moment since the last reading.
     """
@@ -201,7 +201,7 @@ def test_what_is_read_at_once_is_what_grows() -> None:
     assert abs(lab.true_ns) <= (bound.bound.at(60 * NS_PER_S) or 0)
 
 
-def test_a_bound_of_a_slow_reading_is_held_from_the_reading_on() -> None:
+def test_a_bound_of_a_slow_reading_coasts_from_the_reading_on() -> None:
     """
     Polled every ten seconds the Sync may be of any moment in between: a kick is not applied to time that had passed before.
     """
@@ -237,7 +237,7 @@ def test_a_clock_runs_on_between_a_sync_and_its_slow_reading() -> None:
     assert held.low_ns <= lab.true_ns <= held.high_ns
 
 
-def test_what_is_held_is_in_doubt_where_a_frequency_was_not_read() -> None:
+def test_coasting_is_uncertain_where_a_frequency_was_not_read() -> None:
     """
     No bound comes of the samples after a restart, and in one of them nobody read what was steered.
     """
@@ -270,7 +270,7 @@ def test_without_a_frequency_nothing_better_is_known_than_the_growth() -> None:
     assert learnt.coast(lab.boottime_ns - NS_PER_S, lab.frequency_ppb) is None
 
 
-def test_what_was_learnt_outlives_a_change_of_the_source() -> None:
+def test_the_learned_drift_outlives_a_change_of_the_source() -> None:
     """
     The oscillator is the same one after a restart or behind another parent: only the delays are unknown.
     """

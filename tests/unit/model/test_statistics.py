@@ -101,7 +101,7 @@ def test_the_asymmetry_s_share_leaves_out_what_the_probability_says() -> None:
     assert beyond / draws == pytest.approx(1 - STAT_PROBABILITY, rel=0.15)
 
 
-def test_a_few_samples_tell_nothing() -> None:
+def test_too_few_samples_give_no_statistical_bound() -> None:
     """
     Below eight there is no statistical bound.
     """

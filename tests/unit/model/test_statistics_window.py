@@ -55,7 +55,7 @@ def test_nothing_has_no_maximum() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=8))
-def test_the_usual_begins_with_the_mean_of_what_was_seen(sizes: list[float]) -> None:
+def test_a_robust_mean_begins_with_the_mean_of_its_values(sizes: list[float]) -> None:
     """
     It is right from the first values on and not after a hundred, and says when they are enough.
     """
@@ -67,7 +67,7 @@ def test_the_usual_begins_with_the_mean_of_what_was_seen(sizes: list[float]) -> 
     assert usual.is_known == (len(sizes) == 8)
 
 
-def test_what_is_unusual_hardly_counts() -> None:
+def test_an_outlier_hardly_counts() -> None:
     """
     One value of any size moves the usual by a tenth.
     """
@@ -79,7 +79,7 @@ def test_what_is_unusual_hardly_counts() -> None:
     assert 100 < usual.value < 110
 
 
-def test_the_usual_becomes_another() -> None:
+def test_a_robust_mean_follows_a_new_level() -> None:
     """
     What is unusual again and again is so no longer, and the former is forgotten.
     """

@@ -46,7 +46,7 @@ def error_of(*lines: str, header: str = HEADER) -> str:
     return str(raised.value)
 
 
-def test_a_row_is_what_was_told() -> None:
+def test_a_row_is_what_was_read() -> None:
     """Each column goes to its field, time in nanoseconds; the text of t_s stays as it was."""
     assert rows(ROW) == [
         ("1000.125", TraceRow(1_000_125_000_000, -12, 9_876, 3_456, PortState.SLAVE, True, 6, 33)),
@@ -140,7 +140,7 @@ def test_a_long_cell_is_cut_in_the_error() -> None:
     assert error_of("x" * 5_000 + ROW) == f"t.csv:2: t_s = {'x' * 40!r}... is not a number"
 
 
-def test_time_may_stand_but_not_go_back() -> None:
+def test_time_may_repeat_but_not_go_back() -> None:
     """Two rows of one moment are read; an earlier one is a mistake of whoever recorded."""
     earlier = ROW.replace("1000.125", "1000.124")
 
@@ -155,7 +155,7 @@ def test_a_line_of_another_width_is_refused(line: str, cells: int) -> None:
 
 
 @pytest.mark.parametrize("rest", [ROW, f'{ROW}"x'])
-def test_an_open_quote_is_told_where_it_was_opened(rest: str) -> None:
+def test_an_open_quote_is_reported_where_it_was_opened(rest: str) -> None:
     """And not where the file ends."""
     told = error_of(ROW, "", f'"{ROW}', rest)
 
@@ -256,7 +256,7 @@ numbers = st.one_of(st.just(""), st.integers(-(2**63), 2**63).map(str), st.float
         max_size=30,
     )
 )
-def test_whatever_the_numbers_are_the_model_takes_them(told: list[tuple[object, ...]]) -> None:
+def test_the_model_accepts_any_numbers(told: list[tuple[object, ...]]) -> None:
     """A trace of nonsense that can be read gives a row for each row."""
     lines, t_ns = [], 0
     for gap_ns, *cells in told:
