@@ -72,7 +72,9 @@ def test_another_utc_offset_than_is_taken_out_leaves_utc_unknown(announced_s: in
     assert bound.utc_hard.reason is (Reason.UTC_OFFSET_UNKNOWN if announced_s is None else Reason.UTC_OFFSET_DIFFERS)
 
 
-def test_pitfall_19_a_consumer_may_start_before_the_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pitfall_19_a_consumer_may_start_before_the_file_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor need the folder be there: it is told that nothing is known, and finds the segment once it comes."""
     monkeypatch.setattr(seqlock, "_REMAP_INTERVAL_NS", 0)
     folder = tmp_path / "timesyncd"

@@ -85,14 +85,20 @@ def test_a_bridge_is_not_its_port(tmp_path: Path, kind: str) -> None:
     """What only uses an interface has no clock, though one lies below."""
     layer(tmp_path, "br0", kind, "eth0")
 
-    assert fails("br0", machine(tmp_path, {"br0": -1, "eth0": 0})) == (Refused, "br0: this interface has no PTP hardware clock")
+    assert fails("br0", machine(tmp_path, {"br0": -1, "eth0": 0})) == (
+        Refused,
+        "br0: this interface has no PTP hardware clock",
+    )
 
 
 def test_a_bond_of_equals_is_refused(tmp_path: Path) -> None:
     """802.3ad has no active slave, so none of its clocks is the one."""
     bond(tmp_path, "bond0", "")
 
-    assert fails("bond0", machine(tmp_path, {"bond0": -1})) == (Refused, "bond0: this interface has no PTP hardware clock")
+    assert fails("bond0", machine(tmp_path, {"bond0": -1})) == (
+        Refused,
+        "bond0: this interface has no PTP hardware clock",
+    )
 
 
 def test_layers_in_a_ring_end(tmp_path: Path) -> None:

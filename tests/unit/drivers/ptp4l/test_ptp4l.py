@@ -273,7 +273,10 @@ async def test_the_frozen_offset_is_no_sample(server: ScriptedPtp4l) -> None:
     await driver.close()
 
     assert (old.reason, old.restarted) == ("no Sync for 3.1 s: the port is in state SLAVE", False)
-    assert (listening.reason, listening.port_state) == ("no Sync received yet: the port is in state LISTENING", PortState.LISTENING)
+    assert (listening.reason, listening.port_state) == (
+        "no Sync received yet: the port is in state LISTENING",
+        PortState.LISTENING,
+    )
 
 
 async def test_after_silence_the_first_sync_primes_again(server: ScriptedPtp4l) -> None:
@@ -300,7 +303,10 @@ async def test_a_port_that_follows_nobody_gives_no_sample(server: ScriptedPtp4l,
     reading = await nothing(driver)
     await driver.close()
 
-    assert (reading.reason, reading.port_state) == (f"the port does not follow a parent: it is in state {state.name}", state)
+    assert (reading.reason, reading.port_state) == (
+        f"the port does not follow a parent: it is in state {state.name}",
+        state,
+    )
 
 
 async def test_uncalibrated_measures(server: ScriptedPtp4l) -> None:
@@ -504,7 +510,9 @@ async def test_the_wrong_domain_is_silence_with_a_hint(server: ScriptedPtp4l) ->
     """ptp4l drops questions for other domains without a word."""
     driver = driver_of(server, domain=0)
 
-    with pytest.raises(Unreachable, match="set the source's domain and transport_specific to ptp4l's; they are 0 and 0 here"):
+    with pytest.raises(
+        Unreachable, match="set the source's domain and transport_specific to ptp4l's; they are 0 and 0 here"
+    ):
         await driver.open()
     await driver.close()
 
