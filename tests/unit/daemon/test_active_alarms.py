@@ -19,7 +19,7 @@ def heard(*events: AlarmEvent) -> ActiveAlarms:
     return book
 
 
-def test_silence_is_not_the_absence_of_alarms() -> None:
+def test_no_report_is_not_the_absence_of_alarms() -> None:
     """Before a unit said anything of an alarm, nothing is known; an event that does not stand tells nothing either."""
     assert heard().active is None
     assert heard(event("event"), event("unknown", id=None)).active is None
@@ -32,7 +32,7 @@ def test_raised_until_cleared() -> None:
     assert heard(event("raise"), event("clear", index=1)).active == (OPEN,)
 
 
-def test_a_restart_forgets_and_is_no_silence() -> None:
+def test_a_restart_drops_alarms_and_is_a_report() -> None:
     """After it nothing stands until the unit says so."""
     book = heard(event("raise"))
 

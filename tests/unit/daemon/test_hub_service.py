@@ -70,7 +70,7 @@ class Pair:
             other.accept_hub(state, now.boottime_ns, live=True)
 
 
-def test_one_hub_speaks_and_the_other_takes_over() -> None:
+def test_one_hub_is_primary_and_the_other_takes_over() -> None:
     """The first by name, from when it has listened; when it dies the other one does, and no step is told by both."""
     pair = Pair(dead_from_s={"a": 60})
     pair.run(100)
@@ -109,7 +109,7 @@ def test_a_job_that_ended_is_cleared_once(dead_from_s: dict[str, int], cleared: 
     assert pair.cleared == cleared
 
 
-def test_what_a_broker_kept_of_a_job_is_not_believed_and_in_time_cleared() -> None:
+def test_a_retained_job_state_does_not_count_and_is_cleared_in_time() -> None:
     """A hub alone was down while the job ended; of one that still runs its ranks' marks tell."""
     [job, *_] = _told_by_two()
     service = HubService(HubSettings(), "a", START, alone=False)
@@ -127,7 +127,7 @@ def test_what_a_broker_kept_of_a_job_is_not_believed_and_in_time_cleared() -> No
     assert cleared == [(60, "over")]
 
 
-def test_a_job_is_believed_of_the_hub_that_speaks() -> None:
+def test_a_job_state_counts_from_the_primary_hub() -> None:
     """A node hears two hubs while they change over: the first that says that it is primary counts. Its own old word never does."""
     node = HubService(None, "n1", START, alone=False)
     [job, *_] = _told_by_two()
@@ -149,7 +149,7 @@ def _told_by_two() -> list[JobState]:
     return [job for _, _, job in pair.told]
 
 
-def test_only_the_primary_tells_findings_and_both_judge() -> None:
+def test_both_hubs_judge_and_only_the_primary_publishes() -> None:
     """A standby that takes over knows at once what has held for long."""
     both, one = Pair(dead_from_s={}), Pair(dead_from_s={"a": 90})
     both.run(105)
@@ -159,7 +159,7 @@ def test_only_the_primary_tells_findings_and_both_judge() -> None:
     assert one.findings["b"] == ["hub-nodes-missing"]
 
 
-def test_alone_it_speaks_from_the_first_moment_and_is_no_hub_to_tell_of() -> None:
+def test_without_a_broker_it_is_primary_at_once_and_lists_no_hub() -> None:
     """A daemon without a broker."""
     service = HubService(None, "n1", START, alone=True)
     service.advance(after(0), connected=True)
@@ -172,7 +172,7 @@ def test_alone_it_speaks_from_the_first_moment_and_is_no_hub_to_tell_of() -> Non
     )
 
 
-def test_a_daemon_that_is_no_hub_knows_who_is() -> None:
+def test_a_daemon_that_is_no_hub_lists_the_hubs() -> None:
     """For whoever asks it where to ask."""
     node = HubService(None, "n1", START, alone=False)
     state = HubService(HubSettings(), "a", START, alone=True)._state(after(0))
@@ -194,7 +194,7 @@ def test_a_retained_state_is_no_follower() -> None:
     assert [each.node for each in service.followers(after(1))] == ["n1"]
 
 
-def test_a_node_that_left_is_forgotten_and_an_expected_one_is_not() -> None:
+def test_a_node_that_left_expires_and_an_expected_one_does_not() -> None:
     """Else a machine that was taken away would leave the fleet's alignment unknown for ever."""
     service = HubService(HubSettings(nodes=["n2"]), "a", START, alone=False)
     for name in ("n1", "n2"):
@@ -206,7 +206,7 @@ def test_a_node_that_left_is_forgotten_and_an_expected_one_is_not() -> None:
     assert [each.node for each in service.followers(later)] == ["n2"]
 
 
-def test_a_broker_s_copy_tells_how_long_to_wait_for_a_node() -> None:
+def test_a_retained_state_decides_how_long_to_wait_for_a_node() -> None:
     """One that speaks each minute is not missing after half of one."""
     service = HubService(HubSettings(nodes=["n1", "n2"]), "a", START, alone=True)
     seldom = follower("n1", published_realtime_ns=START.realtime_ns, every_ns=60 * NS_PER_S)
@@ -219,7 +219,7 @@ def test_a_broker_s_copy_tells_how_long_to_wait_for_a_node() -> None:
     assert told == [{}] * 30
 
 
-def test_who_has_no_clock_source_is_not_on_the_map() -> None:
+def test_a_node_without_a_clock_source_is_not_on_the_map() -> None:
     """A mere hub would stand there as UNKNOWN for ever."""
     service = HubService(HubSettings(), "a", START, alone=False)
     service.accept_node(follower("n1"), START.boottime_ns, live=True)
@@ -230,7 +230,7 @@ def test_who_has_no_clock_source_is_not_on_the_map() -> None:
     assert [[name for name, *_ in place] for place in service.map(after(0)).places.values()] == [["n1"]]
 
 
-def test_a_grandmaster_s_event_voids_what_its_followers_said_before() -> None:
+def test_a_grandmaster_s_event_invalidates_earlier_states_of_its_followers() -> None:
     """Their own daemons will say so too; until then the hub does not believe what is older."""
     service = HubService(HubSettings(), "a", START, alone=True)
     for name in ("n1", "n2"):

@@ -1,4 +1,4 @@
-"""What one daemon knows at a moment: its node's status as it ages, grandmasters, what it heard, and what is wrong."""
+"""What one daemon knows at a moment: its node's status as it ages, grandmasters, what it remote, and what is wrong."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def after(seconds: float, step_ns: int = 0) -> Moment:
 
 
 @dataclass
-class Told:
-    """A view that was told of some readings."""
+class ViewLab:
+    """A view that was lab of some readings."""
 
     view: NodeView = field(default_factory=lambda: NodeView(CONFIG, Epoch(0xB007, 7), incarnation=3))
 
@@ -86,15 +86,15 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def lab() -> ViewLab:
+    return ViewLab()
 
 
 @pytest.fixture
-def view(told: Told) -> NodeView:
+def view(lab: ViewLab) -> NodeView:
     """After one good sample."""
-    told.of(HEALTHY, BOUND)
-    return told.view
+    lab.of(HEALTHY, BOUND)
+    return lab.view
 
 
 def published(view: NodeView, now: Moment) -> NodeState:
@@ -104,11 +104,11 @@ def published(view: NodeView, now: Moment) -> NodeState:
     return state
 
 
-def test_before_the_first_sample_nothing_is_known(told: Told) -> None:
+def test_before_the_first_sample_nothing_is_known(lab: ViewLab) -> None:
     """UNKNOWN with the source's own reason, and nothing that looks like a measurement."""
-    unread = told.view.node_state(after(0))
-    told.of(SILENT)
-    state = told.view.node_state(after(0))
+    unread = lab.view.node_state(after(0))
+    lab.of(SILENT)
+    state = lab.view.node_state(after(0))
 
     assert (unread.status, unread.reason) == ("UNKNOWN", "no valid sample yet")
     assert (state.status, state.utc_status, state.reason) == ("UNKNOWN", "UNKNOWN", SILENT.reason)
@@ -137,7 +137,7 @@ def test_the_status_ages(view: NodeView, seconds: float, status: str, reason: st
     ("step_ns", "status"), [(STEP_TOLERANCE_NS, "SYNCHRONIZED"), (STEP_TOLERANCE_NS + 1, "DISRUPTED")]
 )
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_step_is_seen_before_any_sample_tells(view: NodeView, step_ns: int, status: str, sign: int) -> None:
+def test_a_step_is_detected_before_the_next_sample(view: NodeView, step_ns: int, status: str, sign: int) -> None:
     """REALTIME - BOOTTIME outside the tolerance, in either direction, is DISRUPTED at once."""
     assert view.node_state(after(1, sign * step_ns)).status == status
 
@@ -149,41 +149,41 @@ def test_a_step_changes_nothing_where_nothing_was_known(view: NodeView) -> None:
     assert (state.status, state.reason) == ("UNKNOWN", "no fresh sample for too long")
 
 
-def test_silence_is_told_with_the_source_s_reason(told: Told, view: NodeView) -> None:
+def test_a_lost_source_gives_its_reason_with_the_status(lab: ViewLab, view: NodeView) -> None:
     """Why the bound grows is what the source says, as long as it grows."""
-    told.of(SILENT)
+    lab.of(SILENT)
     fresh, old = view.node_state(after(1)), view.node_state(after(6))
-    told.of(nth(1), BOUND)
+    lab.of(nth(1), BOUND)
 
     assert (fresh.reason, old.reason) == ("", f"no fresh sample; the bound grows: {SILENT.reason}")
     assert view.node_state(after(6)).reason == "no fresh sample; the bound grows"
 
 
-def test_a_grandmaster_s_silence_does_not_explain_the_clock(told: Told) -> None:
+def test_a_lost_grandmaster_does_not_explain_the_clock(lab: ViewLab) -> None:
     """A unit that does not answer SNMP says nothing of this node's clock."""
-    told.of(NoSample("gm-a", 0, "no SNMP response"))
-    before = told.view.node_state(after(0)).reason
-    told.of(HEALTHY, BOUND)
+    lab.of(NoSample("gm-a", 0, "no SNMP response"))
+    before = lab.view.node_state(after(0)).reason
+    lab.of(HEALTHY, BOUND)
 
     assert before == "no valid sample yet"
-    assert told.view.node_state(after(6)).reason == "no fresh sample; the bound grows"
+    assert lab.view.node_state(after(6)).reason == "no fresh sample; the bound grows"
 
 
-def test_a_withdrawn_bound_is_disrupted_until_the_next(told: Told, view: NodeView) -> None:
+def test_a_withdrawn_bound_is_disrupted_until_the_next(lab: ViewLab, view: NodeView) -> None:
     """What the ensemble withdrew is shown so, with its reason, and for as long as nothing new comes."""
     nothing = unbounded(Reason.SOURCE_RESTARTED)
     withdrawn = replace(BOUND, gm_hard=nothing, gm_status=ClockStatus.DISRUPTED, utc_status=ClockStatus.DISRUPTED)
-    changed = told.of(replace(SILENT, restarted=True), withdrawn)
+    changed = lab.of(replace(SILENT, restarted=True), withdrawn)
     state = view.node_state(after(2_000))
 
     assert changed
     assert (state.status, state.utc_status, state.reason) == ("DISRUPTED", "DISRUPTED", "the PTP daemon restarted")
-    assert told.of(nth(1), BOUND)
+    assert lab.of(nth(1), BOUND)
 
 
-def test_only_a_change_of_status_is_worth_telling_at_once(told: Told) -> None:
+def test_only_a_change_of_status_is_published_at_once(lab: ViewLab) -> None:
     """The first bound is a change, the next like it is none."""
-    assert [told.of(nth(index), BOUND) for index in range(3)] == [True, False, False]
+    assert [lab.of(nth(index), BOUND) for index in range(3)] == [True, False, False]
 
 
 def test_since_is_when_the_status_changed(view: NodeView) -> None:
@@ -211,20 +211,20 @@ def test_a_read_takes_no_sequence_number(view: NodeView) -> None:
     assert [(each.node, each.incarnation, each.sequence) for each in messages] == [("node-a", 3, 2)] * 3
 
 
-def test_a_state_tells_how_old_its_sample_is_and_when_the_next_one_comes(told: Told) -> None:
-    """So that a reader who heard nothing before can tell what an event voids, and who is silent."""
+def test_a_state_carries_its_sample_s_age_and_its_interval(lab: ViewLab) -> None:
+    """So that a reader who remote nothing before can tell what an event voids, and who is silent."""
     bound = replace(BOUND, since_sample_ns=7)
-    told.view.update(Observation(HEALTHY, bound, bound))
-    state = told.view.node_state(after(1))
+    lab.view.update(Observation(HEALTHY, bound, bound))
+    state = lab.view.node_state(after(1))
 
     assert (state.since_sample_ns, state.every_ns) == (7, 2 * NS_PER_S)
 
 
-def test_a_source_shows_its_last_sample_and_its_last_poll(told: Told, view: NodeView) -> None:
+def test_a_source_shows_its_last_sample_and_its_last_poll(lab: ViewLab, view: NodeView) -> None:
     """What was measured stays readable while the source is away, beside why it is."""
     view.update_poll(PollReport("ptp", 0, 1_234, None, 0))
     [there] = view.node_state(after(0)).sources
-    told.of(SILENT)
+    lab.of(SILENT)
     view.update_poll(PollReport("ptp", 0, 99, "no answer", 2))
     [away] = view.node_state(after(1)).sources
 
@@ -233,23 +233,23 @@ def test_a_source_shows_its_last_sample_and_its_last_poll(told: Told, view: Node
     assert away.port_state == "SLAVE"
 
 
-def test_samples_are_counted_and_refusals_are_not(told: Told) -> None:
+def test_samples_are_counted_and_failures_are_not(lab: ViewLab) -> None:
     """`samples` is what the node's own clock gave."""
     for reading in (HEALTHY, SILENT, UNIT, nth(1)):
-        told.of(reading, BOUND if isinstance(reading, ClockSample) else None)
+        lab.of(reading, BOUND if isinstance(reading, ClockSample) else None)
 
-    assert told.view.samples == 2
+    assert lab.view.samples == 2
 
 
-def test_a_grandmaster_s_state(told: Told) -> None:
+def test_a_grandmaster_s_state(lab: ViewLab) -> None:
     """What the unit said, how old that is, and whether it still answers."""
-    [never] = told.view.grandmaster_states(after(0))
-    told.of(UNIT)
-    told.view.update_poll(PollReport("gm-a", 0, 5, None, 0))
-    [locked] = told.view.grandmaster_states(after(2))
-    told.of(NoSample("gm-a", 0, "no SNMP response"))
-    told.view.update_poll(PollReport("gm-a", 0, 5, "no SNMP response", 1))
-    [lost] = told.view.grandmaster_states(after(3))
+    [never] = lab.view.grandmaster_states(after(0))
+    lab.of(UNIT)
+    lab.view.update_poll(PollReport("gm-a", 0, 5, None, 0))
+    [locked] = lab.view.grandmaster_states(after(2))
+    lab.of(NoSample("gm-a", 0, "no SNMP response"))
+    lab.view.update_poll(PollReport("gm-a", 0, 5, "no SNMP response", 1))
+    [lost] = lab.view.grandmaster_states(after(3))
 
     assert (never.reachable, never.age_ns, never.clock_state, never.reason) == (False, None, None, None)
     assert (locked.reachable, locked.age_ns, locked.clock_state) == (True, 2 * NS_PER_S, "locked")
@@ -262,11 +262,11 @@ def test_a_grandmaster_s_state(told: Told) -> None:
     )
 
 
-def test_a_source_shows_what_it_makes_of_its_newest_sample(told: Told) -> None:
+def test_a_source_shows_what_it_makes_of_its_newest_sample(lab: ViewLab) -> None:
     """Also one that the node does not believe; the bound is as old as its sample, and names what it holds against."""
     own = replace(BOUND, utc_seconds_removed=37)
-    told.view.update(Observation(replace(HEALTHY, current_utc_offset_s=37), None, own))
-    [source] = told.view.node_state(after(2)).sources
+    lab.view.update(Observation(replace(HEALTHY, current_utc_offset_s=37), None, own))
+    [source] = lab.view.node_state(after(2)).sources
 
     assert source.gm is not None and (source.gm.bound_ns, source.gm.growth_ppb) == (5_000, 50_100)
     assert (source.age_ns, source.utc_seconds_removed) == (2 * NS_PER_S, 37)
@@ -283,16 +283,16 @@ def test_a_source_shows_what_it_makes_of_its_newest_sample(told: Told) -> None:
         (nth(1), False),
     ],
 )
-def test_a_source_s_bound_is_withdrawn_with_what_it_rests_on(told: Told, reading: Reading, kept: bool) -> None:
+def test_a_source_s_bound_is_withdrawn_with_its_basis(lab: ViewLab, reading: Reading, kept: bool) -> None:
     """A restart of the source, a step of the clock by whoever saw it, and a sample that gave none."""
-    told.view.update(Observation(HEALTHY, BOUND, BOUND))
-    told.of(reading)
-    [source] = told.view.node_state(after(1)).sources
+    lab.view.update(Observation(HEALTHY, BOUND, BOUND))
+    lab.of(reading)
+    [source] = lab.view.node_state(after(1)).sources
 
     assert (source.gm is not None, source.age_ns is not None) == (kept, kept)
 
 
-def heard_node(**changes: Any) -> NodeState:
+def remote_node(**changes: Any) -> NodeState:
     fields: dict[str, Any] = {"status": "SYNCHRONIZED", "age_ns": 0, "published_realtime_ns": after(0).realtime_ns}
     return node_state("node-b").model_copy(update=fields | {"since_realtime_ns": 1} | changes)
 
@@ -306,42 +306,42 @@ def in_view(state: NodeState, seconds: float) -> NodeState:
 )
 def test_a_node_that_fell_silent_ages(seconds: int, status: str, since_ns: int | None) -> None:
     """Nobody's word counts for longer than it said itself."""
-    state = in_view(heard_node(), seconds)
+    state = in_view(remote_node(), seconds)
 
     assert (state.status, state.age_ns, state.since_realtime_ns) == (status, seconds * NS_PER_S, since_ns)
 
 
 def test_a_broker_s_old_copy_is_as_old_as_it_was_published() -> None:
     """It came just now, and says nothing of now."""
-    state = in_view(heard_node(published_realtime_ns=after(-3_600).realtime_ns, age_ns=NS_PER_S), 0)
+    state = in_view(remote_node(published_realtime_ns=after(-3_600).realtime_ns, age_ns=NS_PER_S), 0)
 
     assert (state.status, state.age_ns) == ("UNKNOWN", 3_601 * NS_PER_S)
 
 
-def test_what_its_sources_said_ages_too() -> None:
+def test_the_sources_of_a_state_age_too() -> None:
     """As much as the node's own bound; what had no age has none."""
     fresh = SourceState(name="ptp", driver="ptp4l", reachable=True, age_ns=7)
-    state = in_view(heard_node(sources=[fresh, fresh.model_copy(update={"age_ns": None})]), 2)
+    state = in_view(remote_node(sources=[fresh, fresh.model_copy(update={"age_ns": None})]), 2)
 
     assert [source.age_ns for source in state.sources] == [2 * NS_PER_S + 7, None]
 
 
-def test_a_publisher_ahead_of_us_does_not_make_its_word_young() -> None:
+def test_a_publisher_s_fast_clock_does_not_make_its_state_younger() -> None:
     """A clock that is ahead cannot undo the time since its message came."""
-    assert in_view(heard_node(published_realtime_ns=after(9_999).realtime_ns), 6).status == "HOLDOVER"
+    assert in_view(remote_node(published_realtime_ns=after(9_999).realtime_ns), 6).status == "HOLDOVER"
 
 
 def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
     """Until it speaks itself: what it said once may be of a daemon that is long dead."""
-    copy = last_known(heard_node())
+    copy = last_known(remote_node())
 
     assert (copy.status, copy.utc_status) == ("UNKNOWN", "UNKNOWN")
     assert "last known" in copy.reason
 
 
-def test_who_is_not_heard_is_unknown_and_it_is_said_why() -> None:
+def test_a_silent_node_is_unknown_with_a_reason() -> None:
     """Be what it said last still true by its growth."""
-    state = aged_state(heard_node(), after(0).boottime_ns, after(1), Explanation("node_silent", "silent for 25 s"))
+    state = aged_state(remote_node(), after(0).boottime_ns, after(1), Explanation("node_silent", "silent for 25 s"))
 
     assert (state.status, state.utc_status) == ("UNKNOWN", "UNKNOWN")
     assert (state.reason_code, state.reason) == ("node_silent", "silent for 25 s")
@@ -354,36 +354,36 @@ def test_a_message_that_waited_is_dated_when_it_came() -> None:
 
 def test_what_was_unknown_stays_so() -> None:
     """A node that knows of no bound has no age, and its reason is its own."""
-    state = heard_node(status="UNKNOWN", age_ns=None, reason="no valid sample yet")
+    state = remote_node(status="UNKNOWN", age_ns=None, reason="no valid sample yet")
 
     assert in_view(state, 9_999) == state
 
 
-def test_heard_keeps_the_last_word_of_each() -> None:
+def test_remote_states_keep_the_last_state_of_each() -> None:
     """One state a grandmaster."""
-    heard = RemoteStates()
+    remote = RemoteStates()
     for sequence in (1, 2):
-        heard.update(grandmaster("node-b", 1, sequence), after(0).boottime_ns)
+        remote.update(grandmaster("node-b", 1, sequence), after(0).boottime_ns)
 
-    assert [state.sequence for state in heard.grandmasters(after(0))] == [2]
+    assert [state.sequence for state in remote.grandmasters(after(0))] == [2]
 
 
-def test_a_unit_is_forgotten_an_hour_after_its_last_word() -> None:
-    """It was taken away, or nobody polls it any more: it has told nothing that holds for long before."""
-    heard = RemoteStates()
-    heard.update(grandmaster("node-b", 1, 1), after(0).boottime_ns)
+def test_a_grandmaster_expires_an_hour_after_its_last_state() -> None:
+    """It was taken away, or nobody polls it any more: it has lab nothing that holds for long before."""
+    remote = RemoteStates()
+    remote.update(grandmaster("node-b", 1, 1), after(0).boottime_ns)
     hour_s = GRANDMASTER_EXPIRES_NS // NS_PER_S
 
-    assert [len(heard.grandmasters(after(seconds))) for seconds in (hour_s - 1, hour_s, hour_s - 1)] == [1, 0, 0]
+    assert [len(remote.grandmasters(after(seconds))) for seconds in (hour_s - 1, hour_s, hour_s - 1)] == [1, 0, 0]
 
 
-def test_a_job_is_forgotten_a_minute_after_its_last_word() -> None:
+def test_a_job_expires_a_minute_after_its_last_state() -> None:
     """A hub that died took its jobs with it."""
-    heard = RemoteStates()
-    heard.update(JobState.model_construct(job_id="0f3a9c51d2b4e687"), after(0).boottime_ns)
+    remote = RemoteStates()
+    remote.update(JobState.model_construct(job_id="0f3a9c51d2b4e687"), after(0).boottime_ns)
     still, gone = after((JOB_EXPIRES_NS - 1) / NS_PER_S), after(JOB_EXPIRES_NS / NS_PER_S)
 
-    assert (len(heard.jobs(still)), len(heard.jobs(gone)), len(heard.jobs(still))) == (1, 0, 0)
+    assert (len(remote.jobs(still)), len(remote.jobs(gone)), len(remote.jobs(still))) == (1, 0, 0)
 
 
 SOURCE_LOST = SourceState(name="ptp", driver="ptp4l", reachable=False, reason="no answer", poll_duration_ns=1)
@@ -404,14 +404,14 @@ SOURCE_NEW = SOURCE_LOST.model_copy(update={"poll_duration_ns": None})
 )
 def test_what_is_wrong_now(node: dict[str, Any], found: dict[tuple[str, str], str]) -> None:
     """One finding a condition, about its own subject, with evidence; what was never asked yet is no finding."""
-    judged = state_findings(heard_node(**node), None, None)
+    judged = state_findings(remote_node(**node), None, None)
 
     assert {key: each.evidence for key, each in judged.items()} == found
 
 
 def test_store_and_broker_are_the_node_s_own_findings() -> None:
-    """Both are told of the node, with what went wrong as evidence."""
-    found = state_findings(heard_node(), "disk full", "no connection for 9 s")
+    """Both are lab of the node, with what went wrong as evidence."""
+    found = state_findings(remote_node(), "disk full", "no connection for 9 s")
 
     assert found == {
         ("store-failing", "node-b"): Judgement("disk full"),
@@ -422,7 +422,7 @@ def test_store_and_broker_are_the_node_s_own_findings() -> None:
 def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
     """No condition leads to an id that nobody explained."""
     found = [
-        state_findings(heard_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
+        state_findings(remote_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
         for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
     ]
 
@@ -447,7 +447,7 @@ def test_a_finding_s_wire_form_keeps_its_times() -> None:
     ]
 
 
-def test_a_unit_that_never_answered_has_a_state_too() -> None:
+def test_a_grandmaster_that_never_responded_has_a_state_too() -> None:
     """Its name is known from the configuration, and everything else is null."""
     state = grandmaster_state(
         None, node="n", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=1, age_ns=None, reachable=False
@@ -486,7 +486,7 @@ def ntp() -> NodeView:
     return view
 
 
-def test_a_node_that_ntp_keeps_is_in_sync_with_utc(ntp: NodeView) -> None:
+def test_a_node_synchronized_by_ntp_is_synchronized_to_utc(ntp: NodeView) -> None:
     """Of a grandmaster it knows nothing, and no reason, no finding calls that a fault."""
     state = ntp.node_state(after(1))
 
@@ -498,41 +498,41 @@ def test_a_node_that_ntp_keeps_is_in_sync_with_utc(ntp: NodeView) -> None:
     assert state_findings(state, None, None) == {}
 
 
-def test_a_node_that_ntp_kept_ages_by_utc(ntp: NodeView) -> None:
-    """HOLDOVER and UNKNOWN, since when, why and the finding are those of UTC, at home and where it was heard."""
+def test_a_node_synchronized_by_ntp_ages_by_utc(ntp: NodeView) -> None:
+    """HOLDOVER and UNKNOWN, since when, why and the finding are those of UTC, at home and where it was remote."""
     moments = [after(seconds) for seconds in (1, 6, 1_001)]
-    told = [published(ntp, moment) for moment in moments]
-    abroad = aged_state(told[0], moments[0].boottime_ns, after(6))
+    lab = [published(ntp, moment) for moment in moments]
+    abroad = aged_state(lab[0], moments[0].boottime_ns, after(6))
 
-    assert [state.main_status for state in told] == ["SYNCHRONIZED", "HOLDOVER", "UNKNOWN"]
-    assert [state.reason for state in told] == ["", "no fresh sample; the bound grows", "no fresh sample for too long"]
-    assert [state.since_realtime_ns for state in told] == [moment.realtime_ns for moment in moments]
-    assert [set(state_findings(state, None, None)) for state in told[1:]] == [
+    assert [state.main_status for state in lab] == ["SYNCHRONIZED", "HOLDOVER", "UNKNOWN"]
+    assert [state.reason for state in lab] == ["", "no fresh sample; the bound grows", "no fresh sample for too long"]
+    assert [state.since_realtime_ns for state in lab] == [moment.realtime_ns for moment in moments]
+    assert [set(state_findings(state, None, None)) for state in lab[1:]] == [
         {("clock-holdover", "node-n")}, {("clock-unknown", "node-n")},
     ]  # fmt: skip
     assert (abroad.utc_status, abroad.reason) == ("HOLDOVER", "no fresh sample; the bound grows")
 
 
-def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(told: Told) -> None:
+def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(lab: ViewLab) -> None:
     """UTC is known, but the grandmaster that it should follow is not: its status stays UNKNOWN, with the source's reason."""
-    told.of(HEALTHY, BOUND)
-    told.of(SILENT)
-    told.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))
-    state = told.view.node_state(after(1))
+    lab.of(HEALTHY, BOUND)
+    lab.of(SILENT)
+    lab.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))
+    state = lab.view.node_state(after(1))
 
     assert (state.main_status, state.utc_status) == ("UNKNOWN", "SYNCHRONIZED")
     assert state.reason == SILENT.reason
     assert ("clock-unknown", "node-a") in state_findings(state, None, None)
 
 
-def test_while_ptp_warms_up_its_sample_is_what_is_waited_for(told: Told) -> None:
+def test_while_ptp_warms_up_its_sample_is_what_is_waited_for(lab: ViewLab) -> None:
     """What NTP said first is no reason why no grandmaster is known: PTP has given no sample yet."""
-    told.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))
+    lab.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))
 
-    assert told.view.node_state(after(1)).reason == Reason.NO_SAMPLE_YET.text
+    assert lab.view.node_state(after(1)).reason == Reason.NO_SAMPLE_YET.text
 
 
-def test_a_change_of_the_utc_status_is_told_at_once(ntp: NodeView) -> None:
+def test_a_change_of_the_utc_status_is_published_at_once(ntp: NodeView) -> None:
     """On a node without a grandmaster it is the one that counts."""
     bound = utc_only_bound(UTC_SAMPLE, EnsembleSettings())
     withdrawn = replace(bound, utc_hard=unbounded(Reason.CLOCK_STEPPED), utc_status=ClockStatus.DISRUPTED)
@@ -540,7 +540,7 @@ def test_a_change_of_the_utc_status_is_told_at_once(ntp: NodeView) -> None:
     assert [ntp.update(Observation(None, each)) for each in (bound, withdrawn, withdrawn)] == [False, True, False]
 
 
-def test_the_state_says_who_is_wrong(told: Told, view: NodeView) -> None:
+def test_the_state_names_falsetickers_and_contradictions(lab: ViewLab, view: NodeView) -> None:
     """Falsetickers by name, a contradiction as such, and neither where one source alone knows UTC."""
     view.update(Observation(None, agreement=Agreement(0, 1, 1, falsetickers=("ntp",))))
     named = view.node_state(after(0))
@@ -553,11 +553,11 @@ def test_the_state_says_who_is_wrong(told: Told, view: NodeView) -> None:
     assert [state.sources_contradict for state in (named, contradicted, alone)] == [False, True, False]
 
 
-def test_what_the_bound_is_made_of_is_told(told: Told) -> None:
+def test_the_state_carries_the_terms_of_the_bound(lab: ViewLab) -> None:
     """Terms of both kinds and rates, as they are."""
     parts = {"terms": {"offset": 1}, "stat_terms": {"noise": 2}, "rates": {"steering": 3}}
-    told.of(HEALTHY, replace(BOUND, gm_stat=Bound(2, 3), **parts))  # type: ignore[arg-type]
-    state = told.view.node_state(after(0))
+    lab.of(HEALTHY, replace(BOUND, gm_stat=Bound(2, 3), **parts))  # type: ignore[arg-type]
+    state = lab.view.node_state(after(0))
 
     assert {"terms": state.terms, "stat_terms": state.stat_terms, "rates": state.rates} == parts
     assert state.gm_stat is not None and (state.gm_stat.bound_ns, state.gm_stat.growth_ppb) == (2, 3)

@@ -53,7 +53,7 @@ class Broker:
 
 
 @pytest.mark.parametrize(("every_s", "holdover_after_s", "expected_s"), [(3, 60, [0, 3, 6]), (3, 2, range(7))])
-def test_a_state_is_repeated_before_readers_take_it_for_held_over(
+def test_a_state_is_repeated_before_readers_age_it_to_holdover(
     every_s: int, holdover_after_s: int, expected_s: list[int]
 ) -> None:
     """As often as configured, and at least twice within the holdover_after of a source; and it says so."""
@@ -72,7 +72,7 @@ def test_a_state_is_repeated_before_readers_take_it_for_held_over(
     assert {state.every_ns for state in states} == {min(every_s * NS_PER_S, holdover_after_s * NS_PER_S // 2)}
 
 
-def test_of_many_units_the_one_that_changed_is_published_at_once() -> None:
+def test_of_many_grandmasters_the_one_that_changed_is_published_at_once() -> None:
     """An alarm of one does not send the states of all, which are repeated when they are due."""
     units = [{**UNIT, "name": name, "identities": []} for name in ("gm-a", "gm-b")]
     tables = {"node": {"name": "hub"}, "grandmaster": units, "mqtt": {"host": "h", "state_every_s": 60}}
@@ -180,7 +180,7 @@ class Hub:
         return [each.subject for each in self.broker.published if isinstance(each, CloudEvent) and each.type == type]
 
 
-def test_a_finding_of_the_fleet_does_not_end_because_another_hub_tells_it() -> None:
+def test_a_fleet_finding_does_not_end_because_another_hub_publishes_it() -> None:
     """A hub that comes back would else give an all-clear of what still stands."""
     hub = Hub("n1")
     hub.run(100)
@@ -191,7 +191,7 @@ def test_a_finding_of_the_fleet_does_not_end_because_another_hub_tells_it() -> N
     assert (hub.told("timesyncd.finding.ended"), hub.publisher.findings()) == ([], [])
 
 
-def test_what_a_broker_kept_is_not_how_things_are() -> None:
+def test_a_retained_state_is_last_known_only() -> None:
     """Be it of a node, a hub or a job: it may be of any age."""
     speaking, hub = Hub(), Hub()
     speaking.step()
@@ -223,7 +223,7 @@ def test_a_job_that_ended_is_cleared_at_the_broker() -> None:
     assert hub.broker.cleared == [job_id(1000, "train", 0)]
 
 
-def test_what_a_hub_said_of_jobs_is_not_said_again_when_another_speaks() -> None:
+def test_job_states_are_not_repeated_when_another_hub_is_primary() -> None:
     """A link that comes back repeats what was last published."""
     hub = Hub()
     hub.run(10)
@@ -239,7 +239,7 @@ def watching() -> Watching:
     return Watching()
 
 
-def test_a_unit_s_trouble_is_one_finding_with_its_chain(watching: Watching) -> None:
+def test_a_grandmaster_s_fault_is_one_finding_with_its_chain(watching: Watching) -> None:
     """From the poll to the message, with the node that follows; and it ends when the trouble does."""
     watching.poll(clock_state=ClockState.HOLDOVER, clock_class=7, antenna="open", satellites=())
     open_ = watching.standing()
@@ -251,7 +251,7 @@ def test_a_unit_s_trouble_is_one_finding_with_its_chain(watching: Watching) -> N
     assert watching.standing() == []
 
 
-def test_a_node_names_the_unit_that_it_follows(watching: Watching) -> None:
+def test_a_node_names_the_grandmaster_that_it_follows(watching: Watching) -> None:
     """With how that one fares, by every way that the node's state goes."""
     watching.poll(clock_state=ClockState.LOCKED, antenna="open")
     node = watching.web.node()
@@ -260,7 +260,7 @@ def test_a_node_names_the_unit_that_it_follows(watching: Watching) -> None:
     assert watching.web.nodes(["hub"])[0].grandmaster_note == node.grandmaster_note
 
 
-def test_what_happened_to_a_unit_is_told_at_once(watching: Watching) -> None:
+def test_a_grandmaster_s_event_is_published_at_once(watching: Watching) -> None:
     """A restart is an event; a jump while it was locked stands as a suspicion."""
     watching.poll(clock_state=ClockState.LOCKED)
     now_ns = watching.clocks.realtime_ns()
@@ -278,7 +278,7 @@ def test_what_happened_to_a_unit_is_told_at_once(watching: Watching) -> None:
     assert [id for id, _, _ in watching.standing()] == ["grandmaster-spoofing"]
 
 
-def test_a_condition_stands_until_it_is_withdrawn(watching: Watching) -> None:
+def test_a_condition_holds_until_it_is_withdrawn(watching: Watching) -> None:
     """What another part of the daemon knows of a unit."""
     watching.publisher.set_condition("grandmaster-traps-suppressed", "gm-a", "512 dropped")
     watching.poll()
@@ -290,7 +290,7 @@ def test_a_condition_stands_until_it_is_withdrawn(watching: Watching) -> None:
     assert watching.standing() == []
 
 
-def test_what_ended_long_ago_is_forgotten_though_nobody_asks(watching: Watching) -> None:
+def test_ended_findings_expire_without_a_reader(watching: Watching) -> None:
     """A daemon without a page lives for months."""
     watching.publisher.add_occurrence("phase-jump", "ptp", "once")
     watching.clocks.advance(3_600 * NS_PER_S)
@@ -299,7 +299,7 @@ def test_what_ended_long_ago_is_forgotten_though_nobody_asks(watching: Watching)
     assert watching.publisher._findings._findings == {}
 
 
-def test_of_a_unit_that_a_daemon_before_us_polls_we_tell_nothing(watching: Watching) -> None:
+def test_a_grandmaster_that_an_earlier_daemon_polls_has_no_findings_here(watching: Watching) -> None:
     """Neither what stands nor what happens: it tells both."""
     watching.publisher.receive(
         grandmaster("a-hub", 1, 1).model_copy(update={"published_realtime_ns": watching.clocks.realtime_ns()}),
@@ -312,7 +312,7 @@ def test_of_a_unit_that_a_daemon_before_us_polls_we_tell_nothing(watching: Watch
     assert watching.publisher.findings() == []
 
 
-def test_a_unit_s_finding_does_not_end_because_another_daemon_tells_it(watching: Watching) -> None:
+def test_a_grandmaster_s_finding_does_not_end_because_another_daemon_publishes_it(watching: Watching) -> None:
     """One that polls the unit too and comes first by name has begun to."""
     watching.poll(antenna="open")
     stood = watching.standing()
@@ -324,7 +324,7 @@ def test_a_unit_s_finding_does_not_end_because_another_daemon_tells_it(watching:
     assert watching.publisher.findings() == []
 
 
-def test_units_show_how_far_they_are_apart(watching: Watching) -> None:
+def test_grandmasters_carry_their_offsets_from_each_other(watching: Watching) -> None:
     """A node that hears this unit and another daemon's."""
     now_ns = watching.clocks.realtime_ns()
     other = grandmaster("other", 1, 1).model_copy(update={"name": "gm-b", "identities": [GM_B]})
@@ -347,7 +347,7 @@ class StuckStore:
     def put_event(self, *_: object) -> None: ...
 
 
-def test_a_store_that_says_nothing_is_failing_too() -> None:
+def test_a_store_that_reports_nothing_is_failing_too() -> None:
     """A thread that hangs cannot tell it: the finding is of how far the store is behind, and what the store says goes first."""
     store, clocks = StuckStore(), FakeClocks()
     config = parse({"node": {"name": "a"}}, options_of, "test")

@@ -18,7 +18,7 @@ from timesyncd.mqtt.client import MqttLink
 from timesyncd.mqtt.outbox import OutgoingMessage
 
 
-class Speaker:
+class PrimaryHub:
     """Hub b with a link that connects to nobody, and two ranks that report each second."""
 
     def __init__(self) -> None:
@@ -53,41 +53,41 @@ class Speaker:
 
 
 @pytest.fixture
-def speaker() -> Speaker:
+def primary() -> PrimaryHub:
     """It has told of a job."""
-    speaker = Speaker()
-    speaker.run(30)
-    assert [outgoing.message is not None for outgoing in speaker.sent()] == [True]
-    return speaker
+    primary = PrimaryHub()
+    primary.run(30)
+    assert [outgoing.message is not None for outgoing in primary.sent()] == [True]
+    return primary
 
 
-def test_an_ended_job_is_cleared_at_the_broker(speaker: Speaker) -> None:
+def test_an_ended_job_is_cleared_at_the_broker(primary: PrimaryHub) -> None:
     """Once, with an empty message on its topic; a later connection does not bring it back."""
-    (job,) = speaker.hub.publisher.own_jobs
-    speaker.run(1_000, with_marks=False)
-    last = speaker.sent()[-1]
-    speaker.reconnects()
+    (job,) = primary.hub.publisher.own_jobs
+    primary.run(1_000, with_marks=False)
+    last = primary.sent()[-1]
+    primary.reconnects()
 
     assert (last.subject, last.message) == (job.job_id, None)
-    assert speaker.hub.publisher.own_jobs == []
-    assert speaker.sent() == []
+    assert primary.hub.publisher.own_jobs == []
+    assert primary.sent() == []
 
 
-def test_a_hub_that_ceases_to_speak_repeats_no_job(speaker: Speaker) -> None:
+def test_a_hub_that_is_no_longer_primary_repeats_no_job(primary: PrimaryHub) -> None:
     """At its next connection it would put its old word over that of the hub that speaks now; it clears nothing either."""
     for _ in range(20):
-        speaker.hub.publisher.receive(hub_state("a"), speaker.clocks.boottime_ns(), live=True)
-        speaker.run(1)
-    speaker.sent()
-    speaker.reconnects()
+        primary.hub.publisher.receive(hub_state("a"), primary.clocks.boottime_ns(), live=True)
+        primary.run(1)
+    primary.sent()
+    primary.reconnects()
 
-    assert not speaker.hub.service.is_primary
-    assert len(speaker.hub.publisher.own_jobs) == 1
-    assert speaker.sent() == []
+    assert not primary.hub.service.is_primary
+    assert len(primary.hub.publisher.own_jobs) == 1
+    assert primary.sent() == []
 
 
-def test_a_hub_that_speaks_repeats_its_jobs(speaker: Speaker) -> None:
+def test_a_primary_hub_repeats_its_jobs(primary: PrimaryHub) -> None:
     """At its next connection, since the broker may have forgotten them."""
-    speaker.reconnects()
+    primary.reconnects()
 
-    assert len(speaker.sent()) == 1
+    assert len(primary.sent()) == 1

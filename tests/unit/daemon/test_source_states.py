@@ -25,7 +25,7 @@ def shown(reading: ClockReading) -> SourceState:
     return SourceState.model_validate({"name": "s", "driver": "d", "reachable": True} | measured(reading))
 
 
-def test_a_ptp_source_tells_its_port_and_its_path() -> None:
+def test_a_ptp_source_has_its_port_and_its_path() -> None:
     """As ever; it has no error of its own, since the bound says more."""
     source = shown(replace(HEALTHY, domain=24))
 
@@ -42,7 +42,7 @@ def test_a_ptp_source_tells_its_port_and_its_path() -> None:
         ({"offset_ns": 3 * NS_PER_S - 5, "steered": None}, -5, "phc:0 by extended, system clock at +3 s"),
     ],
 )
-def test_of_a_phc_whole_seconds_are_told_apart(changes: dict[str, Any], offset_ns: int, detail: str) -> None:
+def test_of_a_phc_whole_seconds_are_separate(changes: dict[str, Any], offset_ns: int, detail: str) -> None:
     """The nanoseconds are the offset, half of the window, rounded up, is its error."""
     source = shown(replace(PHC, **changes))
 
@@ -57,7 +57,7 @@ def test_of_a_phc_whole_seconds_are_told_apart(changes: dict[str, Any], offset_n
         ({"ntp_sources": (), "leap": "insert"}, "follows 10.0.0.1, stratum 2, leap insert"),
     ],
 )
-def test_an_ntp_source_tells_whom_it_follows(changes: dict[str, Any], detail: str) -> None:
+def test_an_ntp_source_names_its_reference(changes: dict[str, Any], detail: str) -> None:
     """Offset and error are the daemon's own; a leap second is told when there is one."""
     source = shown(replace(UTC, **changes))
 

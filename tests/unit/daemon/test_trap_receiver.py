@@ -42,7 +42,7 @@ class Unit:
 
 
 @dataclass
-class Heard:
+class ReceiverLab:
     """A receiver with a syslog socket on a free port, and all that came of it."""
 
     events: list[AlarmEvent] = field(default_factory=list)
@@ -60,87 +60,89 @@ class Heard:
             await receiver.close()
 
 
-def receiver_of(config: Config, heard: Heard, alarm_sources: Mapping[str, AlarmSource] | None = None) -> TrapReceiver:
-    return TrapReceiver(config, alarm_sources or {}, SystemClocks(), 1, heard.events.append, heard.poll_requests.append)
+def receiver_of(
+    config: Config, lab: ReceiverLab, alarm_sources: Mapping[str, AlarmSource] | None = None
+) -> TrapReceiver:
+    return TrapReceiver(config, alarm_sources or {}, SystemClocks(), 1, lab.events.append, lab.poll_requests.append)
 
 
-async def until_taken(receiver: TrapReceiver, heard: Heard, count: int) -> None:
+async def until_taken(receiver: TrapReceiver, lab: ReceiverLab, count: int) -> None:
     async with asyncio.timeout(60):
-        while len(heard.events) + receiver.rejected.total() < count:
+        while len(lab.events) + receiver.rejected.total() < count:
             await asyncio.sleep(0.01)
 
 
-async def test_a_line_reaches_its_unit_and_has_it_polled() -> None:
+async def test_a_line_reaches_its_grandmaster_and_requests_a_poll() -> None:
     """The sender's address names the unit; its event is handed on, and the unit is to be polled."""
-    heard = Heard()
-    async with heard.listening(Unit("gm-a"), Unit("gm-b", frozenset({"192.0.2.1"}))) as (receiver, sender):
+    lab = ReceiverLab()
+    async with lab.listening(Unit("gm-a"), Unit("gm-b", frozenset({"192.0.2.1"}))) as (receiver, sender):
         sender.send(b"97")
-        await until_taken(receiver, heard, 1)
+        await until_taken(receiver, lab, 1)
 
-    assert [(event.source, event.id) for event in heard.events] == [("gm-a", 97)]
-    assert heard.poll_requests == ["gm-a"]
+    assert [(event.source, event.id) for event in lab.events] == [("gm-a", 97)]
+    assert lab.poll_requests == ["gm-a"]
 
 
-async def test_strangers_and_two_units_at_one_address_are_counted() -> None:
+async def test_unknown_and_ambiguous_senders_are_counted() -> None:
     """Nothing is guessed: whose line it is must be certain, and each of two units that may have sent it is polled."""
-    heard = Heard()
-    async with heard.listening(Unit("gm-a", frozenset({"192.0.2.1"}))) as (receiver, sender):
+    lab = ReceiverLab()
+    async with lab.listening(Unit("gm-a", frozenset({"192.0.2.1"}))) as (receiver, sender):
         sender.send(b"97")
-        await until_taken(receiver, heard, 1)
+        await until_taken(receiver, lab, 1)
     strangers = receiver.rejected
-    async with heard.listening(Unit("gm-a"), Unit("gm-b")) as (receiver, sender):
+    async with lab.listening(Unit("gm-a"), Unit("gm-b")) as (receiver, sender):
         sender.send(b"97")
-        await until_taken(receiver, heard, 1)
+        await until_taken(receiver, lab, 1)
 
     assert (strangers, receiver.rejected) == ({Rejection.UNKNOWN_SENDER: 1}, {Rejection.AMBIGUOUS_SENDER: 1})
-    assert (heard.events, heard.poll_requests) == ([], ["gm-a", "gm-b"])
+    assert (lab.events, lab.poll_requests) == ([], ["gm-a", "gm-b"])
 
 
-async def test_what_is_no_news_is_counted() -> None:
+async def test_duplicates_are_counted() -> None:
     """A repetition, or any other line of a unit's syslog, is no event."""
-    heard = Heard()
-    async with heard.listening(Unit("gm-a")) as (receiver, sender):
+    lab = ReceiverLab()
+    async with lab.listening(Unit("gm-a")) as (receiver, sender):
         sender.send(b"\xff\xfe session opened for user")
-        await until_taken(receiver, heard, 1)
+        await until_taken(receiver, lab, 1)
 
-    assert (heard.events, receiver.rejected) == ([], {Rejection.DUPLICATE: 1})
+    assert (lab.events, receiver.rejected) == ([], {Rejection.DUPLICATE: 1})
 
 
-async def test_a_storm_is_cut_off_told_once_and_answered_by_a_poll() -> None:
+async def test_a_storm_is_dropped_reported_once_and_followed_by_a_poll() -> None:
     """What is not read is counted by unit, and the unit is polled for what stands."""
-    heard, too_many = Heard(), 3 * BURST
-    async with heard.listening(Unit("gm-a")) as (receiver, sender):
+    lab, too_many = ReceiverLab(), 3 * BURST
+    async with lab.listening(Unit("gm-a")) as (receiver, sender):
         for _ in range(too_many):
             sender.send(b"97")
-        await until_taken(receiver, heard, BURST)
-        heard.poll_requests.clear()
+        await until_taken(receiver, lab, BURST)
+        lab.poll_requests.clear()
         await asyncio.sleep(0.2)
         first, second = receiver.dropped_in_storms(), receiver.dropped_in_storms()
 
-    assert first["gm-a"] + len(heard.events) == too_many
+    assert first["gm-a"] + len(lab.events) == too_many
     assert second == {}
-    assert heard.poll_requests[-1] == "gm-a"
+    assert lab.poll_requests[-1] == "gm-a"
 
 
-async def test_what_came_by_trap_and_by_syslog_is_told_once() -> None:
+async def test_an_alarm_by_trap_and_by_syslog_is_published_once() -> None:
     """A unit that sends both says each thing twice; that it says the same again by the same way is news."""
-    heard = Heard()
-    async with heard.listening(Unit("gm-a")) as (receiver, sender):
+    lab = ReceiverLab()
+    async with lab.listening(Unit("gm-a")) as (receiver, sender):
         receiver._receive_trap(Trap(HERE, receiver._clocks.boottime_ns(), (1, 3, 97), None, ()))
         sender.send(b"97")
-        await until_taken(receiver, heard, 2)
+        await until_taken(receiver, lab, 2)
         receiver._receive_trap(Trap(HERE, receiver._clocks.boottime_ns(), (1, 3, 97), None, ()))
 
-    assert len(heard.events) == 2
+    assert len(lab.events) == 2
     assert receiver.rejected == {Rejection.DUPLICATE: 1}
 
 
-async def test_why_something_is_refused_is_told_once() -> None:
+async def test_a_rejection_is_reported_once() -> None:
     """An operator who waits for a trap finds the reason in the log, and no storm of them."""
-    heard = Heard()
-    async with heard.listening() as (receiver, sender):
+    lab = ReceiverLab()
+    async with lab.listening() as (receiver, sender):
         sender.send(b"97")
-        await until_taken(receiver, heard, 1)
+        await until_taken(receiver, lab, 1)
 
     assert (receiver.new_rejections(), receiver.new_rejections()) == ([Rejection.UNKNOWN_SENDER], [])
     assert receiver.all_rejected == {Rejection.UNKNOWN_SENDER: 1}
@@ -155,18 +157,18 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
             Config(syslog=SyslogSettings(host=HERE, port=port)),
             Config(traps=TrapSettings(host=HERE, port=port)),
         ]
-        desks = [receiver_of(config, Heard()) for config in configs]
+        desks = [receiver_of(config, ReceiverLab()) for config in configs]
         for section, receiver in zip(("syslog", "traps"), desks, strict=True):
             with pytest.raises(ConfigError, match=f"^{section}: .*{port}.*in use.*systemd can pass"):
                 await receiver.open(lambda _: None)
 
 
-def test_a_secret_that_is_not_there_is_told_before_anything_listens() -> None:
+def test_a_missing_secret_fails_before_anything_listens() -> None:
     """It names the key."""
     config = Config(traps=TrapSettings(communities=[SecretSettings(env="TIMESYNCD_NOT_SET")]))
 
     with pytest.raises(ConfigError, match=r"^traps\.communities\[0\]: .*TIMESYNCD_NOT_SET"):
-        receiver_of(config, Heard())
+        receiver_of(config, ReceiverLab())
 
 
 def test_sockets_of_the_service_manager_are_found_by_name() -> None:

@@ -65,7 +65,7 @@ def test_a_page_of_states_is_as_they_have_aged(hub: Hub) -> None:
     assert states[1].age_ns == 6 * NS_PER_S
 
 
-def test_a_page_of_states_shows_who_is_silent(hub: Hub) -> None:
+def test_a_page_of_states_marks_silent_nodes(hub: Hub) -> None:
     """As the numbers of the fleet do, long before the bound is void."""
     hub.clocks.advance(26 * NS_PER_S)
     [state] = hub.web.nodes(["n1"])
@@ -74,7 +74,7 @@ def test_a_page_of_states_shows_who_is_silent(hub: Hub) -> None:
     assert hub.web.fleet().statuses == {"UNKNOWN": 3}
 
 
-def test_the_whole_fleet_is_told_in_numbers(hub: Hub) -> None:
+def test_the_whole_fleet_is_summarized_in_numbers(hub: Hub) -> None:
     """Summary, map and alignment agree on who is known, and none counts this hub, which has no clock source."""
     hub.publisher.tick()
     fleet, places = hub.web.fleet(), hub.web.map().places
@@ -97,7 +97,7 @@ def test_this_hub_is_among_the_hubs(hub: Hub) -> None:
     assert (own.node, own.nodes_live, own.missing, own.url) == ("hub", 2, ["n9"], None)
 
 
-def test_strangers_learn_no_address(hub: Hub) -> None:
+def test_unknown_senders_add_no_address(hub: Hub) -> None:
     """Whoever asks whether all is well is not told where the store is; the finding says it."""
     well = hub.web.health()
     hub.web._parts.store_failure = "postgresql://timesyncd@db.example/history: connection refused"

@@ -29,7 +29,7 @@ def test_a_finding_begins_once_and_ends_once() -> None:
 OPEN = Step("grandmaster-antenna", "open")
 
 
-def test_a_chain_that_became_longer_is_told_again() -> None:
+def test_a_chain_that_became_longer_is_published_again() -> None:
     """
     Its words may change with the minutes; only another step is news, and the finding is still the same one.
     """
@@ -53,7 +53,7 @@ def test_a_chain_that_became_longer_is_told_again() -> None:
     assert findings.all(30)[0].chain[-1].text == "HOLDOVER since 02:15Z"
 
 
-def test_what_ended_is_forgotten_after_an_hour() -> None:
+def test_what_ended_expires_after_an_hour() -> None:
     """
     What stands is kept for as long as it stands.
     """
@@ -65,7 +65,7 @@ def test_what_ended_is_forgotten_after_an_hour() -> None:
     assert [finding.id for finding in findings.all(EXPIRES_AFTER_NS)] == ["source-lost"]
 
 
-def test_what_is_left_to_another_neither_stands_nor_ended() -> None:
+def test_a_dropped_finding_is_neither_open_nor_ended() -> None:
     """That it is no longer told here is no news, and no good one."""
     findings = Findings()
     findings.judge("source-lost", "ptp", Judgement("refused"), 10)

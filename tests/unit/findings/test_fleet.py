@@ -134,7 +134,7 @@ def test_another_parent_begins_another_history() -> None:
     assert made.delays is not delays
 
 
-def test_a_witness_tells_the_grandmaster_s_time_less_the_other_s() -> None:
+def test_a_witness_is_the_grandmaster_s_time_minus_the_other_s() -> None:
     """A clock that is 1 us ahead of GM-A and 9 us ahead of UTC: GM-A is 8 us ahead; what each may err by is added."""
     made = record(ptp(GM_A, offset_ns=1_000, utc=bound(3_000)), ntp(9_000, 500))
 
@@ -150,7 +150,7 @@ def test_a_witness_tells_the_grandmaster_s_time_less_the_other_s() -> None:
         ntp(9_000_000, utc=None),
     ],
 )
-def test_who_knows_nothing_now_is_no_witness(other: SourceState) -> None:
+def test_a_source_without_a_recent_bound_is_no_witness(other: SourceState) -> None:
     """Silent, without an age, without a bound."""
     assert record(ptp(), other).witnesses == ()
 
@@ -226,7 +226,7 @@ def test_few_readings_are_too_few_however_long_they_last() -> None:
     assert not noted([900] * 3).is_alone(NORMAL_AFTER_NS)
 
 
-def test_the_least_of_all_readings_is_told() -> None:
+def test_the_smallest_of_all_readings_is_published() -> None:
     """So far it was at least, all the time."""
     assert noted([-900, -600, -800, -700]).least_ns == -600
 
@@ -247,7 +247,7 @@ def test_an_hour_later_a_jump_is_how_it_is_now() -> None:
 # The fleet
 
 
-def test_a_jump_is_told_in_numbers() -> None:
+def test_a_jump_s_evidence_has_its_numbers() -> None:
     """Who, how far, against whom, what noise and bounds explain, and since when."""
     findings, states = FleetFindings(), fleet()
     course(findings, states, 60)
@@ -261,7 +261,7 @@ def test_a_jump_is_told_in_numbers() -> None:
     )
 
 
-def test_who_jumps_together_has_one_cause() -> None:
+def test_nodes_that_jump_together_have_one_cause() -> None:
     """Of nine nodes two at once are not alone, nor is one that settles later than the other."""
     findings, states = FleetFindings(), fleet()
     course(findings, states, 60)
@@ -310,7 +310,7 @@ def test_most_of_a_rack_is_not_nearly_all() -> None:
     assert course(findings, in_rack([8_000] * 5 + [5_000]), 60, 180) == {}
 
 
-def test_who_moves_one_after_the_other_did_not_move_together() -> None:
+def test_paths_that_change_one_by_one_did_not_change_together() -> None:
     """A minute apart each has a reason of its own."""
     findings = FleetFindings()
     course(findings, in_rack([5_000] * 6), 180)
@@ -319,7 +319,7 @@ def test_who_moves_one_after_the_other_did_not_move_together() -> None:
     assert told == [{}] * 6
 
 
-def test_a_path_that_moved_is_told_for_as_long_as_it_is_not_the_normal_one() -> None:
+def test_a_changed_path_is_a_finding_until_it_is_the_normal_one() -> None:
     """What it is meanwhile does not count as what it was."""
     findings = FleetFindings()
     course(findings, in_rack([5_000] * 6), 180)
@@ -385,7 +385,7 @@ def test_two_domains_by_design_are_no_finding() -> None:
     assert course(FleetFindings(), [*halves, node("third", ptp(domain=44))], 30) == {}
 
 
-def test_a_rack_tells_what_the_fleet_does_not() -> None:
+def test_a_rack_has_outliers_that_the_fleet_has_not() -> None:
     """Where each hall has a domain of its own, a node in the other hall's is odd in its rack."""
     states = [
         node(f"n{number}", ptp(domain=24 + number // 6), topology=f"hall-{number // 6}/r") for number in range(12)
@@ -395,7 +395,7 @@ def test_a_rack_tells_what_the_fleet_does_not() -> None:
     assert course(FleetFindings(), states, 30).keys() == {("node-other-domain", "n0")}
 
 
-def test_a_stranger_is_named_with_its_followers() -> None:
+def test_an_unknown_grandmaster_is_named_with_its_followers() -> None:
     """One finding for the stranger; that its time is wrong too is in the chain."""
     followers = [node(f"r{number}", ptp(ROGUE), ntp(700_000)) for number in range(3)]
     told = course(FleetFindings(), [*fleet(40), *followers], 30)
@@ -406,7 +406,7 @@ def test_a_stranger_is_named_with_its_followers() -> None:
     assert judged.chain[1].text.startswith("it is 700 us ahead of UTC by 3 of 3 nodes")
 
 
-def test_a_unit_and_what_many_followed_are_no_strangers() -> None:
+def test_a_configured_or_formerly_common_grandmaster_is_no_outlier() -> None:
     """The last node on a unit, and the last one on a grandmaster that the fleet followed before."""
     findings = FleetFindings()
     course(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 30)
@@ -415,7 +415,7 @@ def test_a_unit_and_what_many_followed_are_no_strangers() -> None:
     assert course(findings, last, 60, 30) == {}
 
 
-def test_a_change_of_grandmaster_node_after_node_is_no_stranger() -> None:
+def test_a_grandmaster_that_nodes_change_to_one_by_one_is_no_outlier() -> None:
     """Fifteen seconds are enough for all."""
     findings = FleetFindings()
     course(findings, fleet(), 30)
@@ -441,7 +441,7 @@ def test_missing_nodes_are_one_list() -> None:
     )
 
 
-def test_a_hub_that_hears_nobody_waits() -> None:
+def test_a_hub_without_any_state_waits() -> None:
     """Its broker is the reason, and has a finding; its own node does not count as heard."""
     findings = FleetFindings(["n0", "n1"], own="hub")
     course(findings, [node("n0"), node("n1"), node("hub")], 20)
@@ -498,7 +498,7 @@ def test_a_finding_outlives_a_round_without_it() -> None:
     assert course(findings, mended, 2, last_s) == {}
 
 
-def test_a_forgotten_node_costs_nothing() -> None:
+def test_an_expired_node_costs_nothing() -> None:
     """An hour after its end; an expected one is kept, so that it is told since when it is silent."""
     findings = FleetFindings(["n0"])
     course(findings, fleet(2), 10)
@@ -507,7 +507,7 @@ def test_a_forgotten_node_costs_nothing() -> None:
     assert list(findings._nodes) == ["n0"]
 
 
-def test_a_disagreement_is_not_told_beside_the_verdict() -> None:
+def test_a_disagreement_is_not_published_beside_the_outvoted_one() -> None:
     """That of two others stands."""
     pairs = {
         ("grandmasters-disagree", "gm-a, gm-b"): Judgement("x"),

@@ -80,12 +80,12 @@ def watch() -> Watch:
     return watch
 
 
-def test_a_healthy_unit_has_no_finding(watch: Watch) -> None:
+def test_a_healthy_grandmaster_has_no_finding(watch: Watch) -> None:
     """Whatever it follows, and however long."""
     assert watch.judge(unit(), unit("gm-b"), nodes=[follower()]) == {}
 
 
-def test_a_unit_that_tells_nothing_has_no_finding(watch: Watch) -> None:
+def test_a_grandmaster_that_tells_nothing_has_no_finding(watch: Watch) -> None:
     """What is absent is not provided, and never a fault."""
     silent = dict.fromkeys(
         ("clock_state", "clock_class", "references", "selected_reference", "satellites", "antenna", "alarms", "utc")
@@ -175,7 +175,7 @@ def test_the_first_step_that_is_seen_is_the_cause(watch: Watch, changes: dict[st
 
 
 @pytest.mark.parametrize("state", ["warmup", "freerun", "acquiring", "holdover_out_of_spec", "fault", "unknown"])
-def test_every_state_but_locked_is_told(watch: Watch, state: str) -> None:
+def test_every_state_but_locked_is_a_finding(watch: Watch, state: str) -> None:
     """Also one that the unit itself does not know."""
     assert watch.ids(unit(clock_state=state)) == {"grandmaster-not-locked"}
 
@@ -216,7 +216,7 @@ def test_an_unknown_severity_counts(watch: Watch) -> None:
     assert watch.ids(unit(alarms=[Alarm(5, 0, "unknown(9)", "Link down")])) == {"grandmaster-alarm"}
 
 
-def test_an_alarm_of_the_time_that_the_unit_belies(watch: Watch) -> None:
+def test_an_alarm_of_the_time_that_the_grandmaster_belies(watch: Watch) -> None:
     """Its list may be a minute older than its state; afterwards the alarm stands for itself."""
     odd = unit(alarms=[Alarm(29, 0, "minor", "Clock in holdover")])
 
@@ -353,7 +353,7 @@ def test_jamming_needs_a_past() -> None:
     assert "grandmaster-jamming" not in watch.ids(unit(satellites=satellites(38, 37, 36, 35, 34)))
 
 
-def test_a_fall_that_stays_is_how_it_is_now() -> None:
+def test_a_drop_that_lasts_is_the_new_normal() -> None:
     """Another antenna, a longer cable: after a day nobody is jammed."""
     watch = after_an_hour([50, 49, 48, 47, 46, 45])
     low = unit(satellites=satellites(43, 42, 41, 40, 39, 38))
@@ -425,7 +425,7 @@ def test_a_jump_that_has_a_reason_is_not_suspicious(watch: Watch) -> None:
     assert (leapt, watch.ids(unit())) == (set(), set())
 
 
-def test_a_suspicion_is_told_beside_another_cause(watch: Watch) -> None:
+def test_a_suspicion_is_published_beside_another_cause(watch: Watch) -> None:
     """A cut antenna explains a lost reference, and no jump."""
     watch.add_event(GrandmasterEventKind.PHASE_JUMPED)
 
@@ -481,7 +481,7 @@ def test_a_spare_reference_that_is_disqualified_is_none_lost() -> None:
         ({"utc": BoundMessage.of(unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))}, True),
     ],
 )
-def test_a_lock_to_nothing_is_told(changes: dict[str, Any], is_unfounded: bool) -> None:
+def test_a_lock_to_nothing_is_a_finding(changes: dict[str, Any], is_unfounded: bool) -> None:
     """Once it lasts: a list may be older than the state. What is not told is not held against the unit."""
     watch = Watch()
     found = [watch.ids(unit(**changes)) for _ in range(4)]
@@ -499,7 +499,7 @@ def test_a_lock_to_nothing_is_told(changes: dict[str, Any], is_unfounded: bool) 
         (PtpPort("eth1", clients=400, max_clients=0), None),
     ],
 )
-def test_a_port_near_its_limit_is_told(watch: Watch, port: PtpPort, evidence: str | None) -> None:
+def test_a_port_near_its_limit_is_a_finding(watch: Watch, port: PtpPort, evidence: str | None) -> None:
     """Above 80 % of its clients or of its capacity; an unknown limit is none."""
     expected = {} if evidence is None else {("grandmaster-clients", "gm-a"): Judgement(evidence)}
 
@@ -529,7 +529,7 @@ def test_a_port_near_its_limit_is_told(watch: Watch, port: PtpPort, evidence: st
         ),
     ],
 )
-def test_what_stands_by_itself(watch: Watch, changes: dict[str, Any], id: str, evidence: str) -> None:
+def test_symptoms_with_a_finding_of_their_own(watch: Watch, changes: dict[str, Any], id: str, evidence: str) -> None:
     """Each its own finding, with the unit's figures."""
     assert watch.judge(unit(**changes)) == {(id, "gm-a"): Judgement(evidence)}
 
@@ -542,7 +542,7 @@ def test_what_stands_by_itself(watch: Watch, changes: dict[str, Any], id: str, e
         {"sensors": [Sensor("input", "voltage", 1.0, "V", False)]},
     ],
 )
-def test_what_the_unit_does_not_rate_bad_is_none(watch: Watch, changes: dict[str, Any]) -> None:
+def test_what_the_grandmaster_does_not_rate_bad_is_none(watch: Watch, changes: dict[str, Any]) -> None:
     """A value alone is not judged: limits are the unit's own."""
     assert watch.judge(unit(**changes)) == {}
 
@@ -560,7 +560,7 @@ def test_firmware_with_known_flaws(watch: Watch, firmware: str | None, flaws: in
     assert watch.judge(unit(firmware=firmware, model="TimeProvider 5000")) == {}
 
 
-def test_silence_mends_nothing(watch: Watch) -> None:
+def test_a_lost_grandmaster_keeps_its_findings(watch: Watch) -> None:
     """What was wrong when a unit was heard last stands on beside its loss."""
     lost = unit(reachable=False, reason="no SNMP response", reason_code="no_valid_sample", **ANTENNA_CUT)
 
@@ -608,7 +608,7 @@ def test_what_does_not_contradict(watch: Watch, node: NodeState) -> None:
     assert [watch.judge(unit(), nodes=[node]) for _ in range(3)] == [{}] * 3
 
 
-def test_a_contradiction_that_ends_begins_anew(watch: Watch) -> None:
+def test_a_contradiction_that_ended_begins_again(watch: Watch) -> None:
     """Short ones do not add up."""
     node = follower(sources=[source(clock_class=7)])
     found = [watch.judge(each, nodes=[node], after_ns=20 * NS_PER_S) for each in [unit(), unit(clock_class=7)] * 3]
@@ -620,7 +620,7 @@ def apart(offset_ns: int, bound_ns: int = 50) -> list[GrandmasterOffset]:
     return [GrandmasterOffset(other="gm-b", offset_ns=offset_ns, bound_ns=bound_ns, evidence="node-a by x and y")]
 
 
-def test_two_units_that_are_further_apart_than_they_say(watch: Watch) -> None:
+def test_two_grandmasters_further_apart_than_their_bounds(watch: Watch) -> None:
     """One finding of the pair, with who measured it; the second unit tells the same and is not told again."""
     other = unit("gm-b").model_copy(update={"offsets": [apart(400)[0].model_copy(update={"other": "gm-a"})]})
     found = watch.judge(unit(offsets=apart(-400)), other)
@@ -641,7 +641,9 @@ def test_two_units_that_are_further_apart_than_they_say(watch: Watch) -> None:
         ([], BoundMessage(bound_ns=100, growth_ppb=0, reason="")),
     ],
 )
-def test_units_that_may_both_be_right(watch: Watch, offsets: list[GrandmasterOffset], utc: BoundMessage | None) -> None:
+def test_grandmasters_that_may_both_be_right(
+    watch: Watch, offsets: list[GrandmasterOffset], utc: BoundMessage | None
+) -> None:
     """Within what they say, the measurement's own error included; a unit without bound promises nothing."""
     assert watch.judge(unit(offsets=offsets, utc=utc), unit("gm-b")) == {}
 
@@ -655,7 +657,7 @@ def test_two_utc_offsets_cannot_both_be_right(watch: Watch) -> None:
     assert "grandmasters-disagree" not in watch.ids(unit(), other.model_copy(update={"clock_state": "warmup"}))
 
 
-def test_a_unit_of_another_daemon_is_compared_and_not_judged(watch: Watch) -> None:
+def test_a_grandmaster_of_another_daemon_is_compared_and_not_judged(watch: Watch) -> None:
     """Who polls the first by name tells of the pair; the other unit's own trouble is for its own daemon."""
     other = unit("gm-b", node="other", antenna="open", utc_offset_s=36)
     watch.judge(unit(), heard=[other])
@@ -673,7 +675,7 @@ def test_a_unit_of_another_daemon_is_compared_and_not_judged(watch: Watch) -> No
         ({"node": "a-hub", "name": "gm-b"}, True),
     ],
 )
-def test_of_two_pollers_one_tells(changes: dict[str, Any], is_ours: bool) -> None:
+def test_of_two_pollers_one_publishes(changes: dict[str, Any], is_ours: bool) -> None:
     """The first by name, as long as it lives and reaches the unit."""
     heard = [unit().model_copy(update={"published_realtime_ns": NIGHT_NS} | changes)]
     found = Watch().judge(unit(antenna="open"), heard=heard, after_ns=0)
@@ -681,7 +683,7 @@ def test_of_two_pollers_one_tells(changes: dict[str, Any], is_ours: bool) -> Non
     assert bool(found) is is_ours
 
 
-def test_every_finding_of_a_unit_is_in_the_catalogue() -> None:
+def test_every_finding_of_a_grandmaster_is_in_the_catalogue() -> None:
     """No rule leads to an id that nobody explained."""
     crowded: dict[str, Any] = {
         "ports": [PtpPort("eth1", client_load_percent=99)],
@@ -704,7 +706,7 @@ def test_every_finding_of_a_unit_is_in_the_catalogue() -> None:
     assert len(set().union(*found)) >= 13
 
 
-def test_what_is_no_unit_any_more_is_forgotten(watch: Watch) -> None:
+def test_a_removed_grandmaster_expires(watch: Watch) -> None:
     """Timers end with what they time."""
     weak = unit(satellites=satellites(45))
     watch.judge(weak)

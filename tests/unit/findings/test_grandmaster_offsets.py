@@ -33,7 +33,7 @@ def both(*sources: SourceState, **changes: Any) -> NodeState:
     return follower(sources=list(sources), **changes)
 
 
-def test_a_node_that_hears_both_tells_how_far_they_are_apart() -> None:
+def test_a_node_with_both_as_sources_measures_their_offset() -> None:
     """A clock that is 300 ns ahead of A and 100 ns ahead of B: A is 200 ns behind B. Each unit says it of the other."""
     found = offsets(UNITS, [both(heard(GM_A, 300, 40), heard(GM_B, 100, 20))], {})
     told: dict[str, Any] = {"bound_ns": 60, "evidence": "node-a by ptp-a and ptp-b"}
@@ -51,7 +51,7 @@ def by_ntp(offset_ns: int, error_ns: int, **changes: Any) -> SourceState:
     return source(GM_A, **told).model_copy(update={"grandmaster_identity": None})
 
 
-def test_followers_that_know_utc_tell_how_far_their_grandmasters_are_apart() -> None:
+def test_followers_that_know_utc_measure_their_grandmasters_offset() -> None:
     """A is 700 us ahead of UTC by one node, B 100 us behind by another: A is 800 us ahead, and all errors are added."""
     first = both(heard(GM_A, 0, 40), by_ntp(700_000, 1_000))
     worse = both(heard(GM_A, 0, 40), by_ntp(900_000, 500_000), node="node-c")
@@ -141,7 +141,7 @@ def test_without_evidence_there_is_no_offset(node: NodeState) -> None:
     assert offsets(UNITS, [node], {}) == {"gm-a": [], "gm-b": []}
 
 
-def test_what_was_measured_before_a_unit_jumped_is_void() -> None:
+def test_measurements_before_a_grandmaster_jumped_are_invalid() -> None:
     """Its time is another one now; a later sample counts again."""
     jumped = [unit(invalid_before_realtime_ns=NIGHT_NS - NS_PER_S), unit("gm-b")]
     ages_ns = [2 * NS_PER_S, NS_PER_S]
@@ -161,7 +161,7 @@ INPUTS = {"gm-a": {"PPS-1": MeasuredInput(grandmaster="gm-b", uncertainty_ns=50)
 PPS = TimeError("pps-1", "te", 80, NIGHT_NS)
 
 
-def test_an_input_of_a_unit_measures_the_other() -> None:
+def test_an_input_of_a_grandmaster_measures_the_other() -> None:
     """B's pulse comes 80 ns ahead of A's own time: A is 80 ns behind B, as well as the cable is known."""
     found = offsets([unit(time_errors=[PPS]), unit("gm-b")], [], INPUTS)
 
@@ -187,12 +187,12 @@ def test_what_an_input_measured_a_while_ago_holds_less_well() -> None:
         unit(time_errors=[TimeError("pps-1", "te", 80, NIGHT_NS, "GNSS")], clock_state="holdover"),
     ],
 )
-def test_an_input_that_says_nothing_of_now(told: Any) -> None:
+def test_an_input_without_a_current_value_is_no_evidence(told: Any) -> None:
     """Another channel, a maximum over a span, an old value, or one against a reference that the unit does not follow."""
     assert offsets([told, unit("gm-b")], [], INPUTS)["gm-b"] == []
 
 
-def test_an_input_of_an_unknown_unit_is_no_evidence() -> None:
+def test_an_input_of_an_unknown_grandmaster_is_no_evidence() -> None:
     """Nobody knows how that one fares."""
     assert offsets([unit(time_errors=[PPS])], [], INPUTS) == {"gm-a": []}
 

@@ -44,7 +44,7 @@ def test_a_node_that_knows_nothing_stays_so() -> None:
     assert [each.status for each in followers.at(CAME_NS + 10**15, NIGHT_NS)] == ["UNKNOWN"]
 
 
-def test_the_newest_state_counts_until_the_node_is_forgotten() -> None:
+def test_the_newest_state_counts_until_the_node_is_removed() -> None:
     """One entry a node."""
     followers = Followers()
     for status in ("SYNCHRONIZED", "UNKNOWN"):
@@ -56,7 +56,7 @@ def test_the_newest_state_counts_until_the_node_is_forgotten() -> None:
     assert followers.at(CAME_NS, NIGHT_NS) == []
 
 
-def test_what_many_nodes_say_alike_is_kept_once() -> None:
+def test_equal_texts_of_many_nodes_are_kept_once() -> None:
     """Ten thousand nodes follow a few grandmasters: their identity is one object."""
     followers = Followers()
     for name in ("n1", "n2"):

@@ -53,27 +53,29 @@ def test_one_that_may_not_steer_is_no_second_discipline() -> None:
         (37, 38, "TAI - UTC is 37 s in the kernel and 38 s in the configuration"),
     ],
 )
-def test_another_tai_offset_than_configured_is_told(told_s: int, wanted_s: int | None, evidence: str | None) -> None:
+def test_another_tai_offset_than_configured_is_a_finding(
+    told_s: int, wanted_s: int | None, evidence: str | None
+) -> None:
     """0 is one of them: nobody has set it. Where none is configured nothing is wrong."""
     assert kernel_conditions(replace(CALM, tai_offset_s=told_s), wanted_s)["tai-offset"] == evidence
 
 
 @pytest.mark.parametrize("leap", ["insert", "delete"])
-def test_an_armed_leap_second_is_told(leap: str) -> None:
+def test_an_armed_leap_second_is_a_finding(leap: str) -> None:
     """Which of the two, and that the clock will step."""
     (evidence,) = standing(replace(CALM, leap=leap)).values()
 
     assert evidence == f"the kernel will {leap} a second at the end of the UTC day: CLOCK_REALTIME steps by it"
 
 
-def test_what_is_wrong_together_is_told_together() -> None:
+def test_simultaneous_faults_are_separate_findings() -> None:
     """No finding hides another."""
     worst = replace(CALM, disciplines=("chronyd", "phc2sys"), tai_offset_s=0, leap="delete")
 
     assert standing(worst).keys() == {"two-disciplines", "tai-offset", "kernel-leap"}
 
 
-def test_a_falseticker_is_told_of_itself_alone() -> None:
+def test_a_falseticker_is_a_finding_of_that_source_only() -> None:
     """With the interval that the others agree on; the others' findings end."""
     found = agreement_conditions(AGREED._replace(falsetickers=("b",)), ["a", "b"])
 
@@ -85,7 +87,7 @@ def test_a_falseticker_is_told_of_itself_alone() -> None:
     }
 
 
-def test_a_contradiction_is_told_of_every_source() -> None:
+def test_a_contradiction_is_a_finding_of_every_source() -> None:
     """Nobody can say which is wrong."""
     found = agreement_conditions(AGREED._replace(contradiction=True, sources=("a", "b")), ["a", "b", "kernel"])
     told = "no majority; the bound covers all of them: -1.50 us to 2.50 ms"

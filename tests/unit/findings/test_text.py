@@ -18,7 +18,7 @@ BUDGET_NS = 220 * MINUTE_NS
     ("identity", "name"),
     [(GM_A, "gm-a"), (GM_B, "gm-b"), (PORT, "gm-b"), ("00a069.fffe.000001", "gm-b"), ("001122.fffe.334455", None), (None, None)],
 )  # fmt: skip
-def test_a_node_follows_the_unit_that_shows_its_grandmaster_s_identity(identity: str, name: str | None) -> None:
+def test_a_node_follows_the_grandmaster_that_shows_its_grandmaster_s_identity(identity: str, name: str | None) -> None:
     """As configured, as the unit says itself, or as one of its ports does; nothing matches nothing."""
     other = unit(
         "gm-b", clock_identity="00a069.fffe.000001", ports=[PtpPort("eth1"), PtpPort("eth2", clock_identity=PORT)]
@@ -52,7 +52,7 @@ def test_a_node_follows_the_unit_that_shows_its_grandmaster_s_identity(identity:
         ({"reachable": False}, "LOCKED, not responding: last known state"),
     ],
 )
-def test_a_node_s_status_says_how_its_grandmaster_fares(changes: dict[str, Any], note: str) -> None:
+def test_a_node_s_state_describes_its_grandmaster(changes: dict[str, Any], note: str) -> None:
     """One line: state and since when, what is wrong, how long it will do."""
     since_ns = None if changes.get("clock_state") == "freerun" else NIGHT_NS + 4 * MINUTE_NS
     told = unit(**({"clock_state_since_realtime_ns": since_ns} | changes))
@@ -60,7 +60,7 @@ def test_a_node_s_status_says_how_its_grandmaster_fares(changes: dict[str, Any],
     assert grandmaster_note_text(told, NIGHT_NS + HOUR_NS) == f"gm-a: {note}"
 
 
-def test_a_state_joined_to_its_unit() -> None:
+def test_a_state_with_its_grandmaster() -> None:
     """With the unit's name and its note; a node of an unknown grandmaster is left as it is."""
     state, stranger = with_grandmaster(follower(), [unit()], NIGHT_NS), follower(identity="001122.fffe.334455")
 

@@ -129,7 +129,7 @@ def test_findings_of_two_subjects_are_two() -> None:
     assert {made.finding(each, NOW_NS).type for each in (standing(), other)} == {"timesyncd.finding.began"}
 
 
-def test_an_alarm_is_about_its_unit() -> None:
+def test_an_alarm_is_about_its_grandmaster() -> None:
     """The data is what the unit reported, and the time when that was told."""
     event = events().alarm(alarm_event())
 
@@ -161,7 +161,7 @@ def test_a_node_has_one_of_three_states(status: str, word: str) -> None:
     }
 
 
-def test_the_bound_stands_beside_the_state() -> None:
+def test_the_bound_is_beside_the_state() -> None:
     """As it is at that moment: grown by its age, rounded up; while a clock is trusted alone."""
     gm = BoundMessage(bound_ns=5_000, growth_ppb=100, reason="")
     (held,) = StateChanges(events()).of_node(node("HOLDOVER", gm=gm, age_ns=1_000_000_001))
@@ -178,7 +178,7 @@ def test_the_bound_stands_beside_the_state() -> None:
     assert len(lost.data["values"]) == 1
 
 
-def test_a_state_is_told_when_it_changes() -> None:
+def test_a_state_is_published_when_it_changes() -> None:
     """The first sight of it is told, a repetition is not, and DISRUPTED after UNKNOWN is the same to O-RAN."""
     changes = StateChanges(events())
     course = ["SYNCHRONIZED", "SYNCHRONIZED", "HOLDOVER", "UNKNOWN", "DISRUPTED", "SYNCHRONIZED"]
@@ -193,7 +193,7 @@ def test_a_node_without_a_clock_source_has_no_state() -> None:
     assert StateChanges(events()).of_node(node("UNKNOWN", sources=[])) == []
 
 
-def test_a_node_that_ntp_keeps_is_judged_by_utc() -> None:
+def test_a_node_synchronized_by_ntp_is_judged_by_utc() -> None:
     """Its status against a grandmaster, of which it has none, says nothing."""
     none = BoundMessage.of(unbounded(Reason.NO_GRANDMASTER))
     utc = BoundMessage(bound_ns=2_000_000, growth_ppb=0, reason="")
@@ -205,7 +205,7 @@ def test_a_node_that_ntp_keeps_is_judged_by_utc() -> None:
 
 
 @pytest.mark.parametrize("state", ClockState)
-def test_a_unit_is_locked_only_when_it_says_so(state: ClockState) -> None:
+def test_a_grandmaster_is_locked_only_when_it_reports_so(state: ClockState) -> None:
     """A holdover out of its specification is none."""
     expected = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}.get(state, "FREERUN")
     told = StateChanges(events()).of_grandmaster(unit(clock_state=state.value))
@@ -217,7 +217,7 @@ def test_a_unit_is_locked_only_when_it_says_so(state: ClockState) -> None:
     )
 
 
-def test_a_unit_s_class_is_a_metric() -> None:
+def test_a_grandmaster_s_class_is_a_metric() -> None:
     """It is told when it changes, as the number that it is."""
     changes = StateChanges(events())
     told = [event for each in (6, 6, 7) for event in changes.of_grandmaster(unit(clock_class=each))]
@@ -239,7 +239,7 @@ def test_a_unit_s_class_is_a_metric() -> None:
         (None, "open", "ANTENNA-DISCONNECTED"),
     ],
 )
-def test_gnss_has_words_of_its_own(gnss: str | None, antenna: str | None, word: str) -> None:
+def test_gnss_states_have_their_own_values(gnss: str | None, antenna: str | None, word: str) -> None:
     """What the antenna has comes before what follows from it."""
     told = StateChanges(events()).of_grandmaster(unit(gnss_state=gnss, antenna=antenna))
 
@@ -247,12 +247,12 @@ def test_gnss_has_words_of_its_own(gnss: str | None, antenna: str | None, word: 
     assert words(told) == [word]
 
 
-def test_what_a_unit_does_not_provide_is_not_told() -> None:
+def test_what_a_grandmaster_does_not_provide_gives_no_event() -> None:
     """Nothing known is no state, and neither is a working antenna alone."""
     assert StateChanges(events()).of_grandmaster(unit(antenna="ok")) == []
 
 
-def test_a_silent_unit_is_no_news() -> None:
+def test_a_grandmaster_that_does_not_respond_gives_no_event() -> None:
     """What was last known is told when it answers again and has changed meanwhile."""
     changes = StateChanges(events())
     course = [("locked", True), ("holdover", False), ("locked", True), ("holdover", True)]
@@ -262,7 +262,7 @@ def test_a_silent_unit_is_no_news() -> None:
     ]  # fmt: skip
 
 
-def test_each_unit_has_its_own_state() -> None:
+def test_each_grandmaster_has_its_own_state() -> None:
     """Two units in lock are two states."""
     changes = StateChanges(events())
     told = [changes.of_grandmaster(unit(name=name, clock_state="locked")) for name in ("a", "b")]
@@ -271,7 +271,7 @@ def test_each_unit_has_its_own_state() -> None:
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_a_time_is_told_to_the_nanosecond(realtime_ns: int) -> None:
+def test_a_time_is_formatted_to_the_nanosecond(realtime_ns: int) -> None:
     """What RFC 3339 tells is the number that it was made of."""
     whole, _, fraction = rfc3339(realtime_ns).removesuffix("Z").partition(".")
     seconds = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()

@@ -70,7 +70,7 @@ def view(settings: Config | None = None) -> NodeView:
     return NodeView(settings or config(), Epoch(1, 2), 1)
 
 
-def test_a_word_that_grows_faster_from_a_smaller_error_narrows_nothing() -> None:
+def test_a_verdict_that_grows_faster_from_a_smaller_error_narrows_nothing() -> None:
     """The larger error and the larger growth of both words stand: the sample was taken while the first one held."""
     ensemble = node(gm=replace(WELL, utc=Bound(900, 1)))
     told = ensemble.update_grandmaster("gm", GM, replace(WELL, utc=Bound(100, 5), as_of_ns=NOW_NS), NOW_NS)
@@ -79,7 +79,7 @@ def test_a_word_that_grows_faster_from_a_smaller_error_narrows_nothing() -> None
 
 
 @pytest.mark.parametrize("names", [("gm-a", "gm-b"), ("gm-b", "gm-a")])
-def test_of_two_units_with_one_identity_the_worse_word_counts(names: tuple[str, str]) -> None:
+def test_of_two_grandmasters_with_one_identity_the_worse_verdict_counts(names: tuple[str, str]) -> None:
     """Which of them the node follows cannot be known."""
     words = {"gm-a": WELL, "gm-b": replace(WELL, utc=Bound(5_000, 3))}
     ensemble = node(**{name: words[name] for name in names})
@@ -87,7 +87,7 @@ def test_of_two_units_with_one_identity_the_worse_word_counts(names: tuple[str, 
     assert own_error(ensemble.accept(nth(12, **UTC)).bound) == Bound(5_000 + 5, 3)
 
 
-def test_a_void_of_either_of_two_units_with_one_identity_counts() -> None:
+def test_an_invalidation_of_either_of_two_grandmasters_with_one_identity_counts() -> None:
     """A sample of before the event of the second one is ignored."""
     jumped = replace(WELL, invalidation=Invalidation(77, NOW_NS, Reason.GRANDMASTER_JUMPED))
     ensemble = node(a=WELL, b=WELL)
@@ -97,7 +97,7 @@ def test_a_void_of_either_of_two_units_with_one_identity_counts() -> None:
     assert late == [None] * 12
 
 
-def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None:
+def test_an_identity_that_is_no_longer_reported_still_counts() -> None:
     """With SNMP gone and HTTPS left a unit tells none: the bad word on it must reach its followers all the same."""
     seen, now = view(), Moment(realtime_ns=NIGHT_NS, boottime_ns=2 * NS_PER_S)
     told = GrandmasterSample("gm-a", NS_PER_S, clock_identity=GM_A, ports=(PtpPort("1", clock_identity=GM_B),))
@@ -111,7 +111,7 @@ def test_an_identity_that_is_not_told_any_more_is_the_unit_s_own_still() -> None
 
 
 @pytest.mark.parametrize("told", [{"bound_ns": 2**63 - 1, "growth_ppb": 0}, {"bound_ns": 5, "growth_ppb": 2**63 - 1}])
-def test_an_absurd_word_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_path: Any) -> None:
+def test_an_absurd_error_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_path: Any) -> None:
     """It fits into a message, and with the node's own error it would not into the segment."""
     state = unit(utc=BoundMessage.model_validate(told | {"reason": ""}), identities=GM)
     verdict = grandmaster_verdict(state, Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS))
@@ -166,7 +166,7 @@ def test_the_longest_budget_fits_into_a_message() -> None:
     )
 
 
-def test_what_a_unit_says_after_its_restart_stands_though_the_poll_comes_later() -> None:
+def test_alarms_raised_after_a_restart_remain_though_the_poll_is_later() -> None:
     """Its standing alarms come by trap first; the poll that they called for tells of the restart."""
     seen, memory = view(), GrandmasterMemory(None)
 
@@ -186,7 +186,7 @@ def test_what_a_unit_says_after_its_restart_stands_though_the_poll_comes_later()
     assert [each.id for each in alarms or []] == [2]
 
 
-def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by() -> None:
+def test_a_grandmaster_s_event_invalidates_the_bounds_of_each_source() -> None:
     """Also of a source that does not decide: the bound that it had is told of no more."""
     seen = NodeView(parse({"source": [{"name": "ptp", "driver": "ptp4l"}]}, options_of, "t"), Epoch(1, 2), 1)
     ensemble = Ensemble({"ptp": EnsembleSettings()})
@@ -207,7 +207,7 @@ def test_a_grandmaster_s_event_voids_what_each_source_is_told_to_be_bounded_by()
     assert seen.node_state(moment).sources[0].gm is None
 
 
-async def test_viewers_see_a_unit_as_this_daemon_polls_it_alone() -> None:
+async def test_viewers_see_a_grandmaster_only_as_this_daemon_polls_it() -> None:
     """What a second poller says of it would flicker on the page."""
     settings, clocks = config(), FakeClocks()
     publisher = PublisherLab(settings, view(settings), clocks).publisher
@@ -227,7 +227,7 @@ def test_a_poller_whose_clock_is_ahead_does_not_silence_the_others(ahead_ns: int
     assert is_judged_elsewhere("gm-a", "b", [other], NIGHT_NS) is silent
 
 
-class Stormy:
+class StormingReceiver:
     """An alarm service that cut off as many datagrams of gm-a as it is told."""
 
     def __init__(self, *cut_off: int) -> None:
@@ -246,7 +246,7 @@ def test_a_storm_is_one_finding_however_often_the_daemon_looks() -> None:
     daemon, clocks = Daemon(config()), FakeClocks()
     told: list[str | None] = []
     daemon._clocks = clocks
-    daemon._parts.alarms = cast(TrapReceiver, Stormy(3, 0, 2, 0, 0))
+    daemon._parts.alarms = cast(TrapReceiver, StormingReceiver(3, 0, 2, 0, 0))
     daemon._publisher = cast(Publisher, Conditions(told))
     for elapsed_ns in (0, 10, 10, STORM_OVER_NS - 1, 1):
         clocks.advance(elapsed_ns)
@@ -265,7 +265,7 @@ class Conditions:
         self.told.append(evidence)
 
 
-def test_an_address_that_is_forgotten_is_forgotten_everywhere() -> None:
+def test_an_address_that_expires_expires_everywhere() -> None:
     """Senders can be forged: what is remembered of those that sent too much must not grow with their number."""
     service = TrapReceiver(config(), {}, FakeClocks(), 1, lambda event: None, lambda unit: None)
     for sender in range(2 * MAX_ADDRESSES):

@@ -222,7 +222,7 @@ def test_pitfall_24_any_threshold_is_taken_or_told(bounds: dict[str, Any]) -> No
 
 
 @given(st.lists(st.lists(CELLS, min_size=8, max_size=8), max_size=4))
-def test_any_trace_is_read_or_told(rows: list[list[str]]) -> None:
+def test_any_trace_is_read_or_rejected(rows: list[list[str]]) -> None:
     """Of cells of any text there are rows whose time never goes back, or one line of error."""
     lines = [",".join(COLUMNS), *(",".join(row) for row in rows)]
     try:
@@ -235,7 +235,7 @@ def test_any_trace_is_read_or_told(rows: list[list[str]]) -> None:
 
 
 @given(st.from_regex(r"\d{0,12}\.?\d{0,3} ?[smhdx]?", fullmatch=True) | st.text(max_size=9))
-def test_any_span_is_read_or_told(text: str) -> None:
+def test_any_span_is_read_or_rejected(text: str) -> None:
     """A span of time is at least 0, or argparse's own error."""
     try:
         assert span_ns(text) >= 0
