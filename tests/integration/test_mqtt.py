@@ -357,7 +357,7 @@ async def test_the_broker_s_word_on_a_killed_daemon_expires(mosquitto: Mosquitto
     program = (
         "import asyncio, os; from timesyncd.config import MqttSettings; from timesyncd.mqtt.client import MqttLink;"
         f"link = MqttLink(MqttSettings(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print);"
-        "link._went_online = lambda: os._exit(0);"
+        "link._on_connected = lambda: os._exit(0);"
         "asyncio.run(link.run())"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
