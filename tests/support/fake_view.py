@@ -27,7 +27,7 @@ class FakeView:
     """A node in sync, one in holdover, a grandmaster with an alarm, a job with a straggler, and the primary hub."""
 
     states: list[NodeState] = field(default_factory=lambda: [NodeState.model_validate(n) for n in RECORDED["nodes"]])
-    wrong: str | None = None
+    fault: str | None = None
     events: Feed[StreamEvent] = field(default_factory=lambda: Feed(key=lambda event: event.kind))
 
     def node(self) -> NodeState:
@@ -120,7 +120,7 @@ class FakeView:
         return b"timesyncd_gm_bound_seconds 1e-06\n"
 
     def health(self) -> str | None:
-        return self.wrong
+        return self.fault
 
 
 def _sync(step: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Hub:
 
 
 class World:
-    """A node, a broker that forgets, and hubs. A row's event says which it is."""
+    """A node, a broker that loses messages, and hubs. A row's event contains its number."""
 
     def __init__(self, named: tuple[str, ...], hubs: dict[str, Hub]) -> None:
         self.named = named
@@ -92,7 +92,7 @@ class World:
         self.now_ns = 0
         self.made = 0
         self.trimmed: set[str] = set()
-        self.words: deque[Stored] = deque()
+        self.confirmations_sent: deque[Stored] = deque()
         self.old: list[HistoryBatch] = []
         self.window = self.new_window()
         with self.engine.begin() as connection:
@@ -136,12 +136,12 @@ class World:
             hub.queue.append(batch)
 
     def confirm(self, name: str) -> None:
-        said = self.hubs[name].confirmer.due(self.now_ns)
-        self.words.extend(each.model_copy(update={"node": name}) for each in said)
+        confirmations = self.hubs[name].confirmer.due(self.now_ns)
+        self.confirmations_sent.extend(each.model_copy(update={"node": name}) for each in confirmations)
 
     def hear(self) -> None:
-        if self.words:
-            self.window.confirmed(self.words.popleft(), self.now_ns)
+        if self.confirmations_sent:
+            self.window.confirmed(self.confirmations_sent.popleft(), self.now_ns)
         if cut := self.window.cut():
             self.check_cut(cut[1])
             with self.engine.begin() as connection:
@@ -155,7 +155,7 @@ class World:
     def lose_connection(self) -> None:
         for hub in self.hubs.values():
             hub.queue.clear()
-        self.words.clear()
+        self.confirmations_sent.clear()
         self.window.connected(self.now_ns, 0)
 
     def repeat_old(self, which: int) -> None:
@@ -175,7 +175,7 @@ class World:
                 while hub.queue:
                     hub.receive()
                 self.confirm(name)
-            while self.words:
+            while self.confirmations_sent:
                 self.hear()
             if not self.held():
                 return

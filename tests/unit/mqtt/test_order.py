@@ -15,14 +15,14 @@ from timesyncd.mqtt.inbox import EXPIRE_AFTER_NS, HUB_SILENT_AFTER_NS, SILENT_AF
 from timesyncd.mqtt.topics import subject_of
 
 
-def judged(
+def classified(
     newest: NewestMessages, message: Message, retained: bool = False, now_ns: int = 0, node: str = "n1"
 ) -> Freshness:
     return newest.classify("channel", subject_of(message, node), message, retained, now_ns)
 
 
 def accepted(newest: NewestMessages, message: Message, retained: bool = False, now_ns: int = 0) -> bool:
-    return judged(newest, message, retained, now_ns) is not Freshness.OUTDATED
+    return classified(newest, message, retained, now_ns) is not Freshness.OUTDATED
 
 
 def test_an_older_sequence_is_not_news() -> None:
@@ -41,7 +41,7 @@ def test_a_restart_never_looks_old() -> None:
 
 
 def test_a_live_message_is_news_after_its_retained_copy() -> None:
-    """The retained copy was only last known; it is no news after the live message."""
+    """The retained copy is only the last known state: it is outdated after the live message."""
     newest = NewestMessages()
     state = node_state()
 
@@ -65,7 +65,7 @@ def test_each_subject_has_its_own_order() -> None:
 
 
 def test_an_event_has_no_order() -> None:
-    """Whoever hears an event twice knows it by its id."""
+    """A subscriber recognizes a repeated event by its id."""
     newest = NewestMessages()
 
     assert all(accepted(newest, cloud_event()) for _ in range(2))
@@ -104,13 +104,13 @@ def test_a_confirmation_may_be_repeated_but_not_be_older() -> None:
 
 
 def test_each_hub_has_its_own_order() -> None:
-    """What one hub has stored says nothing of the other."""
+    """The confirmations of one hub are independent of another's."""
     newest = NewestMessages()
 
     assert [accepted(newest, stored(s, node=hub)) for s, hub in ((9, "a"), (1, "b"), (8, "a"))] == [True, True, False]
 
 
-def test_a_forgotten_subject_begins_anew() -> None:
+def test_a_cleared_subject_starts_over() -> None:
     """After a topic was cleared a low counter is accepted again."""
     newest = NewestMessages()
     accepted(newest, node_state(incarnation=9))
@@ -131,20 +131,20 @@ def test_accepted_messages_only_rise(stamps: list[tuple[int, int, bool]]) -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0, 1, 30, 59, 60, 61, 600]))))
 def test_what_is_accepted_falls_only_after_a_silence(stamps: list[tuple[int, int, int]]) -> None:
-    """However long it takes: within an incarnation never, to a lower one only when the higher was not heard of for a minute."""
+    """However long it takes: within an incarnation never, to a lower one only after a minute without a message of the higher one."""
     newest = NewestMessages()
-    now_s = heard_s = 0
+    now_s = received_s = 0
     last = (0, -1)
     for incarnation, sequence, pause_s in stamps:
         now_s += pause_s
-        news = judged(newest, node_state(incarnation=incarnation, sequence=sequence), now_ns=now_s * NS_PER_S)
-        is_lower, was_silent = incarnation < last[0], now_s - heard_s >= 60
+        freshness = classified(newest, node_state(incarnation=incarnation, sequence=sequence), now_ns=now_s * NS_PER_S)
+        is_lower, was_silent = incarnation < last[0], now_s - received_s >= 60
 
-        assert (news is Freshness.RESTARTED) == (is_lower and was_silent)
-        assert (news is Freshness.NEWER) == ((incarnation, sequence) > last)
-        if incarnation == last[0] or news is not Freshness.OUTDATED:
-            heard_s = now_s
-        if news is not Freshness.OUTDATED:
+        assert (freshness is Freshness.RESTARTED) == (is_lower and was_silent)
+        assert (freshness is Freshness.NEWER) == ((incarnation, sequence) > last)
+        if incarnation == last[0] or freshness is not Freshness.OUTDATED:
+            received_s = now_s
+        if freshness is not Freshness.OUTDATED:
             last = (incarnation, sequence)
 
 
@@ -160,8 +160,8 @@ def test_a_lower_incarnation_comes_back_after_a_silence(message: Message, lower:
     newest = NewestMessages()
     accepted(newest, message)
 
-    assert judged(newest, lower, now_ns=silent_after_ns - 1) is Freshness.OUTDATED
-    assert judged(newest, lower, now_ns=silent_after_ns) is Freshness.RESTARTED
+    assert classified(newest, lower, now_ns=silent_after_ns - 1) is Freshness.OUTDATED
+    assert classified(newest, lower, now_ns=silent_after_ns) is Freshness.RESTARTED
     assert accepted(newest, message, now_ns=silent_after_ns)
 
 
@@ -175,7 +175,7 @@ def test_a_second_copy_shows_that_its_daemon_is_alive() -> None:
     assert not accepted(newest, node_state(incarnation=8), now_ns=159 * NS_PER_S)
 
 
-def test_our_own_absence_is_nobody_s_silence() -> None:
+def test_our_own_absence_does_not_count_as_silence() -> None:
     """After a reconnection an old message is old until those who are alive have had the time to speak."""
     newest = NewestMessages()
     accepted(newest, node_state(incarnation=9))
@@ -186,7 +186,7 @@ def test_our_own_absence_is_nobody_s_silence() -> None:
 
 
 def test_who_is_silent_is_forgotten() -> None:
-    """The memory is bounded by who speaks, whatever names were ever heard."""
+    """The memory is bounded by the nodes that publish now, not by all names ever received."""
     newest = NewestMessages()
     for number in range(100):
         accepted(newest, grandmaster(f"n{number}", 1, 1))

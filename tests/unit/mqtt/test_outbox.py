@@ -98,7 +98,7 @@ def test_a_cleared_topic_is_sent_until_confirmed() -> None:
 
 
 def test_of_confirmations_only_the_newest_goes_out() -> None:
-    """It says all that the earlier ones said: 10,000 nodes are 10,000 waiting, whatever they sent, and none is dropped."""
+    """It replaces the earlier ones: for 10,000 nodes 10,000 messages wait, and none is dropped."""
     outbox = outbox_with(*(stored(s, of=f"n{node}") for s in (1, 2) for node in range(2 * MAX_QUEUED)))
     sent = _drain(outbox)
 
@@ -145,7 +145,7 @@ def test_history_that_waited_too_long_is_not_lost() -> None:
 
 
 def test_an_event_that_waited_is_still_an_event() -> None:
-    """Nobody else tells that it happened."""
+    """No other message reports that event."""
     outbox = outbox_with(cloud_event())
     outgoing = outbox.next(NOW_NS + 30 * DAY_S * NS_PER_S)
 
@@ -154,7 +154,7 @@ def test_an_event_that_waited_is_still_an_event() -> None:
 
 
 def test_a_state_does_not_survive_its_subject() -> None:
-    """What was not said again for a day is not repeated at a new connection, and what is left of the day goes with it."""
+    """A message a day old is not repeated on a new connection, and a younger one is sent with the rest of its day as expiry."""
     outbox = outbox_with(node_state("gone"))
     outbox.put(node_state("here"), NOW_NS + NS_PER_S)
     _drain(outbox)
@@ -175,7 +175,7 @@ def test_what_another_publishes_is_not_repeated() -> None:
     outbox.put(node_state("n2"), NOW_NS)
     outbox.forget(NODE_STATE, "n1")
     outbox.forget(NODE_STATE, "n2")
-    outbox.forget(STORED, "never-heard-of")
+    outbox.forget(STORED, "never-published")
     outbox.requeue_all()
 
     assert len(outbox) == 0

@@ -59,8 +59,8 @@ def test_our_ca_is_trusted_alone(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no PEM", b"\xff\xfe\x00"])
-def test_a_ca_without_a_certificate_is_told(tmp_path: Path, content: bytes) -> None:
-    """An empty file trusts nobody, which is surely not what was meant."""
+def test_a_ca_file_without_a_certificate_is_an_error(tmp_path: Path, content: bytes) -> None:
+    """An empty file would trust no broker."""
     path = tmp_path / "ca.pem"
     path.write_bytes(content)
 
@@ -69,8 +69,8 @@ def test_a_ca_without_a_certificate_is_told(tmp_path: Path, content: bytes) -> N
 
 
 @pytest.mark.parametrize("name", ["ca", "certificate", "key"])
-def test_a_missing_file_is_told_by_its_key(tmp_path: Path, authority: Authority, name: str) -> None:
-    """The text names the key and the file, and says what is wrong with it."""
+def test_the_error_for_a_missing_file_names_its_key(tmp_path: Path, authority: Authority, name: str) -> None:
+    """The error names the key, the file and the cause."""
     identity = authority.identity("n1")
     files = {"ca": authority.ca, "certificate": identity.certificate, "key": identity.key} | {name: tmp_path / "none"}
 
@@ -84,7 +84,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         tls_context(settings(ca=tmp_path))
 
 
-def test_a_key_of_another_certificate_is_told(authority: Authority) -> None:
+def test_a_key_of_another_certificate_is_an_error(authority: Authority) -> None:
     """Two files that do not belong together are named both."""
     one, other = authority.identity("n1"), authority.identity("n2")
 
@@ -92,8 +92,8 @@ def test_a_key_of_another_certificate_is_told(authority: Authority) -> None:
         tls_context(settings(certificate=one.certificate, key=other.key))
 
 
-def test_an_encrypted_key_is_told(authority: Authority) -> None:
-    """Nobody sits at a daemon's terminal to type a pass phrase, so none is asked for."""
+def test_an_encrypted_key_is_an_error(authority: Authority) -> None:
+    """A daemon has no terminal for a pass phrase."""
     identity = authority.identity("n1")
     key = load_pem_private_key(identity.key.read_bytes(), None)
     sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"phrase"))

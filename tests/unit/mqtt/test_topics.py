@@ -1,4 +1,4 @@
-"""From a message to its topic and back; what is none of ours is refused."""
+"""From a message to its topic and back; other topics and invalid messages are rejected."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_unknown_key_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "says"),
+    ("payload", "error"),
     [
         (b"\xff\x00", "not a node_state message: Invalid JSON"),
         (b"[]", "not a node_state message: Input should be an object"),
@@ -97,13 +97,13 @@ def test_an_unknown_key_is_ignored() -> None:
         ),
     ],
 )
-def test_poison_is_refused(payload: bytes, says: str) -> None:
+def test_an_invalid_message_is_rejected(payload: bytes, error: str) -> None:
     """What is not this channel's message about this subject raises Malformed with the reason."""
-    with pytest.raises(Malformed, match=says):
+    with pytest.raises(Malformed, match=error):
         decode(NODE_STATE, "n1", payload)
 
 
-def test_poison_is_counted_and_told_once_a_topic(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_message_is_counted_and_logged_once_per_topic(caplog: pytest.LogCaptureFixture) -> None:
     """A topic is complained about once a connection, however much poison comes, and the next good message counts."""
     inbox = Inbox(PREFIX, "me")
     topic = NODE_STATE.topic(PREFIX, "n1")
@@ -133,8 +133,8 @@ def test_a_sender_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCaptu
     assert all(line.isprintable() and "x\\nERROR" in line and len(line) < 500 for line in lines)
 
 
-def test_a_node_that_begins_anew_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Its later messages are news like any, on all its topics."""
+def test_a_restarted_incarnation_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its later messages are accepted on all its topics."""
     inbox = Inbox(PREFIX, "me")
     states = [(9, 0, 0), (1, 5, 60), (1, 6, 62)]
     with caplog.at_level(logging.WARNING):
@@ -201,7 +201,7 @@ def test_a_request_that_makes_no_sense_is_refused(change: dict[str, str | None])
     ids=str,
 )
 def test_a_plan_that_no_segment_holds_is_refused(plan: dict[str, object]) -> None:
-    """It would be in nobody's segment, or be another one there. A text that only a newer version understands is not for us to judge."""
+    """No segment could hold it, or it would differ there. A policy that only a newer version understands is accepted."""
     fields = dict.fromkeys(("step", "sync_overhead", "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank",
         "straggler_rank", "alignment_ns", "alignment_growth_ppb"))  # fmt: skip
     zero = dict.fromkeys(
@@ -226,7 +226,7 @@ def test_a_plan_that_no_segment_holds_is_refused(plan: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("rows", [0, 501])
 def test_a_batch_of_history_has_a_size(rows: int) -> None:
-    """Not empty, and no more than a node may have on its way."""
+    """Not empty, and at most as many rows as may be unconfirmed."""
     content = history().model_dump()
     payload = json.dumps(content | {"rows": content["rows"] * rows}).encode()
 
@@ -234,8 +234,8 @@ def test_a_batch_of_history_has_a_size(rows: int) -> None:
         decode(HISTORY, "n1", payload)
 
 
-def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """Poison on ever new topics fills neither the log nor the memory."""
+def test_warnings_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Invalid messages on ever new topics fill neither the log nor the memory."""
     inbox = Inbox(PREFIX, "me")
     with caplog.at_level(logging.WARNING):
         for number in range(2 * MAX_WARNINGS):
@@ -252,8 +252,8 @@ def test_complaints_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
         stored(of="n1", node="me"), stored(of="me", node="me"), hub_state("me"), policy_request(1, "me"),
     ],
 )  # fmt: skip
-def test_our_own_message_is_passed_over(message: Message) -> None:
-    """A broker's copy of what we said ourselves is no news, and no poison."""
+def test_our_own_message_is_ignored(message: Message) -> None:
+    """The broker's copy of our own message is ignored, and is not invalid."""
     channel = channel_of(type(message))
     inbox = Inbox(PREFIX, "me")
 
@@ -295,8 +295,8 @@ def test_a_confirmation_for_another_is_refused() -> None:
         decode(STORED, "n1", encode(stored(of="n2")))
 
 
-def test_only_what_is_addressed_is_not_for_all() -> None:
-    """10,000 nodes that each heard what a hub says to the others would be 100,000,000 messages a minute."""
+def test_only_addressed_channels_have_one_subscriber() -> None:
+    """If each of 10,000 nodes received the confirmations for all others, that would be 100,000,000 messages a minute."""
     patterns = {channel.name: channel.pattern(PREFIX, "n1") for channel in (*HUB_SUBSCRIPTIONS, *NODE_SUBSCRIPTIONS)}
 
     assert patterns.pop("stored") == f"{PREFIX}/node/n1/stored"
@@ -304,8 +304,8 @@ def test_only_what_is_addressed_is_not_for_all() -> None:
 
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: str(channel.name))
-def test_what_is_retained_ends(channel: MqttChannel) -> None:
-    """Nobody clears the topics of a node that was taken away."""
+def test_every_retained_message_expires(channel: MqttChannel) -> None:
+    """No daemon clears the topics of a removed node."""
     assert not channel.retained or channel.expiry_s is not None
 
 
@@ -318,5 +318,5 @@ def test_an_empty_message_clears() -> None:
 
 
 def test_marks_and_requests_are_not_retained() -> None:
-    """A replayed mark would be joined to the wrong step, and a replayed wish is nobody's any more."""
+    """A replayed mark would be joined to the wrong step, and a replayed request would change a policy again."""
     assert not MARKS.retained and not POLICY_REQUEST.retained

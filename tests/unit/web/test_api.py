@@ -1,4 +1,4 @@
-"""The HTTP side: what each path answers, and what is refused."""
+"""The HTTP server: the response of each path, and rejected requests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_job_by_its_id(http: aiohttp.ClientSession, view: FakeView) -> N
     assert await answer.json() == as_json(view.jobs()[0])
 
 
-async def test_an_unknown_job_is_told_which_there_are(http: aiohttp.ClientSession) -> None:
+async def test_the_error_for_an_unknown_job_names_the_known_ones(http: aiohttp.ClientSession) -> None:
     """An id that is not known is a 404 in JSON that names the ids that are."""
     answer = await http.get("/api/v1/jobs/nope")
 
@@ -75,7 +75,7 @@ async def test_an_unknown_job_is_told_which_there_are(http: aiohttp.ClientSessio
 
 
 async def test_a_grandmaster_by_its_name(http: aiohttp.ClientSession, view: FakeView) -> None:
-    """A unit is found by its name; for one that is not there the names that are known are told."""
+    """A grandmaster is found by its name; the error for an unknown one names the known grandmasters."""
     answer = await http.get("/api/v1/grandmasters/gm-a")
     unknown = await http.get("/api/v1/grandmasters/gm-z")
 
@@ -84,15 +84,15 @@ async def test_a_grandmaster_by_its_name(http: aiohttp.ClientSession, view: Fake
     assert (await unknown.json())["error"] == "unknown grandmaster 'gm-z'; the known grandmasters are: gm-a"
 
 
-async def test_without_a_store_there_is_no_course(http: aiohttp.ClientSession) -> None:
+async def test_without_a_store_there_are_no_time_errors(http: aiohttp.ClientSession) -> None:
     """A daemon that keeps no history answers with an empty list."""
     answer = await http.get("/api/v1/grandmasters/gm-a/time-errors")
 
     assert (answer.status, await answer.json()) == (200, {"items": [], "next": None})
 
 
-async def test_an_unknown_path_is_told_which_there_are(http: aiohttp.ClientSession) -> None:
-    """A path that is not served is a 404 in JSON that names the paths that are."""
+async def test_the_error_for_an_unknown_path_names_the_paths(http: aiohttp.ClientSession) -> None:
+    """An unknown path gets status 404 in JSON with every path of the server."""
     answer = await http.get("/api/v1/nodez")
     error = (await answer.json())["error"]
 
@@ -112,7 +112,7 @@ async def test_nothing_can_be_written(http: aiohttp.ClientSession, method: str, 
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/node", "/events", "/metrics", "/nowhere"])
 async def test_a_foreign_name_is_refused(http: aiohttp.ClientSession, path: str) -> None:
-    """A page on loopback that is asked by another site's name answers 421 in JSON, on every path."""
+    """A server on loopback answers 421 in JSON to a Host header with another site's name, on every path."""
     async with asyncio.timeout(60):  # events that were served would never end
         answer = await http.get(path, headers={"Host": "evil.example"})
         error = (await answer.json())["error"]
@@ -121,10 +121,10 @@ async def test_a_foreign_name_is_refused(http: aiohttp.ClientSession, path: str)
     assert error == "Host: 'evil.example' is not a name of this server; use 127.0.0.1, another IP address, or localhost"
 
 
-async def test_health_says_what_is_wrong(http: aiohttp.ClientSession, view: FakeView) -> None:
-    """200 while all is well, else 503 with the reason as its text."""
+async def test_health_reports_a_fault(http: aiohttp.ClientSession, view: FakeView) -> None:
+    """Status 200 while the daemon works, else 503 with the fault as text."""
     well = await http.get("/healthz")
-    view.wrong = "source ptp: no answer for 40 s"
+    view.fault = "source ptp: no answer for 40 s"
     ill = await http.get("/healthz")
 
     assert (well.status, await well.text()) == (200, "ok\n")
@@ -159,13 +159,13 @@ async def test_a_taken_port_is_one_line(server: WebServer, view: FakeView) -> No
         await serve(config.WebSettings(port=port), view)
 
 
-async def names(http: aiohttp.ClientSession, asked: str) -> list[str]:
-    answer = await http.get(f"/api/v1/nodes?{asked}")
+async def names(http: aiohttp.ClientSession, query: str) -> list[str]:
+    answer = await http.get(f"/api/v1/nodes?{query}")
     return [node["node"] for node in (await answer.json())["items"]]
 
 
 def fleet(view: FakeView) -> None:
-    """Five nodes in two racks, of which the third is in holdover and follows nobody."""
+    """Five nodes in two racks, of which the third is in holdover and has no grandmaster."""
     first = view.node()
     view.states = [
         first.model_copy(
@@ -182,7 +182,7 @@ def fleet(view: FakeView) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("query", "found"),
     [
         ("status=HOLDOVER", ["n2"]),
         ("grandmaster=gm-a", ["n0", "n1", "n3", "n4"]),
@@ -192,11 +192,11 @@ def fleet(view: FakeView) -> None:
         ("q=4", ["n4"]),
     ],
 )
-async def test_nodes_are_looked_for(http: aiohttp.ClientSession, view: FakeView, asked: str, found: list[str]) -> None:
-    """By status, by whom they follow, by where they stand (whole parts of a place), by a part of the name."""
+async def test_nodes_are_filtered(http: aiohttp.ClientSession, view: FakeView, query: str, found: list[str]) -> None:
+    """By status, by grandmaster, by place (whole parts of its name), by a part of the node's name."""
     fleet(view)
 
-    assert await names(http, asked) == found
+    assert await names(http, query) == found
 
 
 async def test_a_list_goes_on_page_by_page(http: aiohttp.ClientSession, view: FakeView) -> None:
@@ -222,13 +222,13 @@ async def test_the_commands_read_every_page(server: WebServer, view: FakeView) -
 
 
 async def test_findings_of_a_span(http: aiohttp.ClientSession, view: FakeView) -> None:
-    """What held at some moment of it; `standing` has those without an end alone."""
+    """Findings active at some moment of the range; `active` selects those without an end."""
     [standing] = view.findings()
     ended = standing.model_copy(update={"id": "clock-holdover", "since_realtime_ns": 100, "until_realtime_ns": 200})
     view.findings = lambda: [standing, ended]  # type: ignore[method-assign]
 
-    async def found(asked: str) -> list[str]:
-        answer = await http.get(f"/api/v1/findings?{asked}")
+    async def found(query: str) -> list[str]:
+        answer = await http.get(f"/api/v1/findings?{query}")
         return [finding["id"] for finding in (await answer.json())["items"]]
 
     assert await found("") == ["grandmaster-alarm", "clock-holdover"]
@@ -239,8 +239,8 @@ async def test_findings_of_a_span(http: aiohttp.ClientSession, view: FakeView) -
 
 async def test_alignment_of_some_of_a_job_or_of_all(http: aiohttp.ClientSession) -> None:
     """The nodes that are named, a job's by its id or its name, or every one; a job that is not known is a 404."""
-    asked = ("nodes=trainer-02", "job=0f3a9c51d2b4e687", "job=llama-pretrain", "")
-    answers = [await (await http.get(f"/api/v1/alignment?{each}")).json() for each in asked]
+    query = ("nodes=trainer-02", "job=0f3a9c51d2b4e687", "job=llama-pretrain", "")
+    answers = [await (await http.get(f"/api/v1/alignment?{each}")).json() for each in query]
     unknown = await http.get("/api/v1/alignment?job=nope")
 
     found = [[node["node"] for node in answer["nodes"]] for answer in answers]
@@ -248,16 +248,16 @@ async def test_alignment_of_some_of_a_job_or_of_all(http: aiohttp.ClientSession)
     assert (unknown.status, (await unknown.json())["error"][:19]) == (404, "unknown job 'nope';")
 
 
-async def test_ten_thousand_names_can_be_asked_for(http: aiohttp.ClientSession) -> None:
+async def test_a_request_can_name_ten_thousand_nodes(http: aiohttp.ClientSession) -> None:
     """A request's line has room for the nodes of a whole fleet."""
-    asked = ",".join(f"trainer-{n:05}.cluster" for n in range(10_000))
-    answer = await http.get(f"/api/v1/alignment?nodes={asked}")
+    query = ",".join(f"trainer-{n:05}.cluster" for n in range(10_000))
+    answer = await http.get(f"/api/v1/alignment?nodes={query}")
 
     assert answer.status == 200
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("query", "error"),
     [
         (
             "nodes?colour=red",
@@ -270,14 +270,14 @@ async def test_ten_thousand_names_can_be_asked_for(http: aiohttp.ClientSession) 
         ("alignment?nodes=a&job=b", "give nodes or job, not both"),
     ],
 )
-async def test_what_is_not_understood_is_refused(http: aiohttp.ClientSession, asked: str, error: str) -> None:
+async def test_an_invalid_query_is_rejected(http: aiohttp.ClientSession, query: str, error: str) -> None:
     """400, with what is allowed."""
-    answer = await http.get(f"/api/v1/{asked}")
+    answer = await http.get(f"/api/v1/{query}")
 
     assert (answer.status, await answer.json()) == (400, {"error": error})
 
 
-async def test_a_copy_that_holds_is_not_sent_again(http: aiohttp.ClientSession, view: FakeView) -> None:
+async def test_a_current_copy_is_not_sent_again(http: aiohttp.ClientSession, view: FakeView) -> None:
     """The tag of a state is weak and the same while only its age differs; another status is another tag."""
     tag = (await http.get("/api/v1/node")).headers["ETag"]
     view.states[0] = view.node().model_copy(update={"age_ns": 5, "sequence": 9_999})
@@ -305,7 +305,7 @@ def test_committed_is_exported() -> None:
 
 
 async def test_the_configuration_is_for_administrators(http: aiohttp.ClientSession) -> None:
-    """On a loopback address that nobody guards everybody reads, and no more."""
+    """On a loopback address without tokens a local client has the role reader, which is not enough."""
     answer = await http.get("/api/v1/config")
 
     assert (answer.status, await answer.json()) == (

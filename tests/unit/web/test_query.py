@@ -1,4 +1,4 @@
-"""What stands behind the question mark: times, numbers, cursors."""
+"""Query parameters: times, numbers, cursors."""
 
 from __future__ import annotations
 

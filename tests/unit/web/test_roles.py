@@ -1,4 +1,4 @@
-"""Who may ask for what: tokens, sessions, certificates, and what happens to those who guess."""
+"""Access control: tokens, sessions, certificates, and the limit on guesses."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def test_a_token_gives_its_role(access: Access, name: str) -> None:
     ["", "Bearer", "Bearer ", "Basic b2Y6YW4=", "Bearer of-the-prolog-012345678", "Bearer of-the-prolog-0123456789x",
      "Bearer OF-THE-PROLOG-0123456789", "Bearer \udcff"],
 )  # fmt: skip
-def test_whatever_else_is_shown_is_refused_and_counted(access: Access, authorization: str) -> None:
-    """401, and a failure of that address; the answer does not say what was shown."""
+def test_wrong_credentials_are_rejected_and_counted(access: Access, authorization: str) -> None:
+    """Status 401 and one failure of that address; the response does not contain the credentials."""
     decision = access.authorize(Credentials("192.0.2.9", authorization), 0)
 
     assert decision == Denial(401, "unknown credentials")
     assert access.failures.total == 1
 
 
-def test_nothing_shown_is_no_guess(access: Access) -> None:
-    """Who asks without credentials is told how to show them, and not counted."""
+def test_missing_credentials_are_no_guess(access: Access) -> None:
+    """A request without credentials gets an explanation and is not counted."""
     decision = access.authorize(Credentials("192.0.2.9"), 0)
 
     assert isinstance(decision, Denial) and decision.status == 401
@@ -85,7 +85,7 @@ def test_roles_reach_downwards() -> None:
 
 
 def test_on_loopback_without_tokens_everybody_reads() -> None:
-    """This machine's own users; with a token, or with a certificate authority, they too must show something."""
+    """Local clients; with a token or a certificate authority configured they need credentials too."""
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
     guarded = Access(WebSettings.model_validate(certificates))
 
@@ -93,15 +93,15 @@ def test_on_loopback_without_tokens_everybody_reads() -> None:
     assert isinstance(guarded.authorize(Credentials("127.0.0.1"), 0), Denial)
 
 
-def test_loopback_with_tokens_is_guarded(settings: WebSettings) -> None:
-    """A proxy before it may let in the whole world."""
+def test_loopback_with_tokens_requires_credentials(settings: WebSettings) -> None:
+    """A proxy before the server may forward requests of any client."""
     access = Access(settings.model_copy(update={"host": "127.0.0.1"}))
 
     assert isinstance(access.authorize(Credentials("127.0.0.1"), 0), Denial)
 
 
 def test_a_certificate_gives_the_configured_role(settings: WebSettings) -> None:
-    """It was verified before; a token that is shown with it goes first, be it wrong."""
+    """TLS verified the certificate; a token takes precedence, even a wrong one."""
     access = Access(settings.model_copy(update={"client_role": "job"}))
     with_both = Credentials("192.0.2.9", "Bearer wrong", certificate="node-a")
 
@@ -110,7 +110,7 @@ def test_a_certificate_gives_the_configured_role(settings: WebSettings) -> None:
 
 
 def test_a_short_secret_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty file would let everybody in; the error shows no secret."""
+    """An empty file would admit every client; the error contains no secret."""
     monkeypatch.setenv("TOKEN_short", "hunter2")
 
     with pytest.raises(
@@ -144,7 +144,7 @@ def test_a_secret_of_spaces_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_no_two_tokens_share(settings: WebSettings, name: str, of: str, error: str) -> None:
-    """A secret that two have would give one of their roles, whichever; of one name nobody could tell who was refused."""
+    """A shared secret would give an arbitrary role, and with a shared name the log could not tell the tokens apart."""
     first = settings.token[0]
     second = TokenSettings(name=name, role="admin", secret=SecretSettings(env=f"TOKEN_{of}"))
 
@@ -160,8 +160,8 @@ def test_no_secret_is_kept(access: Access) -> None:
     assert not any(secret in held for secret in SECRETS.values())
 
 
-def test_who_guesses_ten_times_waits(access: Access) -> None:
-    """Then even the right one is refused, with when to come again; another address goes on, and a minute later so does this one."""
+def test_ten_guesses_block_the_address(access: Access) -> None:
+    """Then even a correct token gets 429 with the time to retry; other addresses are unaffected, and a minute later so is this one."""
     for n in range(10):
         access.authorize(bearer(f"guess-{n}"), n * NS_PER_S)
     right = SECRETS["ops"]
@@ -177,7 +177,7 @@ def test_who_guesses_ten_times_waits(access: Access) -> None:
 
 
 def test_success_does_not_undo_guesses(access: Access) -> None:
-    """Who has a token of his own could else guess for ever."""
+    """Otherwise the holder of one token could guess others without limit."""
     for n in range(10):
         access.authorize(bearer(f"guess-{n}"), n)
         access.authorize(bearer(SECRETS["slurm"]), n)
@@ -210,7 +210,7 @@ def test_guesses_need_bounded_memory() -> None:
     ],
 )
 def test_of_ipv6_a_network_counts_as_one(address: str, network: str) -> None:
-    """Whoever has one address of it has all 2^64."""
+    """A host with one address of the network has all 2^64."""
     assert network_key(address) == network
 
 
@@ -236,16 +236,16 @@ def test_sessions_are_bounded() -> None:
 
 
 def test_where_no_credentials_are_required_those_given_are_ignored() -> None:
-    """A token or a session that is meant for another daemon takes nobody out of this machine's own, and is no guess."""
+    """A token or a session for another daemon does not reduce a local client's role, and is no guess."""
     access = Access(WebSettings())
-    shown = Credentials("127.0.0.1", authorization="Bearer of-another-daemon-0123", session="of another")
-    decisions = [access.authorize(shown, n) for n in range(20)]
+    credentials = Credentials("127.0.0.1", authorization="Bearer of-another-daemon-0123", session="of another")
+    decisions = [access.authorize(credentials, n) for n in range(20)]
 
     assert decisions == [Grant("a client on this host", "reader")] * 20
     assert access.failures.total == 0
 
 
-def test_a_page_that_nobody_can_see_is_noted(settings: WebSettings) -> None:
+def test_a_configuration_without_a_reader_is_warned_of(settings: WebSettings) -> None:
     """Where every token, and every certificate, has the role job; a reader among them is enough."""
     prolog = settings.model_copy(update={"host": "127.0.0.1", "token": settings.token[:1]})
     certificates = {"certificate": Path("c"), "key": Path("k"), "client_ca": Path("a")}
@@ -258,7 +258,7 @@ def test_a_page_that_nobody_can_see_is_noted(settings: WebSettings) -> None:
     assert access_warnings(settings.model_copy(update={"host": "127.0.0.1"})) == []
 
 
-def test_tokens_in_clear_are_noted(settings: WebSettings) -> None:
+def test_unencrypted_tokens_are_warned_of(settings: WebSettings) -> None:
     """On the network without TLS; not on loopback."""
     assert len(access_warnings(settings)) == 1
     assert access_warnings(settings.model_copy(update={"host": "::1"})) == access_warnings(WebSettings()) == []

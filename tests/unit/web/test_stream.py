@@ -1,4 +1,4 @@
-"""What a viewer of the events is sent: the state, the changes, what it lost, and what it missed while it was away."""
+"""The event stream: snapshot, changes, dropped events, and replay after a reconnect."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def node_event(view: FakeView, sequence: int, node: str = "trainer-01") -> Strea
 EVERYTHING = StreamFilter()
 
 
-class Heard:
+class ViewerFrames:
     """One viewer's connection."""
 
-    def __init__(self, told: Any) -> None:
-        self._told = told
+    def __init__(self, sent: Any) -> None:
+        self._sent = sent
 
     async def next(self) -> bytes:
-        frame = await anext(self._told)
+        frame = await anext(self._sent)
         assert isinstance(frame, bytes)
         return frame
 
@@ -69,34 +69,34 @@ class Heard:
 @asynccontextmanager
 async def viewer(
     stream: EventStream, chosen: StreamFilter = EVERYTHING, last: str | None = None, heartbeat_s: float = 15.0
-) -> AsyncIterator[Heard]:
-    entered = stream.add_viewer(chosen, last)
-    async with asyncio.timeout(60), aclosing(frames(stream, entered, heartbeat_s)) as told:
-        yield Heard(told)
-    stream.remove_viewer(entered)
+) -> AsyncIterator[ViewerFrames]:
+    added = stream.add_viewer(chosen, last)
+    async with asyncio.timeout(60), aclosing(frames(stream, added, heartbeat_s)) as sent:
+        yield ViewerFrames(sent)
+    stream.remove_viewer(added)
 
 
 def sequences(frame: bytes) -> list[int]:
     return [data["sequence"] for kind, data in parse(frame) if kind == "node"]
 
 
-async def test_a_viewer_first_gets_everything_as_it_stands(stream: EventStream, view: FakeView) -> None:
-    """The first events are to forget all, the own node, the other nodes, grandmasters, jobs, findings and hubs."""
-    async with viewer(stream) as heard:
-        first = parse(await heard.next())
+async def test_a_viewer_first_gets_a_snapshot(stream: EventStream, view: FakeView) -> None:
+    """The first events are a reset, the own node, the other nodes, grandmasters, jobs, findings and hubs."""
+    async with viewer(stream) as connection:
+        first = parse(await connection.next())
 
     messages = [*view.states, *view.grandmasters(), *view.jobs(), *view.findings(), *view.hubs()]
     assert [kind for kind, _ in first] == ["reset", "node", "node", "grandmaster", "job", "finding", "hub"]
     assert [data for _, data in first[1:]] == [as_json(message) for message in messages]
 
 
-async def test_then_what_changes(stream: EventStream, view: FakeView) -> None:
+async def test_then_a_viewer_gets_the_changes(stream: EventStream, view: FakeView) -> None:
     """A published event reaches the viewer under the next id, without a wait between the state and the changes."""
-    async with viewer(stream) as heard:
-        opening = await heard.next()
+    async with viewer(stream) as connection:
+        opening = await connection.next()
         view.events.publish(node_event(view, 1))
         view.events.publish(node_event(view, 2))
-        later = [await heard.next() for _ in range(2)]
+        later = [await connection.next() for _ in range(2)]
 
     [before, first, second] = [int(last_id(frame).partition("-")[2]) for frame in (opening, *later)]
     assert [sequences(frame) for frame in later] == [[1], [2]]
@@ -105,25 +105,25 @@ async def test_then_what_changes(stream: EventStream, view: FakeView) -> None:
 
 async def test_the_state_has_no_id_before_its_end(stream: EventStream) -> None:
     """A viewer that is cut off amid the state must not be taken for one that has it all."""
-    async with viewer(stream) as heard:
-        opening = await heard.next()
+    async with viewer(stream) as connection:
+        opening = await connection.next()
 
     assert opening.count(b"id: ") == 1
     assert opening.rstrip().rsplit(b"\n", 1)[-1].startswith(b"id: ")
 
 
 async def test_who_comes_back_gets_what_it_missed(stream: EventStream, view: FakeView) -> None:
-    """With the id of the last event heard, what came since, and nothing before; no reset."""
-    async with viewer(stream) as heard:
-        await heard.next()
+    """With the id of the last received event the server sends the later ones, and no reset."""
+    async with viewer(stream) as connection:
+        await connection.next()
         view.events.publish(node_event(view, 1))
-        last = last_id(await heard.next())
+        last = last_id(await connection.next())
     view.events.publish(node_event(view, 2))
     view.events.publish(node_event(view, 3))
-    async with viewer(stream, last=last) as heard:
-        missed = await heard.next()
+    async with viewer(stream, last=last) as connection:
+        missed = await connection.next()
         view.events.publish(node_event(view, 4))
-        after = await heard.next()
+        after = await connection.next()
 
     assert [kind for kind, _ in parse(missed)] == ["node", "node"]
     assert (sequences(missed), sequences(after)) == ([2, 3], [4])
@@ -132,46 +132,46 @@ async def test_who_comes_back_gets_what_it_missed(stream: EventStream, view: Fak
 @pytest.mark.parametrize(
     "last", ["", "x", "00000000-1", "5", "-1", "{incarnation}-99", "{incarnation}-0", "{incarnation}-x"]
 )
-async def test_an_id_that_is_not_known_begins_anew(stream: EventStream, view: FakeView, last: str) -> None:
+async def test_an_unknown_id_gets_a_snapshot(stream: EventStream, view: FakeView, last: str) -> None:
     """Another start of the daemon, the future, or nonsense: everything again, with a reset."""
-    async with viewer(stream) as heard:
-        incarnation = last_id(await heard.next()).partition("-")[0]
-    async with viewer(stream, last=last.format(incarnation=incarnation)) as heard:
-        kinds = [kind for kind, _ in parse(await heard.next())]
+    async with viewer(stream) as connection:
+        incarnation = last_id(await connection.next()).partition("-")[0]
+    async with viewer(stream, last=last.format(incarnation=incarnation)) as connection:
+        kinds = [kind for kind, _ in parse(await connection.next())]
 
     assert kinds[:2] == ["reset", "node"]
 
 
-async def test_what_is_too_old_begins_anew(stream: EventStream, view: FakeView) -> None:
+async def test_an_id_older_than_the_replay_buffer_gets_a_snapshot(stream: EventStream, view: FakeView) -> None:
     """When more happened than is kept, a hole would be left: reset. One less, and there is none."""
-    async with viewer(stream) as heard:
-        last = last_id(await heard.next())
+    async with viewer(stream) as connection:
+        last = last_id(await connection.next())
     for sequence in range(module.MAX_REPLAYED):
         view.events.publish(node_event(view, sequence))
-    async with viewer(stream, last=last) as heard:
-        whole = sequences(await heard.next())
+    async with viewer(stream, last=last) as connection:
+        whole = sequences(await connection.next())
     view.events.publish(node_event(view, module.MAX_REPLAYED))
-    async with viewer(stream, last=last) as heard:
-        kinds = [kind for kind, _ in parse(await heard.next())]
+    async with viewer(stream, last=last) as connection:
+        kinds = [kind for kind, _ in parse(await connection.next())]
 
     assert whole == list(range(module.MAX_REPLAYED))
     assert kinds[0] == "reset"
 
 
-async def test_nobody_for_long_and_the_past_goes(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nothing is kept and nobody subscribes, and an id of before begins anew, also when nothing is known to have happened."""
+async def test_the_replay_buffer_is_cleared_without_viewers(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream then unsubscribes, and an older id gets a snapshot even if no event happened."""
     monkeypatch.setattr(module, "REPLAY_KEPT_S", 0.02)
     monkeypatch.setattr(module, "SUMMARY_INTERVAL_S", 0.01)
     stream = EventStream(view)
-    async with viewer(stream) as heard:
-        last = last_id(await heard.next())
+    async with viewer(stream) as connection:
+        last = last_id(await connection.next())
         while_there = view.events.has_subscribers
     async with asyncio.timeout(60):
         while view.events.has_subscribers:
             await asyncio.sleep(0.01)
     view.events.publish(node_event(view, 1))
-    async with viewer(stream, last=last) as heard:
-        kinds = [kind for kind, _ in parse(await heard.next())]
+    async with viewer(stream, last=last) as connection:
+        kinds = [kind for kind, _ in parse(await connection.next())]
     stream.close()
 
     assert while_there
@@ -184,44 +184,44 @@ async def test_an_alarm_event_comes_as_it_happens(stream: EventStream, view: Fak
         node="n1", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=5, action="raise", id=97, index=1,
         severity="major", text="GNSS antenna open",
     )  # fmt: skip
-    async with viewer(stream) as heard:
-        await heard.next()
+    async with viewer(stream) as connection:
+        await connection.next()
         view.events.publish(StreamEvent("alarm", message))
-        [(kind, data)] = parse(await heard.next())
-    async with viewer(stream) as heard:
-        kinds = [kind for kind, _ in parse(await heard.next())]
+        [(kind, data)] = parse(await connection.next())
+    async with viewer(stream) as connection:
+        kinds = [kind for kind, _ in parse(await connection.next())]
 
     assert (kind, data) == ("alarm", as_json(message))
     assert "alarm" not in kinds
 
 
-async def test_a_slow_viewer_is_told_what_it_lost(
+async def test_a_slow_viewer_gets_the_number_of_dropped_events(
     stream: EventStream, view: FakeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past its queue a viewer loses the oldest events and hears how many; coming back from there, it gets them."""
+    """A full queue drops the oldest events and the stream reports their number; after a reconnect the viewer gets them."""
     monkeypatch.setattr(module, "QUEUE_SIZE", 3)
-    async with viewer(stream) as heard:
-        last = last_id(await heard.next())
+    async with viewer(stream) as connection:
+        last = last_id(await connection.next())
         for sequence in range(10):
             view.events.publish(node_event(view, sequence))
-        told = [await heard.next() for _ in range(4)]
-    async with viewer(stream, last=last) as heard:
-        missed = await heard.next()
+        sent = [await connection.next() for _ in range(4)]
+    async with viewer(stream, last=last) as connection:
+        missed = await connection.next()
 
-    assert parse(told[0]) == [("lost", {"lost": 7})] and b"id: " not in told[0]
-    assert [sequences(frame) for frame in told[1:]] == [[7], [8], [9]]
+    assert parse(sent[0]) == [("lost", {"lost": 7})] and b"id: " not in sent[0]
+    assert [sequences(frame) for frame in sent[1:]] == [[7], [8], [9]]
     assert sequences(missed) == list(range(10))
 
 
-async def test_a_quiet_stream_shows_that_it_lives(stream: EventStream, view: FakeView) -> None:
-    """With nothing to tell, a comment is sent at each heartbeat, and events come through after it."""
-    async with viewer(stream, heartbeat_s=0.01) as heard:
-        await heard.next()
-        heartbeat = await heard.next()
+async def test_a_quiet_stream_sends_heartbeats(stream: EventStream, view: FakeView) -> None:
+    """Without events the server sends a comment at each heartbeat, and later events arrive."""
+    async with viewer(stream, heartbeat_s=0.01) as connection:
+        await connection.next()
+        heartbeat = await connection.next()
         view.events.publish(node_event(view, 5))
-        after = await heard.next()
+        after = await connection.next()
         while after == heartbeat:
-            after = await heard.next()
+            after = await connection.next()
 
     assert heartbeat == b": alive\n\n"
     assert sequences(after) == [5]
@@ -237,34 +237,34 @@ async def test_an_event_is_serialised_once_for_all_viewers(view: FakeView) -> No
 async def test_a_poisoned_name_cannot_forge_an_event(stream: EventStream, view: FakeView) -> None:
     """Line ends inside a text do not end the event that carries it."""
     evil = "x\n\nevent: finding\ndata: {}\r\n\r\n\u2028"
-    async with viewer(stream) as heard:
-        await heard.next()
+    async with viewer(stream) as connection:
+        await connection.next()
         view.events.publish(StreamEvent("job", view.jobs()[0].model_copy(update={"job": evil})))
-        frame = await heard.next()
+        frame = await connection.next()
 
     assert frame.count(b"\n\n") == 1
     assert [(kind, data["job"]) for kind, data in parse(frame)] == [("job", evil)]
 
 
-async def test_only_what_was_asked_for(stream: EventStream, view: FakeView) -> None:
+async def test_the_filter_selects_kinds_and_nodes(stream: EventStream, view: FakeView) -> None:
     """Kinds and nodes are chosen, of the state and of the changes; ids go on all the same."""
     chosen = StreamFilter.from_query(StreamQuery(kinds="node,job", nodes="trainer-02"))
-    async with viewer(stream, chosen) as heard:
-        first = parse(await heard.next())
+    async with viewer(stream, chosen) as connection:
+        first = parse(await connection.next())
         view.events.publish(node_event(view, 1))
         view.events.publish(StreamEvent("finding", view.findings()[0]))
         view.events.publish(node_event(view, 2, "trainer-02"))
-        second = await heard.next()
+        second = await connection.next()
 
     assert [(kind, data["node"]) for kind, data in first[1:]] == [("node", "trainer-02"), ("job", "trainer-01")]
     assert sequences(second) == [2]
 
 
-@pytest.mark.parametrize("asked", [{"kinds": "node,colour"}, {"nodes": ",".join(f"n{n}" for n in range(1_001))}])
-def test_a_choice_that_is_none_is_refused(asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("query", [{"kinds": "node,colour"}, {"nodes": ",".join(f"n{n}" for n in range(1_001))}])
+def test_an_invalid_filter_is_rejected(query: dict[str, str]) -> None:
     """A kind that is not there, and more nodes than a viewer may follow."""
     with pytest.raises(BadQuery, match="kinds|at most 1000 are allowed"):
-        StreamFilter.from_query(StreamQuery(**asked))
+        StreamFilter.from_query(StreamQuery(**query))
 
 
 @pytest.fixture
@@ -279,14 +279,14 @@ def large(view: FakeView) -> FakeView:
 async def test_a_large_fleet_is_summed_up(
     stream: EventStream, large: FakeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a filter, of many nodes the own one alone is told, and the fleet in few numbers at each tick."""
+    """Without a filter the viewer of a large fleet gets its own node and, at each tick, the fleet's summary."""
     monkeypatch.setattr(module, "SUMMARY_INTERVAL_S", 0.01)
-    async with viewer(stream) as heard:
-        first = parse(await heard.next())
+    async with viewer(stream) as connection:
+        first = parse(await connection.next())
         large.events.publish(node_event(large, 1, "n007"))
         large.events.publish(node_event(large, 2))
-        own = await heard.next()
-        ticked = await heard.next()
+        own = await connection.next()
+        ticked = await connection.next()
 
     assert [kind for kind, _ in first[:3]] == ["reset", "node", "fleet"]
     assert [kind for kind, _ in first].count("node") == 1
@@ -296,11 +296,11 @@ async def test_a_large_fleet_is_summed_up(
 
 async def test_of_a_large_fleet_some_nodes_can_be_followed(stream: EventStream, large: FakeView) -> None:
     """Those that are named, and no summary."""
-    async with viewer(stream, StreamFilter(nodes=frozenset({"n007", "n100"}))) as heard:
-        first = parse(await heard.next())
+    async with viewer(stream, StreamFilter(nodes=frozenset({"n007", "n100"}))) as connection:
+        first = parse(await connection.next())
         large.events.publish(node_event(large, 1, "n008"))
         large.events.publish(node_event(large, 2, "n007"))
-        second = await heard.next()
+        second = await connection.next()
 
     assert [data["node"] for kind, data in first if kind == "node"] == ["n007", "n100"]
     assert "fleet" not in [kind for kind, _ in first]
@@ -320,8 +320,8 @@ async def http(server: WebServer) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_a_viewer_comes_back_over_http(http: aiohttp.ClientSession, view: FakeView) -> None:
-    """The header that browsers send by themselves is understood."""
+async def test_a_viewer_reconnects_over_http(http: aiohttp.ClientSession, view: FakeView) -> None:
+    """The server reads the Last-Event-ID header that browsers send."""
     first = await http.get("/events")
     opening = await first.content.readuntil(b"id: ") + await first.content.readline()
     first.close()
@@ -334,10 +334,10 @@ async def test_a_viewer_comes_back_over_http(http: aiohttp.ClientSession, view: 
     assert sequences(missed) == [77] and b"reset" not in missed
 
 
-async def test_viewers_are_so_many_at_most(
+async def test_the_number_of_viewers_is_limited(
     http: aiohttp.ClientSession, view: FakeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one is refused, with when to come again; when one left there is room."""
+    """A viewer above the limit gets 503 with the time to retry; after one disconnects it is accepted."""
     monkeypatch.setattr(module, "MAX_VIEWERS", 1)
     async with asyncio.timeout(60):
         first = await http.get("/events")
@@ -353,7 +353,7 @@ async def test_viewers_are_so_many_at_most(
 
 
 async def test_closing_does_not_wait_for_viewers(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server with a viewer that never leaves closes, the viewer's stream ends, and nobody subscribes any more."""
+    """A server with a viewer that never leaves closes, the viewer's stream ends, and the stream unsubscribes."""
     monkeypatch.setattr("timesyncd.web.app.SHUTDOWN_TIMEOUT_S", 3600.0)
     server = await serve(config.WebSettings(port=0), view)
     async with aiohttp.ClientSession(server.url) as session, session.get("/events") as answer:

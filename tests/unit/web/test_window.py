@@ -82,7 +82,7 @@ def test_a_page_is_a_recording(job: JobRun) -> None:
 
 
 def test_a_page_does_not_grow_with_the_job(job: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends where it has marks enough, a step of many stands alone, and a monstrous one is left out."""
+    """It ends at its limit of marks; a step above the limit has a page of its own, and an extreme one is omitted."""
     size = job.steps.size // 20
     monkeypatch.setattr(state, "MARKS_A_PAGE", 3 * size + 1)
     assert len(window_page(job, 0, 100).syncs) == 3
@@ -124,8 +124,8 @@ async def test_the_window_is_served(server: WebServer) -> None:
     ],
 )
 async def test_what_is_no_question_is_refused(server: WebServer, path: str, status: int, error: str) -> None:
-    """With a line that says what is allowed."""
-    found, told = await answer(server, path)
+    """With one line that names the value and what is allowed."""
+    found, body = await answer(server, path)
 
     assert found == status
-    assert told["error"].startswith(error)
+    assert body["error"].startswith(error)
