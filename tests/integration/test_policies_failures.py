@@ -57,7 +57,7 @@ def survivors(folder: Path, policy: str, case: str, timeout_s: int = LONG_S) -> 
 def assert_clear(said: dict[str, Any], rank: int, doing: str) -> None:
     """One line with the job, the rank, the step, what failed and what to do."""
     assert said["error"] == "SyncError"
-    assert said["text"].startswith(f"job failing, rank {rank}, step {said['step']}: {doing} failed: a rank is gone")
+    assert said["text"].startswith(f"job failing, rank {rank}, step {said['step']}: {doing} failed: a rank is lost")
     assert "restart the job from its last checkpoint" in said["text"]
     assert "\n" not in said["text"]
 
@@ -104,7 +104,7 @@ def test_under_bsp_the_backward_pass_raises(tmp_path: Path, policy: str, error: 
     """torch's error, which quotes ours: no rank continues with undefined gradients."""
     for said in survivors(tmp_path, policy, "killed"):
         assert said["error"] == error
-        assert "reducing the gradients failed: a rank is gone" in said["text"]
+        assert "reducing the gradients failed: a rank is lost" in said["text"]
         assert "gloo/transport" in said["text"], "the collective's own error, not what came of missing it"
         assert "restart the job from its last checkpoint" in said["text"]
         assert said["step"] in (9, 10)

@@ -225,13 +225,13 @@ def test_ddp_takes_the_suggestion(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "report.json: cannot be read: No such file or directory; run the audit first"),
-        ("{", "report.json: this is no report.json of"),
-        ("[]", "report.json: this is no report.json of"),
-        ('{"job": "train"}', "report.json: this is no report.json of"),
-        ('{"buckets": {"caps_mib": [0]}}', "has to be a list of sizes above 0, not"),
-        ('{"buckets": {"caps_mib": "5"}}', "has to be a list of sizes above 0, not"),
-        ('{"buckets": {"caps_mib": []}}', "has to be a list of sizes above 0, not"),
+        (None, "report.json: cannot be read: No such file or directory; run `timesyncd audit` first"),
+        ("{", "report.json: this is not a report.json of"),
+        ("[]", "report.json: this is not a report.json of"),
+        ('{"job": "train"}', "report.json: this is not a report.json of"),
+        ('{"buckets": {"caps_mib": [0]}}', "it must be a list of sizes in MiB above 0"),
+        ('{"buckets": {"caps_mib": "5"}}', "it must be a list of sizes in MiB above 0"),
+        ('{"buckets": {"caps_mib": []}}', "it must be a list of sizes in MiB above 0"),
     ],
 )
 def test_an_invalid_file_is_an_error(tmp_path: Path, text: str | None, said: str) -> None:

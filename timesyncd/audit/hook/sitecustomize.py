@@ -71,7 +71,7 @@ def begin_metering() -> None:
     try:
         from timesyncd.client.torch import unmodified
 
-        unmodified.begin()
+        unmodified.start()
     except Exception as error:  # noqa: BLE001  the script goes on
         write_note(error)
 

@@ -1,4 +1,4 @@
-"""Metered torch: modules, collectives and the barrier of a training job. This package alone imports torch in the client."""
+"""Meters torch: the modules, the collectives and the barrier of a training job. Only this package of the client imports torch."""
 
 from timesyncd.client.torch.collectives import all_reduce, barrier, meter_collectives
 from timesyncd.client.torch.ddp import bucket_options

@@ -1,8 +1,4 @@
-"""
-torch.distributed's collectives, metered while a context is open.
-
-The handle of an asynchronous collective, with its wait stamped.
-"""
+"""Meters torch.distributed's collectives while a context is open, and provides the barrier over torch.distributed."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ from timesyncd.client.torch.ddp import thread_state
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind, Trait, kinds_with
 
-#: All that torch.distributed.Work offers besides wait.
-_PASSED_ON = (
+#: The members of torch.distributed.Work besides wait.
+_DELEGATED = (
     "block_current_stream",
     "boxed",
     "exception",
@@ -44,25 +40,25 @@ _PASSED_ON = (
 
 
 class TimedWork(dist.Work):
-    """The work itself in every respect; the first `wait` calls `waiting` before and `waited` after."""
+    """Delegates everything to the work. The first `wait` calls `before_wait` before it and `after_wait` after it."""
 
-    def __init__(self, work: dist.Work, waiting: Callable[[], None], waited: Callable[[], None]) -> None:
+    def __init__(self, work: dist.Work, before_wait: Callable[[], None], after_wait: Callable[[], None]) -> None:
         super().__init__()
         self._work = work
-        self._waiting: Callable[[], None] | None = waiting
-        self._waited = waited
+        self._before_wait: Callable[[], None] | None = before_wait
+        self._after_wait = after_wait
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
+        before_wait, self._before_wait = self._before_wait, None
+        if before_wait is None:
             return self._work.wait(*args, **kwargs)
-        waiting()
+        before_wait()
         result = self._work.wait(*args, **kwargs)
-        self._waited()
+        self._after_wait()
         return result
 
 
-def _passing_on(name: str) -> Callable[..., Any]:
+def _delegating(name: str) -> Callable[..., Any]:
     def method(self: TimedWork, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._work, name)(*args, **kwargs)
 
@@ -70,12 +66,12 @@ def _passing_on(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in _PASSED_ON:
+for _name in _DELEGATED:
     if hasattr(dist.Work, _name):
-        setattr(TimedWork, _name, _passing_on(_name))
+        setattr(TimedWork, _name, _delegating(_name))
 
 
-#: Sending and receiving are not here: two ranks alone take part, and torch has no number for a message.
+#: Send and receive are missing: only two ranks take part, and torch has no number for a message.
 COLLECTIVE_KINDS = {
     "all_gather": Kind.ALL_GATHER,
     "all_gather_coalesced": Kind.ALL_GATHER,
@@ -104,8 +100,8 @@ COLLECTIVE_KINDS = {
 _EQUAL_SIZES = kinds_with(Trait.EQUAL_SIZES)
 
 
-class _Meter:
-    """One open context: the job that it marks for, and the group that it listens to (None: the default one)."""
+class _OpenContext:
+    """One open context: the job whose marks it makes, and the group that it meters (None: the default one)."""
 
     def __init__(self, job: Job, group: dist.ProcessGroup | None) -> None:
         self.steps = steps_of(job)
@@ -113,13 +109,13 @@ class _Meter:
         self._group = group
 
     def begin(self, kind: Kind, group: Any, args: Sequence[Any]) -> Record | None:
-        """The record of a call that begins; None: of another group, or of one that is not the job's, or no wait for the others."""
+        """The record of a call that starts; None: it is of another group, of one that is not the job's, or does not wait for other ranks."""
         with self.steps.safely:
             default = distributed_c10d._get_default_group()
             called = default if group is None else group
             if called is not (self._group or default) or called.size() != self._world_size:
                 return None
-            if called in distributed_c10d._world.pg_coalesce_state:  # noted now, done when the manager ends
+            if called in distributed_c10d._world.pg_coalesce_state:  # queued now, run when the coalescing manager ends
                 return None
             tensors = [tensor for argument in args[:2] for tensor in _tensors(argument)]
             stamps = self.steps.stamps_for(tensors[0]) if tensors else HOST
@@ -134,16 +130,16 @@ class _Meter:
             self.steps.complete(record)
 
     def follow(self, work: dist.Work, record: Record) -> dist.Work:
-        """The handle, with its wait stamped: what lies before it was hidden."""
+        """The handle, with its wait stamped: the time before the wait was hidden by compute."""
 
-        def waiting() -> None:
+        def before_wait() -> None:
             with self.steps.safely:
                 record.begin = record.stamps.now()
 
-        return TimedWork(work, waiting, functools.partial(self.end, record))
+        return TimedWork(work, before_wait, functools.partial(self.end, record))
 
 
-_open: list[_Meter] = []
+_open: list[_OpenContext] = []
 _wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 _lock = threading.RLock()
 
@@ -151,24 +147,24 @@ _lock = threading.RLock()
 @contextmanager
 def meter_collectives(job: Job, group: dist.ProcessGroup | None = None) -> Iterator[Steps]:
     """
-    Mark the collectives that are called as `torch.distributed.NAME` while this is open, in all threads; what is as `step`.
+    Mark the collectives that are called as `torch.distributed.NAME` while this is open, in all threads.
 
-    Only those of `group` (the default one), and only while it has the job's world size. A call with `async_op=True` ends with
-    its handle's `wait()`; without one it leaves no mark. A name that was imported before (`from torch.distributed import
-    all_reduce`) is not metered. Contexts may be nested: of one job and group the outer one marks.
+    Only collectives of `group` (the default one) are marked, and only while it has the job's world size. A call with `async_op=True` ends
+    with its handle's `wait()`; without a wait it leaves no mark. A name that was imported before (`from torch.distributed import
+    all_reduce`) is not metered. Contexts may be nested: with the same job and group the outer one marks.
     """
-    meter = _Meter(job, group)
+    context = _OpenContext(job, group)
     with _lock:
-        known = any(other.steps is meter.steps and other._group is group for other in _open)
+        known = any(other.steps is context.steps and other._group is group for other in _open)
         if not known:
-            _open.append(meter)
+            _open.append(context)
         _install()
     try:
-        yield meter.steps
+        yield context.steps
     finally:
         with _lock:
             if not known:
-                _open.remove(meter)
+                _open.remove(context)
             if not _open:
                 _restore()
 
@@ -182,7 +178,7 @@ def _install() -> None:
 
 
 def _restore() -> None:
-    """What another library put in our place meanwhile stays; our wrapper beneath it then only passes on."""
+    """A wrapper that another library installed meanwhile stays; our wrapper below it then only delegates."""
     for name, (original, wrapper) in list(_wrapped.items()):
         if getattr(dist, name, None) is wrapper:
             setattr(dist, name, original)
@@ -191,26 +187,26 @@ def _restore() -> None:
 
 def _metering(original: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
     parameters = list(inspect.signature(original).parameters)
-    place = parameters.index("group") if "group" in parameters else len(parameters)
+    position = parameters.index("group") if "group" in parameters else len(parameters)
     with_data = kind is not Kind.BARRIER and "object" not in original.__name__
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return original(*args, **kwargs)  # which dynamo knows, and rewrites
+            return original(*args, **kwargs)  # dynamo knows and rewrites it
         if not _open or getattr(thread_state, "hook", False):
             return original(*args, **kwargs)
-        group = args[place] if len(args) > place else kwargs.get("group")
+        group = args[position] if len(args) > position else kwargs.get("group")
         data = (*args, *kwargs.values()) if with_data else ()
-        begun = [(meter, meter.begin(kind, group, data)) for meter in tuple(_open)]
+        begun = [(context, context.begin(kind, group, data)) for context in tuple(_open)]
         result = original(*args, **kwargs)
-        for meter, record in begun:
+        for context, record in begun:
             if record is None:
                 continue
             if isinstance(result, dist.Work):
-                result = meter.follow(result, record)
+                result = context.follow(result, record)
             else:
-                meter.end(record)
+                context.end(record)
         return result
 
     return wrapper
@@ -224,7 +220,7 @@ def _tensors(argument: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_a_wait(kind: Kind, tensors: Sequence[torch.Tensor]) -> bool:
-    """Of tensors without an element nothing is sent: no rank waits for another. Where they are of one size on all ranks, that is so on all."""
+    """Empty tensors are not sent, so no rank waits. This is certain only for collectives whose tensors have the same size on all ranks."""
     return kind not in _EQUAL_SIZES or not tensors or any(tensor.is_sparse or tensor.numel() for tensor in tensors)
 
 
@@ -236,7 +232,7 @@ def all_reduce(job: Job, step: int, tensor: torch.Tensor) -> None:
     """
     `torch.distributed.all_reduce` over all ranks, marked as a synchronization of the step.
 
-    On a CUDA device the mark is made in a later call, or at a later step's end, when the device has told its times.
+    On a CUDA device the mark is made later, in another call or at a later step's end, when the device's times are known.
     """
     steps, record = steps_of(job), None
     with steps.safely:
@@ -254,7 +250,7 @@ def barrier(
     job: Job, group: dist.ProcessGroup | None = None, fused: bool = False, scheduling: SchedFifo | None = None
 ) -> Barrier:
     """
-    A Barrier over torch.distributed's group, the default one; it must be one on the CPU (gloo).
+    A Barrier over torch.distributed's group (the default one), which must be a CPU group (gloo).
 
     `fused`, the same on every rank: a FusedBarrier, which is one all-reduce instead of a barrier and a broadcast.
     """
@@ -272,7 +268,7 @@ def barrier(
 
 
 def _largest(group: dist.ProcessGroup | None, numbers: Sequence[int]) -> list[int]:
-    """Of all ranks' numbers, place by place."""
+    """The largest of all ranks' numbers, position by position."""
     words = torch.tensor(numbers, dtype=torch.int64)
     distributed_c10d.all_reduce(words, op=dist.ReduceOp.MAX, group=group)
     return [int(word) for word in words.tolist()]

@@ -1,10 +1,6 @@
-"""
-DistributedDataParallel: a communication hook around the user's own that stamps when each bucket is ready and reduced.
+"""Meters DistributedDataParallel by a communication hook that stamps when each bucket is ready and reduced, and reads an audit's bucket sizes."""
 
-The sizes of gradient buckets that an audit suggests, as what DistributedDataParallel is made with.
-"""
-
-# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
+# No `from __future__ import annotations`: torch reads a hook's annotations and needs objects.
 
 import functools
 import json
@@ -24,56 +20,53 @@ from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.steps import HOST, Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
 
-# No `from __future__ import annotations`: torch looks at a hook's annotations, and wants objects.
-
-
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
-#: Sees each bucket before it is reduced; what it returns is called when it is.
+#: Called with each bucket before it is reduced; the callable that it returns is called after that.
 BucketObserver = Callable[[GradBucket], Callable[[], None] | None]
 
-#: `hook` is true in a thread that runs a bucket's hook: the collectives that it calls are part of the bucket.
+#: `hook` is true while a thread runs a bucket's hook: the collectives that the hook calls belong to the bucket.
 thread_state = threading.local()
 
 _graph_task = getattr(torch._C, "_current_graph_task_id", lambda: 0)
 
 
 class Buckets:
-    """The state of the hook on one module: the hook within, and the buckets of the backward pass that is under way."""
+    """The state of the stamping hook on one module: the user's hook, and the buckets of the present backward pass."""
 
     def __init__(self, ddp: DistributedDataParallel, hook: Hook | None, state: object) -> None:
-        # Weak: the reducer holds this, where the garbage collector does not see it.
+        # Weak: the reducer holds this object, and the garbage collector does not see that reference.
         self._ddp = weakref.ref(ddp)
-        # So that the reducer is not the group's last holder, which joins the group's threads: it goes with the GIL held, for
-        # which they may wait. The module's list of hooks, and this with it, goes after the reducer.
+        # Keeps the group alive longer than the reducer. The last holder of a group joins the group's threads, and the reducer is
+        # destroyed with the GIL held, for which those threads may wait. The module's hooks, and so this object, go after the reducer.
         self._group = ddp.process_group
         self._pass: list[Record] = []
-        self._living = 1.0
+        self._active_ranks = 1.0
         self.hook = hook
         self.state = state
         self.steps: Steps | None = None
         self.meter: object = None
-        self.watching: BucketObserver | None = None
+        self.observer: BucketObserver | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """None: a module that is saved or copied takes no meter along, as torch takes no hook along."""
+        """None: a saved or copied module has no meter, as torch copies no hooks."""
         return type(None), ()
 
-    def arrived(self, bucket: GradBucket) -> Record | None:
-        """None where this is not metered: closed, or the shadow of a step that only other ranks take."""
+    def record(self, bucket: GradBucket) -> Record | None:
+        """The record of a bucket that is ready; None: metering is closed, or this is the shadow of a step that only other ranks take."""
         steps = self.steps
         if steps is None or not _in_backward():
             return None
         with steps.safely:
-            return self._arrived(steps, bucket)
+            return self._record(steps, bucket)
         return None
 
-    def _arrived(self, steps: Steps, bucket: GradBucket) -> Record:
+    def _record(self, steps: Steps, bucket: GradBucket) -> Record:
         if bucket.index() == 0 and self._pass:  # an error ended the pass before this one
-            steps.lost(len(self._pass))
+            steps.count_lost(len(self._pass))
             self._pass = []
         if bucket.index() == 0 and (ddp := self._ddp()) is not None:
-            self._group = ddp.process_group  # torch can give a module another one
+            self._group = ddp.process_group  # torch can replace a module's group
         tensor = bucket.buffer()
         kind = Kind.BUCKET if self.hook is None else Kind.HOOK
         record = Record(kind, _nbytes(tensor), steps.stamps_for(tensor))
@@ -87,7 +80,7 @@ class Buckets:
         return record
 
     def all_reduce(self, bucket: GradBucket) -> torch.futures.Future[list[torch.Tensor]]:
-        """What the reducer does without a hook, by the same operations in the same order: the gradients are the same bits."""
+        """Does what the reducer does without a hook, by the same operations in the same order: the gradients have the same bits."""
         ddp = self._ddp()
         assert ddp is not None, "a module that reduces is alive"
         tensor, divisor = bucket.buffer(), self._divisor(ddp, bucket)
@@ -102,28 +95,28 @@ class Buckets:
         """
         The group's size; under `join(divide_by_initial_world_size=False)` the number of ranks that have not joined.
 
-        torch tells that number to the reducer alone, so there each pass counts once more, in a collective of its own.
+        torch gives that number to the reducer only, so each pass counts the ranks again, in a collective of its own.
         """
         if not ddp._join_config.enable or getattr(ddp, "_divide_by_initial_world_size", True):
             return ddp.process_group.size()
         if bucket.index() == 0:
-            living = torch.full((1,), float(_in_backward()), device=bucket.buffer().device)
-            ddp.process_group.allreduce([living]).wait()
-            self._living = living.item()
-        return self._living
+            active = torch.full((1,), float(_in_backward()), device=bucket.buffer().device)
+            ddp.process_group.allreduce([active]).wait()
+            self._active_ranks = active.item()
+        return self._active_ranks
 
 
 def stamping_hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The hook that the reducer calls. Errors of the hook within go through as they are."""
-    steps, record = state.steps, state.arrived(bucket)
+    """The hook that the reducer calls. Errors of the user's hook propagate unchanged."""
+    steps, record = state.steps, state.record(bucket)
     if state.hook is None:
-        seen = state.watching(bucket) if state.watching is not None else None
+        on_reduced = state.observer(bucket) if state.observer is not None else None
         reduced = state.all_reduce(bucket)
-        if seen is not None:
-            reduced = reduced.then(functools.partial(_seen, seen))
+        if on_reduced is not None:
+            reduced = reduced.then(functools.partial(_notify, on_reduced))
         if steps is not None and record is not None and record.stamps is HOST:
             with steps.safely:
-                return reduced.then(record.follow_reduced)
+                return reduced.then(record.stamp_end_of_all_reduce)
         future = reduced.then(_first)
     else:
         thread_state.hook = True
@@ -133,25 +126,27 @@ def stamping_hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[to
             thread_state.hook = False
     if steps is not None and record is not None:
         with steps.safely:
-            return _watched(future, record, steps)
+            return _stamp_end(future, record, steps)
     return future
 
 
-def _seen(seen: Callable[[], None], finished: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
+def _notify(on_reduced: Callable[[], None], finished: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
     tensors = finished.value()
-    seen()
+    on_reduced()
     return tensors
 
 
-def _watched(
+def _stamp_end(
     future: torch.futures.Future[torch.Tensor], record: Record, steps: Steps
 ) -> torch.futures.Future[torch.Tensor]:
     """
-    A chained one, not a callback beside it: the reducer waits for it, so that the stamp is there when backward is over; and on a
-    device only a chained callback runs in a stream behind the collective.
+    Stamp the end of the reduction in a chained future.
+
+    It is chained and not a callback, because the reducer waits for it: so the stamp exists when backward is over. On a device only a
+    chained callback runs in a stream behind the collective.
     """
     if record.stamps is HOST:
-        return future.then(record.follow)
+        return future.then(record.stamp_end)
 
     def follow(finished: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
         with steps.safely:
@@ -172,16 +167,16 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _in_backward() -> bool:
-    """Whether this thread runs a backward pass: a rank that has joined reduces zeros outside of any."""
+    """Whether this thread runs a backward pass: a rank that has joined reduces zeros outside of one."""
     return bool(_graph_task() != -1)
 
 
 def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: object) -> Callable[[], None]:
     """
-    Put the stamping hook on the module, or give the one that is there another hook within. Returns what ends its metering; the
-    hook stays, as torch keeps hooks.
+    Put the stamping hook on the module, or give the stamping hook that is there another user's hook. Returns what ends the metering;
+    the hook itself stays, as torch keeps hooks.
 
-    A module whose buckets cannot be metered gets the user's hook alone, and a warning says why.
+    A module whose buckets cannot be metered gets the user's hook alone, and a warning gives the reason.
     """
     found = _attached(ddp)
     refusal = None if found is not None else _refusal(job, ddp)
@@ -210,9 +205,9 @@ def attach(job: Job, ddp: DistributedDataParallel, hook: Hook | None, state: obj
 
 def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> None:
     """
-    Another hook within, from the next backward pass on; None: what the module does without one.
+    Set the user's hook from the next backward pass on; None: the module's own all-reduce.
 
-    Raises ValueError where the module has a hook that is not ours.
+    Raises ValueError if the module has a hook that is not ours.
     """
     found = _attached(ddp)
     if found is None:
@@ -220,18 +215,18 @@ def set_hook(ddp: DistributedDataParallel, hook: Hook | None, state: object) -> 
             return
         if ddp._comm_hooks:
             raise ValueError(
-                "the module has a communication hook of its own: it can not be given a compression as well"
+                "the module already has a communication hook, so no compression can be added: remove that hook"
             )
         found = Buckets(ddp, None, None)
         ddp.register_comm_hook(found, stamping_hook)
     found.hook, found.state = hook, state
 
 
-def observe_buckets(ddp: DistributedDataParallel, watching: BucketObserver | None) -> None:
-    """Let it see each bucket that the module reduces without a hook; None: no longer. A module whose buckets are not metered shows none."""
+def observe_buckets(ddp: DistributedDataParallel, observer: BucketObserver | None) -> None:
+    """Call the observer for each bucket that the module reduces without a user's hook; None: stop. Only metered modules call it."""
     found = _attached(ddp)
     if found is not None:
-        found.watching = watching
+        found.observer = observer
 
 
 def _attached(ddp: DistributedDataParallel) -> Buckets | None:
@@ -239,12 +234,12 @@ def _attached(ddp: DistributedDataParallel) -> Buckets | None:
 
 
 def _refusal(job: Job, ddp: DistributedDataParallel) -> str | None:
-    """Why the module's buckets cannot be metered; None: they can."""
+    """Why the module's buckets cannot be metered; None: they can be."""
     ddp._comm_hooks[:] = [
         (hook, state) for hook, state in ddp._comm_hooks if hook is not stamping_hook
-    ]  # of a loaded module
+    ]  # left over in a loaded module
     if ddp._comm_hooks:
-        return "it has a communication hook already; give the hook to meter_ddp instead of register_comm_hook"
+        return "it already has a communication hook; give that hook to meter_ddp instead of register_comm_hook"
     if getattr(ddp, "_use_python_reducer", False):
         return "torch.compile's python_reducer calls no hook with buckets"
     if ddp.process_group.size() != job.world_size:
@@ -257,16 +252,18 @@ def _refusal(job: Job, ddp: DistributedDataParallel) -> str | None:
 
 def bucket_options(report: Path | str) -> dict[str, Any]:
     """
-    `bucket_cap_mb`, or `bucket_cap_mb_list` where the sizes differ, of an audit's report.json; empty where it suggests none. Every rank has to
-    read the same report. Raises ValueError: there is none, or it tells nothing of buckets.
+    The options for DistributedDataParallel that an audit's report.json suggests.
+
+    `bucket_cap_mb`, or `bucket_cap_mb_list` where the sizes differ; empty if the report suggests none. Every rank must read the same
+    report. Raises ValueError if there is no report, or if it has no bucket sizes.
     """
     try:
-        told = json.loads(Path(report).read_text(encoding="utf-8"))
-        caps = None if told["buckets"] is None else told["buckets"]["caps_mib"]
+        content = json.loads(Path(report).read_text(encoding="utf-8"))
+        caps = None if content["buckets"] is None else content["buckets"]["caps_mib"]
     except OSError as error:
-        raise ValueError(f"{report}: cannot be read: {error.strerror or error}; run the audit first") from error
+        raise ValueError(f"{report}: cannot be read: {error.strerror or error}; run `timesyncd audit` first") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{report}: this is no report.json of `timesyncd audit`") from error
+        raise ValueError(f"{report}: this is not a report.json of `timesyncd audit`") from error
     return _options(report, caps)
 
 
@@ -274,5 +271,5 @@ def _options(report: Path | str, caps: object) -> dict[str, Any]:
     if caps is None:
         return {}
     if not isinstance(caps, list) or not caps or not all(isinstance(cap, int | float) and cap > 0 for cap in caps):
-        raise ValueError(f"{report}: buckets.caps_mib has to be a list of sizes above 0, not {caps!r}")
+        raise ValueError(f"{report}: buckets.caps_mib = {caps!r}: it must be a list of sizes in MiB above 0")
     return {"bucket_cap_mb": caps[0]} if len(caps) == 1 else {"bucket_cap_mb_list": caps}

@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`): its collectives, stamped through the places that it has for custom ones."""
+"""Meters FSDP2 (`fully_shard`): stamps its collectives by its setters for custom ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from timesyncd.client.torch.ddp import thread_state
 from timesyncd.client.torch.steps import Record, Steps, steps_of
 from timesyncd.ipc.job_datagram import Kind
 
-_PLACES = (
+_COLLECTIVES = (
     ("_all_gather_comm", "set_custom_all_gather", Kind.ALL_GATHER),
     ("_reduce_scatter_comm", "set_custom_reduce_scatter", Kind.REDUCE_SCATTER),
 )
 
 
 class StampedComm:
-    """What FSDP2 calls in place of `comm`, which does the work."""
+    """FSDP2 calls it instead of `comm`, and it calls `comm`."""
 
     def __init__(self, comm: Any, kind: Kind, job: Job) -> None:
         self.comm = comm
@@ -33,7 +33,7 @@ class StampedComm:
         self.steps: Steps | None = steps_of(job)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A module that is saved or copied takes the collective along, not the meter."""
+        """A saved or copied module has the collective without the meter."""
         return _itself, (self.comm,)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -52,11 +52,11 @@ class StampedComm:
         if not isinstance(work, dist.Work):
             _end(self.steps, record)
             return work
-        waiting = functools.partial(_stamp_begin, self.steps, record)
-        return TimedWork(work, waiting, functools.partial(_end, self.steps, record))
+        before_wait = functools.partial(_stamp_begin, self.steps, record)
+        return TimedWork(work, before_wait, functools.partial(_end, self.steps, record))
 
     def _begin(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any) -> Record | None:
-        """None: closed, or a group that is not the job's."""
+        """None: metering is closed, or the group is not the job's."""
         if self.steps is None or group.size() != self._world_size:
             return None
         with self.steps.safely:
@@ -85,16 +85,17 @@ def _end(steps: Steps, record: Record) -> None:
 
 
 def attach(job: Job, module: FSDPModule) -> Callable[[], None]:
-    """Put a stamping collective into the module and all that are sharded within it. Returns what takes them out again."""
+    """Put stamping collectives into the module and all sharded modules inside it. Returns what removes them."""
     assert isinstance(module, torch.nn.Module)
     undoing = []
     for shard in module.modules():
         if isinstance(shard, FSDPModule):
-            for attribute, setter, kind in _PLACES:
+            for attribute, setter, kind in _COLLECTIVES:
                 undoing += _stamp(job, shard, attribute, getattr(shard, setter, None), kind)
     if not undoing:
         warnings.warn(
-            "timesyncd meters no collective of this module: FSDP2 of this torch has no place for it", stacklevel=4
+            "timesyncd meters no collective of this module: FSDP2 of this torch has no setter for custom collectives",
+            stacklevel=4,
         )
 
     def undo() -> None:
@@ -107,7 +108,7 @@ def attach(job: Job, module: FSDPModule) -> Callable[[], None]:
 def _stamp(
     job: Job, shard: FSDPModule, attribute: str, put: Callable[[Any], None] | None, kind: Kind
 ) -> list[Callable[[], None]]:
-    """Empty where there is none, or several of which the setter would make one."""
+    """Empty if there is no such collective, or several, which the setter would replace by one."""
     if put is None:
         return []
     groups = [group for group in shard._get_fsdp_state()._fsdp_param_groups if hasattr(group, attribute)]

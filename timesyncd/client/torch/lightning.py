@@ -1,4 +1,4 @@
-"""A callback for Lightning's Trainer."""
+"""A callback that meters the runs of Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from timesyncd.client.torch.trainers import TrainerRuns
 
 class LightningCallback(Callback):
     """
-    Meters each run of `fit`: the buckets or shards of its strategy's module, and its steps, by Lightning's `global_step`.
+    Meters each run of `fit`: the buckets or shards of the strategy's module, and the steps, numbered by Lightning's `global_step`.
 
-    `job` None: one is made when the first run starts, with the Trainer's rank and world size.
+    `job` None: the first run makes one, with the Trainer's rank and world size.
     """
 
     def __init__(self, job: Job | None = None) -> None:
-        self._training = TrainerRuns(job)
+        self._runs = TrainerRuns(job)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._training.safely(lambda: self._start(trainer))
+        self._runs.safely(lambda: self._start(trainer))
 
     def _start(self, trainer: Trainer) -> None:
-        training = self._training
-        training.end()
-        job = training.job(trainer.global_rank, trainer.world_size)
+        runs = self._runs
+        runs.end()
+        job = runs.job(trainer.global_rank, trainer.world_size)
         optimizers = list(trainer.optimizers)
         module = getattr(trainer.strategy.model, "_orig_mod", trainer.strategy.model)
         if isinstance(module, DistributedDataParallel | FSDPModule):
-            training.add(metered(job, module, optimizers.pop(0) if optimizers else None))
-        training.add(*(metered(job, optimizer) for optimizer in optimizers))
-        training.begin()
+            runs.add(metered(job, module, optimizers.pop(0) if optimizers else None))
+        runs.add(*(metered(job, optimizer) for optimizer in optimizers))
+        runs.begin()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._training.safely(lambda: self._training.number(trainer.global_step))
+        self._runs.safely(lambda: self._runs.start_step(trainer.global_step))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._training.safely(self._training.begin)
+        self._runs.safely(self._runs.begin)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._training.safely(self._training.end)
+        self._runs.safely(self._runs.end)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._training.safely(self._training.end)
+        self._runs.safely(self._runs.end)

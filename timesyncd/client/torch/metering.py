@@ -1,7 +1,7 @@
 """
-What a training script calls: meter a module or an optimizer for a job, until it is closed.
+What a training script calls: meter a module or an optimizer for a job until it is closed.
 
-The updates of parameters, as torch's optimizers tell them: they end a job's steps.
+A job's steps end with the updates of parameters, which torch's optimizers report by hooks.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from timesyncd.client.torch import ddp as buckets
 from timesyncd.client.torch import fsdp
 from timesyncd.client.torch.steps import Steps, steps_of
 
-_watching: list[Callable[[torch.optim.Optimizer], None]] = []
+_update_callbacks: list[Callable[[torch.optim.Optimizer], None]] = []
 
 
 def watch_updates(updated: Callable[[torch.optim.Optimizer], None]) -> Callable[[], None]:
-    """Call it after each update by any optimizer. Returns what ends that; both may be called in such a call."""
-    _watch()
-    _watching.append(updated)
-    return functools.partial(_watching.remove, updated)
+    """Call `updated` after each update by any optimizer. Returns what ends that; both may be called inside `updated`."""
+    _register_hook()
+    _update_callbacks.append(updated)
+    return functools.partial(_update_callbacks.remove, updated)
 
 
 @functools.cache
-def _watch() -> None:
-    """Once, and for good: torch fails where one of its hooks is added or removed while it calls them."""
+def _register_hook() -> None:
+    """Once for the process: torch fails if one of its hooks is added or removed while it calls them."""
     register_optimizer_step_post_hook(_updated)
 
 
 def _updated(updating: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for updated in tuple(_watching):
+    for updated in tuple(_update_callbacks):
         updated(updating)
 
 
@@ -48,10 +48,9 @@ def end_steps_with(
     steps: Steps, optimizer: torch.optim.Optimizer | None, parameters: Iterable[torch.Tensor] = ()
 ) -> Callable[[], None]:
     """
-    End the step after each update by the optimizer; None: by the first optimizer seen to update any of the parameters, until
-    all of them are gone.
+    End the step after each update by the optimizer.
 
-    Returns what undoes it; once is enough.
+    None: by the first optimizer that updates any of the parameters, until all of them are gone. Returns what undoes it; once is enough.
     """
     watched = {id(parameter): weakref.ref(parameter) for parameter in parameters}
     found: weakref.ref[torch.optim.Optimizer] | None = None
@@ -70,32 +69,34 @@ def end_steps_with(
     if optimizer is None:
         stop = watch_updates(updated)
     else:
-        if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's, around the one that updates
+        if not hasattr(
+            optimizer, "_optimizer_step_post_hooks"
+        ):  # accelerate's wrapper around the optimizer that updates
             optimizer = getattr(optimizer, "optimizer", optimizer)
         stop = optimizer.register_step_post_hook(lambda updating, args, kwargs: steps.end()).remove
-    steps.endings += 1
+    steps.ending_optimizers += 1
     undoing = [stop]
 
     def undo() -> None:
         while undoing:
             undoing.pop()()
-            steps.endings -= 1
+            steps.ending_optimizers -= 1
 
     return undo
 
 
 def _is_in(watched: dict[int, weakref.ref[torch.Tensor]], parameter: torch.Tensor) -> bool:
-    """An id alone says nothing: it is used again when its owner is gone."""
+    """An id alone is not enough: it is reused after its owner is gone."""
     found = watched.get(id(parameter))
     return found is not None and found() is parameter
 
 
-#: What undoes the ending of steps, by module.
-_ending: WeakKeyDictionary[torch.nn.Module, Callable[[], None]] = WeakKeyDictionary()
+#: By module, what undoes the ending of its steps.
+_undo_by_module: WeakKeyDictionary[torch.nn.Module, Callable[[], None]] = WeakKeyDictionary()
 
 
 class Metered:
-    """A module or optimizer that is metered. All of one job count its steps together."""
+    """A metered module or optimizer. All of one job share the job's steps."""
 
     def __init__(self, steps: Steps, undoing: Sequence[Callable[[], None]]) -> None:
         self._steps = steps
@@ -104,9 +105,9 @@ class Metered:
     @property
     def step(self) -> int:
         """
-        The current step: counted from 0, one up after each update; or set it, at a step's begin and alike on every rank.
+        The current step: counted from 0, one more after each update. Or set it at the start of a step, to the same number on every rank.
 
-        Where no optimizer ends the steps, setting the next number does.
+        If no optimizer ends the steps, setting the next number does.
         """
         return self._steps.step
 
@@ -115,15 +116,15 @@ class Metered:
         self._steps.step = number
 
     def begin(self) -> None:
-        """The step begins now, not where the former one ended: call it after an evaluation or a checkpoint between steps."""
+        """The step starts now, and not where the last one ended: call it after an evaluation or a checkpoint between steps."""
         self._steps.begin()
 
     def close(self) -> None:
-        """Meter no more. The module and the optimizer go on as they are."""
+        """Stop metering. The module and the optimizer stay as they are."""
         undoing, self._undoing = self._undoing, []
         for undo in undoing:
             undo()
-        if undoing and not self._steps.endings:  # else what is kept is marked at the next end by another
+        if undoing and not self._steps.ending_optimizers:  # else another one marks the kept records at its next end
             self._steps.close()
 
 
@@ -131,7 +132,7 @@ def metered(job: Job, target: torch.nn.Module | FSDPModule | Optimizer, optimize
     """
     Meter a DistributedDataParallel or FSDP2 module, compiled or not, or an optimizer alone.
 
-    `optimizer`: the one whose update ends a step of the module; None: the first that is seen to update a parameter of it.
+    `optimizer`: the one whose update ends a step of the module; None: the first that updates a parameter of the module.
     Raises TypeError for anything else.
     """
     module = getattr(target, "_orig_mod", target)
@@ -156,8 +157,8 @@ def meter_ddp(
     """
     Meter each gradient bucket of the module, and its steps.
 
-    `hook` and `state` are what you would give to `register_comm_hook`, which torch takes once; None: the all-reduce that the
-    module does without a hook, to the same bits. Called again for the same module, it takes the place of the former call.
+    `hook` and `state` are what you would give to `register_comm_hook`, which torch accepts once. None: the module's own all-reduce, with
+    the same bits. Another call for the same module replaces this one.
     """
     steps = steps_of(job)
     detach = buckets.attach(job, ddp, hook, state)
@@ -165,16 +166,16 @@ def meter_ddp(
 
 
 def meter_fsdp(job: Job, module: FSDPModule, optimizer: Optimizer | None = None) -> Metered:
-    """Meter the all-gathers and reduce-scatters of a `fully_shard` module, all that it holds included, and its steps."""
+    """Meter the all-gathers and reduce-scatters of a `fully_shard` module and of the sharded modules inside it, and its steps."""
     steps = steps_of(job)
     assert isinstance(module, torch.nn.Module)
     return Metered(steps, [fsdp.attach(job, module), _end_steps(steps, module, optimizer)])
 
 
 def _end_steps(steps: Steps, module: torch.nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
-    """In the place of what ended the module's steps so far. Returns what undoes it."""
-    _ending.pop(module, _nothing)()
-    _ending[module] = undo = end_steps_with(steps, optimizer, module.parameters())
+    """Replaces what ended the module's steps so far. Returns what undoes it."""
+    _undo_by_module.pop(module, _nothing)()
+    _undo_by_module[module] = undo = end_steps_with(steps, optimizer, module.parameters())
     return undo
 
 

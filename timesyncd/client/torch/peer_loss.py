@@ -1,4 +1,4 @@
-"""A rank that is gone: torch says so in a RuntimeError of its own words; here it is one line that says what to do."""
+"""Turns torch's RuntimeError after the loss of a rank into one line that tells what to do."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _T = TypeVar("_T")
 
 
 def first_sentence(error: RuntimeError) -> str:
-    """Its first sentence: gloo goes on with advice. Of an error within callbacks the innermost."""
+    """The error's first sentence, without gloo's advice; of an error in nested callbacks the innermost one."""
     return str(error).strip().partition("\n")[0].partition(". ")[0].rpartition("running the callback: ")[2]
 
 
-def peer_loss_text(doing: str, error: RuntimeError) -> str:
+def peer_loss_text(operation: str, error: RuntimeError) -> str:
     return (
-        f"{doing} failed: a rank is gone, or silent for the group's time-out ({first_sentence(error)}); "
+        f"{operation} failed: a rank is lost, or did not respond within the group's timeout ({first_sentence(error)}); "
         "restart the job from its last checkpoint"
     )
 
@@ -29,7 +29,7 @@ def reduced_value(gradients: torch.futures.Future[_T]) -> _T:
     """
     The value of a finished reduction. Raises SyncError.
 
-    To be chained: the reducer tells only such a future's error in words, as a RuntimeError that quotes it.
+    Chain it to the reduction's future: the reducer reports the error of a chained future only, as a RuntimeError with its text.
     """
     with peer_loss_as_sync_error():
         return gradients.value()
@@ -37,7 +37,7 @@ def reduced_value(gradients: torch.futures.Future[_T]) -> _T:
 
 @contextmanager
 def peer_loss_as_sync_error() -> Iterator[None]:
-    """What torch says of a reduction that failed becomes a SyncError."""
+    """Inside `with`, a RuntimeError of a failed reduction becomes a SyncError."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Stamps of moments: on the host its clock at once, on a CUDA device an event that is read when it has happened."""
+"""Time stamps: on the host a clock reading, on a CUDA device an event that is read after the device reached it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 
 _realtime_ns = time.time_ns
 
-#: A moment on a device whose time is known less well than this is not told: its mark counts as lost.
+#: A device time with a larger error is not used: its mark counts as lost.
 MAX_ERROR_NS = 100_000
 
-#: What the device's clock and the host's may drift apart, and how finely an event is timed (CUDA: 0.5 us).
+#: The largest drift between the device's clock and the host's, and the resolution of an event's time (CUDA: 0.5 us).
 _DRIFT_PPM = 100
 _RESOLUTION_NS = 500
 
 
 class Stamps(Protocol):
-    """`now` stamps this moment; once it is `reached`, `read` gives it in CLOCK_REALTIME ns. None of them waits."""
+    """`now` stamps this moment; once it is `reached`, `read` returns it in CLOCK_REALTIME ns. None of them waits."""
 
     def now(self) -> Any: ...
 
     def reached(self, stamp: Any) -> bool: ...
 
     def read(self, stamp: Any) -> int | None:
-        """None: not known well enough."""
+        """None: its error is too large."""
         ...
 
     def anchor(self) -> None:
@@ -35,7 +35,7 @@ class Stamps(Protocol):
 
 
 class HostStamps:
-    """A stamp is the number itself."""
+    """A stamp is the time itself, in CLOCK_REALTIME ns."""
 
     def now(self) -> int:
         return _realtime_ns()
@@ -51,7 +51,7 @@ class HostStamps:
 
 
 class TimingEvent(Protocol):
-    """What is used of torch.cuda.Event. `record` puts it into the device's current stream; nothing here waits for it."""
+    """The used part of torch.cuda.Event. `record` puts it into the device's current stream; nothing here waits for it."""
 
     def record(self) -> None: ...
 
@@ -68,11 +68,11 @@ def cuda_event() -> TimingEvent:
 
 class DeviceStamps:
     """
-    Stamps by events in the device's current stream, told in the host's CLOCK_REALTIME.
+    Stamps by events in the device's current stream, read in the host's CLOCK_REALTIME.
 
-    An anchor is an event with the host's time before it was recorded and after it was first seen complete: the device reached it
-    in between. What several anchors leave possible is the device's offset to the host, `error_ns` half its width. No call
-    synchronizes with the device; while it is never seen idle, anchors are as wide as its queue is deep.
+    An anchor is an event with two host times: before it was recorded, and after it was first seen complete. The device reached it in
+    between. The anchors together limit the device's offset to the host to a range, and `error_ns` is half of its width. No call
+    synchronizes with the device; while the device is never idle, an anchor's range is as wide as the device's queue.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class DeviceStamps:
     ) -> None:
         self._new_event = new_event
         self._realtime_ns = realtime_ns
-        self._attempt: tuple[TimingEvent, int] | None = None
+        self._pending: tuple[TimingEvent, int] | None = None
         self._base: TimingEvent | None = None
         self._earliest_ns = 0
         self._latest_ns = 0
 
     @property
     def error_ns(self) -> int | None:
-        """How far a told time may lie from the host's clock, either way; None: no anchor yet."""
+        """The largest error of a read time against the host's clock; None: there is no anchor yet."""
         return None if self._base is None else (self._latest_ns - self._earliest_ns + 1) // 2
 
     def now(self) -> TimingEvent:
@@ -96,12 +96,12 @@ class DeviceStamps:
         return event
 
     def reached(self, stamp: TimingEvent) -> bool:
-        """Not before there is an anchor."""
-        self._settle()
+        """False until there is an anchor."""
+        self._complete_anchor()
         return self._base is not None and stamp.query()
 
     def read(self, stamp: TimingEvent) -> int | None:
-        """Only what is `reached`. None: the anchors leave more than MAX_ERROR_NS."""
+        """Only for a stamp that is `reached`. None: the error exceeds MAX_ERROR_NS."""
         if self._base is None or self.error_ns is None:
             return None
         elapsed_ns = _elapsed_ns(self._base, stamp)
@@ -110,17 +110,17 @@ class DeviceStamps:
         return (self._earliest_ns + self._latest_ns) // 2 + elapsed_ns
 
     def anchor(self) -> None:
-        """Record a new anchor unless the last one is still to come."""
-        self._settle()
-        if self._attempt is None:
+        """Record a new anchor unless the device has not reached the last one."""
+        self._complete_anchor()
+        if self._pending is None:
             recorded_ns = self._realtime_ns()
-            self._attempt = (self.now(), recorded_ns)
+            self._pending = (self.now(), recorded_ns)
 
-    def _settle(self) -> None:
-        """Take the attempted anchor in once the device has reached it. Each is the next one's base: elapsed times stay short."""
-        if self._attempt is None or not self._attempt[0].query():
+    def _complete_anchor(self) -> None:
+        """Use the pending anchor once the device has reached it. It becomes the new base, so that elapsed times stay short."""
+        if self._pending is None or not self._pending[0].query():
             return
-        (event, recorded_ns), self._attempt = self._attempt, None
+        (event, recorded_ns), self._pending = self._pending, None
         earliest_ns, latest_ns = recorded_ns, self._realtime_ns()
         if self._base is not None:
             elapsed_ns = _elapsed_ns(self._base, event)

@@ -1,7 +1,7 @@
 """
-The steps of a job and what was metered in them: one numbering for all modules, optimizers and collectives of a job.
+The steps of a job and the marks made in them: all metered modules, optimizers and collectives of a job share one numbering.
 
-The end of a process whose collectives called Python back.
+It also delays the exit of a process whose collectives call Python back.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from timesyncd.client.torch.peer_loss import reduced_value
 from timesyncd.client.torch.stamps import DeviceStamps, HostStamps, Stamps
 from timesyncd.ipc.job_datagram import Kind
 
-#: What gloo's threads take at most to give a callback back after its collective, with the machine busy.
+#: The longest time that gloo's threads need to release a callback after its collective, on a busy machine.
 SHUTDOWN_GRACE_S = 0.1
 
 
 @cache
 def delay_exit_for_callbacks() -> None:
     """
-    Call it before a callback is given to a collective; the process then ends `SHUTDOWN_GRACE_S` later.
+    Call it before a callback is given to a collective; the process then exits SHUTDOWN_GRACE_S later.
 
-    A thread of gloo's completes the future first and gives the callback back after that, for which it needs the GIL. Where Python
-    is ending by then, it unwinds that thread, and C++ answers with abort(): all work is done, and the job has failed. torch 2.13
-    does so by itself with any hook that is written in Python.
+    A gloo thread completes the future first and releases the callback after that, for which it needs the GIL. If Python is finalizing by
+    then, it unwinds that thread, and C++ calls abort(): all work is done, but the job has failed. torch 2.13 behaves so with every hook
+    that is written in Python.
     """
     atexit.register(time.sleep, SHUTDOWN_GRACE_S)
 
 
-#: Marks that wait for their step's end, or for a device; older ones are given up, and counted as lost.
+#: The most marks that may wait for their step's end or for a device; the oldest ones are dropped and counted as lost.
 MAX_PENDING_MARKS = 4096
 
 HOST = HostStamps()
@@ -47,9 +47,9 @@ _ATTRIBUTE = "_torch_steps"
 
 class Record:
     """
-    One mark in the making. Its moments are stamps: the host's time, or what `stamps` reads later.
+    A mark that is not complete yet. Its times are stamps: the host's time, or what `stamps` reads later.
 
-    `begin` None: what lies before `last`, when the last bucket of the same backward pass was ready, was hidden by compute.
+    `begin` None: the time before `last`, when the last bucket of the same backward pass was ready, was hidden by compute.
     """
 
     __slots__ = ("arrival", "begin", "bytes", "end", "key", "kind", "last", "number", "stamps")
@@ -65,22 +65,22 @@ class Record:
         self.key = 0
         self.number = 0
 
-    def follow(self, finished: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-        """Chained to a future: it is over now."""
+    def stamp_end(self, finished: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        """Chained to a future: stamps the end, and returns the future's value."""
         self.end = self.stamps.now()
         return finished.value()
 
-    def follow_reduced(self, finished: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        """The same for an all-reduce of one tensor."""
+    def stamp_end_of_all_reduce(self, finished: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        """As `stamp_end`, for an all-reduce of one tensor."""
         self.end = self.stamps.now()
         return reduced_value(finished)[0]
 
     def known(self) -> bool:
-        """Whether all its moments have come."""
+        """Whether all its times can be read."""
         return self.end is not None and self._reached(self.end) and self._reached(self.arrival)
 
     def times_ns(self) -> tuple[int, int, int] | None:
-        """Arrival, begin and end in CLOCK_REALTIME, once they are known; None: not well enough."""
+        """Arrival, begin and end in CLOCK_REALTIME ns, once they are known; None: the error is too large."""
         begin = self.begin if self.begin is not None else self.last if self.last is not None else self.arrival
         arrival_ns, begin_ns, end_ns = self._read(self.arrival), self._read(begin), self._read(self.end)
         if arrival_ns is None or begin_ns is None or end_ns is None:
@@ -95,7 +95,7 @@ class Record:
 
 
 class Safely:
-    """A context that no error leaves: it is counted as one lost mark. Its time is the meter's own overhead."""
+    """A context that suppresses errors and counts each as one lost mark. Its time counts as the meter's own overhead."""
 
     __slots__ = ("_meter", "_own_ns", "_started_ns")
 
@@ -116,14 +116,14 @@ class Safely:
 
 class Steps:
     """
-    Which step the job is in, and the marks of it. Nothing here raises into a training step: what fails is counted in
+    The job's current step, and the marks of the steps. Nothing here raises into a training step: errors count as lost marks in
     `job.meter.lost`.
     """
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.device: DeviceStamps | None = None
-        self.endings = 0  #: how many optimizers end the steps
+        self.ending_optimizers = 0  #: how many optimizers end the steps
         self._step = 0
         self._ended: int | None = None
         self._numbered = False
@@ -136,31 +136,31 @@ class Steps:
 
     @property
     def safely(self) -> Safely:
-        """A new one for each use: they lie within each other, and in several threads."""
+        """A new one for each use: uses are nested, and run in several threads."""
         return Safely(self.job.meter)
 
     @property
     def step(self) -> int:
         """
-        The current step, from 0, one up at the end of each. Set it to use numbers of your own, the same on every rank.
+        The current step, from 0, one more at the end of each. Set it to use your own numbers, the same on every rank.
 
-        Where no optimizer ends the steps, setting the next number does.
+        If no optimizer ends the steps, setting the next number does.
         """
         return self._step
 
     @step.setter
     def step(self, number: int) -> None:
         with self._lock:
-            if number != self._step and (self._kept or (self._numbered and not self.endings)):
+            if number != self._step and (self._kept or (self._numbered and not self.ending_optimizers)):
                 self.end()
             self._step = number
 
-    def lost(self, marks: int = 1) -> None:
-        """Count marks that could not be made."""
+    def count_lost(self, marks: int = 1) -> None:
+        """Count marks that could not be made as lost."""
         self.job.meter.count_lost(marks)
 
     def stamps_for(self, tensor: torch.Tensor | None) -> Stamps:
-        """Of the CUDA device that the tensor is on, else of the host."""
+        """The stamps of the CUDA device that the tensor is on, else of the host."""
         if tensor is None or not tensor.is_cuda:
             return HOST
         _refuse_capture()
@@ -170,40 +170,40 @@ class Steps:
         return self.device
 
     def begin(self) -> None:
-        """The step begins now, not where the former one ended: for after an evaluation or a checkpoint between steps."""
+        """The step starts now, and not where the last one ended: for use after an evaluation or a checkpoint between steps."""
         with self.safely:
             self._begin = (self.device or HOST).now()
 
     @property
     def ready_ns(self) -> int | None:
-        """When this rank's own last gradient of the current step was ready, CLOCK_REALTIME; None: not known, or not yet."""
+        """When this rank's own last gradient of the current step was ready, in CLOCK_REALTIME ns; None: unknown, or not ready yet."""
         return self._ready if isinstance(self._ready, int) else None
 
     def ready(self, stamp: Any) -> None:
-        """This rank's own last gradient was ready then, unless a later one is."""
+        """Set when this rank's own last gradient was ready, unless a later one follows."""
         self._ready = stamp
 
     def keep(self, record: Record) -> None:
-        """Until the step's end, where it gets its number in the order of these calls."""
+        """Keep the record until the step's end, where it gets its number in the order of these calls."""
         if len(self._kept) >= MAX_PENDING_MARKS:
-            self._give_up(self._kept)
+            self._drop(self._kept)
         self._kept.append(record)
 
     def number(self, record: Record, step: int | None = None) -> None:
-        """The next one of the step, now; None: of the current one."""
+        """Give the record the step's next number now; None: of the current step."""
         if step is None:
             step, self._numbered = self._step, True
         record.number = self.job.meter.next_sync(step)
         record.key = self.job.meter.step_key(step)
 
     def complete(self, record: Record) -> None:
-        """Mark what has a number, at once or when the device has told its times."""
+        """Mark a record that has a number, at once or when the device's times are known."""
         with self._lock:
             self._pending.append(record)
-            self._settle()
+            self._mark_pending()
 
     def end(self) -> None:
-        """The parameters are updated: mark all that the step kept, and the step itself; the next one begins."""
+        """The parameters are updated: mark the step's kept records and the step itself; the next step starts."""
         with self._lock, self.safely:
             try:
                 self._end()
@@ -211,11 +211,11 @@ class Steps:
                 self._step += 1
 
     def close(self) -> None:
-        """What is not known by now is lost."""
+        """Marks whose times are not known by now are lost."""
         with self._lock:
-            self._settle()
-            self._give_up(self._pending)
-            self._give_up(self._kept)
+            self._mark_pending()
+            self._drop(self._pending)
+            self._drop(self._kept)
 
     def _end(self) -> None:
         if self.device is not None:
@@ -227,18 +227,18 @@ class Steps:
         whole.key = meter.step_key(step)
         for record in kept:
             record.key, record.number = whole.key, meter.next_sync(step)
-            self._tell(record)
+            self._mark_or_defer(record)
         if self._ended != whole.key:  # two updates under one number make one step
             if self._pending:
                 self._pending.append(whole)
             else:
-                self._tell(whole)
+                self._mark_or_defer(whole)
         self._begin, self._ready, self._ended = whole.end, None, whole.key
         whole.stamps.anchor()
-        self._settle()
+        self._mark_pending()
 
-    def _tell(self, record: Record) -> None:
-        """Of the host's records nearly all are complete: they take the short way."""
+    def _mark_or_defer(self, record: Record) -> None:
+        """Nearly all records of the host are complete: they are marked directly."""
         if record.stamps is not HOST or record.end is None:
             self._pending.append(record)
             return
@@ -246,40 +246,40 @@ class Steps:
         begin_ns = min(end_ns, max(arrival_ns, record.begin or record.last or arrival_ns))
         self.job.meter.mark_at(record.key, record.number, arrival_ns, begin_ns, end_ns, record.kind, record.bytes)
 
-    def _settle(self) -> None:
-        """Mark what is known by now, in order: behind what is still to come nothing is looked at."""
+    def _mark_pending(self) -> None:
+        """Mark the records whose times are known, in order, up to the first whose times are not."""
         pending = self._pending
         while pending and self._mark(pending[0]):
             pending.popleft()
         while len(pending) > MAX_PENDING_MARKS:
             pending.popleft()
-            self.lost()
+            self.count_lost()
 
     def _mark(self, record: Record) -> bool:
-        """Whether it is done with: marked or lost."""
+        """Whether the record is finished: marked or lost."""
         with self.safely:
             if not record.known():
                 return False
             times_ns = record.times_ns()
             if times_ns is None:
-                self.lost()
+                self.count_lost()
             else:
                 self.job.meter.mark_at(record.key, record.number, *times_ns, record.kind, record.bytes)
         return True
 
-    def _give_up(self, records: list[Record] | deque[Record]) -> None:
-        self.lost(len(records))
+    def _drop(self, records: list[Record] | deque[Record]) -> None:
+        self.count_lost(len(records))
         records.clear()
 
 
 def _refuse_capture() -> None:
-    """An event that is asked for in the middle of a CUDA graph's capture would void the graph. Raises RuntimeError: a lost mark."""
+    """An event during the capture of a CUDA graph would invalidate the graph. Raises RuntimeError, which makes a lost mark."""
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a CUDA graph is being captured")
 
 
 def steps_of(job: Job) -> Steps:
-    """The job's one numbering; the job keeps it."""
+    """The job's only Steps object, which is stored in the job."""
     steps = getattr(job, _ATTRIBUTE, None)
     if not isinstance(steps, Steps):
         delay_exit_for_callbacks()

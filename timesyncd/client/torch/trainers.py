@@ -1,4 +1,4 @@
-"""What the callbacks of trainers share: one Job for all their runs, and whatever fails is a warning, never the training's end."""
+"""Shared by the trainers' callbacks: one Job for all runs. An error becomes a warning and never ends the training."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from timesyncd.ipc.job_datagram import split_step
 
 class TrainerRuns:
     """
-    One trainer's runs, metered one after the other. The job is kept over all of them: a run that goes on where the former one
-    ended counts on, and one that goes back, to 0 or to a checkpoint, begins an epoch of its own.
+    One trainer's runs, metered one after the other, with one job.
+
+    A run that continues where the last one ended continues its steps; a run that goes back, to 0 or to a checkpoint, starts an epoch.
     """
 
     def __init__(self, job: Job | None) -> None:
         self._job = job
         self._metered: list[Metered] = []
         self._newest = -1
-        self._counts = False
+        self._is_running = False
 
     def __getstate__(self) -> dict[str, object]:
-        """Copied or pickled it takes no job along: the process that it comes to makes its own."""
-        return {"_job": None, "_metered": [], "_newest": -1, "_counts": False}
+        """A copy or a pickle has no job: the process that loads it makes its own."""
+        return {"_job": None, "_metered": [], "_newest": -1, "_is_running": False}
 
     def job(self, rank: int, world_size: int) -> Job:
-        """The job that was given, or this process's own, in the place that the trainer says."""
+        """The given job, or this process's own, with the rank and the world size that the trainer gives."""
         if self._job is None:
             self._job = Job(rank=rank, world_size=world_size)
         return self._job
@@ -36,33 +37,33 @@ class TrainerRuns:
     def add(self, *metered: Metered) -> None:
         self._metered += metered
 
-    def number(self, step: int) -> None:
-        """The trainer's own number of the step that begins."""
+    def start_step(self, step: int) -> None:
+        """A step with this number of the trainer's starts."""
         for metered in self._metered[:1]:
-            if not self._counts and self._job is not None and step <= self._newest:
+            if not self._is_running and self._job is not None and step <= self._newest:
                 meter = self._job.meter
                 meter.set_epoch(split_step(meter.step_key(self._newest))[0] + 1)
-            self._newest, self._counts = step, True
+            self._newest, self._is_running = step, True
             metered.step = step
 
     def begin(self) -> None:
-        """The step begins now: what lies before it was an evaluation, a checkpoint, the start."""
+        """The step starts now: the time before it was an evaluation, a checkpoint or the start-up."""
         for metered in self._metered[:1]:
             metered.begin()
 
     def end(self) -> None:
-        """The run is over; marks that are left go out."""
-        self._counts = False
+        """The run is over: close what was metered, and send the remaining marks."""
+        self._is_running = False
         while self._metered:
             self._metered.pop(0).close()
         if self._job is not None:
             self._job.meter.announce()
 
-    def safely(self, do: Callable[[], None]) -> None:
-        """Whatever fails here is said once, and the training goes on without a meter."""
+    def safely(self, action: Callable[[], None]) -> None:
+        """An error here is one warning, and the training continues without a meter."""
         try:
-            do()
-        except Exception as error:  # noqa: BLE001  the trainer's run is not ours to end
+            action()
+        except Exception as error:  # noqa: BLE001  it must not end the trainer's run
             while self._metered:
                 with suppress(Exception):  # one warning for all of it
                     self._metered.pop().close()

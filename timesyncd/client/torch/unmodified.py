@@ -1,4 +1,4 @@
-"""Meters a training script that knows nothing of it: what `timesyncd run-audit` begins in each process of the script."""
+"""Meters an unmodified training script: `timesyncd run-audit` starts it in each process of the script."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ from timesyncd.client.torch.ddp import attach, stamping_hook
 from timesyncd.client.torch.metering import meter_ddp, meter_fsdp, metered, watch_updates
 from timesyncd.client.torch.steps import steps_of
 
-#: The name of the job, which all processes of the script share.
+#: The environment variable with the name of the job, the same in all processes of the script.
 JOB_NAME_VARIABLE = "TIMESYNCD_AUDIT_JOB"
 
-_begun: list[int] = []
+_started_pids: list[int] = []
 
 
-def begin() -> None:
-    """Once a process, when its default process group is there."""
-    if os.getpid() in _begun or not dist.is_initialized():
+def start() -> None:
+    """Start metering, once in a process, when its default process group exists."""
+    if os.getpid() in _started_pids or not dist.is_initialized():
         return
-    _begun.append(os.getpid())
+    _started_pids.append(os.getpid())
     job = Job(name=os.environ.get(JOB_NAME_VARIABLE), rank=dist.get_rank(), world_size=dist.get_world_size())
     stack = contextlib.ExitStack()
     stack.enter_context(meter_collectives(job))
     job.audit_collectives = stack  # type: ignore[attr-defined]  # open for as long as the job lives
     _meter_every_ddp(job)
-    _meter_what_is_updated(job)
+    _meter_at_first_update(job)
     _send_at_the_end(job)
 
 
 def _meter_every_ddp(job: Job) -> None:
-    """A module gets the stamping hook when it is made; a hook that the script registers later is put within."""
+    """A module gets the stamping hook when it is made; a hook that the script registers later is called inside it."""
     make = DistributedDataParallel.__init__
     register = DistributedDataParallel.register_comm_hook
     register_builtin = DistributedDataParallel._register_builtin_comm_hook
-    with_hook: WeakSet[DistributedDataParallel] = WeakSet()
+    hooked: WeakSet[DistributedDataParallel] = WeakSet()
 
     @functools.wraps(make)
     def __init__(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        with _quietly(job):
+        with _errors_to_file(job):
             meter_ddp(job, self)
 
     @functools.wraps(register)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
-        is_first = hook is not stamping_hook and self not in with_hook
+        is_first = hook is not stamping_hook and self not in hooked
         if is_first and any(found is stamping_hook for found, _ in self._comm_hooks):
-            with_hook.add(self)
+            hooked.add(self)
             attach(job, self, hook, state)
         else:
             register(self, state, hook)
@@ -81,14 +81,14 @@ def _meter_every_ddp(job: Job) -> None:
         setattr(DistributedDataParallel, wrapper.__name__, wrapper)
 
 
-def _meter_what_is_updated(job: Job) -> None:
-    """Before the first update nobody knows of FSDP2 modules, or of a script that reduces its gradients by itself."""
+def _meter_at_first_update(job: Job) -> None:
+    """FSDP2 modules, and scripts that reduce their gradients themselves, are found at the first update of parameters."""
     steps = steps_of(job)
 
     def updated(optimizer: Optimizer) -> None:
-        if steps.endings:
+        if steps.ending_optimizers:
             return
-        with _quietly(job):
+        with _errors_to_file(job):
             roots = _sharded_roots()
             for root in roots:
                 meter_fsdp(job, root)
@@ -106,7 +106,7 @@ def _sharded_roots() -> list[FSDPModule]:
 
 
 def _send_at_the_end(job: Job) -> None:
-    """A process that multiprocessing forked ends without the interpreter's own end."""
+    """A process that multiprocessing forked ends without running the interpreter's exit handlers."""
     destroy = distributed_c10d.destroy_process_group
 
     @functools.wraps(destroy)
@@ -120,19 +120,19 @@ def _send_at_the_end(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def _quietly(job: Job) -> Iterator[None]:
-    """What cannot be metered is noted beside the marks: the script goes on, and its output is its own."""
+def _errors_to_file(job: Job) -> Iterator[None]:
+    """Errors and warnings are written to a file beside the marks: the script continues, and its output is unchanged."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             yield
-        except Exception as error:  # noqa: BLE001  the script goes on
-            _note(job, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  the script continues
+            _write_note(job, f"{type(error).__name__}: {error}")
     for warning in caught:
-        _note(job, str(warning.message))
+        _write_note(job, str(warning.message))
 
 
-def _note(job: Job, text: str) -> None:
+def _write_note(job: Job, text: str) -> None:
     folder = record_dir()
     if folder is None:
         return

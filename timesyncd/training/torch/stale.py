@@ -168,7 +168,7 @@ class StaleSync:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Sets the step's number in the marks: the clock, where the meter does not count steps itself."""
         steps = steps_of(self._job)
-        self._step = steps.step if steps.endings else self._clock
+        self._step = steps.step if steps.ending_optimizers else self._clock
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         rank, used, connection = self._job.rank, self._parameters[0].version, self._connection

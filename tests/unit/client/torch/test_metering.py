@@ -74,7 +74,7 @@ def test_metered_again_takes_the_former_one_s_place(rank: Rank, found: bool) -> 
     for _ in range(3):
         train(model, optimizer)
 
-    assert (later.step, steps_of(rank.job).endings) == (3, 1)
+    assert (later.step, steps_of(rank.job).ending_optimizers) == (3, 1)
     assert rank.marked() == [(step, kind) for step in range(3) for kind in (Kind.BUCKET, Kind.STEP)]
 
 
@@ -113,7 +113,7 @@ def test_an_fsdp_without_places_is_said(rank: Rank, monkeypatch: pytest.MonkeyPa
     model = nn.Linear(4, 4)
     fully_shard(model)
     optimizer = sgd(model)
-    with pytest.warns(UserWarning, match="FSDP2 of this torch has no place for it"):
+    with pytest.warns(UserWarning, match="FSDP2 of this torch has no setter for custom collectives"):
         metered(rank.job, model, optimizer)
     train(model, optimizer)
 

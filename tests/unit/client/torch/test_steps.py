@@ -264,7 +264,7 @@ def test_a_module_that_is_gone_ends_no_steps(rank: Rank) -> None:
         del model, optimizer
     torch.optim.SGD([parameter()], lr=0.1).step()
 
-    assert (steps.step, steps.endings) == (80, 0)
+    assert (steps.step, steps.ending_optimizers) == (80, 0)
 
 
 def test_a_meter_may_begin_and_end_in_an_update(rank: Rank) -> None:
@@ -289,7 +289,7 @@ def test_a_meter_may_begin_and_end_in_an_update(rank: Rank) -> None:
         other.remove()
         undoing.pop()()
 
-    assert steps.endings == 0
+    assert steps.ending_optimizers == 0
 
 
 def test_numbered_collectives_alone_make_steps_too(rank: Rank) -> None:

@@ -48,4 +48,4 @@ def test_what_fails_leaves_nothing_metered(at_the_end: bool, job: Job) -> None:
     optimizer.step()
 
     assert len(caught) == 1
-    assert (steps_of(job).step, steps_of(job).endings) == (0, 0)
+    assert (steps_of(job).step, steps_of(job).ending_optimizers) == (0, 0)
