@@ -321,7 +321,7 @@ class GrandmasterSample:
 
     `leap` is none, insert or delete; `antenna` is ok, open, short or fault. `steps_removed` is 0 where it follows GNSS and not another PTP
     clock. `unknown` lists reported values that no profile maps, as "field=unknown(7)"; `profiles` names the profiles that the device
-    serves. Fields are polled in groups with different intervals: lists may be a minute old, inventory an hour.
+    serves. `snmp_error` is why SNMP gave nothing beside HTTPS. Fields are polled in groups with different intervals: lists may be a minute old, inventory an hour.
     """
 
     source: str
@@ -367,6 +367,7 @@ class GrandmasterSample:
     sensors: tuple[Sensor, ...] | None = None
     interfaces: tuple[Interface, ...] | None = None
     unknown: tuple[str, ...] = ()
+    snmp_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

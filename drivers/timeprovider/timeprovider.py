@@ -125,7 +125,7 @@ class TimeProvider:
             rows = await self._snmp.read(now_ns, until)
         except SourceError as error:
             self._snmp.close()
-            return replace(nothing, unknown=(f"snmp={error}",)), error
+            return replace(nothing, snmp_error=str(error)), error
         self._notifications.set_served(rows.profiles)
         return assemble(self._name, now_ns, rows.profiles, rows.rows, rows.notes), None
 

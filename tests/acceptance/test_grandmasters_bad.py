@@ -160,12 +160,12 @@ def test_a_storm_of_alarms_is_cut_off(tmp_path: Path) -> None:
 SNMP_LIES = {
     "truncated": r"not SNMP .* octets that begin 30",
     "lying-length": r"not SNMP .* octets that begin 30 84 7f ff ff ff",
-    "other-request": r"answers that fit no request of now",
+    "other-request": r"a response to no pending request",
     "not-advancing": r"does not advance: 1\.3\.6\.1\.\d",
     "wrong-types": r"\w+ .*: b'locked' instead of ",
 }
 HTTPS_FAULTS = {
-    "html": r"the log-in opened no session .*/channels_thresholdValue: HTML .* instead of JSON",
+    "html": r"the log-in opened no session .*/channels_thresholdValue: the response is HTML .* instead of JSON",
     "huge": r"/channels_thresholdValue: the response exceeds \d+ octets",
     "drip": r"/channels_thresholdValue: no complete answer within 2 s",
     "redirect": r"/channels_thresholdValue: the response redirects to https://192\.0\.2\.1, another server, which is not followed",

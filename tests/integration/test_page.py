@@ -348,7 +348,7 @@ async def test_a_unit_whose_snmp_is_silent_is_said_so(page: Page, view: FakeView
     """Its web interface answers: that no state was read is not that it has none."""
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
-    told = order | {"name": "bare", "reachable": True, "unknown": ["snmp=gm:161: no SNMP response"]}
+    told = order | {"name": "bare", "reachable": True, "snmp_error": "gm:161: no SNMP response"}
     view.events.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(told)))
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))

@@ -181,5 +181,5 @@ async def test_a_wrong_password(secrets: Secrets, capsys: Captured) -> None:
         printed = capsys.readouterr()
 
     assert status == 1
-    assert "see whether username and password are right" in printed.err
+    assert "check username and password" in printed.err
     assert WRONG not in printed.out + printed.err

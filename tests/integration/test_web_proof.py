@@ -29,7 +29,7 @@ async def test_a_certificate_that_changed(lab: Lab) -> None:
     actual = await told(reader, Refused)
 
     assert f"its fingerprint is {other.fingerprint}; no request was sent" in actual
-    assert "set fingerprint anew" in actual
+    assert "set fingerprint to it" in actual
     assert unit.heard == []
 
 

@@ -132,7 +132,7 @@ async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
     await reader.open()
     second = await told(reader, Refused, 60 * S)
 
-    assert "/channels_thresholdValue: HTML (19 octets) instead of JSON" in first
+    assert "/channels_thresholdValue: the response is HTML (19 octets) instead of JSON" in first
     assert "the log-in opened no session" in first
     assert "username and password" in first
     assert "the last log-in was rejected; the next is tried in 540 s" in second

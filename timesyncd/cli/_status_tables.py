@@ -123,6 +123,7 @@ def _grandmaster_facts(grandmaster: GrandmasterState) -> Facts:
         ("identities", _joined(grandmaster.identities)),
         ("profiles", _joined(grandmaster.profiles)),
         ("not understood", _joined(grandmaster.unknown) or "nothing"),
+        ("SNMP error", grandmaster.snmp_error or "none"),
         ("polled by", f"{grandmaster.node}, {'no poll succeeded yet' if grandmaster.age_ns is None else span_text(grandmaster.age_ns) + ' ago'}"),
     ]  # fmt: skip
 

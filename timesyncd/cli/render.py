@@ -213,9 +213,7 @@ def grandmaster_row(grandmaster: GrandmasterState) -> list[Text]:
 
 def snmp_failure(grandmaster: GrandmasterState) -> str | None:
     """Why SNMP gave no state although the grandmaster is reachable over HTTPS; None: SNMP did not fail."""
-    if grandmaster.clock_state is not None:
-        return None
-    return next((note.removeprefix("snmp=") for note in grandmaster.unknown if note.startswith("snmp=")), None)
+    return grandmaster.snmp_error if grandmaster.clock_state is None else None
 
 
 def grandmaster_state_text(grandmaster: GrandmasterState) -> Text:

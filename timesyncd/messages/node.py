@@ -229,6 +229,7 @@ class GrandmasterState(Ordered):
     `utc` bounds its own error against UTC at the poll, `age_ns` before publication; null before the first sample. `utc_detail`
     adds to its reason. `holdover_left_ns` is what was left of its holdover budget. What its followers measured before
     `invalid_before_realtime_ns` is invalid, for `invalidation_reason`.
+    `snmp_error` is why SNMP gave nothing in a poll where HTTPS answered.
     """
 
     name: str
@@ -280,6 +281,7 @@ class GrandmasterState(Ordered):
     sensors: list[Sensor] | None = None
     interfaces: list[Interface] | None = None
     unknown: list[str] = []
+    snmp_error: str | None = None
     utc: BoundMessage | None = None
     utc_detail: str | None = None
     holdover_left_ns: Int64 | None = None

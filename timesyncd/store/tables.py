@@ -142,6 +142,7 @@ grandmaster_sample = Table(
     *_texts("model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id"),
     *_jsons("references", "ports", "satellites", "position", "time_errors", "sensors", "interfaces"),
     *_jsons("profiles", "unknown"),
+    *_texts("snmp_error"),
     Index(None, "source", "realtime_ns"),
 )
 

@@ -298,7 +298,7 @@ def test_an_unreachable_grandmaster_gives_its_reason() -> None:
 def test_a_grandmaster_without_snmp_gives_its_reason() -> None:
     """A state that could not be read differs from one that is not provided."""
     without = grandmaster("gm-2") | {"clock_state": None}
-    silent = without | {"name": "gm-1", "unknown": ["snmp=gm:161: no SNMP response", "https=x"]}
+    silent = without | {"name": "gm-1", "snmp_error": "gm:161: no SNMP response", "unknown": ["https=x"]}
     printed = shown(answer(grandmasters=[silent, without]))
 
     assert "gm-1  state not read: gm:161: no SNMP response" in printed

@@ -148,7 +148,7 @@ def test_a_grandmaster_is_stored_as_it_speaks() -> None:
     assert row["references"][1] == {"name": "PTP-1", "qualification": "disqualified"}
     assert row["position"] == {"latitude_deg": 50.12, "longitude_deg": 8.68, "height_m": 112.5}
     assert (row["utc_bound_ns"], row["utc_growth_ppb"]) == (150, 2)
-    assert [name for name, value in row.items() if value is None] == ["utc_reason_code"]
+    assert [name for name, value in row.items() if value is None] == ["snmp_error", "utc_reason_code"]
 
 
 def test_what_a_unit_does_not_provide_is_null() -> None:

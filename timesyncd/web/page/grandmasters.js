@@ -65,7 +65,7 @@ function renderSummary(element, grandmaster, state) {
 }
 
 /** Why the daemon could not read the state by SNMP, for a grandmaster whose web interface alone replies. */
-const snmpErrorOf = (grandmaster) => (grandmaster.clock_state === null ? grandmaster.unknown.find((entry) => entry.startsWith("snmp="))?.slice(5) : undefined);
+const snmpErrorOf = (grandmaster) => (grandmaster.clock_state === null ? grandmaster.snmp_error : null);
 
 function gnss(grandmaster) {
   if (grandmaster.satellites === null) return grandmaster.gnss_state === null ? "" : `GNSS ${spaced(grandmaster.gnss_state)}`;

@@ -298,8 +298,8 @@ async def test_failing_snmp_costs_no_https(both: TimeProvider, web: FakeWeb, uni
     after = await polled(both)
 
     assert (during.clock_state, during.time_errors) == (None, (TE,))
-    assert (during.unknown, sessions) == (("snmp=gm:161: no SNMP response",), 0)
-    assert (after.clock_state, after.unknown) == (ClockState.LOCKED, ())
+    assert (during.snmp_error, during.unknown, sessions) == ("gm:161: no SNMP response", (), 0)
+    assert (after.clock_state, after.unknown, after.snmp_error) == (ClockState.LOCKED, (), None)
 
 
 async def test_when_both_fail_the_poll_fails(both: TimeProvider, web: FakeWeb, unit: RecordedUnit) -> None:

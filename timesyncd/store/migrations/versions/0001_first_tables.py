@@ -114,6 +114,7 @@ def grandmaster_sample() -> None:
         *optional(_TEXT, "model", "serial", "firmware", "oscillator", "sys_name", "sys_descr", "sys_object_id"),
         *optional(_JSON, "references", "ports", "satellites", "position", "time_errors", "sensors", "interfaces"),
         *optional(_JSON, "profiles", "unknown"),
+        *optional(_TEXT, "snmp_error"),
     )
 
 
