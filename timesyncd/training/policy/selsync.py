@@ -9,6 +9,7 @@ that no step waits for votes.
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -70,6 +71,8 @@ class RelativeChange:
 
     def __init__(self, smoothing: float) -> None:
         self._weights = [(1 - smoothing) ** age for age in range(WINDOW)]
+        #: By the number of norms: the sum of their weights.
+        self._weight_sums = [math.fsum(self._weights[:count]) for count in range(WINDOW + 1)]
         self._norms: deque[float] = deque(maxlen=WINDOW)
         self._mean: float | None = None
 
@@ -81,8 +84,8 @@ class RelativeChange:
         if not square_norm <= _MAX_SQUARE_NORM:
             return math.inf
         self._norms.appendleft(square_norm)
-        weights = self._weights[: len(self._norms)]
-        former, self._mean = self._mean, math.fsum(map(_product, weights, self._norms)) / math.fsum(weights)
+        weighted = math.fsum(map(operator.mul, self._weights, self._norms))
+        former, self._mean = self._mean, weighted / self._weight_sums[len(self._norms)]
         if former is None or former == self._mean:
             return 0.0
         return abs(self._mean - former) / former if former > 0 else math.inf
@@ -137,7 +140,3 @@ class Voter:
         self._change.load_state_dict(state["change"])
         self._changes = deque(state["changes"], maxlen=KEPT_CHANGES)
         self._carry = state["carry"]
-
-
-def _product(weight: float, norm: float) -> float:
-    return weight * norm
