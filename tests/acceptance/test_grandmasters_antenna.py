@@ -72,10 +72,10 @@ def test_people_are_told_how_the_grandmaster_fares(course: Course, node: str, un
 
 
 def test_the_page_shows_the_chain(course: Course) -> None:
-    """A browser on the hub shows both units in holdover, each finding with its chain, and that the budget is used up."""
+    """A browser on the hub shows both units in holdover, each finding with its chain, and that the budget is exhausted."""
     assert course.page.count("grandmaster-antenna · ") == 2
     assert course.page.count("it announces clock class 7") == 2
-    assert course.page.count("the holdover budget is used up") == 2
+    assert course.page.count("the holdover budget is exhausted") == 2
     assert "UTC UNKNOWN, no bound: the grandmaster has been in holdover for longer than its budget" in course.page
 
 

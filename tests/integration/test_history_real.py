@@ -82,18 +82,18 @@ class Node:
 
     def __init__(self, name: str, broker: Mosquitto, folder: Path, clocks: HastyClocks) -> None:
         self.name, self.clocks = name, clocks
-        self.told = 0
+        self.event_count = 0
         self.problems: list[str | None] = []
         self._loop = asyncio.get_running_loop()
         path = StoreSettings(path=folder / f"{name}.sqlite")
         self.store = Store(path, clocks, self.problems.append, node=name, outbox=LIMITS, on_history=self._more_waits)
-        self.link = MqttLink(settings(broker), name, 1, (STORED,), self._heard)
+        self.link = MqttLink(settings(broker), name, 1, (STORED,), self._receive)
         self.sender = HistorySender(self.link, self.store, settings(broker), name, order_of(name, 1), pace=PACE)
 
     def _more_waits(self) -> None:
         self._loop.call_soon_threadsafe(self.sender.wake)
 
-    def _heard(self, received: ReceivedMessage) -> None:
+    def _receive(self, received: ReceivedMessage) -> None:
         if isinstance(received.message, Stored):
             self.sender.confirmed(received.message)
 
@@ -102,8 +102,8 @@ class Node:
             now_ns = self.clocks.boottime_ns()
             sample = replace(HEALTHY, as_of_ns=now_ns, real_minus_boot_ns=real_minus_boot_ns(self.clocks))
             self.store.put(Observation(sample, None))
-            self.store.put_event(event(self.told, self.name), self.clocks.realtime_ns())
-            self.told += 1
+            self.store.put_event(event(self.event_count, self.name), self.clocks.realtime_ns())
+            self.event_count += 1
             await asyncio.sleep(ROWS_EVERY_S)
 
     def held(self) -> tuple[int, int]:
@@ -120,21 +120,21 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         path = StoreSettings(path=folder / f"{name}.sqlite")
         self.store = Store(path, clocks, self.problems.append, node=name, on_stored=self._has_stored)
-        self.link = MqttLink(settings(broker), name, incarnation, (HISTORY,), self._heard)
+        self.link = MqttLink(settings(broker), name, incarnation, (HISTORY,), self._receive)
         self.confirmer = HistoryConfirmer(order_of(name, incarnation))
 
     def _has_stored(self, progress: ArchiveProgress) -> None:
         self._loop.call_soon_threadsafe(self.confirmer.update, progress)
 
-    def _heard(self, received: ReceivedMessage) -> None:
+    def _receive(self, received: ReceivedMessage) -> None:
         if isinstance(received.message, HistoryBatch):
             self.store.put_history(received.message, received.size)
 
     async def confirm(self) -> None:
         clocks = SystemClocks()
         while True:
-            for said in self.confirmer.due(clocks.boottime_ns()):
-                self.link.publish(said)
+            for stored_message in self.confirmer.due(clocks.boottime_ns()):
+                self.link.publish(stored_message)
             await asyncio.sleep(0.1)
 
 
@@ -252,7 +252,7 @@ async def test_nothing_is_lost_and_nothing_doubled(mosquitto: Mosquitto, tmp_pat
 
     for node in nodes:
         events, minutes = rows(tmp_path, node.name, node.name)
-        assert [id for _, id in events] == [f"1-{number}" for number in range(node.told)]
+        assert [id for _, id in events] == [f"1-{number}" for number in range(node.event_count)]
         assert len(minutes) > 10
     assert [lost(tmp_path, hub) for hub in HUBS] == [dict.fromkeys(NODES, 0)] * 2
     assert len(os.listdir("/proc/self/fd")) <= descriptors

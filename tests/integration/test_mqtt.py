@@ -49,7 +49,7 @@ def state(sequence: int, node: str = "n1", incarnation: int = 1) -> NodeState:
     return node_state(node, incarnation, sequence)
 
 
-def unit(sequence: int) -> GrandmasterState:
+def grandmaster_state(sequence: int) -> GrandmasterState:
     return grandmaster("n1", 1, sequence)
 
 
@@ -89,7 +89,7 @@ def writer(broker: Mosquitto, incarnation: int = 1, **more: object) -> MqttLink:
 
 
 async def test_a_late_subscriber_sees_the_last_state(mosquitto: Mosquitto) -> None:
-    """A state is retained: who comes later gets the newest as last known, and then live ones."""
+    """A state is retained: a later subscriber gets the newest as last known, and then live ones."""
     link, reader = writer(mosquitto), Reader(mosquitto)
     async with running(link):
         link.publish(state(1))
@@ -105,7 +105,7 @@ async def test_a_late_subscriber_sees_the_last_state(mosquitto: Mosquitto) -> No
 
 
 async def test_a_killed_daemon_is_offline(mosquitto: Mosquitto) -> None:
-    """The broker says offline for a daemon that was killed, to those that listen and to those that come later."""
+    """The broker publishes offline for a killed daemon, to current and to later subscribers."""
     reader, late = Reader(mosquitto), Reader(mosquitto, node="late")
     program = (
         "import asyncio; from timesyncd.config import MqttSettings; from timesyncd.mqtt.client import MqttLink;"
@@ -147,7 +147,7 @@ async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, ca
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(link):
             link.publish(state(1))
-            link.publish(unit(1))
+            link.publish(grandmaster_state(1))
             await eventually(lambda: link.published == 2)
             for sequence in (2, 3):
                 mosquitto.stop()
@@ -159,7 +159,7 @@ async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, ca
                 await eventually(lambda: len(reader.received) == 3)
 
     assert reader.messages() == [state(3)]
-    assert reader.messages(GrandmasterState) == [unit(1)]
+    assert reader.messages(GrandmasterState) == [grandmaster_state(1)]
     assert reader.messages(Availability) == [Availability(online=True, incarnation=1)]
     assert [record.getMessage().split(": ")[2] for record in caplog.records] == ["not connected", "connected again"] * 2
 
@@ -187,13 +187,13 @@ async def test_a_hanging_broker_holds_nothing_up(mosquitto: Mosquitto) -> None:
         try:
             for number in range(3 * MAX_QUEUED):
                 link.publish(state(number))
-                link.publish(unit(number))
+                link.publish(grandmaster_state(number))
                 link.publish(cloud_event(number))
             await eventually(lambda: not link.connected)
         finally:
             mosquitto.resume()
         await eventually(lambda: reader.messages(CloudEvent)[-1:] == [cloud_event(3 * MAX_QUEUED - 1)])
-        await eventually(lambda: reader.messages(GrandmasterState)[-1:] == [unit(3 * MAX_QUEUED - 1)])
+        await eventually(lambda: reader.messages(GrandmasterState)[-1:] == [grandmaster_state(3 * MAX_QUEUED - 1)])
 
     assert link.dropped == 2 * MAX_QUEUED
     assert reader.messages()[-1] == state(3 * MAX_QUEUED - 1)
@@ -238,7 +238,7 @@ async def test_large_states_do_not_pile_up(mosquitto: Mosquitto) -> None:
     """More than the socket takes, to a broker that hangs: one message of each topic waits, and the newest arrives."""
     link, reader = writer(mosquitto), Reader(mosquitto)
     large = "x" * 100_000
-    bulk = [unit(sequence).model_copy(update={"sys_descr": large}) for sequence in range(300)]
+    bulk = [grandmaster_state(sequence).model_copy(update={"sys_descr": large}) for sequence in range(300)]
     async with running(link, reader.link):
         await eventually(lambda: link.connected and reader.link.connected)
         mosquitto.pause()
@@ -316,7 +316,7 @@ async def test_an_ended_job_leaves_nothing(mosquitto: Mosquitto) -> None:
         link.publish(job(1))
         await eventually(lambda: early.messages(JobState))
         link.clear(JobState, "0123456789abcdef")
-        link.publish(unit(1))
+        link.publish(grandmaster_state(1))
         await eventually(lambda: early.messages(GrandmasterState))
         async with running(late.link):
             await eventually(lambda: late.messages(GrandmasterState))
@@ -339,7 +339,7 @@ async def expiries(broker: Mosquitto, channel: MqttChannel) -> dict[str, int]:
 
 
 async def test_what_is_retained_expires(mosquitto: Mosquitto) -> None:
-    """The broker is told to forget a job whose hub died, and a node that was taken away, its last word on availability too."""
+    """The broker deletes the job of a dead hub and the topics of a removed node, its last availability too."""
     link = writer(mosquitto)
     link.publish(job(1))
     link.publish(state(1))
@@ -352,8 +352,8 @@ async def test_what_is_retained_expires(mosquitto: Mosquitto) -> None:
     assert 3_600 - 60 < max(found[0].values()) <= 3_600
 
 
-async def test_the_broker_s_word_on_a_killed_daemon_expires(mosquitto: Mosquitto) -> None:
-    """The will, which nobody repeats, ends too."""
+async def test_the_will_of_a_killed_daemon_expires(mosquitto: Mosquitto) -> None:
+    """The will, which no daemon repeats, expires too."""
     program = (
         "import asyncio, os; from timesyncd.config import MqttSettings; from timesyncd.mqtt.client import MqttLink;"
         f"link = MqttLink(MqttSettings(host={mosquitto.host!r}, port={mosquitto.port}), 'n1', 7, (), print);"
@@ -427,7 +427,7 @@ async def test_rows_that_are_sent_again_arrive_again(mosquitto: Mosquitto) -> No
     assert reader.link.outdated == 0
 
 
-async def test_the_password_opens_the_door_and_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_password_is_accepted_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The password comes from its file at each connection; with a wrong one the log says why, never what."""
     secret = tmp_path / "password"
     secret.write_text("wrong-Xyzzy\n")
@@ -457,7 +457,7 @@ async def test_an_unreadable_password_is_waited_for(
     assert f"not connected: secret: {secret} cannot be read" in caplog.text
 
 
-async def test_a_host_that_is_no_name_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_host_name_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """What no resolver would take keeps the link down, and ends no daemon."""
     link = MqttLink(MqttSettings(host="broker..example"), "n1", 1, (), lambda _: None)
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):

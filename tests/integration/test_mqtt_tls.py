@@ -1,4 +1,4 @@
-"""The link to a real Mosquitto over TLS: who is trusted, who is let in, and what a broker's ACL leaves to each."""
+"""The link to a real Mosquitto over TLS: trusted certificates, accepted clients, and the topics that the ACL allows each."""
 
 from __future__ import annotations
 
@@ -85,15 +85,15 @@ async def reason_of_refusal(refused: MqttLink, caplog: pytest.LogCaptureFixture)
 
 async def test_a_broker_that_our_ca_signed_is_trusted(authority: Authority, server: CertificateFiles) -> None:
     """Messages go over TLS with the configured CA, and nothing else is needed."""
-    heard: list[ReceivedMessage] = []
+    received_by: list[ReceivedMessage] = []
     with Mosquitto(tls=server) as broker:
-        hub = link(broker, "hub", (NODE_STATE,), heard.append, ca=authority.ca)
+        hub = link(broker, "hub", (NODE_STATE,), received_by.append, ca=authority.ca)
         node = link(broker, ca=authority.ca)
         async with running(hub, node):
             node.publish(node_state())
-            await eventually(lambda: heard)
+            await eventually(lambda: received_by)
 
-    assert [received.message for received in heard] == [node_state()]
+    assert [received.message for received in received_by] == [node_state()]
 
 
 async def test_a_broker_of_another_ca_is_refused(
@@ -115,26 +115,26 @@ async def test_an_expired_certificate_is_refused(authority: Authority, caplog: p
     """The right CA does not make up for the day."""
     expired = authority.identity("broker", host=Mosquitto.host, is_expired=True)
     with Mosquitto(tls=expired) as broker:
-        told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
+        logged = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
 
-    assert told == ["the broker's certificate is not trusted: certificate has expired"]
+    assert logged == ["the broker's certificate is not trusted: certificate has expired"]
 
 
 async def test_a_certificate_of_another_host_is_refused(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     """A certificate that the right CA gave somebody else opens nothing."""
     elsewhere = authority.identity("broker", host="broker.example")
     with Mosquitto(tls=elsewhere) as broker:
-        told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
+        logged = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
 
-    assert told == [
+    assert logged == [
         "the broker's certificate is not trusted: IP address mismatch, certificate is not valid for '127.0.0.1'."
     ]
 
 
-async def test_a_doubt_is_told_though_the_broker_was_away(
+async def test_a_permanent_error_is_logged_although_the_broker_was_down(
     tmp_path: Path, authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That the broker is away hides nothing: what does not mend itself is told when it shows, and coming back is told too."""
+    """A broker that is down hides no permanent error: the log names it when it appears, and the return too."""
     (tmp_path / "other").mkdir()
     ca = tmp_path / "trusted.pem"
     ca.write_bytes(Authority(tmp_path / "other").ca.read_bytes())
@@ -154,7 +154,7 @@ async def test_a_doubt_is_told_though_the_broker_was_away(
     assert len(caplog.records) == 3
 
 
-async def test_a_client_certificate_opens_the_door(
+async def test_a_client_certificate_is_accepted(
     authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the broker asks for one, a node that shows none stays outside, and the log says why."""
@@ -162,21 +162,21 @@ async def test_a_client_certificate_opens_the_door(
         node = link(broker, ca=authority.ca, **shown(authority.identity("n1")))
         async with running(node):
             await eventually(lambda: node.connected)
-        told = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
+        logged = await reason_of_refusal(link(broker, ca=authority.ca), caplog)
 
-    assert told == ["the broker rejects our certificate: tlsv13 alert certificate required"]
+    assert logged == ["the broker rejects our certificate: tlsv13 alert certificate required"]
 
 
-async def test_a_client_certificate_of_another_ca_opens_nothing(
+async def test_a_client_certificate_of_another_ca_is_rejected(
     tmp_path: Path, authority: Authority, server: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A certificate that somebody signed for himself is none."""
     (tmp_path / "other").mkdir()
     forged = Authority(tmp_path / "other").identity("n1")
     with Mosquitto(tls=server, client_ca=authority.ca) as broker:
-        told = await reason_of_refusal(link(broker, ca=authority.ca, **shown(forged)), caplog)
+        logged = await reason_of_refusal(link(broker, ca=authority.ca, **shown(forged)), caplog)
 
-    assert told == ["the broker rejects our certificate: tlsv1 alert unknown ca"]
+    assert logged == ["the broker rejects our certificate: tlsv1 alert unknown ca"]
 
 
 async def test_a_changed_password_is_used_at_the_next_connection(
@@ -236,27 +236,27 @@ async def put(broker: Mosquitto, user: str, topic: str) -> None:
 
 async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
     """Nodes tell hubs, hubs tell nodes, and the reader hears all."""
-    heard: dict[str, list[Message]] = {"hub-a": [], "n1": [], "n2": [], "grafana": []}
+    received_by: dict[str, list[Message]] = {"hub-a": [], "n1": [], "n2": [], "grafana": []}
     wanted = {"hub-a": HUB_SUBSCRIPTIONS, "grafana": HUB_SUBSCRIPTIONS}
-    with Mosquitto(users=dict.fromkeys(heard, "x"), acl=ACL) as broker:
+    with Mosquitto(users=dict.fromkeys(received_by, "x"), acl=ACL) as broker:
         links = {
             user: link(
-                broker, user, wanted.get(user, NODE_SUBSCRIPTIONS), noting(heard[user]),
+                broker, user, wanted.get(user, NODE_SUBSCRIPTIONS), noting(received_by[user]),
                 tls=False, username=user, password=SecretSettings(env="TIMESYNCD_TEST_PASSWORD"),
             )
-            for user in heard
+            for user in received_by
         }  # fmt: skip
         async with running(*links.values()):
             await eventually(lambda: all(each.connected for each in links.values()))
-            told = [stored(of="n1", node="hub-a"), hub_state("hub-a"), grandmaster("hub-a", 1, 1)]
-            for message in told:
+            logged = [stored(of="n1", node="hub-a"), hub_state("hub-a"), grandmaster("hub-a", 1, 1)]
+            for message in logged:
                 links["hub-a"].publish(message)
             links["n1"].publish(node_state())
-            await eventually(lambda: len(heard["n1"]) == 3 and node_state() in heard["hub-a"])
-            await eventually(lambda: node_state() in heard["grafana"])
+            await eventually(lambda: len(received_by["n1"]) == 3 and node_state() in received_by["hub-a"])
+            await eventually(lambda: node_state() in received_by["grafana"])
 
-    assert sorted(heard["n1"], key=str) == sorted(told, key=str)
-    assert sorted(heard["n2"], key=str) == sorted(told[1:], key=str)
+    assert sorted(received_by["n1"], key=str) == sorted(logged, key=str)
+    assert sorted(received_by["n2"], key=str) == sorted(logged[1:], key=str)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ async def test_the_acl_of_the_page_lets_each_do_its_part() -> None:
     ],
 )  # fmt: skip
 async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel: MqttChannel, subject: str) -> None:
-    """What somebody writes on another's topic reaches nobody."""
+    """A message on a topic that the ACL denies its user reaches no subscriber."""
     topic = channel.topic("timesyncd/v1", subject)
     acl = f"{ACL}\nuser admin\ntopic readwrite #\n"
     with Mosquitto(users=dict.fromkeys((user, "admin"), "x"), acl=acl) as broker:
@@ -288,16 +288,16 @@ async def test_the_acl_of_the_page_keeps_each_out_of_the_rest(user: str, channel
     assert message.payload == b"end"
 
 
-async def test_a_node_under_another_s_name_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_with_another_s_name_gets_an_error(caplog: pytest.LogCaptureFixture) -> None:
     """Mosquitto lets it in, and drops what it says: that must not look like a connection."""
     with Mosquitto(users={"n1": "x"}, acl=ACL) as broker:
         secret = SecretSettings(env="TIMESYNCD_TEST_PASSWORD")
-        told = await reason_of_refusal(link(broker, "n2", tls=False, username="n1", password=secret), caplog)
+        logged = await reason_of_refusal(link(broker, "n2", tls=False, username="n1", password=secret), caplog)
 
-    assert told == ["the broker refuses timesyncd/v1/node/n2/availability from this daemon: Not authorized"]
+    assert logged == ["the broker refuses timesyncd/v1/node/n2/availability from this daemon: Not authorized"]
 
 
-async def test_a_topic_that_may_not_be_written_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_denied_topic_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """An ACL that forgets one topic costs what goes there, and nothing else."""
     forgetful = "user n1\ntopic write timesyncd/v1/node/n1/availability\n"
     with Mosquitto(users={"n1": "x"}, acl=forgetful) as broker, caplog.at_level(logging.INFO, "timesyncd.mqtt"):

@@ -61,7 +61,7 @@ async def page(server: WebServer) -> AsyncIterator[Page]:
 
 
 async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> None:
-    """In sync, how well, to whom, since when, and what the job pays: each is there in words, with units."""
+    """Status, bound, reference, since when, and the job's cost: each is there in words, with units."""
     await page.until("status", "SYNCHRONIZED")
     shown = {name: await page.text(name) for name in ("reference", "since", "bound", "connection")}
     body = str(await page.evaluate("document.body.innerText"))
@@ -75,7 +75,7 @@ async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> Non
         assert fact in body
 
 
-async def test_the_budget_is_told_term_by_term(page: Page) -> None:
+async def test_the_budget_is_shown_term_by_term(page: Page) -> None:
     """Hard and statistical beside each other, their sums, how fast they grow, and when the bound leaves the next limit."""
     await page.until("status", "SYNCHRONIZED")
     rows = """(id) => [...document.querySelectorAll(`#${id} tr`)].map((row) => [...row.cells].map((cell) => cell.innerText).join("|"))"""
@@ -89,8 +89,8 @@ async def test_the_budget_is_told_term_by_term(page: Page) -> None:
     assert (await page.text("forecast")).startswith("without new samples: exceeds 100 µs in ")
 
 
-async def test_sources_of_every_kind_are_told(page: Page) -> None:
-    """An NTP daemon and the kernel in words, and who cannot be right is named."""
+async def test_sources_of_every_kind_are_shown(page: Page) -> None:
+    """An NTP daemon and the kernel in words, and a falseticker by name."""
     await page.until("status", "SYNCHRONIZED")
     shown = await page.text("sources")
 
@@ -99,8 +99,8 @@ async def test_sources_of_every_kind_are_told(page: Page) -> None:
     assert "disciplined by: none found" in shown
 
 
-async def test_a_lost_source_says_why_and_what_it_gave_last(page: Page, view: FakeView) -> None:
-    """The reason stands for its state, and "last known" only before something that was."""
+async def test_a_lost_source_shows_the_reason_and_its_last_value(page: Page, view: FakeView) -> None:
+    """Its state is the reason; "last known" appears only before a value."""
     await page.until("status", "SYNCHRONIZED")
     first, *_ = view.node().sources
     gave = first.model_copy(update={"reason": "no answer", "reason_code": "no_valid_sample", "port_state": "SLAVE"})
@@ -117,8 +117,8 @@ async def test_a_lost_source_says_why_and_what_it_gave_last(page: Page, view: Fa
     assert "no PHC behind it" in shown and shown.count("last known") == 1
 
 
-async def test_a_node_that_ntp_keeps_is_told_by_utc(page: Page, view: FakeView) -> None:
-    """Its UTC bound is the one that is written large, and that there is no grandmaster is no trouble."""
+async def test_a_node_that_ntp_keeps_shows_utc_first(page: Page, view: FakeView) -> None:
+    """Its UTC bound is the large one, and a missing grandmaster is no fault."""
     await page.until("status", "SYNCHRONIZED")
     nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text, reason_code="no_grandmaster")
     utc = BoundMessage(bound_ns=1_500_000, growth_ppb=51_000, reason="")
@@ -136,7 +136,7 @@ async def test_a_node_that_ntp_keeps_is_told_by_utc(page: Page, view: FakeView) 
     assert "to UTC, total" in await page.text("rates")
 
 
-async def test_a_jobs_cost_is_told_with_who_causes_it_and_how_sure_that_is(page: Page) -> None:
+async def test_a_jobs_cost_is_shown_with_its_stragglers_and_error(page: Page) -> None:
     """Overhead three ways, stragglers with where and verdict, what arrivals were compared by, and rank by rank; what is not known is not shown."""
     await page.until("jobs", "llama-pretrain")
     shown = await page.text("jobs")
@@ -156,8 +156,8 @@ async def test_a_jobs_cost_is_told_with_who_causes_it_and_how_sure_that_is(page:
     assert "lost" not in shown
 
 
-async def test_a_job_that_cannot_be_trusted_says_so(page: Page, view: FakeView) -> None:
-    """Without trusted clocks it tells by what it compares; a job of an older hub, and of a later epoch, is shown too."""
+async def test_a_job_without_trusted_clocks_is_marked(page: Page, view: FakeView) -> None:
+    """It shows how arrivals were compared; a job of a later epoch and without optional fields is shown too."""
     await page.until("jobs", "llama-pretrain")
     doubtful: dict[str, object] = {
         "method": "collective_ends", "clock_bound_ns": 90_000_000, "trusted": False, "stragglers": [], "straggler_rank": None, "step": (2 << 32) + 7, "comm_compute": None,
@@ -268,8 +268,8 @@ async def test_no_sentence_decides_whether_utc_is_first(page: Page, view: FakeVi
     await page.until("status", "● UTC SYNCHRONIZED")
 
 
-async def test_a_finding_that_is_over_goes(page: Page, view: FakeView) -> None:
-    """A standing finding is shown until a message says that it is over."""
+async def test_an_ended_finding_is_removed(page: Page, view: FakeView) -> None:
+    """An active finding is shown until a message ends it."""
     await page.until("findings", "Check the antenna's connector.")
     over = view.findings()[0].model_copy(update={"until_realtime_ns": 1_700_000_400_000_000_000})
     view.events.publish(StreamEvent("finding", over))
@@ -278,7 +278,7 @@ async def test_a_finding_that_is_over_goes(page: Page, view: FakeView) -> None:
 
 
 async def test_a_finding_is_shown_with_its_chain(page: Page) -> None:
-    """From the cause to what it does to whom, link by link, in its order."""
+    """From the root cause to the affected jobs, link by link, in order."""
     await page.until("findings", "Check the antenna's connector.")
     links = await page.evaluate("[...document.querySelectorAll('#findings .chain li')].map((link) => link.textContent)")
 
@@ -286,17 +286,17 @@ async def test_a_finding_is_shown_with_its_chain(page: Page) -> None:
     assert len(links) == 5
 
 
-def fields_of(unit: str) -> str:
-    """JavaScript: what a reader sees of a grandmaster's card, by field or list."""
+def fields_of(grandmaster: str) -> str:
+    """JavaScript: the visible text of a grandmaster's card, by field or list."""
     return f"""(() => {{
-      const card = [...document.querySelectorAll(".grandmaster")].find((c) => c.querySelector('[data-field="name"]').textContent === {unit!r});
+      const card = [...document.querySelectorAll(".grandmaster")].find((c) => c.querySelector('[data-field="name"]').textContent === {grandmaster!r});
       const parts = [...card.querySelectorAll("[data-field], [data-rows]")];
       return Object.fromEntries(parts.map((part) => [part.dataset.field ?? part.dataset.rows, part.innerText]));
     }})()"""
 
 
-async def test_a_grandmaster_in_trouble_is_a_card_to_look_at(page: Page) -> None:
-    """State, error and budget, references, ports, alarms with the unit's own severity, time errors, inventory: in words."""
+async def test_an_unhealthy_grandmaster_shows_its_details(page: Page) -> None:
+    """State, error and budget, references, ports, alarms with the grandmaster's own severity, time errors, inventory: in words."""
     await page.until("grandmasters", "HOLDOVER")
     shown = await page.evaluate(fields_of("gm-a"))
     bars = await page.evaluate("[...document.querySelectorAll('.sky rect')].map((bar) => bar.getAttribute('class'))")
@@ -327,8 +327,8 @@ async def test_the_days_time_errors_are_drawn(page: Page) -> None:
     assert drawn.startswith("M0.0 ")
 
 
-async def test_what_a_unit_does_not_provide_is_said_so(page: Page, view: FakeView) -> None:
-    """Never 0, never "none": a unit that tells nothing has every part "not provided"."""
+async def test_what_a_grandmaster_does_not_provide_is_marked(page: Page, view: FakeView) -> None:
+    """Never 0, never "none": for a grandmaster without data every part is "not provided"."""
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
     view.events.publish(
@@ -344,20 +344,20 @@ async def test_what_a_unit_does_not_provide_is_said_so(page: Page, view: FakeVie
     assert "not provided" in shown["gnss"] and "satellites" in shown["gnss"]
 
 
-async def test_a_unit_whose_snmp_is_silent_is_said_so(page: Page, view: FakeView) -> None:
-    """Its web interface answers: that no state was read is not that it has none."""
+async def test_a_grandmaster_without_snmp_replies_is_marked(page: Page, view: FakeView) -> None:
+    """Its web interface replies: a state that was not read differs from a state that it does not provide."""
     await page.until("status", "SYNCHRONIZED")
     order = {"node": "n", "incarnation": 1, "sequence": 1, "published_realtime_ns": 1, "age_ns": 0}
-    told = order | {"name": "bare", "reachable": True, "snmp_error": "gm:161: no SNMP response"}
-    view.events.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(told)))
+    content = order | {"name": "bare", "reachable": True, "snmp_error": "gm:161: no SNMP response"}
+    view.events.publish(StreamEvent("grandmaster", GrandmasterState.model_validate(content)))
     await page.until("grandmasters", "bare")
     shown = await page.evaluate(fields_of("bare"))
 
     assert (shown["state"], shown["reason"]) == ("✕ STATE NOT READ", "gm:161: no SNMP response")
 
 
-async def test_of_many_units_those_in_trouble_come_first_and_open(page: Page, view: FakeView) -> None:
-    """Fifty that are well are fifty lines; the one that leaves that state moves to the top and opens by itself."""
+async def test_unhealthy_grandmasters_come_first_and_open(page: Page, view: FakeView) -> None:
+    """Fifty healthy ones are fifty lines; one that becomes unhealthy moves to the top and opens by itself."""
     await page.until("status", "SYNCHRONIZED")
     well = view.grandmasters()[0].model_copy(update={"clock_state": "locked", "alarms": []})
     for number in range(50):
@@ -366,13 +366,13 @@ async def test_of_many_units_those_in_trouble_come_first_and_open(page: Page, vi
     view.events.publish(
         StreamEvent("grandmaster", well.model_copy(update={"name": "well-30", "clock_state": "holdover"}))
     )
-    await page.becomes(UNITS_OPEN, ["gm-a", "well-30"])
+    await page.becomes(OPEN_NAMES, ["gm-a", "well-30"])
 
-    assert (await page.evaluate(UNITS))[:2] == ["gm-a", "well-30"]
+    assert (await page.evaluate(NAMES))[:2] == ["gm-a", "well-30"]
 
 
-UNITS = """[...document.querySelectorAll('.grandmaster [data-field="name"]')].map((name) => name.textContent)"""
-UNITS_OPEN = UNITS.replace(".grandmaster", ".grandmaster[open]")
+NAMES = """[...document.querySelectorAll('.grandmaster [data-field="name"]')].map((name) => name.textContent)"""
+OPEN_NAMES = NAMES.replace(".grandmaster", ".grandmaster[open]")
 
 
 def alarm_event(**changes: Any) -> AlarmEventMessage:
@@ -384,7 +384,7 @@ def alarm_event(**changes: Any) -> AlarmEventMessage:
 
 
 async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView) -> None:
-    """What a unit reports by itself appears with what it lost before, the newest first."""
+    """A grandmaster's notification appears with the number of lost ones, the newest first."""
     await page.until("status", "SYNCHRONIZED")
     view.events.publish(StreamEvent("alarm", alarm_event()))
     view.events.publish(StreamEvent("alarm", alarm_event(sequence=2, action="clear", severity="clear", lost=0)))
@@ -395,8 +395,8 @@ async def test_an_alarm_event_is_shown_as_it_happens(page: Page, view: FakeView)
     assert "raise · major" in rows[1] and "(2 earlier notifications lost)" in rows[1]
 
 
-async def test_a_silent_daemon_is_said_and_the_bound_grows(page: Page, view: FakeView) -> None:
-    """While nothing is heard the page says for how long, widens the bound, and turns to HOLDOVER when it is due."""
+async def test_a_silent_daemon_is_reported_and_the_bound_grows(page: Page, view: FakeView) -> None:
+    """Without messages the page shows for how long, widens the bound, and turns to HOLDOVER when it is due."""
     await page.until("status", "SYNCHRONIZED")
     first = await page.text("bound")
     await page.until("connection", "no event from the daemon for")
@@ -407,8 +407,8 @@ async def test_a_silent_daemon_is_said_and_the_bound_grows(page: Page, view: Fak
     assert "no fresh sample" in await page.text("reason")
 
 
-async def test_a_lost_connection_is_said_and_healed(page: Page, server: WebServer, view: FakeView) -> None:
-    """When the daemon goes the page says so, and when it is back on its port the page is live again."""
+async def test_a_lost_connection_is_reported_and_restored(page: Page, server: WebServer, view: FakeView) -> None:
+    """When the daemon stops the page reports it, and when it listens again the page is live again."""
     await page.until("status", "SYNCHRONIZED")
     await server.close()
     await page.until("connection", "connection to the daemon lost")
@@ -419,7 +419,7 @@ async def test_a_lost_connection_is_said_and_healed(page: Page, server: WebServe
         await again.close()
 
 
-def poisoned(unit: GrandmasterState, evil: str) -> GrandmasterState:
+def poisoned(grandmaster: GrandmasterState, evil: str) -> GrandmasterState:
     """Every text that the grandmaster reports, also within its lists; a receiver rejects a message with a poisoned code."""
 
     def evil_of(value: Any) -> Any:
@@ -429,7 +429,7 @@ def poisoned(unit: GrandmasterState, evil: str) -> GrandmasterState:
             return [evil_of(item) for item in value]
         return evil if isinstance(value, str) else value
 
-    return GrandmasterState.model_validate(evil_of(unit.model_dump(mode="json")) | {"node": unit.node})
+    return GrandmasterState.model_validate(evil_of(grandmaster.model_dump(mode="json")) | {"node": grandmaster.node})
 
 
 async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
@@ -442,9 +442,9 @@ async def test_a_poisoned_name_stays_text(page: Page, view: FakeView) -> None:
     view.states.append(
         view.states[1].model_copy(update={"node": evil, "grandmaster_note": evil, "topology": "<img src=x>"})
     )
-    unit = poisoned(view.grandmasters()[0], evil).model_copy(update={"name": "poisoned"})
-    view.grandmasters = lambda: [unit]  # type: ignore[method-assign]
-    view.events.publish(StreamEvent("grandmaster", unit))
+    grandmaster = poisoned(view.grandmasters()[0], evil).model_copy(update={"name": "poisoned"})
+    view.grandmasters = lambda: [grandmaster]  # type: ignore[method-assign]
+    view.events.publish(StreamEvent("grandmaster", grandmaster))
     view.events.publish(
         StreamEvent("hub", view.hubs()[0].model_copy(update={"node": evil, "url": "javascript:alert(1)"}))
     )

@@ -1,4 +1,4 @@
-"""The status page of a hub, in a real browser: which hub is which, the fleet in words and as a picture, a node and its past."""
+"""The status page of a hub, in a real browser: the hubs, the fleet's summary and picture, a node and its history."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def page(view: FleetView) -> AsyncIterator[Page]:
     await server.close()
 
 
-async def test_which_hub_is_which_is_told(page: Page) -> None:
+async def test_the_hubs_are_listed(page: Page) -> None:
     """Name, primary or standby, nodes, last word; a link only where the address is one of the web."""
     shown = await rows(page, "hubs")
     links = await page.evaluate("[...document.querySelectorAll('#hubs a')].map((link) => link.href)")
@@ -60,27 +60,27 @@ async def test_which_hub_is_which_is_told(page: Page) -> None:
     assert links == ["https://hub-a.example:8319/"]
 
 
-async def test_a_mere_hub_has_no_clock(view: FleetView) -> None:
-    """A daemon without a clock source is not said to be out of sync: no status, no bound, no reason to look for a fault."""
+async def test_a_hub_without_a_source_has_no_clock(view: FleetView) -> None:
+    """A daemon without a clock source is not shown as unsynchronized: it has no status and no bound."""
     none: dict[str, Any] = dict.fromkeys(("age_ns", "gm", "utc", "parent"))
     alone = none | {"sources": [], "status": "UNKNOWN", "reason": NO_SOURCE, "terms": {}, "rates": {}}
     view.states[0] = view.states[0].model_copy(update=alone)
     server = await serve(config.WebSettings(port=0), view)
     async with opened(server.url) as page:
         await page.until("status", "NO CLOCK")
-        told = [await page.text(name) for name in ("bound", "reference", "since", "reason", "utc")]
+        texts = [await page.text(name) for name in ("bound", "reference", "since", "reason", "utc")]
         title = await page.evaluate("document.title")
         await page.until("nodes", "trainer-00001")
         first = (await rows(page, "nodes"))[0]
     await server.close()
 
-    assert told == ["", "", "", NO_SOURCE, ""]
+    assert texts == ["", "", "", NO_SOURCE, ""]
     assert title == "– NO CLOCK trainer-00000 timesyncd"
     assert first.startswith("trainer-00000|– NO CLOCK|none|")
 
 
-async def test_the_fleet_is_told_in_few_words(page: Page) -> None:
-    """How far its clocks may be apart, between whom, for how long; who is missing; nodes by status and by grandmaster."""
+async def test_the_fleet_has_a_summary(page: Page) -> None:
+    """Its alignment, the widest pair, the forecast; missing nodes; nodes by status and by grandmaster."""
     await page.until("fleet-grandmasters", "gm-a")
     shown = {name: await page.text(f"fleet-{name}") for name in ("alignment", "pair", "forecast", "count", "missing")}
     worst = await rows(page, "fleet-worst")
@@ -99,8 +99,8 @@ async def test_the_fleet_is_told_in_few_words(page: Page) -> None:
     assert page.complaints == []
 
 
-async def test_an_alignment_that_is_not_known_is_said_so(page: Page, view: FleetView) -> None:
-    """A node that is silent is unknown, not fine: the reason stands where the number was."""
+async def test_an_unknown_alignment_shows_its_reason(page: Page, view: FleetView) -> None:
+    """A silent node makes the alignment unknown: the reason appears in place of the number."""
     view.unaligned = "trainer-00003 has no bound"
     await page.until("fleet-alignment", "unknown")
     await page.until("fleet-reason", "trainer-00003 has no bound")
@@ -137,7 +137,7 @@ async def test_a_status_is_a_filter_of_the_list(page: Page) -> None:
 
 
 async def test_a_node_has_a_page(page: Page, view: FleetView) -> None:
-    """Whoever is chosen is shown with status, sources and terms, as the state stands, and closed again."""
+    """The selected node is shown with its current status, sources and terms, and closed again."""
     await page.evaluate("location.hash = '#node=trainer-00001'")
     await page.until("one-status", "SYNCHRONIZED")
     shown = {
@@ -153,9 +153,9 @@ async def test_a_node_has_a_page(page: Page, view: FleetView) -> None:
     assert page.complaints == []
 
 
-async def test_a_node_that_is_not_known_is_said_so(page: Page) -> None:
+async def test_an_unknown_node_shows_no_numbers(page: Page) -> None:
     """An address of a node that is gone shows no other node's numbers."""
-    await page.evaluate("location.hash = '#node=nobody'")
+    await page.evaluate("location.hash = '#node=no-such-node'")
     await page.until("drawer-note", "This daemon knows no node of this name.")
 
     assert await page.evaluate("document.getElementById('drawer-parts').hidden") is True
@@ -230,8 +230,8 @@ def stored(folder: Path, node: str) -> StoreLocation:
     return StoreLocation(path)
 
 
-async def test_the_past_is_drawn(view: FleetView, tmp_path: Path) -> None:
-    """Of the own node each quantity that the store has is a chart with a hole where nothing was stored; a span without data says so."""
+async def test_the_history_is_drawn(view: FleetView, tmp_path: Path) -> None:
+    """Of the own node each quantity that the store has is a chart with a hole where nothing was stored; a span without data is reported."""
     server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
     charts = "[...document.querySelectorAll('#history figure')].map((chart) => chart.innerText.replaceAll('\\n', ' '))"
     holes = "document.querySelector('#history .line').getAttribute('d').split('M').length - 2"
@@ -255,7 +255,7 @@ async def test_the_past_is_drawn(view: FleetView, tmp_path: Path) -> None:
         await server.close()
 
 
-async def test_what_happened_is_a_list_with_pages(view: FleetView, tmp_path: Path) -> None:
+async def test_the_events_are_a_list_with_pages(view: FleetView, tmp_path: Path) -> None:
     """The newest events first, the older ones page by page."""
     server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
     try:
@@ -273,8 +273,8 @@ async def test_what_happened_is_a_list_with_pages(view: FleetView, tmp_path: Pat
         await server.close()
 
 
-async def test_who_must_log_in_is_led_there(view: FleetView, tmp_path: Path) -> None:
-    """When the daemon wants a token that this page has not shown, the log-in is what the reader sees."""
+async def test_a_401_opens_the_log_in_page(view: FleetView, tmp_path: Path) -> None:
+    """When the daemon begins to require a token, the page opens the log-in."""
     secret = tmp_path / "token"
     secret.write_text("a long enough secret of this test alone")
     server = await serve(config.WebSettings(port=0), view)

@@ -1,4 +1,4 @@
-"""Who gets in, over real sockets: tokens, log-in by a browser, certificates."""
+"""Access control over real sockets: tokens, log-in by a browser, certificates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def status(http: aiohttp.ClientSession, path: str, headers: dict[str, str]
 
 @pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
 async def test_every_route_asks_for_its_role(http: aiohttp.ClientSession, route: Route) -> None:
-    """Nobody gets what needs a role, a lower one is refused, the least and those above it are answered."""
+    """Without credentials and with a lower role a request is rejected; the least role and higher ones succeed."""
     path = asked(route.path)
     answers = {role: await status(http, path, bearer(secret)) for role, secret in SECRETS.items()}
     enough = {role: 200 for role in SECRETS if route.role is None or ROLE_RANKS[role] >= ROLE_RANKS[route.role]}
@@ -81,7 +81,7 @@ async def test_every_route_asks_for_its_role(http: aiohttp.ClientSession, route:
 
 
 async def test_the_least_roles_are_these() -> None:
-    """What the prolog of a job needs, what an administrator alone sees, and who needs nothing; a reader has the rest."""
+    """The routes for a job's prolog, for an administrator, and without credentials; all others require a reader."""
     by_role = {role: {route.path for route in ROUTES if route.role == role} for role in (None, "job", "admin")}
 
     assert by_role[None] == {"/healthz"}
@@ -112,8 +112,8 @@ async def test_a_job_s_token_reads_what_it_can_name(
     )
 
 
-async def test_who_must_not_list_learns_no_names(http: aiohttp.ClientSession) -> None:
-    """A job's token that asks for another job is not told which there are."""
+async def test_a_job_s_token_learns_no_names(http: aiohttp.ClientSession) -> None:
+    """The error for an unknown job lists no jobs to a client with the role job."""
     headers = {role: bearer(SECRETS[role]) for role in SECRETS}
     few, all = [await http.get("/api/v1/jobs/0000000000000000", headers=headers[role]) for role in ("job", "reader")]
 
@@ -122,13 +122,13 @@ async def test_who_must_not_list_learns_no_names(http: aiohttp.ClientSession) ->
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/api/v1/nowhere", "/api/v1/node/"])
-async def test_what_is_not_there_is_told_to_those_who_may_read(http: aiohttp.ClientSession, path: str) -> None:
-    """To others even that is not said."""
+async def test_only_a_reader_learns_that_a_path_does_not_exist(http: aiohttp.ClientSession, path: str) -> None:
+    """Other clients get 401 for it."""
     assert await status(http, path) == 401
     assert await status(http, path, bearer(SECRETS["reader"])) == 404
 
 
-async def test_a_refusal_says_how(http: aiohttp.ClientSession) -> None:
+async def test_a_401_explains_how_to_log_in(http: aiohttp.ClientSession) -> None:
     """401 names the scheme, and the page leads a browser to the log-in."""
     refused = await http.get("/api/v1/nodes")
     browser = await http.get("/", headers={"Accept": "text/html,*/*"}, allow_redirects=False)
@@ -138,12 +138,14 @@ async def test_a_refusal_says_how(http: aiohttp.ClientSession) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in PAGE_FILES if path != "/"])
-async def test_the_looks_are_nobody_s_secret(http: aiohttp.ClientSession, path: str) -> None:
+async def test_scripts_and_style_need_no_credentials(http: aiohttp.ClientSession, path: str) -> None:
     """Scripts and style hold nothing of the installation, and the log-in is shown with them."""
     assert await status(http, path) == 200
 
 
-async def test_guessing_ends(http: aiohttp.ClientSession, server: WebServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_guesses_are_limited(
+    http: aiohttp.ClientSession, server: WebServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """After ten wrong tokens 429 with when to come again, also for the right one; one line of the log, without a token."""
     with caplog.at_level(logging.WARNING):
         wrong = [await status(http, "/api/v1/node", bearer(f"a-guess-of-a-token-{n}")) for n in range(10)]
@@ -195,7 +197,7 @@ async def test_a_job_s_token_opens_no_session(http: aiohttp.ClientSession) -> No
     assert "the token the-job has the role job" in page and "<form" in page
 
 
-async def test_who_may_not_see_the_page_is_led_to_the_log_in(http: aiohttp.ClientSession) -> None:
+async def test_a_browser_with_a_job_s_token_is_redirected_to_the_log_in(http: aiohttp.ClientSession) -> None:
     """A browser whose credentials are a job's can show others."""
     headers = bearer(SECRETS["job"]) | {"Accept": "text/html"}
     answer = await http.get("/", headers=headers, allow_redirects=False)
@@ -204,7 +206,7 @@ async def test_who_may_not_see_the_page_is_led_to_the_log_in(http: aiohttp.Clien
 
 
 async def test_a_closed_session_stays_closed(http: aiohttp.ClientSession) -> None:
-    """Whoever copied the cookie has nothing after the log-out."""
+    """A copy of the cookie is useless after the log-out."""
     right = await http.post("/login", data={"token": SECRETS["reader"]}, allow_redirects=False)
     copied = {"Cookie": f"{SESSION_COOKIE}={right.cookies[SESSION_COOKIE].value}"}
     before = await status(http, "/api/v1/nodes", copied)
@@ -270,27 +272,27 @@ async def test_a_real_browser_logs_in(server: WebServer) -> None:
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['reader']!r}")
         await page.evaluate("document.querySelector('button').click()")
         await page.becomes("location.pathname + document.readyState", "/complete")
-        heard = """new Promise((told) => {
-            const events = new EventSource("events"); events.addEventListener("node", () => { events.close(); told("node"); });
+        first_event = """new Promise((resolve) => {
+            const events = new EventSource("events"); events.addEventListener("node", () => { events.close(); resolve("node"); });
         })"""
-        first = await page.evaluate(heard)
+        first = await page.evaluate(first_event)
         cookie = await page.evaluate("document.cookie")
 
     assert first == "node"
     assert cookie == ""
 
 
-async def test_a_real_browser_with_a_job_s_token_is_told(server: WebServer) -> None:
+async def test_a_real_browser_with_a_job_s_token_gets_the_reason(server: WebServer) -> None:
     """The form stays, and says which token it wants instead; with that one the page is there."""
     async with opened(f"{server.url}login") as page:
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['job']!r}")
         await page.evaluate("document.querySelector('button').click()")
-        said = await page.until("login-error", "the token the-job has the role job")
+        text = await page.until("login-error", "the token the-job has the role job")
         await page.evaluate(f"document.getElementById('token').value = {SECRETS['reader']!r}")
         await page.evaluate("document.querySelector('button').click()")
         await page.until("node-name", "trainer-01")
 
-    assert said.endswith("the page requires the role reader or admin")
+    assert text.endswith("the page requires the role reader or admin")
 
 
 @pytest.fixture
@@ -327,13 +329,13 @@ async def test_a_certificate_gives_its_role(authority: Authority) -> None:
     assert (with_it, without) == ([200, 403], 401)
 
 
-async def test_a_stranger_s_certificate_is_no_certificate(authority: Authority, tmp_path: Path) -> None:
+async def test_a_certificate_of_another_authority_is_rejected(authority: Authority, tmp_path: Path) -> None:
     """One that somebody else signed under the same name ends the connection."""
     (tmp_path / "other").mkdir()
-    stranger = Authority(tmp_path / "other")
+    other = Authority(tmp_path / "other")
     server = await serve(guarded(authority, client_ca=authority.ca), FakeView())
     with pytest.raises(aiohttp.ClientError):
-        await over_tls(server, client(authority, stranger), "/api/v1/node")
+        await over_tls(server, client(authority, other), "/api/v1/node")
     await server.close()
 
 
@@ -410,7 +412,7 @@ async def test_tokens_in_clear_are_warned_of(tokens: list[TokenSettings], caplog
     """On the network without TLS the daemon says so at its start, and no secret."""
     server = await serve(WebSettings(host="0.0.0.0", port=0, token=tokens), FakeView())
     await server.close()
-    said = caplog.text
+    logged = caplog.text
 
-    assert "tokens cross the network unencrypted" in said
-    assert not any(secret in said for secret in SECRETS.values())
+    assert "tokens cross the network unencrypted" in logged
+    assert not any(secret in logged for secret in SECRETS.values())

@@ -1,4 +1,4 @@
-"""Who connects and asks nothing, or too often: over real sockets, every way in is bounded."""
+"""Idle connections and too many of them, over real sockets: each is bounded."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_stream_is_not_idle(stack: AsyncExitStack, monkeypatch: pytest.M
 async def test_one_connection_too_many_is_refused(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With 503, while as many are open as may be; told once; when one goes the next comes in, and the others stay served."""
+    """Status 503 at the limit, with one log line; after one closes the next is accepted, and the others keep working."""
     monkeypatch.setattr(tls, "MAX_CONNECTIONS", 3)
     server = await started(stack, WebSettings(port=0))
     within = [await answer_of(stack, server) for _ in range(3)]
@@ -110,7 +110,7 @@ async def answer_of(stack: AsyncExitStack, server: WebServer) -> tuple[bytes, as
 async def test_a_handshake_is_not_waited_for(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Over TLS too, who says nothing is sent away."""
+    """Over TLS too an idle connection is closed."""
     monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", SOON_S)
     own = Authority(tmp_path).identity("server", "127.0.0.1")
     server = await started(stack, WebSettings(port=0, certificate=own.certificate, key=own.key))

@@ -1,4 +1,4 @@
-"""Units whose web interface answers wrongly: one clear typed error each, nothing kept, and nothing sent but reads."""
+"""Grandmasters whose web interface answers wrongly: one clear typed error each, nothing kept, and nothing sent but reads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def hundred_megabytes(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     for _ in range(1600):
         await response.write(b"[" * 65_536)
-        await asyncio.sleep(0)  # so that it learns that nobody listens any more
+        await asyncio.sleep(0)  # the server notices that the client is gone
     return response
 
 
@@ -134,7 +134,7 @@ LIES: dict[str, tuple[Handler, type[SourceError], str]] = {
 
 @pytest.mark.parametrize(("lie", "expected", "said"), LIES.values(), ids=LIES.keys())
 async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: str) -> None:
-    """One error that names unit, object and what came; the next honest poll is whole, with at most one log-in a poll."""
+    """One error that names grandmaster, object and what came; the next honest poll is whole, with at most one log-in a poll."""
     unit = await lab.serve(Unit())
     reader = await lab.reader(unit.port)
     unit.answers["/get_chart_data"] = lie
@@ -166,7 +166,7 @@ async def test_a_page_in_place_of_one_chart(lab: Lab) -> None:
 
 @pytest.mark.parametrize("lie", [redirect_elsewhere, redirect_to_http])
 async def test_no_password_follows_a_redirect(lab: Lab, lie: Handler) -> None:
-    """A unit that points elsewhere before the log-in hears no password."""
+    """A grandmaster that points elsewhere before the log-in receives no password."""
     unit = await lab.serve(Unit())
     unit.answers["/channels_thresholdValue"] = lie
     reader = await lab.reader(unit.port)
@@ -189,7 +189,7 @@ async def test_one_byte_a_second(lab: Lab) -> None:
 
 
 async def test_headers_without_end(lab: Lab) -> None:
-    """A unit that is not HTTP, or never ends its headers, is one clear error too."""
+    """A grandmaster that is not HTTP, or never ends its headers, is one clear error too."""
 
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-dropbear " + PASSWORD.encode() + b"\r\n" * 3)
@@ -204,7 +204,7 @@ async def test_headers_without_end(lab: Lab) -> None:
     assert actual.endswith("/channels_thresholdValue: the response is not HTTP")
 
 
-async def test_nobody_there(lab: Lab) -> None:
+async def test_a_closed_port(lab: Lab) -> None:
     """A closed port is unreachable."""
     unit = await lab.serve(Unit())
     reader = await lab.reader(unit.port)
@@ -227,7 +227,7 @@ async def test_nobody_there(lab: Lab) -> None:
     ],
 )
 async def test_a_history_that_lies(lab: Lab, lie: Handler, said: str) -> None:
-    """What the unit measures now counts without its history: a note, nothing kept, no new log-in."""
+    """What the grandmaster measures now counts without its history: a note, nothing kept, no new log-in."""
     unit = await lab.serve(Unit())
     unit.answers["/perfmon_gnss_stat"] = lie
     reader = await lab.reader(unit.port, fill_history=True, timeout_s=2 if lie is drip else 60)

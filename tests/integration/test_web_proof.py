@@ -1,4 +1,4 @@
-"""How a unit's web interface proves who it is: before that nothing is sent to it."""
+"""How a grandmaster's web interface proves who it is: before that nothing is sent to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
 
 async def test_a_certificate_that_changed(lab: Lab) -> None:
-    """A pinned unit with another certificate hears nothing; the error says which came and what to do."""
+    """A pinned grandmaster with another certificate receives nothing; the error says which came and what to do."""
     other = certificate(lab.folder, "other")
     unit = await lab.serve(Unit(), other)
     reader = await lab.reader(unit.port)
@@ -42,7 +42,7 @@ async def test_a_ca(lab: Lab) -> None:
 
 
 async def test_a_certificate_that_another_signed(lab: Lab) -> None:
-    """A certificate that the given file did not sign is not believed, and its unit hears nothing."""
+    """A certificate that the given file did not sign is not believed, and its grandmaster receives nothing."""
     unit = await lab.serve(Unit())
     reader = await lab.reader(unit.port, ca=certificate(lab.folder, "other").pem)
 
@@ -72,7 +72,7 @@ def only_tls_1_1(context: ssl.SSLContext) -> ssl.SSLContext:
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
 @pytest.mark.parametrize("proof", ["fingerprint", "ca", "insecure"])
 async def test_tls_1_2_at_least(lab: Lab, proof: str) -> None:
-    """A unit that speaks only TLS 1.1, which a client of that age can read, is refused whatever the proof."""
+    """A grandmaster that speaks only TLS 1.1, which a client of that age can read, is refused whatever the proof."""
     versions = []
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A unit's web interface over real TLS: one session, whatever generation its log-in is of, and the history behind it."""
+"""A grandmaster's web interface over real TLS: one session, whatever generation its log-in is of, and the history behind it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ REFUSALS: dict[str, Callable[[], web.Response]] = {
 
 @pytest.mark.parametrize("no_session", REFUSALS.values(), ids=REFUSALS.keys())
 async def test_a_session_that_ended(lab: Lab, no_session: Callable[[], web.Response]) -> None:
-    """However a unit says that the session ended: one new log-in, whose new cookie is used, and the reading is whole."""
+    """However a grandmaster says that the session ended: one new log-in, whose new cookie is used, and the reading is whole."""
     unit = await lab.serve(Unit(no_session=no_session))
     reader = await lab.reader(unit.port)
     await reader.poll(0)
@@ -94,7 +94,7 @@ async def test_a_session_that_ends_between_two_charts(lab: Lab) -> None:
 
 
 async def test_a_page_with_a_token(lab: Lab) -> None:
-    """A unit whose log-in page holds a hidden token gets it back with the log-in."""
+    """A grandmaster whose log-in page holds a hidden token gets it back with the log-in."""
     unit = await lab.serve(Unit(with_token=True))
     reader = await lab.reader(unit.port)
 
@@ -123,7 +123,7 @@ async def test_a_login_that_redirects(lab: Lab) -> None:
 
 
 async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
-    """It is found out by the next read, told once, and not repeated for ten minutes: units lock accounts."""
+    """It is found out by the next read, told once, and not repeated for ten minutes: grandmasters lock accounts."""
     unit = await lab.serve(Unit(password="another"))
     reader = await lab.reader(unit.port)
 
@@ -145,7 +145,7 @@ async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("status", "held"), [(401, True), (403, True), (503, False)])
 async def test_a_login_that_says_no(lab: Lab, status: int, held: bool) -> None:
-    """A plain no holds the next log-in back; a unit that is just starting does not."""
+    """A plain no holds the next log-in back; a grandmaster that is just starting does not."""
     unit = await lab.serve(Unit())
     reader = await lab.reader(unit.port)
     asked = 0

@@ -146,7 +146,7 @@ def network_key(address: str) -> str:
 
 
 class BrowserSessions:
-    """Sessions of browsers that logged in: a random id stands for the grant of a token. Above the limit a token's oldest session ends."""
+    """Sessions of browsers that logged in: a random id maps to the grant of a token. Above the limit a token's oldest session ends."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[bytes, tuple[Grant, int]] = OrderedDict()

@@ -6,7 +6,7 @@ missed, while the replay buffer has it.
 
 Why the framing is not aiohttp-sse's (tried with 3.0): it frames an event again for each viewer (14 us for a node's state, against 0.3 us
 here, where all viewers share one frame), and it cannot send an id by itself, which ends the snapshot so that a viewer that was cut
-off within it starts anew. It would replace some ten lines: heartbeat, id and retry; resume and the bounded queue would stay here.
+off within it gets a new snapshot. It would replace some ten lines: heartbeat, id and retry; resume and the bounded queue would stay here.
 """
 
 from __future__ import annotations
