@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from grandmaster_states import unit
+from grandmaster_states import polled_grandmaster
 from simulated_fleet import GM_A, GM_B, GM_C, NOISES, NTP_ERROR_NS, ROGUE, Fleet, Node
 
 SOON_S = 30
@@ -16,7 +16,7 @@ MINUTE_S = 60
 WARM_S = 5 * MINUTE_S
 
 every_noise = pytest.mark.parametrize("noise", NOISES)
-UNITS = [unit(name, identities=[identity]) for name, identity in (("gm-a", GM_A), ("gm-b", GM_B), ("gm-c", GM_C))]
+UNITS = [polled_grandmaster(name, identities=[identity]) for name, identity in (("gm-a", GM_A), ("gm-b", GM_B), ("gm-c", GM_C))]
 
 
 def fleet(

@@ -27,7 +27,7 @@ def satellites(*levels: int | None, healthy: bool | None = True) -> list[Satelli
 GOOD_SKY = satellites(45, 44, 43, 42, 41, 40)
 
 
-def unit(name: str = "gm-a", /, **changes: Any) -> GrandmasterState:
+def polled_grandmaster(name: str = "gm-a", /, **changes: Any) -> GrandmasterState:
     """Locked to GNSS, just polled by the node `hub`."""
     fields: dict[str, Any] = {
         "name": name,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from doctor_lab import DAEMON, WELL
-from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, unit
+from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, polled_grandmaster
 from snapshots import EVERYTHING, RECORDED
 
 from timesyncd.bound import Reason, unbounded
@@ -121,12 +121,12 @@ FOLLOWERS = [
 
 GRANDMASTERS: list[GrandmasterState] = [
     *(GrandmasterState.model_validate(each) for each in RECORDED["grandmasters"]),
-    unit(),
-    unit(clock_state="holdover", clock_class=7, antenna="open", satellites=[], alarms=[Alarm(1, 0, "major", "antenna")]),
-    unit(reachable=False, reason="no response", reason_code="source_unreachable"),
-    unit(clock_state="locked", utc=BoundMessage.of(unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))),
-    unit(void_before_realtime_ns=NIGHT_NS, void_reason=Reason.GRANDMASTER_JUMPED.text, void_reason_code="grandmaster_jumped"),
-    *(unit(clock_state="holdover", utc=BoundMessage.of(unbounded(reason)), utc_detail="why") for reason in Reason),
+    polled_grandmaster(),
+    polled_grandmaster(clock_state="holdover", clock_class=7, antenna="open", satellites=[], alarms=[Alarm(1, 0, "major", "antenna")]),
+    polled_grandmaster(reachable=False, reason="no response", reason_code="source_unreachable"),
+    polled_grandmaster(clock_state="locked", utc=BoundMessage.of(unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))),
+    polled_grandmaster(void_before_realtime_ns=NIGHT_NS, void_reason=Reason.GRANDMASTER_JUMPED.text, void_reason_code="grandmaster_jumped"),
+    *(polled_grandmaster(clock_state="holdover", utc=BoundMessage.of(unbounded(reason)), utc_detail="why") for reason in Reason),
 ]  # fmt: skip
 
 

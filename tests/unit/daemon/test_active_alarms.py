@@ -1,4 +1,4 @@
-"""What stands on a unit by its own word."""
+"""The active alarms of a grandmaster by its own reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def heard(*events: AlarmEvent) -> ActiveAlarms:
 
 
 def test_no_report_is_not_the_absence_of_alarms() -> None:
-    """Before a unit said anything of an alarm, nothing is known; an event that does not stand tells nothing either."""
+    """Before a grandmaster reports an alarm, nothing is known; an event that is not an alarm adds nothing."""
     assert heard().active is None
     assert heard(event("event"), event("unknown", id=None)).active is None
 
@@ -33,7 +33,7 @@ def test_raised_until_cleared() -> None:
 
 
 def test_a_restart_drops_alarms_and_is_a_report() -> None:
-    """After it nothing stands until the unit says so."""
+    """After it no alarm is active until the grandmaster raises it again."""
     book = heard(event("raise"))
 
     book.drop_raised_before(1)

@@ -1,4 +1,4 @@
-"""Two hubs at work beside each other: what each of them tells, and who speaks."""
+"""Two hubs at work beside each other: what each of them publishes, and which is primary."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def after(seconds: float) -> Moment:
 
 class Pair:
     """
-    Hubs a and b, each second: what one says the other hears, unless it is dead. `told` holds (second, hub, job state), `cleared` (second,
+    Hubs a and b, each second: what one publishes the other receives, unless it is dead. `published` holds (second, hub, job state), `cleared` (second,
     hub) of each job that is over. Of `nodes` that speak the clocks are known, so that barriers can be timed. Marks end at `marks_until_s`.
     """
 
     def __init__(self, dead_from_s: dict[str, int], nodes: tuple[str, ...] = (), marks_until_s: int = 10**9) -> None:
         settings = HubSettings(nodes=["node-0", "node-1"])
         self.desks = {name: HubService(settings, name, START, alone=False) for name in ("a", "b")}
-        self.told: list[tuple[int, str, JobState]] = []
+        self.published: list[tuple[int, str, JobState]] = []
         self.findings: dict[str, list[str]] = {}
         self.cleared: list[tuple[int, str]] = []
         self._dead_from_s = dead_from_s
@@ -62,7 +62,7 @@ class Pair:
             service.accept_marks(batch(rank, mark(second), sequence=second), now.boottime_ns)
         for job in service.advance(now, connected=True).jobs:
             if service.is_primary:
-                self.told.append((second, name, job))
+                self.published.append((second, name, job))
                 other.accept_job(job, now, live=True)
         self.cleared += [(second, name) for _ in service.jobs_to_clear(now)]
         self.findings[name] = [id for id, _ in service.findings([], now)]
@@ -71,10 +71,10 @@ class Pair:
 
 
 def test_one_hub_is_primary_and_the_other_takes_over() -> None:
-    """The first by name, from when it has listened; when it dies the other one does, and no step is told by both."""
+    """The first by name is primary once it has listened; when it dies the other one is, and no step is published by both."""
     pair = Pair(dead_from_s={"a": 60})
     pair.run(100)
-    speakers = {second: {name for at, name, _ in pair.told if at == second} for second, _, _ in pair.told}
+    speakers = {second: {name for at, name, _ in pair.published if at == second} for second, _, _ in pair.published}
     takes_over = min(second for second, names in speakers.items() if names == {"b"})
 
     assert all(len(names) == 1 for names in speakers.values())
@@ -83,12 +83,12 @@ def test_one_hub_is_primary_and_the_other_takes_over() -> None:
 
 
 def test_a_plan_goes_on_from_where_the_other_hub_left_it() -> None:
-    """Its version never goes back, and one version is one plan whoever tells it: a rank may hear of it after the other hub's last word."""
+    """Its version never goes back, and one version is one plan of either hub: a rank may receive it after the other hub's last state."""
     pair = Pair(dead_from_s={"a": 60}, nodes=("node-0", "node-1"))
     pair.run(100)
-    plans = [job.plan for _, _, job in pair.told]
+    plans = [job.plan for _, _, job in pair.published]
     versions = [plan.version for plan in plans]
-    of_hub = {name: {job.plan.version for _, by, job in pair.told if by == name} for name in ("a", "b")}
+    of_hub = {name: {job.plan.version for _, by, job in pair.published if by == name} for name in ("a", "b")}
 
     assert versions == sorted(versions)
     assert len(set(versions)) == len(set(plans))
@@ -128,7 +128,7 @@ def test_a_retained_job_state_does_not_count_and_is_cleared_in_time() -> None:
 
 
 def test_a_job_state_counts_from_the_primary_hub() -> None:
-    """A node hears two hubs while they change over: the first that says that it is primary counts. Its own old word never does."""
+    """A node receives two hubs' states while they change over: the first primary counts. Its own old state never does."""
     node = HubService(None, "n1", START, alone=False)
     [job, *_] = _told_by_two()
     first = node.accept_job(job.model_copy(update={"node": "b"}), after(0), live=True)
@@ -146,7 +146,7 @@ def test_a_job_state_counts_from_the_primary_hub() -> None:
 def _told_by_two() -> list[JobState]:
     pair = Pair(dead_from_s={})
     pair.run(12)
-    return [job for _, _, job in pair.told]
+    return [job for _, _, job in pair.published]
 
 
 def test_both_hubs_judge_and_only_the_primary_publishes() -> None:
@@ -173,7 +173,7 @@ def test_without_a_broker_it_is_primary_at_once_and_lists_no_hub() -> None:
 
 
 def test_a_daemon_that_is_no_hub_lists_the_hubs() -> None:
-    """For whoever asks it where to ask."""
+    """For clients that ask it for a hub's address."""
     node = HubService(None, "n1", START, alone=False)
     state = HubService(HubSettings(), "a", START, alone=True)._state(after(0))
     node.accept_hub(state, after(0).boottime_ns, live=True)
@@ -207,16 +207,16 @@ def test_a_node_that_left_expires_and_an_expected_one_does_not() -> None:
 
 
 def test_a_retained_state_decides_how_long_to_wait_for_a_node() -> None:
-    """One that speaks each minute is not missing after half of one."""
+    """A node that publishes each minute is not missing after half of one."""
     service = HubService(HubSettings(nodes=["n1", "n2"]), "a", START, alone=True)
     seldom = follower("n1", published_realtime_ns=START.realtime_ns, every_ns=60 * NS_PER_S)
     service.accept_node(seldom, START.boottime_ns, live=False)
-    told: list[dict[Any, Any]] = []
+    published: list[dict[Any, Any]] = []
     for second in range(0, 60, 2):
         service.accept_node(follower("n2", sequence=second), after(second).boottime_ns, live=True)
-        told.append(service.findings([], after(second)))
+        published.append(service.findings([], after(second)))
 
-    assert told == [{}] * 30
+    assert published == [{}] * 30
 
 
 def test_a_node_without_a_clock_source_is_not_on_the_map() -> None:

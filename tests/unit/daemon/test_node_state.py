@@ -126,7 +126,7 @@ def test_before_the_first_sample_nothing_is_known(lab: ViewLab) -> None:
     ],
 )
 def test_the_status_ages(view: NodeView, seconds: float, status: str, reason: str) -> None:
-    """SYNCHRONIZED, HOLDOVER and UNKNOWN follow from the age alone, and the reason says so."""
+    """SYNCHRONIZED, HOLDOVER and UNKNOWN follow from the age alone, and so does the reason."""
     state = view.node_state(after(seconds))
 
     assert (state.status, state.reason) == (status, reason)
@@ -150,7 +150,7 @@ def test_a_step_changes_nothing_where_nothing_was_known(view: NodeView) -> None:
 
 
 def test_a_lost_source_gives_its_reason_with_the_status(lab: ViewLab, view: NodeView) -> None:
-    """Why the bound grows is what the source says, as long as it grows."""
+    """The source's reason explains why the bound grows, as long as it grows."""
     lab.of(SILENT)
     fresh, old = view.node_state(after(1)), view.node_state(after(6))
     lab.of(nth(1), BOUND)
@@ -160,7 +160,7 @@ def test_a_lost_source_gives_its_reason_with_the_status(lab: ViewLab, view: Node
 
 
 def test_a_lost_grandmaster_does_not_explain_the_clock(lab: ViewLab) -> None:
-    """A unit that does not answer SNMP says nothing of this node's clock."""
+    """A grandmaster that does not respond to SNMP does not concern this node's clock."""
     lab.of(NoSample("gm-a", 0, "no SNMP response"))
     before = lab.view.node_state(after(0)).reason
     lab.of(HEALTHY, BOUND)
@@ -187,7 +187,7 @@ def test_only_a_change_of_status_is_published_at_once(lab: ViewLab) -> None:
 
 
 def test_since_is_when_the_status_changed(view: NodeView) -> None:
-    """It stands still while the status does, and begins anew with another."""
+    """It is the same while the status is, and another with another status."""
     moments = [after(0), after(3), after(5), after(7)]
     since = [published(view, moment).since_realtime_ns for moment in moments]
 
@@ -212,7 +212,7 @@ def test_a_read_takes_no_sequence_number(view: NodeView) -> None:
 
 
 def test_a_state_carries_its_sample_s_age_and_its_interval(lab: ViewLab) -> None:
-    """So that a reader who remote nothing before can tell what an event voids, and who is silent."""
+    """So that a reader without earlier states can apply an invalidation, and recognise a silent node."""
     bound = replace(BOUND, since_sample_ns=7)
     lab.view.update(Observation(HEALTHY, bound, bound))
     state = lab.view.node_state(after(1))
@@ -242,7 +242,7 @@ def test_samples_are_counted_and_failures_are_not(lab: ViewLab) -> None:
 
 
 def test_a_grandmaster_s_state(lab: ViewLab) -> None:
-    """What the unit said, how old that is, and whether it still answers."""
+    """What the grandmaster reported, its age, and whether it still responds."""
     [never] = lab.view.grandmaster_states(after(0))
     lab.of(UNIT)
     lab.view.update_poll(PollReport("gm-a", 0, 5, None, 0))
@@ -284,7 +284,7 @@ def test_a_source_shows_what_it_makes_of_its_newest_sample(lab: ViewLab) -> None
     ],
 )
 def test_a_source_s_bound_is_withdrawn_with_its_basis(lab: ViewLab, reading: Reading, kept: bool) -> None:
-    """A restart of the source, a step of the clock by whoever saw it, and a sample that gave none."""
+    """A restart of the source, a step of the clock that any source saw, and a sample without a bound."""
     lab.view.update(Observation(HEALTHY, BOUND, BOUND))
     lab.of(reading)
     [source] = lab.view.node_state(after(1)).sources
@@ -305,14 +305,14 @@ def in_view(state: NodeState, seconds: float) -> NodeState:
     ("seconds", "status", "since_ns"), [(4, "SYNCHRONIZED", 1), (5, "HOLDOVER", None), (1000, "UNKNOWN", None)]
 )
 def test_a_node_that_fell_silent_ages(seconds: int, status: str, since_ns: int | None) -> None:
-    """Nobody's word counts for longer than it said itself."""
+    """No state counts for longer than its own limits."""
     state = in_view(remote_node(), seconds)
 
     assert (state.status, state.age_ns, state.since_realtime_ns) == (status, seconds * NS_PER_S, since_ns)
 
 
 def test_a_broker_s_old_copy_is_as_old_as_it_was_published() -> None:
-    """It came just now, and says nothing of now."""
+    """It was received just now, and published long ago."""
     state = in_view(remote_node(published_realtime_ns=after(-3_600).realtime_ns, age_ns=NS_PER_S), 0)
 
     assert (state.status, state.age_ns) == ("UNKNOWN", 3_601 * NS_PER_S)
@@ -332,7 +332,7 @@ def test_a_publisher_s_fast_clock_does_not_make_its_state_younger() -> None:
 
 
 def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
-    """Until it speaks itself: what it said once may be of a daemon that is long dead."""
+    """Until it publishes a live state: the copy may be of a daemon that ended long ago."""
     copy = last_known(remote_node())
 
     assert (copy.status, copy.utc_status) == ("UNKNOWN", "UNKNOWN")
@@ -340,7 +340,7 @@ def test_a_broker_s_copy_leaves_a_node_unknown() -> None:
 
 
 def test_a_silent_node_is_unknown_with_a_reason() -> None:
-    """Be what it said last still true by its growth."""
+    """Although its last bound still holds by its growth."""
     state = aged_state(remote_node(), after(0).boottime_ns, after(1), Explanation("node_silent", "silent for 25 s"))
 
     assert (state.status, state.utc_status) == ("UNKNOWN", "UNKNOWN")
@@ -369,7 +369,7 @@ def test_remote_states_keep_the_last_state_of_each() -> None:
 
 
 def test_a_grandmaster_expires_an_hour_after_its_last_state() -> None:
-    """It was taken away, or nobody polls it any more: it has lab nothing that holds for long before."""
+    """It was removed, or no daemon polls it any more."""
     remote = RemoteStates()
     remote.update(grandmaster("node-b", 1, 1), after(0).boottime_ns)
     hour_s = GRANDMASTER_EXPIRES_NS // NS_PER_S
@@ -420,7 +420,7 @@ def test_store_and_broker_are_the_node_s_own_findings() -> None:
 
 
 def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
-    """No condition leads to an id that nobody explained."""
+    """No condition leads to an id without an entry."""
     found = [
         state_findings(remote_node(status=status, sources=[SOURCE_LOST]), "full", "lost")
         for status in ("HOLDOVER", "UNKNOWN", "DISRUPTED")
@@ -430,7 +430,7 @@ def test_everything_that_can_be_wrong_with_a_node_is_in_the_catalogue() -> None:
 
 
 def test_a_finding_s_wire_form_keeps_its_times() -> None:
-    """CLOCK_REALTIME, and null while it stands; and its chain."""
+    """CLOCK_REALTIME, and null while it is open; and its chain."""
     began = Findings().judge(
         "source-lost",
         "ptp",
@@ -526,7 +526,7 @@ def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(lab: ViewLab) -> N
 
 
 def test_while_ptp_warms_up_its_sample_is_what_is_waited_for(lab: ViewLab) -> None:
-    """What NTP said first is no reason why no grandmaster is known: PTP has given no sample yet."""
+    """NTP's first sample does not explain the missing grandmaster: PTP has given no sample yet."""
     lab.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))
 
     assert lab.view.node_state(after(1)).reason == Reason.NO_SAMPLE_YET.text

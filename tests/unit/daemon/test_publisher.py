@@ -1,4 +1,4 @@
-"""When the publisher publishes, and what it tells of grandmasters."""
+"""When the publisher publishes, and its findings of grandmasters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Broker:
 def test_a_state_is_repeated_before_readers_age_it_to_holdover(
     every_s: int, holdover_after_s: int, expected_s: list[int]
 ) -> None:
-    """As often as configured, and at least twice within the holdover_after of a source; and it says so."""
+    """As often as configured, and at least twice within the holdover_after of a source; the state carries the interval."""
     source = {"name": "ptp", "driver": "ptp4l", "bounds": {"holdover_after_ns": holdover_after_s * NS_PER_S}}
     tables = {"node": {"name": "a"}, "source": [source], "mqtt": {"host": "h", "state_every_s": every_s}}
     config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
@@ -84,9 +84,9 @@ def test_of_many_grandmasters_the_one_that_changed_is_published_at_once() -> Non
     view.update(Observation(GrandmasterSample("gm-a", clocks.boottime_ns(), clock_state=ClockState.HOLDOVER), None))
     publisher.tick()
     publisher.tick()
-    told = [message for message in broker.published if isinstance(message, NodeState | GrandmasterState)]
+    states = [message for message in broker.published if isinstance(message, NodeState | GrandmasterState)]
 
-    assert [getattr(message, "name", "the node") for message in told] == ["the node", "gm-a"]
+    assert [getattr(message, "name", "the node") for message in states] == ["the node", "gm-a"]
 
 
 SOURCE = {"name": "ptp", "driver": "ptp4l"}
@@ -102,7 +102,7 @@ NODE_BOUND = Bound(5_000, 50_100)
 
 
 class Watching:
-    """An publisher of one node, and the unit that it polls and follows."""
+    """A publisher of one node, and the grandmaster that it polls and follows."""
 
     def __init__(self) -> None:
         config = parse({"node": {"name": "hub"}, "source": [SOURCE], "grandmaster": [UNIT]}, options_of, "test")
@@ -169,26 +169,26 @@ class Hub:
             self.service.accept_marks(batch(rank, mark(0)), self.clocks.boottime_ns())
 
     def run(self, seconds: int, beside: str | None = None) -> None:
-        """`beside` another hub that says all the time that it is the primary one."""
+        """`beside` another hub that publishes all the time that it is primary."""
         for second in range(seconds):
             if beside is not None:
                 self.hear(hub_state(beside, sequence=second))
             self.publisher.tick()
             self.clocks.advance(NS_PER_S)
 
-    def told(self, type: str) -> list[str | None]:
+    def published(self, type: str) -> list[str | None]:
         return [each.subject for each in self.broker.published if isinstance(each, CloudEvent) and each.type == type]
 
 
 def test_a_fleet_finding_does_not_end_because_another_hub_publishes_it() -> None:
-    """A hub that comes back would else give an all-clear of what still stands."""
+    """A hub that comes back would otherwise end findings that are still open."""
     hub = Hub("n1")
     hub.run(100)
-    began = hub.told("timesyncd.finding.began")
+    began = hub.published("timesyncd.finding.began")
     hub.run(20, beside="hub-a")
 
     assert began == ["fleet"]
-    assert (hub.told("timesyncd.finding.ended"), hub.publisher.findings()) == ([], [])
+    assert (hub.published("timesyncd.finding.ended"), hub.publisher.findings()) == ([], [])
 
 
 def test_a_retained_state_is_last_known_only() -> None:
@@ -214,7 +214,7 @@ def test_a_retained_state_is_last_known_only() -> None:
 
 
 def test_a_job_that_ended_is_cleared_at_the_broker() -> None:
-    """By the hub that speaks: else who subscribes later sees it run."""
+    """By the primary hub: otherwise later subscribers see it running."""
     hub = Hub()
     hub.run(10)
     hub.step()
@@ -261,7 +261,7 @@ def test_a_node_names_the_grandmaster_that_it_follows(watching: Watching) -> Non
 
 
 def test_a_grandmaster_s_event_is_published_at_once(watching: Watching) -> None:
-    """A restart is an event; a jump while it was locked stands as a suspicion."""
+    """A restart is an event; a jump while it was locked is a suspicion for an hour."""
     watching.poll(clock_state=ClockState.LOCKED)
     now_ns = watching.clocks.realtime_ns()
     events = [
@@ -279,7 +279,7 @@ def test_a_grandmaster_s_event_is_published_at_once(watching: Watching) -> None:
 
 
 def test_a_condition_holds_until_it_is_withdrawn(watching: Watching) -> None:
-    """What another part of the daemon knows of a unit."""
+    """What another part of the daemon knows of a grandmaster."""
     watching.publisher.set_condition("grandmaster-traps-suppressed", "gm-a", "512 dropped")
     watching.poll()
     stood = watching.standing()
@@ -300,7 +300,7 @@ def test_ended_findings_expire_without_a_reader(watching: Watching) -> None:
 
 
 def test_a_grandmaster_that_an_earlier_daemon_polls_has_no_findings_here(watching: Watching) -> None:
-    """Neither what stands nor what happens: it tells both."""
+    """Neither open findings nor events: the other daemon publishes both."""
     watching.publisher.receive(
         grandmaster("a-hub", 1, 1).model_copy(update={"published_realtime_ns": watching.clocks.realtime_ns()}),
         watching.clocks.boottime_ns(),
@@ -313,7 +313,7 @@ def test_a_grandmaster_that_an_earlier_daemon_polls_has_no_findings_here(watchin
 
 
 def test_a_grandmaster_s_finding_does_not_end_because_another_daemon_publishes_it(watching: Watching) -> None:
-    """One that polls the unit too and comes first by name has begun to."""
+    """Another daemon that polls the grandmaster too and comes first by name has begun to."""
     watching.poll(antenna="open")
     stood = watching.standing()
     other = grandmaster("a-hub", 1, 1).model_copy(update={"published_realtime_ns": watching.clocks.realtime_ns()})
@@ -325,7 +325,7 @@ def test_a_grandmaster_s_finding_does_not_end_because_another_daemon_publishes_i
 
 
 def test_grandmasters_carry_their_offsets_from_each_other(watching: Watching) -> None:
-    """A node that hears this unit and another daemon's."""
+    """A node with this grandmaster and another daemon's as sources."""
     now_ns = watching.clocks.realtime_ns()
     other = grandmaster("other", 1, 1).model_copy(update={"name": "gm-b", "identities": [GM_B]})
     heard = [heard_source(IDENTITY, name="a", offset_ns=300), heard_source(GM_B, name="b", offset_ns=100)]
@@ -348,20 +348,20 @@ class StuckStore:
 
 
 def test_a_store_that_reports_nothing_is_failing_too() -> None:
-    """A thread that hangs cannot tell it: the finding is of how far the store is behind, and what the store says goes first."""
+    """A hanging thread reports nothing: the finding gives how far the store is behind, after the store's own failure."""
     store, clocks = StuckStore(), FakeClocks()
     config = parse({"node": {"name": "a"}}, options_of, "test")
     parts = Parts(store=cast(Store, store))
     lab = PublisherLab(config, NodeView(config, Epoch(1, 2), 1), clocks, parts)
-    told = []
+    published = []
     for behind_s, said in ((STORE_GRACE_S - 1.0, None), (STORE_GRACE_S + 0.0, None), (60.0, "disk full"), (0.0, None)):
         store.behind_s, parts.store_failure = behind_s, said
         clocks.advance(3 * NS_PER_S)
         lab.publisher.tick()
         standing = [each.evidence for each in lab.publisher.findings() if each.until_realtime_ns is None]
-        told.append((standing, lab.web.health() is None))
+        published.append((standing, lab.web.health() is None))
 
-    assert told == [([], True), (["nothing stored for 15 s"], False), (["disk full"], False), ([], True)]
+    assert published == [([], True), (["nothing stored for 15 s"], False), (["disk full"], False), ([], True)]
 
 
 def test_reading_has_no_effect_on_what_is_published(watching: Watching) -> None:

@@ -1,4 +1,4 @@
-"""What a hub leaves at the broker of the jobs that it told of."""
+"""The retained job states of a hub at the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timesyncd.mqtt.outbox import OutgoingMessage
 
 
 class PrimaryHub:
-    """Hub b with a link that connects to nobody, and two ranks that report each second."""
+    """Hub b with a link without a broker, and two ranks that report each second."""
 
     def __init__(self) -> None:
         config = parse({"node": {"name": "b"}, "mqtt": {"host": "h"}, "hub": {}}, options_of, "test")
@@ -54,7 +54,7 @@ class PrimaryHub:
 
 @pytest.fixture
 def primary() -> PrimaryHub:
-    """It has told of a job."""
+    """It has published a job."""
     primary = PrimaryHub()
     primary.run(30)
     assert [outgoing.message is not None for outgoing in primary.sent()] == [True]
@@ -74,7 +74,7 @@ def test_an_ended_job_is_cleared_at_the_broker(primary: PrimaryHub) -> None:
 
 
 def test_a_hub_that_is_no_longer_primary_repeats_no_job(primary: PrimaryHub) -> None:
-    """At its next connection it would put its old word over that of the hub that speaks now; it clears nothing either."""
+    """At its next connection it would overwrite the primary hub's state with an old one; it clears nothing either."""
     for _ in range(20):
         primary.hub.publisher.receive(hub_state("a"), primary.clocks.boottime_ns(), live=True)
         primary.run(1)

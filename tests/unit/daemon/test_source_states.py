@@ -26,7 +26,7 @@ def shown(reading: ClockReading) -> SourceState:
 
 
 def test_a_ptp_source_has_its_port_and_its_path() -> None:
-    """As ever; it has no error of its own, since the bound says more."""
+    """It has no error of its own, since the bound includes it."""
     source = shown(replace(HEALTHY, domain=24))
 
     assert (source.kind, source.port_state, source.offset_ns, source.path_delay_ns) == ("ptp", "SLAVE", 100, 2_000)
@@ -58,7 +58,7 @@ def test_of_a_phc_whole_seconds_are_separate(changes: dict[str, Any], offset_ns:
     ],
 )
 def test_an_ntp_source_names_its_reference(changes: dict[str, Any], detail: str) -> None:
-    """Offset and error are the daemon's own; a leap second is told when there is one."""
+    """Offset and error are the daemon's own; a leap second is in the detail when there is one."""
     source = shown(replace(UTC, **changes))
 
     assert (source.kind, source.offset_ns, source.error_ns, source.detail) == ("utc", 400_000, 1_200_000, detail)

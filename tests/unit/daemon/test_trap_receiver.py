@@ -73,7 +73,7 @@ async def until_taken(receiver: TrapReceiver, lab: ReceiverLab, count: int) -> N
 
 
 async def test_a_line_reaches_its_grandmaster_and_requests_a_poll() -> None:
-    """The sender's address names the unit; its event is handed on, and the unit is to be polled."""
+    """The sender's address selects the grandmaster; its event is delivered, and the grandmaster is polled soon."""
     lab = ReceiverLab()
     async with lab.listening(Unit("gm-a"), Unit("gm-b", frozenset({"192.0.2.1"}))) as (receiver, sender):
         sender.send(b"97")
@@ -99,7 +99,7 @@ async def test_unknown_and_ambiguous_senders_are_counted() -> None:
 
 
 async def test_duplicates_are_counted() -> None:
-    """A repetition, or any other line of a unit's syslog, is no event."""
+    """A repetition, or another syslog message of a grandmaster, is no event."""
     lab = ReceiverLab()
     async with lab.listening(Unit("gm-a")) as (receiver, sender):
         sender.send(b"\xff\xfe session opened for user")
@@ -109,7 +109,7 @@ async def test_duplicates_are_counted() -> None:
 
 
 async def test_a_storm_is_dropped_reported_once_and_followed_by_a_poll() -> None:
-    """What is not read is counted by unit, and the unit is polled for what stands."""
+    """Dropped datagrams are counted by grandmaster, and it is polled for its active alarms."""
     lab, too_many = ReceiverLab(), 3 * BURST
     async with lab.listening(Unit("gm-a")) as (receiver, sender):
         for _ in range(too_many):
@@ -125,7 +125,7 @@ async def test_a_storm_is_dropped_reported_once_and_followed_by_a_poll() -> None
 
 
 async def test_an_alarm_by_trap_and_by_syslog_is_published_once() -> None:
-    """A unit that sends both says each thing twice; that it says the same again by the same way is news."""
+    """A grandmaster that sends both reports each alarm twice; the same alarm again on the same channel is a new event."""
     lab = ReceiverLab()
     async with lab.listening(Unit("gm-a")) as (receiver, sender):
         receiver._receive_trap(Trap(HERE, receiver._clocks.boottime_ns(), (1, 3, 97), None, ()))
@@ -138,7 +138,7 @@ async def test_an_alarm_by_trap_and_by_syslog_is_published_once() -> None:
 
 
 async def test_a_rejection_is_reported_once() -> None:
-    """An operator who waits for a trap finds the reason in the log, and no storm of them."""
+    """An operator who expects a trap finds the reason in the log, once."""
     lab = ReceiverLab()
     async with lab.listening() as (receiver, sender):
         sender.send(b"97")
@@ -179,7 +179,7 @@ def test_sockets_of_the_service_manager_are_found_by_name() -> None:
         port = ours.getsockname()[1]
         script = f'exec 3<&{ours.fileno()} 4<&{ours.fileno()}; export LISTEN_PID=$$; exec {sys.executable} -c "{ask}"'
         environment = os.environ | {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "traps:syslog"}
-        told = subprocess.run(
+        published = subprocess.run(
             ["bash", "-c", script],
             check=False,
             env=environment,
@@ -188,4 +188,4 @@ def test_sockets_of_the_service_manager_are_found_by_name() -> None:
             text=True,
         )
 
-    assert (told.stdout.split(), told.stderr) == ([str(port), "None"], "")
+    assert (published.stdout.split(), published.stderr) == ([str(port), "None"], "")

@@ -20,7 +20,7 @@ MQTT = {"host": "broker", "password": {"env": "BROKER_PASSWORD"}}
 
 
 class Hub(PublisherLab):
-    """Two nodes were heard in hall-1, and of a third a broker kept a copy."""
+    """Two nodes in hall-1 are reporting, and of a third there is a retained copy."""
 
     def __init__(self) -> None:
         tables = {"node": {"name": "hub", "topology": "hall-2"}, "mqtt": MQTT, "hub": {"nodes": ["n1", "n9"]}}
@@ -49,7 +49,7 @@ def hub() -> Hub:
     ],
 )
 def test_nodes_are_found_without_reading_their_states(hub: Hub, wanted: NodeFilter, names: list[str]) -> None:
-    """The own one among them, by status as told first, grandmaster, place and a part of the name; this hub has no clock source."""
+    """The own one among them, by main status, grandmaster, place and a part of the name; this hub has no clock source."""
     assert hub.web.node_names(wanted) == names
     assert hub.web.node_count() == 3 + 1
 
@@ -75,7 +75,7 @@ def test_a_page_of_states_marks_silent_nodes(hub: Hub) -> None:
 
 
 def test_the_whole_fleet_is_summarized_in_numbers(hub: Hub) -> None:
-    """Summary, map and alignment agree on who is known, and none counts this hub, which has no clock source."""
+    """Summary, map and alignment count the same nodes, and none counts this hub, which has no clock source."""
     hub.publisher.tick()
     fleet, places = hub.web.fleet(), hub.web.map().places
     pair = hub.web.alignment(["n1", "n2"], None)
@@ -98,7 +98,7 @@ def test_this_hub_is_among_the_hubs(hub: Hub) -> None:
 
 
 def test_unknown_senders_add_no_address(hub: Hub) -> None:
-    """Whoever asks whether all is well is not told where the store is; the finding says it."""
+    """The health check does not give the store's place; the finding does."""
     well = hub.web.health()
     hub.web._parts.store_failure = "postgresql://timesyncd@db.example/history: connection refused"
 
@@ -109,9 +109,9 @@ def test_unknown_senders_add_no_address(hub: Hub) -> None:
 def test_the_configuration_shows_no_secret(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it comes from, and not what it is."""
     monkeypatch.setenv("BROKER_PASSWORD", "swordfish")
-    told = json.loads(hub.web.config())
+    published = json.loads(hub.web.config())
 
-    assert told["mqtt"]["password"] == {"file": None, "env": "BROKER_PASSWORD"}
+    assert published["mqtt"]["password"] == {"file": None, "env": "BROKER_PASSWORD"}
     assert "swordfish" not in hub.web.config()
 
 

@@ -66,7 +66,7 @@ def test_what_ended_expires_after_an_hour() -> None:
 
 
 def test_a_dropped_finding_is_neither_open_nor_ended() -> None:
-    """That it is no longer told here is no news, and no good one."""
+    """Another daemon publishes it from now on, so it did not end."""
     findings = Findings()
     findings.judge("source-lost", "ptp", Judgement("refused"), 10)
     findings.drop("source-lost", "ptp")

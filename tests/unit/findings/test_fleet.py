@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, unit
+from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, polled_grandmaster
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings.catalogue import Judgement
@@ -23,7 +23,7 @@ from timesyncd.fleet.node_clock import SILENT_AFTER_NS
 from timesyncd.messages.node import BoundMessage, NodeState, SourceState
 
 ROGUE = "badbad.fffe.000001"
-UNITS = [unit(), unit("gm-b")]
+UNITS = [polled_grandmaster(), polled_grandmaster("gm-b")]
 EVERY_NS = 5 * NS_PER_S
 
 Key = tuple[str, str]
@@ -35,12 +35,12 @@ def bound(bound_ns: int | None) -> BoundMessage:
 
 def ptp(identity: str = GM_A, domain: int = 24, **changes: Any) -> SourceState:
     fields = {"kind": "ptp", "offset_ns": 0, "path_delay_ns": 5_000, "utc": bound(6_000), "age_ns": 1_000}
-    told = {"name": "ptp", "driver": "ptp4l", "reachable": True, "grandmaster_identity": identity, "domain": domain}
-    return SourceState.model_validate(told | fields | changes)
+    found = {"name": "ptp", "driver": "ptp4l", "reachable": True, "grandmaster_identity": identity, "domain": domain}
+    return SourceState.model_validate(found | fields | changes)
 
 
 def ntp(offset_ns: int, error_ns: int = 100_000, **changes: Any) -> SourceState:
-    told = {
+    found = {
         "name": "ntp",
         "driver": "chrony",
         "reachable": True,
@@ -48,25 +48,25 @@ def ntp(offset_ns: int, error_ns: int = 100_000, **changes: Any) -> SourceState:
         "offset_ns": offset_ns,
         "age_ns": 1_000,
     }
-    return SourceState.model_validate(told | {"utc": bound(abs(offset_ns) + error_ns)} | changes)
+    return SourceState.model_validate(found | {"utc": bound(abs(offset_ns) + error_ns)} | changes)
 
 
 def node(name: str, *sources: SourceState, at_ns: int = 0, **changes: Any) -> NodeState:
-    """Follows what the first of its sources hears, as its parent."""
+    """Follows the grandmaster of its first source, as its parent."""
     heard = (sources or (ptp(),))[0].grandmaster_identity or GM_A
-    told = {"sources": list(sources or (ptp(),)), "parent_identity": heard, "parent": bound(6_000)}
-    return follower(name, heard, **(told | {"published_realtime_ns": NIGHT_NS + at_ns} | changes))
+    found = {"sources": list(sources or (ptp(),)), "parent_identity": heard, "parent": bound(6_000)}
+    return follower(name, heard, **(found | {"published_realtime_ns": NIGHT_NS + at_ns} | changes))
 
 
 def course(findings: FleetFindings, states: list[NodeState], seconds: int, first_s: int = 0) -> dict[Key, Judgement]:
-    """What was told last, when these states came every two seconds."""
-    told: dict[Key, Judgement] = {}
+    """The last judgement, when these states came every two seconds."""
+    found: dict[Key, Judgement] = {}
     for second in range(first_s, first_s + seconds, 2):
         at_ns = second * NS_PER_S
         for state in states:
             findings.add(state.model_copy(update={"published_realtime_ns": NIGHT_NS + at_ns}), at_ns)
-        told = findings.judge(UNITS, at_ns, NIGHT_NS + at_ns)
-    return told
+        found = findings.judge(UNITS, at_ns, NIGHT_NS + at_ns)
+    return found
 
 
 def fleet(nodes: int = 9) -> list[NodeState]:
@@ -105,7 +105,7 @@ def test_the_record_is_of_the_source_that_the_clock_follows() -> None:
     ],
 )
 def test_without_a_fresh_reading_there_is_no_offset(changes: dict[str, Any]) -> None:
-    """An old one says nothing of now."""
+    """An old sample does not count."""
     assert record(ptp(**changes)).offset_ns is None
 
 
@@ -159,7 +159,7 @@ def test_a_source_without_a_recent_bound_is_no_witness(other: SourceState) -> No
 
 
 def test_what_has_stood_for_an_hour_is_the_path_s_delay() -> None:
-    """A path that was rerouted for good is learnt anew."""
+    """A path that was rerouted for good becomes the normal one."""
     history = DelayHistory()
     for number in range(MIN_DELAY_READINGS):
         history.update(5_000, number * EVERY_NS)
@@ -237,7 +237,7 @@ def test_what_a_node_does_now_and_then_is_usual_for_it() -> None:
 
 
 def test_an_hour_later_a_jump_is_how_it_is_now() -> None:
-    """A clock that nobody steers stays where it is."""
+    """A clock that no daemon steers keeps its offset."""
     history = noted([900] * ALONE_READINGS)
     history.update(900, 100, 2 * NORMAL_AFTER_NS)
 
@@ -252,10 +252,10 @@ def test_a_jump_s_evidence_has_its_numbers() -> None:
     findings, states = FleetFindings(), fleet()
     course(findings, states, 60)
     states[4] = node("n4", ptp(offset_ns=-50_000), parent=bound(56_000))
-    told = course(findings, states, 30, 60)
+    found = course(findings, states, 30, 60)
 
-    assert told.keys() == {("node-offset-alone", "n4")}
-    assert told["node-offset-alone", "n4"].evidence == (
+    assert found.keys() == {("node-offset-alone", "n4")}
+    assert found["node-offset-alone", "n4"].evidence == (
         f"at least 50.0 us behind the median of 9 nodes behind {GM_A} in each of 15 readings; half of these nodes are within 0 ns of it, "
         "the node was within 0 ns, and the bounds explain 12.0 us; since 02:11Z"
     )
@@ -283,15 +283,15 @@ def test_what_the_bounds_explain_is_no_jump() -> None:
 
 @pytest.mark.parametrize(("racks", "subject"), [(("hall/r1", "hall/r2"), "hall/r1"), (("", ""), None)])
 def test_a_rack_that_moves_is_one_finding(racks: tuple[str, str], subject: str | None) -> None:
-    """Its chain says what it may do to the clocks; half of those behind one parent are no group."""
+    """Its chain gives the effect on the clocks; half of the nodes behind one parent are no group."""
     findings = FleetFindings()
     states = [node(f"n{number}", topology=racks[number // 6]) for number in range(12)]
     course(findings, states, 180)
     moved = [node(f"n{number}", ptp(path_delay_ns=8_000), topology=racks[0]) for number in range(6)]
-    told = course(findings, moved + states[6:], 30, 180)
+    found = course(findings, moved + states[6:], 30, 180)
 
-    assert [key[1] for key in told] == ([subject] if subject else [])
-    for judged in told.values():
+    assert [key[1] for key in found] == ([subject] if subject else [])
+    for judged in found.values():
         assert judged.evidence.startswith(
             "the path delay of 6 of 6 nodes became 3.00 us longer within 30 s: from 5.00 us to 8.00 us"
         )
@@ -314,30 +314,30 @@ def test_paths_that_change_one_by_one_did_not_change_together() -> None:
     """A minute apart each has a reason of its own."""
     findings = FleetFindings()
     course(findings, in_rack([5_000] * 6), 180)
-    told = [course(findings, in_rack([8_000] * n + [5_000] * (6 - n)), 60, 120 + 60 * n) for n in range(1, 7)]
+    found = [course(findings, in_rack([8_000] * n + [5_000] * (6 - n)), 60, 120 + 60 * n) for n in range(1, 7)]
 
-    assert told == [{}] * 6
+    assert found == [{}] * 6
 
 
 def test_a_changed_path_is_a_finding_until_it_is_the_normal_one() -> None:
     """What it is meanwhile does not count as what it was."""
     findings = FleetFindings()
     course(findings, in_rack([5_000] * 6), 180)
-    told = course(findings, in_rack([8_000] * 6), 3_500, 180)
+    found = course(findings, in_rack([8_000] * 6), 3_500, 180)
 
-    assert told.keys() == {("rack-path-delay-moved", "r")}
+    assert found.keys() == {("rack-path-delay-moved", "r")}
 
 
 def test_followers_that_know_utc_outvote_their_grandmaster() -> None:
-    """Named as the unit; the chain says whom it concerns."""
+    """Named as configured; the chain names the followers."""
     findings = FleetFindings()
-    told = course(findings, [node(f"n{number}", ptp(), ntp(700_000)) for number in range(3)], 20)
+    found = course(findings, [node(f"n{number}", ptp(), ntp(700_000)) for number in range(3)], 20)
 
-    assert told.keys() == {("grandmaster-outvoted", "gm-a")}
-    assert told["grandmaster-outvoted", "gm-a"].evidence == (
+    assert found.keys() == {("grandmaster-outvoted", "gm-a")}
+    assert found["grandmaster-outvoted", "gm-a"].evidence == (
         "700 us ahead of UTC by 3 of 3 nodes, whose bounds explain 106 us; since 02:10Z"
     )
-    assert told["grandmaster-outvoted", "gm-a"].chain[1].text.startswith("n0, n1, n2: their clocks follow it")
+    assert found["grandmaster-outvoted", "gm-a"].chain[1].text.startswith("n0, n1, n2: their clocks follow it")
 
 
 def test_one_that_agrees_and_would_have_seen_the_error_saves_it() -> None:
@@ -358,10 +358,10 @@ def test_two_witnesses_are_too_few() -> None:
 
 def test_a_node_in_another_domain_is_named() -> None:
     """With what most are in."""
-    told = course(FleetFindings(), [*fleet(), node("odd", ptp(domain=44))], 30)
+    found = course(FleetFindings(), [*fleet(), node("odd", ptp(domain=44))], 30)
 
-    assert told.keys() == {("node-other-domain", "odd")}
-    assert told["node-other-domain", "odd"].evidence == (
+    assert found.keys() == {("node-other-domain", "odd")}
+    assert found["node-other-domain", "odd"].evidence == (
         f"in PTP domain 44, where it receives {GM_A}; 9 of 10 nodes of the fleet are in 24; since 02:10Z"
     )
 
@@ -398,16 +398,16 @@ def test_a_rack_has_outliers_that_the_fleet_has_not() -> None:
 def test_an_unknown_grandmaster_is_named_with_its_followers() -> None:
     """One finding for the stranger; that its time is wrong too is in the chain."""
     followers = [node(f"r{number}", ptp(ROGUE), ntp(700_000)) for number in range(3)]
-    told = course(FleetFindings(), [*fleet(40), *followers], 30)
+    found = course(FleetFindings(), [*fleet(40), *followers], 30)
 
-    assert told.keys() == {("node-other-grandmaster", ROGUE)}
-    judged = told["node-other-grandmaster", ROGUE]
+    assert found.keys() == {("node-other-grandmaster", ROGUE)}
+    judged = found["node-other-grandmaster", ROGUE]
     assert judged.evidence.startswith("followed by r0, r1, r2: 3 of 43 nodes; no [[grandmaster]] has this identity")
     assert judged.chain[1].text.startswith("it is 700 us ahead of UTC by 3 of 3 nodes")
 
 
 def test_a_configured_or_formerly_common_grandmaster_is_no_outlier() -> None:
-    """The last node on a unit, and the last one on a grandmaster that the fleet followed before."""
+    """The last node on a configured grandmaster, and the last one on a grandmaster that the fleet followed before."""
     findings = FleetFindings()
     course(findings, [node(f"n{number}", ptp(ROGUE)) for number in range(9)], 30)
     last = [node("n0", ptp(ROGUE)), node("n1", ptp(GM_B)), *fleet()[2:]]
@@ -429,32 +429,32 @@ def test_a_grandmaster_that_nodes_change_to_one_by_one_is_no_outlier() -> None:
 
 
 def test_missing_nodes_are_one_list() -> None:
-    """Those never heard apart from those that fell silent; none before there was time to be heard."""
+    """Nodes that never reported are listed apart from silent ones; none before they had time to report."""
     findings = FleetFindings(["n0", "n1", "n9"])
     early = course(findings, fleet(2), 20)
-    told = course(findings, fleet(1), 40, 20)
+    found = course(findings, fleet(1), 40, 20)
 
     assert early == {}
-    assert told.keys() == {("hub-nodes-missing", "fleet")}
-    assert told["hub-nodes-missing", "fleet"].evidence == (
+    assert found.keys() == {("hub-nodes-missing", "fleet")}
+    assert found["hub-nodes-missing", "fleet"].evidence == (
         "2 of 3 expected nodes: never reported: n9; silent: n1 for 40 s; since 02:10Z"
     )
 
 
 def test_a_hub_without_any_state_waits() -> None:
-    """Its broker is the reason, and has a finding; its own node does not count as heard."""
+    """Its broker is the cause, and has a finding; its own node does not count as reporting."""
     findings = FleetFindings(["n0", "n1"], own="hub")
     course(findings, [node("n0"), node("n1"), node("hub")], 20)
     waiting = course(findings, [node("hub")], CUT_OFF_FOR_NS // NS_PER_S - 2, 20)
-    told = course(findings, [node("hub")], 10, 78)
+    found = course(findings, [node("hub")], 10, 78)
 
     assert waiting == {}
-    assert told["hub-nodes-missing", "fleet"].evidence.startswith("2 of 2 expected nodes: silent: n0 for ")
-    assert "; no node is reporting" in told["hub-nodes-missing", "fleet"].evidence
+    assert found["hub-nodes-missing", "fleet"].evidence.startswith("2 of 2 expected nodes: silent: n0 for ")
+    assert "; no node is reporting" in found["hub-nodes-missing", "fleet"].evidence
 
 
 def test_a_hub_that_was_asleep_gives_everybody_time() -> None:
-    """It was not the nodes that fell silent."""
+    """The nodes did not stop reporting."""
     findings = FleetFindings(["n0"])
     course(findings, fleet(2), 60)
 
@@ -462,7 +462,7 @@ def test_a_hub_that_was_asleep_gives_everybody_time() -> None:
 
 
 def test_a_node_that_publishes_seldom_is_not_silent() -> None:
-    """It tells how often it does; four states that did not come are no accident."""
+    """Its state carries its interval; four missed states are no coincidence."""
     made = record(every_ns=60 * NS_PER_S)
 
     assert [made.is_silent(seconds * NS_PER_S) for seconds in (240, 241)] == [False, True]
@@ -471,20 +471,20 @@ def test_a_node_that_publishes_seldom_is_not_silent() -> None:
 
 @pytest.mark.parametrize("pause_s", [0, 3_600], ids=["from the start", "after a pause of the hub"])
 def test_a_node_that_publishes_seldom_is_not_missed_in_between(pause_s: int) -> None:
-    """Neither before its first state, of which the broker's copy tells when it is due, nor after."""
+    """Neither before its first state, whose interval the retained copy gives, nor after."""
     findings, seldom = FleetFindings(["n0", "n1"]), node("n0", every_ns=60 * NS_PER_S)
     findings.add_last_known(seldom)
     if pause_s:
         findings.add(seldom, 0)
         findings.judge(UNITS, 0, NIGHT_NS)
-    told: set[Key] = set()
+    found: set[Key] = set()
     for second in range(pause_s, pause_s + 200, 2):
         findings.add(node("n1"), second * NS_PER_S)
         if second % 60 == 58:
             findings.add(seldom, second * NS_PER_S)
-        told |= findings.judge(UNITS, second * NS_PER_S, NIGHT_NS).keys()
+        found |= findings.judge(UNITS, second * NS_PER_S, NIGHT_NS).keys()
 
-    assert told == set()
+    assert found == set()
 
 
 def test_a_finding_outlives_a_round_without_it() -> None:
@@ -499,7 +499,7 @@ def test_a_finding_outlives_a_round_without_it() -> None:
 
 
 def test_an_expired_node_costs_nothing() -> None:
-    """An hour after its end; an expected one is kept, so that it is told since when it is silent."""
+    """An hour after its end; an expected one is kept, so that the finding has since when it is silent."""
     findings = FleetFindings(["n0"])
     course(findings, fleet(2), 10)
     findings.judge(UNITS, 2 * EXPIRES_AFTER_NS, NIGHT_NS)
@@ -508,7 +508,7 @@ def test_an_expired_node_costs_nothing() -> None:
 
 
 def test_a_disagreement_is_not_published_beside_the_outvoted_one() -> None:
-    """That of two others stands."""
+    """That of two others remains."""
     pairs = {
         ("grandmasters-disagree", "gm-a, gm-b"): Judgement("x"),
         ("grandmasters-disagree", "gm-b, gm-c"): Judgement("y"),

@@ -12,9 +12,9 @@ from grandmaster_states import (
     MINUTE_NS,
     NIGHT_NS,
     follower,
+    polled_grandmaster,
     satellites,
     source,
-    unit,
 )
 
 from timesyncd.bound import Reason, unbounded
@@ -48,7 +48,7 @@ ANTENNA_CUT: dict[str, Any] = HOLDOVER | {
 
 
 class Watch:
-    """Judges states as they come, a minute after one another unless told otherwise."""
+    """Judges states as they come, a minute after one another unless stated otherwise."""
 
     def __init__(self) -> None:
         self.findings = GrandmasterFindings()
@@ -76,13 +76,13 @@ class Watch:
 def watch() -> Watch:
     """After one look at a healthy unit."""
     watch = Watch()
-    watch.judge(unit())
+    watch.judge(polled_grandmaster())
     return watch
 
 
 def test_a_healthy_grandmaster_has_no_finding(watch: Watch) -> None:
     """Whatever it follows, and however long."""
-    assert watch.judge(unit(), unit("gm-b"), nodes=[follower()]) == {}
+    assert watch.judge(polled_grandmaster(), polled_grandmaster("gm-b"), nodes=[follower()]) == {}
 
 
 def test_a_grandmaster_that_tells_nothing_has_no_finding(watch: Watch) -> None:
@@ -91,14 +91,14 @@ def test_a_grandmaster_that_tells_nothing_has_no_finding(watch: Watch) -> None:
         ("clock_state", "clock_class", "references", "selected_reference", "satellites", "antenna", "alarms", "utc")
     )
 
-    assert watch.judge(unit(**silent)) == {}
-    assert watch.judge(unit(reachable=False, reason=None, **silent)) == {}
+    assert watch.judge(polled_grandmaster(**silent)) == {}
+    assert watch.judge(polled_grandmaster(reachable=False, reason=None, **silent)) == {}
 
 
 def test_a_cut_antenna_is_one_finding_with_all_that_follows(watch: Watch) -> None:
     """Not one for the reference, the satellites, the holdover, the class and each alarm."""
     nodes = [follower("node-b"), follower("node-a"), follower("node-c", "00a069.fffe.000000")]
-    found = watch.judge(unit(**ANTENNA_CUT), nodes=nodes)
+    found = watch.judge(polled_grandmaster(**ANTENNA_CUT), nodes=nodes)
 
     assert set(found) == {("grandmaster-antenna", "gm-a")}
     assert found["grandmaster-antenna", "gm-a"] == Judgement(
@@ -116,7 +116,7 @@ def test_a_cut_antenna_is_one_finding_with_all_that_follows(watch: Watch) -> Non
 
 
 def test_beyond_its_budget_the_bound_is_gone(watch: Watch) -> None:
-    """The chain says of whom, and why."""
+    """The chain names the nodes and the reason."""
     gone = BoundMessage.of(unbounded(Reason.HOLDOVER_BUDGET_EXCEEDED))
     spent: dict[str, Any] = ANTENNA_CUT | {
         "utc": gone,
@@ -124,7 +124,7 @@ def test_beyond_its_budget_the_bound_is_gone(watch: Watch) -> None:
         "age_ns": MINUTE_NS,
         "clock_state": "holdover_out_of_spec",
     }
-    found = watch.judge(unit(**spent), nodes=[follower(utc=gone), follower("node-b")])
+    found = watch.judge(polled_grandmaster(**spent), nodes=[follower(utc=gone), follower("node-b")])
 
     assert found["grandmaster-antenna", "gm-a"].chain[-5:] == (
         Step("clock-class", "it announces clock class 7"),
@@ -136,10 +136,10 @@ def test_beyond_its_budget_the_bound_is_gone(watch: Watch) -> None:
 
 
 def test_only_nodes_that_it_harms_are_named(watch: Watch) -> None:
-    """A node that is lost itself, or that has no UTC by its own settings, does not suffer from the unit."""
+    """A node without a bound of its own, or without UTC by its own settings, is not affected."""
     arbitrary = BoundMessage.of(unbounded(Reason.ARBITRARY_TIMESCALE))
     nodes = [follower("node-a", status="UNKNOWN"), follower("node-b", utc=arbitrary), follower("node-c", utc=None)]
-    found = watch.judge(unit(**ANTENNA_CUT), nodes=nodes)
+    found = watch.judge(polled_grandmaster(**ANTENNA_CUT), nodes=nodes)
 
     assert "node" not in found["grandmaster-antenna", "gm-a"].chain[-1].text
 
@@ -147,14 +147,14 @@ def test_only_nodes_that_it_harms_are_named(watch: Watch) -> None:
 def test_many_followers_are_counted(watch: Watch) -> None:
     """A chain stays readable with a thousand nodes."""
     nodes = [follower(f"node-{number:04}") for number in range(1_000)]
-    found = watch.judge(unit(**ANTENNA_CUT), nodes=nodes)
+    found = watch.judge(polled_grandmaster(**ANTENNA_CUT), nodes=nodes)
 
     assert "node-0005 and 994 more: UTC bound grows" in found["grandmaster-antenna", "gm-a"].chain[-1].text
 
 
 def test_an_antenna_fault_without_consequence_has_no_chain(watch: Watch) -> None:
-    """A unit that stays locked to another reference: there is nothing to lead to."""
-    found = watch.judge(unit(antenna="short"))
+    """The grandmaster stays locked to another reference: there is no effect."""
+    found = watch.judge(polled_grandmaster(antenna="short"))
 
     assert found == {("grandmaster-antenna", "gm-a"): Judgement("GNSS antenna shorted")}
 
@@ -170,14 +170,14 @@ def test_an_antenna_fault_without_consequence_has_no_chain(watch: Watch) -> None
     ],
 )
 def test_the_first_step_that_is_seen_is_the_cause(watch: Watch, changes: dict[str, Any], root: str) -> None:
-    """Holdover by itself is told only where nothing explains it."""
-    assert watch.ids(unit(**(HOLDOVER | changes))) == {root}
+    """Holdover alone is a finding only where nothing explains it."""
+    assert watch.ids(polled_grandmaster(**(HOLDOVER | changes))) == {root}
 
 
 @pytest.mark.parametrize("state", ["warmup", "freerun", "acquiring", "holdover_out_of_spec", "fault", "unknown"])
 def test_every_state_but_locked_is_a_finding(watch: Watch, state: str) -> None:
-    """Also one that the unit itself does not know."""
-    assert watch.ids(unit(clock_state=state)) == {"grandmaster-not-locked"}
+    """Also a state that the grandmaster itself does not know."""
+    assert watch.ids(polled_grandmaster(clock_state=state)) == {"grandmaster-not-locked"}
 
 
 ALARM_MEANINGS = [
@@ -199,26 +199,26 @@ ALARM_MEANINGS = [
 
 @pytest.mark.parametrize(("text", "id"), ALARM_MEANINGS)
 def test_an_alarm_joins_the_finding_that_it_means(text: str, id: str) -> None:
-    """With the unit's own severity and words; what nothing explains is told as an alarm."""
-    found = Watch().judge(unit(clock_state=None, alarms=[Alarm(7, 0, "minor", text)]))
+    """With the grandmaster's own severity and text; an alarm that nothing explains is a finding as such."""
+    found = Watch().judge(polled_grandmaster(clock_state=None, alarms=[Alarm(7, 0, "minor", text)]))
 
     assert found == {(id, "gm-a"): Judgement(f"minor alarm: {text or 7}")}
 
 
 @pytest.mark.parametrize("severity", ["event", "clear", "Cleared", "info"])
 def test_what_is_no_fault_is_none(watch: Watch, severity: str) -> None:
-    """ "Normal track" stands in some units' alarm tables."""
-    assert watch.judge(unit(alarms=[Alarm(27, 0, severity, "Clock in holdover")])) == {}
+    """ "Normal track" is in the alarm tables of some grandmasters."""
+    assert watch.judge(polled_grandmaster(alarms=[Alarm(27, 0, severity, "Clock in holdover")])) == {}
 
 
 def test_an_unknown_severity_counts(watch: Watch) -> None:
-    """Whatever the unit meant by it, it listed it."""
-    assert watch.ids(unit(alarms=[Alarm(5, 0, "unknown(9)", "Link down")])) == {"grandmaster-alarm"}
+    """The grandmaster lists it, whatever it means."""
+    assert watch.ids(polled_grandmaster(alarms=[Alarm(5, 0, "unknown(9)", "Link down")])) == {"grandmaster-alarm"}
 
 
 def test_an_alarm_of_the_time_that_the_grandmaster_belies(watch: Watch) -> None:
-    """Its list may be a minute older than its state; afterwards the alarm stands for itself."""
-    odd = unit(alarms=[Alarm(29, 0, "minor", "Clock in holdover")])
+    """Its list may be a minute older than its state; afterwards the alarm is a finding of its own."""
+    odd = polled_grandmaster(alarms=[Alarm(29, 0, "minor", "Clock in holdover")])
 
     assert [watch.ids(odd) for _ in range(3)] == [set(), set(), {"grandmaster-alarm"}]
 
@@ -231,15 +231,15 @@ def test_an_alarm_of_the_time_that_the_grandmaster_belies(watch: Watch) -> None:
     ],
 )
 def test_few_satellites_count_after_some_minutes(watch: Watch, changes: dict[str, Any], delays: list[bool]) -> None:
-    """While the unit is locked they may come back; once it lost its reference they are the reason."""
-    weak = unit(satellites=satellites(45, 44, 43, 37, 36), **changes)
+    """While it is locked they may come back; once it lost its reference they are the cause."""
+    weak = polled_grandmaster(satellites=satellites(45, 44, 43, 37, 36), **changes)
 
     assert ["grandmaster-few-satellites" in watch.ids(weak) for _ in delays] == delays
 
 
 def test_few_satellites_are_confirmed_by_a_poll(watch: Watch) -> None:
-    """Of a unit that was not polled again it is not known whether they are few still."""
-    weak = unit(satellites=satellites(45))
+    """Without another poll it is not known whether they are still few."""
+    weak = polled_grandmaster(satellites=satellites(45))
     ages_ns = [0, 5 * MINUTE_NS, 10 * MINUTE_NS]
     found = [watch.ids(weak.model_copy(update={"age_ns": age_ns}), after_ns=5 * MINUTE_NS) for age_ns in ages_ns]
 
@@ -256,22 +256,24 @@ def test_few_satellites_are_confirmed_by_a_poll(watch: Watch) -> None:
     ],
 )
 def test_enough_satellites_or_none_needed(changes: dict[str, Any]) -> None:
-    """Four above 37 dB-Hz are enough; without levels nothing is said; a unit that follows PTP needs none."""
+    """Four above 37 dB-Hz suffice; without levels there is no finding; a grandmaster that follows PTP needs none."""
     watch = Watch()
 
-    assert [watch.judge(unit(**changes)) for _ in range(5)] == [{}] * 5
+    assert [watch.judge(polled_grandmaster(**changes)) for _ in range(5)] == [{}] * 5
 
 
 def test_unhealthy_satellites_are_none(watch: Watch) -> None:
     """However strong they are."""
-    weak = unit(satellites=satellites(45, 45, 45, 45, 45, healthy=False), **HOLDOVER)
+    weak = polled_grandmaster(satellites=satellites(45, 45, 45, 45, 45, healthy=False), **HOLDOVER)
 
     assert "0 of 5 satellites" in watch.judge(weak)["grandmaster-few-satellites", "gm-a"].evidence
 
 
 def test_a_cold_start_is_given_its_time(watch: Watch) -> None:
     """After a restart the receiver finds its satellites for up to a quarter of an hour."""
-    cold = unit(clock_state="warmup", clock_class=248, satellites=[], references=DISQUALIFIED, selected_reference=None)
+    cold = polled_grandmaster(
+        clock_state="warmup", clock_class=248, satellites=[], references=DISQUALIFIED, selected_reference=None
+    )
     watch.add_event(GrandmasterEventKind.RESTARTED)
     first = watch.judge(cold)
 
@@ -283,7 +285,7 @@ def test_a_cold_start_is_given_its_time(watch: Watch) -> None:
 def after_an_hour(levels: Sequence[int]) -> Watch:
     watch = Watch()
     for number in range(60):
-        watch.judge(unit(satellites=satellites(*(level + number % 2 for level in levels))))
+        watch.judge(polled_grandmaster(satellites=satellites(*(level + number % 2 for level in levels))))
     return watch
 
 
@@ -292,7 +294,7 @@ def test_jamming_is_a_fall_of_all_together() -> None:
     usual = [48, 46, 45, 44, 43, 42]
     watch = after_an_hour(usual)
     fallen = [8, 5, 4, 2]
-    found = [watch.ids(unit(satellites=satellites(*(level - by for level in usual)))) for by in fallen]
+    found = [watch.ids(polled_grandmaster(satellites=satellites(*(level - by for level in usual)))) for by in fallen]
 
     assert found == [{"grandmaster-jamming"}, {"grandmaster-jamming"}, {"grandmaster-jamming"}, set()]
 
@@ -306,15 +308,15 @@ def test_jamming_is_a_fall_of_all_together() -> None:
     ],
 )
 def test_a_fall_of_some_or_by_little_is_no_jamming(now: list[Any]) -> None:
-    """Satellites set, trees get wet; and of three alone nothing is said."""
-    assert "grandmaster-jamming" not in after_an_hour([48, 46, 45, 44, 43, 42]).ids(unit(satellites=now))
+    """Satellites set, trees get wet; three satellites are too few for a finding."""
+    assert "grandmaster-jamming" not in after_an_hour([48, 46, 45, 44, 43, 42]).ids(polled_grandmaster(satellites=now))
 
 
 def test_jamming_lasts_while_nothing_is_received() -> None:
     """That no satellite is left is no recovery, and what follows from it is in the chain."""
     watch = after_an_hour([48, 46, 45, 44, 43, 42])
-    watch.judge(unit(satellites=satellites(38, 36, 35, 34, 33, 32)))
-    found = watch.judge(unit(satellites=[], **HOLDOVER))
+    watch.judge(polled_grandmaster(satellites=satellites(38, 36, 35, 34, 33, 32)))
+    found = watch.judge(polled_grandmaster(satellites=[], **HOLDOVER))
 
     assert set(found) == {("grandmaster-jamming", "gm-a")}
     assert found["grandmaster-jamming", "gm-a"].chain[1:3] == (
@@ -326,16 +328,16 @@ def test_jamming_lasts_while_nothing_is_received() -> None:
 def test_jamming_does_not_become_normal_within_hours() -> None:
     """What is measured while it lasts is no past to compare with."""
     watch = after_an_hour([50, 49, 48, 47, 46, 45])
-    low = unit(satellites=satellites(43, 42, 41, 40, 39, 38))
+    low = polled_grandmaster(satellites=satellites(43, 42, 41, 40, 39, 38))
 
     assert {frozenset(watch.ids(low)) for _ in range(180)} == {frozenset({"grandmaster-jamming"})}
 
 
 def test_jamming_and_spoofing_are_one_finding() -> None:
-    """Who sends false signals drowns the true ones first; the nodes that believe them are named."""
+    """A sender of false signals jams the true ones first; the nodes that follow are named."""
     watch = after_an_hour([50, 49, 48, 47, 46, 45])
     watch.add_event(GrandmasterEventKind.PHASE_JUMPED, "its phase moved")
-    found = watch.judge(unit(satellites=satellites(43, 42, 41, 40, 39, 38)), nodes=[follower()])
+    found = watch.judge(polled_grandmaster(satellites=satellites(43, 42, 41, 40, 39, 38)), nodes=[follower()])
 
     assert set(found) == {("grandmaster-spoofing", "gm-a")}
     assert found["grandmaster-spoofing", "gm-a"].chain[1:] == (
@@ -345,18 +347,18 @@ def test_jamming_and_spoofing_are_one_finding() -> None:
 
 
 def test_jamming_needs_a_past() -> None:
-    """Of a unit that is seen for the first time nothing fell."""
+    """At the first poll there is no drop."""
     watch = Watch()
     for number in range(MIN_READINGS - 1):
-        watch.judge(unit(satellites=satellites(48, 46, 45, 44, 43 + number)))
+        watch.judge(polled_grandmaster(satellites=satellites(48, 46, 45, 44, 43 + number)))
 
-    assert "grandmaster-jamming" not in watch.ids(unit(satellites=satellites(38, 37, 36, 35, 34)))
+    assert "grandmaster-jamming" not in watch.ids(polled_grandmaster(satellites=satellites(38, 37, 36, 35, 34)))
 
 
 def test_a_drop_that_lasts_is_the_new_normal() -> None:
-    """Another antenna, a longer cable: after a day nobody is jammed."""
+    """Another antenna, a longer cable: after a day it is not jamming."""
     watch = after_an_hour([50, 49, 48, 47, 46, 45])
-    low = unit(satellites=satellites(43, 42, 41, 40, 39, 38))
+    low = polled_grandmaster(satellites=satellites(43, 42, 41, 40, 39, 38))
     began = watch.ids(low)
     later = watch.ids(low, after_ns=NORMAL_AFTER_NS)
 
@@ -367,7 +369,7 @@ def test_a_held_position_that_moves_is_suspicious() -> None:
     """It was surveyed and does not move by itself; it is trusted again where it was."""
     watch = Watch()
     north = [50.0, 50.0005, 50.01, 50.0]
-    held = [unit(gnss_position_mode="position hold", position=Position(at, 8.0, 100.0)) for at in north]
+    held = [polled_grandmaster(gnss_position_mode="position hold", position=Position(at, 8.0, 100.0)) for at in north]
 
     assert [watch.ids(each) for each in held] == [set(), set(), {"grandmaster-spoofing"}, set()]
     assert watch.judge(held[2])["grandmaster-spoofing", "gm-a"].evidence == "the held position moved by 1113 m"
@@ -379,7 +381,7 @@ def test_a_degree_of_longitude_is_shorter_than_one_of_latitude() -> None:
     found = []
     for west, east in pairs:
         watch = Watch()
-        held = [unit(gnss_position_mode="hold", position=Position(60.0, at, 0.0)) for at in (west, east)]
+        held = [polled_grandmaster(gnss_position_mode="hold", position=Position(60.0, at, 0.0)) for at in (west, east)]
         found.append([each.evidence for each in [watch.judge(each) for each in held][1].values()])
 
     assert found == [["the held position moved by 557 m"], []]
@@ -390,7 +392,7 @@ def test_a_position_that_is_not_held_may_move() -> None:
     watch = Watch()
     modes = ["position hold", "surveying", "position hold", None]
     states = [
-        unit(gnss_position_mode=mode, position=Position(50.0 + number / 10, 8.0, None))
+        polled_grandmaster(gnss_position_mode=mode, position=Position(50.0 + number / 10, 8.0, None))
         for number, mode in enumerate(modes)
     ]
 
@@ -400,10 +402,10 @@ def test_a_position_that_is_not_held_may_move() -> None:
 @pytest.mark.parametrize("kind", [GrandmasterEventKind.PHASE_JUMPED, GrandmasterEventKind.UTC_OFFSET_CHANGED])
 def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: GrandmasterEventKind) -> None:
     """For an hour; and the nodes that believe it are named."""
-    told = watch.add_event(kind, "its time moved")
-    found = watch.judge(unit(), nodes=[follower()])
+    id = watch.add_event(kind, "its time moved")
+    found = watch.judge(polled_grandmaster(), nodes=[follower()])
 
-    assert told is None
+    assert id is None
     assert found["grandmaster-spoofing", "gm-a"] == Judgement(
         "its time moved while it was locked, at 02:11Z",
         (
@@ -411,25 +413,25 @@ def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: Grand
             Step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
         ),
     )
-    assert watch.judge(unit(), after_ns=RECENT_NS) == {}
+    assert watch.judge(polled_grandmaster(), after_ns=RECENT_NS) == {}
 
 
 def test_a_jump_that_has_a_reason_is_not_suspicious(watch: Watch) -> None:
-    """A leap second was announced; or the unit was not locked, where a phase may be set."""
-    watch.judge(unit(leap="insert"))
+    """A leap second was announced; or it was not locked, when a phase may be set."""
+    watch.judge(polled_grandmaster(leap="insert"))
     watch.add_event(GrandmasterEventKind.UTC_OFFSET_CHANGED)
-    leapt = watch.ids(unit(utc_offset_s=38))
-    watch.judge(unit(clock_state="holdover"))
+    leapt = watch.ids(polled_grandmaster(utc_offset_s=38))
+    watch.judge(polled_grandmaster(clock_state="holdover"))
     watch.add_event(GrandmasterEventKind.PHASE_JUMPED)
 
-    assert (leapt, watch.ids(unit())) == (set(), set())
+    assert (leapt, watch.ids(polled_grandmaster())) == (set(), set())
 
 
 def test_a_suspicion_is_published_beside_another_cause(watch: Watch) -> None:
     """A cut antenna explains a lost reference, and no jump."""
     watch.add_event(GrandmasterEventKind.PHASE_JUMPED)
 
-    assert watch.ids(unit(**ANTENNA_CUT)) == {"grandmaster-antenna", "grandmaster-spoofing"}
+    assert watch.ids(polled_grandmaster(**ANTENNA_CUT)) == {"grandmaster-antenna", "grandmaster-spoofing"}
 
 
 @pytest.mark.parametrize(
@@ -441,16 +443,16 @@ def test_a_suspicion_is_published_beside_another_cause(watch: Watch) -> None:
     ],
 )
 def test_what_happens_at_one_moment_is_an_event(watch: Watch, kind: GrandmasterEventKind, id: str | None) -> None:
-    """A restart and another identity are told at once; what stands as a state is told as that."""
+    """A restart and another identity are findings at once; the other events show in the state."""
     assert watch.add_event(kind) == id
 
 
 def test_another_reference_that_takes_over_hides_no_loss(watch: Watch) -> None:
-    """The unit stays locked; until the first is qualified again, or the operator disables it."""
+    """It stays locked; until the first reference is qualified again, or the operator disables it."""
     instead = [InputReference("GNSS-1", "disqualified"), InputReference("PTP-1", "selected")]
     disabled = [InputReference("GNSS-1", "disabled"), InputReference("PTP-1", "selected")]
-    lost = watch.judge(unit(references=instead, selected_reference="PTP-1"))
-    off = watch.judge(unit(references=disabled, selected_reference="PTP-1"))
+    lost = watch.judge(polled_grandmaster(references=instead, selected_reference="PTP-1"))
+    off = watch.judge(polled_grandmaster(references=disabled, selected_reference="PTP-1"))
 
     assert lost == {
         ("grandmaster-reference-lost", "gm-a"): Judgement("reference GNSS-1 disqualified; on PTP-1 now"),
@@ -463,8 +465,8 @@ def test_a_spare_reference_that_is_disqualified_is_none_lost() -> None:
     spare = [InputReference("GNSS-1", "selected"), InputReference("J1A", "disqualified")]
     none = [InputReference("GNSS-1", "qualified"), InputReference("J1A", "disqualified")]
 
-    assert Watch().judge(unit(references=spare)) == {}
-    assert Watch().ids(unit(references=none, selected_reference=None)) == {"grandmaster-reference-lost"}
+    assert Watch().judge(polled_grandmaster(references=spare)) == {}
+    assert Watch().ids(polled_grandmaster(references=none, selected_reference=None)) == {"grandmaster-reference-lost"}
 
 
 @pytest.mark.parametrize(
@@ -482,9 +484,9 @@ def test_a_spare_reference_that_is_disqualified_is_none_lost() -> None:
     ],
 )
 def test_a_lock_to_nothing_is_a_finding(changes: dict[str, Any], is_unfounded: bool) -> None:
-    """Once it lasts: a list may be older than the state. What is not told is not held against the unit."""
+    """Once it lasts: a list may be older than the state. A missing value is not held against the grandmaster."""
     watch = Watch()
-    found = [watch.ids(unit(**changes)) for _ in range(4)]
+    found = [watch.ids(polled_grandmaster(**changes)) for _ in range(4)]
 
     assert ["grandmaster-unfounded-lock" in ids for ids in found] == [False, False, False, is_unfounded]
 
@@ -503,7 +505,7 @@ def test_a_port_near_its_limit_is_a_finding(watch: Watch, port: PtpPort, evidenc
     """Above 80 % of its clients or of its capacity; an unknown limit is none."""
     expected = {} if evidence is None else {("grandmaster-clients", "gm-a"): Judgement(evidence)}
 
-    assert watch.judge(unit(ports=[port])) == expected
+    assert watch.judge(polled_grandmaster(ports=[port])) == expected
 
 
 @pytest.mark.parametrize(
@@ -530,8 +532,8 @@ def test_a_port_near_its_limit_is_a_finding(watch: Watch, port: PtpPort, evidenc
     ],
 )
 def test_symptoms_with_a_finding_of_their_own(watch: Watch, changes: dict[str, Any], id: str, evidence: str) -> None:
-    """Each its own finding, with the unit's figures."""
-    assert watch.judge(unit(**changes)) == {(id, "gm-a"): Judgement(evidence)}
+    """Each is a separate finding, with the grandmaster's values."""
+    assert watch.judge(polled_grandmaster(**changes)) == {(id, "gm-a"): Judgement(evidence)}
 
 
 @pytest.mark.parametrize(
@@ -543,8 +545,8 @@ def test_symptoms_with_a_finding_of_their_own(watch: Watch, changes: dict[str, A
     ],
 )
 def test_what_the_grandmaster_does_not_rate_bad_is_none(watch: Watch, changes: dict[str, Any]) -> None:
-    """A value alone is not judged: limits are the unit's own."""
-    assert watch.judge(unit(**changes)) == {}
+    """A value alone is not judged: the limits are the grandmaster's."""
+    assert watch.judge(polled_grandmaster(**changes)) == {}
 
 
 @pytest.mark.parametrize(
@@ -553,16 +555,16 @@ def test_what_the_grandmaster_does_not_rate_bad_is_none(watch: Watch, changes: d
 )
 def test_firmware_with_known_flaws(watch: Watch, firmware: str | None, flaws: int) -> None:
     """By version, number by number, and of the model that the advisories name alone."""
-    found = watch.judge(unit(firmware=firmware, model="TimeProvider 4100"))
+    found = watch.judge(polled_grandmaster(firmware=firmware, model="TimeProvider 4100"))
     evidence = found[("firmware-known-flaws", "gm-a")].evidence if found else ""
 
     assert evidence.count("CVE-") == flaws
-    assert watch.judge(unit(firmware=firmware, model="TimeProvider 5000")) == {}
+    assert watch.judge(polled_grandmaster(firmware=firmware, model="TimeProvider 5000")) == {}
 
 
 def test_a_lost_grandmaster_keeps_its_findings(watch: Watch) -> None:
-    """What was wrong when a unit was heard last stands on beside its loss."""
-    lost = unit(reachable=False, reason="no SNMP response", reason_code="no_valid_sample", **ANTENNA_CUT)
+    """The findings of its last poll remain beside its loss."""
+    lost = polled_grandmaster(reachable=False, reason="no SNMP response", reason_code="no_valid_sample", **ANTENNA_CUT)
 
     assert watch.ids(lost) == {"grandmaster-lost", "grandmaster-antenna"}
 
@@ -585,8 +587,8 @@ def test_a_contradiction_with_announce(
     watch: Watch, said: dict[str, Any], heard: dict[str, Any], evidence: str
 ) -> None:
     """Once a poll half a minute later still shows it: Announce is faster than any poll."""
-    node, told = follower(sources=[source(**heard)]), unit(**said)
-    found = [watch.judge(told, nodes=[node], after_ns=10 * NS_PER_S) for _ in range(4)]
+    node, reported = follower(sources=[source(**heard)]), polled_grandmaster(**said)
+    found = [watch.judge(reported, nodes=[node], after_ns=10 * NS_PER_S) for _ in range(4)]
     key = ("grandmaster-contradiction", "gm-a")
 
     assert [key in each for each in found] == [False, False, False, True]
@@ -605,13 +607,16 @@ def test_a_contradiction_with_announce(
 )
 def test_what_does_not_contradict(watch: Watch, node: NodeState) -> None:
     """Absent, a quality level of G.8265.1, no longer fresh, another unit's, or last known only."""
-    assert [watch.judge(unit(), nodes=[node]) for _ in range(3)] == [{}] * 3
+    assert [watch.judge(polled_grandmaster(), nodes=[node]) for _ in range(3)] == [{}] * 3
 
 
 def test_a_contradiction_that_ended_begins_again(watch: Watch) -> None:
     """Short ones do not add up."""
     node = follower(sources=[source(clock_class=7)])
-    found = [watch.judge(each, nodes=[node], after_ns=20 * NS_PER_S) for each in [unit(), unit(clock_class=7)] * 3]
+    found = [
+        watch.judge(each, nodes=[node], after_ns=20 * NS_PER_S)
+        for each in [polled_grandmaster(), polled_grandmaster(clock_class=7)] * 3
+    ]
 
     assert all(("grandmaster-contradiction", "gm-a") not in each for each in found)
 
@@ -621,9 +626,11 @@ def apart(offset_ns: int, bound_ns: int = 50) -> list[GrandmasterOffset]:
 
 
 def test_two_grandmasters_further_apart_than_their_bounds(watch: Watch) -> None:
-    """One finding of the pair, with who measured it; the second unit tells the same and is not told again."""
-    other = unit("gm-b").model_copy(update={"offsets": [apart(400)[0].model_copy(update={"other": "gm-a"})]})
-    found = watch.judge(unit(offsets=apart(-400)), other)
+    """One finding of the pair, with what measured it; the second grandmaster adds no second one."""
+    other = polled_grandmaster("gm-b").model_copy(
+        update={"offsets": [apart(400)[0].model_copy(update={"other": "gm-a"})]}
+    )
+    found = watch.judge(polled_grandmaster(offsets=apart(-400)), other)
 
     assert found == {
         ("grandmasters-disagree", "gm-a, gm-b"): Judgement(
@@ -644,25 +651,27 @@ def test_two_grandmasters_further_apart_than_their_bounds(watch: Watch) -> None:
 def test_grandmasters_that_may_both_be_right(
     watch: Watch, offsets: list[GrandmasterOffset], utc: BoundMessage | None
 ) -> None:
-    """Within what they say, the measurement's own error included; a unit without bound promises nothing."""
-    assert watch.judge(unit(offsets=offsets, utc=utc), unit("gm-b")) == {}
+    """Within their bounds and the measurement's error; a grandmaster without a bound cannot be contradicted."""
+    assert watch.judge(polled_grandmaster(offsets=offsets, utc=utc), polled_grandmaster("gm-b")) == {}
 
 
 def test_two_utc_offsets_cannot_both_be_right(watch: Watch) -> None:
-    """Once it lasts: they are polled one after the other. A unit that is not locked may not know it yet."""
-    other = unit("gm-b", utc_offset_s=36)
-    found = [watch.ids(unit(), other) for _ in range(2)]
+    """Once it lasts: they are polled one after the other. A grandmaster that is not locked may not know it yet."""
+    other = polled_grandmaster("gm-b", utc_offset_s=36)
+    found = [watch.ids(polled_grandmaster(), other) for _ in range(2)]
 
     assert found == [set(), {"grandmasters-disagree"}]
-    assert "grandmasters-disagree" not in watch.ids(unit(), other.model_copy(update={"clock_state": "warmup"}))
+    assert "grandmasters-disagree" not in watch.ids(
+        polled_grandmaster(), other.model_copy(update={"clock_state": "warmup"})
+    )
 
 
 def test_a_grandmaster_of_another_daemon_is_compared_and_not_judged(watch: Watch) -> None:
-    """Who polls the first by name tells of the pair; the other unit's own trouble is for its own daemon."""
-    other = unit("gm-b", node="other", antenna="open", utc_offset_s=36)
-    watch.judge(unit(), heard=[other])
+    """The poller of the first by name judges the pair; the other grandmaster's own findings are its own poller's."""
+    other = polled_grandmaster("gm-b", node="other", antenna="open", utc_offset_s=36)
+    watch.judge(polled_grandmaster(), heard=[other])
 
-    assert watch.judge(unit(), heard=[other]).keys() == {("grandmasters-disagree", "gm-a, gm-b")}
+    assert watch.judge(polled_grandmaster(), heard=[other]).keys() == {("grandmasters-disagree", "gm-a, gm-b")}
 
 
 @pytest.mark.parametrize(
@@ -676,15 +685,15 @@ def test_a_grandmaster_of_another_daemon_is_compared_and_not_judged(watch: Watch
     ],
 )
 def test_of_two_pollers_one_publishes(changes: dict[str, Any], is_ours: bool) -> None:
-    """The first by name, as long as it lives and reaches the unit."""
-    heard = [unit().model_copy(update={"published_realtime_ns": NIGHT_NS} | changes)]
-    found = Watch().judge(unit(antenna="open"), heard=heard, after_ns=0)
+    """The first by name, as long as it is alive and reaches the grandmaster."""
+    heard = [polled_grandmaster().model_copy(update={"published_realtime_ns": NIGHT_NS} | changes)]
+    found = Watch().judge(polled_grandmaster(antenna="open"), heard=heard, after_ns=0)
 
     assert bool(found) is is_ours
 
 
 def test_every_finding_of_a_grandmaster_is_in_the_catalogue() -> None:
-    """No rule leads to an id that nobody explained."""
+    """No rule leads to an id without an entry."""
     crowded: dict[str, Any] = {
         "ports": [PtpPort("eth1", client_load_percent=99)],
         "leap": "insert",
@@ -695,11 +704,11 @@ def test_every_finding_of_a_grandmaster_is_in_the_catalogue() -> None:
     alarms = [Alarm(number, 0, "minor", text) for number, (text, _) in enumerate(ALARM_MEANINGS)]
     watch = Watch()
     states = [
-        unit(**crowded, sensors=sensors, alarms=alarms),
-        unit(reachable=False, reason="x", reason_code="no_valid_sample"),
-        unit(satellites=[]),
+        polled_grandmaster(**crowded, sensors=sensors, alarms=alarms),
+        polled_grandmaster(reachable=False, reason="x", reason_code="no_valid_sample"),
+        polled_grandmaster(satellites=[]),
     ]
-    found = [watch.ids(each, unit("gm-b", utc_offset_s=9), nodes=[follower(sources=[source(GM_A, clock_class=9)])])
+    found = [watch.ids(each, polled_grandmaster("gm-b", utc_offset_s=9), nodes=[follower(sources=[source(GM_A, clock_class=9)])])
              for each in states for _ in range(5)]  # fmt: skip
 
     assert set().union(*found) <= set(CATALOGUE)
@@ -708,7 +717,7 @@ def test_every_finding_of_a_grandmaster_is_in_the_catalogue() -> None:
 
 def test_a_removed_grandmaster_expires(watch: Watch) -> None:
     """Timers end with what they time."""
-    weak = unit(satellites=satellites(45))
+    weak = polled_grandmaster(satellites=satellites(45))
     watch.judge(weak)
     watch.judge(after_ns=HOUR_NS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, source, unit
+from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, polled_grandmaster, source
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from timesyncd.messages.node import BoundMessage, GrandmasterOffset, NodeState, 
 from timesyncd.model.grandmaster_events import RATE_PPB
 from timesyncd.sample import TimeError
 
-UNITS = [unit(), unit("gm-b")]
+UNITS = [polled_grandmaster(), polled_grandmaster("gm-b")]
 ROUNDING_NS = 2
 
 
@@ -34,21 +34,21 @@ def both(*sources: SourceState, **changes: Any) -> NodeState:
 
 
 def test_a_node_with_both_as_sources_measures_their_offset() -> None:
-    """A clock that is 300 ns ahead of A and 100 ns ahead of B: A is 200 ns behind B. Each unit says it of the other."""
+    """A clock that is 300 ns ahead of A and 100 ns ahead of B: A is 200 ns behind B. Each state carries it of the other."""
     found = offsets(UNITS, [both(heard(GM_A, 300, 40), heard(GM_B, 100, 20))], {})
-    told: dict[str, Any] = {"bound_ns": 60, "evidence": "node-a by ptp-a and ptp-b"}
+    common: dict[str, Any] = {"bound_ns": 60, "evidence": "node-a by ptp-a and ptp-b"}
 
     assert found == {
-        "gm-a": [GrandmasterOffset(other="gm-b", offset_ns=-200, **told)],
-        "gm-b": [GrandmasterOffset(other="gm-a", offset_ns=200, **told)],
+        "gm-a": [GrandmasterOffset(other="gm-b", offset_ns=-200, **common)],
+        "gm-b": [GrandmasterOffset(other="gm-a", offset_ns=200, **common)],
     }
 
 
 def by_ntp(offset_ns: int, error_ns: int, **changes: Any) -> SourceState:
     """The clock against UTC."""
     bound = BoundMessage(bound_ns=abs(offset_ns) + error_ns, growth_ppb=0, reason="")
-    told = {"name": "ntp", "kind": "utc", "offset_ns": offset_ns, "utc": bound, "gm": None} | changes
-    return source(GM_A, **told).model_copy(update={"grandmaster_identity": None})
+    found = {"name": "ntp", "kind": "utc", "offset_ns": offset_ns, "utc": bound, "gm": None} | changes
+    return source(GM_A, **found).model_copy(update={"grandmaster_identity": None})
 
 
 def test_followers_that_know_utc_measure_their_grandmasters_offset() -> None:
@@ -95,9 +95,9 @@ def test_the_truth_is_within_the_bound(
         return heard(identity, clock_minus_gm_ns + wrong_ns, error_ns, age_ns, abs(clock_ppb) + RATE_PPB)
 
     node = both(sample(GM_A, a_ns, a_ppb, a_age_ns), sample(GM_B, b_ns, b_ppb, b_age_ns))
-    [told] = offsets(UNITS, [node], {})["gm-a"]
+    [found] = offsets(UNITS, [node], {})["gm-a"]
 
-    assert abs((a_ns - b_ns) - told.offset_ns) <= told.bound_ns + ROUNDING_NS
+    assert abs((a_ns - b_ns) - found.offset_ns) <= found.bound_ns + ROUNDING_NS
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_without_evidence_there_is_no_offset(node: NodeState) -> None:
 
 def test_measurements_before_a_grandmaster_jumped_are_invalid() -> None:
     """Its time is another one now; a later sample counts again."""
-    jumped = [unit(invalid_before_realtime_ns=NIGHT_NS - NS_PER_S), unit("gm-b")]
+    jumped = [polled_grandmaster(invalid_before_realtime_ns=NIGHT_NS - NS_PER_S), polled_grandmaster("gm-b")]
     ages_ns = [2 * NS_PER_S, NS_PER_S]
     found = [offsets(jumped, [both(A.model_copy(update={"age_ns": age_ns}), B)], {})["gm-b"] for age_ns in ages_ns]
 
@@ -151,7 +151,7 @@ def test_measurements_before_a_grandmaster_jumped_are_invalid() -> None:
 
 
 def test_the_tightest_evidence_counts() -> None:
-    """Whoever has it."""
+    """From any node."""
     nodes = [both(heard(GM_A, 0, 900), heard(GM_B, 0, 0)), both(A, B).model_copy(update={"node": "node-b"})]
 
     assert offsets(UNITS, nodes, {})["gm-b"][0].evidence == "node-b by ptp-a and ptp-b"
@@ -163,7 +163,7 @@ PPS = TimeError("pps-1", "te", 80, NIGHT_NS)
 
 def test_an_input_of_a_grandmaster_measures_the_other() -> None:
     """B's pulse comes 80 ns ahead of A's own time: A is 80 ns behind B, as well as the cable is known."""
-    found = offsets([unit(time_errors=[PPS]), unit("gm-b")], [], INPUTS)
+    found = offsets([polled_grandmaster(time_errors=[PPS]), polled_grandmaster("gm-b")], [], INPUTS)
 
     assert found["gm-a"] == [GrandmasterOffset(other="gm-b", offset_ns=-80, bound_ns=50, evidence="gm-a by PPS-1")]
     assert found["gm-b"] == [GrandmasterOffset(other="gm-a", offset_ns=80, bound_ns=50, evidence="gm-a by PPS-1")]
@@ -172,29 +172,29 @@ def test_an_input_of_a_grandmaster_measures_the_other() -> None:
 def test_what_an_input_measured_a_while_ago_holds_less_well() -> None:
     """Each of the two may have moved by its rate since: a minute at twice 100 ppb is 12 us."""
     error = TimeError("PPS-1", "te", 80, NIGHT_NS - 60_000_000_000)
-    found = offsets([unit(time_errors=[error]), unit("gm-b")], [], INPUTS)
+    found = offsets([polled_grandmaster(time_errors=[error]), polled_grandmaster("gm-b")], [], INPUTS)
 
     assert [(each.offset_ns, each.bound_ns) for each in found["gm-a"]] == [(-80, 50 + 12_000)]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "found",
     [
-        unit(),
-        unit(time_errors=[TimeError("pps-2", "te", 80, NIGHT_NS)]),
-        unit(time_errors=[TimeError("pps-1", "max-te", 80, NIGHT_NS)]),
-        unit(time_errors=[TimeError("pps-1", "te", 80, NIGHT_NS - FRESH_NS)]),
-        unit(time_errors=[TimeError("pps-1", "te", 80, NIGHT_NS, "GNSS")], clock_state="holdover"),
+        polled_grandmaster(),
+        polled_grandmaster(time_errors=[TimeError("pps-2", "te", 80, NIGHT_NS)]),
+        polled_grandmaster(time_errors=[TimeError("pps-1", "max-te", 80, NIGHT_NS)]),
+        polled_grandmaster(time_errors=[TimeError("pps-1", "te", 80, NIGHT_NS - FRESH_NS)]),
+        polled_grandmaster(time_errors=[TimeError("pps-1", "te", 80, NIGHT_NS, "GNSS")], clock_state="holdover"),
     ],
 )
-def test_an_input_without_a_current_value_is_no_evidence(told: Any) -> None:
-    """Another channel, a maximum over a span, an old value, or one against a reference that the unit does not follow."""
-    assert offsets([told, unit("gm-b")], [], INPUTS)["gm-b"] == []
+def test_an_input_without_a_current_value_is_no_evidence(found: Any) -> None:
+    """Another channel, a maximum over a span, an old value, or one against a reference that it does not follow."""
+    assert offsets([found, polled_grandmaster("gm-b")], [], INPUTS)["gm-b"] == []
 
 
 def test_an_input_of_an_unknown_grandmaster_is_no_evidence() -> None:
-    """Nobody knows how that one fares."""
-    assert offsets([unit(time_errors=[PPS])], [], INPUTS) == {"gm-a": []}
+    """Its state is unknown."""
+    assert offsets([polled_grandmaster(time_errors=[PPS])], [], INPUTS) == {"gm-a": []}
 
 
 UNIT_TABLE = {"name": "gm-a", "driver": "timeprovider", "host": "192.0.2.1", "community": {"env": "COMMUNITY"}}
@@ -205,7 +205,7 @@ def parsed(inputs: dict[str, Any]) -> dict[str, MeasuredInput]:
 
 
 def test_inputs_are_configured_by_channel() -> None:
-    """Any channel's name will do; what is wrong with one is told with its path."""
+    """Any channel's name will do; an error names the path of the key."""
     with pytest.raises(ConfigError) as caught:
         parsed({"PPS-1": {"grandmaster": "gm-b", "uncertainty_ns": 50, "delay": 1}})
 

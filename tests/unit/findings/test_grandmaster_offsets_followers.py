@@ -16,7 +16,7 @@ CAME_NS = 1_000 * NS_PER_S
 
 
 def state() -> NodeState:
-    """Said just now, with a sample of a second ago."""
+    """Published just now, with a sample of a second ago."""
     return follower(sources=[source(age_ns=NS_PER_S)], age_ns=NS_PER_S, published_realtime_ns=NIGHT_NS)
 
 

@@ -1,4 +1,4 @@
-"""Findings that the kernel's word and the sources' agreement call for."""
+"""Findings of the kernel's status and of the sources' agreement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def standing(sample: KernelSample, utc_offset_s: int | None = 37) -> dict[str, s
 
 
 def test_one_discipline_and_the_configured_offset_call_for_nothing() -> None:
-    """Everything that was told before ends by that."""
+    """All earlier findings end."""
     assert kernel_conditions(CALM, 37) == {"two-disciplines": None, "tai-offset": None, "kernel-leap": None}
 
 
@@ -56,7 +56,7 @@ def test_one_that_may_not_steer_is_no_second_discipline() -> None:
 def test_another_tai_offset_than_configured_is_a_finding(
     told_s: int, wanted_s: int | None, evidence: str | None
 ) -> None:
-    """0 is one of them: nobody has set it. Where none is configured nothing is wrong."""
+    """0 is one of them: it was never set. Where no offset is configured there is no finding."""
     assert kernel_conditions(replace(CALM, tai_offset_s=told_s), wanted_s)["tai-offset"] == evidence
 
 
@@ -88,24 +88,24 @@ def test_a_falseticker_is_a_finding_of_that_source_only() -> None:
 
 
 def test_a_contradiction_is_a_finding_of_every_source() -> None:
-    """Nobody can say which is wrong."""
+    """It is undecidable which is wrong."""
     found = agreement_conditions(AGREED._replace(contradiction=True, sources=("a", "b")), ["a", "b", "kernel"])
-    told = "no majority; the bound covers all of them: -1.50 us to 2.50 ms"
+    evidence = "no majority; the bound covers all of them: -1.50 us to 2.50 ms"
 
-    assert [found["sources-contradict", name] for name in ("a", "b", "kernel")] == [told, told, None]
+    assert [found["sources-contradict", name] for name in ("a", "b", "kernel")] == [evidence, evidence, None]
     assert [found["source-falseticker", name] for name in "ab"] == [None, None]
 
 
 @pytest.mark.parametrize("agreement", [None, AGREED])
 def test_sources_that_agree_or_are_one_call_for_nothing(agreement: Agreement | None) -> None:
-    """What was told before ends, for each source."""
+    """Earlier findings end, for each source."""
     found = agreement_conditions(agreement, ["a", "b"])
 
     assert len(found) == 4 and set(found.values()) == {None}
 
 
 def test_every_finding_is_in_the_catalogue() -> None:
-    """An id that has no entry could not be told."""
+    """An id without an entry could not be published."""
     ids = {*kernel_conditions(CALM, 37), *(id for id, _ in agreement_conditions(None, ["a"]))}
 
     assert ids <= CATALOGUE.keys()

@@ -1,11 +1,11 @@
-"""Who follows which grandmaster, and how it fares, in words."""
+"""Which node follows which grandmaster, and the grandmaster's state as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from grandmaster_states import GM_A, GM_B, HOUR_NS, MINUTE_NS, NIGHT_NS, follower, unit
+from grandmaster_states import GM_A, GM_B, HOUR_NS, MINUTE_NS, NIGHT_NS, follower, polled_grandmaster
 
 from timesyncd.findings.text import followed_grandmaster, grandmaster_note_text, names_text, utc_text, with_grandmaster
 from timesyncd.sample import Alarm, PtpPort
@@ -19,11 +19,11 @@ BUDGET_NS = 220 * MINUTE_NS
     [(GM_A, "gm-a"), (GM_B, "gm-b"), (PORT, "gm-b"), ("00a069.fffe.000001", "gm-b"), ("001122.fffe.334455", None), (None, None)],
 )  # fmt: skip
 def test_a_node_follows_the_grandmaster_that_shows_its_grandmaster_s_identity(identity: str, name: str | None) -> None:
-    """As configured, as the unit says itself, or as one of its ports does; nothing matches nothing."""
-    other = unit(
+    """A configured identity, its own, or one of its ports; an absent identity matches none."""
+    other = polled_grandmaster(
         "gm-b", clock_identity="00a069.fffe.000001", ports=[PtpPort("eth1"), PtpPort("eth2", clock_identity=PORT)]
     )
-    found = followed_grandmaster(follower(identity=identity), [unit(), other])
+    found = followed_grandmaster(follower(identity=identity), [polled_grandmaster(), other])
 
     assert (found and found.name) == name
 
@@ -55,17 +55,20 @@ def test_a_node_follows_the_grandmaster_that_shows_its_grandmaster_s_identity(id
 def test_a_node_s_state_describes_its_grandmaster(changes: dict[str, Any], note: str) -> None:
     """One line: state and since when, what is wrong, how long it will do."""
     since_ns = None if changes.get("clock_state") == "freerun" else NIGHT_NS + 4 * MINUTE_NS
-    told = unit(**({"clock_state_since_realtime_ns": since_ns} | changes))
+    found = polled_grandmaster(**({"clock_state_since_realtime_ns": since_ns} | changes))
 
-    assert grandmaster_note_text(told, NIGHT_NS + HOUR_NS) == f"gm-a: {note}"
+    assert grandmaster_note_text(found, NIGHT_NS + HOUR_NS) == f"gm-a: {note}"
 
 
 def test_a_state_with_its_grandmaster() -> None:
-    """With the unit's name and its note; a node of an unknown grandmaster is left as it is."""
-    state, stranger = with_grandmaster(follower(), [unit()], NIGHT_NS), follower(identity="001122.fffe.334455")
+    """With the grandmaster's name and state; a node of an unknown grandmaster is unchanged."""
+    state, stranger = (
+        with_grandmaster(follower(), [polled_grandmaster()], NIGHT_NS),
+        follower(identity="001122.fffe.334455"),
+    )
 
     assert (state.grandmaster, state.grandmaster_note) == ("gm-a", "gm-a: LOCKED")
-    assert with_grandmaster(stranger, [unit()], NIGHT_NS) == stranger
+    assert with_grandmaster(stranger, [polled_grandmaster()], NIGHT_NS) == stranger
 
 
 @pytest.mark.parametrize(("later_ns", "text"), [(21 * HOUR_NS, "02:10Z"), (22 * HOUR_NS, "2026-03-01 02:10Z")])

@@ -31,8 +31,8 @@ def events() -> CloudEvents:
 
 
 def node(status: str, **more: object) -> NodeState:
-    told = {"status": status, "utc_status": "UNKNOWN", "sources": [SOURCE], "published_realtime_ns": NOW_NS}
-    return node_state().model_copy(update=told | more)
+    published = {"status": status, "utc_status": "UNKNOWN", "sources": [SOURCE], "published_realtime_ns": NOW_NS}
+    return node_state().model_copy(update=published | more)
 
 
 def unit(**more: object) -> GrandmasterState:
@@ -45,8 +45,8 @@ def standing(chain: int = 0, until_ns: int | None = None) -> FindingMessage:
     )
 
 
-def words(told: list[CloudEvent]) -> list[str]:
-    return [event.data["values"][0]["value"] for event in told]
+def words(published: list[CloudEvent]) -> list[str]:
+    return [event.data["values"][0]["value"] for event in published]
 
 
 def one_of_each() -> list[CloudEvent]:
@@ -54,9 +54,9 @@ def one_of_each() -> list[CloudEvent]:
     made = events()
     changes = StateChanges(made)
     findings = [standing(), standing(chain=1), standing(until_ns=2)]
-    told = [made.finding(each, NOW_NS) for each in findings]
-    told += [made.alarm(alarm_event()), *changes.of_node(node("HOLDOVER"))]
-    return told + changes.of_grandmaster(unit(clock_state="locked", clock_class=6, gnss_state="locked"))
+    published = [made.finding(each, NOW_NS) for each in findings]
+    published += [made.alarm(alarm_event()), *changes.of_node(node("HOLDOVER"))]
+    return published + changes.of_grandmaster(unit(clock_state="locked", clock_class=6, gnss_state="locked"))
 
 
 def broken_rules(event: dict[str, Any]) -> list[str]:
@@ -83,7 +83,7 @@ def broken_rules(event: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("event", one_of_each(), ids=lambda event: event.type.rpartition(".")[2])
 def test_an_event_keeps_the_rules_of_cloudevents(event: CloudEvent) -> None:
-    """As it crosses the wire it is what CloudEvents 1.0 says in JSON."""
+    """On the wire it is JSON as CloudEvents 1.0 defines it."""
     assert broken_rules(json.loads(encode(event))) == []
 
 
@@ -107,22 +107,27 @@ def test_ids_are_unique_within_a_source() -> None:
 def test_a_finding_begins_changes_and_ends() -> None:
     """Each is an event of its own type about the finding's subject, with the finding as its data."""
     made = events()
-    told = [made.finding(each, NOW_NS) for each in (standing(), standing(1), standing(1, until_ns=9), standing())]
+    published = [made.finding(each, NOW_NS) for each in (standing(), standing(1), standing(1, until_ns=9), standing())]
 
-    assert [event.type.removeprefix("timesyncd.finding.") for event in told] == ["began", "changed", "ended", "began"]
-    assert {(event.subject, event.source) for event in told} == {("eth0", "/cluster/node/n1")}
-    assert FindingMessage.model_validate(told[2].data) == standing(1, until_ns=9)
+    assert [event.type.removeprefix("timesyncd.finding.") for event in published] == [
+        "began",
+        "changed",
+        "ended",
+        "began",
+    ]
+    assert {(event.subject, event.source) for event in published} == {("eth0", "/cluster/node/n1")}
+    assert FindingMessage.model_validate(published[2].data) == standing(1, until_ns=9)
 
 
 def test_what_happened_at_one_moment_begins() -> None:
-    """A phase jump has no end of its own, and whoever waits for what begins must not miss it, the second one neither."""
+    """A phase jump has no end of its own, and a subscriber to BEGAN must not miss it, nor the second one."""
     made = events()
 
     assert [made.finding(standing(until_ns=1), NOW_NS).type for _ in range(2)] == ["timesyncd.finding.began"] * 2
 
 
 def test_findings_of_two_subjects_are_two() -> None:
-    """That it began on one says nothing of the other."""
+    """A finding of one subject does not concern the other."""
     made = events()
     other = standing().model_copy(update={"subject": "eth1"})
 
@@ -130,7 +135,7 @@ def test_findings_of_two_subjects_are_two() -> None:
 
 
 def test_an_alarm_is_about_its_grandmaster() -> None:
-    """The data is what the unit reported, and the time when that was told."""
+    """The data is what the grandmaster reported, and the time is that of publication."""
     event = events().alarm(alarm_event())
 
     assert (event.type, event.subject) == ("timesyncd.grandmaster.alarm", "gm-a")
@@ -179,7 +184,7 @@ def test_the_bound_is_beside_the_state() -> None:
 
 
 def test_a_state_is_published_when_it_changes() -> None:
-    """The first sight of it is told, a repetition is not, and DISRUPTED after UNKNOWN is the same to O-RAN."""
+    """The first value is published, a repetition is not, and DISRUPTED after UNKNOWN is the same value in O-RAN."""
     changes = StateChanges(events())
     course = ["SYNCHRONIZED", "SYNCHRONIZED", "HOLDOVER", "UNKNOWN", "DISRUPTED", "SYNCHRONIZED"]
 
@@ -194,7 +199,7 @@ def test_a_node_without_a_clock_source_has_no_state() -> None:
 
 
 def test_a_node_synchronized_by_ntp_is_judged_by_utc() -> None:
-    """Its status against a grandmaster, of which it has none, says nothing."""
+    """Its status against a grandmaster does not count: it has none."""
     none = BoundMessage.of(unbounded(Reason.NO_GRANDMASTER))
     utc = BoundMessage(bound_ns=2_000_000, growth_ppb=0, reason="")
     source = SOURCE.model_copy(update={"kind": "utc"})
@@ -208,23 +213,23 @@ def test_a_node_synchronized_by_ntp_is_judged_by_utc() -> None:
 def test_a_grandmaster_is_locked_only_when_it_reports_so(state: ClockState) -> None:
     """A holdover out of its specification is none."""
     expected = {ClockState.LOCKED: "LOCKED", ClockState.HOLDOVER: "HOLDOVER"}.get(state, "FREERUN")
-    told = StateChanges(events()).of_grandmaster(unit(clock_state=state.value))
+    published = StateChanges(events()).of_grandmaster(unit(clock_state=state.value))
 
-    assert [event.type for event in told] == ["event.sync.ptp-status.ptp-state-change"]
-    assert words(told) == [expected]
-    assert told[0].data["values"][0]["ResourceAddress"] == (
+    assert [event.type for event in published] == ["event.sync.ptp-status.ptp-state-change"]
+    assert words(published) == [expected]
+    assert published[0].data["values"][0]["ResourceAddress"] == (
         "/cluster/node/n1/grandmaster/gm-a/sync/ptp-status/lock-state"
     )
 
 
 def test_a_grandmaster_s_class_is_a_metric() -> None:
-    """It is told when it changes, as the number that it is."""
+    """It is published when it changes, as a number."""
     changes = StateChanges(events())
-    told = [event for each in (6, 6, 7) for event in changes.of_grandmaster(unit(clock_class=each))]
+    published = [event for each in (6, 6, 7) for event in changes.of_grandmaster(unit(clock_class=each))]
 
-    assert {event.type for event in told} == {"event.sync.ptp-status.ptp-clock-class-change"}
-    assert words(told) == ["6", "7"]
-    assert told[0].data["values"][0]["value_type"] == "decimal64.3"
+    assert {event.type for event in published} == {"event.sync.ptp-status.ptp-clock-class-change"}
+    assert words(published) == ["6", "7"]
+    assert published[0].data["values"][0]["value_type"] == "decimal64.3"
 
 
 @pytest.mark.parametrize(
@@ -241,10 +246,10 @@ def test_a_grandmaster_s_class_is_a_metric() -> None:
 )
 def test_gnss_states_have_their_own_values(gnss: str | None, antenna: str | None, word: str) -> None:
     """What the antenna has comes before what follows from it."""
-    told = StateChanges(events()).of_grandmaster(unit(gnss_state=gnss, antenna=antenna))
+    published = StateChanges(events()).of_grandmaster(unit(gnss_state=gnss, antenna=antenna))
 
-    assert [event.type for event in told] == ["event.sync.gnss-status.gnss-state-change"]
-    assert words(told) == [word]
+    assert [event.type for event in published] == ["event.sync.gnss-status.gnss-state-change"]
+    assert words(published) == [word]
 
 
 def test_what_a_grandmaster_does_not_provide_gives_no_event() -> None:
@@ -253,7 +258,7 @@ def test_what_a_grandmaster_does_not_provide_gives_no_event() -> None:
 
 
 def test_a_grandmaster_that_does_not_respond_gives_no_event() -> None:
-    """What was last known is told when it answers again and has changed meanwhile."""
+    """A change is published when it responds again."""
     changes = StateChanges(events())
     course = [("locked", True), ("holdover", False), ("locked", True), ("holdover", True)]
 
@@ -265,14 +270,14 @@ def test_a_grandmaster_that_does_not_respond_gives_no_event() -> None:
 def test_each_grandmaster_has_its_own_state() -> None:
     """Two units in lock are two states."""
     changes = StateChanges(events())
-    told = [changes.of_grandmaster(unit(name=name, clock_state="locked")) for name in ("a", "b")]
+    published = [changes.of_grandmaster(unit(name=name, clock_state="locked")) for name in ("a", "b")]
 
-    assert [event.subject for event in [*told[0], *told[1]]] == ["a", "b"]
+    assert [event.subject for event in [*published[0], *published[1]]] == ["a", "b"]
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_a_time_is_formatted_to_the_nanosecond(realtime_ns: int) -> None:
-    """What RFC 3339 tells is the number that it was made of."""
+    """RFC 3339 text converts back to the same number."""
     whole, _, fraction = rfc3339(realtime_ns).removesuffix("Z").partition(".")
     seconds = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
 

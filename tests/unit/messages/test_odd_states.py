@@ -1,4 +1,4 @@
-"""How the parts hang together where one of them says something odd, late, twice, or not at all."""
+"""The parts together where one of them sends something odd, late, twice, or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
-from grandmaster_states import GM_A, GM_B, HOUR_NS, NIGHT_NS, follower, source, unit
+from grandmaster_states import GM_A, GM_B, HOUR_NS, NIGHT_NS, follower, polled_grandmaster, source
 from publisher_lab import PublisherLab
 from samples import HEALTHY, INTERVAL_NS, nth
 from wire import grandmaster
@@ -73,9 +73,9 @@ def view(settings: Config | None = None) -> NodeView:
 def test_a_verdict_that_grows_faster_from_a_smaller_error_narrows_nothing() -> None:
     """The larger error and the larger growth of both words stand: the sample was taken while the first one held."""
     ensemble = node(gm=replace(WELL, utc=Bound(900, 1)))
-    told = ensemble.update_grandmaster("gm", GM, replace(WELL, utc=Bound(100, 5), as_of_ns=NOW_NS), NOW_NS)
+    published = ensemble.update_grandmaster("gm", GM, replace(WELL, utc=Bound(100, 5), as_of_ns=NOW_NS), NOW_NS)
 
-    assert own_error(told) == Bound(900 + 2, 5)
+    assert own_error(published) == Bound(900 + 2, 5)
 
 
 @pytest.mark.parametrize("names", [("gm-a", "gm-b"), ("gm-b", "gm-a")])
@@ -98,22 +98,24 @@ def test_an_invalidation_of_either_of_two_grandmasters_with_one_identity_counts(
 
 
 def test_an_identity_that_is_no_longer_reported_still_counts() -> None:
-    """With SNMP gone and HTTPS left a unit tells none: the bad word on it must reach its followers all the same."""
+    """With HTTPS alone a grandmaster reports no identity: a bad verdict on it must reach its followers all the same."""
     seen, now = view(), Moment(realtime_ns=NIGHT_NS, boottime_ns=2 * NS_PER_S)
-    told = GrandmasterSample("gm-a", NS_PER_S, clock_identity=GM_A, ports=(PtpPort("1", clock_identity=GM_B),))
-    seen.update(Observation(told, None))
+    published = GrandmasterSample("gm-a", NS_PER_S, clock_identity=GM_A, ports=(PtpPort("1", clock_identity=GM_B),))
+    seen.update(Observation(published, None))
     seen.update(Observation(GrandmasterSample("gm-a", now.boottime_ns), None))
     silent = identities(seen.grandmaster_state("gm-a", now))
-    seen.update(Observation(replace(told, clock_identity="00a069.fffe.000001"), None))
+    seen.update(Observation(replace(published, clock_identity="00a069.fffe.000001"), None))
 
     assert silent == {GM_A, GM_B}
     assert identities(seen.grandmaster_state("gm-a", now)) == {"00a069.fffe.000001", GM_B}
 
 
-@pytest.mark.parametrize("told", [{"bound_ns": 2**63 - 1, "growth_ppb": 0}, {"bound_ns": 5, "growth_ppb": 2**63 - 1}])
-def test_an_absurd_error_of_a_grandmaster_is_no_bound(told: dict[str, int], tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "published", [{"bound_ns": 2**63 - 1, "growth_ppb": 0}, {"bound_ns": 5, "growth_ppb": 2**63 - 1}]
+)
+def test_an_absurd_error_of_a_grandmaster_is_no_bound(published: dict[str, int], tmp_path: Any) -> None:
     """It fits into a message, and with the node's own error it would not into the segment."""
-    state = unit(utc=BoundMessage.model_validate(told | {"reason": ""}), identities=GM)
+    state = polled_grandmaster(utc=BoundMessage.model_validate(published | {"reason": ""}), identities=GM)
     verdict = grandmaster_verdict(state, Moment(realtime_ns=NIGHT_NS, boottime_ns=NOW_NS))
     assert verdict is not None
     bound = node(gm=verdict).deciding_bound(NOW_NS)
@@ -138,7 +140,10 @@ def test_absurd_numbers_of_a_node_measure_nothing(changes: dict[str, Any]) -> No
     far = source(GM_A, name="a", **{"offset_ns": 2**62, **changes})
     near = source(GM_B, name="b", offset_ns=2**62)
 
-    assert offsets([unit(), unit("gm-b")], [follower(sources=[far, near])], {}) == {"gm-a": [], "gm-b": []}
+    assert offsets([polled_grandmaster(), polled_grandmaster("gm-b")], [follower(sources=[far, near])], {}) == {
+        "gm-a": [],
+        "gm-b": [],
+    }
 
 
 @pytest.mark.parametrize("point", [[86_400 * 10**9, 1_500], [86_400, 10**19]])
@@ -151,7 +156,7 @@ def test_a_holdover_budget_in_the_wrong_unit_is_refused(point: list[int]) -> Non
 
 
 def test_the_longest_budget_fits_into_a_message() -> None:
-    """What a unit's state holds of it is nanoseconds in 64 bits."""
+    """The state holds it as nanoseconds in 64 bits."""
     settings = config(
         oscillator={"ocxo": {"holdover": [[0, 10**12], [10**9, 10**12]]}}, grandmaster=[{**UNIT, "oscillator": "ocxo"}]
     )
@@ -167,7 +172,7 @@ def test_the_longest_budget_fits_into_a_message() -> None:
 
 
 def test_alarms_raised_after_a_restart_remain_though_the_poll_is_later() -> None:
-    """Its standing alarms come by trap first; the poll that they called for tells of the restart."""
+    """Its active alarms come by trap first; the poll that they request shows the restart."""
     seen, memory = view(), GrandmasterMemory(None)
 
     def poll(boottime_ns: int, boots: int) -> None:
@@ -187,7 +192,7 @@ def test_alarms_raised_after_a_restart_remain_though_the_poll_is_later() -> None
 
 
 def test_a_grandmaster_s_event_invalidates_the_bounds_of_each_source() -> None:
-    """Also of a source that does not decide: the bound that it had is told of no more."""
+    """Also of a source that does not decide: its bound is no longer published."""
     seen = NodeView(parse({"source": [{"name": "ptp", "driver": "ptp4l"}]}, options_of, "t"), Epoch(1, 2), 1)
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     for index in range(12):
@@ -208,13 +213,13 @@ def test_a_grandmaster_s_event_invalidates_the_bounds_of_each_source() -> None:
 
 
 async def test_viewers_see_a_grandmaster_only_as_this_daemon_polls_it() -> None:
-    """What a second poller says of it would flicker on the page."""
+    """A second poller's state of it would flicker on the page."""
     settings, clocks = config(), FakeClocks()
     publisher = PublisherLab(settings, view(settings), clocks).publisher
-    told = publisher.events.subscribe()
+    published = publisher.events.subscribe()
     publisher.receive(grandmaster("standby", 1, 1), 0, live=True)
     publisher.receive(grandmaster("standby", 1, 2).model_copy(update={"name": "gm-z"}), 0, live=True)
-    first = await anext(told)
+    first = await anext(published)
 
     assert getattr(first.data, "name", None) == "gm-z"
 
@@ -222,13 +227,13 @@ async def test_viewers_see_a_grandmaster_only_as_this_daemon_polls_it() -> None:
 @pytest.mark.parametrize(("ahead_ns", "silent"), [(0, True), (30 * NS_PER_S, True), (HOUR_NS, False)])
 def test_a_poller_whose_clock_is_ahead_does_not_silence_the_others(ahead_ns: int, silent: bool) -> None:
     """It may be dead since long: what it published would look new for an hour."""
-    other = unit(node="a", published_realtime_ns=NIGHT_NS + ahead_ns)
+    other = polled_grandmaster(node="a", published_realtime_ns=NIGHT_NS + ahead_ns)
 
     assert is_judged_elsewhere("gm-a", "b", [other], NIGHT_NS) is silent
 
 
 class StormingReceiver:
-    """An alarm service that cut off as many datagrams of gm-a as it is told."""
+    """A trap receiver that dropped so many datagrams of gm-a at each call."""
 
     def __init__(self, *cut_off: int) -> None:
         self._cut_off = iter(cut_off)
@@ -244,25 +249,25 @@ class StormingReceiver:
 def test_a_storm_is_one_finding_however_often_the_daemon_looks() -> None:
     """Each alarm that is taken wakes it, and not between every two of them something is cut off."""
     daemon, clocks = Daemon(config()), FakeClocks()
-    told: list[str | None] = []
+    published: list[str | None] = []
     daemon._clocks = clocks
     daemon._parts.alarms = cast(TrapReceiver, StormingReceiver(3, 0, 2, 0, 0))
-    daemon._publisher = cast(Publisher, Conditions(told))
+    daemon._publisher = cast(Publisher, Conditions(published))
     for elapsed_ns in (0, 10, 10, STORM_OVER_NS - 1, 1):
         clocks.advance(elapsed_ns)
         daemon._report_rejected_alarms()
 
-    assert [evidence and evidence[0] for evidence in told] == ["3", "2", None]
+    assert [evidence and evidence[0] for evidence in published] == ["3", "2", None]
 
 
 @dataclass
 class Conditions:
     """Takes what holds from now on."""
 
-    told: list[str | None]
+    published: list[str | None]
 
     def set_condition(self, id: str, subject: str, evidence: str | None) -> None:
-        self.told.append(evidence)
+        self.published.append(evidence)
 
 
 def test_an_address_that_expires_expires_everywhere() -> None:

@@ -94,7 +94,7 @@ def test_pitfall_08_gauges_are_withdrawn_with_their_source(gone: dict[str, Any])
 
 
 def test_pitfall_09_holdover_is_not_freerun_in_any_encoding() -> None:
-    """Nor are any two statuses alike: as number, name, word of either segment, gauge, and as a unit's clock state."""
+    """No two statuses are alike: as number, name, word of either segment, gauge, and as a grandmaster's clock state."""
     good = good_bound()
     bounds = [good_bound(gm_status=status, utc_status=status) for status in ClockStatus]
     gauges = [
@@ -117,10 +117,12 @@ def distinct(encodings: list[Any]) -> int:
 
 @pytest.mark.parametrize("profile", SHIPPED)
 def test_no_profile_calls_holdover_freerun(profile: str) -> None:
-    """Where a unit's numbers name both states, each has its own, and none is a state that we do not have."""
-    told = tomllib.loads((files("timesyncd.drivers.timeprovider") / "profiles" / f"{profile}.toml").read_text())
+    """Where a grandmaster's numbers name both states, each has its own, and none is an unknown state."""
+    published = tomllib.loads((files("timesyncd.drivers.timeprovider") / "profiles" / f"{profile}.toml").read_text())
     states = [
-        each["values"] for each in told.get("object", ()) if each.get("field") == "clock_state" and "values" in each
+        each["values"]
+        for each in published.get("object", ())
+        if each.get("field") == "clock_state" and "values" in each
     ]
 
     assert {word for values in states for word in values.values()} <= set(ClockState)
@@ -158,7 +160,7 @@ def test_pitfall_11_publishing_never_blocks_the_poll_loop() -> None:
 
 
 def test_pitfall_22_an_error_s_text_is_no_label() -> None:
-    """Whatever words come of errors, evidence and what a unit says that nobody knows: the same series."""
+    """Whatever texts errors, evidence and unknown values of a grandmaster have: the series are the same."""
     scraped = [frozenset(series(snapshot_with(f"error {number}: 0x{number:x}"))) for number in range(50)]
 
     assert distinct(list(scraped)) == 1
@@ -211,8 +213,8 @@ def test_pitfall_24_any_threshold_is_taken_or_told(bounds: dict[str, Any]) -> No
     try:
         settings = parse(table, options_of, "t.toml").source[0].bounds.ensemble_settings()
     except ConfigError as error:
-        told = str(error)
-        assert len(told.splitlines()) == 1 and "source[0].bounds" in told
+        published = str(error)
+        assert len(published.splitlines()) == 1 and "source[0].bounds" in published
         return
 
     taken = [
