@@ -1,4 +1,4 @@
-"""A clock of which the truth is known, as a ptp4l that follows it second by second would tell it. Exact: nothing here is random."""
+"""A clock with a known true error, as a ptp4l that follows it second by second reports it. Exact: nothing is random."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Lab:
     """
     Once a second a Sync, its reading, and half a second later a delay measurement. `true_ns` is local minus reference, at the
     reading; `rate_ppb` the free oscillator's rate, positive = fast; `frequency_ppb` what the servo applies, positive = faster. With
-    `renewed_before_read` the delay is measured between the Sync and its reading, so that the offset is not of the delay told.
+    `renewed_before_read` the delay is measured between the Sync and its reading, so that the offset was not computed with the reported delay.
     """
 
     def __init__(
-        self, rate_ppb: float = 20_000, servo: Servo = gentle, renewed_before_read: bool = False, **told: Any
+        self, rate_ppb: float = 20_000, servo: Servo = gentle, renewed_before_read: bool = False, **fields: Any
     ) -> None:
         self.true_ns = 0.0
         self.rate_ppb = rate_ppb
@@ -53,7 +53,7 @@ class Lab:
         self._synced_ns = 0.0
         self._servo = servo
         self._renewed_before_read = renewed_before_read
-        self._told = told
+        self._fields = fields
         self._delays = deque([float(DELAY_NS)], maxlen=10)
 
     @property
@@ -107,11 +107,11 @@ class Lab:
             delay_responses_received=self.seconds,
             frequency_ppb=self.frequency_ppb,
         )
-        return replace(sample, **self._told)
+        return replace(sample, **self._fields)
 
 
 def assert_holds(bound: ParentBound, offset_ns: int, true_ns: float) -> None:
-    """Both ways: around the local clock, and around the offset that was told."""
+    """Both ways: around the local clock, and around the reported offset."""
     bound_ns = bound.bound.bound_ns
     assert bound_ns is not None
     assert bound.low_ns <= true_ns <= bound.high_ns

@@ -167,7 +167,7 @@ def test_growths_add_by_every_reference(odd: dict[str, str]) -> None:
 
 
 def test_a_state_too_old_is_unknown() -> None:
-    """The hub ages a node's status by the one table: void after void_after_ns."""
+    """The hub ages a node's status by the one table: expired after void_after_ns."""
     old = node("b", bound(1), bound(1), age_ns=1_000 * NS_PER_S)
 
     assert alignment([full("a", 10, 100, 1_000), old], NOW).reason == "b: the node's last sample is too old"
@@ -180,7 +180,7 @@ def test_one_node_is_aligned_with_itself() -> None:
 
 
 def test_a_clock_that_knows_utc_alone_is_compared_against_utc() -> None:
-    """Of a node that NTP keeps, what PTP does not tell leaves nothing unknown."""
+    """A node that NTP synchronizes needs no PTP bound to be known."""
     by_ntp = node("b", None, None, bound(2_000), None, None, None, status="UNKNOWN", utc_status="SYNCHRONIZED")
 
     assert alignment([full("a", 10, 100, 1_000), by_ntp], NOW).alignment_ns == 3_000
@@ -189,7 +189,7 @@ def test_a_clock_that_knows_utc_alone_is_compared_against_utc() -> None:
 
 @pytest.mark.parametrize(("age_s", "holds_s"), [(980, 20), (0, 25)], ids=["its sample is too old", "it is silent"])
 def test_it_holds_until_the_first_node_is_unknown(age_s: int, holds_s: int) -> None:
-    """From then on nothing is known, as the same question asked then says."""
+    """From then on the alignment is unknown, as when it is computed at that moment."""
     states = [full("a", 10, 100, 1_000, age_ns=age_s * NS_PER_S), full("b", 20, 200, 2_000)]
     found, end_ns = alignment(states, NOW), holds_s * NS_PER_S
 
@@ -297,14 +297,14 @@ def test_the_groups_give_what_all_pairs_give(fleet: list[Truth]) -> None:
 
 @given(fleets(), st.integers(0, 2_000))
 def test_the_forecast_covers_every_pair(fleet: list[Truth], later_ns: int) -> None:
-    """A pair that is narrow now and grows fast is within the fleet's growth; asked anew, rounding is all that differs."""
+    """A pair that is narrow now and grows fast is within the fleet's growth; computed again, only rounding differs."""
     clocks = [one.clock for one in fleet]
     found = alignment(clocks, NOW)
-    foretold_ns = found.at(later_ns)
-    anew = alignment(clocks, later(later_ns))
+    forecast_ns = found.at(later_ns)
+    again = alignment(clocks, later(later_ns))
 
-    if foretold_ns is not None:
-        assert anew.alignment_ns is not None
-        assert anew.alignment_ns <= foretold_ns
+    if forecast_ns is not None:
+        assert again.alignment_ns is not None
+        assert again.alignment_ns <= forecast_ns
     if found.alignment_ns is not None and found.holds_for_ns is not None and later_ns >= found.holds_for_ns:
-        assert anew.alignment_ns is None
+        assert again.alignment_ns is None

@@ -1,4 +1,4 @@
-"""What the nodes of a fleet said last, and what follows for all of them."""
+"""The newest state of each node of a fleet, and what follows for all of them."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def clock(fleet: Fleet, name: str) -> NodeClock:
 
 def test_a_fleet_returns_a_node_s_state() -> None:
     """Though it keeps numbers for its own use."""
-    said = state("b", terms={"offset": 7}, sources=[source("ptp")])
-    fleet = fleet_of(said, state("a"))
+    reported = state("b", terms={"offset": 7}, sources=[source("ptp")])
+    fleet = fleet_of(reported, state("a"))
 
-    assert (fleet.state("b"), fleet.state("c"), fleet.clock("c")) == (said, None, None)
+    assert (fleet.state("b"), fleet.state("c"), fleet.clock("c")) == (reported, None, None)
     assert (fleet.names(), len(fleet)) == (["a", "b"], 2)
 
 
@@ -97,7 +97,7 @@ def test_a_node_that_left_is_forgotten() -> None:
     ],
 )
 def test_a_later_state_in_order_is_newer(order: tuple[int, int], live: bool, later_ns: int, news: bool) -> None:
-    """By incarnation and sequence; a node that was silent may begin anew, unless that is an old copy."""
+    """By incarnation and sequence; a node that was silent may restart its numbers, unless that is an old copy."""
     fleet = fleet_of(state("a", incarnation=2, sequence=5))
     new = state("a", incarnation=order[0], sequence=order[1])
 
@@ -126,7 +126,7 @@ def test_an_invalidation_drops_earlier_samples() -> None:
 
 
 def test_an_invalidation_counts_by_the_sample_not_by_a_later_reading() -> None:
-    """A bound that was dated later than its sample tells by how much: it is void the sooner."""
+    """A bound that is dated later than its sample is invalidated by the sample's time."""
     fleet = fleet_of(state("a", since_sample_ns=10), state("b", since_sample_ns=0))
     fleet.invalidate_before(["gm-1"], invalidation(NOW.boottime_ns - 5))
     first = [clock(fleet, name).status(NOW).name for name in ("a", "b")]
@@ -149,7 +149,7 @@ def test_an_event_that_is_reported_again_keeps_its_first_date() -> None:
 
 
 def test_the_alignment_names_a_node_that_never_reported() -> None:
-    """Silence is unknown, not fine; it says whether the node was expected."""
+    """A node that never reported makes the alignment unknown; the reason states whether it was expected."""
     fleet = fleet_of(state("a"), expected=("b",))
 
     assert fleet.alignment(["a", "b"], NOW).reason == "b: expected (hub.nodes), but has never reported to this hub"
@@ -169,9 +169,9 @@ def test_a_single_node_is_reported_against_its_main_reference() -> None:
     """One that NTP keeps has a bound, so a preflight of it alone finds no node without one."""
     alone = {"bound_ns": None, "growth_ppb": 0, "reason": Reason.NO_GRANDMASTER.text, "reason_code": "no_grandmaster"}
     known = state("a", status="UNKNOWN", gm=alone, parent=alone, grandmaster_identity=None, sources=[source("utc")])
-    told = fleet_of(known).alignment_state(["a"], NOW)
+    published = fleet_of(known).alignment_state(["a"], NOW)
 
-    assert (told.alignment_ns, [part.bound_ns for part in told.nodes]) == (0, [1_000])
+    assert (published.alignment_ns, [part.bound_ns for part in published.nodes]) == (0, [1_000])
 
 
 def test_the_message_lists_the_widest_first() -> None:
@@ -181,10 +181,10 @@ def test_the_message_lists_the_widest_first() -> None:
         state("b", 3_000),
         state("c", status="DISRUPTED", utc_status="DISRUPTED", reason="it fell", reason_code="clock_stepped"),
     ]
-    told = fleet_of(*states).alignment_state(None, NOW)
-    unheard = fleet_of(*states).alignment_state(["x", "b"], NOW)
+    published = fleet_of(*states).alignment_state(None, NOW)
+    absent = fleet_of(*states).alignment_state(["x", "b"], NOW)
 
-    assert told == AlignmentState(
+    assert published == AlignmentState(
         published_realtime_ns=NOW.realtime_ns,
         alignment_ns=None,
         growth_ppb=None,
@@ -198,17 +198,19 @@ def test_the_message_lists_the_widest_first() -> None:
             NodeAlignment(node="a", status="SYNCHRONIZED", bound_ns=1_000, reason=""),
         ],
     )
-    assert (unheard.alignment_ns, [each.node for each in unheard.nodes]) == (None, ["x", "b"])
+    assert (absent.alignment_ns, [each.node for each in absent.nodes]) == (None, ["x", "b"])
 
 
 def test_the_message_has_the_deciding_bound() -> None:
     """Under two grandmasters that is the one against UTC."""
     wide = BoundMessage.of(Bound(9_000))
-    told = fleet_of(state("a", utc=wide), state("b", grandmaster_identity="gm-2", utc=wide)).alignment_state(None, NOW)
+    published = fleet_of(state("a", utc=wide), state("b", grandmaster_identity="gm-2", utc=wide)).alignment_state(
+        None, NOW
+    )
 
-    assert (told.alignment_ns, told.pair, told.growth_ppb) == (18_000, ["a", "b"], 0)
-    assert told.reason == "a and b, by UTC"
-    assert [each.bound_ns for each in told.nodes] == [9_000, 9_000]
+    assert (published.alignment_ns, published.pair, published.growth_ppb) == (18_000, ["a", "b"], 0)
+    assert published.reason == "a and b, by UTC"
+    assert [each.bound_ns for each in published.nodes] == [9_000, 9_000]
 
 
 def test_a_large_fleet_is_published_in_part() -> None:
@@ -223,15 +225,18 @@ def test_numbers_that_no_clock_has_bound_nothing() -> None:
     """Nor do sums that a message could not hold."""
     huge = state("a", 2**63 - 1)
     fast = state("b", parent=BoundMessage(bound_ns=1, growth_ppb=2**63 - 1, reason=""))
-    told = fleet_of(huge, fast, state("c")).alignment_state(None, NOW)
+    published = fleet_of(huge, fast, state("c")).alignment_state(None, NOW)
     grown = [state(name, 10**15, age_ns=900 * NS_PER_S) for name in ("d", "e")]
 
-    assert (told.alignment_ns, told.nodes[0].reason) == (None, "the source reports an error of more than eleven days")
+    assert (published.alignment_ns, published.nodes[0].reason) == (
+        None,
+        "the source reports an error of more than eleven days",
+    )
     assert fleet_of(*grown).alignment(None, NOW).reason == "d and e: more than eleven days apart"
 
 
 def test_the_overview_counts() -> None:
-    """By the status that is told first and as it has aged, and by grandmaster; who was not heard lately is not live."""
+    """By the main status as it has aged, and by grandmaster; a silent node is not live."""
     no_gm = BoundMessage.of(Bound(None, 0, Reason.NO_GRANDMASTER))
     ntp = state("ntp", status="UNKNOWN", gm=no_gm, grandmaster_identity=None, sources=[source("utc")])
     fleet = fleet_of(
@@ -261,7 +266,7 @@ def test_a_node_that_fell_silent_is_missing() -> None:
 
 
 def test_a_silent_node_is_unknown_not_fine() -> None:
-    """Be its bound still true by its growth: whoever asked would not hear of it that its clock was set, or that it went up in smoke."""
+    """Its grown bound may still hold, but a step of its clock or its loss would not be reported."""
     fleet = fleet_of(state("a"), state("b"))
     fleet.accept(state("b", sequence=2, published_realtime_ns=SILENT), NOW.boottime_ns + SILENT, live=True)
     found = fleet.alignment_state(["a", "b"], later(SILENT))
@@ -275,7 +280,7 @@ def test_a_silent_node_is_unknown_not_fine() -> None:
 
 
 def test_a_node_with_a_long_interval_is_not_silent_so_soon() -> None:
-    """A state tells when the next one is due; that four are missed is no accident."""
+    """A state contains its interval, and a node counts as silent after four missed states."""
     fleet = fleet_of(state("a", every_ns=60 * NS_PER_S), expected=("a",))
     missing = [fleet.overview(later(seconds * NS_PER_S)).missing for seconds in (239, 240)]
 
@@ -330,6 +335,6 @@ def test_a_node_that_reports_every_few_hours_has_not_left() -> None:
 
 
 def test_without_nodes_the_alignment_is_unknown() -> None:
-    """A hub that has just started has heard nobody, which is not good news."""
+    """A hub that has just started has no states, so the alignment is unknown."""
     assert Fleet().alignment(None, NOW).alignment_ns is None
     assert Fleet().alignment_state([], NOW).nodes == []

@@ -165,7 +165,7 @@ def test_the_bound_grows_in_holdover() -> None:
 
 def test_a_preempted_reading_is_no_step() -> None:
     """
-    A pause between the two clock reads looks like a step back; the best of three readings tells.
+    A pause between the two clock reads looks like a step back; the best of three readings counts.
     """
     bound = bound_now(as_of_ns=0, real_minus_boot_ns=0)
     readings = iter([(0, 1_000_000), (1_000_000, 1_900_000), (2_000_000, 2_000_000)])
@@ -175,7 +175,7 @@ def test_a_preempted_reading_is_no_step() -> None:
 
 def test_a_writer_that_died_during_a_write_leaves_the_cached_value(tmp_path: Path) -> None:
     """
-    The generation stays odd for ever: a client that had read goes on with what it had, ageing; a new one says so.
+    The generation stays odd for ever: a client that had read it continues with the ageing payload; a new one reports the torn segment.
     """
     made = publish(tmp_path, bound_now())
     clock = Clock(tmp_path)

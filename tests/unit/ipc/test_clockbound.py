@@ -25,7 +25,7 @@ from timesyncd.ipc.clockbound import ClockBoundWriter, content
 
 UNKNOWN, SYNCHRONIZED, FREE_RUNNING, DISRUPTED = range(4)
 
-#: What each of their statuses may be called here: theirs may say less of a clock, never more.
+#: The statuses of ours that each of theirs may represent: theirs may claim less about a clock, never more.
 NOT_BETTER = {
     ClockStatus.SYNCHRONIZED: {SYNCHRONIZED, FREE_RUNNING, UNKNOWN},
     ClockStatus.HOLDOVER: {FREE_RUNNING, UNKNOWN},
@@ -67,7 +67,7 @@ def at(data: bytes, real_ns: int, monotonic_ns: int) -> Theirs:
 
 
 class Reader:
-    """A client: it maps the file once, for ever, and keeps a snapshot as long as the generation stands."""
+    """A client: it maps the file once, for ever, and keeps a snapshot as long as the generation does not change."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -202,7 +202,7 @@ def test_a_bound_expires_no_later_than_with_their_daemon(age_ns: int, status: in
     ],
 )
 def test_what_is_not_bounded_is_refused(tmp_path: Path, changes: dict[str, object], status: int) -> None:
-    """No bound, a disruption, a drift too steep, a date in the future: the status says so, over 62 years."""
+    """No bound, a disruption, a drift too steep, a date in the future: the status is UNKNOWN, over 62 years."""
     ClockBoundWriter(tmp_path / "shm0").write(bound_now(**changes))
     theirs = Reader(tmp_path / "shm0").now()
 
@@ -293,7 +293,7 @@ def test_a_write_that_was_interrupted_is_continued(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 4), (65532, 65534), (65534, 2), (65533, 65534), (65535, 2)])
 def test_the_generation_wraps_past_zero(tmp_path: Path, before: int, after: int) -> None:
-    """After 65534 comes 2: 0 would say that nothing was ever written. An odd one that was left is ended."""
+    """After 65534 comes 2: 0 would mean that nothing was ever written. An odd one that was left is ended."""
     path = tmp_path / "shm0"
     made = ClockBoundWriter(path)
     generation(path, before)
@@ -323,7 +323,7 @@ def test_another_writer_s_unfinished_segment_is_taken_over(tmp_path: Path) -> No
     ids=["empty", "short", "foreign", "later version", "cut off"],
 )
 def test_another_file_is_left_alone(tmp_path: Path, held: bytes) -> None:
-    """A path that was given by mistake costs nobody his file."""
+    """A wrong path in the configuration overwrites no file."""
     path = tmp_path / "shm0"
     path.write_bytes(held)
 

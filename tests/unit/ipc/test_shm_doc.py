@@ -1,4 +1,4 @@
-"""schemas/SHM.md and the code say the same: every word's place, name and absent value, every number of an enumeration."""
+"""schemas/SHM.md and the code agree: every word's place, name and absent value, every number of an enumeration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timesyncd.ipc import clock_segment, seqlock
 
 TEXT = (Path(__file__).parents[3] / "schemas" / "SHM.md").read_text()
 
-#: Offset -> (name, absent), as the page says.
+#: Offset -> (name, absent), as the page draws it.
 WORDS = {
     int(offset): (name, absent)
     for offset, name, absent in re.findall(r"^\| (\d+) \| `([a-z_.]+)` \|[^|]*\| ([^|]*?) ?\|", TEXT, re.MULTILINE)
@@ -89,7 +89,7 @@ OTHERS: dict[str, Any] = {
 
 
 def test_every_word_is_drawn_once() -> None:
-    """Offsets run from 0 in steps of 8 to the size that the writer gives the file, and the page says that size."""
+    """Offsets run from 0 in steps of 8 to the size that the writer gives the file, and the page names that size."""
     size = (seqlock.PAYLOAD + clock_segment.WORD_COUNT) * 8
 
     assert list(WORDS) == list(range(0, size, 8))
@@ -98,7 +98,7 @@ def test_every_word_is_drawn_once() -> None:
 
 
 def test_the_header_is_drawn_as_it_is() -> None:
-    """Magic, version, size, generation and checksum stand where shm.py has them, with the numbers of segment.py."""
+    """Magic, version, size, generation and checksum are where seqlock.py has them, with the numbers of clock_segment.py."""
     drawn = {name: offset // 8 for offset, (name, _) in WORDS.items() if name in HEADER}
 
     assert drawn == HEADER
@@ -135,7 +135,7 @@ def test_what_can_be_absent_is_drawn_so() -> None:
     [(None, 0, clock_segment.ABSENT), ("realtime", 1, clock_segment.ABSENT), ("phc:7", 2, 7)],
 )
 def test_the_clock_is_a_kind_and_an_index(clock: str | None, kind: int, index: int) -> None:
-    """The two words of the measured clock stand where they are drawn."""
+    """The two words of the measured clock are where they are drawn."""
     words = clock_segment.encode(replace(BASE, clock=clock), EPOCH)
     at = {name: words[PAYLOAD_NAMES[name] // 8 - seqlock.PAYLOAD] for name in SPECIAL}
 

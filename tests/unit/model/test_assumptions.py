@@ -22,12 +22,12 @@ def misses(read_interval_s: float) -> int:
     """Readings whose truth is outside, of a path that gets longer one way while the servo answers each Sync of a second."""
     scenario = Scenario("chase", path=SUDDENLY_LONGER, read_interval_s=read_interval_s)
     model = Replay()
-    told = [(i, model.accept(i.row)) for i in Chain(scenario, 1, 400.0).instants() if i.told]
-    return sum(abs(i.gm_error_ns) > (row.gm_hard_ns or 1e18) for i, row in told if not i.blind)
+    replayed = [(i, model.accept(i.row)) for i in Chain(scenario, 1, 400.0).instants() if i.told]
+    return sum(abs(i.gm_error_ns) > (row.gm_hard_ns or 1e18) for i, row in replayed if not i.blind)
 
 
 def test_a_correction_between_two_readings_is_not_observable() -> None:
-    """A servo that is done with a changed path before anybody looks leaves nothing behind; who reads each Sync sees it."""
+    """A servo that corrected for a changed path between two readings leaves no trace; a reader of each Sync sees it."""
     assert misses(read_interval_s=6.0) > 0
     assert misses(read_interval_s=1.0) == 0
 
@@ -46,7 +46,7 @@ def test_a_delay_measured_between_sync_and_reading_counts_both_ways() -> None:
 
 
 def test_two_that_contradict_each_other_leave_the_hull() -> None:
-    """One of the two is wrong, and nobody can say which: what holds for either is all that is known."""
+    """One of the two is wrong, and it is not known which, so only the interval of both holds."""
     ptp, ntp = Claim(0, -1_000, 2_000, 10), Claim(0, 5_000_000, 6_000_000, 30)
 
     assert agree({"ptp": ptp, "ntp": ntp}, 0) == Agreement(
@@ -55,7 +55,7 @@ def test_two_that_contradict_each_other_leave_the_hull() -> None:
 
 
 def test_a_suspend_invalidates_all() -> None:
-    """The kernel may have set the time from a coarse clock, and no step shows."""
+    """The kernel may have set the time from a coarse clock, and no step is detected."""
     ensemble = Ensemble({"ptp": EnsembleSettings()})
     for index in range(13):
         ensemble.accept(nth(index, source="ptp"))
@@ -79,11 +79,11 @@ def test_a_frozen_delay_is_not_measured() -> None:
     """The filter remembers the former path for as long, whatever time has passed: so does the memory."""
     longer = PathSpec(reroutes=(Reroute(302 * NS_PER_S, 302 * NS_PER_S, 210_000, 10_000),))
     model = Replay()
-    told = [
+    replayed = [
         (i, model.accept(i.row)) for i in NoDelays(Scenario("no delays", path=longer), 1, 400.0).instants() if i.told
     ]
-    seen = [(abs(i.gm_error_ns), row.gm_hard_ns) for i, row in told if not i.blind and row.gm_hard_ns is not None]
+    seen = [(abs(i.gm_error_ns), row.gm_hard_ns) for i, row in replayed if not i.blind and row.gm_hard_ns is not None]
 
     assert [pair for pair in seen if pair[0] > pair[1]] == []
     assert max(error_ns for error_ns, _ in seen) > 150_000
-    assert told[-1][1].gm_hard_ns is not None
+    assert replayed[-1][1].gm_hard_ns is not None

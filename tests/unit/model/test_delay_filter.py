@@ -39,14 +39,14 @@ def test_each_sample_of_the_memory_bounds_from_below(
 ) -> None:
     """
     Brought to the newest one by the rate that is known now, less what may be wrong about it and about the steering since; however
-    often the rate was learnt anew, and of what was forgotten nothing is left.
+    often the rate was learned again, and expired entries have no effect.
     """
     window, drift = DelayFilterWindow(), Drift(*drifts[0], 0.0)
     for number, value in enumerate(values):
-        learnt = number % every == every - 1
-        if learnt:
+        is_new_drift = number % every == every - 1
+        if is_new_drift:
             drift = Drift(*drifts[number // every % len(drifts)], 0.0)
-        window.push(entry(number, value, 10.0 * number), drift, learnt)
+        window.push(entry(number, value, 10.0 * number), drift, is_new_drift)
         oldest = max(0, number - kept + 1)
 
         assert window.expire(partial(is_older, oldest)) == oldest
@@ -70,7 +70,7 @@ def test_each_sample_of_the_memory_bounds_from_below(
 
 def test_of_what_bounds_from_below_the_highest_counts() -> None:
     """
-    A raw exchange is a bound by itself, at its own time; one that says less than the filter's memory is none.
+    A raw exchange is a bound by itself, at its own time; one below the window's own bound has no effect.
     """
     drift = Drift(100.0, 10.0, 0.0)
     near, far = DelayFilterWindow(), DelayFilterWindow()
@@ -84,7 +84,7 @@ def test_of_what_bounds_from_below_the_highest_counts() -> None:
 
 def test_a_frozen_delay_stops_the_window_s_clock() -> None:
     """
-    Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that would change it, tells nothing.
+    Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that would change it, never stops the clock.
     """
     lively, steady, quiet = DelayRefreshClock(), DelayRefreshClock(), DelayRefreshClock()
     changing = [lively.advance(second * NS_PER_S, second, 50.0) for second in range(60)]

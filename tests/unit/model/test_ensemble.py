@@ -52,7 +52,7 @@ def test_hardware_timestamps_do_not_bound_the_system_clock() -> None:
 
 def test_a_silent_source_publishes_nothing_and_ages() -> None:
     """
-    The segment says by itself when it turns HOLDOVER and when UNKNOWN.
+    The segment contains the ages at which it becomes HOLDOVER and UNKNOWN.
     """
     ensemble = one()
     bound = fed(ensemble)
@@ -109,7 +109,7 @@ def test_a_new_parent_invalidates_the_bound() -> None:
 
 def test_the_first_valid_source_decides() -> None:
     """
-    A second one takes over only when the first is void.
+    A second one takes over only when the first has expired.
     """
     ensemble = Ensemble({"ptp": EnsembleSettings(void_after_ns=10 * NS_PER_S), "spare": EnsembleSettings()})
     fed(ensemble)
@@ -133,7 +133,7 @@ JUMPED = replace(GOOD, invalidation=Invalidation(77, NOW_NS, Reason.GRANDMASTER_
 
 
 def followed() -> Ensemble:
-    """A node that follows the unit that was told to be good."""
+    """A node that follows a grandmaster with a good verdict."""
     ensemble = one()
     ensemble.update_grandmaster("gm-a", GM, GOOD, HEALTHY.as_of_ns)
     fed(ensemble, **UTC)
@@ -146,17 +146,17 @@ def test_the_grandmaster_s_own_error_is_in_the_next_sample() -> None:
     """
     with_it, without = one(), one()
     with_it.update_grandmaster("gm-a", GM, replace(GOOD, utc=Bound(5_000, 3)), HEALTHY.as_of_ns)
-    told, announced = fed(with_it, **UTC), fed(without, **UTC)
+    judged, announced = fed(with_it, **UTC), fed(without, **UTC)
 
-    assert told is not None and announced is not None
-    assert told.gm_hard == announced.gm_hard
-    assert told.utc_hard.growth_ppb == announced.utc_hard.growth_ppb + 3
-    assert (told.utc_hard.bound_ns or 0) - (announced.utc_hard.bound_ns or 0) == 5_000 - 100 + 5
+    assert judged is not None and announced is not None
+    assert judged.gm_hard == announced.gm_hard
+    assert judged.utc_hard.growth_ppb == announced.utc_hard.growth_ppb + 3
+    assert (judged.utc_hard.bound_ns or 0) - (announced.utc_hard.bound_ns or 0) == 5_000 - 100 + 5
 
 
 def test_a_verdict_on_another_grandmaster_does_not_count() -> None:
     """
-    It is matched by the clock identities that the unit shows, one a port.
+    It is matched by the clock identities that the grandmaster announces, one a port.
     """
     ensemble = one()
     ensemble.update_grandmaster("gm-b", ["00a069.fffe.000001", "00a069.fffe.000002"], BAD, HEALTHY.as_of_ns)
@@ -201,13 +201,15 @@ def test_an_event_of_the_grandmaster_invalidates_earlier_samples() -> None:
     DISRUPTED, with its reason, until a sample of after it is accepted; samples of before are ignored, whenever they come.
     """
     ensemble = followed()
-    voided = ensemble.update_grandmaster("gm-a", GM, JUMPED, NOW_NS)
+    invalidated = ensemble.update_grandmaster("gm-a", GM, JUMPED, NOW_NS)
     before = [ensemble.accept(nth(12 + index, as_of_ns=NOW_NS - 1, **UTC)).bound for index in range(12)]
     refilled = [ensemble.accept(nth(12 + index, **UTC)).bound for index in range(12)]
 
-    assert voided is not None
-    assert (voided.gm_status, voided.utc_status) == (ClockStatus.DISRUPTED, ClockStatus.DISRUPTED)
-    assert {voided.parent_hard, voided.gm_hard, voided.utc_hard} == {unbounded(Reason.GRANDMASTER_JUMPED)}
+    assert invalidated is not None
+    assert (invalidated.gm_status, invalidated.utc_status) == (ClockStatus.DISRUPTED, ClockStatus.DISRUPTED)
+    assert {invalidated.parent_hard, invalidated.gm_hard, invalidated.utc_hard} == {
+        unbounded(Reason.GRANDMASTER_JUMPED)
+    }
     assert before == [None] * 12
     assert [bound is not None for bound in refilled] == [False] * 11 + [True]
 
@@ -253,10 +255,10 @@ def test_a_new_clock_identity_invalidates_the_followers_of_the_old_one() -> None
     Its followers' newest samples still name the identity of before.
     """
     changed = replace(GOOD, invalidation=Invalidation(1, NOW_NS, Reason.GRANDMASTER_IDENTITY_CHANGED))
-    voided = followed().update_grandmaster("gm-a", ["00a069.fffe.000001"], changed, NOW_NS)
+    invalidated = followed().update_grandmaster("gm-a", ["00a069.fffe.000001"], changed, NOW_NS)
 
-    assert voided is not None
-    assert voided.gm_hard.reason is Reason.GRANDMASTER_IDENTITY_CHANGED
+    assert invalidated is not None
+    assert invalidated.gm_hard.reason is Reason.GRANDMASTER_IDENTITY_CHANGED
 
 
 def test_two_pollers_of_a_grandmaster_invalidate_once() -> None:
@@ -295,7 +297,7 @@ def test_a_verdict_on_a_source_that_does_not_decide_publishes_nothing(verdict: G
 
 def test_an_event_drops_earlier_samples_also_without_a_bound() -> None:
     """
-    The delay filter begins anew, also where it was not full yet.
+    The delay filter starts again, also where it was not full yet.
     """
     ensemble = one()
     fed(ensemble, 11, **UTC)

@@ -29,8 +29,8 @@ def lab_sample(lab: Lab, **changes: Any) -> ClockSample:
     return replace(lab.sync(), **{**UTC, **changes})
 
 
-def learnt(lab: Lab, ensemble: Ensemble, **changes: Any) -> ErrorBound:
-    """After a minute, in which the oscillator was learnt."""
+def settled(lab: Lab, ensemble: Ensemble, **changes: Any) -> ErrorBound:
+    """The bound after a minute, in which the oscillator was learned."""
     for _ in range(65):
         bound = ensemble.accept(lab_sample(lab, **changes)).bound
     assert bound is not None
@@ -52,40 +52,40 @@ def assert_adds_up(bound: ErrorBound) -> None:
 @given(st.lists(st.tuples(st.integers(-100_000, 100_000), st.booleans()), min_size=1, max_size=30))
 def test_steering_is_followed_without_a_sync(course: list[tuple[int, bool]]) -> None:
     """
-    Frequencies that are read in between, or are not: at every moment the bound that stands holds, adds up, and the statistical one
+    Frequencies that are read in between, or are not: at every moment the published bound holds, adds up, and the statistical one
     is no wider.
     """
     lab, ensemble = Lab(), one()
-    told = learnt(lab, ensemble)
+    published = settled(lab, ensemble)
     for frequency_ppb, is_read in course:
         lab.silence()
         if is_read:
             lab.frequency_ppb = frequency_ppb - 20_000
         reading = no_sync(lab) if is_read else no_sync(lab, frequency_ppb=None)
-        told = ensemble.accept(reading).bound or told
-        age_ns = lab.boottime_ns - told.as_of_ns
+        published = ensemble.accept(reading).bound or published
+        age_ns = lab.boottime_ns - published.as_of_ns
 
-        assert_adds_up(told)
-        assert (told.gm_stat.at(age_ns) or 0) <= (told.gm_hard.at(age_ns) or 0)
-        assert abs(lab.true_ns) <= (told.gm_hard.at(age_ns) or 0)
+        assert_adds_up(published)
+        assert (published.gm_stat.at(age_ns) or 0) <= (published.gm_hard.at(age_ns) or 0)
+        assert abs(lab.true_ns) <= (published.gm_hard.at(age_ns) or 0)
 
 
 def test_a_port_that_left_slave_leaves_the_last_correction_applied() -> None:
     """
-    LISTENING with a frozen frequency: what was learnt is held on, though the delay filter is forgotten.
+    LISTENING with a frozen frequency: the bound coasts on the learned drift, though the delay filter is empty.
     """
     lab, ensemble = Lab(), one()
-    learnt(lab, ensemble)
+    settled(lab, ensemble)
     kicked = lab_sample(lab, frequency_ppb=lab.frequency_ppb + 1_500)
     lab.frequency_ppb += 1_500
     ensemble.accept(kicked)
     lab.silence(60)
-    told = ensemble.accept(no_sync(lab, port_state=PortState.LISTENING)).bound
+    published = ensemble.accept(no_sync(lab, port_state=PortState.LISTENING)).bound
 
-    assert told is not None
+    assert published is not None
     assert lab.true_ns == 90_000
-    assert lab.true_ns <= (told.gm_hard.at(lab.boottime_ns - told.as_of_ns) or 0) <= 200_000
-    assert_adds_up(told)
+    assert lab.true_ns <= (published.gm_hard.at(lab.boottime_ns - published.as_of_ns) or 0) <= 200_000
+    assert_adds_up(published)
 
 
 def test_a_frequency_reading_does_not_restore_an_invalidated_bound() -> None:
@@ -95,7 +95,7 @@ def test_a_frequency_reading_does_not_restore_an_invalidated_bound() -> None:
     disruptions: list[dict[str, Any]] = [{"stepped": True}, {"restarted": True}]
     for disruption in disruptions:
         lab, ensemble = Lab(), one()
-        learnt(lab, ensemble)
+        settled(lab, ensemble)
         ensemble.accept(no_sync(lab, **disruption))
         lab.silence()
 
@@ -117,20 +117,20 @@ def test_an_ntp_daemon_may_slew_its_offset_away_at_any_moment() -> None:
 
 def test_an_event_between_two_readings_invalidates_the_sample() -> None:
     """
-    A bound is as of the reading, but its Sync may be as old as the last reading that did not show it.
+    A bound is as of the reading, but its Sync may be as old as the last reading that did not contain it.
     """
     lab, ensemble = Lab(), one()
-    learnt(lab, ensemble)
+    settled(lab, ensemble)
     newest = lab_sample(lab)
     bound = ensemble.accept(newest).bound
     within_ns = newest.read_ns - NS_PER_S // 2
     invalidation = Invalidation(77, within_ns, Reason.GRANDMASTER_JUMPED)
     jumped = GrandmasterVerdict("hub", Bound(100, 1), HEALTHY.as_of_ns, invalidation=invalidation)
-    voided = ensemble.update_grandmaster("gm-a", [HEALTHY.grandmaster_identity], jumped, lab.boottime_ns)
+    invalidated = ensemble.update_grandmaster("gm-a", [HEALTHY.grandmaster_identity], jumped, lab.boottime_ns)
 
     assert bound is not None
     assert newest.as_of_ns < within_ns < bound.as_of_ns
-    assert voided is not None and voided.gm_hard == unbounded(Reason.GRANDMASTER_JUMPED)
+    assert invalidated is not None and invalidated.gm_hard == unbounded(Reason.GRANDMASTER_JUMPED)
 
 
 def phc(lab: Lab, **changes: Any) -> PhcSample:
@@ -220,7 +220,7 @@ def ntp(lab: Lab, offset_ns: int = 0, error_ns: int = 1_000_000, **changes: Any)
 
 def test_ntp_alone_gives_utc_and_no_grandmaster() -> None:
     """
-    Until it is void.
+    Until it expires.
     """
     ensemble = Ensemble({"ntp": EnsembleSettings()})
     bound = ensemble.accept(ntp(Lab(), -5)).bound
@@ -294,7 +294,7 @@ def test_a_deciding_falseticker_does_not_bound_utc() -> None:
 @pytest.mark.parametrize("off_ns", [-50_000_000, 50_000_000])
 def test_of_two_that_contradict_the_hull_holds(off_ns: int) -> None:
     """
-    Either may be right, so both are inside; nobody is called false.
+    Either may be right, so both are inside, and neither is a falseticker.
     """
     lab, ensemble = Lab(), Ensemble({"ptp": EnsembleSettings(), "ntp": EnsembleSettings()})
     for _ in range(65):
@@ -329,7 +329,7 @@ def test_a_coasting_source_claims_its_current_interval() -> None:
     A kick, and its end: the interval moved by it, and is held against the others as it is now.
     """
     lab, ensemble = Lab(), Ensemble({"ptp": EnsembleSettings(), "ntp": EnsembleSettings()})
-    learnt(lab, ensemble)
+    settled(lab, ensemble)
     lab.frequency_ppb += 100_000
     ensemble.accept(no_sync(lab))
     lab.silence(30)
@@ -338,12 +338,12 @@ def test_a_coasting_source_claims_its_current_interval() -> None:
     ensemble.accept(no_sync(lab))
     lab.silence(30)
     ensemble.accept(no_sync(lab))
-    told = ensemble.accept(ntp(lab, round(lab.true_ns), error_ns=50_000_000)).bound
+    published = ensemble.accept(ntp(lab, round(lab.true_ns), error_ns=50_000_000)).bound
 
-    assert ensemble.agreement is not None and told is not None
+    assert ensemble.agreement is not None and published is not None
     assert lab.true_ns == 3_000_000
     assert ensemble.agreement.low_ns <= lab.true_ns <= ensemble.agreement.high_ns
-    assert lab.true_ns <= (told.utc_hard.at(lab.boottime_ns - told.as_of_ns) or 0)
+    assert lab.true_ns <= (published.utc_hard.at(lab.boottime_ns - published.as_of_ns) or 0)
 
 
 def test_one_source_s_restart_is_not_the_node_s() -> None:
@@ -370,7 +370,7 @@ def kernel(vm_disruptions: int | None) -> KernelSample:
 @pytest.mark.parametrize("between", [(), (None,), (None, 7, None)])
 def test_a_migrated_virtual_machine_has_no_bound(between: tuple[int | None, ...]) -> None:
     """
-    All sources are void, also when the marker could not be read for a while; the first marker, and the same again, are no migration.
+    All sources are invalid, also when the marker could not be read for a while; the first marker, and the same again, are no migration.
     """
     lab, ensemble = three()
     minute(lab, ensemble)

@@ -35,9 +35,9 @@ PHC: dict[str, Any] = {"clock": "phc:0", **PTP_SCALE}
 LINK = PhcLink(HEALTHY.as_of_ns, -37 * NS_PER_S - 300, 20, 1_500)
 
 
-def measured(**told: Any) -> ParentBound:
-    """Of a clock that was learnt, so that the statistical bound is the narrower one."""
-    lab, memory = Lab(**told), SourceMemory(SETTINGS)
+def measured(**fields: Any) -> ParentBound:
+    """The bound of a clock with a learned drift, so that the statistical bound is the narrower one."""
+    lab, memory = Lab(**fields), SourceMemory(SETTINGS)
     for second in range(80):
         lab.forward_ns += second % 3
         bound = memory.accept(lab.sync())
@@ -76,7 +76,7 @@ def test_without_a_link_a_phc_does_not_bound_the_system_clock() -> None:
 )
 def test_what_lies_between_the_two_clocks_is_a_term(timescale: bool, link_ns: int, apart_ns: int) -> None:
     """
-    A PHC on the PTP timescale is 37 s ahead of UTC, and one on an arbitrary one is not: a mistake between the two shows as 37 s.
+    A PHC on the PTP timescale is 37 s ahead of UTC, and one on an arbitrary one is not: an exchange of the two would be 37 s.
     """
     sample = nth(0, **{**PHC, "ptp_timescale": timescale})
     bound = system_clock_bound(PARENT, sample, SETTINGS, replace(LINK, offset_ns=link_ns, as_of_ns=PARENT.as_of_ns))
@@ -210,7 +210,7 @@ def test_of_a_source_that_contradicts_the_others_nothing_of_utc_counts() -> None
 
 def test_a_source_keeps_its_own_bound_where_the_others_only_add_growth() -> None:
     """
-    The agreement is within what it says and is soon the wider one; where it is wider at once, the others may be right without it.
+    The agreement is within its bound, and is soon the wider one; where it is wider at once, the others may be right without it.
     """
     last = error_bound(nth(0, **PTP_SCALE), PARENT, EnsembleSettings())
     faster, wider = Agreement(-10_000, 10_000, 1_000_000), Agreement(-10_000, 20_000, 1_000)

@@ -59,7 +59,7 @@ def test_utc(changes: dict[str, object], expected: Bound | Reason) -> None:
 
 def test_the_seconds_that_ptp4l_removes() -> None:
     """
-    Its own utc_offset on a PTP timescale, whatever Announce says; none on an arbitrary one.
+    Its own utc_offset on a PTP timescale, whatever Announce contains; none on an arbitrary one.
     """
     assert utc_seconds_removed(nth(0, **{**UTC, "current_utc_offset_s": 36}), SETTINGS) == 37
     assert utc_seconds_removed(HEALTHY, SETTINGS) == 0
@@ -100,7 +100,7 @@ def test_of_what_is_announced_and_what_is_polled_the_worse_counts(
     verdict: GrandmasterVerdict, changes: dict[str, object], expected: Bound
 ) -> None:
     """
-    Aged to the sample, with both growths. Only in a holdover that both tell the unit's own budget replaces the flat one, and the
+    Aged to the sample, with both growths. Only in a holdover that both report, the grandmaster's own budget replaces the flat one, and the
     accuracy that it does not announce then.
     """
     assert with_verdict(verdict, **changes) == expected
@@ -148,7 +148,7 @@ def test_without_a_verdict_the_announcement_counts_alone(
     verdict: GrandmasterVerdict, changes: dict[str, object]
 ) -> None:
     """
-    A unit that tells nothing, or was locked and is not heard of any more, is as one that nobody polls.
+    A grandmaster that reports nothing, or was locked in its expired state, counts as one without a poller.
     """
     assert with_verdict(verdict, **changes) == with_verdict(None, **changes)
 
@@ -174,7 +174,7 @@ def test_both_errors_at_their_largest_are_within_the_utc_bound(
     clock_class: int,
 ) -> None:
     """
-    At the sample and at any later age, as long as the verdict holds: the node's error and the unit's own, each as told.
+    At the sample and at any later age, as long as the verdict is valid: the node's error plus the grandmaster's own.
     """
     verdict = GrandmasterVerdict("hub", Bound(own_ns, own_ppb), HEALTHY.as_of_ns - since_poll_ns, left_ns)
     bound = utc_bound(Bound(gm_ns, gm_ppb), nth(0, **{**UTC, "clock_class": clock_class}), SETTINGS, verdict)
@@ -188,7 +188,7 @@ def test_both_errors_at_their_largest_are_within_the_utc_bound(
 
 def test_the_grandmaster_s_own_error_is_aged_to_the_reading() -> None:
     """
-    The bound is as of the reading, later than the last one that did not show the Sync: what the unit drifts meanwhile counts.
+    The bound is as of the reading, later than the last one that did not contain the Sync: the grandmaster's drift in between counts.
     """
     read_late = nth(0, **{**UTC, "read_ns": HEALTHY.as_of_ns + 2 * NS_PER_S})
     verdict = judged(Bound(100, 500), holdover_left_ns=NS_PER_S)

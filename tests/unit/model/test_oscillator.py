@@ -1,4 +1,4 @@
-"""A free oscillator's rate, learnt while a servo steers and the path is noisy."""
+"""A free oscillator's rate, learned while a servo steers and the path is noisy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_there_is_no_rate_without_evidence() -> None:
 @pytest.mark.parametrize("every_s", [0.125, 1.0, 4.0])
 def test_noise_is_in_the_wander(noise_ns: float, every_s: float) -> None:
     """
-    The rate is off by no more than what is told of how far such a rate was off.
+    The rate is off by no more than the wander.
     """
     drift = taught(Oscillator(), 20_000, 300, noise_ns=noise_ns, every_s=every_s)
 
@@ -85,7 +85,7 @@ def test_one_change_of_the_path_does_not_throw_it(step_ns: float) -> None:
 @pytest.mark.parametrize("gap_s", [-5.0, -3_600.0, 151.0, 86_400.0])
 def test_what_lies_apart_is_not_compared(gap_s: float) -> None:
     """
-    After a long gap, or when time went back, a block begins anew at once; what was learnt stays until something else is.
+    After a long gap, or when time went back, a block starts again at once; the learned drift stays until a new one is.
     """
     oscillator = Oscillator()
     before = taught(oscillator, 20_000, 60)

@@ -20,7 +20,7 @@ TAI_NS = -37 * NS_PER_S
 
 
 def read(second: float, offset_ns: int = TAI_NS, **changes: Any) -> PhcSample:
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "source": "card",
         "clock": "phc:0",
         "as_of_ns": HEALTHY.as_of_ns + round(second * NS_PER_S),
@@ -31,7 +31,7 @@ def read(second: float, offset_ns: int = TAI_NS, **changes: Any) -> PhcSample:
         "frequency_ppb": 0,
         "system_frequency_ppb": 0,
     }
-    return PhcSample(**{**told, **changes})
+    return PhcSample(**{**found, **changes})
 
 
 def fed(memory: PhcMemory, seconds: int, rate_ppb: float, **changes: Any) -> PhcLink:
@@ -43,7 +43,7 @@ def fed(memory: PhcMemory, seconds: int, rate_ppb: float, **changes: Any) -> Phc
 
 def test_a_reading_is_right_within_half_its_window() -> None:
     """
-    Rounded up; seconds between UTC and TAI are part of what was read, and nobody takes them out here.
+    Rounded up; seconds between UTC and TAI are part of what was read, and are not removed here.
     """
     link = PhcMemory(SETTINGS).accept(read(0))
 
@@ -61,7 +61,7 @@ def test_a_reading_is_right_within_half_its_window() -> None:
 )
 def test_before_learning_any_allowed_drift_counts(frequencies: tuple[int | None, int | None], expected: int) -> None:
     """
-    Both oscillators' worst, what is steered, and the kernel's slew limit where a frequency is not told.
+    Both oscillators' worst, the steering, and the kernel's slew limit where a frequency is not reported.
     """
     link = PhcMemory(SETTINGS).accept(read(0, frequency_ppb=frequencies[0], system_frequency_ppb=frequencies[1]))
 
@@ -100,12 +100,12 @@ def test_a_change_of_either_frequency_counts_threefold_for_a_while(which: str, s
     """
     memory = PhcMemory(SETTINGS)
     fed(memory, 65, 0)
-    told = [
+    found = [
         memory.accept(read(65 + index, TAI_NS + sign * 2_000 * index, **{which: 2_000})).growth_ppb
         for index in range(25)
     ]
 
-    assert told == [1_000 + 2_000 + 6_000] * 20 + [1_000 + 2_000] * 5
+    assert found == [1_000 + 2_000 + 6_000] * 20 + [1_000 + 2_000] * 5
 
 
 def test_the_drift_before_a_step_is_learned_and_the_step_is_not() -> None:
@@ -137,7 +137,7 @@ def test_an_unreported_frequency_is_no_rate() -> None:
 @pytest.mark.parametrize("set_ns", [-60_000, 60_000, 37 * NS_PER_S])
 def test_a_stepped_clock_is_reported_once(set_ns: int) -> None:
     """
-    It moved by more than both readings and their growth explain; from then on it is where it is, and no rate was learnt of that.
+    It moved by more than both readings and their growth explain; from then on it is where it is, and no rate is learned from that.
     """
     memory = PhcMemory(SETTINGS)
     before = fed(memory, 65, 0)

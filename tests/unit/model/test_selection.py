@@ -92,7 +92,7 @@ def test_a_minority_that_cannot_be_true_with_the_others_moves_nothing(
 
 def test_of_two_that_contradict_either_may_be_right() -> None:
     """
-    The hull holds whichever is; nobody is called false.
+    The hull holds whichever is true; neither is a falseticker.
     """
     claims = named((0, 1), (5, 9))
 
@@ -139,7 +139,7 @@ def test_claims_grow_to_one_moment_before_they_are_compared() -> None:
 
 def test_no_claim_is_an_error() -> None:
     """
-    Nothing can be said of nobody.
+    Without claims there is no agreement.
     """
     with pytest.raises(ValueError):
         agree({}, 0)

@@ -120,11 +120,11 @@ def test_usual_noise_adds_no_uncertainty() -> None:
     fast.add_innovation(1_000.0, 100.0)
     wild.add_innovation(1e12, 1e-3)
     before_ns = fed([0, 100] * 20).uncertainty_ns
-    doubts = [each.uncertainty_ns - before_ns for each in (calm, slow, fast, wild)]
+    uncertainties = [each.uncertainty_ns - before_ns for each in (calm, slow, fast, wild)]
 
-    assert doubts[0] == 0
-    assert doubts == sorted(set(doubts))
-    assert doubts[3] == SLEW_LIMIT_PPB
+    assert uncertainties[0] == 0
+    assert uncertainties == sorted(set(uncertainties))
+    assert uncertainties[3] == SLEW_LIMIT_PPB
 
 
 def test_before_noise_is_known_an_unusual_change_casts_doubt() -> None:

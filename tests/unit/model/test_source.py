@@ -44,7 +44,7 @@ def test_responses_to_other_nodes_do_not_count() -> None:
 
 def test_requests_without_responses_do_not_count() -> None:
     """
-    A request that nobody answered renewed nothing in the filter.
+    A request without a response adds nothing to the filter.
     """
     memory = SourceMemory(SETTINGS)
 
@@ -219,7 +219,7 @@ def test_a_jump_beyond_reason_is_told() -> None:
 
 def test_a_learnt_clock_has_a_narrow_bound_that_grows_slowly() -> None:
     """
-    A quiet second: offset, delay, a step that nobody would notice; and of the rates the lower_bounds.
+    A quiet second: offset, delay, an undetected step; and of the rates the floors.
     """
     lab = Lab(rate_ppb=20_000)
     memory = settled(lab)
@@ -276,7 +276,7 @@ def test_a_reading_that_came_late_is_no_older_than_two_seconds_less() -> None:
 
 def test_the_noise_is_known_before_any_innovation() -> None:
     """
-    The first noisy samples after the rate is learnt do not count as a servo's secret doings.
+    The first noisy samples after the rate is learned do not count as an unread correction of the servo.
     """
     noises = [0, 5_000, 9_000, 2_000, 7_000]
     lab = Lab(servo=lambda offset_ns: -offset_ns // 10)

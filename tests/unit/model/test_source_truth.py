@@ -25,16 +25,16 @@ SETTINGS = SourceSettings()
     moved_ns=st.integers(-DELAY_NS, 1_000_000),
     servo=st.sampled_from([deadbeat, gentle]),
     when_s=st.integers(12, LEARNT_S + 40),
-    told=st.sampled_from([{}, {"frequency_ppb": None}, UNTOLD, {"renewed_before_read": True}]),
+    fields=st.sampled_from([{}, {"frequency_ppb": None}, UNTOLD, {"renewed_before_read": True}]),
 )
 def test_the_truth_is_inside_while_a_servo_chases_a_changed_path(
-    rate_ppb: int, moved_ns: int, servo: Servo, when_s: int, told: dict[str, Any]
+    rate_ppb: int, moved_ns: int, servo: Servo, when_s: int, fields: dict[str, Any]
 ) -> None:
     """
-    The forward way changes by anything, learnt or not yet, with frequencies and counters or without: soon the offset is 0 and the clock is
+    The forward way changes by anything, before or after the drift is learned, with frequencies and counters or without: soon the offset is 0 and the clock is
     off by all of it. The bound holds around the clock and around the offset, in every second.
     """
-    lab = Lab(rate_ppb, servo, **told)
+    lab = Lab(rate_ppb, servo, **fields)
     memory = SourceMemory(SETTINGS)
     for second in range(when_s + 40):
         lab.forward_ns = DELAY_NS + (moved_ns if second >= when_s else 0)
@@ -51,7 +51,7 @@ def test_the_truth_is_inside_while_a_servo_chases_a_changed_path(
 )
 def test_the_truth_is_inside_whatever_the_delays_are(forwards: list[int], reverses: list[int]) -> None:
     """
-    Each packet's way is as long as it likes, once the oscillator is learnt: the servo follows the noise.
+    Each packet's way is as long as it likes, once the drift is learned: the servo follows the noise.
     """
     lab = Lab(servo=gentle)
     memory = settled(lab)
@@ -87,7 +87,7 @@ def test_delays_that_were_measured_while_no_sync_came_are_wrong_and_known_to_be(
 
 def test_a_servo_that_chased_unread_leaves_a_doubt() -> None:
     """
-    Read every third second, most of the chase is over when it first shows. What this servo usually does with such noise tells how
+    Read every third second, most of the correction is over when it first shows. The usual reaction of this servo to such noise gives how
     much was done.
     """
     lab = Lab(servo=gentle)
@@ -239,7 +239,7 @@ def test_a_clock_runs_on_between_a_sync_and_its_slow_reading() -> None:
 
 def test_coasting_is_uncertain_where_a_frequency_was_not_read() -> None:
     """
-    No bound comes of the samples after a restart, and in one of them nobody read what was steered.
+    No bound comes of the samples after a restart, and in one of them no frequency was read.
     """
     lab = Lab()
     memory = settled(lab)
@@ -259,15 +259,15 @@ def test_coasting_is_uncertain_where_a_frequency_was_not_read() -> None:
 
 def test_without_a_frequency_nothing_better_is_known_than_the_growth() -> None:
     """
-    Not learnt yet, never fed, or the clock of before the last sample: None.
+    Not learned yet, without a sample, or the clock of before the last sample: None.
     """
     fresh, lab = SourceMemory(SETTINGS), Lab()
     young = settled(Lab(), seconds=14)
-    learnt = settled(lab)
+    memory = settled(lab)
 
     assert fresh.coast(HEALTHY.as_of_ns, 0) is None
     assert young.coast(HEALTHY.as_of_ns + 15 * NS_PER_S, -20_000) is None
-    assert learnt.coast(lab.boottime_ns - NS_PER_S, lab.frequency_ppb) is None
+    assert memory.coast(lab.boottime_ns - NS_PER_S, lab.frequency_ppb) is None
 
 
 def test_the_learned_drift_outlives_a_change_of_the_source() -> None:
@@ -298,7 +298,7 @@ def on_time(boot_s: float, ingress_s: float, **changes: Any) -> ClockSample:
 @pytest.mark.parametrize("jump_s", [-37.0, -0.5, 0.5, 37.0, 86_400.0])
 def test_an_ingress_time_that_jumps_harms_nothing(jump_s: float) -> None:
     """
-    A PHC can be set where no step is seen: the next bounds hold, and what was learnt is what it was.
+    A PHC can be set where no step is seen: the next bounds hold, and the learned drift is unchanged.
     """
     memory = SourceMemory(SETTINGS)
     for second in range(80):

@@ -57,7 +57,7 @@ def test_nothing_has_no_maximum() -> None:
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=8))
 def test_a_robust_mean_begins_with_the_mean_of_its_values(sizes: list[float]) -> None:
     """
-    It is right from the first values on and not after a hundred, and says when they are enough.
+    It is right from the first values on and not after a hundred, and is known once they are enough.
     """
     usual = RobustMean()
     for size in sizes:
