@@ -117,7 +117,7 @@ def policy(given: Given) -> Trainer:
         job.close()
 
     def changes() -> list[str]:
-        return [f"{change.step}: {change.policy}: {change.why}" for change in sync.report().changes[1:]]
+        return [f"{change.step}: {change.policy}: {change.reason}" for change in sync.report().changes[1:]]
 
     return Trainer(
         wrapped,
