@@ -15,7 +15,7 @@ from timesyncd.client.torch import barrier
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
-    job = Job()  # name, rank, world size and attempt as torchrun says
+    job = Job()  # name, rank, world size and attempt from torchrun
     # One collective a step; ranks of one node need neither a daemon nor PTP for it.
     release = barrier(job, fused=True, scheduling=SchedFifo() if options.fifo else None)
     prefetch = release.run_in_slack(lambda: time.sleep(0.002), cost_ns=3_000_000, name="prefetch")

@@ -29,7 +29,7 @@ class Slow(nn.Linear):
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
-    job = Job()  # name, rank and world size as torchrun says
+    job = Job()  # name, rank and world size from torchrun
     if job.rank == options.slow_rank:
         Slow.late_s = options.slow_ms / 1000
     model = DistributedDataParallel(
@@ -45,9 +45,9 @@ def main(options: argparse.Namespace) -> None:
             loss.backward()
             optimizer.step()
         dist.all_reduce(loss.detach())  # any other collective is metered as it is called
-    told = job.meter.local_signals().sync_overhead_window
+    overhead = job.meter.local_signals().sync_overhead_window
     if job.rank == 0:
-        print(f"{meter.step} steps, {told or 0:.0%} of the time spent waiting for gradients", flush=True)
+        print(f"{meter.step} steps, {overhead or 0:.0%} of the time spent waiting for gradients", flush=True)
     meter.close()
     dist.destroy_process_group()
 

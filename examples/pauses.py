@@ -1,5 +1,5 @@
 """
-Garbage collection on all ranks at one instant of the common clock, instead of on each when its own counters say so.
+Garbage collection on all ranks at one instant of the common clock, instead of on each rank at its own time.
 
     torchrun --standalone --nproc-per-node 2 examples/pauses.py
 """
@@ -16,7 +16,7 @@ from timesyncd.client.torch import barrier
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
-    job = Job()  # name, rank, world size and attempt as torchrun says
+    job = Job()  # name, rank, world size and attempt from torchrun
     release = barrier(job, fused=True)
     # By the barrier's release instant: it is the same on all ranks, so all pause after the same step.
     pauses = Pauses(job, every_s=options.every_s, every_steps=50, barrier=release)

@@ -17,7 +17,7 @@ from timesyncd.training import synchronized
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
-    job = Job()  # name, rank and world size as torchrun says
+    job = Job()  # name, rank and world size from torchrun
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(job.rank)
@@ -28,15 +28,15 @@ def main(options: argparse.Namespace) -> None:
             optimizer.zero_grad()
             loss.backward()
             sync.record_loss(loss)
-            optimizer.step()  # what the policy says happens in here
+            optimizer.step()  # the policy runs in here
             if step == options.steps // 2 and options.then:
-                sync.use(options.then)  # rank 0's word counts; all ranks change with the same step
-    told = sync.report()
+                sync.use(options.then)  # rank 0 decides; all ranks change at the same step
+    report = sync.report()
     if job.rank == 0:
-        for change in told.changes:
+        for change in report.changes:
             print(f"from step {change.step}: {change.policy} ({change.reason})")
         print(
-            f"{told.steps} steps, {told.lssr or 0:.0%} of them local, {told.sync_ns / 1e6:.0f} ms in averagings",
+            f"{report.steps} steps, {report.lssr or 0:.0%} of them local, {report.sync_ns / 1e6:.0f} ms in averagings",
             flush=True,
         )
     job.close()

@@ -17,7 +17,7 @@ from timesyncd.client.torch import all_reduce, barrier
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
-    job = Job()  # name, rank, world size and attempt as torchrun says
+    job = Job()  # name, rank, world size and attempt from torchrun
     release = barrier(job)
     torch.manual_seed(job.rank)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))

@@ -48,8 +48,8 @@ def main(options: argparse.Namespace) -> None:
         )
         trainer.train()
     if job.rank == 0:
-        told = job.meter.local_signals().sync_overhead_window
-        print(f"{trainer.state.global_step} steps, {told or 0:.0%} of the time spent waiting for gradients", flush=True)
+        overhead = job.meter.local_signals().sync_overhead_window
+        print(f"{trainer.state.global_step} steps, {overhead or 0:.0%} of the time spent waiting for gradients", flush=True)
 
 
 if __name__ == "__main__":

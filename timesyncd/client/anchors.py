@@ -57,7 +57,7 @@ class Anchor:
     """
     The readings of this machine's clocks at one moment, and what was known of CLOCK_REALTIME then.
 
-    `reason_code` and `reason` tell why a bound is unknown. `raw_ns` is CLOCK_MONOTONIC_RAW, which is never slewed. `before_ns` and
+    `reason_code` and `reason` give the cause of an unknown bound. `raw_ns` is CLOCK_MONOTONIC_RAW, which is never slewed. `before_ns` and
     `after_ns` are CLOCK_REALTIME around the annotation `number` in the trace; None: it was not annotated.
     """
 

@@ -310,7 +310,7 @@ class Barrier:
         """
         The time that this rank certainly has before the other ranks arrive, counted from when it is ready.
 
-        Unknown here: no rank can tell how much of a collective was waiting and how much was transfer.
+        Unknown here: a rank cannot separate the waiting in a collective from the transfer.
         """
         return Slack(
             None, SlackReason.NOT_MEASURED, "a Barrier does not measure when the last rank arrives; use FusedBarrier"

@@ -62,7 +62,7 @@ class Clock:
     This node's clock and the bound on its error, as the daemon published it last and as it has grown since.
 
     No call raises because of the daemon, and none returns a wrong interval as if it were certain. If the segment is missing, stale,
-    torn, from another boot, or older than a clock step, both ends of the interval are None, and `reason()` tells why.
+    torn, from another boot, or older than a clock step, both ends of the interval are None, and `reason()` gives the cause.
     Threads may share an object, and it may be used after a fork.
     """
 

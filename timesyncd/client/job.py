@@ -184,7 +184,7 @@ class Job:
         The job's signals as of now.
 
         None: there is no daemon here, nothing came from the hub within 30 s, or the hub has not received a mark of this process yet, so
-        that its signals are of a former run.
+        that its signals belong to an earlier run.
         """
         found = self._read()
         return None if found is None else found[0]

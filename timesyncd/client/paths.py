@@ -1,4 +1,4 @@
-"""Where the daemon's runtime folder is, and where a rank records its marks."""
+"""The daemon's runtime folder, and the folder of a rank's recorded marks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def runtime_dir(argument: Path | str | None = None) -> Path:
 
 
 def record_dir(argument: Path | str | None = None) -> Path | None:
-    """The argument, else TIMESYNCD_RECORD, else None: nothing is recorded."""
+    """The argument, else TIMESYNCD_RECORD, else None: the marks are not recorded."""
     folder = argument or os.environ.get("TIMESYNCD_RECORD")
     return Path(folder) if folder else None

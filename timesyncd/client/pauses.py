@@ -47,7 +47,7 @@ class Pauses:
     A training loop asks `due(step)`; a job that is not in lock-step uses `in_background(work)`.
 
     Where the clock is not trusted, `due` counts steps instead, one pause in `every_steps`: the same on all ranks of a job in lock-step.
-    `reason_code` and `reason` tell why (OK and empty: the clock decides). With a `barrier` that the ranks pass in every step, `due` uses
+    `reason_code` and `reason` give the cause (OK and empty: the clock decides). With a `barrier` that the ranks pass in every step, `due` uses
     that barrier's last release instant: the same number on all ranks, so they cannot disagree, whatever their clocks show.
 
     Counts: `by_clock`, `by_step`. Raises ValueError for a period or a number of steps that is not above 0 and finite.
@@ -89,7 +89,7 @@ class Pauses:
         """
         Inside `with`, a thread runs `work` at every instant, whatever the job does then. If it is `gc.collect`, Python runs nothing else.
 
-        A clock that is not trusted is used all the same, and `reason_code` and `reason` tell so. The first error of `work` ends the
+        A clock that is not trusted is used all the same, and `reason_code` and `reason` give the cause. The first error of `work` ends the
         thread, and is raised at the end of the `with`.
         """
         ended = threading.Event()

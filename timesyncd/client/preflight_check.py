@@ -69,8 +69,8 @@ class PreflightResult:
     Whether the clocks agree.
 
     `ok`: no two of the nodes' clocks were further apart than allowed when the response came. `alignment_ns` is how far they may have been
-    apart, and `pair` names the two nodes; None: unknown. `reason_code` and `reason` tell in one line why the nodes do not pass, else
-    `reason` tells what they were compared by. `nodes` has the worst first. `url` is the daemon that responded, else empty.
+    apart, and `pair` names the two nodes; None: unknown. `reason_code` and `reason` give in one line why the nodes do not pass, else
+    `reason` gives what they were compared by. `nodes` has the worst first. `url` is the daemon that responded, else empty.
     """
 
     ok: bool
@@ -185,7 +185,7 @@ class _Query:
         return PreflightResult(False, None, PreflightReason.REFUSED, line, url=url)
 
     def _hubs(self, timeout_s: float) -> tuple[list[str], str]:
-        """Other addresses to ask, the primary hub's first (none if `url` is a hub itself), and what they tell about the result."""
+        """Other addresses to ask, the primary hub's first (none if `url` is a hub itself), and what the list of hubs adds to the reason."""
         page, token = f"{self.url.rstrip('/')}/api/v1", None if self.url in self.refused else self.token
         try:
             status, body = get_json(f"{page}/hubs", token, timeout_s)

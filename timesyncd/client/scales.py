@@ -1,4 +1,4 @@
-"""Moments that carry their scale: UTC's, TAI's or the grandmaster's nanoseconds are three types, and none is a plain int."""
+"""Timestamps with a scale: UTC, TAI and grandmaster nanoseconds are three types, and none of them is a plain int."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from timesyncd.bound import Reference
 
 class ScaledNs(int):
     """
-    Integer nanoseconds since 1970 on one scale; used as UtcNs, TaiNs or GmNs, never as itself.
+    Integer nanoseconds since 1970 on one scale. Use UtcNs, TaiNs or GmNs, never this class itself.
 
-    A subclass of int and not a NewType: a NewType is gone at run time, so `before(t)` could not tell which clock to ask, and
-    a mistake would pass wherever no type checker runs. As an argument mypy sees both the same.
+    It is a subclass of int and not a NewType, because a NewType does not exist at run time: `before(t)` could not find the clock to ask,
+    and a mistake would pass without a type checker. mypy treats both alike as an argument.
 
-    Plain ints are lengths of time: moment +- int is a moment, moment - moment is an int, everything else is as with ints. Two
-    scales, or a moment and a plain int, are not ordered, subtracted or added (TypeError); as with datetime, moments of two
-    scales are merely unequal.
+    Plain ints are durations: timestamp +- int is a timestamp, and timestamp - timestamp is an int. Everything else is as with ints. Two
+    scales, or a timestamp and a plain int, cannot be ordered, subtracted or added (TypeError). Timestamps of two scales are unequal, as
+    with datetime.
     """
 
     __slots__ = ()
@@ -31,7 +31,7 @@ class ScaledNs(int):
     def __add__(self, ns: int) -> Self:
         if isinstance(ns, ScaledNs):
             raise TypeError(
-                f"{type(self).__name__} + {type(ns).__name__}: moments do not add up; add plain nanoseconds"
+                f"{type(self).__name__} + {type(ns).__name__}: two timestamps cannot be added; add plain nanoseconds"
             )
         total = super().__add__(ns)
         return total if total is NotImplemented else type(self)(total)
@@ -78,23 +78,23 @@ class ScaledNs(int):
         mine, others = type(self).__name__, type(other).__name__
         if isinstance(other, ScaledNs):
             return TypeError(
-                f"{mine} with {others}: two scales; ask the clock for both moments on one of them, {_SOURCES}"
+                f"{mine} with {others}: two scales; read both timestamps on one of them, {_SOURCES}"
             )
-        return TypeError(f"{mine} with {others}: a plain number has no scale; write {mine}(...) if it is on this one")
+        return TypeError(f"{mine} with {others}: a plain number has no scale; give {mine}(...) if it is on that scale")
 
 
 _SOURCES = "now() for UtcNs, tai_now() for TaiNs, gm_now() for GmNs"
 
 
 class UtcNs(ScaledNs):
-    """UTC as POSIX counts it: leap seconds do not count. What `Clock.now()` tells."""
+    """UTC as POSIX counts it: leap seconds are not counted. The scale of `Clock.now()`."""
 
     __slots__ = ()
     reference = Reference.UTC
 
 
 class TaiNs(ScaledNs):
-    """TAI, UTC + 37 s since 2017: what `Clock.tai_now()` tells."""
+    """TAI, UTC + 37 s since 2017: the scale of `Clock.tai_now()`."""
 
     __slots__ = ()
     reference = Reference.TAI
@@ -102,9 +102,9 @@ class TaiNs(ScaledNs):
 
 class GmNs(ScaledNs):
     """
-    The grandmaster's scale less the whole seconds that the PTP daemon takes out: what `Clock.gm_now()` tells.
+    The grandmaster's scale minus the whole seconds that the PTP daemon removes: the scale of `Clock.gm_now()`.
 
-    UTC only as far as the grandmaster is right, and nothing of the kind where its timescale is arbitrary.
+    It is UTC only as far as the grandmaster is right, and has no relation to UTC if its timescale is arbitrary.
     """
 
     __slots__ = ()

@@ -155,7 +155,7 @@ class SchedFifo:
     Runs a hold with the calling thread under SCHED_FIFO, and restores the thread's policy afterwards, also after an error.
 
     Needs CAP_SYS_NICE or RLIMIT_RTPRIO (`ulimit -r`). Without the permission the hold runs under the ordinary scheduler,
-    `take_warning()` tells so once, and it is not tried again. Raises ValueError for a priority that is not within 1 to 99.
+    `take_warning()` returns the cause once, and it is not tried again. Raises ValueError for a priority that is not within 1 to 99.
     """
 
     def __init__(self, priority: int = 1) -> None:

@@ -31,7 +31,7 @@ ORDERS = [operator.lt, operator.le, operator.gt, operator.ge, operator.sub]
 @pytest.mark.parametrize("other", [GmNs(1), TaiNs(1), 1])
 def test_two_scales_and_plain_numbers_are_not_mixed(order: Callable[[object, object], object], other: int) -> None:
     """Comparing or subtracting says what to do instead, whichever side the moment stands on."""
-    advice = "ask the clock for both" if isinstance(other, ScaledNs) else r"write UtcNs\(...\)"
+    advice = "read both timestamps" if isinstance(other, ScaledNs) else r"give UtcNs\(...\)"
     if order is not operator.sub or isinstance(other, ScaledNs):
         with pytest.raises(TypeError, match=f"UtcNs with {type(other).__name__}: .*{advice}"):
             order(UtcNs(1), other)
@@ -39,9 +39,9 @@ def test_two_scales_and_plain_numbers_are_not_mixed(order: Callable[[object, obj
         order(other, UtcNs(1))
 
 
-def test_moments_do_not_add_up() -> None:
+def test_two_timestamps_cannot_be_added() -> None:
     """The sum of two moments is none."""
-    with pytest.raises(TypeError, match="do not add up"):
+    with pytest.raises(TypeError, match="cannot be added"):
         UtcNs(1) + UtcNs(1)
 
 

@@ -1,4 +1,4 @@
-"""Turns torch's RuntimeError after the loss of a rank into one line that tells what to do."""
+"""Turns torch's RuntimeError after the loss of a rank into one line that states what to do."""
 
 from __future__ import annotations
 
