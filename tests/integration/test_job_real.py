@@ -43,7 +43,7 @@ while True:
     time.sleep(0.05)
 print(json.dumps({
     "before": [first.alignment_ns, first.run, first.steps_complete], "run": signals and signals.run, "step": signals and signals.step,
-    "complete": signals and signals.steps_complete, "method": signals and signals.method and signals.method.name,
+    "complete": signals and signals.steps_complete, "method": signals and signals.method,
     "lost": job.meter.lost, "unrecorded": job.meter.unrecorded, "steps": job.meter.local_signals().steps,
 }), flush=True)
 sys.stdin.readline()
