@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
 
-from timesyncd.messages.node import FindingMessage, Severity
+from timesyncd.messages.node import ChainStep, FindingMessage, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,19 +16,12 @@ class FindingKind:
     remedy: str
 
 
-class Step(NamedTuple):
-    """One step of a chain. `code` is the id of the finding that is the cause, or names the effect; `text` is for people."""
-
-    code: str
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A rule's result: the finding holds now, by this evidence. `chain` as in Finding."""
 
     evidence: str
-    chain: tuple[Step, ...] = ()
+    chain: tuple[ChainStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +39,16 @@ class Finding:
     evidence: str
     cause: str
     remedy: str
-    chain: tuple[Step, ...] = ()
+    chain: tuple[ChainStep, ...] = ()
+
+
+def chain_step(code: str, text: str) -> ChainStep:
+    return ChainStep(code=code, text=text)
 
 
 def finding_message(finding: Finding) -> FindingMessage:
     """The wire form of a finding."""
     fields = asdict(finding)
-    fields["chain"] = [step._asdict() for step in finding.chain]
     fields["since_realtime_ns"], fields["until_realtime_ns"] = fields.pop("since_ns"), fields.pop("until_ns")
     return FindingMessage.model_validate(fields)
 

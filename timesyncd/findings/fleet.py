@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from timesyncd.clocks import NS_PER_S
 from timesyncd.findings import fleet_delays, fleet_outliers
-from timesyncd.findings.catalogue import Judgement, Step
+from timesyncd.findings.catalogue import Judgement, chain_step
 from timesyncd.findings.fleet_nodes import NodeRecord
 from timesyncd.findings.fleet_offsets import ID as ALONE
 from timesyncd.findings.fleet_offsets import LoneOffsets
@@ -145,7 +145,10 @@ class FleetFindings:
             if followers <= apart:
                 del found[GRANDMASTER, identity]
             elif outvoted:
-                steps = (Step(GRANDMASTER, judgement.evidence), Step(fleet_outliers.ID, f"it is {outvoted.evidence}"))
+                steps = (
+                    chain_step(GRANDMASTER, judgement.evidence),
+                    chain_step(fleet_outliers.ID, f"it is {outvoted.evidence}"),
+                )
                 found[GRANDMASTER, identity] = replace(judgement, chain=steps)
             apart |= followers
         return {key: judgement for key, judgement in found.items() if key[0] != ALONE or key[1] not in apart}

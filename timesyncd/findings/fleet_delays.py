@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judgement, Step
+from timesyncd.findings.catalogue import Judgement, chain_step
 from timesyncd.findings.fleet_nodes import NodeRecord
 from timesyncd.units import duration_text
 
@@ -103,5 +103,7 @@ def _judged(moved: _Moved) -> Judgement:
         f"{2 * TOGETHER_NS // NS_PER_S} s: from {duration_text(moved.before_ns)} "
         f"to {duration_text(after_ns)} (medians)"
     )
-    path = Step("path-delay-moved", f"the path to {moved.name} is {by_ns} {direction}")
-    return Judgement(evidence, (path, Step("clock-error", f"if only one direction changed, its clocks err by {by_ns}")))
+    path = chain_step("path-delay-moved", f"the path to {moved.name} is {by_ns} {direction}")
+    return Judgement(
+        evidence, (path, chain_step("clock-error", f"if only one direction changed, its clocks err by {by_ns}"))
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from statistics import median_low
 
-from timesyncd.findings.catalogue import Judgement, Step
+from timesyncd.findings.catalogue import Judgement, chain_step
 from timesyncd.findings.fleet_nodes import UTC, NodeRecord
 from timesyncd.findings.text import names_text
 from timesyncd.units import duration_text
@@ -120,7 +120,7 @@ def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callabl
     if not followers:
         return Judgement(evidence)
     consequence = f"{names_text(followers)}: their clocks follow it, and their UTC bound does not hold"
-    return Judgement(evidence, (Step(ID, evidence), Step("utc-bound-broken", consequence)))
+    return Judgement(evidence, (chain_step(ID, evidence), chain_step("utc-bound-broken", consequence)))
 
 
 DOMAIN = "node-other-domain"

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import Judgement, Step
+from timesyncd.findings.catalogue import Judgement, chain_step
 from timesyncd.findings.followers import Follower, FollowerSource
 from timesyncd.findings.grandmaster_history import GrandmasterHistory
 from timesyncd.findings.grandmaster_symptoms import Symptom, symptoms
 from timesyncd.findings.text import identities, is_locked, names_text, poll_realtime_ns, utc_text
-from timesyncd.messages.node import OK, GrandmasterOffset, GrandmasterState
+from timesyncd.messages.node import OK, ChainStep, GrandmasterOffset, GrandmasterState
 from timesyncd.model.grandmaster import GrandmasterEvent
 from timesyncd.model.grandmaster_events import GrandmasterEventKind
 from timesyncd.units import duration_text
@@ -29,8 +29,8 @@ _S_PER_HOUR = 3_600
 
 
 def chain(
-    causes: Sequence[Step], grandmaster: GrandmasterState, nodes: Iterable[Follower], now_ns: int
-) -> tuple[Step, ...]:
+    causes: Sequence[ChainStep], grandmaster: GrandmasterState, nodes: Iterable[Follower], now_ns: int
+) -> tuple[ChainStep, ...]:
     """The `causes` in order, then their effects; () where there is only one step."""
     steps = tuple(dict.fromkeys(causes))
     if not is_locked(grandmaster):
@@ -41,7 +41,9 @@ def chain(
     return steps if len(steps) > 1 else ()
 
 
-def suspect_chain(causes: Sequence[Step], grandmaster: GrandmasterState, nodes: Iterable[Follower]) -> tuple[Step, ...]:
+def suspect_chain(
+    causes: Sequence[ChainStep], grandmaster: GrandmasterState, nodes: Iterable[Follower]
+) -> tuple[ChainStep, ...]:
     """The chain of a grandmaster whose reports are in doubt."""
     steps = (
         *causes,
@@ -56,20 +58,20 @@ def _followers(grandmaster: GrandmasterState, nodes: Iterable[Follower]) -> list
     return [n for n in nodes if n.status in ("SYNCHRONIZED", "HOLDOVER") and n.grandmaster_identity in announced]
 
 
-def _of_grandmaster(grandmaster: GrandmasterState, now_ns: int) -> list[Step]:
+def _of_grandmaster(grandmaster: GrandmasterState, now_ns: int) -> list[ChainStep]:
     steps = []
     if grandmaster.clock_class is not None:
-        steps.append(Step("clock-class", f"it announces clock class {grandmaster.clock_class}"))
+        steps.append(chain_step("clock-class", f"it announces clock class {grandmaster.clock_class}"))
     if grandmaster.holdover_left_ns is not None:
         left_ns = grandmaster.holdover_left_ns - (grandmaster.age_ns or 0)
-        lasts = f"lasts until {utc_text(now_ns + left_ns, now_ns)}" if left_ns > 0 else "is used up"
-        steps.append(Step("holdover-budget", f"its holdover budget {lasts}"))
+        lasts = f"lasts until {utc_text(now_ns + left_ns, now_ns)}" if left_ns > 0 else "is exhausted"
+        steps.append(chain_step("holdover-budget", f"its holdover budget {lasts}"))
     if grandmaster.utc is not None and grandmaster.utc.bound_ns is None:
-        steps.append(Step("own-error-unbounded", f"its error against UTC is unbounded: {grandmaster.utc.reason}"))
+        steps.append(chain_step("own-error-unbounded", f"its error against UTC is unbounded: {grandmaster.utc.reason}"))
     return steps
 
 
-def _of_nodes(grandmaster: GrandmasterState, followers: Iterable[Follower], bounded: str) -> list[Step]:
+def _of_nodes(grandmaster: GrandmasterState, followers: Iterable[Follower], bounded: str) -> list[ChainStep]:
     """One step for all nodes with the same effect; `bounded` is the effect on those with a bound against UTC."""
     effects: dict[str | None, tuple[str, list[str]]] = {}
     for node in followers:
@@ -78,7 +80,7 @@ def _of_nodes(grandmaster: GrandmasterState, followers: Iterable[Follower], boun
             effect = bounded if is_bounded else f"no bound against UTC: {node.utc.reason}"
             effects.setdefault(None if is_bounded else node.utc.reason_code, (effect, []))[1].append(node.node)
     return [
-        Step("followers-unbounded" if reason else "followers-bounded", f"{names_text(names)}: {effect}")
+        chain_step("followers-unbounded" if reason else "followers-bounded", f"{names_text(names)}: {effect}")
         for reason, (effect, names) in effects.items()
     ]
 
@@ -276,8 +278,8 @@ def _folded(
     judged = {}
     for key, texts in due.items():
         is_root, is_doubt = key in steps[:1], key[0] in DOUBTS
-        causes = [Step(step[0], due[step][0]) for step in (steps if is_root else [key])]
-        steps_of_chain: tuple[Step, ...] = ()
+        causes = [chain_step(step[0], due[step][0]) for step in (steps if is_root else [key])]
+        steps_of_chain: tuple[ChainStep, ...] = ()
         if is_doubt and (is_locked(grandmaster) or not is_root):
             steps_of_chain = suspect_chain(causes, grandmaster, nodes)
         elif is_root:

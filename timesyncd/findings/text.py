@@ -89,7 +89,7 @@ def budget_text(grandmaster: GrandmasterState) -> str | None:
     if grandmaster.holdover_left_ns is None:
         return None
     left_ns = grandmaster.holdover_left_ns - (grandmaster.age_ns or 0)
-    return f"budget left {span_text(left_ns)}" if left_ns > 0 else "budget used up"
+    return f"budget left {span_text(left_ns)}" if left_ns > 0 else "budget exhausted"
 
 
 def poll_realtime_ns(grandmaster: GrandmasterState, now_ns: int) -> int:

@@ -16,7 +16,7 @@ from timesyncd.clocks import NS_PER_S, STEP_TOLERANCE_NS, Moment
 from timesyncd.daemon.node_state import NO_SOURCE, NodeView
 from timesyncd.daemon.remote_state import GRANDMASTER_EXPIRES_NS, JOB_EXPIRES_NS, RemoteStates, aged_state, last_known
 from timesyncd.driver import PollReport, options_of
-from timesyncd.findings.catalogue import CATALOGUE, Findings, Judgement, Step, finding_message
+from timesyncd.findings.catalogue import CATALOGUE, Findings, Judgement, chain_step, finding_message
 from timesyncd.findings.node import state_findings
 from timesyncd.fleet.node_clock import Explanation
 from timesyncd.ipc.clock_segment import Epoch
@@ -434,7 +434,7 @@ def test_a_finding_s_wire_form_keeps_its_times() -> None:
     began = Findings().judge(
         "source-lost",
         "ptp",
-        Judgement("no answer", (Step("source-lost", "no answer"), Step("clock-unknown", "no bound"))),
+        Judgement("no answer", (chain_step("source-lost", "no answer"), chain_step("clock-unknown", "no bound"))),
         17,
     )
     assert began is not None

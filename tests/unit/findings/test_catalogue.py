@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timesyncd.findings.catalogue import CATALOGUE, EXPIRES_AFTER_NS, Findings, Judgement, Step
+from timesyncd.findings.catalogue import CATALOGUE, EXPIRES_AFTER_NS, Findings, Judgement, chain_step
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
@@ -26,7 +26,7 @@ def test_a_finding_begins_once_and_ends_once() -> None:
     assert findings.judge("source-lost", "ptp", None, 40) is None
 
 
-OPEN = Step("grandmaster-antenna", "open")
+OPEN = chain_step("grandmaster-antenna", "open")
 
 
 def test_a_chain_that_became_longer_is_published_again() -> None:
@@ -38,13 +38,13 @@ def test_a_chain_that_became_longer_is_published_again() -> None:
     longer = findings.judge(
         "grandmaster-antenna",
         "gm-a",
-        Judgement("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"))),
+        Judgement("open", (OPEN, chain_step("grandmaster-not-locked", "HOLDOVER since 02:14Z"))),
         20,
     )
     reworded = findings.judge(
         "grandmaster-antenna",
         "gm-a",
-        Judgement("open", (OPEN, Step("grandmaster-not-locked", "HOLDOVER since 02:15Z"))),
+        Judgement("open", (OPEN, chain_step("grandmaster-not-locked", "HOLDOVER since 02:15Z"))),
         30,
     )
 

@@ -19,7 +19,7 @@ from grandmaster_states import (
 
 from timesyncd.bound import Reason, unbounded
 from timesyncd.clocks import NS_PER_S
-from timesyncd.findings.catalogue import CATALOGUE, Judgement, Step
+from timesyncd.findings.catalogue import CATALOGUE, Judgement, chain_step
 from timesyncd.findings.grandmaster import POLLER_ALIVE_NS, GrandmasterFindings
 from timesyncd.findings.grandmaster_history import MIN_READINGS, NORMAL_AFTER_NS, RECENT_NS
 from timesyncd.messages.node import BoundMessage, GrandmasterOffset, GrandmasterState, NodeState
@@ -104,13 +104,13 @@ def test_a_cut_antenna_is_one_finding_with_all_that_follows(watch: Watch) -> Non
     assert found["grandmaster-antenna", "gm-a"] == Judgement(
         "GNSS antenna open; major alarm: GNSS: antenna open, no current",
         (
-            Step("grandmaster-antenna", "GNSS antenna open"),
-            Step("grandmaster-few-satellites", "no satellite is tracked"),
-            Step("grandmaster-reference-lost", "reference GNSS-1 disqualified"),
-            Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"),
-            Step("clock-class", "it announces clock class 7"),
-            Step("holdover-budget", "its holdover budget lasts until 05:52Z"),
-            Step("followers-bounded", "node-a, node-b: UTC bound grows by 86.4 us an hour"),
+            chain_step("grandmaster-antenna", "GNSS antenna open"),
+            chain_step("grandmaster-few-satellites", "no satellite is tracked"),
+            chain_step("grandmaster-reference-lost", "reference GNSS-1 disqualified"),
+            chain_step("grandmaster-not-locked", "HOLDOVER since 02:14Z"),
+            chain_step("clock-class", "it announces clock class 7"),
+            chain_step("holdover-budget", "its holdover budget lasts until 05:52Z"),
+            chain_step("followers-bounded", "node-a, node-b: UTC bound grows by 86.4 us an hour"),
         ),
     )
 
@@ -127,11 +127,11 @@ def test_beyond_its_budget_the_bound_is_gone(watch: Watch) -> None:
     found = watch.judge(polled_grandmaster(**spent), nodes=[follower(utc=gone), follower("node-b")])
 
     assert found["grandmaster-antenna", "gm-a"].chain[-5:] == (
-        Step("clock-class", "it announces clock class 7"),
-        Step("holdover-budget", "its holdover budget is used up"),
-        Step("own-error-unbounded", f"its error against UTC is unbounded: {gone.reason}"),
-        Step("followers-unbounded", f"node-a: no bound against UTC: {gone.reason}"),
-        Step("followers-bounded", "node-b: UTC bound is wider while this lasts"),
+        chain_step("clock-class", "it announces clock class 7"),
+        chain_step("holdover-budget", "its holdover budget is exhausted"),
+        chain_step("own-error-unbounded", f"its error against UTC is unbounded: {gone.reason}"),
+        chain_step("followers-unbounded", f"node-a: no bound against UTC: {gone.reason}"),
+        chain_step("followers-bounded", "node-b: UTC bound is wider while this lasts"),
     )
 
 
@@ -320,8 +320,8 @@ def test_jamming_lasts_while_nothing_is_received() -> None:
 
     assert set(found) == {("grandmaster-jamming", "gm-a")}
     assert found["grandmaster-jamming", "gm-a"].chain[1:3] == (
-        Step("grandmaster-few-satellites", "no satellite is tracked"),
-        Step("grandmaster-not-locked", "HOLDOVER since 02:14Z"),
+        chain_step("grandmaster-few-satellites", "no satellite is tracked"),
+        chain_step("grandmaster-not-locked", "HOLDOVER since 02:14Z"),
     )
 
 
@@ -341,8 +341,8 @@ def test_jamming_and_spoofing_are_one_finding() -> None:
 
     assert set(found) == {("grandmaster-spoofing", "gm-a")}
     assert found["grandmaster-spoofing", "gm-a"].chain[1:] == (
-        Step("grandmaster-jamming", "C/N0 of nearly all satellites dropped together by 7 dB or more"),
-        Step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
+        chain_step("grandmaster-jamming", "C/N0 of nearly all satellites dropped together by 7 dB or more"),
+        chain_step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
     )
 
 
@@ -409,8 +409,8 @@ def test_a_jump_of_its_time_while_locked_is_suspicious(watch: Watch, kind: Grand
     assert found["grandmaster-spoofing", "gm-a"] == Judgement(
         "its time moved while it was locked, at 02:11Z",
         (
-            Step("grandmaster-spoofing", "its time moved while it was locked, at 02:11Z"),
-            Step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
+            chain_step("grandmaster-spoofing", "its time moved while it was locked, at 02:11Z"),
+            chain_step("followers-bounded", "node-a: the UTC bound relies on this grandmaster's report"),
         ),
     )
     assert watch.judge(polled_grandmaster(), after_ns=RECENT_NS) == {}

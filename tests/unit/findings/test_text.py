@@ -45,7 +45,7 @@ def test_a_node_follows_the_grandmaster_that_shows_its_grandmaster_s_identity(id
         ),
         (
             {"clock_state": "holdover_out_of_spec", "holdover_left_ns": HOUR_NS, "age_ns": HOUR_NS},
-            "HOLDOVER OUT OF SPEC since 02:14Z, budget used up",
+            "HOLDOVER OUT OF SPEC since 02:14Z, budget exhausted",
         ),
         ({"clock_state": None}, "clock class 6"),
         ({"clock_state": None, "clock_class": None}, "state unknown"),
