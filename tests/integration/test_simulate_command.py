@@ -273,7 +273,7 @@ async def test_the_note_can_be_pasted() -> None:
     """Without --json its lines read the unit as they stand."""
     async with started() as process:
         assert process.stdout is not None
-        note = (await asyncio.wait_for(process.stdout.readuntil(b"Ctrl-C ends it."), 60)).decode()
+        note = (await asyncio.wait_for(process.stdout.readuntil(b"Ctrl-C ends the simulation."), 60)).decode()
         walks = [line.split() for line in note.splitlines() if "snmpwalk" in line]
         walked = [(await output_of(*walk[:-1], SYS_NAME))[1] for walk in walks]
 

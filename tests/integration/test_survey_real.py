@@ -170,7 +170,7 @@ async def test_a_certificate_that_is_another(secrets: Secrets, capsys: Captured)
     assert status == 1
     assert "not the pinned one" in printed.err
     assert unit.web.certificate.fingerprint in printed.out
-    assert "ptpbase says" in printed.out
+    assert "objects of profile ptpbase" in printed.out
 
 
 async def test_a_wrong_password(secrets: Secrets, capsys: Captured) -> None:
