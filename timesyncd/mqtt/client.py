@@ -35,6 +35,21 @@ from timesyncd.mqtt.outbox import Outbox, OutgoingMessage
 from timesyncd.mqtt.tls import tls_context
 from timesyncd.mqtt.topics import AVAILABILITY, DAY_S, MAX_MESSAGE_BYTES, MqttChannel, channel_of, encode
 
+log = logging.getLogger(__name__)
+
+KEEPALIVE_S = 15
+TIMEOUT_S = 5.0
+OFFLINE_TIMEOUT_S = 1.0
+RETRY_S = 1.0
+#: Messages published within this time are sent together, except events: a wake-up costs four times as much as a message.
+SEND_DELAY_S = 0.05
+#: Messages received before other tasks run: about 10 ms of work.
+MAX_RECEIVED_AT_ONCE = 64
+#: A shorter connection counts as a failed attempt: two daemons with one name disconnect each other.
+STABLE_CONNECTION_S = 30.0
+#: The retained availability expires a day after its last publication.
+AVAILABILITY_INTERVAL_S = DAY_S / 3
+
 
 class BrokerConnection(aiomqtt.Client):
     """Remembers that the broker refused a QoS 1 message, which aiomqtt treats as a confirmation."""
@@ -79,22 +94,6 @@ class ConnectionErrors(logging.Handler):
             case _, ssl.SSLError() as failure:
                 return f"TLS: {failure}"
         return None if alert is None else f"the broker rejects our certificate: {alert}"
-
-
-log = logging.getLogger(__name__)
-
-KEEPALIVE_S = 15
-TIMEOUT_S = 5.0
-OFFLINE_TIMEOUT_S = 1.0
-RETRY_S = 1.0
-#: Messages published within this time are sent together, except events: a wake-up costs four times as much as a message.
-SEND_DELAY_S = 0.05
-#: Messages received before other tasks run: about 10 ms of work.
-MAX_RECEIVED_AT_ONCE = 64
-#: A shorter connection counts as a failed attempt: two daemons with one name disconnect each other.
-STABLE_CONNECTION_S = 30.0
-#: The retained availability expires a day after its last publication.
-AVAILABILITY_INTERVAL_S = DAY_S / 3
 
 
 class MqttLink:

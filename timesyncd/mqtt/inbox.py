@@ -18,6 +18,10 @@ from timesyncd.messages.jobs import JobState
 from timesyncd.messages.node import Message, Ordered
 from timesyncd.mqtt.topics import MAX_QUOTED_CHARS, MqttChannel, decode, parse_topic, publisher_of
 
+log = logging.getLogger(__name__)
+
+#: The most log lines about invalid messages per connection.
+MAX_WARNINGS = 100
 #: After this time without a message an incarnation may have ended. A lower one is then a daemon whose clock was ahead before, or whose
 #: store was restored, and no old message: no broker delays one for so long.
 SILENT_AFTER_NS = 60 * NS_PER_S
@@ -112,11 +116,6 @@ class NewestMessages:
                 del by_node[node]
             if not by_node:
                 del self._last[key]
-
-
-log = logging.getLogger(__name__)
-
-MAX_WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)

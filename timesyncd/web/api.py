@@ -145,11 +145,16 @@ def _not_found(what: str, wanted: str, known: list[str]) -> web.Response:
     return not_found_response(what, wanted, known, len(known))
 
 
+async def fleet_map(request: web.Request, _query: Query) -> web.Response:
+    return message_response(request, request.app[VIEW].map())
+
+
 ROUTES = (
     Route("/api/v1/node", "This daemon's own node.", "job", node, Document(NodeState)),
     Route("/api/v1/nodes", "Every known node, sorted by name.", "reader", nodes, DocumentList(NodeState), NodesQuery),
     Route("/api/v1/nodes/{name}", "One node.", "job", node_named, Document(NodeState), errors=(404,)),
     Route("/api/v1/fleet", "The fleet's summary.", "reader", fleet, Document(FleetSummary)),
+    Route("/api/v1/fleet/map", "Status and bound of every node, by place.", "reader", fleet_map, Document(FleetMap)),
     Route(
         "/api/v1/alignment", "How far apart the clocks may be: of named nodes, of a job's nodes, or of all nodes.", "job",
         alignment, Document(AlignmentState), AlignmentQuery, (404,),
@@ -168,12 +173,3 @@ ROUTES = (
     Route("/metrics", "Metrics for Prometheus.", "reader", metrics, PlainText("text/plain")),
     Route("/healthz", "ok, or the daemon's fault in one line.", None, health, PlainText("text/plain"), errors=(503,)),
 )  # fmt: skip
-
-
-async def fleet_map(request: web.Request, _query: Query) -> web.Response:
-    return message_response(request, request.app[VIEW].map())
-
-
-FLEET_MAP_ROUTE = Route(
-    "/api/v1/fleet/map", "Status and bound of every node, by place.", "reader", fleet_map, Document(FleetMap)
-)

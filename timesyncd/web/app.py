@@ -30,29 +30,9 @@ from timesyncd.web.responses import error_response
 from timesyncd.web.stream import EventStream
 from timesyncd.web.view import View
 
-
-def is_allowed_host(listening: str, host_header: str | None) -> bool:
-    """`listening` is the configured address. A request without the header is not from a browser."""
-    if host_header is None or not is_loopback(listening):
-        return True
-    try:
-        name = urlsplit(f"//{host_header}").hostname
-    except ValueError:
-        return False
-    return name is not None and (_is_address(name) or name in ("localhost", listening.lower()))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 log = logging.getLogger(__name__)
 
-ROUTES = (*api.ROUTES, api.FLEET_MAP_ROUTE, *history_api.ROUTES, stream.ROUTE, openapi.route())
+ROUTES = (*api.ROUTES, *history_api.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
     "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map", "model", "node",
@@ -81,6 +61,25 @@ MAX_REQUEST_LINE_BYTES = 262_144
 SHUTDOWN_TIMEOUT_S = 2.0
 
 LISTENING = web.AppKey("listening", str)
+
+
+def is_allowed_host(listening: str, host_header: str | None) -> bool:
+    """`listening` is the configured address. A request without the header is not from a browser."""
+    if host_header is None or not is_loopback(listening):
+        return True
+    try:
+        name = urlsplit(f"//{host_header}").hostname
+    except ValueError:
+        return False
+    return name is not None and (_is_address(name) or name in ("localhost", listening.lower()))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class WebServer:

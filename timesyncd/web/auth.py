@@ -37,6 +37,16 @@ SESSION_NS = 12 * 3_600 * NS_PER_S
 #: Per token, so that the holder of one token cannot end the sessions of another.
 MAX_SESSIONS = 20
 
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+#: The role that each path requires; None: no credentials. A path that does not exist requires a reader.
+REQUIRED_ROLES = web.AppKey("roles", Mapping[str, Role | None])
+#: The grant of the current request.
+GRANT: ContextVar[Grant] = ContextVar("grant")
+SESSION_COOKIE = "timesyncd-session"
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -227,16 +237,7 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
-log = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 ACCESS = web.AppKey("access", Access)
-#: The role that each path requires; None: no credentials. A path that does not exist requires a reader.
-REQUIRED_ROLES = web.AppKey("roles", Mapping[str, Role | None])
-#: The grant of the current request.
-GRANT: ContextVar[Grant] = ContextVar("grant")
-SESSION_COOKIE = "timesyncd-session"
 
 
 class AccessGuard:

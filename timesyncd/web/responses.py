@@ -17,6 +17,9 @@ from timesyncd.web.query import CursorKey, PageQuery, decode_cursor, encode_curs
 
 T = TypeVar("T")
 
+#: The most existing names in an error.
+MAX_NAMES = 10
+
 
 def message_response(request: web.Request, message: Message) -> web.Response:
     return json_response(request, message.model_dump_json().encode(), lasting=_lasting([message]))
@@ -58,9 +61,6 @@ def paginate(items: Sequence[T], key: Callable[[T], CursorKey], query: PageQuery
         remaining = [item for item in remaining if key(item) > after]
     items_of_page = remaining[: query.limit]
     return items_of_page, encode_cursor(key(items_of_page[-1])) if len(remaining) > len(items_of_page) else None
-
-
-MAX_NAMES = 10
 
 
 def error_response(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

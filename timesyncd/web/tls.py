@@ -20,6 +20,15 @@ from timesyncd.errors import ConfigError
 log = logging.getLogger(__name__)
 
 RELOAD_INTERVAL_S = 60.0
+MAX_CONNECTIONS = 512
+HANDSHAKE_TIMEOUT_S = 10.0
+#: How long a connection may stay open without a complete request head: longer than proxies keep an idle one for reuse.
+IDLE_TIMEOUT_S = 75.0
+LOG_INTERVAL_S = 60.0
+
+_TOO_MANY_CONNECTIONS = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
+)
 
 
 def server_context(settings: WebSettings) -> ssl.SSLContext | None:
@@ -85,17 +94,6 @@ def certificate_name(certificate: dict[str, Any]) -> str:
     """The common name in a verified certificate."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else "a certificate without a common name"
-
-
-MAX_CONNECTIONS = 512
-HANDSHAKE_TIMEOUT_S = 10.0
-#: How long a connection may stay open without a complete request head: longer than proxies keep an idle one for reuse.
-IDLE_TIMEOUT_S = 75.0
-LOG_INTERVAL_S = 60.0
-
-_TOO_MANY_CONNECTIONS = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
-)
 
 
 class ConnectionLimiter:
