@@ -49,7 +49,10 @@ def main(options: argparse.Namespace) -> None:
         trainer.train()
     if job.rank == 0:
         overhead = job.meter.local_signals().sync_overhead_window
-        print(f"{trainer.state.global_step} steps, {overhead or 0:.0%} of the time spent waiting for gradients", flush=True)
+        print(
+            f"{trainer.state.global_step} steps, {overhead or 0:.0%} of the time spent waiting for gradients",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0: success, or the answer is yes; 1: the answer is no, or a failure; 2: usage or configuration error; 130: interrupted."""
+    """
+    Exit status 0: success, or the answer is yes; 1: the answer is no, or a failure; 2: usage or configuration error;
+    130: interrupted.
+    """
     try:
         return _run(argv)
     except (KeyboardInterrupt, BrokenPipeError):

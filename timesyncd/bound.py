@@ -1,7 +1,8 @@
 """
 The bound on a clock's error: its terms, statuses and reasons, and the interval that follows from it at any moment.
 
-The one implementation of a bound's growth (`Bound.at`) and of the status table (`status_at`) is here; docs/error-bound.md derives both.
+The one implementation of a bound's growth (`Bound.at`) and of the status table (`status_at`) is here;
+docs/error-bound.md derives both.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class ClockStatus(IntEnum):
     """
     How far a clock's bound can be trusted now.
 
-    SYNCHRONIZED: fresh, valid samples arrive; that is no statement about steering. HOLDOVER: no fresh sample, and the bound grows.
-    UNKNOWN: no bound. DISRUPTED: the bound was valid and no longer is, as after a step.
+    SYNCHRONIZED: fresh, valid samples arrive; that is no statement about steering. HOLDOVER: no fresh sample, and the
+    bound grows. UNKNOWN: no bound. DISRUPTED: the bound was valid and no longer is, as after a step.
     """
 
     UNKNOWN = 0
@@ -51,7 +52,8 @@ class Reference(StrEnum):
 
 class Reason(IntEnum):
     """
-    Why a bound is absent, or a status is not SYNCHRONIZED. Programs decide by the number in segments and by `code` in messages.
+    Why a bound is absent, or a status is not SYNCHRONIZED. Programs decide by the number in segments and by `code` in
+    messages.
 
     The numbers are part of the segment's layout: append, never renumber.
     """
@@ -122,7 +124,7 @@ _REASON_TEXTS = {
     Reason.PARENT_CHANGED: "the PTP parent changed",
     Reason.STALE: "no fresh sample; the bound grows",
     Reason.EXPIRED: "no fresh sample for too long",
-    Reason.PHC_NOT_MEASURED: "ptp4l measures the PHC (hardware timestamps): add a phc source, which measures the system clock against it",
+    Reason.PHC_NOT_MEASURED: "only the PHC is measured: add a phc source, which measures the system clock against it",
     Reason.BOUNDARY_CLOCK_ERROR_UNKNOWN: "boundary clock error unknown: set boundary_clock_error_ns",
     Reason.ARBITRARY_TIMESCALE: "the grandmaster announces an arbitrary timescale",
     Reason.UTC_OFFSET_UNKNOWN: "the grandmaster announces no valid, traceable UTC offset",
@@ -137,7 +139,7 @@ _REASON_TEXTS = {
     Reason.GRANDMASTER_IDENTITY_CHANGED: "the grandmaster changed its clock identity",
     Reason.GRANDMASTER_UTC_OFFSET_CHANGED: "the grandmaster changed its UTC offset",
     Reason.HOLDOVER_BUDGET_EXCEEDED: "the grandmaster has been in holdover for longer than its budget",
-    Reason.NO_HOLDOVER_BUDGET: "the grandmaster is in holdover, and no holdover budget is configured for its oscillator",
+    Reason.NO_HOLDOVER_BUDGET: "the grandmaster is in holdover, and its oscillator has no configured holdover budget",
     Reason.HOLDOVER_AGE_UNKNOWN: "the grandmaster is in holdover of unknown age",
     Reason.GRANDMASTER_CONTRADICTS_ITSELF: "the grandmaster reports values that contradict each other",
     Reason.GRANDMASTER_STATE_UNKNOWN: "the grandmaster's clock state is unknown",
@@ -151,7 +153,9 @@ _REASON_TEXTS = {
 
 
 class Interval(NamedTuple):
-    """The true time lies in [earliest, latest], in ns since 1970; both are None while the status is UNKNOWN or DISRUPTED."""
+    """
+    The true time lies in [earliest, latest], in ns since 1970; both are None while the status is UNKNOWN or DISRUPTED.
+    """
 
     earliest: int | None
     latest: int | None
@@ -165,7 +169,10 @@ def growth_ns(growth_ppb: int, elapsed_ns: int) -> int:
 
 
 class Bound(NamedTuple):
-    """|clock error| <= `bound_ns` as of some moment, growing by `growth_ppb` since; `bound_ns` None = unbounded, for `reason`."""
+    """
+    |clock error| <= `bound_ns` as of some moment, growing by `growth_ppb` since; `bound_ns` None = unbounded, for
+    `reason`.
+    """
 
     bound_ns: int | None
     growth_ppb: int = 0
@@ -175,18 +182,25 @@ class Bound(NamedTuple):
         """
         The bound at this age, rounded up to a whole nanosecond, so it is never understated; None = unbounded.
 
-        This is the only growth of a bound in Python; the page has its twin, and tests/recordings/bound_growth.json holds both.
+        This is the only growth of a bound in Python; the page has its twin, and tests/recordings/bound_growth.json
+        holds both.
         """
         return None if self.bound_ns is None else self.bound_ns + growth_ns(self.growth_ppb, age_ns)
 
     def age_at(self, limit_ns: int) -> int | None:
-        """The greatest age at which the bound is at most `limit_ns`: negative if it exceeded that before; None = it never does."""
+        """
+        The greatest age at which the bound is at most `limit_ns`: negative if it exceeded that before; None = it never
+        does.
+        """
         if self.bound_ns is None:
             raise ValueError("an unbounded error has no age at which it reaches a limit")
         return None if self.growth_ppb == 0 else (limit_ns - self.bound_ns) * NS_PER_S // self.growth_ppb
 
     def plus(self, more_ns: int, growth_ppb: int = 0) -> Bound:
-        """The bound against another clock, which differs by at most `more_ns` and drifts by at most `growth_ppb`; unbounded stays unbounded."""
+        """
+        The bound against another clock, which differs by at most `more_ns` and drifts by at most `growth_ppb`;
+        unbounded stays unbounded.
+        """
         if self.bound_ns is None:
             return self
         return Bound(self.bound_ns + more_ns, self.growth_ppb + growth_ppb, self.reason)
@@ -194,10 +208,12 @@ class Bound(NamedTuple):
 
 class Term(StrEnum):
     """
-    A part of the bound against the parent at the sample, in ns. The value is its name in messages, the store and the API.
+    A part of the bound against the parent at the sample, in ns. The value is its name in messages, the store and the
+    API.
 
-    `description` is for tables of 80 columns; docs/error-bound.md defines each term. `segment_index` is the place among the
-    clock segment's words of terms: part of its layout. None = a term of the statistical bound alone, which has no such word.
+    `description` is for tables of 80 columns; docs/error-bound.md defines each term. `segment_index` is the place among
+    the clock segment's words of terms: part of its layout. None = a term of the statistical bound alone, which has no
+    such word.
     """
 
     description: str
@@ -225,7 +241,10 @@ class Term(StrEnum):
 
 
 class Rate(StrEnum):
-    """A part of the growth of the bound against the parent, in ppb. The value is its name in messages, the store and the API."""
+    """
+    A part of the growth of the bound against the parent, in ppb. The value is its name in messages, the store and the
+    API.
+    """
 
     description: str
 
@@ -254,12 +273,13 @@ class ErrorBound:
     """
     A clock's bounds as of `as_of_ns` (CLOCK_BOOTTIME), from which those at any other moment follow.
 
-    The statuses are as of the last reading; `status_at` ages them. `terms` add up to the hard bound against the parent and `stat_terms` to
-    the statistical one, in ns; `rates` add up to the growth of the hard one, in ppb.
+    The statuses are as of the last reading; `status_at` ages them. `terms` add up to the hard bound against the parent
+    and `stat_terms` to the statistical one, in ns; `rates` add up to the growth of the hard one, in ppb.
 
-    `as_of_ns` is later than the newest sample by `since_sample_ns` where a later reading moved the bound, and `holdover_after_ns` and
-    `void_after_ns` are shorter by as much. Before `as_of_ns` the bounds grow with the distance, too: by `past_growth_ppb` if that is more,
-    for `past_span_ns`, and by UNKNOWN_PAST_PPB beyond. Treat it as immutable; it is not frozen, since one is made for each sample.
+    `as_of_ns` is later than the newest sample by `since_sample_ns` where a later reading moved the bound, and
+    `holdover_after_ns` and `void_after_ns` are shorter by as much. Before `as_of_ns` the bounds grow with the distance,
+    too: by `past_growth_ppb` if that is more, for `past_span_ns`, and by UNKNOWN_PAST_PPB beyond. Treat it as
+    immutable; it is not frozen, since one is made for each sample.
     """
 
     as_of_ns: int
@@ -290,8 +310,8 @@ def status_at(written: ClockStatus, age_ns: int, holdover_after_ns: int, void_af
     """
     The status table, which every reader applies to the written status.
 
-    UNKNOWN and DISRUPTED do not age; SYNCHRONIZED ages to HOLDOVER, and then to UNKNOWN. A negative age is a segment from the future:
-    UNKNOWN.
+    UNKNOWN and DISRUPTED do not age; SYNCHRONIZED ages to HOLDOVER, and then to UNKNOWN. A negative age is a segment
+    from the future: UNKNOWN.
     """
     if written in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
         return written
@@ -336,9 +356,11 @@ def interval_now(
     bound: ErrorBound, reference: Reference, read_clocks: Callable[[], tuple[int, int]]
 ) -> tuple[Interval, Reason]:
     """
-    The interval of a reference now, and the reason for its status. `read_clocks` returns (REALTIME, BOOTTIME), read in this order.
+    The interval of a reference now, and the reason for its status. `read_clocks` returns (REALTIME, BOOTTIME), read in
+    this order.
 
-    A reading that was preempted between its two clocks looks like a step back, so up to three are taken before a step is reported.
+    A reading that was preempted between its two clocks looks like a step back, so up to three are taken before a step
+    is reported.
     """
     readings = [read_clocks()]
     while not _same_epoch(bound, readings[-1]) and len(readings) < 3:

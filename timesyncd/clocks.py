@@ -59,7 +59,9 @@ class FakeClocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """CLOCK_REALTIME and CLOCK_BOOTTIME, read together. Both are given by name: two integers alike are easily exchanged."""
+    """
+    CLOCK_REALTIME and CLOCK_BOOTTIME, read together. Both are given by name: two integers alike are easily exchanged.
+    """
 
     realtime_ns: int
     boottime_ns: int
@@ -69,8 +71,8 @@ class Moment:
         """
         The best of a few readings.
 
-        REALTIME is read before BOOTTIME, so a preemption between the two errs in one direction: REALTIME looks stepped back.
-        The reading with the largest difference is therefore the best.
+        REALTIME is read before BOOTTIME, so a preemption between the two errs in one direction: REALTIME looks stepped
+        back. The reading with the largest difference is therefore the best.
         """
         taken = [cls(realtime_ns=clocks.realtime_ns(), boottime_ns=clocks.boottime_ns()) for _ in range(readings)]
         return max(taken, key=lambda moment: moment.real_minus_boot_ns)
@@ -96,7 +98,10 @@ def boot_id() -> int:
 
 
 def time_namespace() -> int:
-    """The inode of this process's time namespace, which may shift CLOCK_BOOTTIME; 0 where the kernel has no time namespaces."""
+    """
+    The inode of this process's time namespace, which may shift CLOCK_BOOTTIME; 0 where the kernel has no time
+    namespaces.
+    """
     try:
         return os.stat("/proc/self/ns/time").st_ino
     except FileNotFoundError:

@@ -1,5 +1,6 @@
 """
-The configuration: one TOML file, parsed into pydantic models. Every error is one line with file, key path, value and what is allowed.
+The configuration: one TOML file, parsed into pydantic models. Every error is one line with file, key path, value and
+what is allowed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from timesyncd.training.policy.text import parse_policy
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
-#: In ns, and for rates in ppb. A bound of 1 000 s has no use, and sums of larger numbers exceed the 64 bits of segment and messages.
+#: In ns, and for rates in ppb. A bound of 1 000 s has no use, and sums of larger numbers exceed the 64 bits of segment
+#: and messages.
 Nanoseconds = Annotated[int, Field(ge=0, le=10**12)]
 
 
@@ -47,7 +49,10 @@ class Section(BaseModel):
 
 
 class SecretSettings(Section):
-    """A reference to a secret, which is never in the configuration itself: the path `file`, or the environment variable `env`."""
+    """
+    A reference to a secret, which is never in the configuration itself: the path `file`, or the environment variable
+    `env`.
+    """
 
     file: Path | None = None
     env: str | None = None
@@ -80,7 +85,10 @@ class SnmpUserSettings(Section):
 
 
 class TrapSettings(Section):
-    """`[traps]`: the listener for SNMP traps and informs of the grandmasters; systemd can pass the socket of a port below 1024."""
+    """
+    `[traps]`: the listener for SNMP traps and informs of the grandmasters; systemd can pass the socket of a port below
+    1024.
+    """
 
     host: str = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 162
@@ -99,8 +107,8 @@ class MqttSettings(Section):
     """
     `[mqtt]`: the connection to the broker. `port` None means 1883, with `tls` 8883.
 
-    The outbox keeps a row until all hubs in `hubs` have stored it; without `hubs`, until any hub has. Rows older than `outbox_days`, or
-    beyond `outbox_rows`, are dropped and counted.
+    The outbox keeps a row until all hubs in `hubs` have stored it; without `hubs`, until any hub has. Rows older than
+    `outbox_days`, or beyond `outbox_rows`, are dropped and counted.
     """
 
     host: Annotated[str, Field(min_length=1)]
@@ -134,7 +142,9 @@ _POSTGRESQL = r"postgresql://([^:@/]+@)?[^@/]+/[^/?@]+(\?[^#]*)?"
 
 
 def check_store_url(url: str) -> None:
-    """Raises ValueError unless this is a PostgreSQL URL without a password; its text omits the URL, which may contain one."""
+    """
+    Raises ValueError unless this is a PostgreSQL URL without a password; its text omits the URL, which may contain one.
+    """
     if re.match(r"[a-z0-9+]*://[^@/]*:[^@?]*@", url, re.IGNORECASE) or "password=" in url:
         raise ValueError("url must not contain a password: set password = { file = ... }")
     if not re.fullmatch(_POSTGRESQL, url):
@@ -143,7 +153,8 @@ def check_store_url(url: str) -> None:
 
 class StoreSettings(Section):
     """
-    `[store]`: a SQLite file at `path`, or with `url` a PostgreSQL database (postgresql://user@host/name) with a separate password.
+    `[store]`: a SQLite file at `path`, or with `url` a PostgreSQL database (postgresql://user@host/name) with a
+    separate password.
 
     Raw samples are kept for `keep_days`, roll-ups to minutes and to hours for longer.
     """
@@ -195,8 +206,8 @@ class WebSettings(Section):
     """
     `[web]`: the page and the HTTP API.
 
-    On a loopback address every local user can read, unless tokens or `client_ca` are set. On any other address a client needs a token, or
-    a certificate that `client_ca` signed, which gives it the `client_role`.
+    On a loopback address every local user can read, unless tokens or `client_ca` are set. On any other address a client
+    needs a token, or a certificate that `client_ca` signed, which gives it the `client_role`.
     """
 
     host: str = "127.0.0.1"
@@ -213,7 +224,10 @@ class WebSettings(Section):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether other machines can use `host` in a URL: not if it is a loopback address, or the wildcard for all addresses."""
+        """
+        Whether other machines can use `host` in a URL: not if it is a loopback address, or the wildcard for all
+        addresses.
+        """
         try:
             return not self.is_local and not ip_address(self.host).is_unspecified
         except ValueError:
@@ -233,7 +247,10 @@ class WebSettings(Section):
 
 
 class HubSettings(Section):
-    """`[hub]`: this daemon aggregates step timings from all ranks. `nodes` are the expected nodes; signals cover the last `window_steps` steps."""
+    """
+    `[hub]`: this daemon aggregates step timings from all ranks. `nodes` are the expected nodes; signals cover the last
+    `window_steps` steps.
+    """
 
     nodes: list[Name] = []
     window_steps: Annotated[int, Field(ge=1, le=10_000)] = 100
@@ -281,7 +298,8 @@ DEFAULT_STATE_EVERY_NS = 2 * NS_PER_S
 
 class NodeSettings(Section):
     """
-    `[node]`. `topology` is the node's place, outermost part first, as "hall-1/rack-12": nodes of one rack share their network.
+    `[node]`. `topology` is the node's place, outermost part first, as "hall-1/rack-12": nodes of one rack share their
+    network.
 
     `link` names the network link that the jobs of this node share with other jobs, as "rack-7".
     """
@@ -333,7 +351,9 @@ class MeasuredInput(Section):
 
 
 class Grandmaster(Section):
-    """`[[grandmaster]]`: a grandmaster that this daemon polls. `options` are the driver's own keys, in the same table."""
+    """
+    `[[grandmaster]]`: a grandmaster that this daemon polls. `options` are the driver's own keys, in the same table.
+    """
 
     name: Name
     driver: str
@@ -344,7 +364,10 @@ class Grandmaster(Section):
 
 
 class OscillatorSettings(Section):
-    """`[oscillator.*]`: a grandmaster's largest error in holdover: points of (seconds since it began, error against UTC in ns)."""
+    """
+    `[oscillator.*]`: a grandmaster's largest error in holdover: points of (seconds since it began, error against UTC in
+    ns).
+    """
 
     holdover: list[tuple[Annotated[int, Field(ge=0, le=10**9)], Nanoseconds]]
 
@@ -382,7 +405,10 @@ class Config(Section):
 
     @property
     def state_every_ns(self) -> int:
-        """The interval of a node's state: at most half of each source's holdover_after, so that readers never age it to HOLDOVER between two."""
+        """
+        The interval of a node's state: at most half of each source's holdover_after, so that readers never age it to
+        HOLDOVER between two.
+        """
         wanted_ns = DEFAULT_STATE_EVERY_NS if self.mqtt is None else int(self.mqtt.state_every_s * NS_PER_S)
         return min([wanted_ns, *(source.bounds.holdover_after_ns // 2 for source in self.source)])
 
@@ -392,7 +418,8 @@ class Config(Section):
         found = []
         if self.hub is not None and self.mqtt is not None and self.store is None:
             found.append(
-                "hub: without [store] this hub stores no history: the nodes' rows wait in their outboxes until they are dropped; add [store]"
+                "hub: without [store] this hub stores no history: "
+                "the nodes' rows wait in their outboxes until they are dropped; add [store]"
             )
         if self.job and self.hub is None and self.mqtt is not None:
             found.append(
@@ -477,9 +504,10 @@ def validation_text(
     """
     The first problem as one line: path, value, and what is allowed there.
 
-    `where` is the path of the table that was validated. `model` is what it was validated by: its keys are listed where one is
-    unknown, in the outermost table with the `shared` ones of a driver's table; `noun` is what the reader calls such a key.
-    Without `with_value` no value is quoted: so for what came over a network. Below a key that looks like a secret's, none ever is.
+    `where` is the path of the table that was validated. `model` is what it was validated by: its keys are listed where
+    one is unknown, in the outermost table with the `shared` ones of a driver's table; `noun` is what the reader calls
+    such a key. Without `with_value` no value is quoted: so for what came over a network. Below a key that looks like a
+    secret's, none ever is.
     """
     first = error.errors(include_url=False)[0]
     location, message = first["loc"], first["msg"].removeprefix("Value error, ")
@@ -497,7 +525,9 @@ def validation_text(
 
 
 def _quoted(error: ErrorDetails) -> str:
-    """The value, but no secret: an operator may have written one where its file belongs, and others read the journal."""
+    """
+    The value, but no secret: an operator may have written one where its file belongs, and others read the journal.
+    """
     names_a_secret = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in error["loc"])
     if names_a_secret and not isinstance(error["input"], bool | int):
         return "..."

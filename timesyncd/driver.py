@@ -32,9 +32,9 @@ class Driver(Protocol):
     One clock source or grandmaster.
 
     Built as `Class(name, options, runtime_dir)`, where `options` is an instance of the class attribute `Options`.
-    `poll` reads the device once and returns the new readings, possibly none. It may wait for the device, but never longer than
-    `timeout_s`. It must not retry, sleep beyond its poll, or log: the runner does all three.
-    `open` and `poll` raise `SourceError` (Unreachable, Malformed, Refused) and nothing else; after an error the runner calls
+    `poll` reads the device once and returns the new readings, possibly none. It may wait for the device, but never
+    longer than `timeout_s`. It must not retry, sleep beyond its poll, or log: the runner does all three. `open` and
+    `poll` raise `SourceError` (Unreachable, Malformed, Refused) and nothing else; after an error the runner calls
     `close` and later `open` again. `close` never raises.
     """
 
@@ -56,9 +56,10 @@ class AlarmSource(Protocol):
     """
     A driver whose device sends traps or syslog messages by itself.
 
-    `alarm_event` and `alarm_event_of_line` turn one into an event, or into None for a repetition; they neither block nor raise. `addresses`
-    are the device's own, as `open` resolved them. `request_poll` makes everything that may have changed due at the next poll.
-    `config_findings` are the findings about the driver's configuration, as id and evidence.
+    `alarm_event` and `alarm_event_of_line` turn one into an event, or into None for a repetition; they neither block
+    nor raise. `addresses` are the device's own, as `open` resolved them. `request_poll` makes everything that may have
+    changed due at the next poll. `config_findings` are the findings about the driver's configuration, as id and
+    evidence.
     """
 
     addresses: frozenset[str]
@@ -113,7 +114,8 @@ def backoff_s(failures: int, interval_s: float, jitter: float) -> float:
     """
     The pause after the n-th failure in a row: doubled each time, at most a minute.
 
-    `jitter` in [0, 1) spreads it over half to one and a half of that, so that the daemons of a fleet do not retry at the same moment.
+    `jitter` in [0, 1) spreads it over half to one and a half of that, so that the daemons of a fleet do not retry at
+    the same moment.
     """
     base = min(MAX_BACKOFF_S, max(interval_s, 0.1) * 2.0 ** min(failures - 1, 20))
     return base * (0.5 + jitter)

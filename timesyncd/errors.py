@@ -53,4 +53,7 @@ class AlignmentError(TimesyncdError):
 
 
 class SyncError(TimesyncdError):
-    """A job's ranks could not synchronize: a rank exited, or they are at different steps; the text names the operation and what to do."""
+    """
+    A job's ranks could not synchronize: a rank exited, or they are at different steps; the text names the operation and
+    what to do.
+    """

@@ -1,4 +1,6 @@
-"""Publishes values to subscribers, each with a bounded queue: a slow subscriber loses its oldest values, and counts them."""
+"""
+Publishes values to subscribers, each with a bounded queue: a slow subscriber loses its oldest values, and counts them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Subscriber(Protocol[T_contra]):
 
 
 class Subscription(Generic[T]):
-    """An asynchronous iterator over the values published since its creation. `dropped` counts the values that it lost."""
+    """
+    An asynchronous iterator over the values published since its creation. `dropped` counts the values that it lost.
+    """
 
     def __init__(self, size: int) -> None:
         self.dropped = 0

@@ -38,8 +38,8 @@ class DelayExchange:
     """
     One Delay_Req and its response, unfiltered.
 
-    `local_ns` is t3 on the measured clock. `reverse_ns` is t4 - t3 minus the corrections: the one-way delay to the parent minus the
-    local clock's offset.
+    `local_ns` is t3 on the measured clock. `reverse_ns` is t4 - t3 minus the corrections: the one-way delay to the
+    parent minus the local clock's offset.
     """
 
     local_ns: int
@@ -51,13 +51,13 @@ class ClockSample:
     """
     One fresh measurement of a node's clock against its PTP parent.
 
-    `clock` is the measured clock: "realtime" (software timestamps) or "phc:N" (hardware timestamps).
-    `as_of_ns` is CLOCK_BOOTTIME at the last reading that did *not* yet contain this measurement, so its age is never understated;
-    `read_ns` is CLOCK_BOOTTIME at the reading that did. `real_minus_boot_ns` was read at `as_of_ns`.
-    `offset_ns` is local minus reference: positive = the local clock is ahead.
-    `delay_interval_ns` is the mean time between two delay measurements. The delay counters are cumulative since the PTP daemon's start
-    (None: not served). `exchanges` are the unfiltered delay exchanges since the last sample, empty where the PTP daemon does not serve
-    them. `domain` is the PTP domain (None: not reported).
+    `clock` is the measured clock: "realtime" (software timestamps) or "phc:N" (hardware timestamps). `as_of_ns` is
+    CLOCK_BOOTTIME at the last reading that did *not* yet contain this measurement, so its age is never understated;
+    `read_ns` is CLOCK_BOOTTIME at the reading that did. `real_minus_boot_ns` was read at `as_of_ns`. `offset_ns` is
+    local minus reference: positive = the local clock is ahead. `delay_interval_ns` is the mean time between two delay
+    measurements. The delay counters are cumulative since the PTP daemon's start (None: not served). `exchanges` are the
+    unfiltered delay exchanges since the last sample, empty where the PTP daemon does not serve them. `domain` is the
+    PTP domain (None: not reported).
 
     Treat it as immutable; it is not frozen, since one is made for each Sync and a frozen one takes twice as long.
     """
@@ -95,10 +95,10 @@ class PhcSample:
     """
     The system clock against a PTP hardware clock, `clock` ("phc:0"), read in one window.
 
-    `offset_ns` is CLOCK_REALTIME minus PHC without any correction, so for a PHC on TAI it is about -37 s; its error is at most
-    `width_ns` / 2. `as_of_ns` is CLOCK_BOOTTIME before the window. `method` is precise, extended or basic. The frequencies are
-    how much faster each clock is made to run than its oscillator (None: not known). `steered`: a phc2sys runs that may steer one clock by
-    the other (None: not checked).
+    `offset_ns` is CLOCK_REALTIME minus PHC without any correction, so for a PHC on TAI it is about -37 s; its error is
+    at most `width_ns` / 2. `as_of_ns` is CLOCK_BOOTTIME before the window. `method` is precise, extended or basic. The
+    frequencies are how much faster each clock is made to run than its oscillator (None: not known). `steered`: a
+    phc2sys runs that may steer one clock by the other (None: not checked).
     """
 
     source: str
@@ -116,10 +116,11 @@ class PhcSample:
 @dataclass(frozen=True, slots=True)
 class NtpSource:
     """
-    One of an NTP daemon's own sources. `state` is the daemon's term; `offset_ns` is local minus source, as last measured.
+    One of an NTP daemon's own sources. `state` is the daemon's term; `offset_ns` is local minus source, as last
+    measured.
 
-    `estimate_ns` (of the same sign) and its error are the daemon's estimate from the last `samples` measurements, whose spread is
-    `spread_ns`.
+    `estimate_ns` (of the same sign) and its error are the daemon's estimate from the last `samples` measurements, whose
+    spread is `spread_ns`.
     """
 
     name: str
@@ -138,9 +139,11 @@ class NtpSource:
 @dataclass(frozen=True, slots=True)
 class UtcSample:
     """
-    The system clock against UTC by an NTP daemon: |offset_ns - true offset| <= error_ns at `as_of_ns`, growing by `growth_ppb`.
+    The system clock against UTC by an NTP daemon: |offset_ns - true offset| <= error_ns at `as_of_ns`, growing by
+    `growth_ppb`.
 
-    `as_of_ns` is CLOCK_BOOTTIME before the request. `offset_ns` is local minus UTC: positive = the local clock is ahead.
+    `as_of_ns` is CLOCK_BOOTTIME before the request. `offset_ns` is local minus UTC: positive = the local clock is
+    ahead.
     """
 
     source: str
@@ -164,9 +167,10 @@ class KernelSample:
     """
     The kernel's state of CLOCK_REALTIME (adjtimex). `synchronized`: STA_UNSYNC is not set.
 
-    `leap` is none, insert or delete (armed). `tai_offset_s` is 0 while no daemon has set it. `disciplines` names the running daemons that
-    steer the clock; `maxerror_ns` is a bound only where chronyd is the one. `undecided_disciplines` names those that may steer it: a ptp4l
-    does with software timestamps. `vm_disruptions` is VMClock's marker: it changes when the virtual machine is migrated.
+    `leap` is none, insert or delete (armed). `tai_offset_s` is 0 while no daemon has set it. `disciplines` names the
+    running daemons that steer the clock; `maxerror_ns` is a bound only where chronyd is the one.
+    `undecided_disciplines` names those that may steer it: a ptp4l does with software timestamps. `vm_disruptions` is
+    VMClock's marker: it changes when the virtual machine is migrated.
     """
 
     source: str
@@ -198,8 +202,8 @@ class NoSample:
     """
     A reading without a sample, and the reason.
 
-    `restarted` (the source restarted) and `stepped` (the clock was stepped) invalidate the source's bound. `port_state` and
-    `frequency_ppb` are None where they were not read.
+    `restarted` (the source restarted) and `stepped` (the clock was stepped) invalidate the source's bound. `port_state`
+    and `frequency_ppb` are None where they were not read.
     """
 
     source: str
@@ -213,7 +217,9 @@ class NoSample:
 
     @property
     def cause(self) -> NoSampleCause:
-        """The code of the reason: a step or a restart first, since they invalidate earlier samples; then the failed poll."""
+        """
+        The code of the reason: a step or a restart first, since they invalidate earlier samples; then the failed poll.
+        """
         if self.stepped:
             return NoSampleCause.CLOCK_STEPPED
         if self.restarted:
@@ -223,7 +229,9 @@ class NoSample:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """An active alarm of a grandmaster; severity and `since` (its own date and time) are as the grandmaster reports them."""
+    """
+    An active alarm of a grandmaster; severity and `since` (its own date and time) are as the grandmaster reports them.
+    """
 
     id: int
     index: int
@@ -243,7 +251,10 @@ class Satellite:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position of the GNSS antenna: degrees north and east, metres above the receiver's reference height (None: not reported)."""
+    """
+    The position of the GNSS antenna: degrees north and east, metres above the receiver's reference height (None: not
+    reported).
+    """
 
     latitude_deg: float
     longitude_deg: float
@@ -261,8 +272,8 @@ class InputReference:
 @dataclass(frozen=True, slots=True)
 class PtpPort:
     """
-    A PTP port of a grandmaster. `state` is a name of `PortState` in lower case; `client_load_percent` is the used share of the
-    port's capacity.
+    A PTP port of a grandmaster. `state` is a name of `PortState` in lower case; `client_load_percent` is the used share
+    of the port's capacity.
     """
 
     name: str
@@ -279,8 +290,8 @@ class PtpPort:
 @dataclass(frozen=True, slots=True)
 class TimeError:
     """
-    The newest time error of a measured channel in ns: te (momentary), cte (constant part) or max_te; positive = the channel is ahead of
-    `reference`.
+    The newest time error of a measured channel in ns: te (momentary), cte (constant part) or max_te; positive = the
+    channel is ahead of `reference`.
 
     `at_realtime_ns` is the time of the measurement, as Unix time by the grandmaster's own UTC offset.
     """
@@ -296,7 +307,10 @@ class TimeError:
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """A fan, power supply or temperature. `ok` None: the grandmaster does not rate it; `value` is in `unit`, None: it only rates it."""
+    """
+    A fan, power supply or temperature. `ok` None: the grandmaster does not rate it; `value` is in `unit`, None: it only
+    rates it.
+    """
 
     name: str
     kind: str
@@ -317,11 +331,13 @@ class Interface:
 @dataclass(frozen=True, slots=True)
 class GrandmasterSample:
     """
-    A grandmaster's report of itself, in vendor-neutral fields; None = not provided, () = the grandmaster reports that there is none.
+    A grandmaster's report of itself, in vendor-neutral fields; None = not provided, () = the grandmaster reports that
+    there is none.
 
-    `leap` is none, insert or delete; `antenna` is ok, open, short or fault. `steps_removed` is 0 where it follows GNSS and not another PTP
-    clock. `unknown` lists reported values that no profile maps, as "field=unknown(7)"; `profiles` names the profiles that the device
-    serves. `snmp_error` is why SNMP gave nothing beside HTTPS. Fields are polled in groups with different intervals: lists may be a minute old, inventory an hour.
+    `leap` is none, insert or delete; `antenna` is ok, open, short or fault. `steps_removed` is 0 where it follows GNSS
+    and not another PTP clock. `unknown` lists reported values that no profile maps, as "field=unknown(7)"; `profiles`
+    names the profiles that the device serves. `snmp_error` is why SNMP gave nothing beside HTTPS. Fields are polled in
+    groups with different intervals: lists may be a minute old, inventory an hour.
     """
 
     source: str
@@ -385,9 +401,9 @@ class AlarmEvent:
     """
     An event that a grandmaster reported by trap, inform or syslog.
 
-    `action` is raise, clear, event (it has no clear), or unknown (no profile maps it, and `text` contains the original). `sequence` is the
-    grandmaster's own count of notifications of this kind, and `lost` is how many are missing since the last one. `at` is its own
-    date and time.
+    `action` is raise, clear, event (it has no clear), or unknown (no profile maps it, and `text` contains the
+    original). `sequence` is the grandmaster's own count of notifications of this kind, and `lost` is how many are
+    missing since the last one. `at` is its own date and time.
     """
 
     source: str
@@ -421,7 +437,8 @@ def identity_text(number: int) -> str:
     return format_identity(number.to_bytes(8, "big"))
 
 
-#: clockAccuracy (IEEE 1588-2019, table 5): the upper limit of each enumerated range. 0x31 (over 10 s) and 0xFE have none.
+#: clockAccuracy (IEEE 1588-2019, table 5): the upper limit of each enumerated range. 0x31 (over 10 s) and 0xFE have
+#: none.
 ACCURACY_NS = {
     0x1D: 1, 0x1E: 3, 0x1F: 10, 0x20: 25, 0x21: 100, 0x22: 250, 0x23: 1_000, 0x24: 2_500, 0x25: 10_000, 0x26: 25_000,
     0x27: 100_000, 0x28: 250_000, 0x29: 1_000_000, 0x2A: 2_500_000, 0x2B: 10_000_000, 0x2C: 25_000_000,
@@ -432,8 +449,8 @@ ACCURACY_NS = {
 @dataclass(frozen=True, slots=True)
 class Trap:
     """
-    A received trap or inform: the sender's address, CLOCK_BOOTTIME at receipt, the notification's OID (snmpTrapOID), the sender's sysUpTime
-    in hundredths of a second, and the other variables in their order.
+    A received trap or inform: the sender's address, CLOCK_BOOTTIME at receipt, the notification's OID (snmpTrapOID),
+    the sender's sysUpTime in hundredths of a second, and the other variables in their order.
     """
 
     address: str

@@ -13,7 +13,9 @@ _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000} | {
 
 
 def duration_text(ns: int | None) -> str:
-    """A duration with three digits and a unit: "532 ns", "1.23 us", "-45.6 ms"; "unknown" for None. Rounded to nearest."""
+    """
+    A duration with three digits and a unit: "532 ns", "1.23 us", "-45.6 ms"; "unknown" for None. Rounded to nearest.
+    """
     if ns is None:
         return "unknown"
     text = f"{ns} ns"
@@ -58,7 +60,8 @@ def limit_text(ns: int) -> str:
 
 def span_ns(text: str) -> int:
     """
-    A span of time in ns from "90s", "15m" (or "15min"), "1h" or "2d", and shorter ones as "500ns", "1us", "20ms"; a type for argparse.
+    A span of time in ns from "90s", "15m" (or "15min"), "1h" or "2d", and shorter ones as "500ns", "1us", "20ms"; a
+    type for argparse.
 
     Raises ArgumentTypeError.
     """
@@ -69,7 +72,10 @@ def span_ns(text: str) -> int:
 
 
 def percentile(values: Sequence[int], percent: int) -> int:
-    """The nearest-rank percentile: the smallest value that at least `percent` percent of the values do not exceed. For one value or more."""
+    """
+    The nearest-rank percentile: the smallest value that at least `percent` percent of the values do not exceed. For one
+    value or more.
+    """
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 

@@ -16,7 +16,10 @@ MINUTE_S = 60
 WARM_S = 5 * MINUTE_S
 
 every_noise = pytest.mark.parametrize("noise", NOISES)
-UNITS = [polled_grandmaster(name, identities=[identity]) for name, identity in (("gm-a", GM_A), ("gm-b", GM_B), ("gm-c", GM_C))]
+UNITS = [
+    polled_grandmaster(name, identities=[identity])
+    for name, identity in (("gm-a", GM_A), ("gm-b", GM_B), ("gm-c", GM_C))
+]
 
 
 def fleet(

@@ -37,9 +37,10 @@ def gentle(offset_ns: int) -> int:
 
 class Lab:
     """
-    Once a second a Sync, its reading, and half a second later a delay measurement. `true_ns` is local minus reference, at the
-    reading; `rate_ppb` the free oscillator's rate, positive = fast; `frequency_ppb` what the servo applies, positive = faster. With
-    `renewed_before_read` the delay is measured between the Sync and its reading, so that the offset was not computed with the reported delay.
+    Once a second a Sync, its reading, and half a second later a delay measurement. `true_ns` is local minus reference,
+    at the reading; `rate_ppb` the free oscillator's rate, positive = fast; `frequency_ppb` what the servo applies,
+    positive = faster. With `renewed_before_read` the delay is measured between the Sync and its reading, so that the
+    offset was not computed with the reported delay.
     """
 
     def __init__(

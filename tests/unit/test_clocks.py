@@ -20,7 +20,9 @@ class PreemptedClocks(FakeClocks):
 
 
 def test_the_least_preempted_reading_counts() -> None:
-    """A preemption between the two clocks makes REALTIME look stepped back, so the largest difference is the best one."""
+    """
+    A preemption between the two clocks makes REALTIME look stepped back, so the largest difference is the best one.
+    """
     clocks = PreemptedClocks(real_ns=5_000, boot_ns=1_000, pauses_ns=[300, 20, 700])
 
     moment = Moment.read(clocks)

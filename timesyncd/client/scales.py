@@ -77,9 +77,7 @@ class ScaledNs(int):
     def _mixed(self, other: object) -> TypeError:
         mine, others = type(self).__name__, type(other).__name__
         if isinstance(other, ScaledNs):
-            return TypeError(
-                f"{mine} with {others}: two scales; read both timestamps on one of them, {_SOURCES}"
-            )
+            return TypeError(f"{mine} with {others}: two scales; read both timestamps on one of them, {_SOURCES}")
         return TypeError(f"{mine} with {others}: a plain number has no scale; give {mine}(...) if it is on that scale")
 
 

@@ -32,8 +32,8 @@ class Alignment:
     """
     The largest possible difference between any two of the nodes' clocks: `alignment_ns` now, growing by `growth_ppb`.
 
-    Without new states it is valid for `holds_for_ns` (None: unknown, or without end). `pair` are the two nodes that may be the furthest
-    apart. `alignment_ns` None = unknown, for `reason`.
+    Without new states it is valid for `holds_for_ns` (None: unknown, or without end). `pair` are the two nodes that may
+    be the furthest apart. `alignment_ns` None = unknown, for `reason`.
     """
 
     alignment_ns: int | None
@@ -79,11 +79,12 @@ def unknown_alignment(reason: str, reason_code: str) -> Alignment:
 
 def alignment(clocks: Sequence[NodeClock], now: Moment) -> Alignment:
     """
-    The largest possible difference between any two of the nodes, each given once; a single node with a known clock is aligned.
+    The largest possible difference between any two of the nodes, each given once; a single node with a known clock is
+    aligned.
 
-    Two clocks behind one parent clock differ by at most the sum of their parent bounds; under one grandmaster, of their gm bounds; else of
-    their utc bounds. A pair counts in the innermost group that contains both, where the widest clocks of two subgroups decide, so no pair is
-    visited.
+    Two clocks behind one parent clock differ by at most the sum of their parent bounds; under one grandmaster, of their
+    gm bounds; else of their utc bounds. A pair counts in the innermost group that contains both, where the widest
+    clocks of two subgroups decide, so no pair is visited.
     """
     return alignment_and_reference(clocks, now)[0]
 
@@ -111,7 +112,9 @@ def alignment_and_reference(clocks: Sequence[NodeClock], now: Moment) -> tuple[A
 
 
 class _Widest(NamedTuple):
-    """The two clocks of a group that may be the furthest apart, the first at least as far off; the sum is in 1e-9 ns."""
+    """
+    The two clocks of a group that may be the furthest apart, the first at least as far off; the sum is in 1e-9 ns.
+    """
 
     by: int
     sum_ns: int
@@ -123,8 +126,8 @@ class _Widest(NamedTuple):
 
 class _Group:
     """
-    The clocks behind one parent clock: the widest two against it, the widest one against the grandmaster and against UTC, and the
-    largest growths of the same.
+    The clocks behind one parent clock: the widest two against it, the widest one against the grandmaster and against
+    UTC, and the largest growths of the same.
     """
 
     __slots__ = (
@@ -163,7 +166,10 @@ class _Group:
 
 
 def _grown(clocks: Sequence[NodeClock], now: Moment) -> tuple[list[_Group], list[NodeClock], int]:
-    """The clocks in their groups, with bounds as of now; the unknown clocks; and how long all others remain known without new states."""
+    """
+    The clocks in their groups, with bounds as of now; the unknown clocks; and how long all others remain known without
+    new states.
+    """
     groups: dict[str, _Group] = {}
     lost: list[NodeClock] = []
     boottime_ns, offset_ns = now.boottime_ns, now.real_minus_boot_ns

@@ -35,7 +35,8 @@ NO_BOUND = Explanation(StateReason.NO_BOUND, "no bound")
 #: Represents an unbounded error: more than any bound in 1e-9 ns.
 UNBOUNDED = 1 << 130
 
-#: The same for a clock without any usable state: more than a clock can be that is unbounded against all three references.
+#: The same for a clock without any usable state: more than a clock can be that is unbounded against all three
+#: references.
 UNKNOWN = 4 * UNBOUNDED
 
 #: In ns and in ppb: eleven days, and as much a second. A larger value is a fault, not a clock's error.
@@ -43,16 +44,18 @@ MAX_PLAUSIBLE = 10**15
 
 NEVER_NS = -(1 << 62)
 
-#: A node counts as silent after four missed states and at least 25 s, so restarting a daemon or the broker does not count as a lost clock.
+#: A node counts as silent after four missed states and at least 25 s, so restarting a daemon or the broker does not
+#: count as a lost clock.
 SILENT_AFTER_NS = 25 * NS_PER_S
 SILENT_STATES = 4
 
 
 AgingNumbers = tuple[int, int, int, int, str, int, int, int, int, int, int, int]
 """
-The numbers that age a clock, as one tuple, since a hub ages ten thousand of them at once. In order: the bounds' time on the hub's
-BOOTTIME and on its REALTIME; how long they are valid; the time before which they are invalid; the group that shares grandmaster and parent;
-the bounds in 1e-9 ns, each with its growth in ppb, against parent, grandmaster and UTC; and the time from which the node is silent.
+The numbers that age a clock, as one tuple, since a hub ages ten thousand of them at once. In order: the bounds' time on
+the hub's BOOTTIME and on its REALTIME; how long they are valid; the time before which they are invalid; the group that
+shares grandmaster and parent; the bounds in 1e-9 ns, each with its growth in ppb, against parent, grandmaster and UTC;
+and the time from which the node is silent.
 """
 
 
@@ -61,9 +64,9 @@ class NodeClock:
     """
     A node's newest state in short.
 
-    `live` False: only a retained copy was received, which is *last known*. `explanations` are by reference, None where the clock is bounded.
-    The bounds are dated `since_sample_ns` later than their sample. `main_reference` is the one that the node reports first.
-    `has_source` False: the node has no clock source, as a daemon that is a hub only.
+    `live` False: only a retained copy was received, which is *last known*. `explanations` are by reference, None where
+    the clock is bounded. The bounds are dated `since_sample_ns` later than their sample. `main_reference` is the one
+    that the node reports first. `has_source` False: the node has no clock source, as a daemon that is a hub only.
     """
 
     node: str
@@ -140,7 +143,8 @@ class NodeClock:
         """
         The time of the bounds on the hub's BOOTTIME.
 
-        Transit time is seen on both of the hub's clocks. The larger one counts: too large an age makes the bound too wide, never too narrow.
+        Transit time is seen on both of the hub's clocks. The larger one counts: too large an age makes the bound too
+        wide, never too narrow.
         """
         received_ns, published_ns = self.aging[:2]
         return min(received_ns, published_ns - now.real_minus_boot_ns)
@@ -274,7 +278,8 @@ def _reason(bound: BoundMessage | None) -> Explanation | None:
 
 def _groups(state: NodeState, usable: bool) -> tuple[str, str]:
     """
-    The group of nodes that share grandmaster and removed whole seconds, and the group within it that also shares the parent clock.
+    The group of nodes that share grandmaster and removed whole seconds, and the group within it that also shares the
+    parent clock.
 
     A node without a known reference, or not bounded against it, forms a group of its own.
     """

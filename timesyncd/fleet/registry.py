@@ -26,8 +26,8 @@ NEVER_REPORTED = "has never reported to this hub"
 @dataclass(frozen=True, slots=True)
 class FleetOverview:
     """
-    The fleet in few numbers: nodes with a clock source, and how many of them are reporting; counts by main status, and by grandmaster
-    ("" = none); the nodes with the widest bounds; and the expected nodes that are not reporting.
+    The fleet in few numbers: nodes with a clock source, and how many of them are reporting; counts by main status, and
+    by grandmaster ("" = none); the nodes with the widest bounds; and the expected nodes that are not reporting.
     """
 
     known: int
@@ -39,7 +39,10 @@ class FleetOverview:
 
 
 class Fleet:
-    """The nodes by their newest states. `expected` are the configured ones. States are kept as JSON: ten thousand objects take 200 MB."""
+    """
+    The nodes by their newest states. `expected` are the configured ones. States are kept as JSON: ten thousand objects
+    take 200 MB.
+    """
 
     def __init__(self, expected: Collection[str] = ()) -> None:
         self._expected = tuple(dict.fromkeys(expected))

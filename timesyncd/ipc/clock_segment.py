@@ -1,4 +1,7 @@
-"""The clock segment: an ErrorBound as 64-bit words. schemas/SHM.md draws its layout; each change of it is a new layout version."""
+"""
+The clock segment: an ErrorBound as 64-bit words. schemas/SHM.md draws its layout; each change of it is a new layout
+version.
+"""
 
 from __future__ import annotations
 

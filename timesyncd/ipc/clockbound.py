@@ -1,8 +1,10 @@
 """
-The hard bound against UTC as a ClockBound v2 segment, for its clients; docs/other-languages.md lists what they cannot see.
+The hard bound against UTC as a ClockBound v2 segment, for its clients; docs/other-languages.md lists what they cannot
+see.
 
-Clients count ages on CLOCK_MONOTONIC, which stops during suspend. A written bound is right when it is written, but after a resume clients
-take it for too young until the next write. So the daemon writes once a second, also when nothing changed.
+Clients count ages on CLOCK_MONOTONIC, which stops during suspend. A written bound is right when it is written, but
+after a resume clients take it for too young until the next write. So the daemon writes once a second, also when nothing
+changed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ VOID_NS = 1000 * NS_PER_S
 #: From this drift on ClockBound's clients reject the segment as malformed.
 MAX_DRIFT_PPB = 10**9
 
-#: Represents an unbounded error: 31 years, so a client that ignores the status is not misled, and no sum exceeds 64 bits.
+#: Represents an unbounded error: 31 years, so a client that ignores the status is not misled, and no sum exceeds 64
+#: bits.
 NO_BOUND_NS = 10**18
 
 _HEADER = struct.Struct("=2IIHH")
@@ -53,8 +56,8 @@ def content(bound: ErrorBound, boottime_ns: int, suspended_ns: int) -> bytes:
     """
     The segment's content after the header, as of `boottime_ns`.
 
-    `suspended_ns` is at least CLOCK_BOOTTIME minus CLOCK_MONOTONIC: less would understate the age. Where the bound enters HOLDOVER before
-    ClockBound's grace ends, as_of is moved back by the difference, and the bound with it.
+    `suspended_ns` is at least CLOCK_BOOTTIME minus CLOCK_MONOTONIC: less would understate the age. Where the bound
+    enters HOLDOVER before ClockBound's grace ends, as_of is moved back by the difference, and the bound with it.
     """
     status = _status(bound, boottime_ns)
     as_of_ns = min(bound.as_of_ns, boottime_ns) - suspended_ns
@@ -84,7 +87,9 @@ def _packed(as_of_ns: int, void_ns: int, bound_ns: int, drift_ppb: int, status: 
 
 
 def suspended_ns() -> int:
-    """CLOCK_BOOTTIME minus CLOCK_MONOTONIC: how long this machine was suspended since it booted. It errs upward only."""
+    """
+    CLOCK_BOOTTIME minus CLOCK_MONOTONIC: how long this machine was suspended since it booted. It errs upward only.
+    """
     return min(_boot_minus_monotonic_ns() for _ in range(3))
 
 
@@ -96,10 +101,11 @@ def _boot_minus_monotonic_ns() -> int:
 
 class ClockBoundWriter:
     """
-    The one writer of a ClockBound v2 segment. The file is kept over restarts, with the former writer's content, which ages.
+    The one writer of a ClockBound v2 segment. The file is kept over restarts, with the former writer's content, which
+    ages.
 
-    A missing folder is created; it must be in memory (/run), since the layout does not distinguish boots. Raises OSError when the file
-    cannot be created, ConfigError when it is not a ClockBound v2 segment.
+    A missing folder is created; it must be in memory (/run), since the layout does not distinguish boots. Raises
+    OSError when the file cannot be created, ConfigError when it is not a ClockBound v2 segment.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,7 +119,10 @@ class ClockBoundWriter:
         self._halves[_VERSION] = LAYOUT_VERSION
 
     def write(self, bound: ErrorBound) -> None:
-        """Publish the hard bound against UTC: each new one, and the last one every second, since only a write accounts for a suspend."""
+        """
+        Publish the hard bound against UTC: each new one, and the last one every second, since only a write accounts for
+        a suspend.
+        """
         suspended = suspended_ns()
         words = _WORDS.unpack(content(bound, time.clock_gettime_ns(time.CLOCK_BOOTTIME), suspended))
         halves = self._halves
@@ -132,8 +141,8 @@ class ClockBoundWriter:
 
     def _fence(self) -> None:
         """
-        Order the stores before this call before those after it, on arm64, too: there an atomic release and the following acquire stay in
-        order. The layout has no checksum that would detect a reordering.
+        Order the stores before this call before those after it, on arm64, too: there an atomic release and the
+        following acquire stay in order. The layout has no checksum that would detect a reordering.
         """
         self._order.release()
         self._order.acquire()

@@ -1,9 +1,9 @@
 """
 A shared-memory segment of 64-bit words: one writer, any number of readers, no locks; schemas/SHM.md draws its layout.
 
-Each word is read and written as one item of a memoryview, which is one load or store. `struct.pack_into` zeroes a field before it fills
-it, and slices may tear. The generation is odd during a write. Python has no memory fences, so a reader accepts a copy only if the
-generation did not change around it *and* the checksum over both agrees.
+Each word is read and written as one item of a memoryview, which is one load or store. `struct.pack_into` zeroes a field
+before it fills it, and slices may tear. The generation is odd during a write. Python has no memory fences, so a reader
+accepts a copy only if the generation did not change around it *and* the checksum over both agrees.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class SegmentWriter:
     """
     The one writer of a segment.
 
-    The file keeps its inode and is never truncated, so readers' mappings survive a restart. The former writer's payload remains, and ages,
-    until the first write. Raises OSError when the file cannot be created.
+    The file keeps its inode and is never truncated, so readers' mappings survive a restart. The former writer's payload
+    remains, and ages, until the first write. Raises OSError when the file cannot be created.
     """
 
     def __init__(self, path: Path, magic: int, layout_version: int, word_count: int) -> None:
@@ -80,7 +80,8 @@ class SegmentReader:
     """
     Reads without waiting and without raising.
 
-    `words` is the current mapping, so that a caller can compare `words[GENERATION]` with a cached one; while there is no file, it is zeros.
+    `words` is the current mapping, so that a caller can compare `words[GENERATION]` with a cached one; while there is
+    no file, it is zeros.
     """
 
     def __init__(self, path: Path, magic: int, layout_version: int, word_count: int) -> None:
@@ -104,7 +105,10 @@ class SegmentReader:
         return self._inode is not None
 
     def read(self) -> tuple[int, ...] | None:
-        """The payload published last; None while there is no file, for an unsupported layout, and before the first complete payload."""
+        """
+        The payload published last; None while there is no file, for an unsupported layout, and before the first
+        complete payload.
+        """
         self.ensure_mapped()
         generation, payload = self._cached
         now = self.words[GENERATION]

@@ -1,4 +1,7 @@
-"""The samples that ptp4l's delay filter may still use, in the coordinates of the free oscillator, where no servo exists. Pure."""
+"""
+The samples that ptp4l's delay filter may still use, in the coordinates of the free oscillator, where no servo exists.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from timesyncd.sample import ClockSample
 #: A path delay counts as frozen after this many times its usual time between two changes.
 _FROZEN_FACTOR = 6
 
-#: With noisier forward differences than this, the path delay must change too: ptp4l reports a median in whole ns of delays with that noise.
+#: With noisier forward differences than this, the path delay must change too: ptp4l reports a median in whole ns of
+#: delays with that noise.
 _NOISY_NS = 10.0
 
 
@@ -22,8 +26,9 @@ class FilterEntry(NamedTuple):
     """
     A sample in the window, `time_ns` on the measured clock; `refreshed_ns` is `DelayRefreshClock`'s time then.
 
-    `unsteered_ns` is the forward difference as if no servo had steered since the first sample, right within `uncertainty_ns`.
-    `lower_bounds` are pairs of a time and a lower bound of the free oscillator's error then, from the raw delay exchanges.
+    `unsteered_ns` is the forward difference as if no servo had steered since the first sample, right within
+    `uncertainty_ns`. `lower_bounds` are pairs of a time and a lower bound of the free oscillator's error then, from the
+    raw delay exchanges.
     """
 
     sample: ClockSample
@@ -37,8 +42,8 @@ class FilterEntry(NamedTuple):
 
 class DelayRefreshClock:
     """
-    Counts the time in which the path delay was measured. A frozen path delay means it is no longer being measured; the window's
-    clock stops, so old filter entries do not expire.
+    Counts the time in which the path delay was measured. A frozen path delay means it is no longer being measured; the
+    window's clock stops, so old filter entries do not expire.
     """
 
     def __init__(self) -> None:
@@ -51,7 +56,8 @@ class DelayRefreshClock:
         """
         The time counted up to a sample with this path delay.
 
-        `noise_ns` is the usual noise of the samples: without noise the delay has no reason to change, and is never frozen.
+        `noise_ns` is the usual noise of the samples: without noise the delay has no reason to change, and is never
+        frozen.
         """
         unchanged_ns = time_ns - self._changed_ns
         must_change = self._usual_ns.is_known and noise_ns >= _NOISY_NS
@@ -66,8 +72,8 @@ class DelayRefreshClock:
 
 class DelayFilterWindow:
     """
-    The window's samples with the oscillator's rate removed. A new rate means that every entry is computed again; without a rate
-    the window holds the samples alone.
+    The window's samples with the oscillator's rate removed. A new rate means that every entry is computed again;
+    without a rate the window holds the samples alone.
     """
 
     def __init__(self) -> None:
@@ -89,7 +95,9 @@ class DelayFilterWindow:
             self._add_levels(each, drift)
 
     def expire(self, has_expired: Callable[[FilterEntry], bool]) -> int:
-        """Drop the oldest entries that have expired; returns the number of the oldest one left. The newest never expires."""
+        """
+        Drop the oldest entries that have expired; returns the number of the oldest one left. The newest never expires.
+        """
         entries = self.entries
         number = entries[0].number
         while has_expired(entries[0]):
@@ -103,8 +111,9 @@ class DelayFilterWindow:
         """
         A lower bound of the free oscillator's error at the newest sample.
 
-        Half of the exchanges in ptp4l's filter took no longer than the reported delay, so at least one of the window's Syncs bounds the
-        error from below, less `below_ns`. Each raw exchange does too, since its reverse delay was not negative.
+        Half of the exchanges in ptp4l's filter took no longer than the reported delay, so at least one of the window's
+        Syncs bounds the error from below, less `below_ns`. Each raw exchange does too, since its reverse delay was not
+        negative.
         """
         level_ns = -self._negated_upper.value - below_ns
         if self._lower_bounds:

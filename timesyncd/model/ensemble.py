@@ -1,4 +1,6 @@
-"""Selects the sources to believe, and computes the node's bound from their samples: accept(reading) -> ErrorBound. Pure."""
+"""
+Selects the sources to believe, and computes the node's bound from their samples: accept(reading) -> ErrorBound. Pure.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ POLLER_LOST_NS = 60_000_000_000
 
 class EnsembleUpdate(NamedTuple):
     """
-    What follows from a reading: the bound to publish (None: the last one remains, and ages), and the phase jump if there was one.
+    What follows from a reading: the bound to publish (None: the last one remains, and ages), and the phase jump if
+    there was one.
 
     `source_bound` is the bound by the reading's source alone, whether the ensemble believes that source or not.
     """
@@ -49,7 +52,10 @@ class EnsembleUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _KnownGrandmaster:
-    """A grandmaster with a poller: the clock identities that it announces, the newest verdict, and the newest invalidation."""
+    """
+    A grandmaster with a poller: the clock identities that it announces, the newest verdict, and the newest
+    invalidation.
+    """
 
     identities: frozenset[str]
     verdict: GrandmasterVerdict
@@ -60,8 +66,8 @@ class Ensemble:
     """
     The node's clock by all its sources.
 
-    One PTP source decides the bounds against parent and grandmaster: the first configured one whose bound has not expired. The bound
-    against UTC comes from the intersection of all sources that know UTC.
+    One PTP source decides the bounds against parent and grandmaster: the first configured one whose bound has not
+    expired. The bound against UTC comes from the intersection of all sources that know UTC.
     """
 
     def __init__(self, settings: Mapping[str, EnsembleSettings]) -> None:
@@ -128,7 +134,8 @@ class Ensemble:
         link = self._phc_links[reading.clock] = self._phc_memories[reading.clock].accept(reading)
         followers = [source for source, sample in self._samples.items() if sample.clock == reading.clock]
         if link.stepped:
-            # ptp4l may have stepped the PHC: its earlier samples no longer apply, and neither do the bounds on the system clock.
+            # ptp4l may have stepped the PHC: its earlier samples no longer apply, and neither do the bounds on the
+            # system clock.
             updates = [self._invalidate_source(source, Reason.CLOCK_STEPPED, reading.as_of_ns) for source in followers]
             self._phc_links[reading.clock] = link
             return next((update for update in updates if update.bound), EnsembleUpdate(None))
@@ -139,8 +146,8 @@ class Ensemble:
         """
         A source that knows UTC and no grandmaster.
 
-        An NTP daemon may begin to slew its offset away at any moment. So the claim spans that offset and 0, unless the kernel driver
-        reports that the daemon steers nothing.
+        An NTP daemon may begin to slew its offset away at any moment. So the claim spans that offset and 0, unless the
+        kernel driver reports that the daemon steers nothing.
         """
         least_ns, most_ns = sorted((reading.offset_ns, 0 if self._may_slew else reading.offset_ns))
         low_ns, high_ns = least_ns - reading.error_ns, most_ns + reading.error_ns
@@ -152,7 +159,9 @@ class Ensemble:
         return EnsembleUpdate(deciding and self._published(deciding, reading.as_of_ns), None, bound)
 
     def _accept_kernel_sample(self, reading: KernelSample) -> EnsembleUpdate:
-        """A virtual machine that was migrated runs on another host's clocks, which were not compared with any source yet."""
+        """
+        A virtual machine that was migrated runs on another host's clocks, which were not compared with any source yet.
+        """
         self._may_slew = not NTP_DAEMONS.isdisjoint(reading.disciplines + reading.undecided_disciplines)
         if reading.vm_disruptions is None:
             return EnsembleUpdate(None)
@@ -163,8 +172,8 @@ class Ensemble:
 
     def invalidate_after_suspend(self) -> EnsembleUpdate:
         """
-        The machine was suspended. The kernel then set CLOCK_REALTIME and CLOCK_BOOTTIME forward alike, by a clock that was not compared
-        with any source, so no step shows.
+        The machine was suspended. The kernel then set CLOCK_REALTIME and CLOCK_BOOTTIME forward alike, by a clock that
+        was not compared with any source, so no step shows.
         """
         return self._invalidate_all(Reason.SUSPENDED)
 
@@ -196,7 +205,8 @@ class Ensemble:
             return self._claims[source]
         if bound.utc_hard.bound_ns is None or bound.parent_hard.bound_ns is None:
             return None
-        # The parent bound is symmetric around the local clock. The UTC bound's excess over it widens the parent's interval at both ends.
+        # The parent bound is symmetric around the local clock. The UTC bound's excess over it widens the parent's
+        # interval at both ends.
         excess_ns = bound.utc_hard.bound_ns - bound.parent_hard.bound_ns
         parent = system_clock_bound(
             self._parents[source],
@@ -208,7 +218,8 @@ class Ensemble:
 
     def coast(self, source: str, boottime_ns: int, frequency_ppb: int) -> ErrorBound | None:
         """
-        The source gave no valid sample, but its frequency was read, so how the clock was steered since the last sample is known.
+        The source gave no valid sample, but its frequency was read, so how the clock was steered since the last sample
+        is known.
 
         Returns the bound that the segment must contain from now on, where this source's is the one that decides.
         """
@@ -251,8 +262,8 @@ class Ensemble:
         """
         Replace the verdict of the grandmaster `name`, which announces these `identities`.
 
-        Returns the bound that the segment must contain from now on: where the deciding source follows this grandmaster, and its bound
-        is no longer valid, or was too narrow against UTC.
+        Returns the bound that the segment must contain from now on: where the deciding source follows this grandmaster,
+        and its bound is no longer valid, or was too narrow against UTC.
         """
         known = self._grandmasters.get(name)
         if known and not _takes_over(verdict, known.verdict):
@@ -276,7 +287,10 @@ class Ensemble:
         return None if affected_bound is None else self._published(affected_bound, boottime_ns)
 
     def _grandmasters_of(self, sample: ClockSample) -> list[_KnownGrandmaster]:
-        """More than one where two grandmasters announce one identity, as after an exchange of modules: the wider bound counts."""
+        """
+        More than one where two grandmasters announce one identity, as after an exchange of modules: the wider bound
+        counts.
+        """
         if not self._grandmasters:
             return []
         return [known for known in self._grandmasters.values() if sample.grandmaster_identity in known.identities]
@@ -291,7 +305,10 @@ class Ensemble:
         return self._drop(source, invalidation.reason).bound if newest.as_of_ns < invalidation.before_ns else None
 
     def _widened_against_utc(self, source: str, grandmaster: _KnownGrandmaster) -> ErrorBound | None:
-        """The source's bound with this grandmaster's newest verdict, where that is wider; a verdict alone never narrows a bound."""
+        """
+        The source's bound with this grandmaster's newest verdict, where that is wider; a verdict alone never narrows a
+        bound.
+        """
         last = self._bounds.get(source)
         if last is None or last.grandmaster_identity not in grandmaster.identities:
             return None
@@ -324,7 +341,10 @@ class Ensemble:
         return next((update for update in updates if update.bound), EnsembleUpdate(None))
 
     def _invalidate_source(self, source: str, reason: Reason, boottime_ns: int) -> EnsembleUpdate:
-        """Invalidate one source. The update publishes that where this source decides; else it publishes the deciding source's bound."""
+        """
+        Invalidate one source. The update publishes that where this source decides; else it publishes the deciding
+        source's bound.
+        """
         deciding, own = self.deciding_bound(boottime_ns), self._bounds.get(source)
         update = self._drop(source, reason)
         if deciding is None or deciding is own:

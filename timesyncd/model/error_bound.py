@@ -50,7 +50,10 @@ def grandmaster_bound(parent: Bound, sample: ClockSample, settings: SourceSettin
 def utc_bound(
     gm: Bound, sample: ClockSample, settings: SourceSettings, verdict: GrandmasterVerdict | None = None
 ) -> Bound:
-    """The bound against UTC: the grandmaster's own error is added, where that and the timescale are known. Both growths count."""
+    """
+    The bound against UTC: the grandmaster's own error is added, where that and the timescale are known. Both growths
+    count.
+    """
     return combined(gm, utc_error(sample, settings, verdict))
 
 
@@ -76,8 +79,8 @@ def _grandmaster_error(sample: ClockSample, settings: SourceSettings, verdict: G
     """
     The wider of the error that the grandmaster announces and the one in its poller's verdict.
 
-    Exceptions: a verdict without an error does not count, nor does an expired one of a grandmaster that was locked. In a holdover that
-    both report, the budget of the oscillator replaces the flat one of the source.
+    Exceptions: a verdict without an error does not count, nor does an expired one of a grandmaster that was locked. In
+    a holdover that both report, the budget of the oscillator replaces the flat one of the source.
     """
     announced = _announced_error(sample, settings)
     if verdict is None:
@@ -128,8 +131,8 @@ def system_clock_bound(
     """
     The system clock's bound against the parent.
 
-    With software timestamps this is the sample's own. With hardware timestamps the PHC's bound is carried over by the `link`;
-    without a link the system clock is unbounded.
+    With software timestamps this is the sample's own. With hardware timestamps the PHC's bound is carried over by the
+    `link`; without a link the system clock is unbounded.
     """
     if sample.clock == "realtime":
         return parent
@@ -211,7 +214,9 @@ def utc_only_bound(sample: UtcSample, settings: EnsembleSettings) -> ErrorBound:
 
 
 def coasted(parent: ParentBound, coasting: Coasting) -> ParentBound:
-    """The bound some time after the last sample. A hard bound that became the narrower one is the statistical one, too."""
+    """
+    The bound some time after the last sample. A hard bound that became the narrower one is the statistical one, too.
+    """
     later_ns = coasting.time_ns - parent.as_of_ns
     grown_ns, hard_ns = parent.bound.bound_ns, coasting.bound.bound_ns
     assert grown_ns is not None and hard_ns is not None
@@ -271,7 +276,8 @@ def with_agreement(bound: ErrorBound, agreement: Agreement, boottime_ns: int, co
     """
     The bound with the UTC bound that follows from all sources.
 
-    `contradicted`: the source of this bound cannot be true together with the others, so its own UTC bound does not count.
+    `contradicted`: the source of this bound cannot be true together with the others, so its own UTC bound does not
+    count.
     """
     now = rebased(bound, boottime_ns)
     utc = Bound(max(abs(agreement.low_ns), abs(agreement.high_ns)), agreement.growth_ppb)
@@ -282,7 +288,10 @@ def with_agreement(bound: ErrorBound, agreement: Agreement, boottime_ns: int, co
 
 
 def _is_within(agreed: Bound, own: Bound) -> bool:
-    """Whether the sources' UTC bound does not exceed the source's own: otherwise the others may be right without this source."""
+    """
+    Whether the sources' UTC bound does not exceed the source's own: otherwise the others may be right without this
+    source.
+    """
     return agreed.bound_ns is not None and own.bound_ns is not None and agreed.bound_ns <= own.bound_ns
 
 
@@ -300,7 +309,10 @@ def narrower(statistical: Bound, hard: Bound) -> Bound:
 
 
 def without_implausible(bound: ErrorBound) -> ErrorBound:
-    """The bound, or an invalidated one where a value exceeds MAX_PLAUSIBLE_NS: it is a fault of some device, and exceeds 64 bits in sums."""
+    """
+    The bound, or an invalidated one where a value exceeds MAX_PLAUSIBLE_NS: it is a fault of some device, and exceeds
+    64 bits in sums.
+    """
     parts = (bound.parent_hard, bound.gm_hard, bound.utc_hard)
     if all((part.bound_ns or 0) <= MAX_PLAUSIBLE_NS and part.growth_ppb <= MAX_PLAUSIBLE_NS for part in parts):
         return bound

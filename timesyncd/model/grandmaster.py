@@ -1,8 +1,10 @@
 """
-A grandmaster's own error against UTC: assessed from its samples by its poller, and received as a verdict by the nodes. Pure.
+A grandmaster's own error against UTC: assessed from its samples by its poller, and received as a verdict by the nodes.
+Pure.
 
-Time comes with the samples; docs/error-bound.md lists the assumptions. A sample's `boottime_ns` is from before the poll, so an age that
-counts from it is never understated. The `realtime_ns` beside it is from after the poll, so no event is dated too early.
+Time comes with the samples; docs/error-bound.md lists the assumptions. A sample's `boottime_ns` is from before the
+poll, so an age that counts from it is never understated. The `realtime_ns` beside it is from after the poll, so no
+event is dated too early.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from timesyncd.model.grandmaster_events import (
 )
 from timesyncd.sample import ACCURACY_NS, ClockState, GrandmasterSample
 
-#: A grandmaster bridges a short loss of its reference: already in holdover, it still announces its former clock class (usually 900 s).
+#: A grandmaster bridges a short loss of its reference: already in holdover, it still announces its former clock class
+#: (usually 900 s).
 BRIDGING_NS = 1_200 * NS_PER_S
 
 #: The clock classes of a locked grandmaster, and of one in holdover; 13 and 14 are 6 and 7 on an arbitrary timescale.
@@ -39,8 +42,8 @@ _GNSS = re.compile("gnss|gps|galileo|glonass|beidou|qzss", re.IGNORECASE)
 @dataclass(frozen=True, slots=True)
 class HoldoverCurve:
     """
-    The largest error of an oscillator in holdover: points of (seconds since holdover began, error against UTC in ns), linear between
-    the points.
+    The largest error of an oscillator in holdover: points of (seconds since holdover began, error against UTC in ns),
+    linear between the points.
 
     Raises ValueError when there are fewer than two points, the first is not at 0 s, or the points do not rise.
     """
@@ -93,10 +96,11 @@ class GrandmasterAssessment:
     """
     The result of all samples of a grandmaster up to one.
 
-    `utc` bounds its own error as of that sample's `boottime_ns`. It is valid for GRANDMASTER_EXPIRES_AFTER_NS, in holdover no longer than
-    `holdover_left_ns` (None: not in a holdover with a budget). `clock_state_since_realtime_ns` is None where no change was seen; a holdover
-    is dated to the last sample before it. `detail` completes the reason for people. Samples that its followers took before
-    `invalid_before_realtime_ns` are invalid, for `invalidation_reason`.
+    `utc` bounds its own error as of that sample's `boottime_ns`. It is valid for GRANDMASTER_EXPIRES_AFTER_NS, in
+    holdover no longer than `holdover_left_ns` (None: not in a holdover with a budget). `clock_state_since_realtime_ns`
+    is None where no change was seen; a holdover is dated to the last sample before it. `detail` completes the reason
+    for people. Samples that its followers took before `invalid_before_realtime_ns` are invalid, for
+    `invalidation_reason`.
     """
 
     utc: Bound
@@ -124,7 +128,10 @@ class _Lock(NamedTuple):
 
 
 class StoredLock(NamedTuple):
-    """The newest consistent sample in LOCKED from before the daemon's start, if only holdover followed it: its time and clockAccuracy."""
+    """
+    The newest consistent sample in LOCKED from before the daemon's start, if only holdover followed it: its time and
+    clockAccuracy.
+    """
 
     realtime_ns: int
     clock_accuracy: int | None
@@ -237,7 +244,10 @@ class GrandmasterMemory:
 
 
 def _stored_lock(stored: StoredLock | None, sample: GrandmasterSample, realtime_ns: int) -> _Lock | Reason:
-    """The last LOCKED sample from before the daemon's start, on today's CLOCK_BOOTTIME; or why it does not date a holdover."""
+    """
+    The last LOCKED sample from before the daemon's start, on today's CLOCK_BOOTTIME; or why it does not date a
+    holdover.
+    """
     if stored is None or stored.realtime_ns > realtime_ns:
         return Reason.HOLDOVER_AGE_UNKNOWN
     age_ns = realtime_ns - stored.realtime_ns
@@ -269,7 +279,9 @@ def _has_other_reference(sample: GrandmasterSample) -> bool:
 
 
 def _why_class_contradicts(clock_class: int | None, age_ns: int) -> Reason | None:
-    """Why a reported HOLDOVER is not believed; None: it is. While a grandmaster bridges, it announces its former class."""
+    """
+    Why a reported HOLDOVER is not believed; None: it is. While a grandmaster bridges, it announces its former class.
+    """
     if clock_class in _LOCKED_CLASSES:
         return Reason.GRANDMASTER_CONTRADICTS_ITSELF if age_ns > BRIDGING_NS else None
     return None if clock_class in (None, *_HOLDOVER_CLASSES) else Reason.GRANDMASTER_NOT_LOCKED
@@ -278,7 +290,8 @@ def _why_class_contradicts(clock_class: int | None, age_ns: int) -> Reason | Non
 @dataclass(frozen=True, slots=True)
 class Invalidation:
     """
-    An event of a grandmaster, for `reason`: samples of its followers from before `before_ns` (CLOCK_BOOTTIME) are invalid.
+    An event of a grandmaster, for `reason`: samples of its followers from before `before_ns` (CLOCK_BOOTTIME) are
+    invalid.
 
     `event` identifies the event: it is the same in each message that reports it.
     """
@@ -291,8 +304,8 @@ class Invalidation:
 @dataclass(frozen=True, slots=True)
 class GrandmasterVerdict:
     """
-    A grandmaster's state by its poller: `utc` bounds its own error as of `as_of_ns` (this node's CLOCK_BOOTTIME, never later than the
-    poll), in holdover for no longer than `holdover_left_ns` from then (None: it is not in holdover).
+    A grandmaster's state by its poller: `utc` bounds its own error as of `as_of_ns` (this node's CLOCK_BOOTTIME, never
+    later than the poll), in holdover for no longer than `holdover_left_ns` from then (None: it is not in holdover).
     """
 
     poller: str
@@ -323,10 +336,16 @@ class MessageReceipt:
     published_realtime_ns: int
 
     def poll_ns(self, age_ns: int) -> int:
-        """CLOCK_BOOTTIME of a poll that was `age_ns` old at publication: transit time counts, so an age is never understated."""
+        """
+        CLOCK_BOOTTIME of a poll that was `age_ns` old at publication: transit time counts, so an age is never
+        understated.
+        """
         return self.boottime_ns - age_ns - max(0, self.realtime_ns - self.published_realtime_ns)
 
     def invalidation(self, before_realtime_ns: int, reason: Reason) -> Invalidation:
-        """An invalidation that the sender dated on its own clock: transit time does not count, so it is never dated too early."""
+        """
+        An invalidation that the sender dated on its own clock: transit time does not count, so it is never dated too
+        early.
+        """
         age_ns = max(0, self.published_realtime_ns - before_realtime_ns)
         return Invalidation(before_realtime_ns, self.boottime_ns - age_ns, reason)

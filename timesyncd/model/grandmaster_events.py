@@ -53,7 +53,9 @@ _INVALIDATIONS = {
 
 
 class ChangeDetector:
-    """Compares each field of a sample with the last sample that reported it. `state` is the last reported clock state."""
+    """
+    Compares each field of a sample with the last sample that reported it. `state` is the last reported clock state.
+    """
 
     def __init__(self) -> None:
         self.state: ClockState | None = None
@@ -97,7 +99,8 @@ class ChangeDetector:
         """
         Evidence that the uptime went back, or is lower than the elapsed time explains.
 
-        sysUpTime also wraps after 497 days: that is no restart where the grandmaster reports engine boots, which did not change.
+        sysUpTime also wraps after 497 days: that is no restart where the grandmaster reports engine boots, which did
+        not change.
         """
         last, now_s = self._last_reported.get("uptime_s"), sample.uptime_s
         if last is None or last.uptime_s is None or now_s is None or now_s == last.uptime_s:
@@ -122,7 +125,9 @@ class ChangeDetector:
         return f"the phase offset moved by {moved_ns} ns" if jumped else None
 
     def _channels_jump(self, sample: GrandmasterSample) -> str | None:
-        """Evidence from its measured inputs: if only some time errors jump, those inputs jumped, not the grandmaster."""
+        """
+        Evidence from its measured inputs: if only some time errors jump, those inputs jumped, not the grandmaster.
+        """
         known = [(self._channels[each.channel], each) for each in _channels(sample) if each.channel in self._channels]
         pairs = [
             (last, new)
@@ -157,7 +162,9 @@ def _channels(sample: GrandmasterSample) -> list[TimeError]:
 
 
 def _explained_ns(sample: GrandmasterSample, elapsed_ns: int) -> int:
-    """How far the phase may move in this time without a jump: its rate, and twice the accuracy for the reference's noise."""
+    """
+    How far the phase may move in this time without a jump: its rate, and twice the accuracy for the reference's noise.
+    """
     return JUMP_NS + 2 * (accuracy_ns(sample) or 0) + RATE_PPB * elapsed_ns // NS_PER_S
 
 

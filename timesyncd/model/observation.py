@@ -13,12 +13,13 @@ from timesyncd.sample import Reading
 @dataclass(frozen=True, slots=True)
 class Observation:
     """
-    One reading, and what follows from it. `reading` is None where the bound changed without one: a grandmaster's event that
-    another daemon published, or a suspend.
+    One reading, and what follows from it. `reading` is None where the bound changed without one: a grandmaster's event
+    that another daemon published, or a suspend.
 
-    `bound` is the node's bound, None where none follows. `source_bound` is what the reading's source by itself makes of it,
-    believed or not. `agreement` is how the sources agree now (None: at most one knows UTC). Only the sources in
-    `bounded_sources` still have a bound; None leaves those of the others as they are. `verdict` is of a grandmaster's sample.
+    `bound` is the node's bound, None where none follows. `source_bound` is what the reading's source by itself makes of
+    it, believed or not. `agreement` is how the sources agree now (None: at most one knows UTC). Only the sources in
+    `bounded_sources` still have a bound; None leaves those of the others as they are. `verdict` is of a grandmaster's
+    sample.
     """
 
     reading: Reading | None

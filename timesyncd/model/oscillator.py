@@ -1,9 +1,10 @@
 """
-A free oscillator's rate against the reference, and its stability, learned from measurements. Pure; docs/error-bound.md derives it.
+A free oscillator's rate against the reference, and its stability, learned from measurements. Pure; docs/error-bound.md
+derives it.
 
-The input is the forward difference without steering, y + f: y is the error that the clock would have if nothing had steered it,
-f is the forward delay. The median over a block of ten seconds suppresses the noise of f. The slope from one block to the next is the
-oscillator's rate, whatever a servo did in between.
+The input is the forward difference without steering, y + f: y is the error that the clock would have if nothing had
+steered it, f is the forward delay. The median over a block of ten seconds suppresses the noise of f. The slope from one
+block to the next is the oscillator's rate, whatever a servo did in between.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Drift:
     """
     The oscillator's rate against the reference in ppb; positive = it runs fast.
 
-    `rate_ppb` is the recent rate. `wander_ppb` is how far such a rate was from the slope of the next ten seconds, measurement noise
-    included. `range_ppb` is the largest recent rate of about ten minutes minus the smallest.
+    `rate_ppb` is the recent rate. `wander_ppb` is how far such a rate was from the slope of the next ten seconds,
+    measurement noise included. `range_ppb` is the largest recent rate of about ten minutes minus the smallest.
     """
 
     rate_ppb: float
@@ -73,7 +74,10 @@ class Oscillator:
         return self._learn((middle[1] - last[1]) / (middle[0] - last[0]) * NS_PER_S)
 
     def interrupt(self) -> None:
-        """The next sample is not comparable with the last one: after a step, a new parent, a long gap. The learned drift stays."""
+        """
+        The next sample is not comparable with the last one: after a step, a new parent, a long gap. The learned drift
+        stays.
+        """
         self._block = []
         self._last = None
 
@@ -92,7 +96,10 @@ class Oscillator:
 
 
 def _middle(block: list[tuple[int, float]], rate_ppb: float) -> tuple[float, float]:
-    """The block's middle time, and the median there. The slope is removed first, or a missing sample would shift the median."""
+    """
+    The block's middle time, and the median there. The slope is removed first, or a missing sample would shift the
+    median.
+    """
     middle_ns = (block[0][0] + block[-1][0]) / 2
     level_ns = statistics.median(value - rate_ppb * (time_ns - middle_ns) / NS_PER_S for time_ns, value in block)
     return middle_ns, level_ns

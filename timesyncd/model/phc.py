@@ -1,4 +1,7 @@
-"""The system clock relative to a PTP hardware clock (PHC): from readings of both to a link that carries a bound from one to the other. Pure."""
+"""
+The system clock relative to a PTP hardware clock (PHC): from readings of both to a link that carries a bound from one
+to the other. Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ _WINDOW = 20
 @dataclass(frozen=True, slots=True)
 class PhcLink:
     """
-    CLOCK_REALTIME minus PHC was `offset_ns` +- `error_ns` at `as_of_ns` (CLOCK_BOOTTIME), and that error grows by `growth_ppb`.
+    CLOCK_REALTIME minus PHC was `offset_ns` +- `error_ns` at `as_of_ns` (CLOCK_BOOTTIME), and that error grows by
+    `growth_ppb`.
 
     `stepped`: the difference moved by more than that since the last reading, so one of the two clocks was stepped.
     """
@@ -89,7 +93,9 @@ class PhcMemory:
 
 
 def _difference(sample: PhcSample) -> int | None:
-    """How much faster the system clock is made to run than the PHC, each relative to its own oscillator; None: not known."""
+    """
+    How much faster the system clock is made to run than the PHC, each relative to its own oscillator; None: not known.
+    """
     if sample.system_frequency_ppb is None or sample.frequency_ppb is None:
         return None
     return sample.system_frequency_ppb - sample.frequency_ppb

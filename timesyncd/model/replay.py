@@ -42,7 +42,8 @@ class TraceRow(NamedTuple):
     """
     One reading of ptp4l by a management client at `t_ns`; None = absent.
 
-    `offset_ns` is local minus master. `freq_ppb` is as ptp4l logs it: positive = the local clock runs fast, and is slowed by so much.
+    `offset_ns` is local minus master. `freq_ppb` is as ptp4l logs it: positive = the local clock runs fast, and is
+    slowed by so much.
     """
 
     t_ns: int
@@ -111,7 +112,8 @@ class StoredReplay:
     """
     Runs the stored readings of a daemon's clock source `source` through the model, in their order.
 
-    With hardware timestamps the bounds are those of the measured PHC: its difference to the system clock is not in these readings.
+    With hardware timestamps the bounds are those of the measured PHC: its difference to the system clock is not in
+    these readings.
     """
 
     def __init__(self, source: str, settings: EnsembleSettings) -> None:

@@ -9,7 +9,10 @@ from timesyncd.bound import growth_ns
 
 
 class Claim(NamedTuple):
-    """One source's claim: the local clock's error lay in [low_ns, high_ns] at `as_of_ns`; the interval grows by `growth_ppb` at both ends."""
+    """
+    One source's claim: the local clock's error lay in [low_ns, high_ns] at `as_of_ns`; the interval grows by
+    `growth_ppb` at both ends.
+    """
 
     as_of_ns: int
     low_ns: int
@@ -25,8 +28,8 @@ class Agreement(NamedTuple):
     """
     The interval of the local clock's error by all `sources`; it grows by `growth_ppb` at both ends.
 
-    `falsetickers` are the sources that cannot be true together with the majority. `contradiction`: there is no majority, and the interval
-    spans all claims, so it holds whichever source is right.
+    `falsetickers` are the sources that cannot be true together with the majority. `contradiction`: there is no
+    majority, and the interval spans all claims, so it holds whichever source is right.
     """
 
     low_ns: int
@@ -59,7 +62,10 @@ def agree(claims: Mapping[str, Claim], boottime_ns: int) -> Agreement:
 
 
 def _largest_intersections(claims: Mapping[str, Claim]) -> list[frozenset[str]]:
-    """The largest groups with a common point; of two as large, either may be right. One member's lower end is such a point."""
+    """
+    The largest groups with a common point; of two as large, either may be right. One member's lower end is such a
+    point.
+    """
     groups = [
         frozenset(name for name, claim in claims.items() if claim.low_ns <= point.low_ns <= claim.high_ns)
         for point in claims.values()

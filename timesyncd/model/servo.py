@@ -1,4 +1,7 @@
-"""What a servo did to a clock, from the frequencies that were read: how far it moved the clock, and with what uncertainty. Pure."""
+"""
+What a servo did to a clock, from the frequencies that were read: how far it moved the clock, and with what uncertainty.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from timesyncd.model.statistics import OUTLIER_FACTOR, RobustMean
 #: The largest rate at which a servo or an operator can slew the clock: the kernel's limit.
 SLEW_LIMIT_PPB = 500_000
 
-#: Between two readings, a servo that reacts to an offset may have been this many times faster than the change it shows at their ends,
+#: Between two readings, a servo that reacts to an offset may have been this many times faster than the change it shows
+#: at their ends,
 _UNSEEN_FACTOR = 3.0
 
 #: or react this many times more strongly than its usual changes show,
@@ -28,10 +32,11 @@ _MAX_UNREAD_NS = 2 * NS_PER_S
 
 class Steering:
     """
-    Sums frequency times time. A reading's frequency holds from then on; `frequency_ppb` is how much faster the clock is made to run.
+    Sums frequency times time. A reading's frequency holds from then on; `frequency_ppb` is how much faster the clock is
+    made to run.
 
-    `steered_ns` is how far the clock was moved since the first reading, right within `uncertainty_ns`. Both are only compared with
-    earlier values of their own.
+    `steered_ns` is how far the clock was moved since the first reading, right within `uncertainty_ns`. Both are only
+    compared with earlier values of their own.
     """
 
     def __init__(self) -> None:
@@ -56,7 +61,8 @@ class Steering:
             self.change_ppb = SLEW_LIMIT_PPB
             self.uncertainty_ns += SLEW_LIMIT_PPB * abs(time_ns - last_ns) / NS_PER_S
             return
-        # A time that goes back is subtracted again: a Sync may be reported late, after a reading of the frequency alone.
+        # A time that goes back is subtracted again: a Sync may be reported late, after a reading of the frequency
+        # alone.
         self.steered_ns += before * (time_ns - last_ns) / NS_PER_S
         self.change_ppb = float(abs(frequency_ppb - before))
         self._unread_ns = min(max(0, time_ns - last_ns), _MAX_UNREAD_NS)
@@ -72,13 +78,14 @@ class Steering:
 
     def add_innovation(self, innovation_ns: float | None, noise_ns: float, offsets_ns: float = 0.0) -> None:
         """
-        Widen the uncertainty after a sample that was off by `innovation_ns` from what the steering so far explains, beyond its usual
-        `noise_ns`; None: no innovation is known yet.
+        Widen the uncertainty after a sample that was off by `innovation_ns` from what the steering so far explains,
+        beyond its usual `noise_ns`; None: no innovation is known yet.
 
-        The servo may have begun to correct that offset since the last reading, and have done a part of it unread. What is left shrinks at
-        the rate at which this servo reacts: its usual change of frequency for the usual noise. `offsets_ns` is the size of the newest
-        offset and the last one together, to which the servo visibly reacted. A change of frequency beyond that is what a correction left
-        in its integral term, and nothing else may be left of that correction.
+        The servo may have begun to correct that offset since the last reading, and have done a part of it unread. What
+        is left shrinks at the rate at which this servo reacts: its usual change of frequency for the usual noise.
+        `offsets_ns` is the size of the newest offset and the last one together, to which the servo visibly reacted. A
+        change of frequency beyond that is what a correction left in its integral term, and nothing else may be left of
+        that correction.
         """
         unread_s, usual_ppb = self._unread_ns / NS_PER_S, self._usual_change_ppb.value
         if innovation_ns is None:
@@ -95,8 +102,9 @@ class Steering:
 
 def steering_ppb(largest_change_ppb: float | None) -> int:
     """
-    The rate at which a servo may move the clock between two readings: three times the largest change of frequency between two
-    readings of the window, at most the kernel's slew limit; the limit also while the frequency cannot be read (None).
+    The rate at which a servo may move the clock between two readings: three times the largest change of frequency
+    between two readings of the window, at most the kernel's slew limit; the limit also while the frequency cannot be
+    read (None).
     """
     if largest_change_ppb is None:
         return SLEW_LIMIT_PPB

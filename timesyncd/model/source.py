@@ -1,11 +1,12 @@
 """
 From one source's recent samples to the bound against its PTP parent: terms, and rates of growth. Pure.
 
-docs/error-bound.md derives the terms. In short: offset + path delay is the forward difference t2 - t1 = x + f, exactly, with the
-true offset x and the forward delay f >= 0, so x is at most that. From below: half of the exchanges in ptp4l's delay filter took no longer
-than the reported delay d, so x was at least the forward difference of *some* Sync in the filter's window minus 2d. How x moved since is
-known from the frequency that the servo applied, minus the oscillator's own rate. So the bound includes what a servo does to a clock
-whose path has just changed, although the offset that it corrects is soon 0.
+docs/error-bound.md derives the terms. In short: offset + path delay is the forward difference t2 - t1 = x + f, exactly,
+with the true offset x and the forward delay f >= 0, so x is at most that. From below: half of the exchanges in ptp4l's
+delay filter took no longer than the reported delay d, so x was at least the forward difference of *some* Sync in the
+filter's window minus 2d. How x moved since is known from the frequency that the servo applied, minus the oscillator's
+own rate. So the bound includes what a servo does to a clock whose path has just changed, although the offset that it
+corrects is soon 0.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _MAX_READING_NS = 2 * NS_PER_S
 #: With so many entries that have not expired the path delay is not being measured, and the window starts again.
 _MAX_ENTRIES = 4096
 
-#: Up to this gap between two Syncs the oscillator's wander applies, which was learned over ten seconds; beyond it more may have changed.
+#: Up to this gap between two Syncs the oscillator's wander applies, which was learned over ten seconds; beyond it more
+#: may have changed.
 _SHORT_GAP_NS = 10 * NS_PER_S
 
 
@@ -53,8 +55,9 @@ class ParentBound(NamedTuple):
     """
     The bounds against the parent at `as_of_ns` (CLOCK_BOOTTIME), which is `since_sample_ns` later than the sample.
 
-    `terms` add up to the hard bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the hard one. The true offset, local
-    minus parent, lies in [`low_ns`, `high_ns`]. `phase_jump_ns` is the movement of the offset that neither delays nor rates explain.
+    `terms` add up to the hard bound, `stat_terms` to the statistical one, `rates` (ppb) to the growth of the hard one.
+    The true offset, local minus parent, lies in [`low_ns`, `high_ns`]. `phase_jump_ns` is the movement of the offset
+    that neither delays nor rates explain.
     """
 
     as_of_ns: int
@@ -73,8 +76,8 @@ class ParentBound(NamedTuple):
 
 class Coasting(NamedTuple):
     """
-    The bound some time after the last sample, from the frequencies that were read since: `bound` as of `time_ns` (CLOCK_BOOTTIME), when
-    the true offset lies in [`low_ns`, `high_ns`]. `rates` (ppb) add up to its growth.
+    The bound some time after the last sample, from the frequencies that were read since: `bound` as of `time_ns`
+    (CLOCK_BOOTTIME), when the true offset lies in [`low_ns`, `high_ns`]. `rates` (ppb) add up to its growth.
     """
 
     bound: Bound
@@ -101,8 +104,9 @@ class SourceMemory:
     """
     The samples that ptp4l's delay filter may still use.
 
-    A sample expires once delay requests *and* responses have each advanced by more than the filter's length since (the responses
-    alone also count those of other nodes). Where ptp4l does not serve the counters, it expires after twice as many delay intervals.
+    A sample expires once delay requests *and* responses have each advanced by more than the filter's length since (the
+    responses alone also count those of other nodes). Where ptp4l does not serve the counters, it expires after twice as
+    many delay intervals.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -132,8 +136,8 @@ class SourceMemory:
         """
         Add the next fresh sample of the same parent, and return the bound at it.
 
-        None while the delay filter may contain measurements from before this parent, or when the sample cannot be true: its path delay is
-        negative, or below the calibrated minimum.
+        None while the delay filter may contain measurements from before this parent, or when the sample cannot be true:
+        its path delay is negative, or below the calibrated minimum.
         """
         if sample.clock != self._clock:
             self._start_over(sample.clock)
@@ -163,7 +167,8 @@ class SourceMemory:
 
     def coast(self, boottime_ns: int, frequency_ppb: int) -> Coasting | None:
         """
-        Add a reading of the frequency without a valid sample, and return the bound now: how the clock was steered since is known.
+        Add a reading of the frequency without a valid sample, and return the bound now: how the clock was steered since
+        is known.
 
         None: this bound is no narrower than the growth of the last one.
         """
@@ -243,7 +248,8 @@ class SourceMemory:
         self._measured_minus_boot_ns = sample.ingress_time_ns - sample.read_ns
         steering, uncertainty_ns = self._steering, self._steering.uncertainty_ns
         steering.add_reading(sample.ingress_time_ns, sample.frequency_ppb)
-        # The delay may have been measured again between the Sync and the reading: the offset was computed with one of the two.
+        # The delay may have been measured again between the Sync and the reading: the offset was computed with one of
+        # the two.
         delay_ns = min(sample.path_delay_ns, last.sample.path_delay_ns) if last else sample.path_delay_ns
         unsteered_ns = sample.offset_ns + delay_ns - steering.steered_ns
         gap_ns = sample.ingress_time_ns - last.sample.ingress_time_ns if last else 0
@@ -275,13 +281,18 @@ class SourceMemory:
         return self._oscillator.add(entry.time_ns, entry.unsteered_ns, -frequency_ppb)
 
     def _lower_bound(self, exchange: DelayExchange, uncertainty_ns: float) -> tuple[int, float]:
-        """The true offset at t3 was at least minus the backward difference; how far it was steered since is uncertain by `uncertainty_ns`."""
+        """
+        The true offset at t3 was at least minus the backward difference; how far it was steered since is uncertain by
+        `uncertainty_ns`.
+        """
         assert self._origin is not None
         steered_ns = self._steering.steered_at(exchange.local_ns)
         return exchange.local_ns - self._origin.ingress_time_ns, -exchange.reverse_ns - steered_ns - uncertainty_ns
 
     def _innovation_ns(self, moved_ns: float, gap_ns: int) -> float | None:
-        """How far the forward difference moved beyond its usual noise, drift and steering removed; None: not learned yet."""
+        """
+        How far the forward difference moved beyond its usual noise, drift and steering removed; None: not learned yet.
+        """
         drift = self._oscillator.drift
         if drift is None:
             return None
@@ -292,7 +303,9 @@ class SourceMemory:
         return max(0.0, innovation_ns) if is_known else None
 
     def _disturbance_ns(self, frequency_before_ppb: int | None, gap_ns: int) -> float:
-        """How far the clock may have moved between a Sync and the delay measurement that its offset was computed with."""
+        """
+        How far the clock may have moved between a Sync and the delay measurement that its offset was computed with.
+        """
         drift = self._oscillator.drift
         if drift is None or frequency_before_ppb is None:
             return 0.0
@@ -371,8 +384,8 @@ class SourceMemory:
         """
         The parts of the bound's growth.
 
-        FREQUENCY_OFFSET is the applied frequency minus the one that would keep the clock on time: a frozen servo leaves its last
-        correction applied.
+        FREQUENCY_OFFSET is the applied frequency minus the one that would keep the clock on time: a frozen servo leaves
+        its last correction applied.
         """
         drift, frequency_ppb = self._oscillator.drift, self._steering.frequency_ppb
         rates = {Rate.STEERING: self._steering_ppb(), Rate.GRANDMASTER_RATE: self._settings.grandmaster_rate_ppb}
@@ -389,7 +402,10 @@ class SourceMemory:
         return steering_ppb(max(self._change.value if self._window.entries else 0.0, self._steering.change_ppb))
 
     def _drift_ppb(self, drift: Drift) -> float:
-        """How far the oscillator may drift from its recent rate: twice the measured range plus the wander, and at least the floor."""
+        """
+        How far the oscillator may drift from its recent rate: twice the measured range plus the wander, and at least
+        the floor.
+        """
         measured_ppb = 2 * drift.range_ppb + drift.wander_ppb
         floor, ceiling = self._settings.drift_floor_ppb, self._settings.local_drift_ppb
         return max(measured_ppb, min(floor, ceiling))
@@ -407,7 +423,9 @@ class SourceMemory:
         return Bound(bound_ns, min(hard.growth_ppb, growth_ppb)), parts
 
     def _phase_jump_ns(self, sample: ClockSample) -> int | None:
-        """How far the offset moved, where neither the path delays nor the clocks' rates explain it; None where they do."""
+        """
+        How far the offset moved, where neither the path delays nor the clocks' rates explain it; None where they do.
+        """
         last = self.newest
         if last is None:
             return None

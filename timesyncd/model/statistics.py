@@ -1,11 +1,12 @@
 """
 The statistical bound, and the running statistics that the model needs. Pure.
 
-The statistical bound contains the true offset with probability `STAT_PROBABILITY` while what was measured continues. It adds up
-the mean of the offsets in the delay filter's window, with steering and drift removed; their spread times Student's factor for a
-sample of that size (a prediction interval: one more measurement would lie in it); and the path's asymmetry, which is not observable.
-The assumed law is that both one-way delays are drawn independently from a Gamma law of shape 2 (two exponential waits in a row).
-One direction's share of both is then Beta(2, 2), whatever the measured delay is.
+The statistical bound contains the true offset with probability `STAT_PROBABILITY` while what was measured continues. It
+adds up the mean of the offsets in the delay filter's window, with steering and drift removed; their spread times
+Student's factor for a sample of that size (a prediction interval: one more measurement would lie in it); and the path's
+asymmetry, which is not observable. The assumed law is that both one-way delays are drawn independently from a Gamma law
+of shape 2 (two exponential waits in a row). One direction's share of both is then Beta(2, 2), whatever the measured
+delay is.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _MIN_SAMPLES = 8
 
 
 class Spread:
-    """Mean and standard deviation of the newest values. The sums are of differences to the first value, so they stay small and exact."""
+    """
+    Mean and standard deviation of the newest values. The sums are of differences to the first value, so they stay small
+    and exact.
+    """
 
     def __init__(self) -> None:
         self._values: deque[tuple[int, float]] = deque()
@@ -79,7 +83,10 @@ class Spread:
 
 
 def student_quantile(degrees: int) -> float:
-    """Student's two-sided quantile for `STAT_PROBABILITY`: the Cornish-Fisher expansion, right within 0.5 % from 7 degrees of freedom on."""
+    """
+    Student's two-sided quantile for `STAT_PROBABILITY`: the Cornish-Fisher expansion, right within 0.5 % from 7 degrees
+    of freedom on.
+    """
     z, n = _NORMAL_QUANTILE, degrees
     return (
         z

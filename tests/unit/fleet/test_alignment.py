@@ -1,9 +1,12 @@
-"""How far the clocks of a set of nodes can be apart."""
+"""The largest possible difference between the clocks of a set of nodes."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,11 +15,16 @@ from hypothesis import strategies as st
 from timesyncd.bound import Bound, Reason
 from timesyncd.clocks import NS_PER_S, Moment
 from timesyncd.fleet.alignment import ONE_CLOCK, Alignment, alignment, unknown_alignment
-from timesyncd.fleet.node_clock import GRANDMASTER, UTC, NodeClock
+from timesyncd.fleet.node_clock import GRANDMASTER, UTC, NodeClock, rounded_up_ns
 from timesyncd.messages.node import BoundMessage, NodeState, Status
 
 NOW = Moment(realtime_ns=0, boottime_ns=1_000 * NS_PER_S)
 US = 1_000
+GROWTH_TABLE = [
+    row
+    for row in json.loads((Path(__file__).parents[2] / "recordings" / "bound_growth.json").read_text())
+    if row["bound_ns"] is not None
+]
 
 
 def later(later_ns: int) -> Moment:
@@ -242,8 +250,8 @@ class Truth:
 @st.composite
 def fleets(draw: st.DrawFn) -> list[Truth]:
     """
-    Nodes whose clocks are anywhere within their bounds: grandmasters apart from UTC, parents from grandmasters, clocks from
-    parents; some states unknown, old, retained or without a common scale.
+    Nodes whose clocks are anywhere within their bounds: grandmasters apart from UTC, parents from grandmasters, clocks
+    from parents; some states unknown, old, retained or without a common scale.
     """
     within = st.integers(0, 1_000)
     gm_errors = {gm: draw(st.integers(-1_000, 1_000)) for gm in ("gm-1", "gm-2")}
@@ -308,3 +316,11 @@ def test_the_forecast_covers_every_pair(fleet: list[Truth], later_ns: int) -> No
         assert again.alignment_ns <= forecast_ns
     if found.alignment_ns is not None and found.holds_for_ns is not None and later_ns >= found.holds_for_ns:
         assert again.alignment_ns is None
+
+
+@pytest.mark.parametrize("row", GROWTH_TABLE, ids=[row["case"] for row in GROWTH_TABLE])
+def test_a_sum_is_rounded_as_a_bound_grows(row: dict[str, Any]) -> None:
+    """The fleet adds bounds in 1e-9 ns and rounds once, which gives what Bound.at gives for each row of its table."""
+    sum_ns = row["bound_ns"] * NS_PER_S + row["growth_ppb"] * row["age_ns"]
+
+    assert rounded_up_ns(sum_ns) == row["at_ns"]

@@ -19,7 +19,9 @@ SUDDENLY_LONGER = PathSpec(reroutes=(Reroute(300 * NS_PER_S, 300 * NS_PER_S, 310
 
 
 def misses(read_interval_s: float) -> int:
-    """Readings whose truth is outside, of a path that gets longer one way while the servo answers each Sync of a second."""
+    """
+    Readings whose truth is outside, of a path that gets longer one way while the servo answers each Sync of a second.
+    """
     scenario = Scenario("chase", path=SUDDENLY_LONGER, read_interval_s=read_interval_s)
     model = Replay()
     replayed = [(i, model.accept(i.row)) for i in Chain(scenario, 1, 400.0).instants() if i.told]

@@ -38,8 +38,8 @@ def test_each_sample_of_the_memory_bounds_from_below(
     values: list[float], drifts: list[tuple[float, float]], kept: int, every: int
 ) -> None:
     """
-    Brought to the newest one by the rate that is known now, less what may be wrong about it and about the steering since; however
-    often the rate was learned again, and expired entries have no effect.
+    Brought to the newest one by the rate that is known now, less what may be wrong about it and about the steering
+    since; however often the rate was learned again, and expired entries have no effect.
     """
     window, drift = DelayFilterWindow(), Drift(*drifts[0], 0.0)
     for number, value in enumerate(values):
@@ -84,7 +84,8 @@ def test_of_what_bounds_from_below_the_highest_counts() -> None:
 
 def test_a_frozen_delay_stops_the_window_s_clock() -> None:
     """
-    Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that would change it, never stops the clock.
+    Time goes on with the next change, from where the standstill began; one that never changed, or has no noise that
+    would change it, never stops the clock.
     """
     lively, steady, quiet = DelayRefreshClock(), DelayRefreshClock(), DelayRefreshClock()
     changing = [lively.advance(second * NS_PER_S, second, 50.0) for second in range(60)]

@@ -198,7 +198,8 @@ def test_a_holdover_widens_the_published_bound_and_no_verdict_narrows_it() -> No
 
 def test_an_event_of_the_grandmaster_invalidates_earlier_samples() -> None:
     """
-    DISRUPTED, with its reason, until a sample of after it is accepted; samples of before are ignored, whenever they come.
+    DISRUPTED, with its reason, until a sample of after it is accepted; samples of before are ignored, whenever they
+    come.
     """
     ensemble = followed()
     invalidated = ensemble.update_grandmaster("gm-a", GM, JUMPED, NOW_NS)

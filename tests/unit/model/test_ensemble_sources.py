@@ -52,8 +52,8 @@ def assert_adds_up(bound: ErrorBound) -> None:
 @given(st.lists(st.tuples(st.integers(-100_000, 100_000), st.booleans()), min_size=1, max_size=30))
 def test_steering_is_followed_without_a_sync(course: list[tuple[int, bool]]) -> None:
     """
-    Frequencies that are read in between, or are not: at every moment the published bound holds, adds up, and the statistical one
-    is no wider.
+    Frequencies that are read in between, or are not: at every moment the published bound holds, adds up, and the
+    statistical one is no wider.
     """
     lab, ensemble = Lab(), one()
     published = settled(lab, ensemble)
@@ -166,7 +166,8 @@ def test_a_reading_of_both_clocks_gives_the_system_clock_its_bound() -> None:
 
 def test_a_coasting_phc_carries_the_system_clock_along() -> None:
     """
-    While no Sync comes what is steered is the PHC, and that is in the system clock's bound, too; its end still counts from the sample.
+    While no Sync comes what is steered is the PHC, and that is in the system clock's bound, too; its end still counts
+    from the sample.
     """
     lab, ensemble = Lab(), with_card()
     for _ in range(65):
@@ -310,7 +311,8 @@ def test_of_two_that_contradict_the_hull_holds(off_ns: int) -> None:
 
 def test_a_source_that_is_right_with_one_of_two_is_not_believed_alone() -> None:
     """
-    Of three the middle one agrees with either other: the deciding one may be the false one, so its own narrower word does not count.
+    Of three the middle one agrees with either other: the deciding one may be the false one, so its own narrower word
+    does not count.
     """
     lab, ensemble = three()
     for _ in range(65):
@@ -370,7 +372,8 @@ def kernel(vm_disruptions: int | None) -> KernelSample:
 @pytest.mark.parametrize("between", [(), (None,), (None, 7, None)])
 def test_a_migrated_virtual_machine_has_no_bound(between: tuple[int | None, ...]) -> None:
     """
-    All sources are invalid, also when the marker could not be read for a while; the first marker, and the same again, are no migration.
+    All sources are invalid, also when the marker could not be read for a while; the first marker, and the same again,
+    are no migration.
     """
     lab, ensemble = three()
     minute(lab, ensemble)

@@ -76,7 +76,8 @@ def test_without_a_link_a_phc_does_not_bound_the_system_clock() -> None:
 )
 def test_what_lies_between_the_two_clocks_is_a_term(timescale: bool, link_ns: int, apart_ns: int) -> None:
     """
-    A PHC on the PTP timescale is 37 s ahead of UTC, and one on an arbitrary one is not: an exchange of the two would be 37 s.
+    A PHC on the PTP timescale is 37 s ahead of UTC, and one on an arbitrary one is not: an exchange of the two would be
+    37 s.
     """
     sample = nth(0, **{**PHC, "ptp_timescale": timescale})
     bound = system_clock_bound(PARENT, sample, SETTINGS, replace(LINK, offset_ns=link_ns, as_of_ns=PARENT.as_of_ns))
@@ -210,7 +211,8 @@ def test_of_a_source_that_contradicts_the_others_nothing_of_utc_counts() -> None
 
 def test_a_source_keeps_its_own_bound_where_the_others_only_add_growth() -> None:
     """
-    The agreement is within its bound, and is soon the wider one; where it is wider at once, the others may be right without it.
+    The agreement is within its bound, and is soon the wider one; where it is wider at once, the others may be right
+    without it.
     """
     last = error_bound(nth(0, **PTP_SCALE), PARENT, EnsembleSettings())
     faster, wider = Agreement(-10_000, 10_000, 1_000_000), Agreement(-10_000, 20_000, 1_000)
@@ -227,7 +229,8 @@ def test_a_source_keeps_its_own_bound_where_the_others_only_add_growth() -> None
 )
 def test_coasting_replaces_the_parent_bound_alone(held_ns: int, growth_ppb: int, age_ns: int, boundary_ns: int) -> None:
     """
-    What is above the parent stays; terms and rates add up; nothing falls below 0; and the statistical bound is never the wider one.
+    What is above the parent stays; terms and rates add up; nothing falls below 0; and the statistical bound is never
+    the wider one.
     """
     settings = EnsembleSettings(SourceSettings(boundary_clock_error_ns=boundary_ns))
     now_ns = PARENT.as_of_ns + age_ns

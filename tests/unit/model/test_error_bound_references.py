@@ -100,8 +100,8 @@ def test_of_what_is_announced_and_what_is_polled_the_worse_counts(
     verdict: GrandmasterVerdict, changes: dict[str, object], expected: Bound
 ) -> None:
     """
-    Aged to the sample, with both growths. Only in a holdover that both report, the grandmaster's own budget replaces the flat one, and the
-    accuracy that it does not announce then.
+    Aged to the sample, with both growths. Only in a holdover that both report, the grandmaster's own budget replaces
+    the flat one, and the accuracy that it does not announce then.
     """
     assert with_verdict(verdict, **changes) == expected
 
@@ -188,7 +188,8 @@ def test_both_errors_at_their_largest_are_within_the_utc_bound(
 
 def test_the_grandmaster_s_own_error_is_aged_to_the_reading() -> None:
     """
-    The bound is as of the reading, later than the last one that did not contain the Sync: the grandmaster's drift in between counts.
+    The bound is as of the reading, later than the last one that did not contain the Sync: the grandmaster's drift in
+    between counts.
     """
     read_late = nth(0, **{**UTC, "read_ns": HEALTHY.as_of_ns + 2 * NS_PER_S})
     verdict = judged(Bound(100, 500), holdover_left_ns=NS_PER_S)
@@ -213,7 +214,8 @@ def test_the_worse_of_two_holds_where_either_does(first: Bound, second: Bound) -
 
 def test_a_received_age_is_never_understated_on_the_local_clock() -> None:
     """
-    A bound is as old as it may be, an event as new: the way from there to here widens the one and does not age the other.
+    A bound is as old as it may be, an event as new: the way from there to here widens the one and does not age the
+    other.
     """
     second = NS_PER_S
     prompt = MessageReceipt(

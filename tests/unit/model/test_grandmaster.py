@@ -250,7 +250,10 @@ def test_a_holdover_out_of_anything_but_lock_has_no_known_age(state: ClockState)
 
 
 def test_a_lock_that_is_not_believed_begins_no_holdover() -> None:
-    """The holdover of a grandmaster that lost its satellites and still reports LOCKED is dated to the last sample with satellites."""
+    """
+    The holdover of a grandmaster that lost its satellites and still reports LOCKED is dated to the last sample with
+    satellites.
+    """
     grandmaster = Polled()
     grandmaster.at(0)
     grandmaster.at(1_800, satellites=())
@@ -438,7 +441,9 @@ def test_a_channel_without_a_new_measurement_is_no_evidence() -> None:
 def test_relocking_to_a_reference_invalidates(
     states: tuple[ClockState | None, ...], expected: GrandmasterEventKind | None
 ) -> None:
-    """When it leaves holdover, and when it has locked again: each time its phase may step. Losing lock moves nothing."""
+    """
+    When it leaves holdover, and when it has locked again: each time its phase may step. Losing lock moves nothing.
+    """
     grandmaster = Polled()
     last = [grandmaster.at(10 * n, clock_state=state) for n, state in enumerate(states)][-1]
 
@@ -556,8 +561,8 @@ def _summed(first_ns: int, rises: list[tuple[int, int]]) -> list[tuple[int, int]
 @dataclass(frozen=True)
 class Oscillator:
     """
-    Locked until `lost_ns` after the first poll, then on its own. Its error begins with any share of its accuracy and moves by
-    any share of what its curve rises by.
+    Locked until `lost_ns` after the first poll, then on its own. Its error begins with any share of its accuracy and
+    moves by any share of what its curve rises by.
     """
 
     curve: HoldoverCurve

@@ -13,7 +13,9 @@ from timesyncd.model.oscillator import BLOCK_NS, Drift, Oscillator
 
 
 def taught(oscillator: Oscillator, rate_ppb: float, seconds: float, first_s: float = 0.0, **how: float) -> Drift | None:
-    """Once a second y + f, with forward noise up to `noise_ns`, some samples missing, and after `step_at_s` another path."""
+    """
+    Once a second y + f, with forward noise up to `noise_ns`, some samples missing, and after `step_at_s` another path.
+    """
     rng = Random(1)
     every_s = how.get("every_s", 1.0)
     for index in range(int(seconds / every_s)):

@@ -72,7 +72,8 @@ def test_before_learning_any_allowed_drift_counts(frequencies: tuple[int | None,
 @pytest.mark.parametrize("phc_ppb", [-5_000, 0, 80_000])
 def test_clocks_that_are_kept_together_leave_the_floor(system_ppb: int, phc_ppb: int) -> None:
     """
-    Both oscillators err and both are steered: only what is left counts, and the signs of the two frequencies are opposite.
+    Both oscillators err and both are steered: only what is left counts, and the signs of the two frequencies are
+    opposite.
     """
     memory = PhcMemory(SETTINGS)
     link = fed(memory, 65, 0, frequency_ppb=phc_ppb, system_frequency_ppb=system_ppb)
@@ -137,7 +138,8 @@ def test_an_unreported_frequency_is_no_rate() -> None:
 @pytest.mark.parametrize("set_ns", [-60_000, 60_000, 37 * NS_PER_S])
 def test_a_stepped_clock_is_reported_once(set_ns: int) -> None:
     """
-    It moved by more than both readings and their growth explain; from then on it is where it is, and no rate is learned from that.
+    It moved by more than both readings and their growth explain; from then on it is where it is, and no rate is learned
+    from that.
     """
     memory = PhcMemory(SETTINGS)
     before = fed(memory, 65, 0)

@@ -170,7 +170,8 @@ def test_half_a_sample_is_none(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("state", [PortState.LISTENING, PortState.MASTER, PortState.FAULTY])
 def test_a_port_that_does_not_follow_tells_nothing_fresh(state: PortState) -> None:
     """
-    And what its filter held is forgotten: after its return as many seconds are wanted as at first, while the bound ages.
+    And what its filter held is forgotten: after its return as many seconds are wanted as at first, while the bound
+    ages.
     """
     lab, replay = noisy(), Replay()
     replayed(replay, lab)
@@ -199,7 +200,8 @@ def test_a_kick_goes_on_while_no_sync_comes() -> None:
 
 def test_a_clock_that_is_slowed_comes_back() -> None:
     """
-    It was 200 us ahead and is slowed by 20 ppm for ten seconds: a frequency of the wrong sign would have it 400 us ahead.
+    It was 200 us ahead and is slowed by 20 ppm for ten seconds: a frequency of the wrong sign would have it 400 us
+    ahead.
     """
     lab, replay = Lab(servo=lambda offset_ns: 0), Replay()
     lab.true_ns = 200_000

@@ -38,7 +38,8 @@ INTERVALS = st.tuples(st.integers(-20, 20), st.integers(0, 15)).map(lambda each:
 @given(st.lists(INTERVALS, min_size=1, max_size=7))
 def test_the_interval_spans_the_points_that_most_claims_hold(intervals: list[tuple[int, int]]) -> None:
     """
-    Where a majority holds any point at all; else the hull, since either may be right. A falseticker holds none of those points.
+    Where a majority holds any point at all; else the hull, since either may be right. A falseticker holds none of those
+    points.
     """
     counts = {point: sum(low <= point <= high for low, high in intervals) for point in range(-20, 36)}
     most = max(counts.values())

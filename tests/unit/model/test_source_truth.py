@@ -31,8 +31,9 @@ def test_the_truth_is_inside_while_a_servo_chases_a_changed_path(
     rate_ppb: int, moved_ns: int, servo: Servo, when_s: int, fields: dict[str, Any]
 ) -> None:
     """
-    The forward way changes by anything, before or after the drift is learned, with frequencies and counters or without: soon the offset is 0 and the clock is
-    off by all of it. The bound holds around the clock and around the offset, in every second.
+    The forward way changes by anything, before or after the drift is learned, with frequencies and counters or without:
+    soon the offset is 0 and the clock is off by all of it. The bound holds around the clock and around the offset, in
+    every second.
     """
     lab = Lab(rate_ppb, servo, **fields)
     memory = SourceMemory(SETTINGS)
@@ -66,7 +67,8 @@ def test_the_truth_is_inside_whatever_the_delays_are(forwards: list[int], revers
 
 def test_delays_that_were_measured_while_no_sync_came_are_wrong_and_known_to_be() -> None:
     """
-    They are held against the last Sync, from which the clock has run away: the path seems shorter than it is, and all of it is forward.
+    They are held against the last Sync, from which the clock has run away: the path seems shorter than it is, and all
+    of it is forward.
     """
     lab = Lab()
     lab.forward_ns, lab.reverse_ns = 2.0 * DELAY_NS, 0.0
@@ -87,8 +89,8 @@ def test_delays_that_were_measured_while_no_sync_came_are_wrong_and_known_to_be(
 
 def test_a_servo_that_chased_unread_leaves_a_doubt() -> None:
     """
-    Read every third second, most of the correction is over when it first shows. The usual reaction of this servo to such noise gives how
-    much was done.
+    Read every third second, most of the correction is over when it first shows. The usual reaction of this servo to
+    such noise gives how much was done.
     """
     lab = Lab(servo=gentle)
     memory = SourceMemory(SETTINGS)
@@ -107,7 +109,8 @@ def test_a_servo_that_chased_unread_leaves_a_doubt() -> None:
 
 def test_a_frequency_that_was_not_read_for_a_while_is_no_free_ride() -> None:
     """
-    What a servo did unread may be as much as the kernel allows: the path changed and was chased meanwhile, and then all looks well.
+    What a servo did unread may be as much as the kernel allows: the path changed and was chased meanwhile, and then all
+    looks well.
     """
     lab = Lab(servo=deadbeat)
     memory = settled(lab)
@@ -203,7 +206,8 @@ def test_what_is_read_at_once_is_what_grows() -> None:
 
 def test_a_bound_of_a_slow_reading_coasts_from_the_reading_on() -> None:
     """
-    Polled every ten seconds the Sync may be of any moment in between: a kick is not applied to time that had passed before.
+    Polled every ten seconds the Sync may be of any moment in between: a kick is not applied to time that had passed
+    before.
     """
     lab = Lab()
     memory = settled(lab)
@@ -220,7 +224,8 @@ def test_a_bound_of_a_slow_reading_coasts_from_the_reading_on() -> None:
 
 def test_a_clock_runs_on_between_a_sync_and_its_slow_reading() -> None:
     """
-    The Sync came right after the last look, ten seconds ago: at the reading the clock has been off its rate for as long.
+    The Sync came right after the last look, ten seconds ago: at the reading the clock has been off its rate for as
+    long.
     """
     lab = Lab()
     memory = settled(lab)
