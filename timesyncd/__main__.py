@@ -14,10 +14,14 @@ COMMANDS = (
     "profile-from-mib", "simulate", "demo", "drivers",
 )  # fmt: skip
 
+#: The packages of the extras daemon and demo.
 NEEDS_EXTRA = {
     "aiohttp", "aiomqtt", "alembic", "cryptography", "paho", "prometheus_client", "pydantic", "pydantic_core", "rich",
-    "sqlalchemy",
+    "sqlalchemy", "tomli_w", "trustme",
 }  # fmt: skip
+
+#: Commands that need more than the daemon extra.
+_EXTRAS = {"demo": "daemon,demo", "simulate": "daemon,demo"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,7 +59,11 @@ def _run(argv: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in NEEDS_EXTRA:
             raise
-        print(f"timesyncd {args.command} needs the daemon extra: pip install 'timesyncd[daemon]'", file=sys.stderr)
+        extras = _EXTRAS.get(args.command, "daemon")
+        print(
+            f"timesyncd {args.command}: the package {error.name} is missing: pip install 'timesyncd[{extras}]'",
+            file=sys.stderr,
+        )
         return 2
     except TimesyncdError as error:
         print(f"timesyncd: {error}", file=sys.stderr)

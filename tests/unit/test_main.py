@@ -63,7 +63,22 @@ def test_a_missing_dependency_names_the_extra(
     ended = program.main(["now"])
 
     assert ended == 2
-    assert capsys.readouterr().err == "timesyncd now needs the daemon extra: pip install 'timesyncd[daemon]'\n"
+    assert (
+        capsys.readouterr().err == f"timesyncd now: the package {module} is missing: pip install 'timesyncd[daemon]'\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["demo", "simulate"])
+def test_the_demo_extra_is_named_by_its_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """The line installs both extras that the simulator and the test bed need."""
+    error = ModuleNotFoundError("No module named 'trustme'", name="trustme")
+    monkeypatch.setattr(import_module(f"timesyncd.cli.{command}"), "run", fails_with(error))
+    ended = program.main([command])
+
+    assert ended == 2
+    assert capsys.readouterr().err.endswith("pip install 'timesyncd[daemon,demo]'\n")
 
 
 @pytest.mark.parametrize("module", ["timesyncd.daemon.daemon", "numpy", None])

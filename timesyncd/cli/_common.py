@@ -21,7 +21,11 @@ DEFAULT_CONFIG = "/etc/timesyncd/timesyncd.toml"
 
 def add_config_argument(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help=f"default: {DEFAULT_CONFIG}"
+        "--config",
+        type=Path,
+        default=Path(DEFAULT_CONFIG),
+        metavar="FILE",
+        help=f"configuration file (default: {DEFAULT_CONFIG})",
     )
 
 
@@ -84,5 +88,5 @@ def audit_extra_is_missing(command: str) -> bool:
     """Whether the audit extra is missing, with a message. Nothing is imported, which would delay a script's start."""
     if all(find_spec(name) is not None for name in _EXTRA):
         return False
-    print(f"timesyncd {command} needs the audit extra: pip install 'timesyncd[audit]'", file=sys.stderr)
+    print(f"timesyncd {command}: the audit extra is missing: pip install 'timesyncd[audit]'", file=sys.stderr)
     return True

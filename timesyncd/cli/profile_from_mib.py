@@ -25,7 +25,9 @@ def run(args: Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _EXTRA:
             raise
-        print("timesyncd profile-from-mib needs the mib extra: pip install 'timesyncd[daemon,mib]'", file=sys.stderr)
+        print(
+            "timesyncd profile-from-mib: the mib extra is missing: pip install 'timesyncd[daemon,mib]'", file=sys.stderr
+        )
         return 2
     from timesyncd.probe.from_mib import skeleton
 

@@ -1,4 +1,4 @@
-"""Run simulated grandmasters that answer SNMP and HTTPS."""
+"""Run simulated grandmasters that reply to SNMP and HTTPS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show whether this node is synchronized, to which grandmaster, within which bound, since when, or the reason why not."""
+"""Show this node's synchronization: its status, grandmaster and bound, or the reason of a fault."""
 
 from __future__ import annotations
 

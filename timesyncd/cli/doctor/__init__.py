@@ -1,4 +1,4 @@
-"""What is wrong with this node's timekeeping, and what to do about it."""
+"""Check this node's timekeeping, and print what to do about each fault."""
 
 from __future__ import annotations
 
