@@ -87,9 +87,8 @@ class TimeProvider:
     async def open(self) -> None:
         """Resolve the grandmaster's addresses and find the profiles that it serves."""
         self.addresses = await _addresses(self._host)
-        if (
-            self._snmp is not None and self._web is None
-        ):  # with HTTPS, `poll` opens SNMP, whose failure is then only a note
+        # With HTTPS, `poll` opens SNMP, whose failure is then no failure of the poll.
+        if self._snmp is not None and self._web is None:
             await self._snmp.open()
 
     async def poll(self) -> Sequence[Reading]:

@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from snmp_units import COMMUNITY
-from web_units import PASSWORD, Lab, certificate
+from simulated_timeprovider import COMMUNITY
+from web_interface import PASSWORD, Lab, certificate
 
 from timesyncd.simulation.bed.bed import PtpBed
 from timesyncd.simulation.bed.broker import Mosquitto

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from snmp_units import COMMUNITY, driver_for, opened, polled, read
+from simulated_timeprovider import COMMUNITY, driver_for, opened, polled, read
 
 from timesyncd.sample import (
     Alarm,

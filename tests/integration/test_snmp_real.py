@@ -179,7 +179,7 @@ async def test_wrong_credentials_are_told_apart(
             await session.get([DESCRIPTION])
 
 
-async def test_a_unit_that_reboots_and_one_that_is_replaced(tmp_path: Path) -> None:
+async def test_an_agent_that_reboots_and_one_that_is_replaced(tmp_path: Path) -> None:
     """The session goes on by itself: with the boots one higher, and with another engine ID."""
     (tmp_path / "replaced").mkdir()
     port = free_port()

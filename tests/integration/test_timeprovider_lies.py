@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from snmp_units import COMMUNITY, driver_for, opened, polled, read
+from simulated_timeprovider import COMMUNITY, driver_for, opened, polled, read
 
 from timesyncd.clocks import SystemClocks
 from timesyncd.driver import Runner
@@ -72,13 +72,13 @@ def wrong_state() -> ProtocolLie:
     return Rewriting([PTPBASE_STATE], lambda _: mib.text("locked"))
 
 
-def unit() -> Device:
+def grandmaster() -> Device:
     return Device(kind="tp5000e")
 
 
 @asynccontextmanager
 async def lying(lie: ProtocolLie) -> AsyncIterator[SnmpAgent]:
-    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
+    async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         agent.lie = lie
         yield agent
 
@@ -99,13 +99,13 @@ async def lying(lie: ProtocolLie) -> AsyncIterator[SnmpAgent]:
         (Silent, Unreachable, "community is wrong"),
     ],
 )
-async def test_a_lying_unit_gives_one_typed_error(
+async def test_a_lying_grandmaster_gives_one_typed_error(
     lie: Callable[[], ProtocolLie], error: type[SourceError], words: str
 ) -> None:
-    """Each kind of bad answer is one line that names the unit and what came; a healthy unit beside it is read on."""
+    """Each kind of bad answer is one line that names the grandmaster and what came; a healthy grandmaster beside it is read on."""
     async with (
         lying(lie()) as liar,
-        SnmpAgent(unit(), community=COMMUNITY) as honest,
+        SnmpAgent(grandmaster(), community=COMMUNITY) as honest,
         opened(honest) as healthy,
     ):
         with pytest.raises(error, match=words) as raised:
@@ -118,8 +118,8 @@ async def test_a_lying_unit_gives_one_typed_error(
     assert sample.clock_state is ClockState.LOCKED
 
 
-async def test_a_unit_that_stops_lying_is_read_again() -> None:
-    """Nothing of a bad answer is kept: the same driver reads the unit once its answers are right."""
+async def test_a_grandmaster_that_stops_lying_is_read_again() -> None:
+    """Nothing of a bad answer is kept: the same driver reads the grandmaster once its answers are right."""
     async with lying(OtherRequest()) as agent:
         driver = driver_for(agent)
         with pytest.raises(Malformed):
@@ -147,10 +147,10 @@ async def test_answers_that_come_twice_are_harmless() -> None:
 
 
 async def test_an_endless_table_is_cut_off() -> None:
-    """A column with more rows than any sane unit has is cut off, and the sample says so."""
+    """A column with more rows than any sane grandmaster has is cut off, and the sample says so."""
 
     alarms = [SimulatedAlarm(n % 250 + 500, "minor", "again") for n in range(2 * ROW_CAP)]
-    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
+    async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         agent.device.set_state(Servo.LOCKED, alarms=alarms)
         sample = await read(agent, timeout_s=10)
 
@@ -159,7 +159,7 @@ async def test_an_endless_table_is_cut_off() -> None:
 
 
 async def test_a_table_of_a_million_rows_is_cut_off() -> None:
-    """Satellites without end cost a few datagrams, and what else the unit says is kept."""
+    """Satellites without end cost a few datagrams, and what else the grandmaster says is kept."""
     async with lying(MillionRows()) as agent:
         sample = await read(agent, timeout_s=10)
 
@@ -169,7 +169,7 @@ async def test_a_table_of_a_million_rows_is_cut_off() -> None:
 
 @pytest.mark.parametrize("quirk", ["interval-as-text", "truth-zero", "class-as-text", "negative-variance"])
 async def test_what_real_agents_send_otherwise_is_read_the_same(quirk: str) -> None:
-    """TimeInterval as text, false as 0, the class as text, a variance with its sign: the sample is that of a unit without them."""
+    """TimeInterval as text, false as 0, the class as text, a variance with its sign: the sample is that of a grandmaster without them."""
     device = Device(kind="tp5000e", clock=lambda: 1_772_600_767.0)
     async with SnmpAgent(device, community=COMMUNITY) as agent:
         honest = await read(agent)
@@ -181,18 +181,18 @@ async def test_what_real_agents_send_otherwise_is_read_the_same(quirk: str) -> N
 
 async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
     """With v2c a wrong community gets no answer, and the error says so without printing it."""
-    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
+    async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         with pytest.raises(Unreachable, match="community is wrong") as raised:
             await read(agent, community={"env": "WRONG_COMMUNITY"})
 
     assert "guess" not in str(raised.value)
 
 
-async def test_a_unit_without_any_profile_is_refused() -> None:
+async def test_a_grandmaster_without_any_profile_is_refused() -> None:
     """An agent of something else answers, and the error says that no profile fits and which were tried."""
 
     printer = RecordedMib([((1, 3, 6, 1, 2, 1, 43, 1, 0), mib.integer(1))])
-    async with SnmpAgent(unit(), community=COMMUNITY, mib=printer) as agent:
+    async with SnmpAgent(grandmaster(), community=COMMUNITY, mib=printer) as agent:
         with pytest.raises(Refused, match="serves none of the profiles .*system"):
             await read(agent)
 
@@ -200,7 +200,7 @@ async def test_a_unit_without_any_profile_is_refused() -> None:
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b"])
 async def test_an_unknown_host_is_unreachable(host: str) -> None:
     """A name that does not resolve is told as such, well before the time-out."""
-    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
+    async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         with pytest.raises(Unreachable, match=re.escape(host)):
             await read(agent, host=host, timeout_s=30)
 
@@ -217,8 +217,8 @@ async def test_the_runner_gets_the_drivers_own_error() -> None:
 
 
 async def test_a_cancelled_poll_leaves_nothing() -> None:
-    """A poll that is cut off half-way closes like any other, and the unit is read again afterwards."""
-    async with SnmpAgent(unit(), community=COMMUNITY) as agent:
+    """A poll that is cut off half-way closes like any other, and the grandmaster is read again afterwards."""
+    async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         driver = driver_for(agent)
         await driver.open()
         agent.lie = Silent()

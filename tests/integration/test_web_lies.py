@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from web_units import (
+from web_interface import (
     COOKIE,
     GOOD,
     PASSWORD,
@@ -23,7 +23,7 @@ from web_units import (
     Handler,
     Lab,
     S,
-    Unit,
+    ScriptedWebInterface,
     server_context,
     told,
 )
@@ -135,53 +135,53 @@ LIES: dict[str, tuple[Handler, type[SourceError], str]] = {
 @pytest.mark.parametrize(("lie", "expected", "said"), LIES.values(), ids=LIES.keys())
 async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: str) -> None:
     """One error that names grandmaster, object and what came; the next honest poll is whole, with at most one log-in a poll."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port)
-    unit.answers["/get_chart_data"] = lie
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port)
+    grandmaster.answers["/get_chart_data"] = lie
 
     actual = await told(reader, expected)
 
     assert "/get_chart_data (GNSS-1 te): " in actual
     assert re.search(said, actual), actual
-    assert unit.logins == 1
+    assert grandmaster.logins == 1
 
-    del unit.answers["/get_chart_data"]
+    del grandmaster.answers["/get_chart_data"]
 
     assert (await reader.poll(60 * S)).time_errors == GOOD
 
 
 async def test_a_page_in_place_of_one_chart(lab: Lab) -> None:
     """Where the session stands, a page is a wrong answer and no refused log-in: the account is not held to be wrong."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port)
     await reader.poll(0)
-    unit.answers["/get_chart_data"] = html
+    grandmaster.answers["/get_chart_data"] = html
 
     first = await told(reader, Malformed, 60 * S)
     second = await told(reader, Malformed, 120 * S)
 
     assert first == second
-    assert unit.logins == 3
+    assert grandmaster.logins == 3
 
 
 @pytest.mark.parametrize("lie", [redirect_elsewhere, redirect_to_http])
 async def test_no_password_follows_a_redirect(lab: Lab, lie: Handler) -> None:
     """A grandmaster that points elsewhere before the log-in receives no password."""
-    unit = await lab.serve(Unit())
-    unit.answers["/channels_thresholdValue"] = lie
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    grandmaster.answers["/channels_thresholdValue"] = lie
+    reader = await lab.reader(grandmaster.port)
 
     await told(reader, Malformed)
 
-    assert [heard.path for heard in unit.heard] == ["/channels_thresholdValue"]
+    assert [heard.path for heard in grandmaster.heard] == ["/channels_thresholdValue"]
 
 
 async def test_one_byte_a_second(lab: Lab) -> None:
     """However steadily octets drip: half of timeout_s, then the object that did not come is named."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port, timeout_s=2)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port, timeout_s=2)
 
-    unit.answers["/channels_thresholdValue"] = drip
+    grandmaster.answers["/channels_thresholdValue"] = drip
 
     actual = await told(reader, Unreachable)
 
@@ -206,8 +206,8 @@ async def test_headers_without_end(lab: Lab) -> None:
 
 async def test_a_closed_port(lab: Lab) -> None:
     """A closed port is unreachable."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port)
     await lab.stack.aclose()
     await reader.open()
     lab.stack.push_async_callback(reader.close)
@@ -228,28 +228,28 @@ async def test_a_closed_port(lab: Lab) -> None:
 )
 async def test_a_history_that_lies(lab: Lab, lie: Handler, said: str) -> None:
     """What the grandmaster measures now counts without its history: a note, nothing kept, no new log-in."""
-    unit = await lab.serve(Unit())
-    unit.answers["/perfmon_gnss_stat"] = lie
-    reader = await lab.reader(unit.port, fill_history=True, timeout_s=2 if lie is drip else 60)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    grandmaster.answers["/perfmon_gnss_stat"] = lie
+    reader = await lab.reader(grandmaster.port, fill_history=True, timeout_s=2 if lie is drip else 60)
 
     actual = await reader.poll(0)
     (note,) = actual.notes
 
-    assert (actual.time_errors, actual.series, unit.logins) == (GOOD, (), 1)
-    assert note.startswith(f"history: 127.0.0.1:{unit.port}: /perfmon_gnss_stat (GNSS-1 te): ")
+    assert (actual.time_errors, actual.series, grandmaster.logins) == (GOOD, (), 1)
+    assert note.startswith(f"history: 127.0.0.1:{grandmaster.port}: /perfmon_gnss_stat (GNSS-1 te): ")
     assert said in note and PASSWORD not in note and COOKIE not in note
 
 
 async def test_a_long_history(lab: Lab) -> None:
     """A day at a value a second is longer than any other answer may be, and is read."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port, fill_history=True)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port, fill_history=True)
     row = "2026-07-31,23:59:58, 1\n"
 
     async def a_day(request: web.Request) -> web.StreamResponse:
         return web.Response(text=row * 86_400)
 
-    unit.answers["/perfmon_gnss_stat"] = a_day
+    grandmaster.answers["/perfmon_gnss_stat"] = a_day
 
     (series,) = (await reader.poll(0)).series
 
@@ -273,21 +273,21 @@ async def test_a_whole_life_sends_nothing_else(
         return await original(self, method, url, **given)
 
     monkeypatch.setattr(aiohttp.ClientSession, "_request", recorded)
-    unit = await lab.serve(Unit(with_token=True))
-    reader = await lab.reader(unit.port, fill_history=True)
+    grandmaster = await lab.serve(ScriptedWebInterface(with_token=True))
+    reader = await lab.reader(grandmaster.port, fill_history=True)
     now_ns = 0
     for path in ("/channels_thresholdValue", "/get_chart_data", "/perfmon_gnss_stat", "/login"):
         for lie, _, _ in LIES.values():
-            unit.answers, unit.session, now_ns = {path: lie}, None, now_ns + 3600 * S
+            grandmaster.answers, grandmaster.session, now_ns = {path: lie}, None, now_ns + 3600 * S
             try:
                 await reader.poll(now_ns)
             except SourceError:
                 await reader.close()
                 await reader.open()
-    arrived = {(heard.path, heard.fields) for heard in unit.heard}
+    arrived = {(heard.path, heard.fields) for heard in grandmaster.heard}
     login = (("txtuname", USERNAME), ("txtpasswd", PASSWORD), ("action", "applylogin"))
 
-    assert {heard.method for heard in unit.heard} == {method for method, _ in sent} == {"POST"}
+    assert {heard.method for heard in grandmaster.heard} == {method for method, _ in sent} == {"POST"}
     assert {path for _, path in sent} == {path for path, _ in arrived}
     assert arrived - READS <= {("/login", login), ("/login", (*login, ("csrf_token", TOKEN)))}
     assert not [secret for secret in (PASSWORD, COOKIE, TOKEN) if secret in caplog.text]

@@ -6,10 +6,10 @@ import asyncio
 import ssl
 
 import pytest
-from web_units import (
+from web_interface import (
     GOOD,
     Lab,
-    Unit,
+    ScriptedWebInterface,
     certificate,
     server_context,
     told,
@@ -23,39 +23,39 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 async def test_a_certificate_that_changed(lab: Lab) -> None:
     """A pinned grandmaster with another certificate receives nothing; the error says which came and what to do."""
     other = certificate(lab.folder, "other")
-    unit = await lab.serve(Unit(), other)
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface(), other)
+    reader = await lab.reader(grandmaster.port)
 
     actual = await told(reader, Refused)
 
     assert f"its fingerprint is {other.fingerprint}; no request was sent" in actual
     assert "set fingerprint to it" in actual
-    assert unit.heard == []
+    assert grandmaster.heard == []
 
 
 async def test_a_ca(lab: Lab) -> None:
     """A certificate that the given file signed is believed."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port, ca=lab.own.pem)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port, ca=lab.own.pem)
 
     assert (await reader.poll(0)).time_errors == GOOD
 
 
 async def test_a_certificate_that_another_signed(lab: Lab) -> None:
     """A certificate that the given file did not sign is not believed, and its grandmaster receives nothing."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port, ca=certificate(lab.folder, "other").pem)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port, ca=certificate(lab.folder, "other").pem)
 
     actual = await told(reader, Refused)
 
     assert "the certificate cannot be verified: " in actual
-    assert unit.heard == []
+    assert grandmaster.heard == []
 
 
 async def test_insecure_reads(lab: Lab) -> None:
     """insecure = true takes any certificate."""
-    unit = await lab.serve(Unit(), certificate(lab.folder, "other"))
-    reader = await lab.reader(unit.port, insecure=True)
+    grandmaster = await lab.serve(ScriptedWebInterface(), certificate(lab.folder, "other"))
+    reader = await lab.reader(grandmaster.port, insecure=True)
 
     actual = await reader.poll(0)
 

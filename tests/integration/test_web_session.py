@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp import web
-from web_units import (
+from web_interface import (
     COOKIE,
     GOOD,
     PASSWORD,
     TOKEN,
     Lab,
     S,
-    Unit,
+    ScriptedWebInterface,
     one_file,
     told,
 )
@@ -25,10 +25,10 @@ from timesyncd.errors import Refused
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
 
-async def test_an_honest_unit(lab: Lab) -> None:
+async def test_an_honest_grandmaster(lab: Lab) -> None:
     """Channel states, then the newest point of each metric of each measured channel."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port)
 
     actual = await reader.poll(0)
 
@@ -37,16 +37,16 @@ async def test_an_honest_unit(lab: Lab) -> None:
 
 async def test_one_session(lab: Lab) -> None:
     """One log-in lasts, also across close and open; each request bears its cookie."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port)
     await reader.poll(0)
     await reader.poll(60 * S)
     await reader.close()
     await reader.open()
     await reader.poll(120 * S)
 
-    assert unit.logins == 1
-    assert {heard.cookies.get("sid") for heard in unit.heard[2:]} == {f"{COOKIE}1"}
+    assert grandmaster.logins == 1
+    assert {heard.cookies.get("sid") for heard in grandmaster.heard[2:]} == {f"{COOKIE}1"}
 
 
 REFUSALS: dict[str, Callable[[], web.Response]] = {
@@ -62,70 +62,70 @@ REFUSALS: dict[str, Callable[[], web.Response]] = {
 @pytest.mark.parametrize("no_session", REFUSALS.values(), ids=REFUSALS.keys())
 async def test_a_session_that_ended(lab: Lab, no_session: Callable[[], web.Response]) -> None:
     """However a grandmaster says that the session ended: one new log-in, whose new cookie is used, and the reading is whole."""
-    unit = await lab.serve(Unit(no_session=no_session))
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface(no_session=no_session))
+    reader = await lab.reader(grandmaster.port)
     await reader.poll(0)
-    unit.session = None
+    grandmaster.session = None
 
     actual = await reader.poll(60 * S)
 
     assert actual.time_errors == GOOD
-    assert unit.logins == 2
-    assert unit.heard[-1].cookies["sid"] == f"{COOKIE}2"
+    assert grandmaster.logins == 2
+    assert grandmaster.heard[-1].cookies["sid"] == f"{COOKIE}2"
 
 
 async def test_a_session_that_ends_between_two_charts(lab: Lab) -> None:
     """The chart that came too late is asked for again."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port)
 
     async def too_late(request: web.Request) -> web.StreamResponse:
-        del unit.answers["/get_chart_data"]
-        unit.session = None
-        return unit.no_session()
+        del grandmaster.answers["/get_chart_data"]
+        grandmaster.session = None
+        return grandmaster.no_session()
 
     await reader.poll(0)
-    unit.answers["/get_chart_data"] = too_late
+    grandmaster.answers["/get_chart_data"] = too_late
 
     actual = await reader.poll(60 * S)
 
     assert actual.time_errors == GOOD
-    assert unit.logins == 2
+    assert grandmaster.logins == 2
 
 
 async def test_a_page_with_a_token(lab: Lab) -> None:
     """A grandmaster whose log-in page holds a hidden token gets it back with the log-in."""
-    unit = await lab.serve(Unit(with_token=True))
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface(with_token=True))
+    reader = await lab.reader(grandmaster.port)
 
     actual = await reader.poll(0)
 
     assert actual.time_errors == GOOD
-    assert ("csrf_token", TOKEN) in [field for heard in unit.heard for field in heard.fields]
+    assert ("csrf_token", TOKEN) in [field for heard in grandmaster.heard for field in heard.fields]
 
 
 async def test_a_login_that_redirects(lab: Lab) -> None:
     """A log-in that answers with its own front page is good when data follows; the front page is not fetched."""
-    unit = Unit()
+    grandmaster = ScriptedWebInterface()
 
     async def log_in(request: web.Request) -> web.StreamResponse:
-        answer = unit.log_in({name: str(value) for name, value in (await request.post()).items()})
+        answer = grandmaster.log_in({name: str(value) for name, value in (await request.post()).items()})
         answer.set_status(302)
         answer.headers["Location"] = "/index.html"
         return answer
 
-    unit.answers["/login"] = log_in
-    await lab.serve(unit)
-    reader = await lab.reader(unit.port)
+    grandmaster.answers["/login"] = log_in
+    await lab.serve(grandmaster)
+    reader = await lab.reader(grandmaster.port)
 
     assert (await reader.poll(0)).time_errors == GOOD
-    assert "/index.html" not in {heard.path for heard in unit.heard}
+    assert "/index.html" not in {heard.path for heard in grandmaster.heard}
 
 
 async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
     """It is found out by the next read, told once, and not repeated for ten minutes: grandmasters lock accounts."""
-    unit = await lab.serve(Unit(password="another"))
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface(password="another"))
+    reader = await lab.reader(grandmaster.port)
 
     first = await told(reader, Refused, 0)
     await reader.close()
@@ -136,9 +136,9 @@ async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
     assert "the log-in opened no session" in first
     assert "username and password" in first
     assert "the last log-in was rejected; the next is tried in 540 s" in second
-    assert unit.logins == 1
+    assert grandmaster.logins == 1
 
-    unit.password = PASSWORD
+    grandmaster.password = PASSWORD
 
     assert (await reader.poll(LOGIN_PAUSE_S * S)).time_errors == GOOD
 
@@ -146,8 +146,8 @@ async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
 @pytest.mark.parametrize(("status", "held"), [(401, True), (403, True), (503, False)])
 async def test_a_login_that_says_no(lab: Lab, status: int, held: bool) -> None:
     """A plain no holds the next log-in back; a grandmaster that is just starting does not."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port)
     asked = 0
 
     async def refuse(request: web.Request) -> web.StreamResponse:
@@ -155,7 +155,7 @@ async def test_a_login_that_says_no(lab: Lab, status: int, held: bool) -> None:
         asked += 1
         return web.Response(status=status)
 
-    unit.answers["/login"] = refuse
+    grandmaster.answers["/login"] = refuse
 
     assert f"/login: HTTP status {status}" in await told(reader, Refused, 0)
     await told(reader, Refused, 60 * S)
@@ -164,8 +164,8 @@ async def test_a_login_that_says_no(lab: Lab, status: int, held: bool) -> None:
 
 async def test_history_fills_the_hole(lab: Lab) -> None:
     """After a start one file a poll comes, each once; after ten minutes without a reading they come again."""
-    unit = await lab.serve(Unit())
-    reader = await lab.reader(unit.port, fill_history=True)
+    grandmaster = await lab.serve(ScriptedWebInterface())
+    reader = await lab.reader(grandmaster.port, fill_history=True)
 
     series = [(await reader.poll(minute * 60 * S)).series for minute in (0, 1, 2, 3, 14)]
 

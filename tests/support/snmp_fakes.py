@@ -1,4 +1,4 @@
-"""A unit that is asked without a network: an SNMP session over recorded rows."""
+"""A grandmaster that is asked without a network: an SNMP session over recorded rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALARMS, FIRMWARE = "1.3.6.1.4.1.9070.1.2.5.7.1.2.1.1", "1.3.6.1.2.1.47.1.1.1.1.1
 
 
 @dataclass
-class RecordedUnit:
+class RecordedGrandmaster:
     """What it serves, what it fails at, and what it was asked since `asked` was cleared."""
 
     served: dict[Oid, dict[Index, Raw]] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class RecordedUnit:
 class RecordedSession:
     """Stands in for `timesyncd.snmp.Session`."""
 
-    def __init__(self, unit: RecordedUnit) -> None:
-        self._unit = unit
+    def __init__(self, grandmaster: RecordedGrandmaster) -> None:
+        self._unit = grandmaster
 
     def close(self) -> None:
         self._unit.opened -= 1
@@ -75,31 +75,31 @@ class RecordedSession:
         return {oid: dict(sorted(values.items())[:row_cap]) for oid, values in rows.items()}, cut
 
 
-def answer_from(unit: RecordedUnit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every session that is opened from now on is with this unit."""
+def answer_from(grandmaster: RecordedGrandmaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every session that is opened from now on is with this grandmaster."""
 
     class Opener:
         @staticmethod
         async def open(host: str, port: int, credentials: Credentials, timeout_s: float) -> RecordedSession:
-            unit.opened += 1
-            return RecordedSession(unit)
+            grandmaster.opened += 1
+            return RecordedSession(grandmaster)
 
     monkeypatch.setattr(_grandmaster_reader, "Session", Opener)
 
 
-def tp5000e() -> RecordedUnit:
+def tp5000e() -> RecordedGrandmaster:
     """Locked, up for a day, without an alarm."""
-    unit = RecordedUnit()
-    unit.serve(UPTIME, 8_640_000)
-    unit.serve(BOOTS, 4)
-    unit.serve(SERVO, 4, (2, 1))
-    unit.serve(ALARM_COUNT, 0)
-    unit.serve(FIRMWARE, b"1.2", (1,))
-    return unit
+    grandmaster = RecordedGrandmaster()
+    grandmaster.serve(UPTIME, 8_640_000)
+    grandmaster.serve(BOOTS, 4)
+    grandmaster.serve(SERVO, 4, (2, 1))
+    grandmaster.serve(ALARM_COUNT, 0)
+    grandmaster.serve(FIRMWARE, b"1.2", (1,))
+    return grandmaster
 
 
-def raise_alarm(unit: RecordedUnit) -> None:
-    unit.serve(ALARM_COUNT, 1)
+def raise_alarm(grandmaster: RecordedGrandmaster) -> None:
+    grandmaster.serve(ALARM_COUNT, 1)
     columns: dict[int, Raw] = {3: 12, 4: 0, 5: b"2026-01-02,03:04:05", 6: 4, 7: b"short"}
     for column, raw in columns.items():
-        unit.serve(f"{ALARMS}.{column}", raw, (1,))
+        grandmaster.serve(f"{ALARMS}.{column}", raw, (1,))

@@ -1,4 +1,4 @@
-"""SNMP agents for tests, on a loopback port: one that says what the test says, and a unit with SNMPv3."""
+"""SNMP agents for tests, on a loopback port: one that says what the test says, and an agent with SNMPv3."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Protocol(asyncio.DatagramProtocol):
 
 
 @asynccontextmanager
-async def agent(answer: Answer) -> AsyncIterator[tuple[int, list[bytes]]]:
+async def running_agent(answer: Answer) -> AsyncIterator[tuple[int, list[bytes]]]:
     """Its port, and what it has heard so far."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.create_datagram_endpoint(lambda: _Protocol(answer), local_addr=("127.0.0.1", 0))
@@ -46,7 +46,7 @@ async def agent(answer: Answer) -> AsyncIterator[tuple[int, list[bytes]]]:
 
 @asynccontextmanager
 async def session_with(credentials: Credentials, answer: Answer) -> AsyncIterator[tuple[Session, list[bytes]]]:
-    async with agent(answer) as (port, heard):
+    async with running_agent(answer) as (port, heard):
         session = await Session.open("127.0.0.1", port, credentials, 0.1, retries=0)
         try:
             yield session, heard
@@ -77,7 +77,7 @@ def texts(request: Pdu) -> bytes:
     return pdu(PduType.RESPONSE, request.number, [(varbind.oid, TEXT) for varbind in request.varbinds])
 
 
-class Unit:
+class ScriptedAgent:
     """An authoritative engine, in the order of RFC 3414 section 3.2. It is silent to what it cannot decrypt, as net-snmp is."""
 
     def __init__(self, user: User, engine_id: bytes = bytes.fromhex("80001f880401020304")) -> None:

@@ -16,7 +16,7 @@ import pytest
 from doctor_lab import finding, node
 from fake_hub import FakeHub, hub_state, page, serving
 from sqlalchemy import create_engine, insert
-from web_units import certificate
+from web_interface import certificate
 
 from timesyncd import __main__ as program
 from timesyncd.cli.doctor import facts as gather

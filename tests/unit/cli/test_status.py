@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from fake_view import RECORDED
+from grandmaster_samples import EVERYTHING
 from rich.console import Console, Group, RenderableType
-from unit_samples import EVERYTHING
 
 from timesyncd.cli import status
 from timesyncd.cli._status_tables import grandmaster_tables, node_tables

@@ -350,7 +350,7 @@ async def test_a_trap_comes_with_its_senders_address_and_our_clock() -> None:
 
 
 async def test_a_socket_of_both_families_names_ipv4_as_such() -> None:
-    """systemd binds [::], and the unit is configured as 10.0.0.1."""
+    """systemd binds [::], and the agent is configured as 10.0.0.1."""
     bound = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     bound.bind(("::", 0))
     async with listening(bound) as (_, port, traps):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snmp_scripted import DESCRIPTION, SYSTEM, TEXT, agent, pdu, session_with, texts, v2c, v2c_request
+from snmp_scripted import DESCRIPTION, SYSTEM, TEXT, pdu, running_agent, session_with, texts, v2c, v2c_request
 
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
 from timesyncd.snmp import Community, Oid, Session, ber
@@ -53,7 +53,7 @@ async def test_what_the_agent_does_not_have_is_left_out(absent: bytes) -> None:
 
 
 async def test_silence_names_what_it_may_be() -> None:
-    """v2c cannot tell a wrong community from a unit that is down, and says so."""
+    """v2c cannot tell a wrong community from an agent that is down, and says so."""
     async with session_with(COMMUNITY, lambda _: []) as (session, _):
         with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: no SNMP response.*community is wrong"):
             await session.get([DESCRIPTION])
@@ -88,7 +88,7 @@ async def test_each_bad_answer_has_its_name(reply: Callable[[Pdu], bytes], error
 
 
 async def test_an_answer_from_another_address_is_told() -> None:
-    """A unit with several addresses answers from the wrong one: the request fails, and the reason is named."""
+    """An agent with several addresses answers from the wrong one: the request fails, and the reason is named."""
     asking: list[Session] = []
 
     def answer(datagram: bytes) -> list[bytes]:
@@ -160,7 +160,7 @@ async def test_a_lost_datagram_is_sent_again() -> None:
     def answer(datagram: bytes) -> list[bytes]:
         return [] if first and first.pop() else [v2c(texts(v2c_request(datagram)))]
 
-    async with agent(answer) as (port, heard):
+    async with running_agent(answer) as (port, heard):
         session = await Session.open("127.0.0.1", port, COMMUNITY, 0.1, retries=1)
         rows = await session.get([DESCRIPTION])
         session.close()

@@ -1,4 +1,4 @@
-"""SNMPv3 sessions with a unit that reboots, is replaced, refuses, or lies."""
+"""SNMPv3 sessions with an agent that reboots, is replaced, refuses, or lies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snmp_scripted import DESCRIPTION, Unit, agent, pdu, session_with, texts
+from snmp_scripted import DESCRIPTION, ScriptedAgent, pdu, running_agent, session_with, texts
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import Malformed, Refused, SourceError, Unreachable
@@ -28,9 +28,9 @@ async def read(session: Session) -> bool:
 
 
 @asynccontextmanager
-async def unit_with_clocks(unit: Unit) -> AsyncIterator[tuple[Session, list[bytes], FakeClocks]]:
+async def agent_with_clocks(agent: ScriptedAgent) -> AsyncIterator[tuple[Session, list[bytes], FakeClocks]]:
     clocks = FakeClocks()
-    async with agent(unit.answer) as (port, heard):
+    async with running_agent(agent.answer) as (port, heard):
         endpoint = SharedSocket.acquire(2)
         line = AgentTransport(endpoint, ("127.0.0.1", port), 0.1, 1)
         session = Session(UserAgent(line, EVA, clocks), endpoint, "unit")
@@ -41,8 +41,8 @@ async def unit_with_clocks(unit: Unit) -> AsyncIterator[tuple[Session, list[byte
 
 
 async def test_three_exchanges_and_then_one() -> None:
-    """Discovery, the unit's clock, the answer; after that an answer a request."""
-    async with session_with(EVA, Unit(EVA).answer) as (session, heard):
+    """Discovery, the agent's clock, the answer; after that an answer a request."""
+    async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, heard):
         assert await read(session)
         assert len(heard) == 3
         assert await read(session)
@@ -51,76 +51,76 @@ async def test_three_exchanges_and_then_one() -> None:
 
 async def test_nothing_readable_is_sent() -> None:
     """No request is in the clear, and none tells a pass phrase."""
-    async with session_with(EVA, Unit(EVA).answer) as (session, heard):
+    async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, heard):
         await read(session)
 
     flags = [security.parse(datagram).flags for datagram in heard]
     assert flags == [security.REPORTABLE, *[security.REPORTABLE | security.AUTH | security.PRIV] * 2]
 
 
-async def test_a_unit_that_rebooted_is_read_at_once() -> None:
+async def test_an_agent_that_rebooted_is_read_at_once() -> None:
     """Its boots went up and its time began anew."""
-    unit = Unit(EVA)
-    async with session_with(EVA, unit.answer) as (session, heard):
+    agent = ScriptedAgent(EVA)
+    async with session_with(EVA, agent.answer) as (session, heard):
         await read(session)
-        unit.engine = replace(unit.engine, boots=4, time=0)
+        agent.engine = replace(agent.engine, boots=4, time=0)
 
         assert await read(session)
         assert len(heard) == 5
 
 
-async def test_a_unit_reset_in_the_factory_is_read_at_once() -> None:
+async def test_an_agent_reset_in_the_factory_is_read_at_once() -> None:
     """Its boots went back, which only a signed report of now can tell."""
-    unit = Unit(EVA)
-    async with session_with(EVA, unit.answer) as (session, _):
+    agent = ScriptedAgent(EVA)
+    async with session_with(EVA, agent.answer) as (session, _):
         await read(session)
-        unit.engine = replace(unit.engine, boots=1, time=0)
+        agent.engine = replace(agent.engine, boots=1, time=0)
 
         assert await read(session)
 
 
-async def test_another_unit_at_the_same_address_is_read_at_once() -> None:
+async def test_another_agent_at_the_same_address_is_read_at_once() -> None:
     """Its engine ID is another, and so are the keys."""
-    unit = Unit(EVA)
-    async with session_with(EVA, unit.answer) as (session, heard):
+    agent = ScriptedAgent(EVA)
+    async with session_with(EVA, agent.answer) as (session, heard):
         await read(session)
-        unit.engine = security.SnmpEngine(b"another engine", 1, 5)
+        agent.engine = security.SnmpEngine(b"another engine", 1, 5)
 
         assert await read(session)
         assert len(heard) == 7
 
 
 @pytest.mark.parametrize("jump_s", [-900, 900])
-async def test_a_jump_of_the_units_clock(jump_s: int) -> None:
+async def test_a_jump_of_the_agents_clock(jump_s: int) -> None:
     """Forth or back, it costs one exchange."""
-    unit = Unit(EVA)
-    async with session_with(EVA, unit.answer) as (session, heard):
+    agent = ScriptedAgent(EVA)
+    async with session_with(EVA, agent.answer) as (session, heard):
         await read(session)
-        unit.engine = replace(unit.engine, time=unit.engine.time + jump_s)
+        agent.engine = replace(agent.engine, time=agent.engine.time + jump_s)
 
         assert await read(session)
         assert len(heard) == 5
 
 
 async def test_a_step_of_our_own_clock_costs_nothing() -> None:
-    """The unit's clock is counted on by CLOCK_BOOTTIME; after a week's silence it is still known."""
-    unit = Unit(EVA)
-    async with unit_with_clocks(unit) as (session, heard, clocks):
+    """The agent's clock is counted on by CLOCK_BOOTTIME; after a week's silence it is still known."""
+    agent = ScriptedAgent(EVA)
+    async with agent_with_clocks(agent) as (session, heard, clocks):
         await read(session)
         clocks.step(-86_400 * NS_PER_S)
         clocks.advance(604_800 * NS_PER_S)
-        unit.engine = replace(unit.engine, time=unit.engine.time + 604_800)
+        agent.engine = replace(agent.engine, time=agent.engine.time + 604_800)
 
         assert await read(session)
         assert len(heard) == 4
 
 
-async def test_two_units_with_one_user_name_and_different_phrases() -> None:
+async def test_two_agents_with_one_user_name_and_different_phrases() -> None:
     """Keys belong to a session, and not to a name."""
     other = replace(EVA, auth_pass="quite other", priv_pass="words than those", auth="sha512", priv="aes256")
     async with (
-        session_with(EVA, Unit(EVA).answer) as (one, _),
-        session_with(other, Unit(other).answer) as (two, _),
+        session_with(EVA, ScriptedAgent(EVA).answer) as (one, _),
+        session_with(other, ScriptedAgent(other).answer) as (two, _),
     ):
         assert [await read(one), await read(two), await read(one)] == [True] * 3
 
@@ -148,7 +148,7 @@ async def test_no_answer_to_discovery() -> None:
 async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], said: str) -> None:
     """It is Refused, and the text holds no secret."""
     user = replace(EVA, **wrong)  # type: ignore[arg-type]
-    async with session_with(user, Unit(EVA).answer) as (session, _):
+    async with session_with(user, ScriptedAgent(EVA).answer) as (session, _):
         with pytest.raises(Refused, match=said) as raised:
             await read(session)
 
@@ -169,18 +169,18 @@ async def test_each_wrong_credential_has_its_name(wrong: dict[str, str], said: s
 )
 async def test_each_report_has_its_name(counter: tuple[int, ...], said: str) -> None:
     """As RFC 3414, RFC 3412 and RFC 3413 count them."""
-    unit = Unit(EVA)
-    unit.says = lambda message, _: unit.report(message, counter)
-    async with session_with(EVA, unit.answer) as (session, _):
+    agent = ScriptedAgent(EVA)
+    agent.says = lambda message, _: agent.report(message, counter)
+    async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Refused, match=said):
             await read(session)
 
 
-async def test_a_unit_that_is_never_in_its_own_time_window() -> None:
+async def test_an_agent_that_is_never_in_its_own_time_window() -> None:
     """The rounds end, and it is told by name."""
-    unit = Unit(EVA)
-    unit.says = lambda message, _: unit.report(message, security.NOT_IN_TIME_WINDOW, signed=True)
-    async with session_with(EVA, unit.answer) as (session, heard):
+    agent = ScriptedAgent(EVA)
+    agent.says = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW, signed=True)
+    async with session_with(EVA, agent.answer) as (session, heard):
         with pytest.raises(Refused, match="not in time window: repeatedly"):
             await read(session)
 
@@ -189,89 +189,89 @@ async def test_a_unit_that_is_never_in_its_own_time_window() -> None:
 
 async def test_an_unsigned_clock_is_not_believed() -> None:
     """Anybody could send it."""
-    unit = Unit(EVA)
-    unit.says = lambda message, _: unit.report(message, security.NOT_IN_TIME_WINDOW)
-    async with session_with(EVA, unit.answer) as (session, _):
+    agent = ScriptedAgent(EVA)
+    agent.says = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW)
+    async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="the report 'not in time window' is unsigned"):
             await read(session)
 
 
 async def test_an_unsigned_response_is_not_believed() -> None:
     """Nor is one that is signed and not encrypted."""
-    unit = Unit(EVA)
+    agent = ScriptedAgent(EVA)
 
     async def refused(say: str) -> None:
-        async with session_with(EVA, unit.answer) as (session, _):
+        async with session_with(EVA, agent.answer) as (session, _):
             with pytest.raises(Malformed, match=say):
                 await read(session)
 
-    unit.says = lambda message, request: security.plain(
-        message.number, False, unit.engine, message.user, security.scoped_pdu(b"", b"", texts(request))
+    agent.says = lambda message, request: security.plain(
+        message.number, False, agent.engine, message.user, security.scoped_pdu(b"", b"", texts(request))
     )
     await refused("unencrypted RESPONSE")
-    unit.says = lambda message, request: security.signed(
-        message.number, unit.engine, message.user, unit.keys, security.scoped_pdu(b"", b"", texts(request))
+    agent.says = lambda message, request: security.signed(
+        message.number, agent.engine, message.user, agent.keys, security.scoped_pdu(b"", b"", texts(request))
     )
     await refused("unencrypted RESPONSE")
 
 
 async def test_a_response_signed_by_somebody_else() -> None:
     """The digest or engine ID is not the agent's."""
-    unit = Unit(EVA)
-    keys = MasterKeys(replace(EVA, auth_pass="somebody else")).at(unit.engine.engine_id)
-    unit.says = lambda message, request: security.seal(
-        message.number, False, unit.engine, message.user, keys, security.scoped_pdu(b"", b"", texts(request))
+    agent = ScriptedAgent(EVA)
+    keys = MasterKeys(replace(EVA, auth_pass="somebody else")).at(agent.engine.engine_id)
+    agent.says = lambda message, request: security.seal(
+        message.number, False, agent.engine, message.user, keys, security.scoped_pdu(b"", b"", texts(request))
     )
-    async with session_with(EVA, unit.answer) as (session, _):
+    async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="digest or engine ID is not the agent's"):
             await read(session)
 
 
 async def test_a_response_of_another_engine() -> None:
     """Though it is signed with this one's key."""
-    unit = Unit(EVA)
-    unit.says = lambda message, request: security.seal(
+    agent = ScriptedAgent(EVA)
+    agent.says = lambda message, request: security.seal(
         message.number,
         False,
-        replace(unit.engine, engine_id=b"another"),
+        replace(agent.engine, engine_id=b"another"),
         message.user,
-        unit.keys,
+        agent.keys,
         security.scoped_pdu(b"", b"", texts(request)),
     )
-    async with session_with(EVA, unit.answer) as (session, _):
+    async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="digest or engine ID is not the agent's"):
             await read(session)
 
 
 async def test_a_response_to_another_request() -> None:
     """The message fits and what it carries does not."""
-    unit = Unit(EVA)
-    unit.says = lambda message, _: unit.seal(message.number, pdu(PduType.RESPONSE, 5, []))
-    async with session_with(EVA, unit.answer) as (session, _):
+    agent = ScriptedAgent(EVA)
+    agent.says = lambda message, _: agent.seal(message.number, pdu(PduType.RESPONSE, 5, []))
+    async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="request-id 5 instead of"):
             await read(session)
 
 
-async def test_a_response_older_than_the_units_clock() -> None:
+async def test_a_response_older_than_the_agents_clock() -> None:
     """RFC 3414 section 3.2, 7b."""
-    unit = Unit(EVA)
-    old = replace(unit.engine, time=unit.engine.time - 500)
-    unit.says = lambda message, request: security.seal(
-        message.number, False, old, message.user, unit.keys, security.scoped_pdu(b"", b"", texts(request))
+    agent = ScriptedAgent(EVA)
+    old = replace(agent.engine, time=agent.engine.time - 500)
+    agent.says = lambda message, request: security.seal(
+        message.number, False, old, message.user, agent.keys, security.scoped_pdu(b"", b"", texts(request))
     )
-    async with session_with(EVA, unit.answer) as (session, _):
+    async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Refused, match="not in time window"):
             await read(session)
 
 
 async def test_the_next_request_after_a_failure_starts_anew() -> None:
     """Whatever was wrong, it is not kept."""
-    unit = Unit(EVA)
-    async with session_with(EVA, unit.answer) as (session, heard):
-        unit.says = lambda message, _: unit.report(message, security.DECRYPTION_ERROR)
+    agent = ScriptedAgent(EVA)
+    async with session_with(EVA, agent.answer) as (session, heard):
+        agent.says = lambda message, _: agent.report(message, security.DECRYPTION_ERROR)
         with pytest.raises(Refused):
             await read(session)
-        unit.says = unit.response
+        agent.says = agent.response
 
         assert await read(session)
         assert len(heard) == 6
@@ -279,15 +279,15 @@ async def test_the_next_request_after_a_failure_starts_anew() -> None:
 
 async def test_an_engine_id_that_is_none() -> None:
     """RFC 3411 wants 5 to 32 octets."""
-    unit = Unit(EVA)
-    unit.engine = security.SnmpEngine(b"four", 1, 1)
-    async with session_with(EVA, unit.answer) as (session, _):
+    agent = ScriptedAgent(EVA)
+    agent.engine = security.SnmpEngine(b"four", 1, 1)
+    async with session_with(EVA, agent.answer) as (session, _):
         with pytest.raises(Malformed, match="the engine ID has 4 octets"):
             await read(session)
 
 
 @given(st.binary(max_size=120), st.booleans())
-def test_whatever_the_unit_says_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
+def test_whatever_the_agent_says_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
     """It is a Response, a Report, or a SourceError."""
     engine = security.SnmpEngine(b"unit engine", 3, 1_000)
     inside = security.scoped_pdu(b"", b"", scoped) if wrapped else scoped

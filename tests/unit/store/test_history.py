@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from grandmaster_samples import EVERYTHING
 from samples import HEALTHY, nth
-from unit_samples import EVERYTHING
 
 from timesyncd.bound import Bound, Reason, unbounded
 from timesyncd.clocks import NS_PER_S, FakeClocks
@@ -133,7 +133,7 @@ JUMPED: tuple[tuple[ClockState | None, tuple[Satellite, ...] | None, Reason], ..
 
 
 @pytest.fixture(scope="module")
-def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grandmasters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
     ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: says that it is
@@ -185,10 +185,10 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_sample_is_read_whole(units: Path) -> None:
+def test_a_sample_is_read_whole(grandmasters: Path) -> None:
     """What a row leaves out is as in the last whole row before it, also where that lies before the span."""
-    found = list(history.samples(StoreLocation(path=units), "gm", START_NS + NS_PER_S, END_NS))
-    newest = list(history.samples(StoreLocation(path=units), "gm", START_NS, END_NS, limit=2))
+    found = list(history.samples(StoreLocation(path=grandmasters), "gm", START_NS + NS_PER_S, END_NS))
+    newest = list(history.samples(StoreLocation(path=grandmasters), "gm", START_NS, END_NS, limit=2))
 
     assert [len(record["satellites"]) for record in found] == [1, 1, 0]
     assert [record["model"] for record in found] == ["TimeProvider 4100"] * 3
@@ -196,18 +196,20 @@ def test_a_sample_is_read_whole(units: Path) -> None:
     assert "whole" not in found[0]
 
 
-def test_time_errors_are_asked_for_by_span(units: Path) -> None:
+def test_time_errors_are_asked_for_by_span(grandmasters: Path) -> None:
     """In order of time, with a limit the newest."""
     span = (START_NS, START_NS + 30)
-    values = [record["value_ns"] for record in history.time_errors(StoreLocation(path=units), "gm", *span)]
-    newest = [record["value_ns"] for record in history.time_errors(StoreLocation(path=units), "gm", *span, limit=2)]
+    values = [record["value_ns"] for record in history.time_errors(StoreLocation(path=grandmasters), "gm", *span)]
+    newest = [
+        record["value_ns"] for record in history.time_errors(StoreLocation(path=grandmasters), "gm", *span, limit=2)
+    ]
 
     assert (values, newest) == ([5, -7, 9], [-7, 9])
 
 
-def test_a_course_keeps_every_peak(units: Path) -> None:
+def test_a_course_keeps_every_peak(grandmasters: Path) -> None:
     """However few the steps, the lowest and the highest value of each is told, and where it begins."""
-    course = history.time_error_envelope(StoreLocation(path=units), "gm", START_NS, START_NS + 40, steps=2)
+    course = history.time_error_envelope(StoreLocation(path=grandmasters), "gm", START_NS, START_NS + 40, steps=2)
 
     assert course == [
         {"channel": "gnss-1", "metric": "te", "realtime_ns": START_NS, "lowest_ns": -7, "highest_ns": 5},
@@ -215,16 +217,16 @@ def test_a_course_keeps_every_peak(units: Path) -> None:
     ]
 
 
-def test_alarm_events_are_among_the_events(units: Path) -> None:
-    """What a unit reported by itself is told in its location in time."""
-    found = history.events(StoreLocation(path=units), "gm", START_NS, END_NS)
+def test_alarm_events_are_among_the_events(grandmasters: Path) -> None:
+    """What a grandmaster reported by itself is told in its location in time."""
+    found = history.events(StoreLocation(path=grandmasters), "gm", START_NS, END_NS)
 
     assert [(event["kind"], event.get("text")) for event in found] == [("event", None), ("alarm", "GNSS antenna open")]
 
 
-def test_a_holdover_began_after_the_last_locked_sample(units: Path) -> None:
+def test_a_holdover_began_after_the_last_locked_sample(grandmasters: Path) -> None:
     """The newest one that is to be believed, as long as nothing but holdover, silence and contradictions followed."""
-    dated = {name: history.last_locked(StoreLocation(path=units), name) for name in (*UNITS, "nowhere")}
+    dated = {name: history.last_locked(StoreLocation(path=grandmasters), name) for name in (*UNITS, "nowhere")}
 
     assert {name: row["realtime_ns"] - START_NS for name, row in dated.items() if row} == {
         "gm": NS_PER_S, "silent": 0, "torn": 0,

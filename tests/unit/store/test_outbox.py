@@ -104,7 +104,7 @@ def test_the_oldest_are_lost(store: Connection, before_minute: int, max_rows: in
 
 
 def test_trimming_makes_no_hole(store: Connection) -> None:
-    """A row that says it is old stays while a younger one is below it: a unit may report late."""
+    """A row that says it is old stays while a younger one is below it: a grandmaster may report late."""
     outbox.append(store, [(START_NS, event(0)), (1, event(1)), (START_NS, event(2))])
 
     assert outbox.trim(store, START_NS, 100) == 0
@@ -201,7 +201,7 @@ def test_what_a_node_appends_a_hub_takes(what: CloudEvent, realtime_ns: int) -> 
 
 @pytest.mark.parametrize("text", ["x" * 5_000, "a\0b", "a\ud800b", ""])
 def test_a_strange_text_is_made_fit(store: Connection, text: str) -> None:
-    """A unit may call its alarm anything: it is cut and kept."""
+    """A grandmaster may call its alarm anything: it is cut and kept."""
     outbox.append(store, [(START_NS, event(1, subject=text, data={"text": text}))])
     (row,) = outbox.page(store, 0, 1).rows
     check(row)

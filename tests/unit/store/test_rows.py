@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
+from grandmaster_samples import EVERYTHING, REAL_MINUS_BOOT_NS
 from samples import HEALTHY
-from unit_samples import EVERYTHING, REAL_MINUS_BOOT_NS
 
 from timesyncd.bound import Bound, ClockStatus, ErrorBound, Rate, Reason, Term, unbounded
 from timesyncd.clocks import NS_PER_S
@@ -141,7 +141,7 @@ def test_a_sample_without_a_bound_is_stored_all_the_same() -> None:
 
 
 def test_a_grandmaster_is_stored_as_it_speaks() -> None:
-    """Lists become JSON of plain objects, a position one object, and every field that the unit told is there."""
+    """Lists become JSON of plain objects, a position one object, and every field that the grandmaster told is there."""
     row = grandmaster_row(EVERYTHING, Bound(150, 2), 100, whole=True)
 
     assert (row["realtime_ns"], row["clock_state"]) == (EVERYTHING.boottime_ns + 100, "holdover")
@@ -151,7 +151,7 @@ def test_a_grandmaster_is_stored_as_it_speaks() -> None:
     assert [name for name, value in row.items() if value is None] == ["snmp_error", "utc_reason_code"]
 
 
-def test_what_a_unit_does_not_provide_is_null() -> None:
+def test_what_a_grandmaster_does_not_provide_is_null() -> None:
     """Absent is NULL and not an empty list; an empty list says that there is none."""
     row = grandmaster_row(GrandmasterSample("gm", 1, alarms=()), None, 0, whole=True)
 
@@ -167,7 +167,7 @@ def test_a_row_that_is_not_whole_leaves_out_what_is_slow() -> None:
 
 
 def test_a_row_is_whole_when_something_slow_changes() -> None:
-    """The first is whole, then each that differs in a slow column from the last whole one; units are apart."""
+    """The first is whole, then each that differs in a slow column from the last whole one; grandmasters are apart."""
     whole = WholeRowSchedule()
     drifted = replace(EVERYTHING, phase_offset_ns=5, alarms=(), boottime_ns=EVERYTHING.boottime_ns + 1)
     changed = replace(drifted, satellites=())
@@ -187,7 +187,7 @@ def test_a_row_is_whole_each_hour_and_after_a_loss() -> None:
 
 
 def test_the_newest_time_errors_are_rows_of_their_own() -> None:
-    """Each is dated by the unit, under its channel and metric; a row that is not whole brings none again."""
+    """Each is dated by the grandmaster, under its channel and metric; a row that is not whole brings none again."""
     _, *entries = grandmaster_entries(EVERYTHING, None, REAL_MINUS_BOOT_NS, 7, whole=True)
     at_ns = 1_700_000_000_000_000_000
 
@@ -235,5 +235,5 @@ def test_readings_without_a_sample_differ_by_their_cause() -> None:
 
 
 def test_a_series_says_nothing_of_the_present() -> None:
-    """A file of yesterday's time errors does not mean that a unit gives samples again."""
+    """A file of yesterday's time errors does not mean that a grandmaster gives samples again."""
     assert availability_of(TimeErrorSeries("gm", "gnss-1", "te", ((1, 2),))) is None

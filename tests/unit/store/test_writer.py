@@ -12,9 +12,9 @@ from threading import Event
 from typing import Any
 
 import pytest
+from grandmaster_samples import EVERYTHING
 from postgresql import location, locked, rows_of, said_when_locked, settings_of
 from samples import HEALTHY, nth
-from unit_samples import EVERYTHING
 
 from timesyncd.clocks import NS_PER_S, FakeClocks
 from timesyncd.errors import StoreError
@@ -252,7 +252,7 @@ def test_a_days_file_fills_holes_and_doubles_nothing(bench: Bench) -> None:
     assert bench.rows("SELECT count(*) FROM source_event") == [(0,)]
 
 
-def test_a_units_newest_time_errors_meet_those_of_its_file(bench: Bench) -> None:
+def test_a_grandmasters_newest_time_errors_meet_those_of_its_file(bench: Bench) -> None:
     """Polled again and again, and then read from the day's file, a point is one row."""
     series = TimeErrorSeries("gm", "gnss-1", "te", ((1_700_000_000_000_000_000, 23),))
     with bench.running() as store:
@@ -265,7 +265,7 @@ def test_a_units_newest_time_errors_meet_those_of_its_file(bench: Bench) -> None
 
 
 def test_lists_that_did_not_change_are_stored_once(bench: Bench) -> None:
-    """Between whole rows a unit's rows hold what is not slow."""
+    """Between whole rows a grandmaster's rows hold what is not slow."""
     with bench.running() as store:
         for phase_ns in range(3):
             store.put(Observation(replace(EVERYTHING, phase_offset_ns=phase_ns), None))
@@ -289,7 +289,7 @@ def test_while_rows_may_be_lost_each_is_whole(bench: Bench, short_intervals: Non
 
 
 def test_an_alarm_event_is_stored(bench: Bench) -> None:
-    """What a unit reported by itself is a row under the unit's name."""
+    """What a grandmaster reported by itself is a row under the grandmaster's name."""
     with bench.running() as store:
         store.put_alarm_event(alarm_event())
 

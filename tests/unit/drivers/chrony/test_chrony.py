@@ -67,7 +67,7 @@ def sample_of(taken: UtcSample | NoSample) -> UtcSample:
 def test_a_sample() -> None:
     """
     A correction that chronyd has yet to add is a clock that is behind; the error is the root distance without the offset, and half a
-    unit in the last place of each figure; the dispersion grows by skew, residual frequency and chronyd's own clock error.
+    grandmaster in the last place of each figure; the dispersion grows by skew, residual frequency and chronyd's own clock error.
     """
     assert history().take(PICTURE) == UtcSample(
         source="utc",

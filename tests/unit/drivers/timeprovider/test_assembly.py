@@ -1,4 +1,4 @@
-"""What the objects of one poll say together of a unit's clock and alarms, without a socket."""
+"""What the objects of one poll say together of a grandmaster's clock and alarms, without a socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.disable_socket
 
 
 def test_what_is_not_served_is_absent() -> None:
-    """A unit that serves nothing has None everywhere: no zero, no fault, no empty list."""
+    """A grandmaster that serves nothing has None everywhere: no zero, no fault, no empty list."""
     bare = sample({})
 
     assert bare == GrandmasterSample("gm-a", 1, profiles=DEFAULT)
@@ -71,7 +71,7 @@ def test_what_one_profile_does_not_understand_another_may() -> None:
     assert (read.clock_class, read.unknown) == (140, ("clock_class=undecodable(b'n/a')",))
 
 
-def test_a_standby_module_does_not_speak_for_the_unit() -> None:
+def test_a_standby_module_does_not_speak_for_the_grandmaster() -> None:
     """Of two servo rows, the one that is offline gives way to the one that runs."""
     assert sample({SERVO: {(2, 1): 8, (3, 1): 4}}).clock_state is ClockState.LOCKED
 
@@ -97,7 +97,7 @@ def test_the_class_tells_the_state_where_nothing_else_does(clock_class: int, sta
 
 
 def test_an_invalid_utc_offset_is_absent() -> None:
-    """A UTC offset that the unit itself calls invalid is not one; TruthValue comes as 2, and as 0 from some."""
+    """A UTC offset that the grandmaster itself calls invalid is not one; TruthValue comes as 2, and as 0 from some."""
     offsets = {
         flag: sample({f"{PTPBASE}.5.1.5": {CLOCK: 37}, f"{PTPBASE}.5.1.4": {CLOCK: flag}}).utc_offset_s
         for flag in (1, 2, 0)
@@ -117,7 +117,7 @@ def test_an_offset_needs_a_parent() -> None:
     assert offsets == [None, -42]
 
 
-def test_alarms_keep_the_severity_of_the_unit() -> None:
+def test_alarms_keep_the_severity_of_the_grandmaster() -> None:
     """Severity is the row's own, and a number that the MIB lacks is told, with the alarm kept."""
     read = sample(alarm(1, severity=1))
 
@@ -186,7 +186,7 @@ def test_an_instance_of_99_is_an_instance() -> None:
 
 @pytest.mark.parametrize(("steps", "told"), [(0, (6, 0x21, None)), (1, (None, None, "PTP 00a069.fffe.112233"))])
 def test_a_clock_without_a_parent_is_its_own(steps: int, told: object) -> None:
-    """The parent data set speaks for the unit only where it follows no other clock; else it names whom it follows."""
+    """The parent data set speaks for the grandmaster only where it follows no other clock; else it names whom it follows."""
     parent: dict[int, Raw] = {8: bytes.fromhex("00a069fffe112233"), 11: 6, 12: 0x21}
     served: Served = {f"{PTPBASE}.2.1.{column}": {CLOCK: raw} for column, raw in parent.items()}
     read = sample(served | {f"{PTPBASE}.1.1.4": {CLOCK: steps}})

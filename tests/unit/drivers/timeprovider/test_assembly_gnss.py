@@ -1,4 +1,4 @@
-"""What the objects of one poll say together of a unit's receiver and inputs."""
+"""What the objects of one poll say together of a grandmaster's receiver and inputs."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_the_selected_reference_is_named() -> None:
 
 
 def test_references_have_their_qualification() -> None:
-    """Each input is listed with what the unit thinks of it, also with a number that no map explains."""
+    """Each input is listed with what the grandmaster thinks of it, also with a number that no map explains."""
     served = {
         key: value for name, number in (("GNSS-1", 3), ("PTP-1", 7)) for key, value in reference(name, number).items()
     }

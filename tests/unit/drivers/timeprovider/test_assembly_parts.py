@@ -1,4 +1,4 @@
-"""What the objects of one poll say together of a unit's ports, interfaces, sensors and parts."""
+"""What the objects of one poll say together of a grandmaster's ports, interfaces, sensors and parts."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_alarm_about_a_fan_is_told_as_a_sensor() -> None:
 
 
 def test_hardware_status_text_is_read_line_by_line() -> None:
-    """Key and value of each line: a number with its unit is measured, a word rates."""
+    """Key and value of each line: a number with its grandmaster is measured, a word rates."""
     read = sample({f"{TP5000E}.1.2.1.2": {(2,): HARDWARE % b"ok"}})
 
     assert read.antenna == "ok"

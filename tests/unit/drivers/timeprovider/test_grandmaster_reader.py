@@ -1,4 +1,4 @@
-"""A unit over SNMP, each group at its own pace; what fails costs no more than itself."""
+"""A grandmaster over SNMP, each group at its own pace; what fails costs no more than itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from snmp_fakes import (
     FIRMWARE,
     SERVO,
     UPTIME,
-    RecordedUnit,
+    RecordedGrandmaster,
     answer_from,
     raise_alarm,
     tp5000e,
@@ -49,18 +49,18 @@ class Watched:
 
 
 @pytest.fixture
-def unit(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordedUnit]:
-    unit = tp5000e()
-    answer_from(unit, monkeypatch)
-    yield unit
+def grandmaster(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordedGrandmaster]:
+    grandmaster = tp5000e()
+    answer_from(grandmaster, monkeypatch)
+    yield grandmaster
 
 
 @pytest.fixture
-def watched(unit: RecordedUnit) -> Watched:
+def watched(grandmaster: RecordedGrandmaster) -> Watched:
     return Watched()
 
 
-async def test_the_first_read_reads_everything(unit: RecordedUnit, watched: Watched) -> None:
+async def test_the_first_read_reads_everything(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """A sample is whole from the start."""
     sample = await watched.read()
 
@@ -68,14 +68,14 @@ async def test_the_first_read_reads_everything(unit: RecordedUnit, watched: Watc
     assert sample.profiles == ("tp5000e", "system")
 
 
-async def test_groups_are_read_at_their_own_pace(unit: RecordedUnit, watched: Watched) -> None:
+async def test_groups_are_read_at_their_own_pace(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """In an hour of polls the state is read each time, tables once a minute, inventory once more at most."""
     counts = dict.fromkeys((SERVO, IF_STATE, FIRMWARE), 0)
     for _ in range(360):
-        unit.asked.clear()
+        grandmaster.asked.clear()
         await watched.read(after_s=10)
         for oid in counts:
-            counts[oid] += unit.was_asked(oid)
+            counts[oid] += grandmaster.was_asked(oid)
 
     assert counts[SERVO] == 360
     assert 60 <= counts[IF_STATE] <= 62
@@ -83,64 +83,68 @@ async def test_groups_are_read_at_their_own_pace(unit: RecordedUnit, watched: Wa
 
 
 @pytest.mark.parametrize("turn", ["alarm", "state"])
-async def test_a_turn_makes_the_tables_due_at_once(unit: RecordedUnit, watched: Watched, turn: str) -> None:
+async def test_a_turn_makes_the_tables_due_at_once(
+    grandmaster: RecordedGrandmaster, watched: Watched, turn: str
+) -> None:
     """A changed clock state or count of alarms is followed by what else has changed, in the same poll."""
     await watched.read()
-    raise_alarm(unit)
+    raise_alarm(grandmaster)
     if turn == "state":
-        unit.serve(ALARM_COUNT, 0)
-        unit.serve(SERVO, 5, (2, 1))
+        grandmaster.serve(ALARM_COUNT, 0)
+        grandmaster.serve(SERVO, 5, (2, 1))
     sample = await watched.read(after_s=1)
 
     assert [alarm.id for alarm in sample.alarms or ()] == [12]
 
 
-async def test_after_request_poll_the_grandmaster_is_read_again(unit: RecordedUnit, watched: Watched) -> None:
+async def test_after_request_poll_the_grandmaster_is_read_again(
+    grandmaster: RecordedGrandmaster, watched: Watched
+) -> None:
     """After a trap the tables are read at the next poll."""
     await watched.read()
-    unit.asked.clear()
+    grandmaster.asked.clear()
     watched.reader.request_poll()
     await watched.read(after_s=1)
 
-    assert (unit.was_asked(IF_STATE), unit.was_asked(FIRMWARE)) == (True, False)
+    assert (grandmaster.was_asked(IF_STATE), grandmaster.was_asked(FIRMWARE)) == (True, False)
 
 
 @pytest.mark.parametrize("error", [Malformed("gm:161: does not advance"), Refused("gm:161: genErr")])
 async def test_a_failing_table_does_not_cost_the_state(
-    unit: RecordedUnit, watched: Watched, error: Malformed | Refused
+    grandmaster: RecordedGrandmaster, watched: Watched, error: Malformed | Refused
 ) -> None:
     """What could not be read is told, the rest is there."""
-    unit.fail(IF_STATE, error)
+    grandmaster.fail(IF_STATE, error)
     sample = await watched.read()
 
     assert (sample.clock_state, sample.interfaces, sample.alarms) == (ClockState.LOCKED, None, ())
     assert sample.unknown == (f"interfaces=not read: {error}",)
 
 
-async def test_a_failing_table_counts_until_it_is_stale(unit: RecordedUnit, watched: Watched) -> None:
+async def test_a_failing_table_counts_until_it_is_stale(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """Rows of before stay for two intervals and are then absent, told all the while."""
-    unit.serve(IF_STATE, 1, (1,))
+    grandmaster.serve(IF_STATE, 1, (1,))
     await watched.read()
-    unit.fail(IF_STATE, Refused("gm:161: genErr"))
+    grandmaster.fail(IF_STATE, Refused("gm:161: genErr"))
     samples = [await watched.read(after_s=60) for _ in range(3)]
 
     assert [sample.interfaces is None for sample in samples] == [False, False, True]
     assert {sample.unknown for sample in samples} == {("interfaces=not read: gm:161: genErr",)}
 
 
-async def test_a_table_that_is_well_again_is_told_no_more(unit: RecordedUnit, watched: Watched) -> None:
+async def test_a_table_that_is_well_again_is_told_no_more(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """The note goes with the failure."""
-    unit.fail(IF_STATE, Refused("gm:161: genErr"))
+    grandmaster.fail(IF_STATE, Refused("gm:161: genErr"))
     await watched.read()
-    unit.failing.clear()
+    grandmaster.failing.clear()
 
     assert (await watched.read(after_s=60)).unknown == ()
 
 
-async def test_a_value_of_the_wrong_type_costs_its_table(unit: RecordedUnit, watched: Watched) -> None:
+async def test_a_value_of_the_wrong_type_costs_its_table(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """Nothing of a table with a broken value is kept, and the error names device, object and what came."""
-    raise_alarm(unit)
-    unit.serve(f"{ALARMS}.3", b"twelve", (1,))
+    raise_alarm(grandmaster)
+    grandmaster.serve(f"{ALARMS}.3", b"twelve", (1,))
     sample = await watched.read()
 
     assert (sample.clock_state, sample.alarms) == (ClockState.LOCKED, None)
@@ -149,28 +153,30 @@ async def test_a_value_of_the_wrong_type_costs_its_table(unit: RecordedUnit, wat
     )
 
 
-async def test_a_broken_state_is_the_poll_s_error(unit: RecordedUnit, watched: Watched) -> None:
-    """Without its state nothing is known of a unit."""
-    unit.serve(SERVO, b"locked", (2, 1))
+async def test_a_broken_state_is_the_poll_s_error(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
+    """Without its state nothing is known of a grandmaster."""
+    grandmaster.serve(SERVO, b"locked", (2, 1))
 
     with pytest.raises(Malformed, match=r"gm:161: clock_state \(.*\.2\.2\.1\): b'locked' instead of a 64-bit integer"):
         await watched.read()
 
 
-async def test_a_unit_that_falls_silent_among_its_tables_is_not_asked_on(unit: RecordedUnit, watched: Watched) -> None:
+async def test_a_grandmaster_that_falls_silent_among_its_tables_is_not_asked_on(
+    grandmaster: RecordedGrandmaster, watched: Watched
+) -> None:
     """One time-out is enough; what was not asked yet is due at the next poll."""
-    unit.fail(f"{ALARMS}.3", Unreachable("gm:161: no SNMP response"))
+    grandmaster.fail(f"{ALARMS}.3", Unreachable("gm:161: no SNMP response"))
     first = await watched.read()
-    unit.asked.clear()
+    grandmaster.asked.clear()
     second = await watched.read(after_s=1)
 
     assert first.clock_state is second.clock_state is ClockState.LOCKED
-    assert (unit.was_asked(f"{ALARMS}.3"), unit.was_asked(FIRMWARE)) == (False, True)
+    assert (grandmaster.was_asked(f"{ALARMS}.3"), grandmaster.was_asked(FIRMWARE)) == (False, True)
 
 
-async def test_a_table_that_is_not_answered_in_time_is_told(unit: RecordedUnit, watched: Watched) -> None:
+async def test_a_table_that_is_not_answered_in_time_is_told(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """The poll ends in time with what is there; the next one goes on with the tables that were not asked yet."""
-    unit.hanging.add(parse_oid(f"{ALARMS}.3"))
+    grandmaster.hanging.add(parse_oid(f"{ALARMS}.3"))
     first = await watched.read(within_s=0.1)
     second = await watched.read(after_s=1)
 
@@ -179,7 +185,7 @@ async def test_a_table_that_is_not_answered_in_time_is_told(unit: RecordedUnit, 
     assert (first.firmware, second.firmware) == (None, "1.2")
 
 
-async def test_a_poll_without_time_for_more_reads_the_state(unit: RecordedUnit, watched: Watched) -> None:
+async def test_a_poll_without_time_for_more_reads_the_state(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """What there was no time for is no failure: it is still due."""
     first = await watched.read(within_s=0)
     second = await watched.read(after_s=1)
@@ -188,10 +194,10 @@ async def test_a_poll_without_time_for_more_reads_the_state(unit: RecordedUnit, 
     assert second.firmware == "1.2"
 
 
-async def test_a_table_without_end_is_cut_off_and_told(unit: RecordedUnit, watched: Watched) -> None:
-    """More rows than a sane unit has are not kept."""
+async def test_a_table_without_end_is_cut_off_and_told(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
+    """More rows than a sane grandmaster has are not kept."""
     for row in range(ROW_CAP + 5):
-        unit.serve(IF_STATE, 1, (row,))
+        grandmaster.serve(IF_STATE, 1, (row,))
     sample = await watched.read()
 
     assert (len(sample.interfaces or ()), sample.unknown) == (
@@ -201,65 +207,69 @@ async def test_a_table_without_end_is_cut_off_and_told(unit: RecordedUnit, watch
 
 
 @pytest.mark.parametrize(("oid", "raw", "is_anew"), [(BOOTS, 5, True), (UPTIME, 100, True), (UPTIME, 8_641_000, False)])
-async def test_a_unit_that_restarted_is_read_anew(
-    unit: RecordedUnit, watched: Watched, oid: str, raw: int, is_anew: bool
+async def test_a_grandmaster_that_restarted_is_read_anew(
+    grandmaster: RecordedGrandmaster, watched: Watched, oid: str, raw: int, is_anew: bool
 ) -> None:
     """More boots or less uptime: profiles are probed again, and nothing of before counts."""
-    unit.serve(IF_STATE, 1, (1,))
+    grandmaster.serve(IF_STATE, 1, (1,))
     await watched.read()
-    unit.serve(oid, raw)
-    unit.drop(IF_STATE)
-    unit.serve(f"{PTPBASE}.3.1.9", 6, (24, 1, 0))
+    grandmaster.serve(oid, raw)
+    grandmaster.drop(IF_STATE)
+    grandmaster.serve(f"{PTPBASE}.3.1.9", 6, (24, 1, 0))
     sample = await watched.read(after_s=1)
 
     assert (sample.interfaces is None, sample.clock_class) == ((True, 6) if is_anew else (False, None))
 
 
-async def test_new_firmware_is_read_anew(unit: RecordedUnit, watched: Watched) -> None:
+async def test_new_firmware_is_read_anew(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """A firmware that changed may serve other tables: the poll after that probes again."""
     await watched.read()
-    unit.serve(FIRMWARE, b"1.3", (1,))
-    unit.serve(f"{PTPBASE}.3.1.9", 6, (24, 1, 0))
+    grandmaster.serve(FIRMWARE, b"1.3", (1,))
+    grandmaster.serve(f"{PTPBASE}.3.1.9", 6, (24, 1, 0))
     samples = [await watched.read(after_s=3600), await watched.read(after_s=10)]
 
     assert [(sample.firmware, sample.clock_class) for sample in samples] == [("1.3", None), ("1.3", 6)]
 
 
-async def test_an_agent_that_has_just_started_is_probed_at_each_poll(unit: RecordedUnit, watched: Watched) -> None:
+async def test_an_agent_that_has_just_started_is_probed_at_each_poll(
+    grandmaster: RecordedGrandmaster, watched: Watched
+) -> None:
     """It may still gain subtrees."""
-    unit.serve(UPTIME, 100)
+    grandmaster.serve(UPTIME, 100)
     await watched.read()
-    unit.serve(UPTIME, 1100)
-    unit.serve(f"{PTPBASE}.3.1.9", 6, (24, 1, 0))
+    grandmaster.serve(UPTIME, 1100)
+    grandmaster.serve(f"{PTPBASE}.3.1.9", 6, (24, 1, 0))
     sample = await watched.read(after_s=10)
 
     assert (sample.profiles, sample.clock_class) == (("tp5000e", "ptpbase", "system"), 6)
 
 
-async def test_a_profile_that_is_served_no_more_leaves_nothing(unit: RecordedUnit, watched: Watched) -> None:
+async def test_a_profile_that_is_served_no_more_leaves_nothing(
+    grandmaster: RecordedGrandmaster, watched: Watched
+) -> None:
     """What could not be read of it is told no longer."""
-    unit.serve(UPTIME, 100)
-    unit.fail(f"{ALARMS}.3", Refused("gm:161: genErr"))
+    grandmaster.serve(UPTIME, 100)
+    grandmaster.fail(f"{ALARMS}.3", Refused("gm:161: genErr"))
     before = await watched.read()
-    unit.serve(UPTIME, 1100)
-    unit.drop(SERVO)
-    unit.drop(ALARM_COUNT)
+    grandmaster.serve(UPTIME, 1100)
+    grandmaster.drop(SERVO)
+    grandmaster.drop(ALARM_COUNT)
     after = await watched.read(after_s=10)
 
     assert (before.unknown, after.unknown) == (("alarms=not read: gm:161: genErr",), ())
     assert (after.profiles, after.clock_state) == (("system",), None)
 
 
-async def test_what_serves_no_profile_is_refused(unit: RecordedUnit, watched: Watched) -> None:
+async def test_what_serves_no_profile_is_refused(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """Another kind of device answers; its session is closed."""
-    unit.served.clear()
+    grandmaster.served.clear()
     with pytest.raises(Refused, match="gm:161: the agent serves none of the profiles s650, tp5000e, "):
         await watched.read()
 
-    assert unit.opened == 0
+    assert grandmaster.opened == 0
 
 
-async def test_a_reader_that_is_not_open_says_so(unit: RecordedUnit) -> None:
+async def test_a_reader_that_is_not_open_says_so(grandmaster: RecordedGrandmaster) -> None:
     """It does not open itself."""
     with pytest.raises(Unreachable, match="gm:161: the session is not open"):
         await Watched().reader.read(0, 0.0)

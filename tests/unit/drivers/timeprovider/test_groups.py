@@ -1,4 +1,4 @@
-"""What of a unit is read when, and how long it counts."""
+"""What of a grandmaster is read when, and how long it counts."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_a_table_is_due_at_first_and_then_once_an_interval() -> None:
     assert reads == 11
 
 
-def test_units_that_start_together_do_not_read_their_tables_together() -> None:
-    """Of fifty units polled in the same second, no more than a third read the same table at the same poll."""
+def test_grandmasters_that_start_together_do_not_read_their_tables_together() -> None:
+    """Of fifty grandmasters polled in the same second, no more than a third read the same table at the same poll."""
     reading: Counter[int] = Counter()
-    for unit in range(50):
-        own, table = ReadCache(f"gm-{unit}", INTERVALS), batch()
+    for grandmaster in range(50):
+        own, table = ReadCache(f"gm-{grandmaster}", INTERVALS), batch()
         own.keep(table, {}, 1000 * S)
         for now_ns in range(1010 * S, 1070 * S, 10 * S):
             if own.due([table], now_ns):
@@ -67,7 +67,7 @@ def test_units_that_start_together_do_not_read_their_tables_together() -> None:
     assert max(reading.values()) <= 17
 
 
-def test_a_unit_s_own_tables_are_spread() -> None:
+def test_a_grandmaster_s_own_tables_are_spread() -> None:
     """Its tables have different moments of the interval, which a restart of the daemon does not change."""
     moments = [phase_ns("gm-a", (1, 3, number), 60 * S) for number in range(10)]
 

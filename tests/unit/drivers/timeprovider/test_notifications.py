@@ -1,4 +1,4 @@
-"""What units report by themselves: traps by the profiles' data, lines of syslog, what came twice and what got lost."""
+"""What grandmasters report by themselves: traps by the profiles' data, lines of syslog, what came twice and what got lost."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_one_that_was_overtaken_is_not_lost_twice() -> None:
 
 
 def test_a_restarted_sequence_is_no_loss() -> None:
-    """The numbers begin anew with the unit, also when one of them was just there."""
+    """The numbers begin anew with the grandmaster, also when one of them was just there."""
     before = [s650(sequence=number) for number in (8, 9)]
     after = [replace(s650(sequence=number), uptime_ticks=50) for number in (1, 2, 9)]
     long_up = [replace(one, uptime_ticks=900_000) for one in before]
@@ -232,8 +232,8 @@ def test_a_line_of_another_program_is_no_alarm(line: str) -> None:
     assert NotificationDecoder("gm-a", PROFILES).event_of_line(line, 9) is None
 
 
-def test_the_profile_that_a_unit_serves_numbers_its_alarms() -> None:
-    """27 is normal track in a TP5000E; until it is known that the unit is one, it is the best guess's input AIS."""
+def test_the_profile_that_a_grandmaster_serves_numbers_its_alarms() -> None:
+    """27 is normal track in a TP5000E; until it is known that the grandmaster is one, it is the best guess's input AIS."""
     notifications = NotificationDecoder("gm-a", PROFILES)
     line = LINE + "027,000,Minor, "
     before = notifications.event_of_line(line, 9)

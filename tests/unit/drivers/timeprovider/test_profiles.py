@@ -122,7 +122,7 @@ def test_a_wrong_type_names_its_object() -> None:
 
 
 def test_profiles_cannot_be_changed() -> None:
-    """A profile is shared by every unit that is read with it."""
+    """A profile is shared by every grandmaster that is read with it."""
     profile: Profile = load("system")
     with pytest.raises(ValueError, match="frozen"):
         profile.name = "other"
@@ -144,7 +144,7 @@ def test_text_cannot_invent_a_clock_state(words: tuple[tuple[str, str], ...]) ->
         text_object(*words)
 
 
-def test_a_unit_s_profile_composes_those_that_read_it() -> None:
+def test_a_grandmaster_s_profile_composes_those_that_read_it() -> None:
     """The TimeProvider 4100 has no MIB of its own that is public: its profile names those that are tried."""
     names = [profile.name for profile in load_all(["tp4100", "system"])]
 

@@ -1,4 +1,4 @@
-"""The TimeProvider driver: its options, its two ways to a unit, and what it hears."""
+"""The TimeProvider driver: its options, its two ways to a grandmaster, and what it hears."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from snmp_fakes import SERVO, RecordedUnit, answer_from, tp5000e
+from snmp_fakes import SERVO, RecordedGrandmaster, answer_from, tp5000e
 
 from timesyncd.clocks import FakeClocks
 from timesyncd.driver import AlarmSource
@@ -73,10 +73,10 @@ class FakeWeb:
 
 
 @pytest.fixture
-def unit(monkeypatch: pytest.MonkeyPatch) -> RecordedUnit:
-    unit = tp5000e()
-    answer_from(unit, monkeypatch)
-    return unit
+def grandmaster(monkeypatch: pytest.MonkeyPatch) -> RecordedGrandmaster:
+    grandmaster = tp5000e()
+    answer_from(grandmaster, monkeypatch)
+    return grandmaster
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def clocks() -> FakeClocks:
 
 
 @pytest.fixture
-async def both(unit: RecordedUnit, web: FakeWeb, clocks: FakeClocks) -> AsyncIterator[TimeProvider]:
+async def both(grandmaster: RecordedGrandmaster, web: FakeWeb, clocks: FakeClocks) -> AsyncIterator[TimeProvider]:
     driver = made(clocks, **COMMUNITY, https=HTTPS)
     await driver.open()
     yield driver
@@ -117,7 +117,7 @@ def test_unknown_profiles_are_told_at_once() -> None:
         options(**COMMUNITY, profiles=["tp9999"])
 
 
-def test_a_unit_s_profile_may_be_named() -> None:
+def test_a_grandmaster_s_profile_may_be_named() -> None:
     """The profiles that it composes come with it."""
     assert options(**COMMUNITY, profiles=["tp4100"]).profiles == ("tp4100",)
 
@@ -192,8 +192,8 @@ def test_a_factory_password_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     assert driver.config_findings[-1] == ("factory-password", "the web account root has the factory password")
 
 
-def test_units_that_start_together_part() -> None:
-    """The first pause is each unit's own, and every later one the interval."""
+def test_grandmasters_that_start_together_part() -> None:
+    """The first pause is each grandmaster's own, and every later one the interval."""
     drivers = [TimeProvider(f"gm-{n}", options(**COMMUNITY), Path("/nonexistent")) for n in range(50)]
     pauses_s = {driver.poll_interval_s for driver in drivers}
 
@@ -201,7 +201,7 @@ def test_units_that_start_together_part() -> None:
     assert all(1 <= pause_s < 10 for pause_s in pauses_s)
 
 
-async def test_the_pace_is_the_state_s(unit: RecordedUnit, clocks: FakeClocks) -> None:
+async def test_the_pace_is_the_state_s(grandmaster: RecordedGrandmaster, clocks: FakeClocks) -> None:
     """From the second poll on."""
     driver = made(clocks, **COMMUNITY, state_interval_s=20)
     await driver.open()
@@ -212,7 +212,7 @@ async def test_the_pace_is_the_state_s(unit: RecordedUnit, clocks: FakeClocks) -
     assert (first_s != 20, driver.poll_interval_s) == (True, 20)
 
 
-async def test_snmp_alone(unit: RecordedUnit, clocks: FakeClocks) -> None:
+async def test_snmp_alone(grandmaster: RecordedGrandmaster, clocks: FakeClocks) -> None:
     """Without an https table there is no time error, and nothing is said of it."""
     driver = made(clocks, **COMMUNITY)
     await driver.open()
@@ -222,11 +222,11 @@ async def test_snmp_alone(unit: RecordedUnit, clocks: FakeClocks) -> None:
     assert [(reading.clock_state, reading.time_errors, reading.unknown) for reading in readings] == [  # type: ignore[union-attr]
         (ClockState.LOCKED, None, ())
     ]
-    assert (driver.addresses, unit.opened) == (frozenset({"192.0.2.1"}), 0)
+    assert (driver.addresses, grandmaster.opened) == (frozenset({"192.0.2.1"}), 0)
 
 
 async def test_https_alone(web: FakeWeb, clocks: FakeClocks) -> None:
-    """A unit without SNMP is known by its web interface."""
+    """A grandmaster without SNMP is known by its web interface."""
     driver = made(clocks, https=HTTPS)
     await driver.open()
     readings = await driver.poll()
@@ -289,12 +289,12 @@ async def test_a_failing_web_interface_is_tried_at_its_own_pace(
     assert (errors, web.polls) == ([(TE,), (TE,), None], 4)
 
 
-async def test_failing_snmp_costs_no_https(both: TimeProvider, web: FakeWeb, unit: RecordedUnit) -> None:
+async def test_failing_snmp_costs_no_https(both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster) -> None:
     """The sample has what the web interface says, and why the rest is missing; SNMP is back with the next poll."""
     await polled(both)
-    unit.is_down = True
-    during, sessions = await polled(both), unit.opened
-    unit.is_down = False
+    grandmaster.is_down = True
+    during, sessions = await polled(both), grandmaster.opened
+    grandmaster.is_down = False
     after = await polled(both)
 
     assert (during.clock_state, during.time_errors) == (None, (TE,))
@@ -302,20 +302,22 @@ async def test_failing_snmp_costs_no_https(both: TimeProvider, web: FakeWeb, uni
     assert (after.clock_state, after.unknown, after.snmp_error) == (ClockState.LOCKED, (), None)
 
 
-async def test_when_both_fail_the_poll_fails(both: TimeProvider, web: FakeWeb, unit: RecordedUnit) -> None:
+async def test_when_both_fail_the_poll_fails(
+    both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster
+) -> None:
     """One error says what is wrong with each."""
-    unit.is_down, web.error = True, Refused("gm:443: log-in")
+    grandmaster.is_down, web.error = True, Refused("gm:443: log-in")
 
     with pytest.raises(Unreachable, match="^gm:161: no SNMP response; and https: gm:443: log-in$"):
         await both.poll()
 
 
-async def test_what_https_said_before_is_no_answer_of_a_unit_that_is_gone(
-    both: TimeProvider, web: FakeWeb, unit: RecordedUnit, clocks: FakeClocks
+async def test_what_https_said_before_is_no_answer_of_a_grandmaster_that_is_gone(
+    both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster, clocks: FakeClocks
 ) -> None:
     """It counts for two intervals beside SNMP, and not where neither answers any more."""
     await polled(both)
-    unit.is_down, web.error = True, Unreachable("gm:443: refused")
+    grandmaster.is_down, web.error = True, Unreachable("gm:443: refused")
     clocks.advance(60_000_000_000)
 
     with pytest.raises(Unreachable, match="no SNMP response; and https: gm:443: refused"):
@@ -334,21 +336,29 @@ async def test_a_slow_web_interface_does_not_hold_up_the_state(both: TimeProvide
     assert (second.time_errors, web.polls) == ((TE,), 1)
 
 
-async def test_a_contradiction_between_the_two_is_told(both: TimeProvider, web: FakeWeb, unit: RecordedUnit) -> None:
+async def test_a_contradiction_between_the_two_is_told(
+    both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster
+) -> None:
     """SNMP's UTC offset counts; that the web interface has another is not hidden."""
-    unit.serve(UTC_OFFSET, 36, (24, 1, 0))
+    grandmaster.serve(UTC_OFFSET, 36, (24, 1, 0))
     sample = await polled(both)
 
     assert (sample.utc_offset_s, sample.unknown) == (36, ("utc_offset_s=36 by SNMP, 37 by HTTPS",))
 
 
-async def test_a_closed_driver_leaves_nothing(both: TimeProvider, web: FakeWeb, unit: RecordedUnit) -> None:
+async def test_a_closed_driver_leaves_nothing(
+    both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster
+) -> None:
     """Closed amid a reading, it stops that too, and it can be opened again."""
     both.timeout_s = 0.1
     web.answers.clear()
     await polled(both)
     await both.close()
-    closed = (web.is_open, unit.opened, [task.get_name() for task in asyncio.all_tasks() if "web" in task.get_name()])
+    closed = (
+        web.is_open,
+        grandmaster.opened,
+        [task.get_name() for task in asyncio.all_tasks() if "web" in task.get_name()],
+    )
     web.answers.set()
     await both.open()
 
@@ -356,8 +366,10 @@ async def test_a_closed_driver_leaves_nothing(both: TimeProvider, web: FakeWeb, 
     assert (await polled(both)).time_errors == (TE,)
 
 
-async def test_what_a_unit_reports_becomes_an_event(unit: RecordedUnit, clocks: FakeClocks) -> None:
-    """A trap and a line of syslog, by the profiles of this unit."""
+async def test_what_a_grandmaster_reports_becomes_an_event(
+    grandmaster: RecordedGrandmaster, clocks: FakeClocks
+) -> None:
+    """A trap and a line of syslog, by the profiles of this grandmaster."""
     driver = made(clocks, **COMMUNITY)
     await driver.open()
     await polled(driver)
@@ -372,14 +384,14 @@ async def test_what_a_unit_reports_becomes_an_event(unit: RecordedUnit, clocks: 
     )
 
 
-async def test_request_poll_reads_the_tables(unit: RecordedUnit, clocks: FakeClocks) -> None:
+async def test_request_poll_reads_the_tables(grandmaster: RecordedGrandmaster, clocks: FakeClocks) -> None:
     """The next poll reads all that may have changed."""
     driver = made(clocks, **COMMUNITY)
     await driver.open()
     await polled(driver)
-    unit.asked.clear()
+    grandmaster.asked.clear()
     driver.request_poll()
     await polled(driver)
     await driver.close()
 
-    assert (unit.was_asked(SERVO), unit.was_asked("1.3.6.1.2.1.2.2.1.8")) == (True, True)
+    assert (grandmaster.was_asked(SERVO), grandmaster.was_asked("1.3.6.1.2.1.2.2.1.8")) == (True, True)

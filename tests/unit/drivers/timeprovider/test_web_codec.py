@@ -1,4 +1,4 @@
-"""Answers of a unit's web interface, as octets."""
+"""Answers of a grandmaster's web interface, as octets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_channels() -> None:
     ],
 )
 def test_a_channel_by_its_name(name: str, channel: str, expected: bool) -> None:
-    """The unit's name begins with the channel's, and no longer number is meant."""
+    """The grandmaster's name begins with the channel's, and no longer number is meant."""
     assert ChannelState(name, True).is_of(channel) is expected
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a unit's web interface."""
+"""The configuration of a grandmaster's web interface."""
 
 from __future__ import annotations
 

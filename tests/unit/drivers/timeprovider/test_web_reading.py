@@ -1,4 +1,4 @@
-"""What one poll of a unit's web interface comes to."""
+"""What one poll of a grandmaster's web interface comes to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_reading() -> None:
 
 
 def test_offsets_that_disagree() -> None:
-    """Two offsets at one unit are none, and that is told."""
+    """Two offsets at one grandmaster are none, and that is told."""
     actual = reading({("GNSS-1", "te"): chart(1, 37), ("PTP-1", "te"): chart(1, 36)}, (), ())
 
     assert actual.utc_offset_s is None
@@ -55,7 +55,7 @@ def test_monitored(wanted: tuple[Channel, ...] | None, expected: list[Channel]) 
 
 
 def test_missing() -> None:
-    """A channel that was asked for by name and is not measured is told, and a unit that measures nothing."""
+    """A channel that was asked for by name and is not measured is told, and a grandmaster that measures nothing."""
     assert missing(["GNSS-1"], None) == ()
     assert missing(["GNSS-1"], ("GNSS-1",)) == ()
     assert missing([], None) == ("the grandmaster monitors no channel that has a time error",)

@@ -1,4 +1,4 @@
-"""What may be sent to a unit's web interface is a closed list."""
+"""What may be sent to a grandmaster's web interface is a closed list."""
 
 from __future__ import annotations
 

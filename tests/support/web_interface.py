@@ -37,7 +37,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class Certificate:
-    """Self-signed for 127.0.0.1, as a unit ships it."""
+    """Self-signed for 127.0.0.1, as a grandmaster ships it."""
 
     pem: Path
     key: Path
@@ -87,8 +87,8 @@ class Heard:
 
 
 @dataclass
-class Unit:
-    """An honest unit; a test replaces what it answers on a path, or what ends its sessions."""
+class ScriptedWebInterface:
+    """An honest grandmaster; a test replaces what it answers on a path, or what ends its sessions."""
 
     heard: list[Heard] = field(default_factory=list)
     answers: dict[str, Handler] = field(default_factory=dict)
@@ -165,22 +165,24 @@ def one_file(metric: str, value: int) -> TimeErrorSeries:
 
 @dataclass
 class Lab:
-    """Makes units and readers, and takes them away."""
+    """Makes grandmasters and readers, and takes them away."""
 
     folder: Path
     stack: AsyncExitStack
     own: Certificate
 
-    async def serve(self, unit: Unit, own: Certificate | None = None, port: int = 0) -> Unit:
+    async def serve(
+        self, grandmaster: ScriptedWebInterface, own: Certificate | None = None, port: int = 0
+    ) -> ScriptedWebInterface:
         app = web.Application()
-        app.router.add_route("*", "/{tail:.*}", unit.handle)
+        app.router.add_route("*", "/{tail:.*}", grandmaster.handle)
         runner = web.AppRunner(app, shutdown_timeout=0)
         await runner.setup()
         self.stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=server_context(own or self.own))
         await site.start()
-        unit.port = runner.addresses[0][1]
-        return unit
+        grandmaster.port = runner.addresses[0][1]
+        return grandmaster
 
     async def reader(self, port: int, **given: Any) -> WebReader:
         proof = {} if {"ca", "insecure", "fingerprint"} & set(given) else {"fingerprint": self.own.fingerprint}
@@ -199,7 +201,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 async def told(reader: WebReader, expected: type[SourceError], boottime_ns: int = 0) -> str:
-    """The one error of a poll: it names the unit, has one line, and holds no secret."""
+    """The one error of a poll: it names the grandmaster, has one line, and holds no secret."""
     with pytest.raises(SourceError) as raised:
         await reader.poll(boottime_ns)
     text = str(raised.value)
