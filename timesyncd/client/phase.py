@@ -1,5 +1,5 @@
 """
-Delays the steps of a job to their slots on the common clock, so that jobs that share a link send by turns.
+Delays the steps of a job to their slots on the common clock, so that jobs that share a link send in turn.
 
 A slot is an instant at which the clock modulo the plan's period equals the plan's shift; docs/phases.md gives the reasons for the rule:
 a step that is early waits for its slot; a step that is a little late starts at once, and catches up because the planned period is longer
