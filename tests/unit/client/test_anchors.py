@@ -1,4 +1,4 @@
-"""Anchors beside a trace: what the clocks showed together, kept without a daemon too, and whatever the disk does."""
+"""Anchors beside a trace are written without a daemon too, and errors of the disk do no harm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(path: Path) -> AnchorFile:
 
 
 def test_anchors_hold_the_bound(job: Job, tmp_path: Path) -> None:
-    """The bound against the grandmaster and against UTC, whose it is, and that the clocks did not step."""
+    """Each anchor has the bounds against the grandmaster and UTC, the grandmaster's identity, and no clock step."""
     (tmp_path / "run").mkdir()
     publish(tmp_path / "run", grandmaster_identity="001122.fffe.334455")
     with Anchors(job, tmp_path / "rank3.json") as kept:
@@ -52,8 +52,8 @@ def test_anchors_hold_the_bound(job: Job, tmp_path: Path) -> None:
     assert kept.problem is None
 
 
-def test_without_a_daemon_it_says_so(job: Job, tmp_path: Path) -> None:
-    """The clocks are kept all the same: ranks of one node need no more."""
+def test_without_a_daemon_an_anchor_has_the_reason(job: Job, tmp_path: Path) -> None:
+    """The clock readings are written all the same: ranks of one node need no more."""
     Anchors(job, tmp_path / "t.json").close()
     first, last = read(tmp_path / "t.json.anchors").anchors
 
@@ -62,8 +62,8 @@ def test_without_a_daemon_it_says_so(job: Job, tmp_path: Path) -> None:
     assert last.monotonic_ns > first.monotonic_ns
 
 
-def test_nothing_is_taken_before_it_is_due(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step costs a reading of a clock; the anchors come ever more slowly, to one in two seconds."""
+def test_no_anchor_is_written_before_it_is_due(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step costs one clock reading; the interval of anchors doubles up to two seconds."""
     monkeypatch.setattr(anchors, "FIRST_ANCHOR_INTERVAL_NS", 3_600 * 10**9)
     with record_anchors(job, tmp_path) as kept:
         for _ in range(1_000):
@@ -74,7 +74,7 @@ def test_nothing_is_taken_before_it_is_due(job: Job, tmp_path: Path, monkeypatch
 
 
 def test_an_annotation_is_between_two_readings(job: Job, tmp_path: Path) -> None:
-    """Each anchor shows itself in the trace, under its number; that an annotation asks for another anchor is no harm."""
+    """Each anchor is in the trace under its number; an annotation that calls `step` again does no harm."""
     shown: list[str] = []
 
     @contextmanager
@@ -95,8 +95,8 @@ def test_an_annotation_is_between_two_readings(job: Job, tmp_path: Path) -> None
     assert all(each.before_ns and each.after_ns and each.before_ns < each.after_ns for each in found)
 
 
-def test_two_files_of_a_process_never_annotate_alike(job: Job, tmp_path: Path) -> None:
-    """Both show themselves in one trace: each finds its own annotations there."""
+def test_two_files_of_a_process_have_different_annotations(job: Job, tmp_path: Path) -> None:
+    """Both annotate one trace, and each finds its own annotations there."""
     shown: list[str] = []
 
     @contextmanager
@@ -111,8 +111,8 @@ def test_two_files_of_a_process_never_annotate_alike(job: Job, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("where", ["full", "a folder", "below a file"])
-def test_a_disk_that_takes_nothing_does_no_harm(where: str, job: Job, tmp_path: Path) -> None:
-    """The step goes on, and `problem` says what happened."""
+def test_a_failing_disk_does_no_harm(where: str, job: Job, tmp_path: Path) -> None:
+    """The step continues, and `problem` states the error."""
     path = tmp_path / "t.json"
     if where == "full":
         (tmp_path / "t.json.anchors").symlink_to("/dev/full")
@@ -128,8 +128,8 @@ def test_a_disk_that_takes_nothing_does_no_harm(where: str, job: Job, tmp_path: 
     assert kept.problem.endswith("; no further anchor is written")
 
 
-def test_a_disk_that_fails_at_the_end_does_no_harm(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network's file system says at the close what it did not write: `problem` keeps it."""
+def test_a_disk_that_fails_at_close_does_no_harm(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system reports lost writes at the close: `problem` states it."""
     close, kept = os.close, Anchors(job, tmp_path / "t.json")
 
     def failing(file: int) -> None:
@@ -144,8 +144,8 @@ def test_a_disk_that_fails_at_the_end_does_no_harm(job: Job, tmp_path: Path, mon
     assert kept.problem == f"{kept.path}: Input/output error; anchors may be missing at the end of the file"
 
 
-def test_a_full_file_is_begun_anew(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never grows without end; the file before it stays."""
+def test_a_full_file_is_replaced_by_a_new_one(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file has a maximum size; the file before it stays."""
     monkeypatch.setattr(anchors, "MAX_ANCHORS_PER_FILE", 3)
     with Anchors(job, tmp_path / "t.json") as kept:
         for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_full_file_is_begun_anew(job: Job, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_forked_child_writes_nothing(job: Job, tmp_path: Path) -> None:
-    """A data loader's worker that inherits it leaves the parent's file alone."""
+    """A data loader's worker that inherits the object does not write to the parent's file."""
     kept = Anchors(job, tmp_path / "t.json")
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""One question to a daemon over HTTP."""
+"""HTTP requests to a daemon."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from timesyncd.errors import Unreachable
 
 
 @pytest.mark.parametrize("patience_s", [0.05, 60.0])
-def test_who_does_not_answer_is_told_the_same_way(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
-    """Whether the waiting or the socket gives up first."""
+def test_a_server_that_does_not_respond_gives_one_error(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
+    """The text is the same whether the wait or the socket times out first."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         where = f"http://127.0.0.1:{mute.getsockname()[1]}/"
         outcome = api._outcome

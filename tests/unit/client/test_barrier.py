@@ -1,4 +1,4 @@
-"""The barrier: who decides, who holds, and that no two views of the ranks can hang a job. Threads are the ranks."""
+"""The barrier: rank 0 decides, each rank holds by its own clock, and no two views of ranks hang a job. Threads are the ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DISTRUST = ("no daemon", "clock unknown", "signals raise", "all raises")
 
 @pytest.mark.parametrize("view", ["timed", "one clock"])
 def test_all_ranks_are_released_at_one_instant(tmp_path: Path, view: str) -> None:
-    """Clocks that are known well enough, or one clock without any PTP: nobody goes on before the instant."""
+    """With clocks of a small bound, or one clock without PTP, no rank continues before the instant."""
     patient = replace(VIEWS[view], plan=replace(PLAN, slack_ns=600 * MS))
     ranks = Ranks(tmp_path, [patient] * 3)
     before_ns = time.time_ns()
@@ -73,8 +73,8 @@ def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str,
     assert {v.mode for v in ranks.verdicts[1]} == {"timed" if timed and trusts else "plain"}
 
 
-def test_a_rank_that_cannot_trust_its_clock_says_so(tmp_path: Path) -> None:
-    """It goes on at once, and gives its own clock's reason."""
+def test_a_rank_with_an_untrusted_clock_gives_the_reason(tmp_path: Path) -> None:
+    """It continues at once, with its own clock's reason."""
     ranks = Ranks(tmp_path, [VIEWS["timed"], VIEWS["clock unknown"]])
     ranks.run(1)
 
@@ -185,8 +185,8 @@ def test_the_verdict_of_a_rank_that_goes_on_at_once_has_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("lateness_ns", "mode"), [(0, "timed"), (MAX_HOLD_NS, "timed"), (-1, "plain"), (10**12, "plain")]
 )
-def test_a_clock_that_was_set_during_the_hold_is_told(lateness_ns: int, mode: str) -> None:
-    """Going on before the instant, or later than any hold, is a clock that moved; such a release is not called timed."""
+def test_a_clock_that_was_set_during_the_hold_makes_the_barrier_plain(lateness_ns: int, mode: str) -> None:
+    """A release before the instant, or later than any hold, means that the clock moved: it is not timed."""
     assert verdict_after_hold(lateness_ns, 5).mode == mode
 
 
@@ -243,8 +243,8 @@ def test_an_instant_that_passed_while_the_barrier_was_marked_is_late() -> None:
     assert (verdict.mode, verdict.on_time) == ("timed", False)
 
 
-def test_what_raises_on_our_side_is_a_plain_verdict(tmp_path: Path) -> None:
-    """Signals, plan or clock that raise, whatever it is, are a reason, on rank 0 and on another."""
+def test_an_error_of_timesyncd_is_a_plain_verdict(tmp_path: Path) -> None:
+    """An error of signals, plan or clock becomes the reason, on rank 0 and on another rank."""
     ranks = Ranks(tmp_path, [VIEWS["all raises"], VIEWS["timed"]])
     ranks.run(1)
 
@@ -255,8 +255,8 @@ def test_what_raises_on_our_side_is_a_plain_verdict(tmp_path: Path) -> None:
     assert [v.reason_code for (v,) in ranks.verdicts] == [BarrierReason.INTERNAL_ERROR, BarrierReason.RANK_0_PLAIN]
 
 
-def test_a_timed_barrier_that_is_not_marked_says_so() -> None:
-    """The release was on time; the code tells that the mark is missing."""
+def test_a_timed_barrier_without_a_mark_has_a_code() -> None:
+    """The release was on time, and the code states that the mark is missing."""
 
     def broken(*fields: object) -> None:
         raise RuntimeError("broken")
@@ -269,7 +269,7 @@ def test_a_timed_barrier_that_is_not_marked_says_so() -> None:
     assert verdict.reason == "the barrier was not marked: RuntimeError: broken"
 
 
-def test_what_the_jobs_own_collective_raises_goes_through(tmp_path: Path) -> None:
+def test_an_error_of_the_jobs_own_collective_propagates(tmp_path: Path) -> None:
     """A lost peer is the job's matter: its error is not a verdict."""
     job = Ranks(tmp_path, [VIEWS["timed"]]).jobs[0]
 
@@ -281,8 +281,8 @@ def test_what_the_jobs_own_collective_raises_goes_through(tmp_path: Path) -> Non
     job.close()
 
 
-def test_registered_work_that_raises_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """The collectives run before the work's error is raised, so the ranks stay in step."""
+def test_a_slack_task_that_raises_does_not_delay_other_ranks(tmp_path: Path) -> None:
+    """The collectives run before the task's error is raised, so the ranks stay in step."""
     ran: list[str] = []
     job = Ranks(tmp_path, [VIEWS["no daemon"]]).jobs[0]
 

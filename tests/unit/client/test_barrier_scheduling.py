@@ -1,4 +1,4 @@
-"""SCHED_FIFO around a hold: there while it lasts, gone after it, and nothing changes where it is refused."""
+"""SCHED_FIFO is set for the duration of a hold only, and a refusal changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFUSED = "SCHED_FIFO was refused (Operation not permitted): the hold runs under
 
 
 def may_raise() -> bool:
-    """Whether this process has the right."""
+    """Whether this process may use SCHED_FIFO."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except PermissionError:
@@ -26,13 +26,13 @@ needs_right = pytest.mark.skipif(not may_raise(), reason="needs CAP_SYS_NICE")
 
 
 def seen(instant_ns: int) -> int:
-    """A hold that gives the policy that it runs under."""
+    """A hold that returns the scheduling policy it runs under."""
     return os.sched_getscheduler(0)
 
 
 @needs_right
 def test_the_hold_runs_under_fifo_and_nothing_else_does() -> None:
-    """Of the calling thread, and of no other one; its own policy is back afterwards."""
+    """Only the calling thread's policy changes, and it is restored afterwards."""
     others: list[int] = []
 
     def hold(instant_ns: int) -> int:
@@ -54,8 +54,8 @@ def test_the_hold_runs_under_fifo_and_nothing_else_does() -> None:
 
 @needs_right
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_the_policy_comes_back_whatever_happens(error: type[BaseException]) -> None:
-    """An exception or a Ctrl-C in the hold goes through, under the policy of before."""
+def test_the_policy_is_restored_after_an_error(error: type[BaseException]) -> None:
+    """An exception or a Ctrl-C in the hold propagates, and the earlier policy is restored."""
 
     def hold(instant_ns: int) -> int:
         raise error
@@ -72,7 +72,7 @@ def test_the_policy_comes_back_whatever_happens(error: type[BaseException]) -> N
 
 @needs_right
 def test_a_real_time_policy_of_the_jobs_own_is_left_alone() -> None:
-    """Who runs at round robin 5 holds at round robin 5."""
+    """A thread with SCHED_RR priority 5 holds with it."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
     try:
         assert SchedFifo(1).run(seen, 0) == os.SCHED_RR
@@ -81,8 +81,8 @@ def test_a_real_time_policy_of_the_jobs_own_is_left_alone() -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def test_a_refused_right_is_said_once_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hold goes on under the ordinary scheduler; neither the right nor, as where all of it is refused, the former policy is asked for."""
+def test_a_refused_permission_is_reported_once_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hold runs under the ordinary scheduler, and the permission is requested only once."""
     asked: list[int] = []
 
     def refuse(pid: int, policy: int, parameter: os.sched_param) -> None:

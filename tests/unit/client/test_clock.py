@@ -1,4 +1,4 @@
-"""What a client makes of a segment: three scales, questions with three answers, steps and suspends, threads and forks."""
+"""The clock: three scales, three-valued comparisons, steps and suspends, threads and forks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from timesyncd.clocks import NS_PER_S
 MS = 1_000_000
 
 
-def test_tai_is_utc_and_the_seconds_taken_out(tmp_path: Path) -> None:
+def test_tai_is_utc_plus_the_removed_seconds(tmp_path: Path) -> None:
     """The same width, 37 s ahead, under TAI's own name."""
     publish(tmp_path)
     clock = Clock(tmp_path)
@@ -39,8 +39,8 @@ def test_tai_is_utc_and_the_seconds_taken_out(tmp_path: Path) -> None:
         ({"utc_hard": unbounded(Reason.GRANDMASTER_ERROR_NOT_REPORTED)}, Reason.GRANDMASTER_ERROR_NOT_REPORTED),
     ],
 )
-def test_unknown_tai_is_said_to_be_unknown(tmp_path: Path, changes: dict[str, object], reason: Reason) -> None:
-    """Without the number of seconds, with none taken out, or without UTC there is no TAI."""
+def test_unknown_tai_has_the_reason(tmp_path: Path, changes: dict[str, object], reason: Reason) -> None:
+    """Without the number of removed seconds, with none removed, or without UTC, TAI is unknown."""
     publish(tmp_path, **changes)
     clock = Clock(tmp_path)
 
@@ -49,10 +49,10 @@ def test_unknown_tai_is_said_to_be_unknown(tmp_path: Path, changes: dict[str, ob
 
 
 @pytest.mark.parametrize(("scale", "ahead_s"), [(UtcNs, 0), (GmNs, 0), (TaiNs, 37)])
-def test_a_moment_is_surely_past_surely_to_come_or_neither(
+def test_a_timestamp_is_past_or_future_or_undecided(
     tmp_path: Path, scale: type[UtcNs | GmNs | TaiNs], ahead_s: int
 ) -> None:
-    """Each scale asks its own clock; within the interval nobody can tell."""
+    """Each scale uses its own interval; inside the interval it is undecided."""
     publish(tmp_path, gm_hard=Bound(500 * MS), utc_hard=Bound(500 * MS))
     clock = Clock(tmp_path)
     t = scale(time.time_ns() + ahead_s * NS_PER_S)
@@ -61,15 +61,15 @@ def test_a_moment_is_surely_past_surely_to_come_or_neither(
     assert [(clock.before(t), clock.after(t)) for t in moments] == [(False, True), (None, None), (True, False)]
 
 
-def test_of_an_unknown_clock_nothing_can_be_told(tmp_path: Path) -> None:
-    """Neither before nor after, and no exception."""
+def test_with_an_unknown_clock_before_and_after_are_undecided(tmp_path: Path) -> None:
+    """Both return None, and raise nothing."""
     clock = Clock(tmp_path)
 
     assert (clock.before(GmNs(0)), clock.after(GmNs(0))) == (None, None)
 
 
-def test_a_quick_interval_is_an_interval_to_all_who_look(tmp_path: Path) -> None:
-    """It compares, unpacks, prints, copies and pickles as what it is declared to be."""
+def test_an_interval_of_the_fast_path_is_an_interval(tmp_path: Path) -> None:
+    """It compares, unpacks, prints, copies and pickles as an Interval."""
     publish(tmp_path)
     clock = Clock(tmp_path)
     clock.gm_now()
@@ -84,8 +84,8 @@ def test_a_quick_interval_is_an_interval_to_all_who_look(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("step_ns", [-3_000, 3_000, NS_PER_S])
-def test_a_step_is_seen_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int) -> None:
-    """The quick path is not taken over a step of more than 2 us, up or down."""
+def test_the_next_call_detects_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int) -> None:
+    """The fast path is not used after a step of more than 2 us, up or down."""
     publish(tmp_path)
     clock = Clock(tmp_path)
     before = clock.gm_now().status, clock.now().status
@@ -97,7 +97,7 @@ def test_a_step_is_seen_by_the_next_call(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_suspend_is_no_step_and_counts_as_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """REALTIME and BOOTTIME run through ten seconds that MONOTONIC does not see: the bound is ten seconds older."""
+    """REALTIME and BOOTTIME advance by ten seconds that MONOTONIC does not count: the bound is ten seconds older."""
     publish(tmp_path)
     clock = Clock(tmp_path)
     clock.gm_now()
@@ -111,8 +111,8 @@ def test_a_suspend_is_no_step_and_counts_as_age(tmp_path: Path, monkeypatch: pyt
     assert interval.latest - interval.earliest >= 2 * (5_000 + 501_000)
 
 
-def test_a_bound_that_may_not_grow_stays(tmp_path: Path) -> None:
-    """A growth of 0 is no division by zero."""
+def test_a_bound_without_growth_stays(tmp_path: Path) -> None:
+    """A growth of 0 divides nothing by zero."""
     publish(tmp_path, gm_hard=Bound(5_000, 0))
     clock = Clock(tmp_path)
     clock.gm_now()
@@ -123,8 +123,8 @@ def test_a_bound_that_may_not_grow_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("growth_ppb", [1, 999, 50_100, 500_000, 900_000_000])
-def test_the_quick_bound_is_never_below_the_exact_one(tmp_path: Path, growth_ppb: int) -> None:
-    """Its rounding leans outward: by a nanosecond or two, and by the growth of the growth."""
+def test_the_bound_of_the_fast_path_is_never_below_the_exact_one(tmp_path: Path, growth_ppb: int) -> None:
+    """It is rounded outward, by a nanosecond or two and the growth's own rounding."""
     part = Bound(5_000, growth_ppb)
     publish(tmp_path, gm_hard=part)
     clock = Clock(tmp_path)
@@ -139,8 +139,8 @@ def test_the_quick_bound_is_never_below_the_exact_one(tmp_path: Path, growth_ppb
         assert exact_ns <= quick_ns <= exact_ns + 2 + exact_ns * growth_ppb // NS_PER_S
 
 
-def test_a_bound_that_grows_faster_than_time_is_told_all_the_same(tmp_path: Path) -> None:
-    """It is too steep for the quick path, which then is never taken."""
+def test_a_bound_that_grows_faster_than_time_uses_the_slow_path(tmp_path: Path) -> None:
+    """It grows too fast for the fast path, which is then never used."""
     publish(tmp_path, gm_hard=Bound(5_000, 1_500_000_000))
     clock = Clock(tmp_path)
 
@@ -148,7 +148,7 @@ def test_a_bound_that_grows_faster_than_time_is_told_all_the_same(tmp_path: Path
 
 
 def test_threads_share_a_clock(tmp_path: Path) -> None:
-    """While two bounds are published in turn, each reader sees the one or the other, and never a mixture."""
+    """While two bounds are published in turn, each reader reads one or the other, never a mixture."""
     publish(tmp_path, gm_hard=Bound(5_000))
     clock = Clock(tmp_path)
     clock.gm_now()
@@ -173,8 +173,8 @@ def test_threads_share_a_clock(tmp_path: Path) -> None:
     assert seen == {10_000, 40_000}
 
 
-def test_a_forked_child_sees_what_is_published_later(tmp_path: Path) -> None:
-    """It reads, waits and translates on, and so does its parent."""
+def test_a_forked_child_reads_what_is_published_later(tmp_path: Path) -> None:
+    """It continues to read, wait and translate, and so does its parent."""
     publish(tmp_path)
     clock = Clock(tmp_path)
     clock.gm_now()

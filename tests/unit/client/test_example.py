@@ -18,7 +18,7 @@ def run_example(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_example_waits_starts_and_translates(tmp_path: Path) -> None:
-    """With a bound published, each of its four lines tells what it got."""
+    """With a published bound, it prints four lines, each with its result."""
     publish(tmp_path, holdover_after_ns=60_000_000_000)
     done = run_example(tmp_path)
     printed = done.stdout.splitlines()
@@ -28,7 +28,7 @@ def test_the_example_waits_starts_and_translates(tmp_path: Path) -> None:
     assert printed[1] == "the timestamp has certainly passed: True"
 
 
-def test_the_example_says_why_there_is_no_time(tmp_path: Path) -> None:
+def test_the_example_prints_the_reason_of_an_unknown_clock(tmp_path: Path) -> None:
     """Without a daemon it ends with the reason."""
     done = run_example(tmp_path)
 
@@ -37,7 +37,7 @@ def test_the_example_says_why_there_is_no_time(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
-    """docs/client.md has all of the code, word for word."""
+    """docs/client.md contains all of the code, word for word."""
     shown = (ROOT / "docs" / "client.md").read_text()
     code = EXAMPLE.read_text().split("\n\n", 2)[2]
 

@@ -29,7 +29,7 @@ NOWHERE = ExchangeWords(PLAIN, 0, 0, 0, 5, -5, 0, UNKNOWN)
 
 @pytest.mark.parametrize("views", PAIRS, ids=" | ".join)
 def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str, str]) -> None:
-    """Whatever each rank sees, all run one exchange a wait, and nothing else, and are told the same instant."""
+    """Whatever each rank observes, all run exactly one exchange a wait, and have the same instant."""
     ranks = CarriedRanks(tmp_path, [VIEWS[name] for name in views], clocks=[1, 2])
     ranks.run(2)
 
@@ -38,7 +38,7 @@ def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str,
 
 
 def test_the_release_is_measured_from_the_last_arrival(tmp_path: Path) -> None:
-    """Slack and guard after it, whoever it was, and whatever its own plan says."""
+    """It is slack plus guard later, whichever rank was last, and whatever that rank's own plan is."""
     views = [View(40_000, APART, PATIENT), View(40_000, APART)]
     ranks = CarriedRanks(tmp_path, views, clocks=[1, 2])
     arrived_ns: list[int] = []
@@ -56,8 +56,8 @@ def test_the_release_is_measured_from_the_last_arrival(tmp_path: Path) -> None:
     assert min(ranks.released_ns) >= agreed_ns
 
 
-def test_ranks_of_one_clock_find_that_out_without_a_hub(tmp_path: Path) -> None:
-    """No daemon at all: what each passes of its clock shows that they are one, and that is enough."""
+def test_ranks_detect_one_clock_without_a_hub(tmp_path: Path) -> None:
+    """There is no daemon: the exchanged clock numbers show that the ranks read one clock."""
     ranks = CarriedRanks(tmp_path, [View()] * 3)
     for barrier in ranks.barriers:
         barrier._slack_ns = 600 * MS  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def test_ranks_of_one_clock_find_that_out_without_a_hub(tmp_path: Path) -> None:
 
 
 def test_ranks_of_two_clocks_without_a_hub_are_plain(tmp_path: Path) -> None:
-    """And they say why."""
+    """Both ranks give the reason."""
     ranks = CarriedRanks(tmp_path, [View(), View()], clocks=[1, 2])
     ranks.run(1)
 
@@ -77,8 +77,8 @@ def test_ranks_of_two_clocks_without_a_hub_are_plain(tmp_path: Path) -> None:
     ] * 2
 
 
-def test_a_rank_without_a_trusted_clock_delays_nobody(tmp_path: Path) -> None:
-    """Its arrival, on a clock that may show anything, does not count, and it does not hold."""
+def test_a_rank_without_a_trusted_clock_delays_no_other(tmp_path: Path) -> None:
+    """Its arrival on an untrusted clock does not count, and it does not hold."""
     ranks = CarriedRanks(tmp_path, [View(40_000, APART, PATIENT), VIEWS["clock unknown"]], clocks=[1, 2])
     arrived_ns: list[int] = []
 
@@ -96,8 +96,8 @@ def test_a_rank_without_a_trusted_clock_delays_nobody(tmp_path: Path) -> None:
     assert second.reason_code is BarrierReason.CLOCK_NOT_TRUSTED
 
 
-def test_a_hub_that_says_plain_is_followed(tmp_path: Path) -> None:
-    """What the ranks find out by themselves stands in for a hub that is not there, not for one that decided."""
+def test_a_plain_plan_of_the_hub_is_followed(tmp_path: Path) -> None:
+    """The ranks' own detection of one clock replaces a missing hub only, not a hub's decision."""
     ranks = CarriedRanks(tmp_path, [VIEWS["plain"], VIEWS["timed"]])
     ranks.run(1)
 
@@ -130,14 +130,14 @@ def alone(folder: Path, ways_ns: Sequence[int]) -> FusedBarrier:
     ],
 )
 def test_without_a_hub_the_slack_follows_the_slowest_rank(tmp_path: Path, ways_ns: list[int], slack_ns: int) -> None:
-    """Half as much again after a release that some rank missed, slowly shorter after each that all made, within limits."""
+    """It is half longer after a release that a rank missed, slowly shorter after each that all made, and within limits."""
     barrier = alone(tmp_path, ways_ns)
 
     assert barrier._slack_ns == slack_ns
 
 
-def test_ranks_that_are_late_with_every_slack_are_left_alone_for_a_while(tmp_path: Path) -> None:
-    """On a machine that runs more than it can each hold costs, and gains nothing; later it is tried again."""
+def test_ranks_that_are_late_at_the_longest_slack_are_plain_for_a_while(tmp_path: Path) -> None:
+    """On an overloaded machine a hold costs time and gains nothing; later it is tried again."""
     job = Job("job", 0, 2, 0, runtime_dir=tmp_path)
     barrier = FusedBarrier(job, lambda mine: ExchangeWords(*mine)._replace(ready_after_ns=10**9))
     codes = [barrier.wait(step).reason_code for step in range(PLAIN_BARRIERS_AFTER_MISS + 12)]
@@ -149,8 +149,8 @@ def test_ranks_that_are_late_with_every_slack_are_left_alone_for_a_while(tmp_pat
     assert late[-1] < PLAIN_BARRIERS_AFTER_MISS + 11
 
 
-def test_an_exchange_tells_how_long_the_former_one_took(tmp_path: Path) -> None:
-    """From the last arrival on, on the rank's own clock: so that the ranks learn of each other's lateness a step later."""
+def test_an_exchange_contains_the_duration_of_the_last_one(tmp_path: Path) -> None:
+    """It counts from the last arrival on the rank's own clock, so each rank learns of the others' lateness a step later."""
     passed: list[ExchangeWords] = []
 
     def exchange(mine: Sequence[int]) -> ExchangeWords:
@@ -169,7 +169,7 @@ def test_an_exchange_tells_how_long_the_former_one_took(tmp_path: Path) -> None:
 
 
 def test_the_slack_is_the_time_to_the_last_arrival(tmp_path: Path) -> None:
-    """Known to each rank without any hub, and 0 for the rank that is last."""
+    """Each rank knows it without a hub, and it is 0 for the last rank."""
     ranks = CarriedRanks(tmp_path, [View(), View()])
 
     def later(rank: int, step: int) -> None:
@@ -185,7 +185,7 @@ def test_the_slack_is_the_time_to_the_last_arrival(tmp_path: Path) -> None:
 
 
 def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> FusedBarrier:
-    """Rank 1 of two on clocks of their own, after waits for a rank that came 10 ms later; `apart_ns` is rank 0's word, wait by wait."""
+    """Rank 1 of two with separate clocks, after waits for a rank that came 10 ms later; `apart_ns` is rank 0's alignment in each wait."""
     apart = iter(apart_ns)
 
     def exchange(mine: Sequence[int]) -> ExchangeWords:
@@ -208,20 +208,20 @@ def waited_10_ms(folder: Path, apart_ns: Sequence[int]) -> FusedBarrier:
     ],
 )
 def test_clocks_that_may_be_apart_leave_less_slack(tmp_path: Path, apart_ns: list[int], slack: Slack) -> None:
-    """The last arrival was read on another clock, so the hub's alignment is no slack; where that is unknown nothing is."""
+    """The last arrival was read on another clock, so the alignment is subtracted from the slack; if it is unknown, so is the slack."""
     assert waited_10_ms(tmp_path, apart_ns).slack() == slack
 
 
-def test_rank_0_tells_how_far_the_clocks_are_apart(tmp_path: Path) -> None:
-    """By the hub's alignment, also while the plan is plain."""
+def test_rank_0_sends_the_alignment(tmp_path: Path) -> None:
+    """It sends the hub's alignment, also while the plan is plain."""
     seen = [decide_release(job_with(VIEWS[name], tmp_path / name, 0, 2), 0) for name in ("timed", "plain", "unaligned")]
 
     assert [decision.alignment_ns for decision in seen] == [50_000, 50_000, UNKNOWN]
     assert [decision.hold_ns for decision in seen] == [3 * MS, PLAIN, PLAIN]
 
 
-def test_a_clock_that_is_lost_during_the_wait_holds_no_rank(tmp_path: Path) -> None:
-    """A wait may last for minutes: the bound is the one after it."""
+def test_a_rank_whose_clock_fails_during_the_wait_does_not_hold(tmp_path: Path) -> None:
+    """A wait may last for minutes, so the bound is read after it."""
     job = job_with(VIEWS["timed"], tmp_path / "1", 1, 2)
 
     def exchange(mine: Sequence[int]) -> ExchangeWords:
@@ -248,13 +248,13 @@ def test_a_clock_that_is_lost_during_the_wait_holds_no_rank(tmp_path: Path) -> N
         (NOWHERE._replace(hold_ns=1, unconditional=1, minus_clock=-4, trusted_ns=7), BarrierReason.OK),
     ],
 )
-def test_the_words_say_why_a_barrier_is_plain(words: ExchangeWords, code: BarrierReason) -> None:
-    """All ranks read the same words, so all come to the same."""
+def test_the_words_give_the_reason_of_a_plain_barrier(words: ExchangeWords, code: BarrierReason) -> None:
+    """All ranks read the same words, so all have the same reason."""
     assert words.why_plain().code is code
 
 
 def test_processes_of_one_boot_have_one_clock_number(tmp_path: Path) -> None:
-    """Also after a fork; the number and its negative are 64-bit integers."""
+    """It is the same after a fork, and the number and its negative fit in 64 bits."""
     from timesyncd.client.fused_barrier import _clock_number
 
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""A rank as its own process sees it: who it is, what it may believe, and waiting until the clocks agree."""
+"""A rank in its own process: its place in the job, valid signals, and the wait for aligned clocks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_rank_finds_its_place_in_the_environment(environ: dict[str, str], plac
 
 
 class Node:
-    """The daemon's two ends for one job: the socket, and the segment in which it shows what it is told to."""
+    """The daemon's two ends for one job: the socket, and the segment that it writes."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -105,8 +105,8 @@ def job(folder: Path) -> Iterator[Job]:
     made.close()
 
 
-def test_a_job_tells_who_it_is(folder: Path, node: Node) -> None:
-    """What is given counts before the environment; a name too long for a datagram is cut between two characters."""
+def test_a_datagram_identifies_its_rank(folder: Path, node: Node) -> None:
+    """Arguments take precedence over the environment; a name too long for a datagram is cut between two characters."""
     job = Job("ü" * 300, rank=1, world_size=2, attempt=3, node="here", runtime_dir=folder)
     with job.meter.sync(1):
         pass
@@ -120,28 +120,28 @@ def test_a_job_tells_who_it_is(folder: Path, node: Node) -> None:
 
 
 def test_a_rank_outside_its_job_raises_at_construction(folder: Path) -> None:
-    """A rank outside its world is refused at construction, the one place that may."""
+    """A rank outside its world raises ValueError at construction."""
     with pytest.raises(ValueError, match="rank = 2, world_size = 2"):
         Job("job", rank=2, world_size=2, runtime_dir=folder)
 
 
-def test_signals_of_a_former_run_are_not_believed(node: Node, job: Job) -> None:
-    """Neither its signals nor its plan, until the hub has heard this very process. A run without a process on this node tells none."""
+def test_signals_of_an_earlier_run_are_ignored(node: Node, job: Job) -> None:
+    """Signals and plan are absent until the hub has received a mark of this process."""
     timed = Plan(version=1, mode="timed")
     node.show(ALIGNED, timed)
     elsewhere = (job.signals(), job.plan())
     node.show(replace(ALIGNED, joined_ns=(job.joined_ns - 1,)), timed)
-    former = (job.signals(), job.plan())
+    earlier = (job.signals(), job.plan())
     node.show(replace(ALIGNED, joined_ns=(job.joined_ns - 1, job.joined_ns)), timed)
     own = (job.signals(), job.plan())
 
-    assert elsewhere == former == (None, Plan())
+    assert elsewhere == earlier == (None, Plan())
     assert own[0] is not None
     assert (own[0].alignment_ns, own[1]) == (900, timed)
 
 
 def hub(node: Node, job: Job, *shown: Callable[[int], Signals]) -> threading.Thread:
-    """One answer to each datagram that comes, given when the job joined; daemon threads, since a failing test waits for none."""
+    """Publishes one reply for each datagram. It uses a daemon thread, so that a failing test does not wait for it."""
 
     def answer() -> None:
         for told in shown:
@@ -153,7 +153,7 @@ def hub(node: Node, job: Job, *shown: Callable[[int], Signals]) -> threading.Thr
 
 
 def test_a_job_waits_until_its_clocks_agree(node: Node, job: Job) -> None:
-    """A rank that has not marked yet says that it is there; a former run's agreement and one that is too coarse are not enough."""
+    """A rank without marks announces itself; an earlier run's alignment, or one above the limit, is not enough."""
     answers = hub(
         node,
         job,
@@ -169,8 +169,8 @@ def test_a_job_waits_until_its_clocks_agree(node: Node, job: Job) -> None:
     assert job.meter.lost == 0
 
 
-def test_clocks_that_do_not_agree_are_said_in_one_line(node: Node, job: Job) -> None:
-    """Which nodes, why and by how much, and what to ask next."""
+def test_clocks_that_do_not_agree_raise_one_line(node: Node, job: Job) -> None:
+    """The line names the nodes, the reason, the alignment and the next command."""
     node.show(replace(ALIGNED, joined_ns=(job.joined_ns,)))
 
     with pytest.raises(AlignmentError) as raised:
@@ -202,15 +202,15 @@ NOT_JOINED = CodedReason(AlignmentReason.NOT_JOINED, "the hub has not received a
         (replace(ALIGNED, joined_ns=(7,), alignment_ns=0), None),
     ],
 )
-def test_only_the_hubs_word_on_this_process_is_an_agreement(
+def test_only_signals_that_contain_this_process_show_alignment(
     signals: Signals, why: CodedReason[AlignmentReason] | None
 ) -> None:
-    """One that does not tell which processes it knows is none here, where nothing else stands between a job and wrong clocks."""
+    """Signals without the known processes do not count: nothing else protects a job from wrong clocks."""
     assert why_not_aligned(signals, 7, 1_000) == why
 
 
-def test_without_a_daemon_the_requirement_says_where_one_is_missing(folder: Path, job: Job) -> None:
-    """And with a daemon that heard of no hub, what to ask."""
+def test_without_a_daemon_or_a_hub_the_error_states_which_is_missing(folder: Path, job: Job) -> None:
+    """With a daemon but no hub, it names the command that finds the cause."""
     with pytest.raises(
         AlignmentError, match=rf"no daemon receives marks at {folder}/job\.sock: start timesyncd, or set"
     ) as raised:
@@ -228,7 +228,7 @@ def test_without_a_daemon_the_requirement_says_where_one_is_missing(folder: Path
 
 
 @pytest.mark.parametrize(("max_ns", "timeout_s"), [(-1, 1.0), (100, math.nan)])
-def test_a_requirement_that_is_none_is_a_mistake_of_the_caller(job: Job, max_ns: int, timeout_s: float) -> None:
-    """It is refused at once."""
+def test_an_invalid_requirement_raises_at_the_call(job: Job, max_ns: int, timeout_s: float) -> None:
+    """A negative limit and a NaN raise ValueError at once."""
     with pytest.raises(ValueError, match="give at least 0|is NaN"):
         job.require_alignment(max_ns, timeout_s)

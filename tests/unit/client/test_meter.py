@@ -147,7 +147,7 @@ def test_no_socket_at_all_is_harmless(folder: Path, ticks: Ticks, monkeypatch: p
 
 
 def test_a_full_queue_is_a_counted_loss(meter: Meter, daemon: Daemon, ticks: Ticks) -> None:
-    """A daemon that does not read costs marks, never a wait; what came later says how many."""
+    """A daemon that does not read costs marks, never a wait; later datagrams contain the number of lost marks."""
     for step in range(QUEUE_LENGTH + 5):
         mark(meter, step)
         ticks.now_ns += SEND_INTERVAL_NS
@@ -186,7 +186,7 @@ def test_more_marks_than_a_batch_holds_are_lost(meter: Meter, daemon: Daemon, ti
 
 
 def test_a_number_that_does_not_fit_is_lost(meter: Meter, daemon: Daemon) -> None:
-    """A mark that the datagram cannot hold is counted, and the next one is whole."""
+    """A mark that does not fit the datagram is counted as lost, and the next one is complete."""
     wrong: list[Any] = [(2**32, 0, 1, 1, 2), (-1, 0, 1, 1, 2), (1.5, 0, 1, 1, 2), ("1", 0, 1, 1, 2), (None, 0, 1, 1, 2)]
     wrong += [(1, -1, 1, 1, 2), (1, 0, 2**63, 1, 2), (1, 0, 1.5, 1, 2), (1, 0, None, 1, 2), (1, 0, math.nan, 1, 2)]
     for fields in wrong:
@@ -231,7 +231,7 @@ def test_a_synchronization_is_stamped_around_its_body(meter: Meter, daemon: Daem
     assert before_ns <= stamped.arrival_ns == stamped.begin_ns <= inside_ns <= stamped.end_ns <= after_ns
 
 
-def test_what_the_meter_costs_is_told_with_the_marks(folder: Path, daemon: Daemon) -> None:
+def test_a_datagram_contains_the_meters_own_overhead(folder: Path, daemon: Daemon) -> None:
     """The time in marks and in the sending of the datagrams before, which a test's own work in between is not."""
     meter = Meter(folder / SOCKET_NAME, header)
     began_ns = time.monotonic_ns()
@@ -248,7 +248,7 @@ def test_what_the_meter_costs_is_told_with_the_marks(folder: Path, daemon: Daemo
 
 
 def test_a_step_is_marked_to_the_update_of_its_parameters(meter: Meter, daemon: Daemon) -> None:
-    """From the entry to the exit; what `gradients_ready` said last lies in between, and without it the begin is the arrival."""
+    """It lasts from entry to exit; the last `gradients_ready` is its begin, and without it the begin is the arrival."""
     before_ns = time.time_ns()
     with meter.step(3), meter.sync(3):
         meter.gradients_ready()
@@ -295,7 +295,7 @@ def test_what_is_one_ranks_own_is_numbered_apart(meter: Meter, daemon: Daemon) -
 
 
 def test_an_announcement_needs_no_mark(meter: Meter, daemon: Daemon, ticks: Ticks, folder: Path) -> None:
-    """It says that this rank is there, takes along what is kept, and tells whether anybody listened."""
+    """It announces this rank, sends the kept marks, and returns whether a daemon received them."""
     listened = meter.announce()
     mark(meter, 1)
     again = meter.announce()
@@ -306,7 +306,7 @@ def test_an_announcement_needs_no_mark(meter: Meter, daemon: Daemon, ticks: Tick
 
 
 def in_a_child(work: Callable[[], object]) -> object:
-    """What a forked child says that `work` gives."""
+    """The result of `work` in a forked child."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -325,8 +325,8 @@ def in_a_child(work: Callable[[], object]) -> object:
         os.waitpid(child, 0)
 
 
-def test_a_forked_child_speaks_for_nobody(meter: Meter, daemon: Daemon, ticks: Ticks) -> None:
-    """It sends neither what its parent kept nor marks of its own under its name, and does not hang on a lock that nobody frees."""
+def test_a_forked_child_sends_no_marks(meter: Meter, daemon: Daemon, ticks: Ticks) -> None:
+    """It sends neither its parent's kept marks nor its own, and does not hang on a lock that no thread releases."""
     mark(meter, 1)
     mark(meter, 2)
     held, freed = threading.Event(), threading.Event()
@@ -359,7 +359,7 @@ def test_a_forked_child_speaks_for_nobody(meter: Meter, daemon: Daemon, ticks: T
 
 
 def test_a_signal_handler_may_mark_and_close(meter: Meter, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a mark: the handler's mark is counted as lost, and every other one arrives whole."""
+    """In the middle of a mark the handler's mark is counted as lost, and all others arrive complete."""
     pack = job_datagram.pack_mark
 
     def interrupted(*arguments: Any) -> None:
@@ -420,7 +420,7 @@ def test_a_signal_handler_may_announce_in_the_middle_of_a_mark(
 
 
 def test_threads_may_mark_at_once(folder: Path, daemon: Daemon) -> None:
-    """Every mark of every thread arrives whole or is counted."""
+    """Each mark of each thread arrives complete or is counted as lost."""
     meter = Meter(folder / SOCKET_NAME, header)
 
     def mark_many() -> None:

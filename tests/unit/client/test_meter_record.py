@@ -1,4 +1,4 @@
-"""Marks recorded in a file: whole datagrams, with or without a daemon, and an end that harms nobody."""
+"""Marks recorded in a file: whole datagrams, with or without a daemon; the end of a recording does no harm."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_nothing_is_recorded_unasked(folder: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_costs_the_recording_alone(folder: Path) -> None:
-    """A file stands where the folder should: training and the marks to the daemon go on."""
+    """The folder's path is a file: training and the marks to the daemon continue."""
     (folder / "file").touch()
     job = Job("job", 0, 1, 0, runtime_dir=folder, record=folder / "file" / "x")
     train(job, 3)

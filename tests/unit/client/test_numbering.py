@@ -20,7 +20,7 @@ def keys(*steps: int) -> list[tuple[int, int]]:
     return [split_step(numbering.step_key(step)) for step in steps]
 
 
-def test_steps_that_begin_anew_are_the_next_epochs() -> None:
+def test_steps_that_restart_are_of_the_next_epoch() -> None:
     """A step below half of the last one; one that is a little behind, or comes again, is of the same epoch."""
     assert keys(0, 1, 2, 0, 1, 2, 0) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
     assert keys(5_000, 5_001, 5_000, 5_001, 2_501, 1_250) == [
@@ -33,7 +33,7 @@ def test_steps_that_begin_anew_are_the_next_epochs() -> None:
     ]
 
 
-def test_an_epoch_may_be_told() -> None:
+def test_an_epoch_can_be_set() -> None:
     """Its steps may have any numbers, those of the epoch before as well; the rule goes on from there."""
     numbering = Numbering()
     before = numbering.step_key(7)
@@ -44,7 +44,7 @@ def test_an_epoch_may_be_told() -> None:
 
 
 def test_the_step_before_the_last_one_is_late_and_begins_no_epoch() -> None:
-    """A mark that a callback makes when the next step has begun is of its own step, at an epoch's beginning too."""
+    """A callback's mark after the next step has started belongs to its own step, also at the start of an epoch."""
     numbering = Numbering()
     first, second = numbering.step_key(0), numbering.step_key(1)
     late = numbering.late_key(0)
@@ -59,7 +59,7 @@ def test_the_step_before_the_last_one_is_late_and_begins_no_epoch() -> None:
 
 @pytest.mark.parametrize("step", [-1, 2**32, 1.0, "1", None])
 def test_what_is_no_steps_number_has_no_key(step: Any) -> None:
-    """Nothing is raised in a training loop, and the numbering goes on as if nothing had been said."""
+    """Nothing is raised in a training loop, and the numbering continues unchanged."""
     numbering = Numbering()
     numbering.step_key(8)
 
@@ -69,7 +69,7 @@ def test_what_is_no_steps_number_has_no_key(step: Any) -> None:
 
 @pytest.mark.parametrize("epoch", [-1, 2**31])
 def test_an_epoch_out_of_range_is_the_callers_mistake(epoch: int) -> None:
-    """It is refused where it is said."""
+    """It raises ValueError at the call."""
     with pytest.raises(ValueError, match=f"epoch {epoch}"):
         Numbering().set_epoch(epoch)
 

@@ -18,7 +18,7 @@ REAL_MINUS_BOOT = NsRange(1_000_000, 1_000_100)
 
 
 def translated(distance_ns: int, now_after_ns: int = 10 * NS_PER_S) -> ClockReading:
-    """A moment so long after the newest sample, told on BOOTTIME; the pair of clocks leaves 100 ns open."""
+    """The reading of a moment this long after the newest sample, given on BOOTTIME; the two clocks' difference has a width of 100 ns."""
     bound = good_bound(as_of_ns=AS_OF_NS, past_growth_ppb=70_000, past_span_ns=20 * NS_PER_S)
     moment_ns = AS_OF_NS + distance_ns
     moment = past.moment_at(NsRange(moment_ns, moment_ns), REAL_MINUS_BOOT)
@@ -131,7 +131,7 @@ def test_every_clock_of_the_machine_is_translated(clock: Clock) -> None:
         assert interval.earliest <= after_ns - 5_000 and before_ns + 5_000 <= interval.latest
 
 
-def test_a_moment_is_told_on_any_scale(clock: Clock) -> None:
+def test_a_past_reading_is_translated_to_any_scale(clock: Clock) -> None:
     """TAI's is 37 s ahead of UTC's."""
     now_ns = past.boottime_ns()
     utc = clock.translate(boottime_ns=now_ns, reference=Reference.UTC).interval
@@ -152,7 +152,7 @@ def test_while_the_clock_is_unknown_so_is_its_past(tmp_path: Path) -> None:
     assert Clock(tmp_path).translate(boottime_ns=past.boottime_ns()).reason_code is Reason.PARENT_CHANGED
 
 
-def test_after_a_known_step_the_clock_that_was_set_tells_nothing_of_before(tmp_path: Path) -> None:
+def test_after_a_known_step_earlier_realtime_readings_are_unknown(tmp_path: Path) -> None:
     """CLOCK_REALTIME before the step is refused, the clocks that were not set are not."""
     publish(tmp_path, real_minus_boot_ns=good_bound().real_minus_boot_ns - NS_PER_S)
     clock = Clock(tmp_path)
@@ -165,7 +165,7 @@ def test_after_a_known_step_the_clock_that_was_set_tells_nothing_of_before(tmp_p
     assert clock.translate(realtime_ns=time.time_ns()).interval.earliest is not None
 
 
-def test_after_a_suspend_monotonic_tells_nothing_of_before(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_suspend_earlier_monotonic_readings_are_unknown(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stood still meanwhile, so that its numbers of before mean another moment; BOOTTIME's do not."""
     monotonic_ns = time.monotonic_ns()
     awake_ns, real_ns = past.boottime_ns, time.time_ns

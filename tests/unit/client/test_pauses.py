@@ -1,4 +1,4 @@
-"""Pauses that all ranks make at one instant, and what stands in for it where no clock is to be trusted."""
+"""Pauses that all ranks make at one instant, and their replacement while no clock is trusted."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_period_missed_altogether_is_one_pause(hand: Hand) -> None:
 
 
 def test_a_clock_that_is_set_back_stops_no_pause(hand: Hand) -> None:
-    """The count of periods begins anew from there."""
+    """The count of periods restarts there."""
     every = Pauses(job(), 1, 10**9)
     every.due(0)
     hand.now_ns -= 900 * S
@@ -108,8 +108,8 @@ def test_a_clock_that_is_set_back_stops_no_pause(hand: Hand) -> None:
     assert every.due(2)
 
 
-def test_without_a_trusted_clock_steps_are_counted_and_it_says_so(hand: Hand) -> None:
-    """One pause in so many steps, at the same ones on all ranks, also when the steps begin anew with an epoch."""
+def test_without_a_trusted_clock_steps_are_counted_with_the_reason(hand: Hand) -> None:
+    """One pause in `every_steps`, at the same steps on all ranks, also when the steps restart with an epoch."""
     every = Pauses(job(signals=None), 1, every_steps=4)
 
     assert [step for step in range(12) if every.due(step)] == [4, 8]
@@ -131,7 +131,7 @@ def test_a_clock_that_is_known_worse_than_the_period_needs_is_not_used(monkeypat
 
 
 def test_with_a_barrier_all_ranks_decide_by_the_same_number(hand: Hand) -> None:
-    """By the instant that they were told, whatever their own clocks show; by steps while it is plain."""
+    """They use the barrier's release instant, whatever their own clocks show, and count steps while it is plain."""
     barrier: Any = SimpleNamespace(agreed_ns=None)
     trusting, distrusting = Pauses(job(), 1, 4, barrier), Pauses(job(None), 1, 4, barrier)
     due = []
@@ -177,7 +177,7 @@ def test_a_thread_pauses_at_the_instants_without_a_loop() -> None:
     assert not pausing()
 
 
-def test_a_thread_pauses_by_a_clock_that_is_not_trusted_and_says_so() -> None:
+def test_a_thread_pauses_by_an_untrusted_clock_with_the_reason() -> None:
     """Garbage that is held back must be collected all the same."""
     enough = threading.Event()
     every = Pauses(job(None), 0.02, 1)
@@ -188,7 +188,7 @@ def test_a_thread_pauses_by_a_clock_that_is_not_trusted_and_says_so() -> None:
 
 
 def test_the_first_error_of_the_work_is_raised_at_the_end() -> None:
-    """Not in the thread, where nobody would see it."""
+    """It is not raised in the thread, where it would be lost."""
     failed = threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Traps at the client's end: what a program is told while its daemon is stopped, not there yet, or of another scale."""
+"""Pitfalls of the client: a daemon that is stopped, not started yet, or on another scale."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_another_utc_offset_than_is_taken_out_leaves_utc_unknown(announced_s: in
 def test_pitfall_19_a_consumer_may_start_before_the_file_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor need the folder be there: it is told that nothing is known, and finds the segment once it comes."""
+    """The folder need not exist: the clock is unknown, and finds the segment once it is created."""
     monkeypatch.setattr(seqlock, "_REMAP_INTERVAL_NS", 0)
     folder = tmp_path / "timesyncd"
     clock = Clock(folder)

@@ -108,8 +108,8 @@ def test_a_node_that_fails_is_named_with_its_reason(hub: FakeHub) -> None:
     assert answer.reason == "n0: silent; n1: silent; n2: silent; and 2 more"
 
 
-def test_a_node_never_heard_of_fails_by_name(hub: FakeHub) -> None:
-    """Also where the hub forgets to tell of it and says that all is well."""
+def test_a_node_that_never_reported_fails_by_name(hub: FakeHub) -> None:
+    """It fails also if the hub's response leaves it out and has an alignment."""
     hub.agree(400, names="a,b")
     answer = ask(hub, nodes=["a", "b", "typo"])
 
@@ -124,10 +124,10 @@ def test_a_node_never_heard_of_fails_by_name(hub: FakeHub) -> None:
 
 
 @pytest.mark.parametrize("names", ["a", "a,b"])
-def test_a_number_is_not_believed_beside_a_node_without_a_bound(
+def test_an_alignment_beside_a_node_without_a_bound_is_ignored(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, names: str
 ) -> None:
-    """One clock agrees with itself, and says nothing by that: it is waited for, and then fails by its name."""
+    """One clock always agrees with itself: the query is repeated until the timeout, then the node fails by name."""
     monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
     nodes = [node(name, None if name == "a" else 200, "the clock is UNKNOWN").model_dump() for name in names.split(",")]
     hub.agree(0, names=names, nodes=nodes)
@@ -147,7 +147,7 @@ def test_a_job_without_nodes_fails(hub: FakeHub) -> None:
 
 
 def test_a_job_is_asked_for_as_it_is_named(hub: FakeHub) -> None:
-    """By its name or its id: which one it is, the hub finds out, for whoever may not list jobs."""
+    """The hub decides whether it is a name or an id, since the caller may not be allowed to list jobs."""
     seen = []
 
     def asked(query: dict[str, list[str]]) -> tuple[int, object]:
@@ -163,8 +163,8 @@ def test_a_job_is_asked_for_as_it_is_named(hub: FakeHub) -> None:
     assert unknown.reason == f"{hub.url}: unknown job 'typo'"
 
 
-def test_of_a_large_set_the_worst_are_told(hub: FakeHub) -> None:
-    """A hub lists a hundred nodes: those that it does not list are no worse, and not unheard of."""
+def test_of_a_large_set_the_worst_are_listed(hub: FakeHub) -> None:
+    """A hub lists a hundred nodes: those that it does not list are not worse, and have reported."""
     names = [f"n{index}" for index in range(150)]
     told = aligned(400)
     told["nodes"] = [
@@ -177,7 +177,7 @@ def test_of_a_large_set_the_worst_are_told(hub: FakeHub) -> None:
 
 
 def test_it_waits_while_unknown_and_ends_at_once_when_good(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that just started: asked until it is known, each time told to whoever waits."""
+    """The alignment of a node that just started is queried until it is known, with a call of `on_wait` each time."""
     monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
     answers = iter([None, None, 400, None])
     hub.answers["/api/v1/alignment"] = lambda _: (200, aligned(next(answers)))
@@ -198,7 +198,7 @@ def test_clocks_too_far_apart_are_not_asked_again(hub: FakeHub) -> None:
     assert [path for path, _ in hub.asked] == ["/api/v1/alignment"]
 
 
-def test_the_last_reason_is_told_when_time_is_up(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_timeout_the_last_reason_is_returned(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it was asked more than once until then."""
     monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.02)
     hub.agree(None)
@@ -209,7 +209,7 @@ def test_the_last_reason_is_told_when_time_is_up(hub: FakeHub, monkeypatch: pyte
 
 
 def test_a_daemon_that_knows_hubs_leads_to_the_primary(hub: FakeHub, other: FakeHub) -> None:
-    """A node that is no hub has heard of nobody; the primary hub is asked before the second one."""
+    """A node that is not a hub knows no other node; the primary hub is asked before the second one."""
     hub.agree(None, names="a")
     hub.answers["/api/v1/hubs"] = (
         200,
@@ -252,8 +252,8 @@ def test_the_token_is_shown(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> No
     assert [shown for _, shown in hub.asked] == [f"Bearer {TOKEN}", "Bearer of-the-environment"]
 
 
-def test_a_hub_that_was_only_heard_of_gets_no_token_in_clear(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its address came over the broker: to another machine the token goes over TLS alone, and the reason says how else."""
+def test_a_hub_that_the_daemon_named_gets_no_token_in_clear(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address came over the broker: the token is sent to another machine only over TLS, and the reason states how else."""
     shown: list[tuple[str, str | None]] = []
 
     def asked(url: str, token: str | None, timeout_s: float) -> tuple[int, Any]:
@@ -274,8 +274,8 @@ def test_a_hub_that_was_only_heard_of_gets_no_token_in_clear(hub: FakeHub, monke
 
 
 @pytest.mark.parametrize(("status", "advice"), [(401, "use a valid token"), (403, "use a token with read permission")])
-def test_who_is_refused_does_not_ask_again(hub: FakeHub, status: int, advice: str) -> None:
-    """Else a wrong token would be counted as guessing; the line says what to do."""
+def test_a_permanent_refusal_ends_the_queries(hub: FakeHub, status: int, advice: str) -> None:
+    """A wrong token would count as guessing; the line states what to do."""
     hub.answers["/api/v1/alignment"] = (status, {"error": "no"})
     answer = ask(hub, timeout_s=60.0, token=TOKEN)
 
@@ -298,7 +298,7 @@ def test_a_daemon_that_refuses_the_token_still_leads_to_the_hub(hub: FakeHub, ot
 def test_a_hub_that_refuses_is_passed_over_and_left_alone(
     hub: FakeHub, other: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one is asked, again and again while it does not know; who refused is shown the token once."""
+    """The next hub is asked repeatedly while the alignment is unknown; the one that refused receives the token once."""
     monkeypatch.setattr("timesyncd.client.preflight_check.QUERY_INTERVAL_S", 0.01)
     answers = iter([None, None, 400])
     hub.agree(None, names="a")
@@ -334,9 +334,7 @@ def test_where_every_hub_refuses_nothing_is_waited_for(hub: FakeHub, other: Fake
         ([("h1", None, True)], "the reporting hubs have no web page"),
     ],
 )
-def test_what_is_unknown_for_want_of_a_hub_says_so(
-    hub: FakeHub, hubs: list[tuple[str, str | None, bool]], hint: str
-) -> None:
+def test_a_missing_hub_is_part_of_the_reason(hub: FakeHub, hubs: list[tuple[str, str | None, bool]], hint: str) -> None:
     """No hub, one that does not speak yet (it may be the one that was asked), or one without a page."""
     hub.answers["/api/v1/alignment"] = (404, {"error": "unknown job 'llm'"})
     hub.answers["/api/v1/hubs"] = (200, page(*(hub_state(*each) for each in hubs)))
@@ -370,7 +368,7 @@ LIES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("told", "reason"), LIES, ids=range(len(LIES)))
-def test_what_is_no_answer_is_never_good(hub: FakeHub, told: Any, reason: str) -> None:
+def test_an_invalid_response_is_never_ok(hub: FakeHub, told: Any, reason: str) -> None:
     """Whatever a server sends: not ok, one line with its address, no exception."""
     hub.answers["/api/v1/alignment"] = (200, told)
     answer = ask(hub)
@@ -381,14 +379,14 @@ def test_what_is_no_answer_is_never_good(hub: FakeHub, told: Any, reason: str) -
 
 
 def test_a_server_that_fails_is_not_called_another_s(hub: FakeHub) -> None:
-    """Its log says more than it does."""
+    """The line refers to the server's log."""
     hub.answers["/api/v1/alignment"] = (500, b"Internal Server Error")
 
     assert ask(hub).reason == f"{hub.url}: the server failed with status 500; see its log"
 
 
 def test_an_odd_pair_is_left_out(hub: FakeHub) -> None:
-    """It only names who is furthest apart."""
+    """The pair only names the nodes that are furthest apart."""
     hub.agree(2_000, pair=["a", 1])
 
     assert ask(hub).reason == "two of them may be 2.00 us apart; 1 us is allowed"
@@ -409,8 +407,8 @@ def test_no_proxy_is_asked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Non
     assert ask(hub).ok
 
 
-def test_nobody_there_is_a_reason() -> None:
-    """No exception of the network's comes through."""
+def test_an_unreachable_server_is_a_reason() -> None:
+    """No exception of the network propagates."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
@@ -421,7 +419,7 @@ def test_nobody_there_is_a_reason() -> None:
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n{"])
 def test_a_server_that_never_ends_is_left(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes the connection and says nothing, or begins and drips on."""
+    """A server accepts the connection and sends nothing, or starts and sends single bytes for ever."""
     monkeypatch.setattr("timesyncd.client.preflight_check.LAST_QUERY_TIMEOUT_S", 0.3)
     over, drips = threading.Event(), []
 
@@ -463,7 +461,7 @@ def test_a_question_that_is_none_is_a_value_error(wrong: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("token", ["secret\nX: y", "sécret", "secret\x00"])
 def test_a_token_that_cannot_be_sent_is_not_shown(token: str) -> None:
-    """The error does not hold it."""
+    """The error does not contain the token."""
     with pytest.raises(ValueError) as told:
         preflight(nodes=["a"], max_alignment_ns=1, timeout_s=0, token=token)
 

@@ -46,7 +46,7 @@ def test_the_python_example_begins(hub: FakeHub) -> None:
     assert (done.returncode, done.stdout) == (0, "the clocks of 2 nodes agree within 400 ns\n"), done.stderr
 
 
-def test_the_python_example_says_why_not(hub: FakeHub) -> None:
+def test_the_python_example_prints_the_reason(hub: FakeHub) -> None:
     """And ends with 1."""
     hub.agree(4_000, names="node-a,node-b")
     done = run(sys.executable, EXAMPLES / "preflight.py", hub.url, "node-a", "node-b")
@@ -58,7 +58,7 @@ def test_the_python_example_says_why_not(hub: FakeHub) -> None:
 
 
 class Slurm:
-    """The controller as far as the prolog sees it: a `scontrol` and a `logger` that write down what they were told."""
+    """The controller as the prolog uses it: a `scontrol` and a `logger` that record their arguments."""
 
     def __init__(self, folder: Path, hub: FakeHub) -> None:
         self.folder, self.hub = folder, hub
@@ -170,7 +170,7 @@ def test_a_pod_begins_when_the_clocks_agree(hub: FakeHub, tmp_path: Path) -> Non
     assert {shown for _, shown in hub.asked} == {f"Bearer {TOKEN}"}
 
 
-def test_a_pod_s_log_says_why_it_does_not_begin(hub: FakeHub, tmp_path: Path) -> None:
+def test_the_log_of_a_pod_has_the_reason_why_it_does_not_start(hub: FakeHub, tmp_path: Path) -> None:
     """The last line of `kubectl logs`; a refusal is not waited for."""
     hub.answers["/api/v1/alignment"] = (403, {"error": "no"})
     done = as_kubelet(hub, tmp_path)
@@ -192,5 +192,5 @@ def test_the_pods_stand_where_the_clocks_are_compared() -> None:
 
 @pytest.mark.parametrize("name", ["preflight.py", "slurm_prolog.sh", "kubernetes_preflight.yaml"])
 def test_the_page_names_each_example(name: str) -> None:
-    """docs/preflight.md says what it is for."""
+    """docs/preflight.md describes it."""
     assert f"(../examples/{name})" in (ROOT / "docs" / "preflight.md").read_text()

@@ -30,7 +30,7 @@ ORDERS = [operator.lt, operator.le, operator.gt, operator.ge, operator.sub]
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("other", [GmNs(1), TaiNs(1), 1])
 def test_two_scales_and_plain_numbers_are_not_mixed(order: Callable[[object, object], object], other: int) -> None:
-    """Comparing or subtracting says what to do instead, whichever side the moment stands on."""
+    """Comparing or subtracting raises, on either side, and the text states what to do."""
     advice = "read both timestamps" if isinstance(other, ScaledNs) else r"give UtcNs\(...\)"
     if order is not operator.sub or isinstance(other, ScaledNs):
         with pytest.raises(TypeError, match=f"UtcNs with {type(other).__name__}: .*{advice}"):

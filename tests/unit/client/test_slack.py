@@ -1,4 +1,4 @@
-"""The slack: what a rank surely has, what is done in it, and how a release's is adapted."""
+"""The slack: its estimate from past waits, the tasks that run in it, and its adaptation."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_the_slack_is_a_low_quantile_of_the_newest_waits() -> None:
     assert waited(*[0] * 64, *[MS] * 64).slack().slack_ns == MS
 
 
-def test_work_done_in_the_slack_does_not_hide_it() -> None:
-    """A wait counts from when the rank was ready, less what may have been the messages' way."""
+def test_tasks_in_the_slack_do_not_hide_it() -> None:
+    """A wait counts from when the rank was ready, minus what may have been transfer."""
     assert waited(*[3 * MS] * 16, used_ns=2 * MS, margin_ns=MS).slack().slack_ns == 4 * MS
 
 
-def test_a_rank_that_worked_until_the_others_waited_had_no_slack_it_knows_of() -> None:
-    """When nothing of the wait is left, the others may have been there at any time before."""
+def test_a_rank_whose_tasks_used_the_whole_wait_had_no_slack() -> None:
+    """When nothing of the wait is left, the other ranks may have arrived at any time before."""
     assert waited(*[MS] * 16, used_ns=50 * MS, margin_ns=MS).slack().slack_ns == 0
 
 
@@ -54,8 +54,8 @@ def spend(ns: int) -> None:
         pass
 
 
-def test_work_that_fits_runs_and_other_work_does_not() -> None:
-    """Each is counted; what ran uses up the slack for the next."""
+def test_a_task_that_fits_runs_and_others_do_not() -> None:
+    """Each is counted; a run reduces the slack for the next task."""
     works, ran = SlackTasks(), list[str]()
     quick = SlackTask(lambda: ran.append("quick"), 2 * MS, "quick")
     slow = SlackTask(lambda: ran.append("slow"), 40_000 * MS, "slow")
@@ -67,8 +67,8 @@ def test_work_that_fits_runs_and_other_work_does_not() -> None:
     assert (quick.runs, quick.skipped, slow.runs, slow.skipped) == (1, 0, 0, 1)
 
 
-def test_no_work_is_done_in_a_slack_that_is_not_known() -> None:
-    """Nor in none."""
+def test_no_task_runs_in_an_unknown_slack() -> None:
+    """And none runs in a slack of 0."""
     works, work = SlackTasks(), SlackTask(lambda: None, 1, "work")
     works.add(work)
     works.run(Slack(None, SlackReason.TOO_FEW_WAITS, "why"))
@@ -77,8 +77,8 @@ def test_no_work_is_done_in_a_slack_that_is_not_known() -> None:
     assert (work.runs, work.skipped) == (0, 2)
 
 
-def test_works_take_turns() -> None:
-    """With slack for one of two, what ran last comes last."""
+def test_tasks_take_turns() -> None:
+    """With slack for one of two tasks, the one that ran last comes last."""
     works, ran = SlackTasks(), list[str]()
 
     def slowly(name: str) -> None:
@@ -93,8 +93,8 @@ def test_works_take_turns() -> None:
     assert ran == ["a", "b", "a", "b"]
 
 
-def test_work_that_takes_longer_than_told_costs_what_it_took() -> None:
-    """So that it does not make this rank the last one a second time; being told, its cost does not sink below that."""
+def test_a_task_that_takes_longer_than_its_cost_raises_the_cost() -> None:
+    """So it does not make this rank the last one again; the cost never sinks below the given one."""
     work = SlackTask(lambda: spend(3 * MS), 1_000, "work")
     work.run(2_000)
 
@@ -105,8 +105,8 @@ def test_work_that_takes_longer_than_told_costs_what_it_took() -> None:
     assert (cheap.cost_ns, cheap.overran) == (5_000 * MS, 0)
 
 
-def test_one_long_run_does_not_end_a_work_for_ever() -> None:
-    """Each time that it does not fit, some of the excess is forgotten, down to what was told."""
+def test_one_long_run_does_not_end_a_task_for_ever() -> None:
+    """Each time that it does not fit, the measured excess decays, down to the given cost."""
     work = SlackTask(lambda: None, 1_000, "work")
     work.cost_ns = 10**9
     costs = []
@@ -118,8 +118,8 @@ def test_one_long_run_does_not_end_a_work_for_ever() -> None:
     assert costs[-1] == 1_000
 
 
-def test_an_error_in_work_ends_it_and_is_given_back() -> None:
-    """The caller raises it when the collectives have run."""
+def test_the_error_of_a_task_ends_the_run_and_is_returned() -> None:
+    """The caller raises it after the collectives."""
     works, work = SlackTasks(), SlackTask(lambda: 1 / 0, 1, "work")
     works.add(work)
 
@@ -146,7 +146,7 @@ def test_a_release_slack_settles_where_one_in_a_thousand_is_missed() -> None:
 
 
 def test_a_barrier_of_two_collectives_has_no_known_slack() -> None:
-    """A collective of 12 ms looks like a wait of 12 ms, so nobody knows, and work in it would make this rank the last one."""
+    """A collective of 12 ms looks like a wait of 12 ms, and a task in it would make this rank the last one."""
     job: Any = SimpleNamespace(rank=1, signals=lambda: None, meter=SimpleNamespace())
     barrier = Barrier(job, lambda: time.sleep(0.012), lambda number: number)
     work = barrier.run_in_slack(lambda: None, 1)
@@ -159,7 +159,7 @@ def test_a_barrier_of_two_collectives_has_no_known_slack() -> None:
     assert (work.runs, work.skipped) == (0, MIN_WAITS + 1)
 
 
-def test_work_without_a_cost_is_refused() -> None:
-    """Nothing takes no time, and a cost of 0 would fit where there is no slack."""
+def test_a_task_without_a_cost_raises() -> None:
+    """A cost of 0 would fit into a slack of 0."""
     with pytest.raises(ValueError, match="cost_ns = 0"):
         Barrier(SimpleNamespace(), lambda: None, lambda number: number).run_in_slack(lambda: None, 0)  # type: ignore[arg-type]

@@ -51,23 +51,23 @@ def test_no_sleep_outlasts_a_step() -> None:
     assert waited == (True, NS_PER_S, readings[-1], Reason.OK, "")
 
 
-def test_a_clock_that_is_set_back_is_waited_for_anew() -> None:
-    """What it showed before the step counts no more."""
+def test_a_wait_continues_after_the_clock_is_set_back() -> None:
+    """The reading from before the step does not count."""
     readings = [known(999, 5), known(0, 5), known(1_000, 5)]
 
     assert run_wait(readings, waiting.clock_shows, 1_000)[1].lateness_ns == 0
 
 
-def test_a_commit_wait_ends_when_the_whole_interval_lies_behind_the_moment() -> None:
-    """Not when the clock shows it, not when the earliest end is the moment itself."""
+def test_a_commit_wait_ends_when_the_whole_interval_is_after_the_timestamp() -> None:
+    """It does not end when the clock reads the timestamp, nor when the earliest end equals it."""
     readings = [known(1_000, 500), known(1_499, 500), known(1_500, 500), known(1_501, 500)]
     waited = run_wait(readings, waiting.has_passed, 1_000)[1]
 
     assert waited == (True, 501, readings[-1], Reason.OK, "")
 
 
-def test_a_wait_ends_never_before_the_clock_shows_the_moment(clock: Clock) -> None:
-    """Read right after it, the clock shows the moment or a later one; so it says itself."""
+def test_a_wait_never_ends_before_the_clock_reads_the_timestamp(clock: Clock) -> None:
+    """Read directly after it, the clock is at the timestamp or later, and so is the result."""
     for _ in range(5):
         t = GmNs(time.time_ns() + MS)
         waited = clock.wait_until(t, timeout_s=5)
@@ -77,8 +77,8 @@ def test_a_wait_ends_never_before_the_clock_shows_the_moment(clock: Clock) -> No
         assert waited.lateness_ns is not None and waited.lateness_ns >= 0
 
 
-def test_a_commit_wait_ends_when_the_moment_has_surely_passed(clock: Clock) -> None:
-    """`reached` says what `after` says from then on."""
+def test_a_commit_wait_ends_when_the_timestamp_has_certainly_passed(clock: Clock) -> None:
+    """`reached` equals `after` from then on."""
     t = GmNs(time.time_ns() + MS)
     waited = clock.wait_after(t, timeout_s=5)
 
@@ -87,8 +87,8 @@ def test_a_commit_wait_ends_when_the_moment_has_surely_passed(clock: Clock) -> N
     assert clock.after(t) is True
 
 
-def test_a_moment_of_the_past_is_not_waited_for(clock: Clock) -> None:
-    """It is late by as much as it is past."""
+def test_a_wait_for_a_past_timestamp_returns_at_once(clock: Clock) -> None:
+    """The lateness is how long ago the timestamp was."""
     waited = clock.wait_until(GmNs(time.time_ns() - NS_PER_S), timeout_s=0)
 
     assert waited.reached is True
@@ -96,16 +96,16 @@ def test_a_moment_of_the_past_is_not_waited_for(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("wait", [Clock.wait_until, Clock.wait_after])
-def test_a_time_out_is_a_verdict(clock: Clock, wait: Callable[..., WaitResult]) -> None:
-    """No exception: the moment was not reached."""
+def test_a_timeout_is_a_result(clock: Clock, wait: Callable[..., WaitResult]) -> None:
+    """There is no exception: the timestamp was not reached."""
     waited = wait(clock, GmNs(time.time_ns() + 3_600 * NS_PER_S), timeout_s=0.01)
 
     assert waited.reached is False
     assert waited.lateness_ns is not None and waited.lateness_ns < -3_000 * NS_PER_S
 
 
-def test_without_a_daemon_a_hold_still_holds(tmp_path: Path) -> None:
-    """Until this clock shows the moment; whether that is so nobody can tell, and the reason is there."""
+def test_without_a_daemon_wait_until_still_waits(tmp_path: Path) -> None:
+    """It waits until this clock reads the timestamp; `reached` is None, with the reason."""
     t = GmNs(time.time_ns() + MS)
     waited = Clock(tmp_path).wait_until(t, timeout_s=5)
 
@@ -113,23 +113,23 @@ def test_without_a_daemon_a_hold_still_holds(tmp_path: Path) -> None:
     assert (waited.reached, waited.reason_code, waited.reason) == (None, Reason.NO_SEGMENT, Reason.NO_SEGMENT.text)
 
 
-def test_without_a_daemon_a_commit_wait_never_says_yes(tmp_path: Path) -> None:
-    """It waits for the daemon until the time is out, and then cannot tell."""
+def test_without_a_daemon_a_commit_wait_never_succeeds(tmp_path: Path) -> None:
+    """It waits for the daemon until the timeout, and then `reached` is None."""
     waited = Clock(tmp_path).wait_after(GmNs(0), timeout_s=0.01)
 
     assert (waited.reached, waited.reason_code, waited.reason) == (None, Reason.NO_SEGMENT, Reason.NO_SEGMENT.text)
 
 
-def test_tai_that_nobody_knows_is_not_shown_by_any_clock(tmp_path: Path) -> None:
-    """CLOCK_REALTIME alone says nothing of TAI."""
+def test_unknown_tai_has_no_reading(tmp_path: Path) -> None:
+    """CLOCK_REALTIME alone does not give TAI."""
     publish(tmp_path, utc_seconds_removed=None)
     waited = Clock(tmp_path).wait_until(TaiNs(0), timeout_s=0.01)
 
     assert (waited.reached, waited.lateness_ns, waited.reason_code) == (None, None, Reason.UTC_OFFSET_UNKNOWN)
 
 
-def test_a_commit_wait_goes_on_when_the_daemon_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was unknown when the wait began is waited for."""
+def test_a_commit_wait_continues_when_the_daemon_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock was unknown at the start of the wait."""
     monkeypatch.setattr(waiting, "POLL_NS", MS)
     publish(tmp_path, **LOST)
     clock = Clock(tmp_path)
@@ -146,10 +146,10 @@ GOOD = StatusChange(ClockStatus.SYNCHRONIZED, Reason.OK, "", Reference.GRANDMAST
 BAD = StatusChange(ClockStatus.DISRUPTED, Reason.PARENT_CHANGED, Reason.PARENT_CHANGED.text, Reference.GRANDMASTER)
 
 
-def test_changes_are_the_present_state_and_each_other_one(
+def test_status_changes_are_the_present_status_and_each_change(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new bound of the same status is no change; the end comes when there was none for the time given."""
+    """A new bound with the same status is no change; it ends when there was no change for the timeout."""
     monkeypatch.setattr(waiting, "POLL_NS", MS)
     seen = []
     for change in clock.status_changes(timeout_s=0.05):
@@ -160,13 +160,13 @@ def test_changes_are_the_present_state_and_each_other_one(
 
 
 def test_each_reference_has_its_own_changes(clock: Clock) -> None:
-    """Of TAI as of the grandmaster."""
+    """TAI has its own status changes."""
     assert [change.reference for change in clock.status_changes(Reference.TAI, timeout_s=0)] == [Reference.TAI]
 
 
 @pytest.mark.parametrize("timeout_s", [math.inf, 1e300])
-def test_a_wait_may_be_for_ever(clock: Clock, timeout_s: float) -> None:
-    """It ends when the moment comes; so do the changes when nobody asks for more."""
+def test_a_wait_may_have_no_timeout(clock: Clock, timeout_s: float) -> None:
+    """An infinite timeout waits until the timestamp."""
     wait = Clock.wait_until(clock, GmNs(time.time_ns() + MS), timeout_s=timeout_s)
     commit = Clock.wait_after(clock, GmNs(time.time_ns() + MS), timeout_s=timeout_s)
     steps = waiting.changes_and_sleeps(lambda: GOOD, timeout_s)
@@ -175,13 +175,13 @@ def test_a_wait_may_be_for_ever(clock: Clock, timeout_s: float) -> None:
     assert [next(steps), next(steps)] == [GOOD, POLL_NS]
 
 
-def test_a_timeout_below_zero_is_one_look(clock: Clock) -> None:
-    """Also infinitely far below."""
+def test_a_negative_timeout_is_one_reading(clock: Clock) -> None:
+    """This holds for minus infinity too."""
     assert clock.wait_until(GmNs(time.time_ns() + NS_PER_S), timeout_s=-math.inf).reached is False
 
 
-def test_a_timeout_that_is_no_number_is_named(clock: Clock) -> None:
-    """NaN is a mistake of the caller's, told at the call."""
+def test_a_nan_timeout_raises_at_the_call(clock: Clock) -> None:
+    """NaN raises ValueError at the call."""
     for call in (
         lambda: clock.wait_until(GmNs(0), timeout_s=math.nan),
         lambda: clock.status_changes(timeout_s=math.nan),

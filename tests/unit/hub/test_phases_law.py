@@ -47,7 +47,7 @@ def test_no_hold_exceeds_the_planned_share() -> None:
 
 
 @pytest.mark.parametrize(("share_ppm", "late_ms", "held_ms", "left_ms"), [(250_000, -99, 50, 49), (0, 80, 0, 120)])
-def test_a_hold_that_the_share_cuts_says_so(share_ppm: int, late_ms: int, held_ms: int, left_ms: int) -> None:
+def test_a_delay_that_the_share_limits_has_the_reason(share_ppm: int, late_ms: int, held_ms: int, left_ms: int) -> None:
     """Such a step does not start in its slot, and one that is far too late does not catch up."""
     held = StepPacer().delay(0, plan(Phase(200 * MS, 50 * MS, share_ppm)), SLOT_NS + late_ms * MS)
 
@@ -55,7 +55,7 @@ def test_a_hold_that_the_share_cuts_says_so(share_ppm: int, late_ms: int, held_m
     assert held == StepDelay(held_ms * MS, StepDelayReason.DELAY_LIMITED, text)
 
 
-def test_a_plan_begins_with_its_first_step_and_the_former_goes_on_until_then() -> None:
+def test_a_plan_starts_with_its_first_step_and_the_last_one_holds_until_then() -> None:
     """Ranks may see a plan at different moments, but follow it from one step on."""
     pacer, other = StepPacer(), Phase(200 * MS, 60 * MS, 1_000_000)
     before = pacer.delay(9, plan(from_step=10), SLOT_NS - 5 * MS)
@@ -69,7 +69,7 @@ def test_a_plan_begins_with_its_first_step_and_the_former_goes_on_until_then() -
     assert none == StepDelay(0, StepDelayReason.NO_PHASE_PLANNED, "no phase is planned")
 
 
-def test_a_job_whose_period_does_not_fit_is_held_rarely() -> None:
+def test_a_job_whose_period_does_not_fit_is_rarely_delayed() -> None:
     """Steps that are late again and again move to another slot twice, and then once in so many steps."""
     pacer = StepPacer()
     held = [pacer.delay(step, plan(), SLOT_NS + 20 * MS) for step in range(100)]

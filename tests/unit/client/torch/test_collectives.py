@@ -90,7 +90,7 @@ def test_what_another_put_over_ours_stays(job: Job, monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_group_torch_s_own_error_comes(job: Job) -> None:
-    """What the script did wrong is said by torch; we count a mark that could not be made."""
+    """torch raises its own error, and a mark counts as lost."""
     with meter_collectives(job), pytest.raises(ValueError, match="Default process group has not been initialized"):
         dist.all_reduce(torch.ones(1))
 
@@ -118,8 +118,8 @@ def test_a_handle_is_the_work_in_every_respect(job: Job) -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_what_waits_for_nobody_is_no_mark() -> None:
-    """Nothing is sent of a tensor without elements, and inside torch's manager a call only notes what is to be done."""
+def test_a_collective_without_a_wait_makes_no_mark() -> None:
+    """An empty tensor is not sent, and inside torch's coalescing manager a call is only queued."""
     with listening() as (folder, marks):
         job = Job("job", rank=0, world_size=1, attempt=0, runtime_dir=folder)
         with meter_collectives(job):

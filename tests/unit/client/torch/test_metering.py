@@ -64,13 +64,13 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_metered_again_takes_the_former_one_s_place(rank: Rank, found: bool) -> None:
-    """Each update is one step, and closing the former one leaves the later alone."""
+def test_metering_again_replaces_the_earlier_metering(rank: Rank, found: bool) -> None:
+    """Each update is one step, and closing the earlier one does not affect the later one."""
     model = module()
     optimizer = sgd(model)
-    former = meter_ddp(rank.job, model, optimizer)
+    earlier = meter_ddp(rank.job, model, optimizer)
     later = meter_ddp(rank.job, model, None if found else optimizer)
-    former.close()
+    earlier.close()
     for _ in range(3):
         train(model, optimizer)
 
@@ -106,7 +106,7 @@ def test_a_hook_is_registered_with_each_module_of_many(rank: Rank, monkeypatch: 
         model.register_comm_hook(None, fp16_compress_hook)
 
 
-def test_an_fsdp_without_places_is_said(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_fsdp_without_setters_gives_a_warning(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older torch cannot stamp its collectives: a warning, and the steps are metered."""
     for name in ("set_custom_all_gather", "set_custom_reduce_scatter"):
         monkeypatch.delattr(FSDPModule, name)

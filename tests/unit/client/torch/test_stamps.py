@@ -1,4 +1,4 @@
-"""Stamps on a device, with a device made of plain numbers: told in the host's time, never waited for."""
+"""Stamps on a simulated device are read in the host's time, and never waited for."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_the_host_s_stamps_are_the_times_themselves() -> None:
     assert stamps.read(stamp) == stamp
 
 
-def test_a_device_s_moments_are_told_in_the_host_s_time() -> None:
-    """An event is told once the device has reached it, at the time at which it did, however late it is asked."""
+def test_device_stamps_are_read_in_the_host_s_time() -> None:
+    """An event is readable once the device has reached it, and has that time, however late it is read."""
     device = Device()
     stamps = device.stamps()
     before_any = stamps.now()
@@ -78,8 +78,8 @@ def test_a_device_s_moments_are_told_in_the_host_s_time() -> None:
     assert stamps.read(stamp) == true_ns
 
 
-def test_without_a_good_anchor_nothing_is_told() -> None:
-    """While the device's clock is known too badly, no time is: half a millisecond could make a straggler of anyone."""
+def test_without_a_good_anchor_no_time_is_read() -> None:
+    """While the device clock's error is large, no time is used: half a millisecond could make any rank a straggler."""
     device = Device()
     stamps = device.stamps()
     device.work(MS)
@@ -129,8 +129,8 @@ def test_an_anchor_follows_the_device_s_drift(ppm: int) -> None:
     assert abs(told_ns - true_ns) <= stamps.error_ns + 2_000
 
 
-def test_a_host_clock_that_was_set_is_anchored_anew() -> None:
-    """What the anchors say no longer agrees: the newest alone counts."""
+def test_after_the_host_clock_is_set_the_newest_anchor_counts() -> None:
+    """The anchors contradict each other, so only the newest one counts."""
     device = Device()
     stamps = device.stamps()
     stamps.anchor()

@@ -70,8 +70,8 @@ def test_one_job_has_one_numbering(rank: Rank) -> None:
     assert [(m.step, m.sync, m.kind) for m in rank.marked()] == [(step, 0, Kind.STEP) for step in range(3)]
 
 
-def test_a_step_begins_where_the_former_one_ended(rank: Rank) -> None:
-    """Nothing lies between two steps, unless the script says that the step begins now."""
+def test_a_step_starts_where_the_last_one_ended(rank: Rank) -> None:
+    """There is no gap between two steps, unless the script calls `begin`."""
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     meter = metered(rank.job, optimizer)
     optimizer.step()
@@ -97,8 +97,8 @@ def test_what_was_hidden_ends_with_the_last_bucket(rank: Rank) -> None:
     assert [(m.arrival_ns, m.begin_ns, m.end_ns) for m in marks] == [(50, 90, 90), (50, 100, 150), (100, 100, 200)]
 
 
-def test_numbers_of_one_s_own_may_begin_anew(rank: Rank) -> None:
-    """They are used as they are set, and an epoch begins where they fall back."""
+def test_the_scripts_own_numbers_may_restart(rank: Rank) -> None:
+    """They are used as they are set, and an epoch starts where they restart."""
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     meter = metered(rank.job, optimizer)
     for epoch in range(2):
@@ -110,7 +110,7 @@ def test_numbers_of_one_s_own_may_begin_anew(rank: Rank) -> None:
 
 
 def test_without_an_optimizer_the_next_number_ends_a_step(rank: Rank) -> None:
-    """A script that updates its parameters by hand says where its steps are."""
+    """A script that updates its parameters itself sets the step numbers."""
     steps = steps_of(rank.job)
     for number in (7, 8):
         steps.step = number
@@ -123,7 +123,7 @@ def test_without_an_optimizer_the_next_number_ends_a_step(rank: Rank) -> None:
 
 
 def test_a_step_is_marked_behind_what_it_still_waits_for(rank: Rank) -> None:
-    """A bucket whose end comes after the update: the daemon hears of it first, then of the step."""
+    """A bucket may end after the update: the daemon receives its mark first, then the step's."""
     steps = steps_of(rank.job)
     late = Record(Kind.BUCKET, 8, HOST)
     steps.keep(late)
@@ -177,7 +177,7 @@ def test_nothing_grows_where_no_step_ends(rank: Rank, monkeypatch: pytest.Monkey
 
 
 class Late:
-    """An event that the device reaches when it is told to."""
+    """An event that the device reaches on command."""
 
     def __init__(self) -> None:
         self.reached = False
@@ -219,7 +219,7 @@ def test_a_device_s_marks_come_late_under_their_own_numbers(rank: Rank) -> None:
 
 
 def test_only_what_can_be_metered_is_taken(rank: Rank) -> None:
-    """The mistake is said in one line."""
+    """The TypeError is one line."""
     with pytest.raises(TypeError, match="Linear cannot be metered: give a DistributedDataParallel"):
         metered(rank.job, torch.nn.Linear(1, 1))
 

@@ -1,4 +1,4 @@
-"""What the callbacks of trainers share: a fault of theirs ends the metering, whole, and never the training."""
+"""The code that the trainers' callbacks share: an error ends all metering and never the training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fails() -> None:
 
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_what_fails_leaves_nothing_metered(at_the_end: bool, job: Job) -> None:
-    """One warning, and every optimizer is closed, also behind one whose end fails itself: the run goes on without a meter."""
+    """There is one warning, and every optimizer is closed, even if closing another one fails: the run continues without a meter."""
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = TrainerRuns(job)
