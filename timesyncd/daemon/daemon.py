@@ -93,8 +93,8 @@ class Daemon:
 
     async def _open(self, stack: AsyncExitStack) -> None:
         config = self._config
-        for note in config.warnings:
-            log.warning("%s", note)
+        for warning in config.warnings:
+            log.warning("%s", warning)
         name, runtime_dir = config.node.name, config.node.runtime_dir
         # The drivers first: a failing one, such as a missing secret, stops the start before anything else is opened.
         self._sources = [self._runner(source) for source in config.source]
@@ -177,7 +177,9 @@ class Daemon:
             path = runtime_dir / clock_segment.NAME
             writer = SegmentWriter(path, clock_segment.MAGIC, clock_segment.LAYOUT_VERSION, clock_segment.WORD_COUNT)
         except OSError as error:
-            raise ConfigError(f"node.runtime_dir = '{runtime_dir}': cannot be used: {error.strerror}") from error
+            problem = f"the daemon cannot create the clock segment there: {error.strerror}"
+            allowed = "name a folder that the daemon may create or write to"
+            raise ConfigError(f"node.runtime_dir = '{runtime_dir}': {problem}; {allowed}") from error
         stack.callback(writer.close)
         return writer
 
@@ -189,7 +191,10 @@ class Daemon:
         try:
             writer = ClockBoundWriter(path)
         except OSError as error:
-            raise ConfigError(f"clockbound.path = '{path}': cannot be used: {error.strerror}") from error
+            problem = f"the daemon cannot write the ClockBound segment: {error.strerror}"
+            raise ConfigError(
+                f"clockbound.path = '{path}': {problem}; name a file in an existing, writable folder"
+            ) from error
         stack.callback(writer.close)
         return writer
 
@@ -212,12 +217,12 @@ class Daemon:
         return store
 
     def _next_incarnation(self, store: Store | None) -> int:
-        """Counted up in the store at each start; without one the clock must serve."""
+        """The store counts it up at each start; without a store it is the Unix time in seconds."""
         try:
             if store is not None:
                 return store.next_incarnation(self._config.node.name)
         except StoreError as error:
-            log.warning("store: %s; this start is numbered by the clock", error)
+            log.warning("store: %s; the incarnation of this start is the Unix time instead of the store's count", error)
         return self._clocks.realtime_ns() // NS_PER_S
 
     def _stored_lock(self, grandmaster: str) -> StoredLock | None:
@@ -235,7 +240,9 @@ class Daemon:
         """The path of every sample: driver, ensemble, segment, and then the parts that may be slow."""
         async for reading in runner.samples():
             if isinstance(reading, GrandmasterSample | TimeErrorSeries):
-                raise ConfigError(f"source {runner.name}: its driver reads a grandmaster, not a clock of this node")
+                raise ConfigError(
+                    f"source {runner.name}: its driver reads a grandmaster, not a clock of this node; configure it as a [[grandmaster]]"
+                )
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
                 self._write(outcome.bound)

@@ -109,10 +109,10 @@ class HubService:
         primaries = [hub.node for hub in self._primary.alive(now.boottime_ns) if hub.primary]
         return not self.is_primary and state.node in (primaries[:1] or [state.node]) and state.node != self._node
 
-    def invalidate(self, identities: Collection[str], void: Invalidation | None) -> None:
+    def invalidate(self, identities: Collection[str], invalidation: Invalidation | None) -> None:
         """Apply a grandmaster's event after which earlier measurements of its followers do not count."""
-        if void is not None:
-            self.hub.fleet.invalidate_before(identities, void)
+        if invalidation is not None:
+            self.hub.fleet.invalidate_before(identities, invalidation)
 
     def advance(self, now: Moment, connected: bool) -> HubOutput:
         """One round, about once a second. Afterwards `is_primary` says whether the daemon publishes the output."""

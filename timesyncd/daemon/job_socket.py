@@ -112,7 +112,9 @@ class JobSocket:
             self._adopt_segments(self._folder / JOBS_NAME)
             self._socket = _bound_socket(path)
         except OSError as error:
-            raise ConfigError(f"node.runtime_dir = '{self._folder}': {path}: {error.strerror or error}") from error
+            problem = f"the daemon cannot listen on {path}: {error.strerror or error}"
+            allowed = "name a folder that the daemon may write to"
+            raise ConfigError(f"node.runtime_dir = '{self._folder}': {problem}; {allowed}") from error
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class TrapReceiver:
             try:
                 await self._listener.start(where)
             except Unreachable as error:
-                raise ConfigError(f"traps: {error}; systemd can pass a port below 1024") from error
+                raise ConfigError(f"traps: {error}; a port below 1024 needs a socket that systemd passes") from error
         if self._config.syslog is not None:
             await self._open_syslog(self._config.syslog, passed("syslog"))
 
@@ -100,7 +100,7 @@ class TrapReceiver:
         except OSError as error:
             raise ConfigError(
                 f"syslog: cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
-                "systemd can pass a port below 1024"
+                "a port below 1024 needs a socket that systemd passes"
             ) from error
 
     async def close(self) -> None:

@@ -190,7 +190,7 @@ class OtherGrandmasters:
         """`known` are the configured identities. The subject of a finding is the identity that is not configured."""
         counts = Counter(identity for node in nodes for identity in node.grandmasters)
         following = sum(1 for node in nodes if node.grandmasters)
-        # Without a configured grandmaster only one or two nodes can be told from a deliberate design.
+        # Without a configured grandmaster only one or two nodes differ from a deliberate design.
         most = max(max_outliers(following), int(FEW_SHARE * following)) if known else max_outliers(following)
         self._usual |= {identity for identity, count in counts.items() if count > most}
         if following < MIN_NODES:
