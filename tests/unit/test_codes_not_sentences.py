@@ -6,15 +6,20 @@ import random
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import StringIO
 from typing import Any, TypeVar
 
 import pytest
 from doctor_lab import DAEMON, WELL
 from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, polled_grandmaster
+from rich.console import Console, Group, RenderableType
 from snapshots import EVERYTHING, RECORDED
 
 from timesyncd.bound import Reason, unbounded
+from timesyncd.cli._status_tables import grandmaster_tables, job_tables, node_tables
+from timesyncd.cli.budget import current_bound_lines, node_forecast, reference_lines
 from timesyncd.cli.doctor.checks import checks, exit_status
+from timesyncd.cli.render import screen
 from timesyncd.clocks import NS_PER_S, FakeClocks, Moment
 from timesyncd.daemon.remote_state import aged_state, grandmaster_verdict
 from timesyncd.findings.catalogue import CATALOGUE, Judgement
@@ -231,6 +236,51 @@ def test_the_doctor_s_exit_status_does_not_read_sentences(id: str) -> None:
         [(r.group, r.check, r.state, r.severity, r.command) for r in results] for results in both[1:]
     ]
     assert exit_status(both[0]) == exit_status(both[1])
+
+
+def look(parts: list[RenderableType]) -> list[list[str]]:
+    """The styles of each line of a terminal that is wide enough for every sentence."""
+    console = Console(file=StringIO(), width=4_000, color_system="truecolor", force_terminal=True, highlight=False)
+    lines = console.render_lines(Group(*parts))
+    return [[str(segment.style) for segment in line if segment.text.strip()] for line in lines]
+
+
+@pytest.mark.parametrize("state", NODES, ids=range(len(NODES)))
+def test_a_node_s_screen_and_budget_do_not_read_sentences(state: NodeState) -> None:
+    """`timesyncd status` and `explain` print the same rows in the same styles, and the same bounds and forecast."""
+    other = reworded(state)
+    budgets = [
+        [(line.name, line.hard_ns, line.stat_ns, line.reason_code) for line in lines(each)]
+        for each in (state, other)
+        for lines in (reference_lines, current_bound_lines)
+    ]
+
+    assert look(node_tables(other)) == look(node_tables(state))
+    assert budgets[:2] == budgets[2:]
+    assert node_forecast(other) == node_forecast(state)
+
+
+@pytest.mark.parametrize("state", GRANDMASTERS, ids=range(len(GRANDMASTERS)))
+def test_a_grandmaster_s_screen_does_not_read_sentences(state: GrandmasterState) -> None:
+    """`timesyncd status NAME` prints the same rows in the same styles."""
+    assert look(grandmaster_tables(reworded(state))) == look(grandmaster_tables(state))
+
+
+def test_the_status_screen_does_not_read_sentences() -> None:
+    """Nodes, grandmasters, jobs and findings have the same rows in the same order and styles."""
+
+    def of(change: Callable[[Any], Message]) -> tuple[list[list[str]], list[list[list[str]]]]:
+        jobs_ = [change(each) for each in EVERYTHING.jobs]
+        answer: dict[str, Any] = {
+            "node": change(EVERYTHING.node).model_dump(mode="json"),
+            "nodes": [change(each).model_dump(mode="json") for each in NODES],
+            "grandmasters": [change(each).model_dump(mode="json") for each in GRANDMASTERS],
+            "jobs": [job.model_dump(mode="json") for job in jobs_],
+            "findings": [change(each).model_dump(mode="json") for each in EVERYTHING.findings],
+        }
+        return look(screen(answer)), [look(job_tables(JobState.model_validate(each))) for each in answer["jobs"]]
+
+    assert of(reworded) == of(lambda message: message)
 
 
 def test_a_job_s_sentences_are_all_replaced() -> None:
