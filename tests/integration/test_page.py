@@ -18,6 +18,7 @@ from random_sentences import with_random_sentences
 from timesyncd import config
 from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
+from timesyncd.ipc.job_segment import Method
 from timesyncd.messages.node import AlarmEventMessage, BoundMessage, ChainStep, GrandmasterState, SourceState
 from timesyncd.model.observation import Observation
 from timesyncd.sample import TimeErrorSeries
@@ -160,7 +161,7 @@ async def test_a_job_without_trusted_clocks_is_marked(page: Page, view: FakeView
     """It shows how arrivals were compared; a job of a later epoch and without optional fields is shown too."""
     await page.until("jobs", "llama-pretrain")
     doubtful: dict[str, object] = {
-        "method": "collective_ends", "clock_bound_ns": 90_000_000, "trusted": False, "stragglers": [], "straggler_rank": None, "step": (2 << 32) + 7, "comm_compute": None,
+        "method": Method.COLLECTIVE_ENDS, "clock_bound_ns": 90_000_000, "trusted": False, "stragglers": [], "straggler_rank": None, "step": (2 << 32) + 7, "comm_compute": None,
         "sync_overhead_step": None, "sync_overhead_epoch": None, "staleness_max": None, "delays": [], "marks_repeated": 3,
         "response_p50_ns": None, "response_p99_ns": None, "barrier_wait_p50_ns": None, "barrier_wait_p99_ns": None,
     }  # fmt: skip
