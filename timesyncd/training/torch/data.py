@@ -215,7 +215,7 @@ class _ChunkSampler(Sampler[int]):
         self._ranks = ranks
         self._seed = seed
         self._position = self._next_begin = 0
-        order = torch.randperm(length, generator=_generator(seed, "dealt"))
+        order = torch.randperm(length, generator=_generator(seed, "chunks"))
         self._chunks = [order[begin:end] for begin, end in _bounds(length, ranks)]
 
     @property
