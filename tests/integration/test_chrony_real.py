@@ -315,7 +315,7 @@ async def test_killed_and_started_again(pair: ChronyPair, tmp_path: Path) -> Non
     assert again.reference == "127.0.0.1"
 
 
-async def test_nobody_at_the_udp_port(tmp_path: Path) -> None:
+async def test_a_closed_udp_port(tmp_path: Path) -> None:
     """The port is closed: told at once, not after a time-out."""
     driver = driver_of(f"127.0.0.1:{free_port()}", tmp_path)
     await driver.open()

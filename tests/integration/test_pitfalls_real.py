@@ -116,7 +116,7 @@ def pmc(bed: PtpBed, folder: Path, question: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-async def test_pitfall_13_wrong_domain_and_missing_read_only_socket_are_told(ptp_pair: PtpBed, folder: Path) -> None:
+async def test_pitfall_13_wrong_domain_and_missing_read_only_socket_are_errors(ptp_pair: PtpBed, folder: Path) -> None:
     """A real ptp4l is silent to another domain, and 3.1.1 has no read-only socket: each error says what to look at."""
     server = Path(ptp_pair.nodes["a"].uds_address)
     read_only = server.with_name(f"{server.name}.ro")
@@ -161,7 +161,7 @@ def counted(shown: str) -> dict[str, int]:
     return {name: int(number) for name, number in re.findall(r"((?:rx|tx)_\w+)\s+(\d+)", shown)}
 
 
-async def test_pitfall_17_two_disciplines_on_one_clock_are_told(folder: Path) -> None:
+async def test_pitfall_17_two_disciplines_on_one_clock_are_reported(folder: Path) -> None:
     """
     A phc2sys that steers CLOCK_REALTIME and a systemd-timesyncd, found among the real processes, are a finding that
     names both.

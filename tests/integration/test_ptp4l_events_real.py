@@ -245,7 +245,7 @@ def standing_still(pair: Pair) -> tuple[str, str]:
     return first, pair.pmc(pair.server, "GET TIME_STATUS_NP")
 
 
-async def test_a_reader_that_stands_still_does_not_stop_ptp4l(pairs: Pairs, tmp_path: Path) -> None:
+async def test_a_stopped_reader_does_not_stop_ptp4l(pairs: Pairs, tmp_path: Path) -> None:
     """While nobody reads for several queues' length, ptp4l goes on and answers; then exchanges come again."""
     pair = pairs.plain
     async with opened(pair, tmp_path) as driver:

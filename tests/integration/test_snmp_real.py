@@ -169,7 +169,7 @@ async def test_every_pair_of_protocols(tmp_path: Path) -> None:
         (replace(EVA, priv="aes256"), Refused, "the privacy pass phrase or protocol is wrong"),
     ],
 )
-async def test_wrong_credentials_are_told_apart(
+async def test_wrong_credentials_are_distinguished(
     credentials: Credentials, error: type[SourceError], said: str, tmp_path: Path
 ) -> None:
     """As far as the protocol lets us."""
@@ -253,7 +253,7 @@ async def test_a_v1_trap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("auth", "priv"), PAIRS)
-async def test_v3_traps_of_engines_never_heard_of(auth: AuthProtocol, priv: PrivProtocol, tmp_path: Path) -> None:
+async def test_v3_traps_of_unknown_engines(auth: AuthProtocol, priv: PrivProtocol, tmp_path: Path) -> None:
     """Two senders with one user, each with its own engine ID and keys made from it."""
     user = User("eva", auth, "a pass phrase", priv, "another phrase")
     async with listener(user) as (heard, address, traps):

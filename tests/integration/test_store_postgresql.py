@@ -155,7 +155,7 @@ def test_a_statement_that_never_ends_is_an_error() -> None:
     assert limits == ["1min", "0"]
 
 
-def test_a_password_is_used_and_never_told() -> None:
+def test_a_password_is_used_and_never_printed() -> None:
     """The right one opens the store; of a wrong one, or of none, the error says that and not the password."""
     server = shared_server()
     name = database_of(server.database())
@@ -208,7 +208,7 @@ def test_a_text_with_nul_is_stored() -> None:
     assert rows_of(location, "SELECT source FROM clock_sample") == [("a\N{REPLACEMENT CHARACTER}b",)]
 
 
-def test_removed_tables_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_tables_are_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody emptied the database: the store says so once and goes on, as with a file that was removed."""
     monkeypatch.setattr(writer, "RETRY_S", 0.2)
     told: Queue[str | None] = Queue()

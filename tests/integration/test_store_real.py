@@ -77,7 +77,7 @@ def test_a_day_of_time_errors_is_whole_after_a_kill(tmp_path: Path) -> None:
     assert stored == list(reversed(range(86_400)))
 
 
-def test_a_full_disk_is_told_and_lived_through(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
     """
     On a full disk, putting goes on and the store tells it once; when there is room again it tells that, and nothing of
     the last 60 s is lost.

@@ -122,7 +122,7 @@ async def test_a_login_that_redirects(lab: Lab) -> None:
     assert "/index.html" not in {heard.path for heard in grandmaster.heard}
 
 
-async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
+async def test_a_log_in_rejected_with_status_200(lab: Lab) -> None:
     """It is found out by the next read, told once, and not repeated for ten minutes: grandmasters lock accounts."""
     grandmaster = await lab.serve(ScriptedWebInterface(password="another"))
     reader = await lab.reader(grandmaster.port)
@@ -144,7 +144,7 @@ async def test_a_login_that_says_200_and_means_no(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("status", "held"), [(401, True), (403, True), (503, False)])
-async def test_a_login_that_says_no(lab: Lab, status: int, held: bool) -> None:
+async def test_a_log_in_rejected_with_an_error_status(lab: Lab, status: int, held: bool) -> None:
     """A plain no holds the next log-in back; a grandmaster that is just starting does not."""
     grandmaster = await lab.serve(ScriptedWebInterface())
     reader = await lab.reader(grandmaster.port)

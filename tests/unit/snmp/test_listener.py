@@ -71,7 +71,7 @@ def v1(enterprise: Oid, generic: int, specific: int) -> bytes:
 class TestOpen:
     """SNMPv1 and v2c."""
 
-    def test_a_trap_tells_its_oid_its_uptime_and_the_rest(self) -> None:
+    def test_a_trap_has_its_oid_uptime_and_variables(self) -> None:
         """In the order in which it came, and it wants no answer."""
         assert heard(v2c(pdu(PduType.TRAP, 5, VALUES))) == DatagramResult(TOLD)
 
@@ -131,7 +131,7 @@ class TestOpen:
 class TestTraps:
     """SNMPv3 traps, whose sender is authoritative."""
 
-    def test_a_sender_never_heard_of_is_believed_by_its_key(self) -> None:
+    def test_an_unknown_sender_is_authenticated_by_its_key(self) -> None:
         """Its engine ID need not be configured."""
         assert heard(sealed()) == DatagramResult(TOLD)
 
@@ -201,7 +201,7 @@ class TestTraps:
 class TestInforms:
     """SNMPv3 informs, for which we are authoritative."""
 
-    def test_discovery_tells_our_engine(self) -> None:
+    def test_discovery_reports_our_engine(self) -> None:
         """It is no fault, so it is not counted."""
         outcome = heard(security.plain(9, True, security.SnmpEngine(b"", 0, 0), b"", b"\x30\x00"), 12 * S)
 
@@ -339,7 +339,7 @@ async def send(port: int, *datagrams: bytes) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_a_trap_comes_with_its_senders_address_and_our_clock() -> None:
+async def test_a_trap_has_its_senders_address_and_our_clock() -> None:
     """On the port that was asked for or found."""
     async with listening(("127.0.0.1", 0)) as (_, port, traps):
         await send(port, v2c(pdu(PduType.TRAP, 5, VALUES)))

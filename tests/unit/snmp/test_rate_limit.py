@@ -45,7 +45,7 @@ def test_forged_addresses_do_not_grow_it() -> None:
     assert len(limit._senders) == MAX_ADDRESSES
 
 
-def test_who_goes_on_storming_is_not_forgotten() -> None:
+def test_a_continuing_sender_is_not_evicted() -> None:
     """However many forged addresses come between."""
     limit = AddressRateLimit()
     for number in range(3 * MAX_ADDRESSES):

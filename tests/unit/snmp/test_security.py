@@ -39,7 +39,7 @@ def test_a_sealed_message_opens() -> None:
     assert message.scoped(keys).data == b"\x30\x00"
 
 
-def test_a_salt_never_comes_twice() -> None:
+def test_a_salt_never_repeats() -> None:
     """One key and one salt would make one stream for two texts."""
     keys = MasterKeys(USER).at(ENGINE.engine_id)
 

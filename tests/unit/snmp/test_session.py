@@ -34,7 +34,7 @@ def after(step: Callable[[Oid], Oid]) -> Callable[[bytes], Iterable[bytes]]:
     )
 
 
-async def test_what_is_asked_for_comes() -> None:
+async def test_requested_objects_are_returned() -> None:
     """Scalars by their OID without the 0, with index (0,)."""
     async with session_with(COMMUNITY, responses(texts)) as (session, _):
         rows = await session.get([DESCRIPTION])
@@ -87,7 +87,7 @@ async def test_each_bad_answer_has_its_name(reply: Callable[[Pdu], bytes], error
     assert str(raised.value).startswith("127.0.0.1:")
 
 
-async def test_an_answer_from_another_address_is_told() -> None:
+async def test_a_response_from_another_address_is_an_error() -> None:
     """An agent with several addresses answers from the wrong one: the request fails, and the reason is named."""
     asking: list[Session] = []
 
@@ -103,7 +103,7 @@ async def test_an_answer_from_another_address_is_told() -> None:
             await session.get([DESCRIPTION])
 
 
-async def test_a_strangers_datagrams_do_not_change_what_is_told() -> None:
+async def test_another_hosts_datagrams_do_not_change_the_error() -> None:
     """Only what the device itself sends is held against it."""
     asking: list[Session] = []
 
@@ -129,7 +129,7 @@ async def test_a_late_answer_to_another_request_does_not_spoil_this_one() -> Non
     assert rows == {DESCRIPTION: {(0,): b"unit"}}
 
 
-async def test_an_answer_that_comes_twice() -> None:
+async def test_a_duplicate_response() -> None:
     """The network may double it: the second one is nothing."""
     faults: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
@@ -218,7 +218,7 @@ async def test_an_empty_answer_to_getbulk() -> None:
             await session.walk([TABLE], 10)
 
 
-async def test_what_comes_first_below_a_subtree() -> None:
+async def test_the_first_object_below_a_subtree() -> None:
     """The object itself; None where the next one lies elsewhere, or is the end."""
 
     def body(request: Pdu) -> bytes:
@@ -293,7 +293,7 @@ async def test_no_secret_is_shown() -> None:
 
 
 @given(st.binary(max_size=100) | st.integers(0, 9).map(lambda lost: v2c(pdu(2, 7, [(TABLE, TEXT)]))[:-lost]))
-def test_whatever_comes_to_the_socket(datagram: bytes) -> None:
+def test_any_datagram_at_the_socket(datagram: bytes) -> None:
     """It has a number, or it is Malformed."""
     try:
         number = number_of(datagram)

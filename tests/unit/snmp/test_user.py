@@ -215,7 +215,7 @@ async def test_an_unsigned_response_is_not_believed() -> None:
     await refused("unencrypted RESPONSE")
 
 
-async def test_a_response_signed_by_somebody_else() -> None:
+async def test_a_response_signed_with_another_key() -> None:
     """The digest or engine ID is not the agent's."""
     agent = ScriptedAgent(EVA)
     keys = MasterKeys(replace(EVA, auth_pass="somebody else")).at(agent.engine.engine_id)
@@ -264,7 +264,7 @@ async def test_a_response_older_than_the_agents_clock() -> None:
             await read(session)
 
 
-async def test_the_next_request_after_a_failure_starts_anew() -> None:
+async def test_the_next_request_after_a_failure_starts_with_discovery() -> None:
     """Whatever was wrong, it is not kept."""
     agent = ScriptedAgent(EVA)
     async with session_with(EVA, agent.answer) as (session, heard):
@@ -287,7 +287,7 @@ async def test_an_engine_id_that_is_none() -> None:
 
 
 @given(st.binary(max_size=120), st.booleans())
-def test_whatever_the_agent_says_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
+def test_any_message_with_the_right_key(scoped: bytes, wrapped: bool) -> None:
     """It is a Response, a Report, or a SourceError."""
     engine = security.SnmpEngine(b"unit engine", 3, 1_000)
     inside = security.scoped_pdu(b"", b"", scoped) if wrapped else scoped
@@ -302,7 +302,7 @@ def test_whatever_the_agent_says_with_the_right_key(scoped: bytes, wrapped: bool
 
 
 @given(st.binary(max_size=200))
-def test_whatever_comes_as_a_message(datagram: bytes) -> None:
+def test_any_octets_as_a_message(datagram: bytes) -> None:
     """It is parsed, or it is a SourceError."""
     try:
         message = security.parse(datagram)

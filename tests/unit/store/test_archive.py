@@ -67,7 +67,7 @@ def test_what_follows_goes_on(store: Connection) -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 4), (2, 3), (4, 4), (3, 6), (1, 6)])
-def test_what_comes_again_is_there_once(store: Connection, first: int, last: int) -> None:
+def test_a_repeated_row_is_stored_once(store: Connection, first: int, last: int) -> None:
     """Duplicates change nothing, and what overlaps adds what is news in it."""
     now = take(store, batch(*rows_of(1, 4)), batch(*rows_of(first, last)))
 
@@ -109,7 +109,7 @@ def test_a_floor_may_rise_into_a_hole(store: Connection) -> None:
     assert stored(store) == [1]
 
 
-def test_a_newer_stream_begins_anew(store: Connection) -> None:
+def test_a_newer_stream_starts_again(store: Connection) -> None:
     """The node's store was made anew: its numbers begin at 1 again, and what was stored of the old stays."""
     anew = batch(row(1, event(50)), row(2, event(51)), stream=STREAM + 9)
     now = take(store, batch(row(1, event(1)), row(2, event(2)), row(3, event(3))), anew)

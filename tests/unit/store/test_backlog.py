@@ -105,7 +105,7 @@ def test_the_oldest_counts_until_it_is_stored() -> None:
     assert (under_way, waiting.oldest_ns(), waiting.stored) == (7 * NS_PER_S, None, 2)
 
 
-def test_what_can_never_be_stored_is_lost_and_told() -> None:
+def test_an_unstorable_entry_is_dropped_with_a_gap() -> None:
     """A number beyond the columns costs its batch and no other, and its gap can be stored."""
     waiting = filled(entry(1), replace(entry(2), realtime_ns=2**70))
     waiting.discard(waiting.take(9))

@@ -251,7 +251,9 @@ def test_batches_are_committed_while_old_rows_go(location: StoreLocation, monkey
 
 
 @pytest.mark.parametrize(("outbox", "synchronous"), [(None, 1), (OutboxLimits(10, 10**18), 2)])
-def test_what_hubs_may_hear_of_is_on_the_disk(tmp_path: Path, outbox: OutboxLimits | None, synchronous: int) -> None:
+def test_rows_that_hubs_may_receive_are_on_the_disk(
+    tmp_path: Path, outbox: OutboxLimits | None, synchronous: int
+) -> None:
     """With an outbox every commit is (FULL), else SQLite takes its time (NORMAL): a number must not be given twice."""
     location = StoreLocation(tmp_path / "history.sqlite")
     migrate(location)

@@ -69,7 +69,7 @@ def put_back(location: StoreLocation, *sql: str) -> None:
     engine.dispose()
 
 
-def test_a_hub_that_never_comes_to_rest_does_the_other_work_too(location: StoreLocation) -> None:
+def test_a_busy_hub_does_its_other_work_too(location: StoreLocation) -> None:
     """However much of others comes, old rows go, what the hubs have is cut, and the store can be stopped."""
     batch, told = batch_of("n2", 1, 1), list[ArchiveProgress]()
 
@@ -121,7 +121,7 @@ def test_too_much_of_others_is_refused_and_counted(location: StoreLocation, monk
     assert hub.store.history_rejected == 2
 
 
-def test_what_a_hub_could_not_store_is_stored_when_it_comes_again(location: StoreLocation) -> None:
+def test_a_batch_that_failed_is_stored_when_it_is_repeated(location: StoreLocation) -> None:
     """Not confirmed while nothing can be stored, and there once afterwards."""
     with running(location) as hub:
         hub.store.next_incarnation("n1")
@@ -151,7 +151,7 @@ def test_what_waits_of_others_is_bounded_in_bytes(location: StoreLocation, monke
     assert (took, later, hub.store.history_rejected) == ([True, False], True, 1)
 
 
-def test_what_no_node_would_say_is_told_once_a_node(location: StoreLocation, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_history_is_logged_once_a_node(location: StoreLocation, caplog: pytest.LogCaptureFixture) -> None:
     """It comes again and again; it is counted each time."""
     with caplog.at_level(logging.WARNING), running(location) as hub:
         for number in range(3):

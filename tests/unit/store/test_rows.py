@@ -198,7 +198,7 @@ def test_the_newest_time_errors_are_rows_of_their_own() -> None:
     assert len(list(grandmaster_entries(EVERYTHING, None, REAL_MINUS_BOOT_NS, 7, whole=False))) == 1
 
 
-def test_a_long_series_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_series_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """No entry is longer than the limit, none is empty, and no point is missing."""
     monkeypatch.setattr(rows, "SERIES_POINTS", 2)
     points = ((10, 1), (20, 2), (30, -3))
@@ -234,6 +234,6 @@ def test_readings_without_a_sample_differ_by_their_cause() -> None:
     assert availability_of(HEALTHY) == SourceAvailability()
 
 
-def test_a_series_says_nothing_of_the_present() -> None:
+def test_a_series_is_no_sign_of_availability() -> None:
     """A file of yesterday's time errors does not mean that a grandmaster gives samples again."""
     assert availability_of(TimeErrorSeries("gm", "gnss-1", "te", ((1, 2),))) is None

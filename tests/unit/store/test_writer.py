@@ -161,7 +161,7 @@ def test_more_than_60_s_behind_is_a_gap(bench: Bench, short_intervals: None) -> 
     ]
 
 
-def test_a_problem_is_told_once(bench: Bench, short_intervals: None) -> None:
+def test_a_problem_is_reported_once(bench: Bench, short_intervals: None) -> None:
     """However often it is tried again, a problem is told when it begins and when it is over."""
     with bench.running() as store:
         store.next_incarnation("n1")
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
     assert "unable to open database file" in str(bench.problems.get(timeout=60))
 
 
-def test_a_removed_file_is_made_anew(tmp_path: Path) -> None:
+def test_a_removed_file_is_created_again(tmp_path: Path) -> None:
     """Rows never go to a file that somebody has removed, where nobody finds them."""
     path = tmp_path / "history.sqlite"
     bench = Bench(StoreLocation(path=path))

@@ -103,7 +103,7 @@ def test_the_error_is_rounded_up() -> None:
     assert taken.error_ns == 1
 
 
-def test_an_offset_of_seconds_is_told_in_coarse_steps() -> None:
+def test_an_offset_of_seconds_has_a_coarse_resolution() -> None:
     """24 bits hold 1000 s to 60 us: that much is in the error, since chronyd rounded it away."""
     taken = sample_of(history().take(snapshot(current_correction_s=1000.0, root_delay_s=0.0, root_dispersion_s=0.0)))
 
@@ -124,7 +124,7 @@ def test_a_chronyd_that_may_not_steer() -> None:
     assert watched.growth_ppb == 1_375 + 50_000
 
 
-def test_without_the_kernel_s_word_there_is_no_sample() -> None:
+def test_without_the_kernels_frequency_there_is_no_sample() -> None:
     """How fast the clock goes away from UTC would be a guess."""
     taken = history().take(replace(PICTURE, kernel_ppb=(None, -50_000)))
 
@@ -139,7 +139,7 @@ def test_a_chronyd_that_is_not_synchronised_gives_no_sample(unsynchronised: dict
     assert taken == NoSample("utc", 24_000, "chronyd is not synchronised: 192.0.2.1 is falseticker")
 
 
-def test_a_chronyd_without_sources_says_so() -> None:
+def test_a_chronyd_without_sources_has_that_reason() -> None:
     """An empty list is a reason too."""
     taken = history().take(replace(snapshot(stratum=0), sources=()))
 
@@ -157,7 +157,7 @@ def test_a_chronyd_that_serves_its_own_clock_knows_nothing_of_utc() -> None:
 
 
 @pytest.mark.parametrize("leap", ["insert", "delete"])
-def test_a_leap_second_to_come_is_told(leap: str) -> None:
+def test_an_armed_leap_second_is_reported(leap: str) -> None:
     """It does not take the sample away."""
     assert sample_of(history().take(snapshot(leap=leap))).leap == leap
 

@@ -120,7 +120,7 @@ def test_a_source_that_went_away_has_its_own_error() -> None:
         ("bad_version", "protocol version other than"),
     ],
 )
-def test_a_refusal_says_what_to_do(name: str, text: str) -> None:
+def test_an_error_status_names_the_remedy(name: str, text: str) -> None:
     """What chronyd answered to a question too short, and to one of version 5."""
     with pytest.raises(Refused, match=text):
         content(name)

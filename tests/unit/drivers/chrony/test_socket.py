@@ -147,7 +147,7 @@ async def test_the_sample_is_as_of_before_the_question(tmp_path: Path) -> None:
     assert isinstance(taken, UtcSample) and taken.as_of_ns == asked_ns
 
 
-async def test_a_stranger_cannot_answer(tmp_path: Path) -> None:
+async def test_another_process_cannot_reply(tmp_path: Path) -> None:
     """Our file is open to everybody, since chronyd must be able to answer; the kernel lets only chronyd's own socket through."""
     driver = driver_of(tmp_path / "chronyd.sock")
     with (
@@ -187,7 +187,7 @@ async def test_an_answer_of_another_kind_is_malformed(tmp_path: Path) -> None:
         await poll_once(fake.path)
 
 
-async def test_a_refusal_is_told(tmp_path: Path) -> None:
+async def test_an_error_status_is_raised(tmp_path: Path) -> None:
     """With the address, the question and what to do."""
     with (
         FakeChronyd(tmp_path / "chronyd.sock", lambda question: [refusal(question, 2)]).running() as fake,

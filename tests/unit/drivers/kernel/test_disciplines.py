@@ -75,17 +75,17 @@ def found(*lines: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ("ptp4l -H -i eth0", None),
     ],
 )
-def test_who_steers_the_system_clock(line: str, steering: str | None) -> None:
+def test_the_daemons_that_steer_the_system_clock(line: str, steering: str | None) -> None:
     """chronyd -x, a phc2sys that sets another clock and a ptp4l with hardware stamps do not."""
     assert found(line) == ((steering,) if steering else (), ())
 
 
-def test_a_ptp4l_is_told_apart() -> None:
+def test_a_ptp4l_without_flags_is_undecided() -> None:
     """Its stamping may stand in its file, so the process does not tell whether it steers the system clock."""
     assert found(PTP4L, PHC2SYS) == (("phc2sys",), ("ptp4l",))
 
 
-def test_a_ptp4l_that_tells_is_decided_for_all() -> None:
+def test_a_decided_ptp4l_decides_for_all() -> None:
     """Where one certainly steers, the doubt about another one adds nothing."""
     assert found(PTP4L, "ptp4l -S -i eth1") == (("ptp4l",), ())
 

@@ -69,7 +69,7 @@ def test_every_field_is_where_the_kernel_puts_it(name: str) -> None:
         (NANO | UNSYNC, 5, "none"),
     ],
 )
-def test_pitfall_21_an_armed_leap_second_is_told(status: int, state: int, armed: str) -> None:
+def test_pitfall_21_an_armed_leap_second_is_reported(status: int, state: int, armed: str) -> None:
     """Also where the clock is not synchronized, which hides it from the return value; no longer once it is over."""
     assert leap(timex(state, status=status)) == armed
 
@@ -121,12 +121,12 @@ async def test_a_sample_is_the_kernels_word(lab: Lab) -> None:
     )
 
 
-async def test_pitfall_21_a_tai_offset_that_nobody_set_is_told(lab: Lab) -> None:
+async def test_pitfall_21_an_unset_tai_offset_is_reported(lab: Lab) -> None:
     """CLOCK_TAI is then UTC; the sample says 0, and what follows from that is decided elsewhere."""
     assert (await lab.sample_after(0, tai_s=0)).tai_offset_s == 0
 
 
-async def test_an_unsynchronized_clock_is_told(lab: Lab) -> None:
+async def test_an_unsynchronized_clock_is_reported(lab: Lab) -> None:
     """STA_UNSYNC; chronyd leaves it set for ever without `rtcsync`."""
     assert not (await lab.sample_after(0, status=UNSYNC | NANO)).synchronized
 
@@ -164,7 +164,7 @@ async def test_a_new_daemon_is_looked_for_when_the_clock_behaves_differently(
     assert (found.disciplines == ("chronyd",)) is is_seen
 
 
-async def test_a_filter_of_system_calls_is_told(lab: Lab) -> None:
+async def test_a_system_call_filter_is_an_error(lab: Lab) -> None:
     """At open already."""
 
     def forbidden() -> Timex:
@@ -225,7 +225,7 @@ def test_a_page_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monk
     assert (disruption_marker(path), reads) == (2, 4)
 
 
-def test_a_vmclock_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_vmclock_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not taken for a machine without one."""
 
     def denied(*_: Any) -> int:

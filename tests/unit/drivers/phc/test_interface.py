@@ -46,7 +46,7 @@ def layer(net: Path, name: str, kind: str, below: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "index"), [(ts_info(0), 0), (ts_info(12), 12), (ts_info(-1), None), (LOOPBACK, None)]
 )
-def test_ethtool_tells_the_clock(answer: bytes, index: int | None) -> None:
+def test_ethtool_reports_the_clock(answer: bytes, index: int | None) -> None:
     """phc_index of struct ethtool_ts_info; clock 0 is a clock, -1 is none."""
     assert parse_phc_index(answer) == index
 
@@ -57,7 +57,7 @@ def test_a_short_answer_is_malformed() -> None:
         parse_phc_index(ts_info(0)[:-1])
 
 
-def test_what_the_kernel_tells_of_a_bond_counts(tmp_path: Path) -> None:
+def test_the_kernels_report_of_a_bond_counts(tmp_path: Path) -> None:
     """Newer kernels answer for the bond themselves."""
     bond(tmp_path, "bond0", "eth1")
 
@@ -65,14 +65,14 @@ def test_what_the_kernel_tells_of_a_bond_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bonds_word", [None, -1])
-def test_a_bond_stands_for_its_active_slave(tmp_path: Path, bonds_word: int | None) -> None:
+def test_a_bond_has_its_active_slaves_clock(tmp_path: Path, bonds_word: int | None) -> None:
     """Where the kernel tells no clock of the bond, or does not know the question there."""
     bond(tmp_path, "bond0", "eth1")
 
     assert phc_index("bond0", machine(tmp_path, {"bond0": bonds_word, "eth0": 0, "eth1": 1})) == 1
 
 
-def test_a_vlan_stands_for_the_interface_below(tmp_path: Path) -> None:
+def test_a_vlan_has_the_clock_of_the_interface_below(tmp_path: Path) -> None:
     """Through all layers: a VLAN on a bond is the clock of the bond's active slave."""
     bond(tmp_path, "bond0", "eth1")
     layer(tmp_path, "storage", "vlan", "bond0")

@@ -67,7 +67,7 @@ async def failure(driver: Phc) -> tuple[type[SourceError], str]:
     return type(caught.value), str(caught.value)
 
 
-async def test_a_sample_says_what_was_read_and_how(lab: Lab) -> None:
+async def test_a_sample_has_the_reading_and_its_method(lab: Lab) -> None:
     """Offset is CLOCK_REALTIME minus PHC, the width is the window's, the time is from before it."""
     started = (lab.phc.clocks.boot_ns, lab.phc.clocks.real_ns - lab.phc.clocks.boot_ns)
     found = await sample(lab.driver())
@@ -118,7 +118,7 @@ def test_the_truth_is_within_half_the_width(knows: OffsetIoctl, delays: list[tup
     assert 2 * abs(window.offset_ns + TAI_NS + ahead_ns) <= window.width_ns + 1
 
 
-async def test_a_slow_reading_tells_so(lab: Lab) -> None:
+async def test_a_slow_reading_has_a_wide_window(lab: Lab) -> None:
     """Where every reading was disturbed for a millisecond, the width says it."""
     lab.phc.delays = [(1_000_000, 500)]
 
@@ -168,7 +168,7 @@ async def test_a_busy_clock_is_asked_three_times(lab: Lab) -> None:
     ],
     ids=["no way", "broken", "timed out", "gone"],
 )
-async def test_what_fails_is_told(
+async def test_each_failure_has_its_error(
     lab: Lab, knows: set[OffsetIoctl], fails: dict[OffsetIoctl, list[int]], told: tuple[type[SourceError], str]
 ) -> None:
     """A clock that cannot be asked refuses; one that fails or is gone is unreachable, and is not asked in a worse way."""
@@ -217,7 +217,7 @@ async def test_windows_that_end_before_they_begin_are_dropped(lab: Lab) -> None:
         shortest((reversed_,))
 
 
-async def test_it_asks_for_as_many_readings_as_it_is_told(lab: Lab) -> None:
+async def test_it_requests_the_configured_number_of_readings(lab: Lab) -> None:
     """`readings`, 5 unless told."""
     lab.phc.knows = {EXTENDED}
     await read(lab.driver(index=3))
@@ -250,7 +250,7 @@ async def test_no_such_device(lab: Lab) -> None:
     assert await failure(lab.driver(index=7)) == (Unreachable, f"{lab.root}/dev/ptp7: no such device")
 
 
-async def test_permission_denied_says_how_to_grant_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_permission_denied_names_the_remedy(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The udev rule is named."""
     monkeypatch.setattr(os, "open", denied)
     kind, told = await failure(lab.driver())
@@ -260,7 +260,7 @@ async def test_permission_denied_says_how_to_grant_it(lab: Lab, monkeypatch: pyt
     assert "systemd/timesyncd.rules" in told
 
 
-async def test_an_interface_stands_for_its_clock(lab: Lab) -> None:
+async def test_an_interface_names_its_clock(lab: Lab) -> None:
     """The clock is named by its number, whichever way it was found; an interface without one is refused."""
     assert (await sample(lab.driver(interface="eth0"))).clock == "phc:3"
     assert await failure(lab.driver(interface="eth1")) == (Refused, "eth1: this interface has no PTP hardware clock")

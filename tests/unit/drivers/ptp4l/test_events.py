@@ -241,7 +241,7 @@ async def heard(monitor: EventMonitor) -> list[int]:
     return [record.local_ns for record in monitor.take()]
 
 
-async def test_only_what_is_stamped_in_the_lease_comes_in(sender: Sender, tmp_path: Path) -> None:
+async def test_only_events_stamped_in_the_lease_are_admitted(sender: Sender, tmp_path: Path) -> None:
     """
     1 333 ms from the newest Sync on, and the second before; nothing at all until a first Sync is known. The sender sees no difference.
     """
@@ -353,7 +353,7 @@ async def test_another_s_path_is_left_alone(sender: Sender, tmp_path: Path) -> N
     assert path.read_text() == "a file"
 
 
-async def test_a_stranger_is_not_believed(sender: Sender, tmp_path: Path) -> None:
+async def test_another_senders_events_are_rejected(sender: Sender, tmp_path: Path) -> None:
     """Everybody may write to the path; only root and the owner of ptp4l's socket are listened to."""
     monitor = monitor_of(tmp_path)
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)

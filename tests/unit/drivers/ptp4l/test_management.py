@@ -72,7 +72,7 @@ ASKER = ManagementRequester(domain=24, transport_specific=1, number=0xAABB_CCDD)
 
 
 @pytest.mark.parametrize("name", SHOWN_BY_PMC)
-def test_a_recorded_answer_says_what_pmc_shows(name: str) -> None:
+def test_a_recorded_response_has_the_values_of_pmc(name: str) -> None:
     """Each data set decodes to the fields that pmc printed, the little-endian counters among them."""
     answer = parse(RECORDED[name])
 

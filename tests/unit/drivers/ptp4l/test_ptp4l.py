@@ -225,7 +225,7 @@ async def test_a_new_sync_gives_a_sample(server: ScriptedPtp4l) -> None:
     assert taken.frequency_ppb is not None
 
 
-async def test_the_domain_is_the_one_that_ptp4l_tells(server: ScriptedPtp4l) -> None:
+async def test_the_domain_is_the_one_that_ptp4l_reports(server: ScriptedPtp4l) -> None:
     """What it says of itself counts, not the number that our questions carry."""
     server.script.domain = 127
     driver = await primed(server, FakeClocks())
@@ -295,7 +295,7 @@ async def test_after_silence_the_first_sync_primes_again(server: ScriptedPtp4l) 
 
 
 @pytest.mark.parametrize("state", [PortState.LISTENING, PortState.MASTER, PortState.PASSIVE, PortState.FAULTY])
-async def test_a_port_that_follows_nobody_gives_no_sample(server: ScriptedPtp4l, state: PortState) -> None:
+async def test_a_port_without_a_parent_gives_no_sample(server: ScriptedPtp4l, state: PortState) -> None:
     """Only SLAVE and UNCALIBRATED measure; any other state is named."""
     driver = await primed(server, FakeClocks())
     server.script.state = state
@@ -346,7 +346,7 @@ async def test_p2p_takes_the_ports_own_delay(server: ScriptedPtp4l) -> None:
 
 
 @pytest.mark.parametrize("by_ns", [5_000_000, -5_000_000, 37_000_000_000])
-async def test_a_step_between_two_syncs_is_told(server: ScriptedPtp4l, by_ns: int) -> None:
+async def test_a_step_between_two_syncs_is_reported(server: ScriptedPtp4l, by_ns: int) -> None:
     """A clock that was set gives no sample across it; what follows is learnt anew."""
     clocks = FakeClocks()
     driver = await primed(server, clocks)
@@ -362,7 +362,7 @@ async def test_a_step_between_two_syncs_is_told(server: ScriptedPtp4l, by_ns: in
     assert (first, second.offset_ns) == ([], 4)
 
 
-async def test_a_step_is_told_without_a_new_sync(server: ScriptedPtp4l) -> None:
+async def test_a_step_is_reported_without_a_new_sync(server: ScriptedPtp4l) -> None:
     """A step is told with the next reading, not with the next Sync."""
     clocks = FakeClocks()
     driver = await primed(server, clocks)
@@ -403,7 +403,7 @@ async def test_a_sync_amid_the_reading_is_left_for_the_next(server: ScriptedPtp4
     assert (taken.offset_ns, taken.as_of_ns) == (5, not_yet_ns)
 
 
-async def test_a_quick_restart_is_told_once(server: ScriptedPtp4l) -> None:
+async def test_a_quick_restart_is_reported_once(server: ScriptedPtp4l) -> None:
     """A ptp4l that made its socket anew between two polls began anew, though nothing else shows it."""
     driver = await primed(server, FakeClocks())
     server.stop()
@@ -471,7 +471,7 @@ async def test_a_time_out_is_no_restart(server: ScriptedPtp4l) -> None:
     assert (first, second.offset_ns) == ([], 9)
 
 
-async def test_a_strangers_identity_is_dropped(server: ScriptedPtp4l) -> None:
+async def test_a_response_of_another_identity_is_dropped(server: ScriptedPtp4l) -> None:
     """Answers of another clock than the one first met are not taken."""
     driver = await primed(server, FakeClocks())
     server.script.identity = bytes(8)
@@ -481,7 +481,7 @@ async def test_a_strangers_identity_is_dropped(server: ScriptedPtp4l) -> None:
     await driver.close()
 
 
-async def test_another_parent_is_told_and_primes(server: ScriptedPtp4l) -> None:
+async def test_another_parent_is_reported_and_primes(server: ScriptedPtp4l) -> None:
     """The first Sync after a change may be the former parent's."""
     driver = await primed(server, FakeClocks())
     server.script.parent = bytes.fromhex("0102030405060708")
@@ -495,7 +495,7 @@ async def test_another_parent_is_told_and_primes(server: ScriptedPtp4l) -> None:
     assert (told.restarted, taken.parent_identity) == (False, "010203.0405.060708")
 
 
-async def test_another_port_of_the_same_parent_begins_anew(server: ScriptedPtp4l) -> None:
+async def test_another_port_of_the_same_parent_resets_the_history(server: ScriptedPtp4l) -> None:
     """It is another path, and no later sample shows it."""
     driver = await primed(server, FakeClocks())
     server.script.parent_port = 2
@@ -557,7 +557,7 @@ class StandInFrequency:
     def close(self) -> None: ...
 
 
-async def test_ptp4l_4_tells_the_phc(server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ptp4l_4_reports_the_phc(server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock gets its number, and its own frequency is read, not the system clock's; what is configured comes first."""
     monkeypatch.setattr(ptp4l, "PhcFrequency", StandInFrequency)
     server.script.stamping, server.script.phc = 1, 2
@@ -571,7 +571,7 @@ async def test_ptp4l_4_tells_the_phc(server: ScriptedPtp4l, monkeypatch: pytest.
     assert [(taken.clock, taken.frequency_ppb) for taken in seen] == [("phc:2", 1_002), ("phc:5", 1_005)]
 
 
-async def test_ptp4l_3_does_not_tell_the_phc(server: ScriptedPtp4l) -> None:
+async def test_ptp4l_3_does_not_report_the_phc(server: ScriptedPtp4l) -> None:
     """Nor does a read-only socket: the clock stays a PHC without a number, whose frequency nobody knows."""
     server.script.stamping, server.script.refused = 1, {0xC009: 2}
     driver = await primed(server, FakeClocks())
@@ -604,7 +604,7 @@ async def test_a_sample_has_the_exchanges_since_the_last_one(
     assert not path.exists()
 
 
-async def test_an_event_path_that_cannot_be_had_is_told(server: ScriptedPtp4l) -> None:
+async def test_an_event_path_that_cannot_be_bound_is_an_error(server: ScriptedPtp4l) -> None:
     """The operator named it: a source that silently did without would look as if nothing came."""
     server.path.with_name("events").touch()
     driver = driver_of(server, slave_event_monitor=server.path.with_name("events"))
@@ -769,7 +769,7 @@ async def test_its_files_come_and_go(server: ScriptedPtp4l) -> None:
     assert set(folder.iterdir()) == {server.path, alive, another}
 
 
-async def test_a_socket_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socket_without_permission_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What exists and may not be used is another case than what is not there."""
     (tmp_path / "ptp4l").touch()
     monkeypatch.setattr(ptp4l, "DEFAULT_ADDRESSES", (tmp_path / "ptp4l", tmp_path / "ptp4lro"))
@@ -780,7 +780,7 @@ async def test_a_socket_without_permission_is_told(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("name", "exists"), [("absent", False), ("x" * 120, True)])
-async def test_an_unusable_runtime_folder_is_told(server: ScriptedPtp4l, name: str, exists: bool) -> None:
+async def test_an_unusable_runtime_folder_is_an_error(server: ScriptedPtp4l, name: str, exists: bool) -> None:
     """A folder that is not there, or whose path is too long for a socket, fails as drivers may fail."""
     folder = server.path.parent / name
     if exists:

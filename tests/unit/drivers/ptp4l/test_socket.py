@@ -15,7 +15,7 @@ from timesyncd.drivers.ptp4l._socket import Ptp4lSocket, sender_uid
 pytestmark = pytest.mark.disable_socket
 
 
-def test_the_sender_is_who_the_kernel_says() -> None:
+def test_the_sender_is_identified_by_the_kernel() -> None:
     """
     Only SCM_CREDENTIALS tell; a datagram without them is nobody's.
     """
@@ -26,7 +26,7 @@ def test_the_sender_is_who_the_kernel_says() -> None:
     assert sender_uid([]) is None
 
 
-async def test_a_stranger_s_datagram_is_not_looked_at(tmp_path: Path) -> None:
+async def test_another_users_datagram_is_not_decoded(tmp_path: Path) -> None:
     """
     Our file is open to everybody, since ptp4l must be able to answer; what another user writes to it is dropped.
     """

@@ -48,7 +48,7 @@ def test_servo_states_of_the_tp5000e(number: int, state: ClockState) -> None:
     assert sample({SERVO: {(2, 1): number}}).clock_state is state
 
 
-def test_an_unknown_state_is_unknown_and_told() -> None:
+def test_an_unknown_state_is_unknown_with_a_note() -> None:
     """A number that no map explains is UNKNOWN, with the number beside it."""
     read = sample({SERVO: {(2, 1): 12}, f"{PTPBASE}.3.1.9": {CLOCK: 6}})
 
@@ -91,7 +91,9 @@ def test_empty_inventory_rows_are_passed_over() -> None:
         (200, None),
     ],
 )  # fmt: skip
-def test_the_class_tells_the_state_where_nothing_else_does(clock_class: int, state: ClockState | None) -> None:
+def test_the_clock_class_implies_the_state_if_nothing_else_reports_it(
+    clock_class: int, state: ClockState | None
+) -> None:
     """Where clockClass is the only fact it gives the state, and an unassigned class gives none."""
     assert sample({f"{PTPBASE}.3.1.9": {CLOCK: clock_class}}).clock_state is state
 
@@ -171,7 +173,7 @@ def test_the_same_integer_is_another_state_in_the_older_model(number: int) -> No
         (b"Loss of lock", ClockState.UNKNOWN), (b"Lock lost", ClockState.UNKNOWN), (b"Abnormal", ClockState.UNKNOWN),
     ],
 )  # fmt: skip
-def test_an_s650_tells_its_state_in_words(text: bytes, state: ClockState) -> None:
+def test_an_s650_reports_its_state_as_text(text: bytes, state: ClockState) -> None:
     """Free text is matched by the profile's patterns, and what none of them finds is UNKNOWN."""
     assert sample({f"{S650}.3.1": scalar(text)}).clock_state is state
 

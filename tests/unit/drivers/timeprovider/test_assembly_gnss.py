@@ -73,7 +73,7 @@ def test_the_antenna_by_text_and_alarm(text: bytes, alarm_id: int | None, antenn
     [(b"Locked", "locked"), (b"Position hold", "locked"), (b"Loss of lock", "tracking"), (b"Lock lost", "tracking"),
      (b"Unlocked", "tracking"), (b"Clock not set", None)],
 )  # fmt: skip
-def test_an_s650_tells_its_receiver_in_words(text: bytes, state: str | None) -> None:
+def test_an_s650_reports_its_receiver_as_text(text: bytes, state: str | None) -> None:
     """A lock that is lost is none, and a clock is not a lock."""
     assert sample({f"{S650}.4.2": scalar(text)}).gnss_state == state
 

@@ -54,7 +54,7 @@ def test_ports_without_an_interface_keep_their_names() -> None:
     ]  # fmt: skip
 
 
-def test_a_disabled_port_is_told() -> None:
+def test_a_disabled_port_is_reported() -> None:
     """Enable is 1, disable is 2."""
     read = sample({f"{SYMM_PTP}.2": {(1, 1): 1, (2, 1): 2}})
 
@@ -117,7 +117,7 @@ def test_fans_and_power_supplies_are_rated_by_their_state() -> None:
     )  # fmt: skip
 
 
-def test_an_alarm_about_a_fan_is_told_as_a_sensor() -> None:
+def test_an_alarm_about_a_fan_is_a_sensor() -> None:
     """Where nothing else rates fans and power, the family's alarm ids do."""
     read = sample(alarm(1, id=99, text=b"Fan 2"))
 

@@ -89,7 +89,7 @@ def test_an_offset_in_the_wrong_byte_order_is_not_believed() -> None:
     assert isinstance(decoded("time_interval", raw), Unknown)
 
 
-def test_an_unknown_integer_is_told_by_its_number() -> None:
+def test_an_unknown_integer_is_reported_by_its_number() -> None:
     """An enumeration that a newer firmware extends gives unknown(n), never a fault or a zero."""
     state = load("tp5000e").filling("clock_state")[0]
 

@@ -132,7 +132,7 @@ async def test_a_failing_table_counts_until_it_is_stale(grandmaster: RecordedGra
     assert {sample.unknown for sample in samples} == {("interfaces=not read: gm:161: genErr",)}
 
 
-async def test_a_table_that_is_well_again_is_told_no_more(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
+async def test_the_note_of_a_table_ends_with_its_failure(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """The note goes with the failure."""
     grandmaster.fail(IF_STATE, Refused("gm:161: genErr"))
     await watched.read()
@@ -174,7 +174,7 @@ async def test_a_grandmaster_that_falls_silent_among_its_tables_is_not_asked_on(
     assert (grandmaster.was_asked(f"{ALARMS}.3"), grandmaster.was_asked(FIRMWARE)) == (False, True)
 
 
-async def test_a_table_that_is_not_answered_in_time_is_told(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
+async def test_a_table_without_a_timely_answer_has_a_note(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """The poll ends in time with what is there; the next one goes on with the tables that were not asked yet."""
     grandmaster.hanging.add(parse_oid(f"{ALARMS}.3"))
     first = await watched.read(within_s=0.1)
@@ -194,7 +194,7 @@ async def test_a_poll_without_time_for_more_reads_the_state(grandmaster: Recorde
     assert second.firmware == "1.2"
 
 
-async def test_a_table_without_end_is_cut_off_and_told(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
+async def test_a_table_without_end_is_cut_off_with_a_note(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """More rows than a sane grandmaster has are not kept."""
     for row in range(ROW_CAP + 5):
         grandmaster.serve(IF_STATE, 1, (row,))
@@ -207,7 +207,7 @@ async def test_a_table_without_end_is_cut_off_and_told(grandmaster: RecordedGran
 
 
 @pytest.mark.parametrize(("oid", "raw", "is_anew"), [(BOOTS, 5, True), (UPTIME, 100, True), (UPTIME, 8_641_000, False)])
-async def test_a_grandmaster_that_restarted_is_read_anew(
+async def test_a_restarted_grandmaster_is_read_again(
     grandmaster: RecordedGrandmaster, watched: Watched, oid: str, raw: int, is_anew: bool
 ) -> None:
     """More boots or less uptime: profiles are probed again, and nothing of before counts."""
@@ -221,7 +221,7 @@ async def test_a_grandmaster_that_restarted_is_read_anew(
     assert (sample.interfaces is None, sample.clock_class) == ((True, 6) if is_anew else (False, None))
 
 
-async def test_new_firmware_is_read_anew(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
+async def test_new_firmware_is_read_again(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
     """A firmware that changed may serve other tables: the poll after that probes again."""
     await watched.read()
     grandmaster.serve(FIRMWARE, b"1.3", (1,))
@@ -269,7 +269,7 @@ async def test_what_serves_no_profile_is_refused(grandmaster: RecordedGrandmaste
     assert grandmaster.opened == 0
 
 
-async def test_a_reader_that_is_not_open_says_so(grandmaster: RecordedGrandmaster) -> None:
+async def test_a_closed_reader_raises(grandmaster: RecordedGrandmaster) -> None:
     """It does not open itself."""
     with pytest.raises(Unreachable, match="gm:161: the session is not open"):
         await Watched().reader.read(0, 0.0)

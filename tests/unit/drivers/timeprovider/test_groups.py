@@ -97,7 +97,7 @@ def test_what_is_older_than_two_intervals_does_not_count(group: Group, age_s: in
     assert (own.rows((1000 + age_s) * S) == {COLUMN: {(1,): 5}}) is counts
 
 
-def test_a_failed_table_is_told_and_what_it_said_still_counts_for_its_time() -> None:
+def test_a_failed_table_has_a_note_and_its_rows_stay_valid_for_their_time() -> None:
     """One failure drops nothing that is fresh; the note stands until the table is read again."""
     own = memory()
     own.keep(batch(), {COLUMN: {(1,): 5}}, 1000 * S)

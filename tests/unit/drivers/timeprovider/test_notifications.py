@@ -85,7 +85,7 @@ def test_what_happened(sent: Trap, action: str) -> None:
     assert told(sent).action == action
 
 
-def test_a_severity_without_a_name_is_told_by_its_number() -> None:
+def test_a_severity_without_a_name_is_reported_by_its_number() -> None:
     """There is no severity 1."""
     assert told(s650(severity=1)).severity == "unknown(1)"
 
@@ -116,7 +116,7 @@ def test_the_notifications_that_every_agent_sends(oid: str, variables: dict[str,
     assert told(trap(oid, variables)) == AlarmEvent("gm-a", 7, "event", None, index, "event", text)
 
 
-def test_an_unknown_notification_is_kept_as_it_came() -> None:
+def test_an_unknown_notification_is_kept_as_text() -> None:
     """Nothing is made up: its OID and its values are the text, bounded and printable."""
     event = told(
         trap("1.3.6.1.4.1.9070.1.99", {"1.3.6.1.4.1.1": 5, "1.3.6.1.4.1.2": b"\x1b[31m", "1.3.6.1.4.1.3": b"x" * 999})

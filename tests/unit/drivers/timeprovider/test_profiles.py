@@ -86,7 +86,7 @@ def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
         (HEAD + "[[object", "not TOML"),
     ],
 )
-def test_a_wrong_profile_is_told_in_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_profile_is_an_error_of_one_line(tmp_path: Path, text: str, told: str) -> None:
     """A profile that cannot be used names its file, the key and what is allowed."""
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as error:
@@ -105,7 +105,7 @@ def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"), [("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
 )
-def test_a_missing_profile_is_told(name: str, told: str) -> None:
+def test_a_missing_profile_is_an_error(name: str, told: str) -> None:
     """A name that is not shipped lists those that are; a path that is not there says so."""
     with pytest.raises(ConfigError, match=told):
         load(name)
@@ -151,7 +151,7 @@ def test_a_grandmaster_s_profile_composes_those_that_read_it() -> None:
     assert names == ["tp4100", "s650", "tp5000e", "ptpbase", "ntpv4", "symm-common", "system"]
 
 
-def test_all_profiles_are_tried_unless_told_otherwise() -> None:
+def test_all_profiles_are_tried_by_default() -> None:
     """What a family says of itself comes before what standards say, and nothing shipped that reads objects is left out."""
     reading = [name for name in SHIPPED if load(name).object]
 

@@ -111,7 +111,7 @@ async def polled(driver: TimeProvider) -> GrandmasterSample:
     return sample
 
 
-def test_unknown_profiles_are_told_at_once() -> None:
+def test_unknown_profiles_are_an_error_at_once() -> None:
     """A profile that does not exist is an error of the configuration, not of the first poll."""
     with pytest.raises(ValidationError, match="profile 'tp9999': unknown; allowed:"):
         options(**COMMUNITY, profiles=["tp9999"])
@@ -137,7 +137,7 @@ def test_there_must_be_one_way_in(table: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["GM_COMMUNITY", "GM_AUTH", "GM_PRIV"])
-def test_an_unreadable_secret_is_told_before_polling(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_unreadable_secret_is_an_error_before_polling(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A secret that is not there stops the start."""
     monkeypatch.delenv(name)
     table = COMMUNITY if name == "GM_COMMUNITY" else {"user": USER}
@@ -146,7 +146,7 @@ def test_an_unreadable_secret_is_told_before_polling(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("name", "key"), [("GM_AUTH", "auth_pass"), ("GM_PRIV", "priv_pass")])
-def test_a_short_pass_phrase_is_told_before_polling(monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
+def test_a_short_pass_phrase_is_an_error_before_polling(monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
     """A pass phrase of less than eight characters makes no key, and is not printed."""
     monkeypatch.setenv(name, "seven77")
     with pytest.raises(ConfigError) as error:
@@ -245,7 +245,7 @@ async def test_both_are_one_sample(both: TimeProvider, web: FakeWeb) -> None:
     assert (sample.clock_state, sample.time_errors, sample.utc_offset_s) == (ClockState.LOCKED, (TE,), 37)
 
 
-async def test_the_past_is_told_once(both: TimeProvider, web: FakeWeb) -> None:
+async def test_past_time_errors_are_returned_once(both: TimeProvider, web: FakeWeb) -> None:
     """What fills a hole in the history comes with the poll that read it."""
     assert [(await both.poll())[1:] for _ in range(2)] == [[SERIES], []]
 
@@ -312,7 +312,7 @@ async def test_when_both_fail_the_poll_fails(
         await both.poll()
 
 
-async def test_what_https_said_before_is_no_answer_of_a_grandmaster_that_is_gone(
+async def test_an_old_https_reading_is_no_answer_of_an_unreachable_grandmaster(
     both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster, clocks: FakeClocks
 ) -> None:
     """It counts for two intervals beside SNMP, and not where neither answers any more."""
@@ -336,7 +336,7 @@ async def test_a_slow_web_interface_does_not_hold_up_the_state(both: TimeProvide
     assert (second.time_errors, web.polls) == ((TE,), 1)
 
 
-async def test_a_contradiction_between_the_two_is_told(
+async def test_a_contradiction_between_snmp_and_https_is_a_note(
     both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster
 ) -> None:
     """SNMP's UTC offset counts; that the web interface has another is not hidden."""

@@ -126,7 +126,7 @@ def test_history_as_the_page_asks() -> None:
     }
 
 
-def test_log_in_tells_no_password() -> None:
+def test_the_text_of_a_log_in_has_no_password() -> None:
     """Neither name nor password of a log-in are in its text."""
     actual = repr(login("watcher", "hunter2 & more", None))
 
