@@ -88,22 +88,22 @@ def put_a_day(path: Path) -> None:
 def fill_the_disk(path: Path) -> None:
     """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store says so, free it."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path.parent], check=True)
-    told: Queue[str | None] = Queue()
-    store = Store(StoreSettings(path=path), CLOCKS, told.put)
+    reported: Queue[str | None] = Queue()
+    store = Store(StoreSettings(path=path), CLOCKS, reported.put)
     store.start()
     store.next_incarnation("n1")
     fill(path.with_name("ballast"))
     numbers = count()
-    while told.empty():
+    while reported.empty():
         put(store, next(numbers))
         time.sleep(0.01)
-    problem = told.get()
+    problem = reported.get()
     path.with_name("ballast").unlink()
-    over = told.get(timeout=60)
+    over = reported.get(timeout=60)
     store.stop()
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT count(*) FROM clock_sample").fetchone()[0]
-    say(problem=problem, over=over, lost=next(numbers) - rows, told_again=told.qsize())
+    say(problem=problem, over=over, lost=next(numbers) - rows, told_again=reported.qsize())
 
 
 def fill(path: Path) -> None:

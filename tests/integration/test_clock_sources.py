@@ -138,7 +138,7 @@ def test_it_needs_no_privilege(folder: Path) -> None:
     ]
     who = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", *reading]
     with running(stand_in(folder, "phc2sys"), "-s", "eth0"):
-        told = subprocess.run(
+        reported = subprocess.run(
             [host.find("setpriv"), *who, sys.executable, "-c", AS_ANYBODY],
             check=True,
             capture_output=True,
@@ -146,8 +146,8 @@ def test_it_needs_no_privilege(folder: Path) -> None:
             cwd="/",
         ).stdout.split()
 
-    assert told[0] == str(system_timex().tai_s)
-    assert "phc2sys" in told[1:]
+    assert reported[0] == str(system_timex().tai_s)
+    assert "phc2sys" in reported[1:]
 
 
 def test_an_interface_of_this_machine_is_asked() -> None:

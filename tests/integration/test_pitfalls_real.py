@@ -132,10 +132,10 @@ async def test_pitfall_13_wrong_domain_and_missing_read_only_socket_are_errors(p
 
 async def refusal(options: Ptp4lOptions, folder: Path) -> str:
     driver = Ptp4l("a", options, folder)
-    with pytest.raises(Unreachable) as told:
+    with pytest.raises(Unreachable) as reported:
         await driver.open()
     await driver.close()
-    return str(told.value)
+    return str(reported.value)
 
 
 async def test_pitfall_14_counters_are_little_endian_and_all_else_is_big(ptp_pair: PtpBed, folder: Path) -> None:

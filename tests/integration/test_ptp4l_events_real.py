@@ -304,12 +304,12 @@ async def test_two_ptp4l_are_two_sources(pairs: Pairs, tmp_path: Path) -> None:
         await until(lambda: len(samples_of("plain", marks["plain"])) >= 5)
     await asyncio.gather(*tasks, return_exceptions=True)
     offsets_ns = {name: statistics.median(taken.offset_ns for taken in samples_of(name)) for name in seen}
-    told = [r for r in seen["plain"][marks["plain"] :] if isinstance(r, NoSample)]
+    reported = [r for r in seen["plain"][marks["plain"] :] if isinstance(r, NoSample)]
     of_the_other = [r for r in seen["asymmetric"][marks["asymmetric"] :] if isinstance(r, NoSample)]
     disturbed = [r for r in of_the_other if not is_late_sync(r)]  # on a busy machine one may be late
 
     assert set(files) == {"plain", "asymmetric"}
-    assert any(reading.restarted for reading in told)
+    assert any(reading.restarted for reading in reported)
     assert disturbed == []
     assert -ASYMMETRY_NS * 1.5 < offsets_ns["asymmetric"] - offsets_ns["plain"] < -ASYMMETRY_NS * 0.5
     assert list(tmp_path.iterdir()) == []

@@ -107,7 +107,7 @@ async def test_a_frozen_grandmaster_and_a_restarted_node(tmp_path: Path) -> None
         os.kill(bed.grandmaster.pid, signal.SIGCONT)
         await until(driver, is_good)
         bed.restart("a")
-        told = await until(driver, lambda reading: isinstance(reading, NoSample) and reading.restarted, within_s=60)
+        reported = await until(driver, lambda reading: isinstance(reading, NoSample) and reading.restarted, within_s=60)
         await until(driver, is_good)
         await driver.close()
 
@@ -115,5 +115,5 @@ async def test_a_frozen_grandmaster_and_a_restarted_node(tmp_path: Path) -> None
     assert overdue.reason.startswith("no Sync for ")
     assert isinstance(listening, NoSample)
     assert listening.reason == "no Sync received yet: the port is in state LISTENING"
-    assert isinstance(told, NoSample)
-    assert told.reason == "ptp4l restarted"
+    assert isinstance(reported, NoSample)
+    assert reported.reason == "ptp4l restarted"

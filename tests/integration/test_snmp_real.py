@@ -220,18 +220,18 @@ WHAT = ["", text(ALARM), text(TEXT), "s", "GNSS antenna open"]
 @asynccontextmanager
 async def listener(*users: User, boots: int = 1) -> AsyncIterator[tuple[Listener, str, list[Trap]]]:
     traps: list[Trap] = []
-    heard = Listener([COMMUNITY], users, traps.append, bytes.fromhex("80001f880405060708"), boots)
-    port = await heard.start(("127.0.0.1", 0))
+    received = Listener([COMMUNITY], users, traps.append, bytes.fromhex("80001f880405060708"), boots)
+    port = await received.start(("127.0.0.1", 0))
     try:
-        yield heard, f"127.0.0.1:{port}", traps
+        yield received, f"127.0.0.1:{port}", traps
     finally:
-        await heard.stop()
+        await received.stop()
 
 
 @pytest.mark.parametrize("program", ["snmptrap", "snmpinform"])
 async def test_v2c_notifications(program: str, tmp_path: Path) -> None:
     """An inform's sender is content."""
-    async with listener() as (heard, address, traps):
+    async with listener() as (received, address, traps):
         code, output = await command(tmp_path, program, "-v2c", "-c", COMMUNITY.name, address, *WHAT)
         await asyncio.sleep(0.05)
 
@@ -239,7 +239,7 @@ async def test_v2c_notifications(program: str, tmp_path: Path) -> None:
     assert [(trap.address, trap.oid, trap.variables) for trap in traps] == [
         ("127.0.0.1", ALARM, ((TEXT, b"GNSS antenna open"),))
     ]
-    assert heard.rejected == {}
+    assert received.rejected == {}
 
 
 async def test_a_v1_trap(tmp_path: Path) -> None:
@@ -256,25 +256,25 @@ async def test_a_v1_trap(tmp_path: Path) -> None:
 async def test_v3_traps_of_unknown_engines(auth: AuthProtocol, priv: PrivProtocol, tmp_path: Path) -> None:
     """Two senders with one user, each with its own engine ID and keys made from it."""
     user = User("eva", auth, "a pass phrase", priv, "another phrase")
-    async with listener(user) as (heard, address, traps):
+    async with listener(user) as (received, address, traps):
         for engine_id in ("0x8000000001020304", "0x80000000050607080a"):
             await command(tmp_path, "snmptrap", "-e", engine_id, *options(user), address, *WHAT)
         await asyncio.sleep(0.05)
 
     assert [trap.oid for trap in traps] == [ALARM] * 2
-    assert heard.rejected == {}
+    assert received.rejected == {}
 
 
 @pytest.mark.parametrize(("auth", "priv"), PAIRS)
 async def test_v3_informs_are_answered(auth: AuthProtocol, priv: PrivProtocol, tmp_path: Path) -> None:
     """net-snmp finds our engine, sends, and is content."""
     user = User("eva", auth, "a pass phrase", priv, "another phrase")
-    async with listener(user) as (heard, address, traps):
+    async with listener(user) as (received, address, traps):
         code, output = await command(tmp_path, "snmpinform", "-t", "60", *options(user), address, *WHAT)
 
     assert code == 0, output
     assert [trap.oid for trap in traps] == [ALARM]
-    assert heard.rejected == {}
+    assert received.rejected == {}
 
 
 @pytest.mark.parametrize(
@@ -287,10 +287,10 @@ async def test_v3_informs_are_answered(auth: AuthProtocol, priv: PrivProtocol, t
 )
 async def test_a_wrong_inform_is_named_at_both_ends(wrong: User, reason: str, theirs: str, tmp_path: Path) -> None:
     """We count it, and its sender prints it."""
-    async with listener(EVA) as (heard, address, traps):
+    async with listener(EVA) as (received, address, traps):
         _, output = await command(tmp_path, "snmpinform", "-r", "0", "-t", "60", *options(wrong), address, *WHAT)
 
-    assert heard.rejected == {reason: 1}
+    assert received.rejected == {reason: 1}
     assert theirs in output
     assert traps == []
 
@@ -298,7 +298,7 @@ async def test_a_wrong_inform_is_named_at_both_ends(wrong: User, reason: str, th
 async def test_snmpds_own_notifications(tmp_path: Path) -> None:
     """A real agent tells its start and its end by itself: by a v2c trap, a v3 trap and a v3 inform."""
     max_ = User("max", "sha256", "a-pass-phrase", "aes128", "another-phrase")
-    async with listener(max_) as (heard, address, traps):
+    async with listener(max_) as (received, address, traps):
         session = " ".join(options(max_))
         sinks = [
             f"trap2sink {address} {COMMUNITY.name}",
@@ -312,4 +312,4 @@ async def test_snmpds_own_notifications(tmp_path: Path) -> None:
     cold_start: Oid = (1, 3, 6, 1, 6, 3, 1, 1, 5, 1)
     shut_down: Oid = (1, 3, 6, 1, 4, 1, 8072, 4, 0, 2)
     assert [trap.oid for trap in traps] == [cold_start] * 3 + [shut_down] * 3
-    assert heard.rejected == {}
+    assert received.rejected == {}

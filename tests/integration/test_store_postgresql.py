@@ -45,13 +45,15 @@ def put(store: Store, number: int) -> None:
 
 
 def test_a_server_that_is_killed_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed amid writing and started again: every sample and event is there once and in order; one problem is told, and its end."""
+    """Killed amid writing and started again: every sample and event is there once and in order; one problem is reported, and its end."""
     monkeypatch.setattr(writer, "RETRY_S", 0.2)
     monkeypatch.setattr(writer, "BATCH_S", 0.05)
-    told: Queue[str | None] = Queue()
+    reported: Queue[str | None] = Queue()
     with own_server() as server:
         location = server.database()
-        store = Store(settings_of(location), CLOCKS, told.put, node="n1", outbox=OutboxLimits(10_000, 3_600 * NS_PER_S))
+        store = Store(
+            settings_of(location), CLOCKS, reported.put, node="n1", outbox=OutboxLimits(10_000, 3_600 * NS_PER_S)
+        )
         store.start()
         store.next_incarnation("n1")
         stopping = threading.Event()
@@ -59,10 +61,10 @@ def test_a_server_that_is_killed_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
         putting.start()
         time.sleep(1)
         server.kill()
-        problem = told.get(timeout=60)
+        problem = reported.get(timeout=60)
         time.sleep(1)
         server.start()
-        over = told.get(timeout=60)
+        over = reported.get(timeout=60)
         stopping.set()
         putting.join()
         store.stop()
@@ -74,7 +76,7 @@ def test_a_server_that_is_killed_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert offsets == list(range(len(offsets)))
     assert [int(number) for _, number in events] == offsets
     assert waiting == [(sequence,) for sequence, _ in events]
-    assert (str(problem).startswith(f"{location}: "), over, store.dropped, told.empty()) == (True, None, 0, True)
+    assert (str(problem).startswith(f"{location}: "), over, store.dropped, reported.empty()) == (True, None, 0, True)
 
 
 def put_until(store: Store, stopping: threading.Event) -> None:
@@ -211,16 +213,16 @@ def test_a_text_with_nul_is_stored() -> None:
 def test_removed_tables_are_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody emptied the database: the store says so once and goes on, as with a file that was removed."""
     monkeypatch.setattr(writer, "RETRY_S", 0.2)
-    told: Queue[str | None] = Queue()
+    reported: Queue[str | None] = Queue()
     location = shared_server().database()
-    store = Store(settings_of(location), CLOCKS, told.put)
+    store = Store(settings_of(location), CLOCKS, reported.put)
     store.start()
     store.next_incarnation("n1")
     shared_server().sql(
         "SET client_min_messages = error; DROP SCHEMA public CASCADE; CREATE SCHEMA public", database_of(location)
     )
     put(store, 0)
-    problem, over = told.get(timeout=60), told.get(timeout=60)
+    problem, over = reported.get(timeout=60), reported.get(timeout=60)
     store.stop()
 
     assert ("does not exist" in str(problem), over) == (True, None)

@@ -24,8 +24,8 @@ from web_interface import (
     Lab,
     S,
     ScriptedWebInterface,
+    polled_error,
     server_context,
-    told,
 )
 
 from timesyncd.drivers.timeprovider._web import MAX_FILE_BYTES
@@ -139,7 +139,7 @@ async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: 
     reader = await lab.reader(grandmaster.port)
     grandmaster.answers["/get_chart_data"] = lie
 
-    actual = await told(reader, expected)
+    actual = await polled_error(reader, expected)
 
     assert "/get_chart_data (GNSS-1 te): " in actual
     assert re.search(said, actual), actual
@@ -157,8 +157,8 @@ async def test_a_page_in_place_of_one_chart(lab: Lab) -> None:
     await reader.poll(0)
     grandmaster.answers["/get_chart_data"] = html
 
-    first = await told(reader, Malformed, 60 * S)
-    second = await told(reader, Malformed, 120 * S)
+    first = await polled_error(reader, Malformed, 60 * S)
+    second = await polled_error(reader, Malformed, 120 * S)
 
     assert first == second
     assert grandmaster.logins == 3
@@ -171,9 +171,9 @@ async def test_no_password_follows_a_redirect(lab: Lab, lie: Handler) -> None:
     grandmaster.answers["/channels_thresholdValue"] = lie
     reader = await lab.reader(grandmaster.port)
 
-    await told(reader, Malformed)
+    await polled_error(reader, Malformed)
 
-    assert [heard.path for heard in grandmaster.heard] == ["/channels_thresholdValue"]
+    assert [received.path for received in grandmaster.received] == ["/channels_thresholdValue"]
 
 
 async def test_one_byte_a_second(lab: Lab) -> None:
@@ -183,7 +183,7 @@ async def test_one_byte_a_second(lab: Lab) -> None:
 
     grandmaster.answers["/channels_thresholdValue"] = drip
 
-    actual = await told(reader, Unreachable)
+    actual = await polled_error(reader, Unreachable)
 
     assert actual.endswith("/channels_thresholdValue: no complete answer within 1 s")
 
@@ -199,7 +199,7 @@ async def test_headers_without_end(lab: Lab) -> None:
     server = await asyncio.start_server(babble, "127.0.0.1", 0, ssl=server_context(lab.own))
     async with server:
         reader = await lab.reader(server.sockets[0].getsockname()[1])
-        actual = await told(reader, Malformed)
+        actual = await polled_error(reader, Malformed)
 
     assert actual.endswith("/channels_thresholdValue: the response is not HTTP")
 
@@ -212,7 +212,7 @@ async def test_a_closed_port(lab: Lab) -> None:
     await reader.open()
     lab.stack.push_async_callback(reader.close)
 
-    assert await told(reader, Unreachable)
+    assert await polled_error(reader, Unreachable)
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ async def test_a_whole_life_sends_nothing_else(
             except SourceError:
                 await reader.close()
                 await reader.open()
-    arrived = {(heard.path, heard.fields) for heard in grandmaster.heard}
+    arrived = {(received.path, received.fields) for received in grandmaster.received}
     login = (("txtuname", USERNAME), ("txtpasswd", PASSWORD), ("action", "applylogin"))
 
-    assert {heard.method for heard in grandmaster.heard} == {method for method, _ in sent} == {"POST"}
+    assert {received.method for received in grandmaster.received} == {method for method, _ in sent} == {"POST"}
     assert {path for _, path in sent} == {path for path, _ in arrived}
     assert arrived - READS <= {("/login", login), ("/login", (*login, ("csrf_token", TOKEN)))}
     assert not [secret for secret in (PASSWORD, COOKIE, TOKEN) if secret in caplog.text]

@@ -11,8 +11,8 @@ from web_interface import (
     Lab,
     ScriptedWebInterface,
     certificate,
+    polled_error,
     server_context,
-    told,
 )
 
 from timesyncd.errors import Refused, SourceError
@@ -26,11 +26,11 @@ async def test_a_certificate_that_changed(lab: Lab) -> None:
     grandmaster = await lab.serve(ScriptedWebInterface(), other)
     reader = await lab.reader(grandmaster.port)
 
-    actual = await told(reader, Refused)
+    actual = await polled_error(reader, Refused)
 
     assert f"its fingerprint is {other.fingerprint}; no request was sent" in actual
     assert "set fingerprint to it" in actual
-    assert grandmaster.heard == []
+    assert grandmaster.received == []
 
 
 async def test_a_ca(lab: Lab) -> None:
@@ -46,10 +46,10 @@ async def test_a_certificate_that_another_signed(lab: Lab) -> None:
     grandmaster = await lab.serve(ScriptedWebInterface())
     reader = await lab.reader(grandmaster.port, ca=certificate(lab.folder, "other").pem)
 
-    actual = await told(reader, Refused)
+    actual = await polled_error(reader, Refused)
 
     assert "the certificate cannot be verified: " in actual
-    assert grandmaster.heard == []
+    assert grandmaster.received == []
 
 
 async def test_insecure_reads(lab: Lab) -> None:
@@ -86,7 +86,7 @@ async def test_tls_1_2_at_least(lab: Lab, proof: str) -> None:
         of_that_age = only_tls_1_1(ssl.create_default_context(cafile=lab.own.pem))
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=of_that_age)
         writer.close()
-        actual = await told(await lab.reader(port, **{proof: given}), SourceError)
+        actual = await polled_error(await lab.reader(port, **{proof: given}), SourceError)
 
     assert "TLS 1.2 or later" in actual
     assert versions == ["TLSv1.1"]

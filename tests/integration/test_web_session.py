@@ -15,7 +15,7 @@ from web_interface import (
     S,
     ScriptedWebInterface,
     one_file,
-    told,
+    polled_error,
 )
 
 from timesyncd.drivers.timeprovider._web import WebReading
@@ -46,7 +46,7 @@ async def test_one_session(lab: Lab) -> None:
     await reader.poll(120 * S)
 
     assert grandmaster.logins == 1
-    assert {heard.cookies.get("sid") for heard in grandmaster.heard[2:]} == {f"{COOKIE}1"}
+    assert {received.cookies.get("sid") for received in grandmaster.received[2:]} == {f"{COOKIE}1"}
 
 
 REFUSALS: dict[str, Callable[[], web.Response]] = {
@@ -71,7 +71,7 @@ async def test_a_session_that_ended(lab: Lab, no_session: Callable[[], web.Respo
 
     assert actual.time_errors == GOOD
     assert grandmaster.logins == 2
-    assert grandmaster.heard[-1].cookies["sid"] == f"{COOKIE}2"
+    assert grandmaster.received[-1].cookies["sid"] == f"{COOKIE}2"
 
 
 async def test_a_session_that_ends_between_two_charts(lab: Lab) -> None:
@@ -101,7 +101,7 @@ async def test_a_page_with_a_token(lab: Lab) -> None:
     actual = await reader.poll(0)
 
     assert actual.time_errors == GOOD
-    assert ("csrf_token", TOKEN) in [field for heard in grandmaster.heard for field in heard.fields]
+    assert ("csrf_token", TOKEN) in [field for received in grandmaster.received for field in received.fields]
 
 
 async def test_a_login_that_redirects(lab: Lab) -> None:
@@ -119,7 +119,7 @@ async def test_a_login_that_redirects(lab: Lab) -> None:
     reader = await lab.reader(grandmaster.port)
 
     assert (await reader.poll(0)).time_errors == GOOD
-    assert "/index.html" not in {heard.path for heard in grandmaster.heard}
+    assert "/index.html" not in {received.path for received in grandmaster.received}
 
 
 async def test_a_log_in_rejected_with_status_200(lab: Lab) -> None:
@@ -127,10 +127,10 @@ async def test_a_log_in_rejected_with_status_200(lab: Lab) -> None:
     grandmaster = await lab.serve(ScriptedWebInterface(password="another"))
     reader = await lab.reader(grandmaster.port)
 
-    first = await told(reader, Refused, 0)
+    first = await polled_error(reader, Refused, 0)
     await reader.close()
     await reader.open()
-    second = await told(reader, Refused, 60 * S)
+    second = await polled_error(reader, Refused, 60 * S)
 
     assert "/channels_thresholdValue: the response is HTML (19 octets) instead of JSON" in first
     assert "the log-in opened no session" in first
@@ -157,8 +157,8 @@ async def test_a_log_in_rejected_with_an_error_status(lab: Lab, status: int, hel
 
     grandmaster.answers["/login"] = refuse
 
-    assert f"/login: HTTP status {status}" in await told(reader, Refused, 0)
-    await told(reader, Refused, 60 * S)
+    assert f"/login: HTTP status {status}" in await polled_error(reader, Refused, 0)
+    await polled_error(reader, Refused, 60 * S)
     assert asked == (1 if held else 2)
 
 

@@ -21,13 +21,13 @@ Answer = Callable[[bytes], Iterable[bytes]]
 class _Protocol(asyncio.DatagramProtocol):
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        self.heard.append(data)
+        self.received.append(data)
         for reply in self._answer(data):
             self._transport.sendto(reply, addr)
 
@@ -38,7 +38,7 @@ async def running_agent(answer: Answer) -> AsyncIterator[tuple[int, list[bytes]]
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.create_datagram_endpoint(lambda: _Protocol(answer), local_addr=("127.0.0.1", 0))
     try:
-        yield transport.get_extra_info("sockname")[1], protocol.heard
+        yield transport.get_extra_info("sockname")[1], protocol.received
     finally:
         transport.close()
         await asyncio.sleep(0)
@@ -46,10 +46,10 @@ async def running_agent(answer: Answer) -> AsyncIterator[tuple[int, list[bytes]]
 
 @asynccontextmanager
 async def session_with(credentials: Credentials, answer: Answer) -> AsyncIterator[tuple[Session, list[bytes]]]:
-    async with running_agent(answer) as (port, heard):
+    async with running_agent(answer) as (port, received):
         session = await Session.open("127.0.0.1", port, credentials, 0.1, retries=0)
         try:
-            yield session, heard
+            yield session, received
         finally:
             session.close()
 

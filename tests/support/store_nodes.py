@@ -43,7 +43,7 @@ class Node:
 
     def __init__(self, location: StoreLocation, outbox: OutboxLimits | None) -> None:
         self.location, self.clocks = location, FakeClocks()
-        self.told: list[ArchiveProgress] = []
+        self.reported: list[ArchiveProgress] = []
         self.problems: list[str | None] = []
         self.histories = 0
         self.store = Store(
@@ -53,7 +53,7 @@ class Node:
             node="n1",
             outbox=outbox,
             on_history=self._count,
-            on_stored=self.told.append,
+            on_stored=self.reported.append,
         )
 
     def _count(self) -> None:
@@ -93,8 +93,8 @@ def minute_passes(node: Node) -> None:
     until(lambda: node.histories)
 
 
-def told_more(node: Node, than: int) -> bool:
-    return len(node.told) > than
+def reported_more(node: Node, than: int) -> bool:
+    return len(node.reported) > than
 
 
 def has_stored(node: Node, rows: int) -> bool:

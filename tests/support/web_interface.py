@@ -90,7 +90,7 @@ class Heard:
 class ScriptedWebInterface:
     """An honest grandmaster; a test replaces what it answers on a path, or what ends its sessions."""
 
-    heard: list[Heard] = field(default_factory=list)
+    received: list[Heard] = field(default_factory=list)
     answers: dict[str, Handler] = field(default_factory=dict)
     password: str = PASSWORD
     with_token: bool = False
@@ -101,7 +101,7 @@ class ScriptedWebInterface:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         fields = tuple((name, str(value)) for name, value in (await request.post()).items())
-        self.heard.append(Heard(request.method, request.path_qs, fields, dict(request.cookies)))
+        self.received.append(Heard(request.method, request.path_qs, fields, dict(request.cookies)))
         if request.method != "POST":
             return web.Response(status=405)
         if request.path in self.answers:
@@ -200,7 +200,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-async def told(reader: WebReader, expected: type[SourceError], boottime_ns: int = 0) -> str:
+async def polled_error(reader: WebReader, expected: type[SourceError], boottime_ns: int = 0) -> str:
     """The one error of a poll: it names the grandmaster, has one line, and holds no secret."""
     with pytest.raises(SourceError) as raised:
         await reader.poll(boottime_ns)

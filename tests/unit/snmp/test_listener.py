@@ -41,7 +41,7 @@ def receiver() -> NotificationReceiver:
     return NotificationReceiver([COMMUNITY], [EVA], OURS, 7, 0)
 
 
-def heard(datagram: bytes, now_ns: int = 0) -> DatagramResult:
+def received(datagram: bytes, now_ns: int = 0) -> DatagramResult:
     return receiver().receive(datagram, now_ns)
 
 
@@ -73,23 +73,25 @@ class TestOpen:
 
     def test_a_trap_has_its_oid_uptime_and_variables(self) -> None:
         """In the order in which it came, and it wants no answer."""
-        assert heard(v2c(pdu(PduType.TRAP, 5, VALUES))) == DatagramResult(TOLD)
+        assert received(v2c(pdu(PduType.TRAP, 5, VALUES))) == DatagramResult(TOLD)
 
     def test_an_inform_is_answered_with_itself_as_a_response(self) -> None:
         """RFC 3416 section 4.2.7."""
-        assert heard(v2c(pdu(PduType.INFORM, 5, VALUES))) == DatagramResult(TOLD, v2c(pdu(PduType.RESPONSE, 5, VALUES)))
+        assert received(v2c(pdu(PduType.INFORM, 5, VALUES))) == DatagramResult(
+            TOLD, v2c(pdu(PduType.RESPONSE, 5, VALUES))
+        )
 
     def test_a_trap_without_uptime(self) -> None:
         """Absent is None."""
-        told = heard(v2c(pdu(PduType.TRAP, 5, VALUES[1:]))).notification
+        reported = received(v2c(pdu(PduType.TRAP, 5, VALUES[1:]))).notification
 
-        assert told == replace(TOLD, uptime_ticks=None)
+        assert reported == replace(TOLD, uptime_ticks=None)
 
     def test_the_community_that_a_forwarder_added_is_dropped(self) -> None:
         """It is a secret (RFC 3584 section 3.1)."""
         added = ((1, 3, 6, 1, 6, 3, 18, 1, 4, 0), ber.encode(ber.OCTETS, b"fifth-floor"))
 
-        assert heard(v2c(pdu(PduType.TRAP, 5, [*VALUES, added]))) == DatagramResult(TOLD)
+        assert received(v2c(pdu(PduType.TRAP, 5, [*VALUES, added]))) == DatagramResult(TOLD)
 
     @pytest.mark.parametrize(
         ("datagram", "reason"),
@@ -107,7 +109,7 @@ class TestOpen:
     )
     def test_what_is_refused_is_named_and_not_answered(self, datagram: bytes, reason: str) -> None:
         """By one of a few fixed texts."""
-        assert heard(datagram) == DatagramResult(rejected=reason)
+        assert received(datagram) == DatagramResult(rejected=reason)
 
     @pytest.mark.parametrize(
         ("generic", "specific", "oid"),
@@ -119,13 +121,13 @@ class TestOpen:
     )
     def test_a_v1_trap_is_translated(self, generic: int, specific: int, oid: Oid) -> None:
         """RFC 3584 section 3.1: a generic one, or the enterprise's own with a 0 between."""
-        told = heard(v1((1, 3, 6, 1, 4, 1, 7), generic, specific)).notification
+        reported = received(v1((1, 3, 6, 1, 4, 1, 7), generic, specific)).notification
 
-        assert told == replace(TOLD, oid=oid)
+        assert reported == replace(TOLD, oid=oid)
 
     def test_a_v1_trap_of_no_generic_kind(self) -> None:
         """There are seven."""
-        assert heard(v1((1, 3, 6, 1, 4, 1, 7), 7, 0)) == DatagramResult(rejected="malformed message")
+        assert received(v1((1, 3, 6, 1, 4, 1, 7), 7, 0)) == DatagramResult(rejected="malformed message")
 
 
 class TestTraps:
@@ -133,7 +135,7 @@ class TestTraps:
 
     def test_an_unknown_sender_is_authenticated_by_its_key(self) -> None:
         """Its engine ID need not be configured."""
-        assert heard(sealed()) == DatagramResult(TOLD)
+        assert received(sealed()) == DatagramResult(TOLD)
 
     @pytest.mark.parametrize(
         ("datagram", "reason"),
@@ -151,7 +153,7 @@ class TestTraps:
     )
     def test_what_is_refused_is_named_and_not_answered(self, datagram: bytes, reason: str) -> None:
         """Nobody waits for an answer to a trap."""
-        assert heard(datagram) == DatagramResult(rejected=reason)
+        assert received(datagram) == DatagramResult(rejected=reason)
 
     @pytest.mark.parametrize(
         ("engine", "taken"),
@@ -193,7 +195,7 @@ class TestTraps:
         data = ber.encode(ber.OCTETS, b"encrypted")
         blank = security._message(9, security.AUTH | security.PRIV, UNIT, b"eva", keys.digest_size, b"short", data)
 
-        assert heard(security._sign(blank, keys, 2 + len(b"short") + len(data))) == DatagramResult(
+        assert received(security._sign(blank, keys, 2 + len(b"short") + len(data))) == DatagramResult(
             rejected="decryption error"
         )
 
@@ -203,7 +205,7 @@ class TestInforms:
 
     def test_discovery_reports_our_engine(self) -> None:
         """It is no fault, so it is not counted."""
-        outcome = heard(security.plain(9, True, security.SnmpEngine(b"", 0, 0), b"", b"\x30\x00"), 12 * S)
+        outcome = received(security.plain(9, True, security.SnmpEngine(b"", 0, 0), b"", b"\x30\x00"), 12 * S)
 
         assert outcome.rejected is None
         assert outcome.reply is not None
@@ -212,7 +214,7 @@ class TestInforms:
 
     def test_an_inform_is_answered_under_its_senders_user(self) -> None:
         """With the same number, signed and encrypted, and wants no report."""
-        outcome = heard(inform(security.SnmpEngine(OURS, 7, 0)), 12 * S)
+        outcome = received(inform(security.SnmpEngine(OURS, 7, 0)), 12 * S)
         reply = security.parse(outcome.reply or b"")
         keys = MasterKeys(EVA).at(OURS)
 
@@ -250,7 +252,7 @@ class TestInforms:
     )
     def test_what_is_refused_is_reported_unsigned(self, datagram: bytes, counter: Oid, reason: str) -> None:
         """So that the sender's own log names it too."""
-        outcome = heard(datagram)
+        outcome = received(datagram)
 
         assert (outcome.notification, outcome.rejected) == (None, reason)
         assert security.parse(outcome.reply or b"").flags == 0
@@ -261,7 +263,7 @@ class TestInforms:
     )
     def test_a_wrong_idea_of_our_clock_is_corrected_by_a_signed_report(self, engine: security.SnmpEngine) -> None:
         """The sender believes no other."""
-        outcome = heard(inform(engine), 12 * S)
+        outcome = received(inform(engine), 12 * S)
         reply = security.parse(outcome.reply or b"")
 
         assert outcome.rejected == "not in time window"

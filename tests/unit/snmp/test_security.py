@@ -89,12 +89,12 @@ class TestEngineClock:
     def clock(self) -> security.EngineClock:
         return security.EngineClock(ENGINE, 50 * self.S)
 
-    def heard(self, boots: int, time: int) -> security.SnmpEngine:
+    def received(self, boots: int, time: int) -> security.SnmpEngine:
         return security.SnmpEngine(ENGINE.engine_id, boots, time)
 
     def test_it_runs_on(self) -> None:
         """A second of ours is a second of its."""
-        assert self.clock().at(60 * self.S) == self.heard(3, 1_010)
+        assert self.clock().at(60 * self.S) == self.received(3, 1_010)
 
     @pytest.mark.parametrize(
         ("boots", "time", "accepted"),
@@ -102,12 +102,12 @@ class TestEngineClock:
     )
     def test_the_time_window(self, boots: int, time: int, accepted: bool) -> None:
         """A message may be 150 s old, of this start of the engine or a later one."""
-        assert self.clock().follow(self.heard(boots, time), 60 * self.S) is accepted
+        assert self.clock().follow(self.received(boots, time), 60 * self.S) is accepted
 
     def test_old_messages_do_not_set_it_back(self) -> None:
         """Else recorded ones, each a little older, would all be taken again."""
         clock = self.clock()
-        clock.follow(self.heard(3, 900), 50 * self.S)
+        clock.follow(self.received(3, 900), 50 * self.S)
 
         assert clock.at(50 * self.S) == ENGINE
 
@@ -117,4 +117,4 @@ class TestEngineClock:
     )
     def test_whether_another_knows_our_clock(self, boots: int, time: int, agrees: bool) -> None:
         """To 150 s either way, and of this start."""
-        assert self.clock().agrees(self.heard(boots, time), 60 * self.S) is agrees
+        assert self.clock().agrees(self.received(boots, time), 60 * self.S) is agrees

@@ -160,14 +160,14 @@ async def test_a_lost_datagram_is_sent_again() -> None:
     def answer(datagram: bytes) -> list[bytes]:
         return [] if first and first.pop() else [v2c(texts(v2c_request(datagram)))]
 
-    async with running_agent(answer) as (port, heard):
+    async with running_agent(answer) as (port, received):
         session = await Session.open("127.0.0.1", port, COMMUNITY, 0.1, retries=1)
         rows = await session.get([DESCRIPTION])
         session.close()
 
     assert rows == {DESCRIPTION: {(0,): b"unit"}}
-    assert len(heard) == 2
-    assert heard[0] == heard[1]
+    assert len(received) == 2
+    assert received[0] == received[1]
 
 
 async def test_an_agent_that_does_not_advance_is_cut_off() -> None:

@@ -30,43 +30,43 @@ async def read(session: Session) -> bool:
 @asynccontextmanager
 async def agent_with_clocks(agent: ScriptedAgent) -> AsyncIterator[tuple[Session, list[bytes], FakeClocks]]:
     clocks = FakeClocks()
-    async with running_agent(agent.answer) as (port, heard):
+    async with running_agent(agent.answer) as (port, received):
         endpoint = SharedSocket.acquire(2)
         line = AgentTransport(endpoint, ("127.0.0.1", port), 0.1, 1)
         session = Session(UserAgent(line, EVA, clocks), endpoint, "unit")
         try:
-            yield session, heard, clocks
+            yield session, received, clocks
         finally:
             session.close()
 
 
 async def test_three_exchanges_and_then_one() -> None:
     """Discovery, the agent's clock, the answer; after that an answer a request."""
-    async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, heard):
+    async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, received):
         assert await read(session)
-        assert len(heard) == 3
+        assert len(received) == 3
         assert await read(session)
-        assert len(heard) == 4
+        assert len(received) == 4
 
 
 async def test_nothing_readable_is_sent() -> None:
     """No request is in the clear, and none tells a pass phrase."""
-    async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, heard):
+    async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, received):
         await read(session)
 
-    flags = [security.parse(datagram).flags for datagram in heard]
+    flags = [security.parse(datagram).flags for datagram in received]
     assert flags == [security.REPORTABLE, *[security.REPORTABLE | security.AUTH | security.PRIV] * 2]
 
 
 async def test_an_agent_that_rebooted_is_read_at_once() -> None:
     """Its boots went up and its time began anew."""
     agent = ScriptedAgent(EVA)
-    async with session_with(EVA, agent.answer) as (session, heard):
+    async with session_with(EVA, agent.answer) as (session, received):
         await read(session)
         agent.engine = replace(agent.engine, boots=4, time=0)
 
         assert await read(session)
-        assert len(heard) == 5
+        assert len(received) == 5
 
 
 async def test_an_agent_reset_in_the_factory_is_read_at_once() -> None:
@@ -82,37 +82,37 @@ async def test_an_agent_reset_in_the_factory_is_read_at_once() -> None:
 async def test_another_agent_at_the_same_address_is_read_at_once() -> None:
     """Its engine ID is another, and so are the keys."""
     agent = ScriptedAgent(EVA)
-    async with session_with(EVA, agent.answer) as (session, heard):
+    async with session_with(EVA, agent.answer) as (session, received):
         await read(session)
         agent.engine = security.SnmpEngine(b"another engine", 1, 5)
 
         assert await read(session)
-        assert len(heard) == 7
+        assert len(received) == 7
 
 
 @pytest.mark.parametrize("jump_s", [-900, 900])
 async def test_a_jump_of_the_agents_clock(jump_s: int) -> None:
     """Forth or back, it costs one exchange."""
     agent = ScriptedAgent(EVA)
-    async with session_with(EVA, agent.answer) as (session, heard):
+    async with session_with(EVA, agent.answer) as (session, received):
         await read(session)
         agent.engine = replace(agent.engine, time=agent.engine.time + jump_s)
 
         assert await read(session)
-        assert len(heard) == 5
+        assert len(received) == 5
 
 
 async def test_a_step_of_our_own_clock_costs_nothing() -> None:
     """The agent's clock is counted on by CLOCK_BOOTTIME; after a week's silence it is still known."""
     agent = ScriptedAgent(EVA)
-    async with agent_with_clocks(agent) as (session, heard, clocks):
+    async with agent_with_clocks(agent) as (session, received, clocks):
         await read(session)
         clocks.step(-86_400 * NS_PER_S)
         clocks.advance(604_800 * NS_PER_S)
         agent.engine = replace(agent.engine, time=agent.engine.time + 604_800)
 
         assert await read(session)
-        assert len(heard) == 4
+        assert len(received) == 4
 
 
 async def test_two_agents_with_one_user_name_and_different_phrases() -> None:
@@ -180,11 +180,11 @@ async def test_an_agent_that_is_never_in_its_own_time_window() -> None:
     """The rounds end, and it is told by name."""
     agent = ScriptedAgent(EVA)
     agent.says = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW, signed=True)
-    async with session_with(EVA, agent.answer) as (session, heard):
+    async with session_with(EVA, agent.answer) as (session, received):
         with pytest.raises(Refused, match="not in time window: repeatedly"):
             await read(session)
 
-    assert len(heard) == 5
+    assert len(received) == 5
 
 
 async def test_an_unsigned_clock_is_not_believed() -> None:
@@ -267,14 +267,14 @@ async def test_a_response_older_than_the_agents_clock() -> None:
 async def test_the_next_request_after_a_failure_starts_with_discovery() -> None:
     """Whatever was wrong, it is not kept."""
     agent = ScriptedAgent(EVA)
-    async with session_with(EVA, agent.answer) as (session, heard):
+    async with session_with(EVA, agent.answer) as (session, received):
         agent.says = lambda message, _: agent.report(message, security.DECRYPTION_ERROR)
         with pytest.raises(Refused):
             await read(session)
         agent.says = agent.response
 
         assert await read(session)
-        assert len(heard) == 6
+        assert len(received) == 6
 
 
 async def test_an_engine_id_that_is_none() -> None:

@@ -49,12 +49,12 @@ def ignored(done: int, total: int) -> None:
 def test_samples_become_csv(filled: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The columns' names, then the rows of the span, oldest first; NULL is empty, a flag 0 or 1; progress is told by pieces."""
     monkeypatch.setattr(exports, "_CHUNK_ROWS", 4)
-    told: list[tuple[int, int]] = []
-    count = export(filled, "ptp", "raw", 1, 10, tmp_path / "a.csv", "csv", lambda *at: told.append(at))
+    reported: list[tuple[int, int]] = []
+    count = export(filled, "ptp", "raw", 1, 10, tmp_path / "a.csv", "csv", lambda *at: reported.append(at))
     with (tmp_path / "a.csv").open() as file:
         rows = list(csv.DictReader(file))
 
-    assert (count, told) == (9, [(4, 9), (8, 9), (9, 9)])
+    assert (count, reported) == (9, [(4, 9), (8, 9), (9, 9)])
     assert [row["offset_ns"] for row in rows] == [str(-second) for second in range(1, 10)]
     assert (rows[0]["gm_bound_ns"], rows[0]["ptp_timescale"], rows[0]["port_state"]) == ("", "0", "SLAVE")
     assert [path.name for path in tmp_path.iterdir() if path.name != "history.sqlite"] == ["a.csv"]

@@ -14,9 +14,9 @@ from store_nodes import (
     Node,
     batch_of,
     cloud_event,
+    reported_more,
     running,
     short_intervals,
-    told_more,
     until,
 )
 
@@ -34,13 +34,13 @@ def test_a_hub_keeps_what_others_send(location: StoreLocation) -> None:
     with running(location) as hub:
         for first, last in ((1, 2), (4, 5), (1, 2), (2, 3)):
             hub.store.put_history(batch_of("n2", first, last), SIZE)
-            until(partial(told_more, hub, len(hub.told)))
+            until(partial(reported_more, hub, len(hub.reported)))
     with running(location) as again:
         again.store.put_history(batch_of("n2", 4, 4), SIZE)
-        until(lambda: again.told)
+        until(lambda: again.reported)
 
-    assert [progress.stored_up_to for progress in hub.told] == [2, 2, 2, 3]
-    assert again.told == [ArchiveProgress("n2", 1_700_000_000, 4, 0)]
+    assert [progress.stored_up_to for progress in hub.reported] == [2, 2, 2, 3]
+    assert again.reported == [ArchiveProgress("n2", 1_700_000_000, 4, 0)]
     assert rows_of(location, "SELECT node, sequence FROM event ORDER BY 2") == [
         ("n2", number) for number in (1, 2, 3, 4)
     ]
@@ -50,14 +50,14 @@ def test_a_database_that_was_put_back_is_believed(location: StoreLocation) -> No
     """A hub confirms what its database has, not what it had before a backup or another server took its location."""
     with running(location) as hub:
         hub.store.put_history(batch_of("n2", 1, 4), SIZE)
-        until(lambda: hub.told)
+        until(lambda: hub.reported)
         put_back(location, "DELETE FROM event WHERE sequence > 2", "UPDATE received SET stored_up_to = 2")
         hub.store.put_history(batch_of("n2", 5, 5), SIZE)
-        until(lambda: len(hub.told) == 2)
+        until(lambda: len(hub.reported) == 2)
         hub.store.put_history(batch_of("n2", 3, 5), SIZE)
-        until(lambda: len(hub.told) == 3)
+        until(lambda: len(hub.reported) == 3)
 
-    assert [progress.stored_up_to for progress in hub.told] == [4, 2, 5]
+    assert [progress.stored_up_to for progress in hub.reported] == [4, 2, 5]
     assert rows_of(location, "SELECT sequence FROM event ORDER BY 1") == [(number,) for number in range(1, 6)]
 
 
@@ -71,17 +71,17 @@ def put_back(location: StoreLocation, *sql: str) -> None:
 
 def test_a_busy_hub_does_its_other_work_too(location: StoreLocation) -> None:
     """However much of others comes, old rows go, what the hubs have is cut, and the store can be stopped."""
-    batch, told = batch_of("n2", 1, 1), list[ArchiveProgress]()
+    batch, reported = batch_of("n2", 1, 1), list[ArchiveProgress]()
 
     def again(progress: ArchiveProgress) -> None:
-        told.append(progress)
+        reported.append(progress)
         hub.put_history(batch, SIZE)
 
     hub = Store(settings_of(location), FakeClocks(), print, node="n1", outbox=LIMITS, on_stored=again)
     hub.start()
     hub.put_event(cloud_event(1), NOW_NS)
     hub.put_history(batch, SIZE)
-    until(lambda: len(told) > 3)
+    until(lambda: len(reported) > 3)
     hub.cut_outbox(hub.outbox_page(0, 1).stream, 1)
     until(lambda: not hub.outbox_page(0, 1).rows)
     hub.stop()
@@ -98,10 +98,10 @@ def test_what_cannot_be_stored_of_one_node_hinders_no_other(location: StoreLocat
     for batch in (batch_of("n2", 1, 2), bad, batch_of("n4", 1, 1)):
         node.store.put_history(batch, SIZE)
     node.store.start()
-    until(lambda: len(node.told) == 2)
+    until(lambda: len(node.reported) == 2)
     node.store.stop()
 
-    assert [(progress.node, progress.stored_up_to) for progress in node.told] == [("n2", 2), ("n4", 1)]
+    assert [(progress.node, progress.stored_up_to) for progress in node.reported] == [("n2", 2), ("n4", 1)]
     assert (node.store.history_rejected, node.problems) == (1, [])
 
 
@@ -111,13 +111,13 @@ def test_too_much_of_others_is_refused_and_counted(location: StoreLocation, monk
     hub = Node(location, LIMITS)
     took = [hub.store.put_history(batch_of(*of), SIZE) for of in (("n2", 1, 2), ("n3", 1, 2), ("n1", 1, 1))]
     hub.store.start()
-    until(lambda: hub.told)
+    until(lambda: hub.reported)
     hub.store.put_history(batch_of("n4", 1, 1), SIZE)
-    until(lambda: len(hub.told) == 2)
+    until(lambda: len(hub.reported) == 2)
     hub.store.stop()
 
     assert took == [True, False, True]
-    assert [progress.node for progress in hub.told] == ["n2", "n4"]
+    assert [progress.node for progress in hub.reported] == ["n2", "n4"]
     assert hub.store.history_rejected == 2
 
 
@@ -128,12 +128,12 @@ def test_a_batch_that_failed_is_stored_when_it_is_repeated(location: StoreLocati
         with locked(location, "event", "received", "incarnation"):
             hub.store.put_history(batch_of("n2", 1, 2), SIZE)
             until(lambda: hub.problems)
-            told = len(hub.told)
+            reported = len(hub.reported)
         until(lambda: len(hub.problems) == 2)
         hub.store.put_history(batch_of("n2", 1, 2), SIZE)
-        until(lambda: hub.told)
+        until(lambda: hub.reported)
 
-    assert (told, {progress.stored_up_to for progress in hub.told}, hub.problems[1]) == (0, {2}, None)
+    assert (reported, {progress.stored_up_to for progress in hub.reported}, hub.problems[1]) == (0, {2}, None)
     assert rows_of(location, "SELECT sequence FROM event ORDER BY 1") == [(1,), (2,)]
 
 
@@ -143,9 +143,9 @@ def test_what_waits_of_others_is_bounded_in_bytes(location: StoreLocation, monke
     hub = Node(location, LIMITS)
     took = [hub.store.put_history(batch_of(node, 1, 1), SIZE) for node in ("n2", "n3")]
     hub.store.start()
-    until(lambda: hub.told)
+    until(lambda: hub.reported)
     later = hub.store.put_history(batch_of("n3", 1, 1), SIZE)
-    until(lambda: len(hub.told) == 2)
+    until(lambda: len(hub.reported) == 2)
     hub.store.stop()
 
     assert (took, later, hub.store.history_rejected) == ([True, False], True, 1)

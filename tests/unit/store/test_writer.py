@@ -167,13 +167,13 @@ def test_a_problem_is_reported_once(bench: Bench, short_intervals: None) -> None
         store.next_incarnation("n1")
         with bench.locked():
             bench.put_now(store)
-            told = [bench.problems.get(timeout=60)]
+            reported = [bench.problems.get(timeout=60)]
             for _ in range(3):
                 with pytest.raises(StoreError, match="lock"):
                     store.next_incarnation("n1")
-        told.append(bench.problems.get(timeout=60))
+        reported.append(bench.problems.get(timeout=60))
 
-    assert told == [said_when_locked(bench.location), None]
+    assert reported == [said_when_locked(bench.location), None]
     assert bench.problems.empty()
 
 

@@ -18,13 +18,13 @@ pytestmark = pytest.mark.disable_socket
 LOOPBACK = bytes.fromhex("41000000 1a000000 ffffffff") + bytes(32)
 
 
-def machine(net: Path, told: dict[str, int | None]) -> Machine:
+def machine(net: Path, reported: dict[str, int | None]) -> Machine:
     """`told` is what ethtool says of each interface: a clock, -1, or None for an interface that has no such answer."""
 
     def ask(interface: str) -> bytes:
-        if interface not in told:
+        if interface not in reported:
             raise OSError(errno.ENODEV, "no such device")
-        index = told[interface]
+        index = reported[interface]
         if index is None:
             raise OSError(errno.EOPNOTSUPP, "not supported")
         return ts_info(index)

@@ -149,7 +149,7 @@ async def test_the_best_way_is_tried_out_and_remembered(lab: Lab, unknown: int) 
 
 
 async def test_a_busy_clock_is_asked_three_times(lab: Lab) -> None:
-    """EBUSY twice is nothing; a third time it is told, and the clock is not taken for one that cannot be asked so."""
+    """EBUSY twice is nothing; a third time it is reported, and the clock is not taken for one that cannot be asked so."""
     lab.phc.fails = {EXTENDED: [errno.EBUSY] * 2}
     found = await sample(lab.driver())
     lab.phc.fails = {EXTENDED: [errno.EBUSY] * 3}
@@ -159,7 +159,7 @@ async def test_a_busy_clock_is_asked_three_times(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knows", "fails", "told"),
+    ("knows", "fails", "reported"),
     [
         (set(), {}, (Refused, "the driver supports no ioctl that reads the offset to the system clock")),
         ({EXTENDED}, {EXTENDED: [errno.EIO]}, (Unreachable, "due")),
@@ -169,12 +169,12 @@ async def test_a_busy_clock_is_asked_three_times(lab: Lab) -> None:
     ids=["no way", "broken", "timed out", "gone"],
 )
 async def test_each_failure_has_its_error(
-    lab: Lab, knows: set[OffsetIoctl], fails: dict[OffsetIoctl, list[int]], told: tuple[type[SourceError], str]
+    lab: Lab, knows: set[OffsetIoctl], fails: dict[OffsetIoctl, list[int]], reported: tuple[type[SourceError], str]
 ) -> None:
     """A clock that cannot be asked refuses; one that fails or is gone is unreachable, and is not asked in a worse way."""
     lab.phc.knows, lab.phc.fails = knows, fails
 
-    assert await failure(lab.driver()) == (told[0], f"{lab.root}/dev/ptp3: {told[1]}")
+    assert await failure(lab.driver()) == (reported[0], f"{lab.root}/dev/ptp3: {reported[1]}")
 
 
 async def test_two_samples_show_the_drift(lab: Lab) -> None:
@@ -253,11 +253,11 @@ async def test_no_such_device(lab: Lab) -> None:
 async def test_permission_denied_names_the_remedy(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The udev rule is named."""
     monkeypatch.setattr(os, "open", denied)
-    kind, told = await failure(lab.driver())
+    kind, reported = await failure(lab.driver())
 
     assert kind is Unreachable
-    assert "permission denied" in told
-    assert "systemd/timesyncd.rules" in told
+    assert "permission denied" in reported
+    assert "systemd/timesyncd.rules" in reported
 
 
 async def test_an_interface_names_its_clock(lab: Lab) -> None:

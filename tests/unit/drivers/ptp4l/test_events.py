@@ -236,7 +236,7 @@ def monitor_of(folder: Path) -> EventMonitor:
     return EventMonitor(folder / "events", folder / "server", DOMAIN, CLOCK)
 
 
-async def heard(monitor: EventMonitor) -> list[int]:
+async def received(monitor: EventMonitor) -> list[int]:
     await asyncio.sleep(0.01)
     return [record.local_ns for record in monitor.take()]
 
@@ -247,16 +247,16 @@ async def test_only_events_stamped_in_the_lease_are_admitted(sender: Sender, tmp
     """
     monitor = monitor_of(tmp_path)
     sender.sync(tmp_path, T2_NS)
-    before = await heard(monitor)
+    before = await received(monitor)
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
     inside = [T2_NS, T2_NS + 1, T2_NS - NS_PER_S, T2_NS + 1_332_000_000]
     outside = [T2_NS + 1_334_000_000, T2_NS + 3600 * NS_PER_S, T2_NS - 3 * NS_PER_S, 0]
     for local_ns in outside + inside[:3]:
         sender.sync(tmp_path, local_ns)
         sender.delay(tmp_path, local_ns)
-    early = await heard(monitor)
+    early = await received(monitor)
     sender.delay(tmp_path, inside[3])
-    late = await heard(monitor)
+    late = await received(monitor)
     monitor.close()
 
     assert before == []
@@ -270,11 +270,11 @@ async def test_a_sender_never_waits_for_a_reader_that_does_nothing(sender: Sende
     monitor.renew(T2_NS, NS_PER_S // 8, NS_PER_S // 8)
     for number in range(8 * 60):  # would raise BlockingIOError where ptp4l would wait
         sender.sync(tmp_path, T2_NS + number * NS_PER_S // 8)
-    leased = await heard(monitor)
+    leased = await received(monitor)
     newest_ns = T2_NS + 60 * NS_PER_S
     monitor.renew(newest_ns, NS_PER_S // 8, NS_PER_S // 8)
     sender.sync(tmp_path, newest_ns + 1)
-    after = await heard(monitor)
+    after = await received(monitor)
     monitor.close()
 
     assert 1 <= len(leased) <= 8
@@ -289,7 +289,7 @@ async def test_a_lease_is_renewed_while_events_come(sender: Sender, tmp_path: Pa
     for local_ns in sent:
         sender.sync(tmp_path, local_ns)
         await asyncio.sleep(0.001)
-    came = await heard(monitor)
+    came = await received(monitor)
     monitor.close()
 
     assert came == sent
@@ -301,7 +301,7 @@ async def test_others_are_not_kept(sender: Sender, tmp_path: Path) -> None:
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
     sender.sync(tmp_path, T2_NS, domain=DOMAIN + 1)
     sender.send(SYNC[:46] + b"\x00\x2a" + SYNC[48:], tmp_path)
-    came = await heard(monitor)
+    came = await received(monitor)
     monitor.close()
 
     assert (came, monitor.rejected) == ([], 2)
@@ -315,7 +315,7 @@ async def test_memory_is_bounded(sender: Sender, tmp_path: Path, monkeypatch: py
     for number in range(5):
         sender.sync(tmp_path, T2_NS + number)
         await asyncio.sleep(0.001)
-    came = await heard(monitor)
+    came = await received(monitor)
     monitor.close()
 
     assert (came, monitor.lost) == ([T2_NS + 2, T2_NS + 3, T2_NS + 4], 2)
@@ -331,7 +331,7 @@ async def test_the_path_is_taken_kept_and_given_back(sender: Sender, tmp_path: P
     path.unlink()
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
     sender.sync(tmp_path, T2_NS)
-    came = await heard(monitor)
+    came = await received(monitor)
     monitor.close()
 
     assert (mode, came) == (0o666, [T2_NS])
@@ -359,7 +359,7 @@ async def test_another_senders_events_are_rejected(sender: Sender, tmp_path: Pat
     monitor.renew(T2_NS, NS_PER_S, NS_PER_S)
     monitor._socket._trusted = {os.geteuid() + 1}
     sender.sync(tmp_path, T2_NS)
-    came = await heard(monitor)
+    came = await received(monitor)
     monitor.close()
 
     assert came == []

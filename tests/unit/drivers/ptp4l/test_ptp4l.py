@@ -67,8 +67,8 @@ class Script:
     def body(self, management_id: int, port: int) -> bytes:
         match management_id:
             case 0x2000:
-                told = (3, self.ports, 128, 255, 0xFE, 0xFFFF, 128, self.identity, self.domain)
-                return struct.pack(">BxHBBBHB8sBx", *told)
+                reported = (3, self.ports, 128, 255, 0xFE, 0xFFFF, 128, self.identity, self.domain)
+                return struct.pack(">BxHBBBHB8sBx", *reported)
             case 0x2001:
                 return struct.pack(">Hqq", 1, self.offset_ns << 16, self.path_delay_ns << 16)
             case 0x2002:
@@ -409,13 +409,13 @@ async def test_a_quick_restart_is_reported_once(server: ScriptedPtp4l) -> None:
     server.stop()
     server.start()
     server.script.sync(3)
-    told = await nothing(driver)
+    reported = await nothing(driver)
     first = await driver.poll()
     server.script.sync(4)
     second = await sample(driver)
     await driver.close()
 
-    assert (told.reason, told.restarted) == ("ptp4l restarted", True)
+    assert (reported.reason, reported.restarted) == ("ptp4l restarted", True)
     assert (first, second.offset_ns) == ([], 4)
 
 
@@ -425,10 +425,10 @@ async def test_counters_that_went_back_are_a_restart(server: ScriptedPtp4l, way:
     driver = await primed(server, FakeClocks())
     server.script.sync(3)
     server.script.counters |= {key: 1 for key in server.script.counters if key[0] == way}
-    told = await nothing(driver)
+    reported = await nothing(driver)
     await driver.close()
 
-    assert (told.reason, told.restarted) == ("ptp4l restarted: its counters were reset", True)
+    assert (reported.reason, reported.restarted) == ("ptp4l restarted: its counters were reset", True)
 
 
 @pytest.mark.parametrize("identity", ["360b7efffe6ae640", "0011223344556677"])
@@ -445,13 +445,13 @@ async def test_a_restart_is_followed(server: ScriptedPtp4l, identity: str) -> No
     server.script.identity = bytes.fromhex(identity)
     server.start()
     await driver.open()
-    told = await nothing(driver)
+    reported = await nothing(driver)
     assert await driver.poll() == []
     server.script.sync(9)
     taken = await sample(driver)
     await driver.close()
 
-    assert (told.restarted, taken.offset_ns) == (True, 9)
+    assert (reported.restarted, taken.offset_ns) == (True, 9)
 
 
 async def test_a_time_out_is_no_restart(server: ScriptedPtp4l) -> None:
@@ -486,13 +486,13 @@ async def test_another_parent_is_reported_and_primes(server: ScriptedPtp4l) -> N
     driver = await primed(server, FakeClocks())
     server.script.parent = bytes.fromhex("0102030405060708")
     server.script.sync(3)
-    told = await nothing(driver)
+    reported = await nothing(driver)
     server.script.sync(4)
     taken = await sample(driver)
     await driver.close()
 
-    assert told.reason == "the PTP parent changed from ca2f53.fffe.4f308f-1 to 010203.0405.060708-1"
-    assert (told.restarted, taken.parent_identity) == (False, "010203.0405.060708")
+    assert reported.reason == "the PTP parent changed from ca2f53.fffe.4f308f-1 to 010203.0405.060708-1"
+    assert (reported.restarted, taken.parent_identity) == (False, "010203.0405.060708")
 
 
 async def test_another_port_of_the_same_parent_resets_the_history(server: ScriptedPtp4l) -> None:
@@ -500,10 +500,10 @@ async def test_another_port_of_the_same_parent_resets_the_history(server: Script
     driver = await primed(server, FakeClocks())
     server.script.parent_port = 2
     server.script.sync(3)
-    told = await nothing(driver)
+    reported = await nothing(driver)
     await driver.close()
 
-    assert told.restarted
+    assert reported.restarted
 
 
 async def test_the_wrong_domain_is_silence_with_a_hint(server: ScriptedPtp4l) -> None:
@@ -520,16 +520,16 @@ async def test_the_wrong_domain_is_silence_with_a_hint(server: ScriptedPtp4l) ->
 async def test_the_read_only_socket_needs_time_stamping(server: ScriptedPtp4l) -> None:
     """PORT_PROPERTIES_NP is refused there, so the clock is unknown until the configuration names it."""
     server.script.refused = {0xC004: 6, 0xC003: 6}
-    unknown, told = driver_of(server), driver_of(server, time_stamping="hardware", phc=3)
+    unknown, reported = driver_of(server), driver_of(server, time_stamping="hardware", phc=3)
     with pytest.raises(Refused, match="PORT_PROPERTIES_NP: ptp4l reports NOT_SUPPORTED; set time_stamping"):
         await unknown.open()
     await unknown.close()
     server.script.sync(1)
-    await told.open()
-    await told.poll()
+    await reported.open()
+    await reported.poll()
     server.script.sync(2)
-    taken = await sample(told)
-    await told.close()
+    taken = await sample(reported)
+    await reported.close()
 
     assert (taken.clock, taken.granularity_ns, taken.frequency_ppb) == ("phc:3", 8, None)
 

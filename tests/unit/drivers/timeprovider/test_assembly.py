@@ -120,7 +120,7 @@ def test_an_offset_needs_a_parent() -> None:
 
 
 def test_alarms_keep_the_severity_of_the_grandmaster() -> None:
-    """Severity is the row's own, and a number that the MIB lacks is told, with the alarm kept."""
+    """Severity is the row's own, and a number that the MIB lacks is reported, with the alarm kept."""
     read = sample(alarm(1, severity=1))
 
     assert read.alarms == (Alarm(12, 0, "unknown(1)", "short", "2026-01-02,03:04:05"),)
@@ -186,14 +186,14 @@ def test_an_instance_of_99_is_an_instance() -> None:
     assert (read.clock_class, read.offset_scaled_log_variance, read.domain) == (6, 0x4E5D, 44)
 
 
-@pytest.mark.parametrize(("steps", "told"), [(0, (6, 0x21, None)), (1, (None, None, "PTP 00a069.fffe.112233"))])
-def test_a_clock_without_a_parent_is_its_own(steps: int, told: object) -> None:
+@pytest.mark.parametrize(("steps", "reported"), [(0, (6, 0x21, None)), (1, (None, None, "PTP 00a069.fffe.112233"))])
+def test_a_clock_without_a_parent_is_its_own(steps: int, reported: object) -> None:
     """The parent data set speaks for the grandmaster only where it follows no other clock; else it names whom it follows."""
     parent: dict[int, Raw] = {8: bytes.fromhex("00a069fffe112233"), 11: 6, 12: 0x21}
     served: Served = {f"{PTPBASE}.2.1.{column}": {CLOCK: raw} for column, raw in parent.items()}
     read = sample(served | {f"{PTPBASE}.1.1.4": {CLOCK: steps}})
 
-    assert (read.clock_class, read.clock_accuracy, read.selected_reference) == told
+    assert (read.clock_class, read.clock_accuracy, read.selected_reference) == reported
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def sensor(index: int, **columns: Raw) -> Served:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "reported"),
     [
         ({}, Sensor("board", "temperature", 38.5, "C", True)),
         ({"type": 5, "scale": 8, "value": 240}, Sensor("board", "current", 0.024, "A", True)),
@@ -92,9 +92,9 @@ def sensor(index: int, **columns: Raw) -> Served:
         ({"type": 99}, Sensor("board", "other", 38.5, None, True)),
     ],
 )
-def test_a_sensor_s_scale_and_precision_count(columns: dict[str, Raw], told: Sensor) -> None:
+def test_a_sensor_s_scale_and_precision_count(columns: dict[str, Raw], reported: Sensor) -> None:
     """Scale is a power of 1000 around 9, precision counts decimals; a sensor that is not ok has no value."""
-    assert sample(sensor(100, **columns)).sensors == (told,)
+    assert sample(sensor(100, **columns)).sensors == (reported,)
 
 
 def test_a_sensor_of_an_unknown_scale_has_no_value() -> None:

@@ -44,7 +44,7 @@ def tp5000e(kind: int = 2, sequence: int = 1, **columns: Raw) -> Trap:
     return trap(f"{TP5000E}.{kind}", {f"{TP5000E}.1.{numbers[key]}.0": raw for key, raw in (values | columns).items()})
 
 
-def told(sent: Trap) -> AlarmEvent:
+def reported(sent: Trap) -> AlarmEvent:
     event = NotificationDecoder("gm-a", PROFILES).event(sent)
     assert event is not None
     return event
@@ -56,19 +56,19 @@ OPEN = AlarmEvent("gm-a", 7, "raise", 97, 2, "major", "Antenna open", 1, 0, "202
 @pytest.mark.parametrize("tail", [".0", ""])
 def test_an_alarm_whose_id_is_in_the_notification(tail: str) -> None:
     """The S650's style: one notification an alarm; its variables come with or without a trailing 0."""
-    assert told(s650(tail=tail)) == OPEN
+    assert reported(s650(tail=tail)) == OPEN
 
 
 def test_the_order_of_the_variables_does_not_matter() -> None:
     """A variable is known by its OID."""
     sent = s650()
 
-    assert told(replace(sent, variables=sent.variables[::-1])) == OPEN
+    assert reported(replace(sent, variables=sent.variables[::-1])) == OPEN
 
 
 def test_an_alarm_whose_id_is_a_variable() -> None:
     """The TP5000E's style: one notification for all alarms."""
-    assert told(tp5000e()) == AlarmEvent("gm-a", 7, "raise", 12, 0, "minor", "Short", 1, 0, "2026-01-02,03:04:05")
+    assert reported(tp5000e()) == AlarmEvent("gm-a", 7, "raise", 12, 0, "minor", "Short", 1, 0, "2026-01-02,03:04:05")
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_an_alarm_whose_id_is_a_variable() -> None:
 )  # fmt: skip
 def test_what_happened(sent: Trap, action: str) -> None:
     """Severity 0 or action 0 clears, what is transient or an event does not stand, and normal track (4, 27) is no fault."""
-    assert told(sent).action == action
+    assert reported(sent).action == action
 
 
 def test_a_severity_without_a_name_is_reported_by_its_number() -> None:
     """There is no severity 1."""
-    assert told(s650(severity=1)).severity == "unknown(1)"
+    assert reported(s650(severity=1)).severity == "unknown(1)"
 
 
 def test_an_alarm_without_text_has_its_name_and_module() -> None:
     """What the family calls that id."""
-    assert (told(s650(text=b"")).text, told(tp5000e(text=b"")).text) == (
+    assert (reported(s650(text=b"")).text, reported(tp5000e(text=b"")).text) == (
         "GNSS antenna open",
         "GNSS antenna short (module 1)",
     )
@@ -101,7 +101,7 @@ def test_an_alarm_without_text_has_its_name_and_module() -> None:
 @pytest.mark.parametrize("oid", [f"{TP5000E}.0.2", f"{TP5000E}.2"])
 def test_a_converted_notification_is_known_too(oid: str) -> None:
     """A conversion from SNMPv1 puts a 0 before the last arc."""
-    assert told(replace(tp5000e(), oid=parse_oid(oid))).id == 12
+    assert reported(replace(tp5000e(), oid=parse_oid(oid))).id == 12
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_a_converted_notification_is_known_too(oid: str) -> None:
 )
 def test_the_notifications_that_every_agent_sends(oid: str, variables: dict[str, Raw], text: str, index: int) -> None:
     """A restart and a link are events; the link's interface is the event's index."""
-    assert told(trap(oid, variables)) == AlarmEvent("gm-a", 7, "event", None, index, "event", text)
+    assert reported(trap(oid, variables)) == AlarmEvent("gm-a", 7, "event", None, index, "event", text)
 
 
 def test_an_unknown_notification_is_kept_as_text() -> None:
     """Nothing is made up: its OID and its values are the text, bounded and printable."""
-    event = told(
+    event = reported(
         trap("1.3.6.1.4.1.9070.1.99", {"1.3.6.1.4.1.1": 5, "1.3.6.1.4.1.2": b"\x1b[31m", "1.3.6.1.4.1.3": b"x" * 999})
     )
 
@@ -132,7 +132,7 @@ def test_an_unknown_notification_is_kept_as_text() -> None:
 )
 def test_a_variable_of_the_wrong_type_makes_it_unknown(sent: Trap) -> None:
     """What is not as its profile says is not interpreted, and not lost either."""
-    event = told(sent)
+    event = reported(sent)
 
     assert (event.action, event.id) == ("unknown", None)
     assert event.text.startswith(f"{format_oid(sent.oid)}: 1.3.6.1.4.1.9070")
@@ -196,9 +196,9 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_a_number_that_no_counter_has_makes_it_unknown() -> None:
     """What is counted as lost goes into 64 bits: the notification is kept as it came, and nothing is lost for it."""
     events = NotificationDecoder("gm-a", PROFILES)
-    told = [events.event(s650(sequence=number)) for number in (-5, 2**63 - 1)]
+    reported = [events.event(s650(sequence=number)) for number in (-5, 2**63 - 1)]
 
-    assert [(event.action, event.lost) for event in told if event is not None] == [("raise", 0), ("unknown", 0)]
+    assert [(event.action, event.lost) for event in reported if event is not None] == [("raise", 0), ("unknown", 0)]
 
 
 LINE = "<163>Mar  4 05:06:07 gm-a alarmd: "

@@ -62,7 +62,7 @@ def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (HEAD + OBJECT.replace('"integer"', '"number"'), "object[0].decoder = 'number': allowed: text, "),
         (HEAD + OBJECT.replace("alarm_count", "alarms_count"), "object[0].field = 'alarms_count': allow"),
@@ -86,13 +86,13 @@ def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
         (HEAD + "[[object", "not TOML"),
     ],
 )
-def test_an_invalid_profile_is_an_error_of_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_profile_is_an_error_of_one_line(tmp_path: Path, text: str, reported: str) -> None:
     """A profile that cannot be used names its file, the key and what is allowed."""
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as error:
         load(path)
 
-    assert (path in str(error.value), told in str(error.value), "\n" in str(error.value)) == (True, True, False)
+    assert (path in str(error.value), reported in str(error.value), "\n" in str(error.value)) == (True, True, False)
 
 
 def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
@@ -103,11 +103,11 @@ def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
+    ("name", "reported"), [("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
 )
-def test_a_missing_profile_is_an_error(name: str, told: str) -> None:
+def test_a_missing_profile_is_an_error(name: str, reported: str) -> None:
     """A name that is not shipped lists those that are; a path that is not there says so."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         load(name)
 
 

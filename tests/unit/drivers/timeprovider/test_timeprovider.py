@@ -123,16 +123,16 @@ def test_a_grandmaster_s_profile_may_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "reported"),
     [
         ({}, r"give at least one of community \(SNMP v2c\), user \(SNMP v3\) and https"),
         ({**COMMUNITY, "user": USER}, "community and user: give only one of them"),
         ({"user": USER | {"auth": "md5"}}, "Input should be 'sha1', 'sha224', "),
     ],
 )
-def test_there_must_be_one_way_in(table: dict[str, Any], told: str) -> None:
+def test_there_must_be_one_way_in(table: dict[str, Any], reported: str) -> None:
     """No credential stands in the code, and of two for the same agent one is wrong."""
-    with pytest.raises(ValidationError, match=told):
+    with pytest.raises(ValidationError, match=reported):
         options(**table)
 
 
