@@ -12,14 +12,24 @@ from typing import Any
 import fake_view
 import pytest
 from chromium import Page, opened
-from fake_view import FakeView
-from random_sentences import with_random_sentences
+from fake_view import FakeView, as_json
+from reworded import reworded
 
 from timesyncd import config
 from timesyncd.bound import Reason
 from timesyncd.clocks import SystemClocks
 from timesyncd.ipc.job_segment import Method
-from timesyncd.messages.node import AlarmEventMessage, BoundMessage, ChainStep, GrandmasterState, SourceState
+from timesyncd.messages.jobs import JobState
+from timesyncd.messages.node import (
+    AlarmEventMessage,
+    BoundMessage,
+    ChainStep,
+    FindingMessage,
+    GrandmasterState,
+    Message,
+    NodeState,
+    SourceState,
+)
 from timesyncd.model.observation import Observation
 from timesyncd.sample import TimeErrorSeries
 from timesyncd.store.engine import StoreLocation
@@ -249,7 +259,14 @@ async def test_no_sentence_decides_how_something_looks(monkeypatch: pytest.Monke
         node["holdover_after_ns"] = node["void_after_ns"]  # a slow machine's page must not age between the two views
     monkeypatch.setattr(fake_view, "RECORDED", recorded)
     as_written = await appearance(FakeView())
-    monkeypatch.setattr(fake_view, "RECORDED", with_random_sentences(recorded))
+    models: dict[str, type[Message]] = {
+        "nodes": NodeState,
+        "grandmasters": GrandmasterState,
+        "jobs": JobState,
+        "findings": FindingMessage,
+    }
+    for name, model in models.items():
+        recorded[name] = [as_json(reworded(model.model_validate(each))) for each in recorded[name]]
 
     assert await appearance(FakeView()) == as_written
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import StringIO
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from doctor_lab import DAEMON, WELL
 from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, polled_grandmaster
+from reworded import OF_MESSAGE, reworded
 from rich.console import Console, Group, RenderableType
 from snapshots import EVERYTHING, RECORDED
 
@@ -37,42 +36,6 @@ from timesyncd.messages.node import BoundMessage, FindingMessage, GrandmasterSta
 from timesyncd.metrics.exposition import Metrics
 from timesyncd.sample import Alarm
 
-M = TypeVar("M", bound=Message)
-
-#: The fields of messages that hold a sentence for people. An alarm's text is the device's own, not a sentence of timesyncd.
-SENTENCES = {
-    "reason", "void_reason", "alignment_reason", "phase_reason", "groups_reason", "verdict", "detail", "utc_detail",
-    "grandmaster_note", "evidence", "cause", "remedy",
-}  # fmt: skip
-#: `verdict` and `text` are sentences in these messages alone.
-_OF_MESSAGE = {"verdict": {"JobState"}, "text": {"ChainStep"}}
-
-LETTERS = string.ascii_letters + string.digits + " .,:;-"
-RANDOM = random.Random(1588)
-
-
-def reworded(message: M) -> M:
-    """The same message with other sentences. Where there is none (empty or null) there is still none."""
-    return message.model_copy(
-        update={
-            name: _reworded_value(type(message).__name__, name, getattr(message, name))
-            for name in type(message).model_fields
-        }
-    )
-
-
-def _reworded_value(owner: str, name: str, value: Any) -> Any:
-    is_sentence = name in SENTENCES | set(_OF_MESSAGE) and owner in _OF_MESSAGE.get(name, {owner})
-    if isinstance(value, str):
-        return "".join(RANDOM.choices(LETTERS, k=40)) if is_sentence and value else value
-    if isinstance(value, Message):
-        return reworded(value)
-    if isinstance(value, Plan):
-        return replace(value, reason=_reworded_value("Plan", "reason", value.reason))
-    if isinstance(value, list):
-        return [_reworded_value(owner, name, item) for item in value]
-    return value
-
 
 def messages() -> Iterator[type[Message]]:
     for module in (node_messages, fleet, jobs):
@@ -86,7 +49,7 @@ def messages() -> Iterator[type[Message]]:
 def test_every_reason_has_its_code_beside_it(message: type[Message]) -> None:
     """A field for a sentence that gives a reason or a verdict has a field for the code."""
     reasons = [name for name in message.model_fields if name == "reason" or name.endswith("_reason")]
-    reasons += [name for name in message.model_fields if name in _OF_MESSAGE and message.__name__ in _OF_MESSAGE[name]]
+    reasons += [name for name in message.model_fields if name in OF_MESSAGE and message.__name__ in OF_MESSAGE[name]]
     codes = {name.removesuffix("_code") for name in message.model_fields if name.endswith("_code")}
 
     assert set(reasons) - {"text"} <= codes
