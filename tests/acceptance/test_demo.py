@@ -1,4 +1,4 @@
-"""`timesyncd demo` as its user sees it: the last line, what stands in for what is missing, the view, and that nothing stays."""
+"""`timesyncd demo`: its last line, its substitutes for missing programs, its view, and its clean-up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STARTING, WAITING, LOOKING = "starting", "status page", "every node has a valid 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a demo ended, and what was there then."""
+    """The status and output of a demo that has ended, and its leftovers."""
 
     status: int
     stdout: str
@@ -62,14 +62,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a demo runs: `folder` takes its temporary files, `marker` is in the environment of all its processes."""
+    """Where a demo runs: `folder` has its temporary files, `marker` is in the environment of all its processes."""
 
     folder: Path
     marker: str
 
     @contextmanager
     def start(self, *command: str) -> Iterator[subprocess.Popen[str]]:
-        """Killed at the end if it still runs, and with it all that it started."""
+        """A process that is killed at the end if it still runs, with all its children."""
         environment = os.environ | {VARIABLE: self.marker, "TMPDIR": str(self.folder)}
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -84,7 +84,7 @@ class Place:
                 process.kill()
 
     def end(self, process: subprocess.Popen[str], so_far: str = "") -> Ended:
-        """Wait for it; `so_far` is what it wrote to stderr already."""
+        """Waits for the process; `so_far` is the stderr that was read before."""
         stdout, stderr = process.communicate()
         return Ended(process.returncode, stdout, so_far + stderr, self.left_behind())
 
@@ -106,24 +106,24 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    """A short path: it holds sockets."""
+    """A folder with a short path, because it has sockets."""
     folder = Path(tempfile.mkdtemp(prefix="demo-"))
     yield Place(folder, secrets.token_hex(8))
     shutil.rmtree(folder)
 
 
 def until(stream: IO[str], *texts: str) -> str:
-    """Read lines, without what colours them, until all the texts have come."""
+    """Reads lines without their colours until all the texts have appeared."""
     seen = ""
     for line in stream:
         seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
         if all(text in seen for text in texts):
             return seen
-    raise AssertionError(f"it ended before it said {texts}: {seen}")
+    raise AssertionError(f"it ended before it printed {texts}: {seen}")
 
 
 def without(*programs: str) -> list[str]:
-    """What to put before a command so that it runs, not as root, where these programs are not installed."""
+    """The prefix of a command that runs it without root and without these programs."""
     hide = [f"mount --bind /dev/null {host.find(program)}" for program in programs]
     inside = " && ".join([*hide, f'exec {shlex.join(NOT_ROOT)} "$@"'])
     return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside, "sh"]
@@ -137,24 +137,24 @@ NO_NAMESPACES = [
 
 @pytest.fixture(scope="module")
 def whole(place: Place) -> Ended:
-    """The demo with everything, once."""
+    """One run of the complete demo."""
     return place.run(*DEMO, "--seconds", "8", "--json")
 
 
 def test_the_demo_ends_with_one_line_of_exactly_these_keys(whole: Ended) -> None:
-    """Programs read stdout; progress and the page's address are on stderr."""
+    """stdout has one line of JSON; progress and the page's address are on stderr."""
     assert whole.status == 0
     assert list(whole.result) == KEYS
     assert f"status page: {whole.result['page']}\n" in whole.stderr
 
 
 def test_the_whole_demo_is_two_nodes_with_real_ptp(whole: Ended) -> None:
-    """Nothing is simulated where everything is installed."""
+    """If everything is installed, no part is simulated."""
     assert (whole.result["ptp"], whole.result["nodes"]) == ("real", 2)
 
 
-def test_every_bound_held_the_known_truth(whole: Ended) -> None:
-    """Also without the |offset| term, which makes it easy; and it was held against what the daemons stored."""
+def test_every_bound_contained_the_known_truth(whole: Ended) -> None:
+    """The stored bounds contain the true offset, also without their |offset| term."""
     result = whole.result
 
     assert result["contained"] == 1.0
@@ -164,7 +164,7 @@ def test_every_bound_held_the_known_truth(whole: Ended) -> None:
 
 
 def test_the_job_gets_both_signals_and_its_straggler_rank(whole: Ended) -> None:
-    """The clocks agree no better than node-b's is known, and rank 1 works twice as long as rank 0."""
+    """The alignment is at least node-b's bound, and rank 1, which computes twice as long, is the straggler."""
     result = whole.result
 
     assert result["alignment_ns"] > 300_000
@@ -173,13 +173,13 @@ def test_the_job_gets_both_signals_and_its_straggler_rank(whole: Ended) -> None:
 
 
 def test_the_whole_demo_leaves_nothing(whole: Ended) -> None:
-    """No process, no namespace, no file; and it says so itself."""
+    """No process, namespace or file remains, and the result says so."""
     assert whole.result["leftovers"] == []
     assert whole.left_behind == []
 
 
-def test_without_namespaces_ptp_is_simulated_and_said(place: Place) -> None:
-    """Two nodes all the same, and never passed off as real."""
+def test_without_namespaces_ptp_is_simulated(place: Place) -> None:
+    """There are still two nodes, and the message names the simulation."""
     run = place.run(*NO_NAMESPACES, *DEMO, "--seconds", "8", "--json")
 
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 2)
@@ -189,8 +189,8 @@ def test_without_namespaces_ptp_is_simulated_and_said(place: Place) -> None:
     assert run.left_behind == []
 
 
-def test_with_nothing_installed_one_node_is_left_and_said(place: Place) -> None:
-    """Who is not root is told the packages; both ranks run on the one node."""
+def test_with_nothing_installed_there_is_one_node(place: Place) -> None:
+    """Without root the missing packages are named, and both ranks run on one node."""
     run = place.run(*without("ptp4l", "mosquitto"), *DEMO, "--seconds", "8", "--json")
 
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "simulated", 1)
@@ -210,27 +210,27 @@ def test_with_nothing_installed_one_node_is_left_and_said(place: Place) -> None:
     ],
 )
 def test_a_signal_before_the_first_sample_ends_it(place: Place, moment: str, signals: list[signal.Signals]) -> None:
-    """Also while it starts, and however many come: all is taken down in order, with the status of an interrupted program."""
+    """Signals during the start end the demo in order, with exit status 130."""
     with place.start(*DEMO, "--json") as process:
         assert process.stderr
-        said = until(process.stderr, moment)
+        printed = until(process.stderr, moment)
         for number in signals:
             process.send_signal(number)
-        run = place.end(process, said)
+        run = place.end(process, printed)
 
     assert (run.status, run.stdout) == (130, "")
     assert "Traceback" not in run.stderr
     assert run.left_behind == []
 
 
-def test_not_as_root_it_is_the_same_and_a_hang_up_ends_it_with_the_result(place: Place) -> None:
-    """Namespaces are made inside a user namespace; whoever ends it after the first samples gets the line."""
+def test_without_root_a_hang_up_ends_it_with_the_result(place: Place) -> None:
+    """Namespaces are made in a user namespace; ended after the first samples, the demo prints its result."""
     with place.start(*NOT_ROOT, *DEMO, "--json") as process:
         assert process.stderr
-        said = until(process.stderr, LOOKING)
+        printed = until(process.stderr, LOOKING)
         time.sleep(5)  # samples reach the store within a second
         process.send_signal(signal.SIGHUP)
-        run = place.end(process, said)
+        run = place.end(process, printed)
 
     assert (run.status, run.result["ptp"], run.result["nodes"]) == (0, "real", 2)
     assert run.result["contained"] == 1.0
@@ -239,7 +239,7 @@ def test_not_as_root_it_is_the_same_and_a_hang_up_ends_it_with_the_result(place:
 
 
 def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
-    """The view holds node-b's bound against its truth; the terminal's Ctrl-C reaches every process in the foreground."""
+    """The view compares node-b's bound with its truth; Ctrl-C reaches every process in the foreground."""
     alone = f"exec {shlex.join(DEMO)}"  # no shell stays: dash would take the Ctrl-C too, and end with 130 of its own
     in_terminal = ["script", "--quiet", "--return", "--flush", "--command", alone, "/dev/null"]
     with place.start(*in_terminal) as process:
@@ -255,16 +255,16 @@ def test_ctrl_c_in_a_terminal_ends_the_view(place: Place) -> None:
     assert run.left_behind == []
 
 
-def test_a_repeat_at_any_moment_of_the_end_changes_nothing(place: Place) -> None:
-    """Impatient hands: SIGINT again and again from the first to the last moment, also while the interpreter ends."""
+def test_repeated_signals_do_not_change_the_end(place: Place) -> None:
+    """SIGINT is repeated until the interpreter has ended."""
     with place.start(*DEMO, "--json") as process:
         assert process.stderr
-        said = until(process.stderr, LOOKING)
+        printed = until(process.stderr, LOOKING)
         time.sleep(2)  # samples reach the store within a second
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             time.sleep(0.005)
-        run = place.end(process, said)
+        run = place.end(process, printed)
 
     assert (run.status, run.result["nodes"], run.left_behind) == (0, 2, [])
     assert "Traceback" not in run.stderr

@@ -1,4 +1,4 @@
-"""`timesyncd run-audit` on unmodified torch scripts: real gloo DDP, who is slow known, output and status their own."""
+"""`timesyncd run-audit` on unmodified torch scripts with real gloo DDP and a known straggler."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Ran:
         return list(self.report["stragglers"])
 
     def straggler(self, rank: int) -> dict[str, Any]:
-        """This rank: the load of this machine may make another one late as well, elsewhere in the step."""
+        """The entry of this rank; load of this machine may make another rank late, too."""
         (found,) = (each for each in self.stragglers if each["rank"] == rank)
         return found
 
 
 def audited(folder: Path, *command: str) -> Ran:
-    """The command under run-audit; its report, where there is one."""
+    """Runs the command under run-audit; returns its output and its report."""
     whole = [sys.executable, "-m", "timesyncd", "run-audit", "--out", str(folder), "--", *command]
     process = subprocess.Popen(
         whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -57,7 +57,7 @@ def audited(folder: Path, *command: str) -> Ran:
 
 
 def until(holds: Callable[[Ran], bool], run: Callable[[str], Ran], status: int = 0) -> Ran:
-    """Of three runs the first for which it holds: what the load of this machine does to the other rank as well can drown 5 ms in 60 steps."""
+    """The first of three runs for which the condition holds: load of this machine can hide 5 ms in 60 steps."""
     for attempt in ("first", "second", "third"):
         ran = run(attempt)
         if ran.status != status or holds(ran):
@@ -72,7 +72,7 @@ def free_port() -> str:
 
 
 def test_a_hidden_straggler_is_named_with_its_place(tmp_path: Path) -> None:
-    """5 ms in rank 1's backward, behind a slow bucket: it costs nothing, and is named with rank and place all the same."""
+    """Rank 1 is 5 ms late behind a slow bucket: it costs nothing, and is still named with its place."""
 
     def is_hidden(ran: Ran) -> bool:
         """A sum over the run: one pause of rank 1 makes it as long."""
@@ -95,7 +95,7 @@ def test_a_hidden_straggler_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 def test_an_exposed_straggler_costs_and_the_status_is_the_script_s(tmp_path: Path) -> None:
-    """Without torchrun, in processes that multiprocessing forks: the 5 ms are waited for, and the script's status 7 is ours."""
+    """In processes that multiprocessing forks, the other rank waits 5 ms, and the exit status is the script's 7."""
     command = [sys.executable, SCRIPT, "--spawn", "2", "--slow", "0", "--status", "7"]
 
     def costs(ran: Ran) -> bool:
@@ -114,8 +114,8 @@ def test_an_exposed_straggler_costs_and_the_status_is_the_script_s(tmp_path: Pat
     assert costs(ran)
 
 
-def test_alike_ranks_name_nobody_and_the_output_is_untouched(tmp_path: Path) -> None:
-    """Nothing injected: no straggler; compiled, saved, with ranks that join early, it prints to the bit what it prints alone."""
+def test_equal_ranks_give_no_straggler_and_unchanged_output(tmp_path: Path) -> None:
+    """Without a delay there is no straggler, and the output is that of the script alone."""
     odd = [*TORCHRUN, "--steps", "150", "--odd", str(tmp_path / "saved")]
     alone = subprocess.run(
         odd, capture_output=True, text=True, timeout=240, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -135,7 +135,7 @@ def test_alike_ranks_name_nobody_and_the_output_is_untouched(tmp_path: Path) -> 
 
 
 def test_a_single_process_has_nothing_to_compare(tmp_path: Path) -> None:
-    """World size 1: a report of its own times, and the sentence that says so."""
+    """A single process gets a report of its own times."""
     ran = audited(tmp_path, sys.executable, SCRIPT, "--spawn", "1", "--port", free_port(), "--steps", "30")
 
     assert (ran.status, ran.report["world_size"], ran.stragglers) == (0, 1, [])

@@ -40,7 +40,7 @@ def job(
     marked: bool = True,
     clocks_ahead_ns: Mapping[int, int] | None = None,
     errors_ns: Mapping[int, int] | None = None,
-    unheard: frozenset[tuple[int, int]] = frozenset(),
+    missing: frozenset[tuple[int, int]] = frozenset(),
 ) -> Recording:
     """
     A data-parallel job: a bucket is ready at each equal part of a rank's computing, buckets are reduced one after the other,
@@ -57,8 +57,8 @@ def job(
             part = (bucket + 1) / len(transfers_ns)
             arrivals = {rank: begins[rank] + round(part * computing(rank, step)) for rank in times}
             through_ns = max(through_ns, *arrivals.values()) + transfer_ns
-            heard = {rank: at for rank, at in arrivals.items() if (rank, step) not in unheard}
-            syncs.append(_sync(step, bucket, heard, ready, through_ns, ranks, clocks_ahead_ns, errors_ns))
+            recorded = {rank: at for rank, at in arrivals.items() if (rank, step) not in missing}
+            syncs.append(_sync(step, bucket, recorded, ready, through_ns, ranks, clocks_ahead_ns, errors_ns))
         for rank in times:
             times[rank] = max(ready[rank], through_ns) + update_ns
             ahead_ns = (clocks_ahead_ns or {}).get(rank, 0)

@@ -87,8 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         hub.asked.append((parts.path, self.headers.get("Authorization")))
         answer = hub.answers.get(parts.path, (404, {"error": f"there is no {parts.path}"}))
-        status, told = answer(parse_qs(parts.query)) if callable(answer) else answer
-        body = told if isinstance(told, bytes) else json.dumps(told).encode()
+        status, reply = answer(parse_qs(parts.query)) if callable(answer) else answer
+        body = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         if 300 <= status < 400:

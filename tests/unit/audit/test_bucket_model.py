@@ -1,4 +1,4 @@
-"""The model of reductions: what they cost, what of them stays exposed, and what other buckets would hold."""
+"""The model of reductions: their cost, their exposed time, and the contents of other buckets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COSTS = st.builds(ReductionCost, st.floats(100, 1e7), st.floats(0.01, 100))
 def test_more_bandwidth_and_less_latency_never_take_longer(
     buckets: list[ReadyBucket], cost: ReductionCost, faster: float
 ) -> None:
-    """Whatever the buckets are, a quicker reduction leaves no more of it exposed."""
+    """A faster reduction never leaves more exposed."""
     wider = replace(cost, ns_per_byte=cost.ns_per_byte / faster)
     nearer = replace(cost, latency_ns=cost.latency_ns / faster)
 
@@ -46,7 +46,7 @@ def test_more_bandwidth_and_less_latency_never_take_longer(
 
 @given(buckets=BUCKETS, cost=COSTS)
 def test_no_work_is_lost(buckets: list[ReadyBucket], cost: ReductionCost) -> None:
-    """It takes at least all the work from the first gradients on, and at least the last bucket's own; without a gap no more."""
+    """The exposed time is at least the work of the last bucket, and with all buckets ready at once, all work."""
     works = [cost.work_ns(1, size) for _, size in buckets]
     until_ns = buckets[-1].ready_ns + exposed_ns(buckets, cost)
 
@@ -56,7 +56,7 @@ def test_no_work_is_lost(buckets: list[ReadyBucket], cost: ReductionCost) -> Non
 
 @given(total=st.integers(1, 1 << 30), cost=COSTS)
 def test_one_bucket_overlaps_with_nothing(total: int, cost: ReductionCost) -> None:
-    """All gradients in one bucket: its whole reduction is exposed."""
+    """The reduction of a single bucket is exposed completely."""
     assert exposed_ns([ReadyBucket(0, total)], cost) == pytest.approx(cost.latency_ns + total * cost.ns_per_byte)
 
 
@@ -73,7 +73,7 @@ def profile(sizes_mib: Sequence[float], ready_ms: Sequence[float]) -> BucketProf
     caps=st.lists(st.integers(1, 30), min_size=1, max_size=3),
 )
 def test_no_gradient_is_lost_or_ready_too_early(sizes: list[int], caps: list[int]) -> None:
-    """Other buckets hold the same bytes, are ready in order and not after the pass, and all but the last reach their cap."""
+    """Other buckets have the same bytes, are ready in order and within the pass, and all but the last reach their cap."""
     recorded = profile(sizes, [-float(at) for at in reversed(range(len(sizes)))])
 
     found = resized(recorded, [cap * MIB for cap in caps])
@@ -86,7 +86,7 @@ def test_no_gradient_is_lost_or_ready_too_early(sizes: list[int], caps: list[int
 
 
 def test_joined_buckets_are_ready_with_their_last() -> None:
-    """At the recorded boundaries nothing is guessed: two buckets in one are ready when the second was."""
+    """Two recorded buckets in one are ready when the second one was."""
     recorded = profile([1, 5, 5, 5, 2], [-20, -16, -7, -2, 0])
 
     assert resized(recorded, [1 * MIB, 10 * MIB]) == [
@@ -96,7 +96,7 @@ def test_joined_buckets_are_ready_with_their_last() -> None:
 
 
 def test_a_parameter_is_not_divided() -> None:
-    """A bucket that is 15 MiB larger than another full one ends with a parameter of so much: no size makes it smaller."""
+    """A bucket that exceeds another full one by 15 MiB ends with a parameter of that size, which is not divided."""
     found = resized(profile([1, 5, 20, 5, 2], [-20, -16, -7, -2, 0]), [MIB])
 
     assert sorted(bucket.bytes for bucket in found)[-2:] == [MIB, 15 * MIB]
@@ -104,8 +104,8 @@ def test_a_parameter_is_not_divided() -> None:
 
 
 @given(seed=st.integers(0, 10_000), ms_per_mib=st.floats(0.01, 3))
-def test_the_fit_finds_what_a_reduction_costs(seed: int, ms_per_mib: float) -> None:
-    """From the recorded ends alone, whether the reductions after the first queue or not."""
+def test_the_fit_finds_the_cost_of_a_reduction(seed: int, ms_per_mib: float) -> None:
+    """The fit uses only the recorded ends, whether the later reductions queue or not."""
     chance = random.Random(seed)
     sizes = [1.0, *(chance.uniform(2, 20) for _ in range(8))]
     ready = [0.0, *(30 + 20 * at for at in range(8))]
@@ -119,7 +119,7 @@ def test_the_fit_finds_what_a_reduction_costs(seed: int, ms_per_mib: float) -> N
 
 
 def test_reductions_that_share_the_link_are_one_observation() -> None:
-    """Two of 4 and 8 MiB at half speed each until the first is over: what both of them took together is what counts."""
+    """Of two reductions that share the link, only the time of both together counts."""
     recorded = replace(profile([1, 4, 8], [0, 20, 22]), ends_ns=(3 * MS, 34 * MS, 36 * MS))
 
     assert [(each.buckets, each.bytes // MIB, each.took_ns / MS) for each in busy_periods(recorded)] == [
@@ -134,7 +134,7 @@ def test_reductions_that_share_the_link_are_one_observation() -> None:
     ("ends_ms", "latency_ms", "ms_per_mib"), [((1, 40), 0, 41 / 21), ((10, 25), 7.5, 0)], ids=["growing", "shrinking"]
 )
 def test_no_cost_is_negative(ends_ms: tuple[float, float], latency_ms: float, ms_per_mib: float) -> None:
-    """Where large ones take less than in proportion, or no longer at all, it is all bytes, or all latency."""
+    """If the fit would be negative, the cost is only per byte, or only latency."""
     recorded = replace(profile([1, 20], [0, 20]), ends_ns=(ends_ms[0] * MS, (20 + ends_ms[1]) * MS))
     if ms_per_mib == 0:
         recorded = replace(recorded, ends_ns=(10 * MS, 25 * MS))

@@ -1,4 +1,4 @@
-"""Recorded steps replayed: unchanged they take what they took, and under a remedy what arithmetic says."""
+"""Replayed steps: unchanged ones take their recorded time, changed ones the computed time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def by_name(recording: Recording, *stragglers: int) -> dict[str, RemedyGain]:
     transfers_ms=st.lists(st.integers(0, 8), min_size=1, max_size=5),
     marked=st.booleans(),
 )
-def test_unchanged_steps_take_what_they_took(seed: int, ranks: int, transfers_ms: list[int], marked: bool) -> None:
-    """Replaying what was recorded gives every step's recorded length on every rank, to the nanosecond."""
+def test_unchanged_steps_take_their_recorded_time(seed: int, ranks: int, transfers_ms: list[int], marked: bool) -> None:
+    """A replay gives every step's recorded length on every rank, to the nanosecond."""
     transfers = tuple(ms * MS for ms in transfers_ms)
     recording = job(6, ranks, noisy(seed, 3 * MS), transfers, marked=marked)
 
@@ -45,16 +45,16 @@ def test_unchanged_steps_take_what_they_took(seed: int, ranks: int, transfers_ms
             assert sum(one.lengths_ns[rank] for one in times) == took_ns
 
 
-def test_exposed_time_is_what_was_waited() -> None:
-    """Ten milliseconds of computing, 1 ms of transfer behind it, 0.3 ms of update: a step of 11.3 ms, of which 1 is exposed."""
+def test_exposed_time_is_the_waiting_time() -> None:
+    """10 ms of computing, 1 ms of transfer and 0.3 ms of update are 11.3 ms, of which 1 ms is exposed."""
     times = replay(runs(job(transfers_ns=(2 * MS, 1 * MS))))
 
     assert {one.lengths_ns for one in times} == {(11_300_000, 11_300_000)}
     assert overhead(times) == pytest.approx(1 / 11.3)
 
 
-def test_without_its_straggler_a_job_runs_as_the_others_do() -> None:
-    """A rank that computes 5 ms longer: without it each step takes 5 ms less, which is what the others waited."""
+def test_without_its_straggler_a_job_runs_like_the_others() -> None:
+    """Without a rank that computes 5 ms longer, each step takes 5 ms less."""
     gain = by_name(job(computing=late(1)), 1)["no_straggler"]
 
     assert gain.step_saved_ns == 5 * MS
@@ -62,15 +62,15 @@ def test_without_its_straggler_a_job_runs_as_the_others_do() -> None:
 
 
 def test_a_hidden_straggler_gains_nothing() -> None:
-    """A rank whose lateness lies behind a transfer that takes longer costs nothing, so its absence saves nothing."""
+    """A rank whose lateness a longer transfer hides costs nothing."""
     gain = by_name(job(computing=late(1, 1 * MS), transfers_ns=(20 * MS, 1 * MS)), 1)["no_straggler"]
 
     assert gain.step_saved_ns is not None
     assert 0 <= gain.step_saved_ns <= MS // 2 + 1
 
 
-def test_nobody_late_is_no_remedy() -> None:
-    """Without a straggler the remedy does not apply, and says why."""
+def test_without_a_straggler_the_remedy_does_not_apply() -> None:
+    """The remedy has a reason instead of a gain."""
     gain = by_name(job())["no_straggler"]
 
     assert (gain.gain, gain.reason) == (None, "no rank is persistently late")
@@ -90,8 +90,8 @@ def test_a_larger_batch_also_updates_less_often() -> None:
     assert gain.step_saved_ns == round(0.5 * 1.3 * MS)
 
 
-def test_a_phase_shift_takes_the_slow_transfers_away() -> None:
-    """Where another job doubles the last transfer half of the time, a shift saves that half."""
+def test_a_phase_shift_removes_the_slow_transfers() -> None:
+    """If another job doubles half of the transfers, a shift saves that time."""
     contended = [job(1, transfers_ns=(2 * MS, (2 if step % 2 else 1) * MS)) for step in range(2)]
     slow = contended[1].syncs[-1].arrivals[0]
     fast = contended[0].syncs[-1].arrivals[0]
@@ -115,7 +115,7 @@ def test_pauses_at_the_same_instant_count_once() -> None:
 
 
 def test_pauses_that_are_together_already_gain_nothing() -> None:
-    """What all ranks do in one step is the step's own work."""
+    """Work that all ranks do in one step is no pause."""
     together = by_name(paused(20, 0))["pauses_together"]
 
     assert together.gain is None
@@ -138,8 +138,8 @@ def test_a_pause_moves_into_a_wait_that_is_as_long() -> None:
     assert too_long["slack_used"].step_saved_ns == pytest.approx(0, abs=MS // 20)
 
 
-def test_a_pause_that_costs_moves_to_where_its_rank_waits() -> None:
-    """A pause of 20 ms where nobody has to be waited for moves into a later step, in which the rank waits 30 ms anyway."""
+def test_an_exposed_pause_moves_into_a_wait() -> None:
+    """A pause of 20 ms moves into a later step, in which the rank waits 30 ms."""
 
     def computing(rank: int, step: int) -> int:
         if rank == 1:
@@ -151,19 +151,19 @@ def test_a_pause_that_costs_moves_to_where_its_rank_waits() -> None:
     assert gain.step_saved_ns == 20 * MS // 20
 
 
-def test_the_gain_is_the_largest_first() -> None:
-    """In order of gain, and what does not apply last."""
+def test_gains_are_in_order() -> None:
+    """The largest gain is first, and remedies that do not apply are last."""
     found = gains(runs(job(48, computing=late(1))), [1])
     values = [gain.gain for gain in found]
 
-    told = [value for value in values if value is not None]
-    assert told == sorted(told, reverse=True)
-    assert values[len(told) :] == [None] * (len(values) - len(told))
+    applying = [value for value in values if value is not None]
+    assert applying == sorted(applying, reverse=True)
+    assert values[len(applying) :] == [None] * (len(values) - len(applying))
 
 
-def test_a_gap_cuts_a_run() -> None:
-    """A step of which a rank was not heard is left out, and what follows it is another run."""
-    found = runs(job(20, unheard=frozenset({(1, 7)})))
+def test_a_gap_splits_a_run() -> None:
+    """A step without the marks of a rank is omitted, and the steps after it are another run."""
+    found = runs(job(20, missing=frozenset({(1, 7)})))
 
     assert [[step.key for step in run.steps] for run in found] == [list(range(7)), list(range(8, 20))]
 

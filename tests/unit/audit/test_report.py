@@ -114,7 +114,7 @@ def test_equal_ranks_lead_no_stage() -> None:
 
 def test_the_sources_add_up_where_marks_are_missing_and_requests_overlap() -> None:
     """Unmeasured steps have no cause, and a request within a collective counts for the request only."""
-    whole = job(30, transfers_ns=(4 * MS,), unheard=frozenset((1, step) for step in range(20, 30)))
+    whole = job(30, transfers_ns=(4 * MS,), missing=frozenset((1, step) for step in range(20, 30)))
     asked = [
         ServerRequest(sync.step, sync.arrivals[0].begin_ns + MS, sync.arrivals[0].end_ns - MS)
         for sync in whole.syncs[5:15]
@@ -179,7 +179,7 @@ def test_clocks_that_are_not_comparable_give_no_straggler() -> None:
 
 def test_an_unrecorded_rank_is_noted() -> None:
     """A recording of one node gives durations and a note on the missing marks."""
-    recording = job(50, unheard=frozenset((1, step) for step in range(50)))
+    recording = job(50, missing=frozenset((1, step) for step in range(50)))
     found = report_of(replace(recording, ranks={0: recording.ranks[0]}, steps={0: recording.steps[0]}))
 
     assert (found.method, found.stragglers) == (None, [])
@@ -189,7 +189,7 @@ def test_an_unrecorded_rank_is_noted() -> None:
 
 def test_a_node_s_missing_file_still_makes_a_page(tmp_path: Path) -> None:
     """Two of three ranks are recorded and comparable: the page has these."""
-    recording = job(50, 3, late(1), unheard=frozenset((2, step) for step in range(50)))
+    recording = job(50, 3, late(1), missing=frozenset((2, step) for step in range(50)))
     two = {rank: recording.steps[rank] for rank in (0, 1)}
     syncs = [replace(sync, comparison=compare(sync.arrivals)) for sync in recording.syncs]
     now = measured(replace(recording, syncs=syncs, steps=two))

@@ -74,7 +74,7 @@ def test_every_term_and_rate_is_described() -> None:
 
 @pytest.mark.parametrize("bound", [SOFTWARE, HARDWARE])
 def test_the_terms_add_up(bound: ErrorBound) -> None:
-    """The column of each kind sums to the bound against the parent that stands below it."""
+    """Each column adds up to the bound against the parent."""
     lines, (parent, *_) = term_lines(state(bound)), reference_lines(state(bound))
 
     assert sum(line.hard_ns or 0 for line in lines) == parent.hard_ns == bound.parent_hard.bound_ns

@@ -131,19 +131,19 @@ def test_an_empty_span_gives_an_empty_file(store: Path, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error"),
     [
         (["k", "--since", "1h", "--until", "2h"], "--since is not before --until: both are ages, so --since has to be the larger one"),
         (["k", "--node", "n2"], "--node: a hub stores minutes and hours of other nodes, no samples: give --span minute or --span hour"),
     ],
 )  # fmt: skip
 def test_a_usage_error_is_2(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], error: str
 ) -> None:
     """One line says what to do."""
     code = run(store, *words, "-o", str(tmp_path / "x.csv"))
 
-    assert (code, capsys.readouterr().err) == (2, f"timesyncd: {told}\n")
+    assert (code, capsys.readouterr().err) == (2, f"timesyncd: {error}\n")
 
 
 @pytest.mark.parametrize(("store_name", "out"), [("nothing.sqlite", "x.csv"), (None, "no/such/folder/x.csv")])
@@ -153,10 +153,10 @@ def test_a_failure_is_one_line(
     """The exit status is 1, and the line names the path."""
     place = store if store_name is None else tmp_path / store_name
     code = run(place, "k", "-o", str(tmp_path / out))
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
 
     assert code == 1
-    assert str(tmp_path / out if store_name is None else place) in told and len(told.splitlines()) == 1
+    assert str(tmp_path / out if store_name is None else place) in printed and len(printed.splitlines()) == 1
 
 
 def test_progress_is_shown_on_a_terminal(

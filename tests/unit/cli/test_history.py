@@ -146,9 +146,9 @@ def test_a_grandmaster_has_its_own_table(path: Path, capsys: pytest.CaptureFixtu
 def test_an_alarm_event_is_between_the_samples(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An alarm event has a line with the number of lost ones; control characters are printed as text."""
     run("gm", "--store", str(path))
-    told = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
 
-    assert "raise, major: GNSS antenna open ?[2J (2 before it were lost)" in told
+    assert "raise, major: GNSS antenna open ?[2J (2 before it were lost)" in printed
 
 
 def test_time_errors_have_a_table_of_their_own(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Prometheus: one scrape shows what stands now, in base units, and nothing that is not known."""
+"""The Prometheus metrics: a scrape has the current values in base units, and no unknown ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[str, frozenset[tuple[str, str]]]
 
 
 def scrape(snapshot: MetricsSnapshot, real_ns: int = NODE.published_realtime_ns) -> dict[Key, float]:
-    """What a Prometheus server would store, without the process's own metrics."""
+    """The samples that a Prometheus server would store, without the process's own metrics."""
     text = Metrics(lambda: snapshot, FakeClocks(real_ns=real_ns)).render().decode()
     return {
         (sample.name.removeprefix("timesyncd_"), frozenset(sample.labels.items())): sample.value
@@ -103,7 +103,7 @@ def names(scraped: dict[Key, float]) -> set[str]:
     ],
 )
 def test_values_are_in_base_units(metric: Key, value: float) -> None:
-    """Seconds and ratios, each under the labels that name its source."""
+    """Values are in seconds and ratios, with the labels of their source."""
     assert scrape(FULL)[metric] == pytest.approx(value)
 
 
@@ -136,20 +136,20 @@ def test_values_are_in_base_units(metric: Key, value: float) -> None:
         (key("messages_ahead_total"), 1),
     ],
 )
-def test_a_hub_tells_of_its_fleet(metric: Key, value: float) -> None:
-    """Counts, the alignment, who speaks for the fleet, and how long messages take."""
+def test_a_hub_exports_its_fleet(metric: Key, value: float) -> None:
+    """A hub exports counts, the alignment, the primary and the lag of messages."""
     assert scrape(EVERYTHING)[metric] == pytest.approx(value)
 
 
 def fleet_metrics(real_ns: int = NOW_NS, **changes: Any) -> dict[Key, float]:
-    """The scrape of a hub whose alignment is another."""
+    """The scrape of a hub with changes to its alignment."""
     assert EVERYTHING.fleet is not None
     fleet = replace(EVERYTHING.fleet, alignment=ALIGNMENT.model_copy(update=changes))
     return scrape(MetricsSnapshot(node=NODE, fleet=fleet), real_ns=real_ns)
 
 
-def test_the_fleets_alignment_grows_until_it_holds_no_more() -> None:
-    """As of the scrape; absent once it is unknown or its forecast has run out, and never 0."""
+def test_the_fleet_s_alignment_grows_until_it_expires() -> None:
+    """It is as of the scrape, and absent once it is unknown or has expired."""
     alignment = key("fleet_alignment_seconds", hub="hub-a")
 
     assert fleet_metrics(NOW_NS + 10 * NS_PER_S)[alignment] == pytest.approx(48_636e-9 + 10 * 100_200e-9)
@@ -158,15 +158,15 @@ def test_the_fleets_alignment_grows_until_it_holds_no_more() -> None:
 
 
 def test_a_node_without_a_clock_source_has_no_status() -> None:
-    """A mere hub is not UNKNOWN: an alert would fire for ever."""
+    """A hub without sources has no status UNKNOWN, for which an alert would fire."""
     scraped = names(scrape(MetricsSnapshot(node=NODE.model_copy(update={"sources": [], "age_ns": None}))))
 
     assert "node_info" in scraped
     assert not scraped & {"node_status", "clock_status", "utc_status", "gm_bound_seconds"}
 
 
-def test_a_fleet_does_not_decide_how_many_series_there_are() -> None:
-    """Of its nodes the few worst whose bound is known have a series on the hub; each node exports its own."""
+def test_the_series_of_a_fleet_are_limited() -> None:
+    """Only the nodes with the largest bounds have a series on the hub."""
     worst = [dict(labels)["node"] for name, labels in fleet_metrics() if name == "fleet_worst_bound_seconds"]
     summary = SUMMARY.model_copy(update={"grandmasters": {f"gm-{n}": n for n in range(100)}})
     followed = scrape(MetricsSnapshot(node=NODE, fleet=FleetSnapshot(HUB, summary)))
@@ -175,15 +175,15 @@ def test_a_fleet_does_not_decide_how_many_series_there_are() -> None:
     assert len([name for name, _ in followed if name == "fleet_nodes_following"]) == MAX_FOLLOWED
 
 
-def test_a_daemon_without_a_hub_tells_of_no_fleet() -> None:
-    """No series of hub, fleet, outbox or lag where there is none."""
+def test_a_daemon_without_a_hub_exports_no_fleet() -> None:
+    """Without hub, outbox and lag there is no series of them."""
     shown = names(scrape(MetricsSnapshot(node=NODE)))
 
     assert not [name for name in shown if name.startswith(("hub_", "fleet_", "outbox_", "history_", "message"))]
 
 
-def test_a_standby_hub_is_no_primary() -> None:
-    """Two hubs export the same names, and one of them alone says 1."""
+def test_a_standby_hub_is_not_primary() -> None:
+    """Of two hubs, only the primary exports 1."""
     assert EVERYTHING.fleet is not None
     standby = replace(EVERYTHING.fleet, hub=HUB.model_copy(update={"primary": False, "node": "hub-b"}))
 
@@ -191,7 +191,7 @@ def test_a_standby_hub_is_no_primary() -> None:
 
 
 def test_a_message_from_the_future_has_no_lag() -> None:
-    """It is counted apart: a lag below zero is no lag."""
+    """A message with a negative lag is counted separately."""
     lag = MessageLag()
     lag.observe(NOW_NS + 1, NOW_NS)
     scraped = scrape(MetricsSnapshot(node=NODE, lag=lag))
@@ -200,8 +200,8 @@ def test_a_message_from_the_future_has_no_lag() -> None:
     assert scraped[key("messages_ahead_total")] == 1
 
 
-def test_of_a_node_that_ntp_keeps_utc_is_told_first() -> None:
-    """Its main status and bound are those against UTC, since it knows no grandmaster and never will."""
+def test_utc_is_the_main_bound_of_a_node_synchronized_by_ntp() -> None:
+    """Its main status and bound are those against UTC, because it knows no grandmaster."""
     nothing = BoundMessage(bound_ns=None, growth_ppb=0, reason=Reason.NO_GRANDMASTER.text, reason_code="no_grandmaster")
     utc = BoundMessage(bound_ns=1_500_000, growth_ppb=51_000, reason="")
     changes = {
@@ -217,16 +217,16 @@ def test_of_a_node_that_ntp_keeps_utc_is_told_first() -> None:
     assert scraped[key("node_bound_seconds", node="trainer-01")] == pytest.approx(1.5e-3)
 
 
-def test_a_job_past_its_forecast_has_no_alignment() -> None:
-    """A job's alignment is absent once nothing holds it any more."""
+def test_a_job_s_alignment_expires() -> None:
+    """A job's alignment is absent once it has expired."""
     job = FULL.jobs[0].model_copy(update={"alignment_holds_for_ns": 10 * NS_PER_S})
     at = [scrape(MetricsSnapshot(node=NODE, jobs=[job]), NOW_NS + s * NS_PER_S) for s in (9, 10)]
 
     assert ["job_alignment_seconds" in names(scraped) for scraped in at] == [True, False]
 
 
-def test_a_job_says_who_is_late_and_what_it_costs() -> None:
-    """Two numbers of the sure stragglers, and what arrivals are compared by; nothing by rank beside that."""
+def test_a_job_exports_its_stragglers() -> None:
+    """Conclusive stragglers have lateness and cost; other ranks have no series."""
     labels = {"job_id": "0f3a9c51d2b4e687", "job": "llama-pretrain", "attempt": "1"}
     late = labels | {"rank": "1", "node": "trainer-02", "where": "bucket 2"}
     scraped = scrape(FULL)
@@ -241,8 +241,8 @@ def test_a_job_says_who_is_late_and_what_it_costs() -> None:
     assert sum(name == "job_straggler_exposed_seconds" for name, _ in scraped) == 1
 
 
-def test_a_job_pays_and_agrees() -> None:
-    """A job's overhead is a ratio; its alignment is in seconds and has grown since the job's message."""
+def test_a_job_exports_overhead_and_alignment() -> None:
+    """The overhead is a ratio; the alignment is in seconds and has grown since the message."""
     labels = {"job_id": "0f3a9c51d2b4e687", "job": "llama-pretrain", "attempt": "1"}
     scraped = scrape(FULL, real_ns=NODE.published_realtime_ns + 10 * NS_PER_S)
 
@@ -252,7 +252,7 @@ def test_a_job_pays_and_agrees() -> None:
 
 
 def status_of(scraped: dict[Key, float]) -> set[str]:
-    """The statuses whose series say 1."""
+    """The statuses whose series are 1."""
     return {dict(labels)["status"] for (name, labels), value in scraped.items() if name == "clock_status" and value}
 
 
@@ -275,29 +275,29 @@ def test_the_bound_and_the_status_are_as_of_the_scrape(age_s: int, status: str, 
 
 
 def test_every_status_has_its_series() -> None:
-    """HOLDOVER, UNKNOWN and DISRUPTED are series of their own, so that an alert can tell them apart."""
+    """Each status has a series, so that an alert can name it."""
     statuses = {dict(labels)["status"] for name, labels in scrape(FULL) if name == "clock_status"}
 
     assert statuses == {"UNKNOWN", "SYNCHRONIZED", "HOLDOVER", "DISRUPTED"}
 
 
 def test_a_disrupted_clock_has_no_bound() -> None:
-    """After a step no bound is exported, whatever the last one was."""
+    """After a clock step no bound is exported."""
     scraped = scrape(replace(FULL, node=NODE.model_copy(update={"status": "DISRUPTED"})))
 
     assert status_of(scraped) == {"DISRUPTED"}
     assert "gm_bound_seconds" not in names(scraped)
 
 
-def test_what_is_void_is_explained_no_longer() -> None:
-    """No term, rate or statistical bound outlives the bound that it explains."""
+def test_an_expired_bound_has_no_terms() -> None:
+    """Terms, rates and statistical bounds expire with the bound."""
     age_ns = {"age_ns": NODE.void_after_ns}
     scraped = scrape(MetricsSnapshot(node=NODE.model_copy(update=age_ns)))
 
     assert not {"bound_term_seconds", "bound_growth_ratio", "gm_bound_stat_seconds"} & names(scraped)
 
 
-def unit_metrics(**changes: Any) -> dict[Key, float]:
+def grandmaster_metrics(**changes: Any) -> dict[Key, float]:
     """The scrape of one grandmaster."""
     unit = FULL.grandmasters[0].model_copy(update=changes)
     return scrape(MetricsSnapshot(node=NODE, grandmasters=[unit]))
@@ -314,38 +314,38 @@ def unit_metrics(**changes: Any) -> dict[Key, float]:
         ({"utc": None, "holdover_left_ns": None}, None, None),
     ],
 )
-def test_a_units_bound_grows_until_it_holds_no_more(
+def test_a_grandmaster_s_bound_grows_until_it_expires(
     changes: dict[str, Any], bound_s: float | None, left_s: float | None
 ) -> None:
-    """Its own error is as of the scrape, also while it is silent; past its budget or a poll too old there is none."""
-    scraped = unit_metrics(**changes)
+    """Its error is as of the scrape; without budget or a recent poll it is absent."""
+    scraped = grandmaster_metrics(**changes)
 
     assert scraped.get(key("grandmaster_utc_bound_seconds", grandmaster="gm-a")) == (bound_s and pytest.approx(bound_s))
     assert scraped.get(key("grandmaster_holdover_left_seconds", grandmaster="gm-a")) == left_s
 
 
-def test_a_unit_that_does_not_answer_has_no_present() -> None:
-    """Its last word is not exported as how it is now: no state, no alarm, no port."""
-    present = {name for name in names(unit_metrics(reachable=False)) if name.startswith("grandmaster_")}
+def test_an_unreachable_grandmaster_has_no_state() -> None:
+    """Its last known state, alarms and ports are not exported."""
+    present = {name for name in names(grandmaster_metrics(reachable=False)) if name.startswith("grandmaster_")}
 
     assert present == {
         f"grandmaster_{name}" for name in ("reachable", "age_seconds", "utc_bound_seconds", "holdover_left_seconds")
     }
 
 
-def test_of_parts_of_one_name_the_one_that_is_not_well_counts() -> None:
-    """A fan that has failed is not hidden by the sensor of its speed, in whatever order they come."""
+def test_a_bad_sensor_takes_precedence() -> None:
+    """A failed fan is not hidden by the sensor of its speed, in any order."""
     good, bad, silent = (Sensor("fan 1", "fan", 5_400, "rpm", ok) for ok in (True, False, None))
     ok = key("grandmaster_sensor_ok", grandmaster="gm-a", sensor="fan 1", kind="fan")
 
-    assert [unit_metrics(sensors=rated).get(ok) for rated in ([good, bad], [bad, good], [bad, silent], [good, silent])] == [
+    assert [grandmaster_metrics(sensors=rated).get(ok) for rated in ([good, bad], [bad, good], [bad, silent], [good, silent])] == [
         0, 0, 0, 1,
     ]  # fmt: skip
-    assert ok not in unit_metrics(sensors=[silent])
+    assert ok not in grandmaster_metrics(sensors=[silent])
 
 
-def test_what_a_unit_does_not_provide_has_no_series() -> None:
-    """Of a unit that tells nothing but its name there is no number, and above all no 0 alarms."""
+def test_an_absent_value_has_no_series() -> None:
+    """A grandmaster that provides only its name has no values, and no count of 0 alarms."""
     bare = GrandmasterState(
         node="n", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=1, age_ns=None, reachable=True
     )
@@ -356,13 +356,13 @@ def test_what_a_unit_does_not_provide_has_no_series() -> None:
     }  # fmt: skip
 
 
-def test_a_unit_does_not_decide_how_many_series_there_are() -> None:
-    """However many ports and severities it invents, and however often one name: bounded, each series once."""
+def test_the_series_of_a_grandmaster_are_limited() -> None:
+    """Many ports, unknown severities and repeated names give a limited number of distinct series."""
     unit = FULL.grandmasters[0]
     assert unit.ports is not None and unit.alarms is not None
     ports = [replace(unit.ports[0], name=f"eth{number % 1_000}") for number in range(2_000)]
     alarms = [replace(unit.alarms[0], severity=f"unknown({number})") for number in range(2_000)]
-    scraped = unit_metrics(ports=ports, alarms=alarms)
+    scraped = grandmaster_metrics(ports=ports, alarms=alarms)
     clients = [labels for name, labels in scraped if name == "grandmaster_port_clients"]
 
     assert len(clients) == MAX_PARTS
@@ -371,14 +371,14 @@ def test_a_unit_does_not_decide_how_many_series_there_are() -> None:
 
 
 def test_absent_is_not_zero() -> None:
-    """What is not known has no series: UTC's bound here, and the grandmaster's phase."""
+    """Unknown values have no series, such as the UTC bound and the grandmaster's phase here."""
     scraped = scrape(FULL)
 
     assert not {"utc_bound_seconds", "grandmaster_phase_offset_seconds", "store_rows_total"} & names(scraped)
 
 
 def test_no_metric_outlives_its_source() -> None:
-    """Sources, grandmasters and jobs that are gone from one scrape to the next leave no series behind."""
+    """Sources, grandmasters and jobs that have ended have no series in the next scrape."""
     now = FULL
     metrics = Metrics(lambda: now, FakeClocks())
     before = metrics.render().decode()
@@ -392,24 +392,24 @@ def test_no_metric_outlives_its_source() -> None:
 @pytest.mark.parametrize(
     "change", [{"reachable": False}, {"reason": "port LISTENING", "reason_code": "no_valid_sample"}]
 )
-def test_a_source_that_is_not_read_has_no_offset(change: dict[str, Any]) -> None:
-    """The last known offset of a source that is lost, or refuses, is not exported as the present one."""
+def test_a_lost_source_has_no_offset(change: dict[str, Any]) -> None:
+    """The last known offset of a lost source is not exported."""
     source = NODE.sources[0].model_copy(update=change)
     scraped = scrape(replace(FULL, node=NODE.model_copy(update={"sources": [source]})))
 
     assert not {"offset_seconds", "path_delay_seconds", "port_state", "source_falseticker"} & names(scraped)
 
 
-def test_a_finding_that_is_over_is_not_counted() -> None:
-    """Only what stands counts."""
+def test_an_ended_finding_is_not_counted() -> None:
+    """Only active findings count."""
     over = FULL.findings[0].model_copy(update={"until_realtime_ns": 1})
     scraped = scrape(replace(FULL, findings=[over]))
 
     assert scraped[key("findings", severity="warning")] == 0
 
 
-def test_a_poisoned_name_is_one_label() -> None:
-    """Quotes, backslashes and line ends in a job's name are escaped: no series can be forged."""
+def test_a_hostile_name_is_one_label() -> None:
+    """Quotes, backslashes and line ends in a job's name are escaped, so that it cannot forge a series."""
     evil = 'x"} 1\ntimesyncd_forged 1\n\\'
     scraped = scrape(replace(FULL, jobs=[FULL.jobs[0].model_copy(update={"job": evil})]))
 
@@ -417,13 +417,13 @@ def test_a_poisoned_name_is_one_label() -> None:
     assert {dict(labels)["job"] for name, labels in scraped if name == "job_sync_overhead_ratio"} == {evil}
 
 
-def test_every_counter_is_explained() -> None:
-    """Each counter has its help line, and no help line is without its counter."""
+def test_every_counter_has_a_help_text() -> None:
+    """Each counter has a help text, and each help text a counter."""
     assert set(COUNTER_HELP) == set(Counters.__dataclass_fields__)
 
 
-def test_the_process_shows_its_own_cost() -> None:
-    """The scrape carries the daemon's memory and processor time, so that its cost can be watched."""
+def test_the_process_s_metrics_are_exported() -> None:
+    """A scrape has the daemon's memory and processor time."""
     text = Metrics(lambda: FULL, FakeClocks()).render().decode()
 
     assert "process_resident_memory_bytes" in text
