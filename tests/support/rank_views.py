@@ -103,10 +103,10 @@ class BrokenClock:
         raising()
 
 
-def job_with(view: View, place: Path, rank: int, world_size: int) -> Job:
-    place.mkdir(parents=True)
-    job = Job("job", rank, world_size, 0, runtime_dir=place)
-    show(view, place, job)
+def job_with(view: View, folder: Path, rank: int, world_size: int) -> Job:
+    folder.mkdir(parents=True)
+    job = Job("job", rank, world_size, 0, runtime_dir=folder)
+    show(view, folder, job)
     for name in view.broken:
         setattr(job, name, BrokenClock() if name == "clock" else raising)
     return job
@@ -125,7 +125,7 @@ class Ranks:
         self.jobs = [job_with(view, folder / str(rank), rank, len(views)) for rank, view in enumerate(views)]
         self.barriers: list[Barrier] = [self._barrier(rank) for rank in range(len(views))]
         self._meet = threading.Barrier(len(views), timeout=60)
-        self._said: list[queue.Queue[int]] = [queue.Queue() for _ in views]
+        self._broadcasts_received: list[queue.Queue[int]] = [queue.Queue() for _ in views]
 
     def _barrier(self, rank: int) -> Barrier:
         def collective() -> None:
@@ -134,9 +134,9 @@ class Ranks:
 
         def broadcast(number: int) -> int:
             self.broadcasts[rank] += 1
-            for said in self._said if rank == 0 else ():
-                said.put(number)
-            return self._said[rank].get(timeout=60)
+            for receiver in self._broadcasts_received if rank == 0 else ():
+                receiver.put(number)
+            return self._broadcasts_received[rank].get(timeout=60)
 
         return Barrier(self.jobs[rank], collective, broadcast)
 
@@ -164,8 +164,8 @@ class Ranks:
             raise
 
 
-class CarriedRanks(Ranks):
-    """The same with one exchange a wait. `clocks` are the numbers of the clocks that the ranks read, if not all this one."""
+class FusedRanks(Ranks):
+    """As Ranks, with one exchange a wait. `clocks` are the numbers of the ranks' clocks; None: all read this one."""
 
     def __init__(self, folder: Path, views: Sequence[View], clocks: Sequence[int] | None = None) -> None:
         super().__init__(folder, views)

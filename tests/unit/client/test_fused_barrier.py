@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rank_views import APART, MS, PAIRS, PLAN, VIEWS, BrokenClock, CarriedRanks, View, job_with
+from rank_views import APART, MS, PAIRS, PLAN, VIEWS, BrokenClock, FusedRanks, View, job_with
 
 from timesyncd.client.barrier import PLAIN, UNKNOWN, BarrierReason, decide_release
 from timesyncd.client.clock import Clock
@@ -30,7 +30,7 @@ NOWHERE = ExchangeWords(PLAIN, 0, 0, 0, 5, -5, 0, UNKNOWN)
 @pytest.mark.parametrize("views", PAIRS, ids=" | ".join)
 def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str, str]) -> None:
     """Whatever each rank observes, all run exactly one exchange a wait, and have the same instant."""
-    ranks = CarriedRanks(tmp_path, [VIEWS[name] for name in views], clocks=[1, 2])
+    ranks = FusedRanks(tmp_path, [VIEWS[name] for name in views], clocks=[1, 2])
     ranks.run(2)
 
     assert (ranks.exchanges, ranks.collectives, ranks.broadcasts) == ([2, 2], [0, 0], [0, 0])
@@ -40,7 +40,7 @@ def test_ranks_with_different_views_never_hang(tmp_path: Path, views: tuple[str,
 def test_the_release_is_measured_from_the_last_arrival(tmp_path: Path) -> None:
     """It is slack plus guard later, whichever rank was last, and whatever that rank's own plan is."""
     views = [View(40_000, APART, PATIENT), View(40_000, APART)]
-    ranks = CarriedRanks(tmp_path, views, clocks=[1, 2])
+    ranks = FusedRanks(tmp_path, views, clocks=[1, 2])
     arrived_ns: list[int] = []
 
     def late(rank: int, step: int) -> None:
@@ -58,7 +58,7 @@ def test_the_release_is_measured_from_the_last_arrival(tmp_path: Path) -> None:
 
 def test_ranks_detect_one_clock_without_a_hub(tmp_path: Path) -> None:
     """There is no daemon: the exchanged clock numbers show that the ranks read one clock."""
-    ranks = CarriedRanks(tmp_path, [View()] * 3)
+    ranks = FusedRanks(tmp_path, [View()] * 3)
     for barrier in ranks.barriers:
         barrier._slack_ns = 600 * MS  # type: ignore[attr-defined]
     ranks.run(1)
@@ -68,7 +68,7 @@ def test_ranks_detect_one_clock_without_a_hub(tmp_path: Path) -> None:
 
 def test_ranks_of_two_clocks_without_a_hub_are_plain(tmp_path: Path) -> None:
     """Both ranks give the reason."""
-    ranks = CarriedRanks(tmp_path, [View(), View()], clocks=[1, 2])
+    ranks = FusedRanks(tmp_path, [View(), View()], clocks=[1, 2])
     ranks.run(1)
 
     reason = "no signals from timesyncd, and the ranks do not share one clock"
@@ -79,7 +79,7 @@ def test_ranks_of_two_clocks_without_a_hub_are_plain(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_trusted_clock_delays_no_other(tmp_path: Path) -> None:
     """Its arrival on an untrusted clock does not count, and it does not hold."""
-    ranks = CarriedRanks(tmp_path, [View(40_000, APART, PATIENT), VIEWS["clock unknown"]], clocks=[1, 2])
+    ranks = FusedRanks(tmp_path, [View(40_000, APART, PATIENT), VIEWS["clock unknown"]], clocks=[1, 2])
     arrived_ns: list[int] = []
 
     def after_rank_0(rank: int, step: int) -> None:
@@ -98,7 +98,7 @@ def test_a_rank_without_a_trusted_clock_delays_no_other(tmp_path: Path) -> None:
 
 def test_a_plain_plan_of_the_hub_is_followed(tmp_path: Path) -> None:
     """The ranks' own detection of one clock replaces a missing hub only, not a hub's decision."""
-    ranks = CarriedRanks(tmp_path, [VIEWS["plain"], VIEWS["timed"]])
+    ranks = FusedRanks(tmp_path, [VIEWS["plain"], VIEWS["timed"]])
     ranks.run(1)
 
     assert [v.reason for (v,) in ranks.verdicts] == [
@@ -170,7 +170,7 @@ def test_an_exchange_contains_the_duration_of_the_last_one(tmp_path: Path) -> No
 
 def test_the_slack_is_the_time_to_the_last_arrival(tmp_path: Path) -> None:
     """Each rank knows it without a hub, and it is 0 for the last rank."""
-    ranks = CarriedRanks(tmp_path, [View(), View()])
+    ranks = FusedRanks(tmp_path, [View(), View()])
 
     def later(rank: int, step: int) -> None:
         while rank == 1 and ranks.exchanges[0] <= step:

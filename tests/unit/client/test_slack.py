@@ -56,50 +56,50 @@ def spend(ns: int) -> None:
 
 def test_a_task_that_fits_runs_and_others_do_not() -> None:
     """Each is counted; a run reduces the slack for the next task."""
-    works, ran = SlackTasks(), list[str]()
+    tasks, ran = SlackTasks(), list[str]()
     quick = SlackTask(lambda: ran.append("quick"), 2 * MS, "quick")
     slow = SlackTask(lambda: ran.append("slow"), 40_000 * MS, "slow")
-    works.add(quick)
-    works.add(slow)
+    tasks.add(quick)
+    tasks.add(slow)
 
-    assert works.run(Slack(30_000 * MS)) is None
+    assert tasks.run(Slack(30_000 * MS)) is None
     assert ran == ["quick"]
     assert (quick.runs, quick.skipped, slow.runs, slow.skipped) == (1, 0, 0, 1)
 
 
 def test_no_task_runs_in_an_unknown_slack() -> None:
     """And none runs in a slack of 0."""
-    works, work = SlackTasks(), SlackTask(lambda: None, 1, "work")
-    works.add(work)
-    works.run(Slack(None, SlackReason.TOO_FEW_WAITS, "why"))
-    works.run(Slack(0))
+    tasks, task = SlackTasks(), SlackTask(lambda: None, 1, "work")
+    tasks.add(task)
+    tasks.run(Slack(None, SlackReason.TOO_FEW_WAITS, "why"))
+    tasks.run(Slack(0))
 
-    assert (work.runs, work.skipped) == (0, 2)
+    assert (task.runs, task.skipped) == (0, 2)
 
 
 def test_tasks_take_turns() -> None:
     """With slack for one of two tasks, the one that ran last comes last."""
-    works, ran = SlackTasks(), list[str]()
+    tasks, ran = SlackTasks(), list[str]()
 
     def slowly(name: str) -> None:
         ran.append(name)
         spend(11 * MS)
 
     for name in ("a", "b"):
-        works.add(SlackTask(partial(slowly, name), 10_000 * MS, name))
+        tasks.add(SlackTask(partial(slowly, name), 10_000 * MS, name))
     for _ in range(4):
-        works.run(Slack(10_005 * MS))
+        tasks.run(Slack(10_005 * MS))
 
     assert ran == ["a", "b", "a", "b"]
 
 
 def test_a_task_that_takes_longer_than_its_cost_raises_the_cost() -> None:
     """So it does not make this rank the last one again; the cost never sinks below the given one."""
-    work = SlackTask(lambda: spend(3 * MS), 1_000, "work")
-    work.run(2_000)
+    task = SlackTask(lambda: spend(3 * MS), 1_000, "work")
+    task.run(2_000)
 
-    assert work.cost_ns >= 3 * MS
-    assert work.overran == 1
+    assert task.cost_ns >= 3 * MS
+    assert task.overran == 1
     cheap = SlackTask(lambda: None, 5_000 * MS, "cheap")
     cheap.run(6_000 * MS)
     assert (cheap.cost_ns, cheap.overran) == (5_000 * MS, 0)
@@ -107,12 +107,12 @@ def test_a_task_that_takes_longer_than_its_cost_raises_the_cost() -> None:
 
 def test_one_long_run_does_not_end_a_task_for_ever() -> None:
     """Each time that it does not fit, the measured excess decays, down to the given cost."""
-    work = SlackTask(lambda: None, 1_000, "work")
-    work.cost_ns = 10**9
+    task = SlackTask(lambda: None, 1_000, "work")
+    task.cost_ns = 10**9
     costs = []
     for _ in range(2_000):
-        work.skip()
-        costs.append(work.cost_ns)
+        task.skip()
+        costs.append(task.cost_ns)
 
     assert costs[0] > 9 * 10**8
     assert costs[-1] == 1_000
@@ -120,11 +120,11 @@ def test_one_long_run_does_not_end_a_task_for_ever() -> None:
 
 def test_the_error_of_a_task_ends_the_run_and_is_returned() -> None:
     """The caller raises it after the collectives."""
-    works, work = SlackTasks(), SlackTask(lambda: 1 / 0, 1, "work")
-    works.add(work)
+    tasks, task = SlackTasks(), SlackTask(lambda: 1 / 0, 1, "work")
+    tasks.add(task)
 
-    assert isinstance(works.run(Slack(MS)), ZeroDivisionError)
-    assert work.runs == 1
+    assert isinstance(tasks.run(Slack(MS)), ZeroDivisionError)
+    assert task.runs == 1
 
 
 @pytest.mark.parametrize(("missed", "made", "slack_ns"), [(1, 0, 1_500), (0, 8, 996), (9, 0, 1_500), (0, 5_000, 667)])
@@ -149,14 +149,14 @@ def test_a_barrier_of_two_collectives_has_no_known_slack() -> None:
     """A collective of 12 ms looks like a wait of 12 ms, and a task in it would make this rank the last one."""
     job: Any = SimpleNamespace(rank=1, signals=lambda: None, meter=SimpleNamespace())
     barrier = Barrier(job, lambda: time.sleep(0.012), lambda number: number)
-    work = barrier.run_in_slack(lambda: None, 1)
+    task = barrier.run_in_slack(lambda: None, 1)
     for step in range(MIN_WAITS + 1):
         barrier.wait(step)
 
     assert barrier.slack() == Slack(
         None, SlackReason.NOT_MEASURED, "a Barrier does not measure when the last rank arrives; use FusedBarrier"
     )
-    assert (work.runs, work.skipped) == (0, MIN_WAITS + 1)
+    assert (task.runs, task.skipped) == (0, MIN_WAITS + 1)
 
 
 def test_a_task_without_a_cost_raises() -> None:
