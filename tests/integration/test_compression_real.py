@@ -331,7 +331,7 @@ def test_ranks_that_would_send_other_sizes_raise(two: Ranks, other: dict[str, An
 
     messages = two.all(said)
     assert "ranks [1] would send other sizes than rank 0 of their group" in messages[0]
-    assert "ranks [0] would send other sizes than rank 1 of their group: give every rank the same policy" in messages[1]
+    assert "ranks [0] would send other sizes than rank 1 of their group; give every rank the same policy" in messages[1]
 
 
 def test_a_step_waits_for_the_one_before(two: Ranks) -> None:

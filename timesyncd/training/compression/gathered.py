@@ -90,8 +90,7 @@ class Gathered(Feedback):
         if others:
             raise SyncError(
                 f"compression {self.name}: ranks {others} would send other sizes than rank {self._group.rank()} of "
-                "their group; "
-                "give every rank the same policy, and states of the same checkpoint"
+                "their group; give every rank the same policy, and states of the same checkpoint"
             )
         self._is_agreed = True
 
