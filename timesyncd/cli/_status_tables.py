@@ -12,7 +12,6 @@ from rich.text import Text
 from timesyncd.cli.render import (
     bound_text,
     grandmaster_row,
-    holdover_left_ns,
     local_time_text,
     node_block,
     plain_text,
@@ -89,7 +88,7 @@ def facts(known: Facts) -> RenderableType:
 
 
 def _grandmaster_facts(grandmaster: GrandmasterState) -> Facts:
-    left_ns, invalid_ns = holdover_left_ns(grandmaster), grandmaster.invalid_before_realtime_ns
+    left_ns, invalid_ns = grandmaster.current_holdover_left_ns, grandmaster.invalid_before_realtime_ns
     now_ns = grandmaster.published_realtime_ns
     return [
         ("error against UTC", None if grandmaster.utc is None else _error_text(grandmaster, grandmaster.utc.reason)),

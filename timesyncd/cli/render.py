@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound, Reason, growth_ns
+from timesyncd.bound import Bound, Reason, growth_ns
 from timesyncd.cli.budget import forecast_text, node_forecast
 from timesyncd.cli.render_job import agreement, job_line, percent
 from timesyncd.messages.jobs import JobState
@@ -201,7 +201,7 @@ def grandmaster_row(grandmaster: GrandmasterState) -> list[Text]:
     known = [
         gnss_text(grandmaster),
         None if grandmaster.utc is None else utc_error_text(grandmaster),
-        None if (left_ns := holdover_left_ns(grandmaster)) is None else f"budget left {span_text(left_ns)}",
+        None if (left_ns := grandmaster.current_holdover_left_ns) is None else f"budget left {span_text(left_ns)}",
         None if grandmaster.alarms is None else alarm_count_text(len(grandmaster.alarms)),
     ]
     rest = "".join(f", {text}" for text in known if text)
@@ -238,16 +238,8 @@ def alarm_count_text(number: int) -> str:
 
 def utc_error_text(grandmaster: GrandmasterState) -> str:
     """The grandmaster's own error against UTC now; unbounded if the last poll is too old or no budget is left."""
-    age_ns = grandmaster.age_ns
-    holds = age_ns is not None and age_ns <= GRANDMASTER_EXPIRES_AFTER_NS and holdover_left_ns(grandmaster) != 0
-    now_ns = bound_now_ns(grandmaster.utc, age_ns) if holds else None
+    now_ns = grandmaster.current_utc_bound_ns
     return "UTC unbounded" if now_ns is None else f"UTC +-{duration_text(now_ns)}"
-
-
-def holdover_left_ns(grandmaster: GrandmasterState) -> int | None:
-    if grandmaster.holdover_left_ns is None or grandmaster.age_ns is None:
-        return None
-    return max(0, grandmaster.holdover_left_ns - grandmaster.age_ns)
 
 
 def utc_time_text(realtime_ns: int, now_ns: int) -> str:

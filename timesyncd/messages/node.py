@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from timesyncd.bound import DEFAULT_HOLDOVER_AFTER_NS, DEFAULT_VOID_AFTER_NS, Bound, ClockStatus, ErrorBound, Reason
+from timesyncd.bound import (
+    DEFAULT_HOLDOVER_AFTER_NS,
+    DEFAULT_VOID_AFTER_NS,
+    GRANDMASTER_EXPIRES_AFTER_NS,
+    Bound,
+    ClockStatus,
+    ErrorBound,
+    Reason,
+)
 from timesyncd.config import Name
 from timesyncd.sample import (
     Alarm,
@@ -289,6 +297,23 @@ class GrandmasterState(Ordered):
     invalidation_reason: str | None = None
     invalidation_reason_code: ReasonCode | None = None
     offsets: list[GrandmasterOffset] = []
+
+    @property
+    def current_holdover_left_ns(self) -> int | None:
+        """The holdover budget that is left `age_ns` after the poll; None: unknown."""
+        if self.holdover_left_ns is None or self.age_ns is None:
+            return None
+        return max(0, self.holdover_left_ns - self.age_ns)
+
+    @property
+    def current_utc_bound_ns(self) -> int | None:
+        """The bound on the own error `age_ns` after the poll; None: unknown, the poll too old, or no budget left."""
+        age_ns = self.age_ns
+        if self.utc is None or age_ns is None or age_ns > GRANDMASTER_EXPIRES_AFTER_NS:
+            return None
+        if self.current_holdover_left_ns == 0:
+            return None
+        return Bound(self.utc.bound_ns, self.utc.growth_ppb).at(age_ns)
 
     @property
     def satellites_tracked(self) -> int | None:

@@ -9,7 +9,6 @@ from statistics import median
 
 from prometheus_client.core import Metric
 
-from timesyncd.bound import GRANDMASTER_EXPIRES_AFTER_NS, Bound
 from timesyncd.messages.node import GrandmasterState
 from timesyncd.metrics.parts import gauge, seconds, state_rows
 from timesyncd.sample import ACCURACY_NS, ClockState, PtpPort
@@ -41,24 +40,6 @@ def grandmasters(states: Sequence[GrandmasterState]) -> Iterator[Metric]:
 def _gauges(states: Sequence[GrandmasterState], gauges: Iterable[GrandmasterGauge]) -> Iterator[Metric]:
     for name, text, read in gauges:
         yield gauge(f"grandmaster_{name}", text, ("grandmaster",), [((g.name,), read(g)) for g in states])
-
-
-def _bound_now(state: GrandmasterState) -> float | None:
-    """Seconds; None if the last poll is too old, or the holdover budget is used up."""
-    if (
-        state.utc is None
-        or state.age_ns is None
-        or state.age_ns > GRANDMASTER_EXPIRES_AFTER_NS
-        or _holdover_left_ns(state) == 0
-    ):
-        return None
-    return seconds(Bound(state.utc.bound_ns, state.utc.growth_ppb).at(state.age_ns))
-
-
-def _holdover_left_ns(state: GrandmasterState) -> int | None:
-    if state.holdover_left_ns is None or state.age_ns is None:
-        return None
-    return max(0, state.holdover_left_ns - state.age_ns)
 
 
 def _alarms(state: GrandmasterState) -> Iterator[tuple[str, float]]:
@@ -100,8 +81,16 @@ PartReader = Callable[[GrandmasterState], Iterable[tuple[tuple[str, ...], float 
 _ALWAYS: tuple[GrandmasterGauge, ...] = (
     ("reachable", "1 if the grandmaster replied to the latest poll.", lambda g: float(g.reachable)),
     ("age_seconds", "Time since the last successful poll.", lambda g: seconds(g.age_ns)),
-    ("utc_bound_seconds", "Bound on the grandmaster's own error against UTC, now; absent if unknown.", _bound_now),
-    ("holdover_left_seconds", "Time until the holdover budget is used up.", lambda g: seconds(_holdover_left_ns(g))),
+    (
+        "utc_bound_seconds",
+        "Bound on the grandmaster's own error against UTC, now; absent if unknown.",
+        lambda g: seconds(g.current_utc_bound_ns),
+    ),
+    (
+        "holdover_left_seconds",
+        "Time until the holdover budget is used up.",
+        lambda g: seconds(g.current_holdover_left_ns),
+    ),
 )
 _WHILE_REACHABLE: tuple[GrandmasterGauge, ...] = (
     ("uptime_seconds", "Time since the grandmaster started.", lambda g: g.uptime_s),

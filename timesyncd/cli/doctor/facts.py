@@ -199,7 +199,9 @@ def store_facts(config: Config | None, runs: bool) -> StoreFacts | NotChecked:
     free_bytes = None if config.store.url else _free_bytes(config.store.path)
     try:
         place = StoreLocation.of(config.store)
-        configured = {source.name for source in config.source} | {grandmaster.name for grandmaster in config.grandmaster}
+        configured = {source.name for source in config.source} | {
+            grandmaster.name for grandmaster in config.grandmaster
+        }
         known = [name for name in sources(place) if name in configured]
         newest = {name: at_ns for name in known if (at_ns := _newest(place, name)) is not None}
     except (ConfigError, StoreError) as error:
