@@ -12,10 +12,10 @@ from timesyncd.messages.node import Message
 
 M = TypeVar("M", bound=Message)
 
-#: The fields of messages that hold a sentence for people. An alarm's text is the device's own, not a sentence of timesyncd.
+#: The fields of messages that hold a sentence for people. An alarm's text is the device's own.
 SENTENCES = {
-    "reason", "void_reason", "alignment_reason", "phase_reason", "groups_reason", "verdict", "detail", "utc_detail",
-    "grandmaster_note", "evidence", "cause", "remedy",
+    "reason", "invalidation_reason", "alignment_reason", "phase_reason", "groups_reason", "verdict", "detail",
+    "utc_detail", "grandmaster_note", "evidence", "cause", "remedy",
 }  # fmt: skip
 #: `verdict` and `text` are sentences in these messages alone.
 OF_MESSAGE = {"verdict": {"JobState"}, "text": {"ChainStep"}}

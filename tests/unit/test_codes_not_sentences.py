@@ -1,4 +1,6 @@
-"""Rewording a sentence changes nothing that a program decides: each sentence of every message is replaced by random text."""
+"""
+Rewording a sentence changes nothing that a program decides: each sentence of every message is replaced by random text.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from doctor_lab import DAEMON, WELL
 from grandmaster_states import GM_A, GM_B, NIGHT_NS, follower, polled_grandmaster
-from reworded import OF_MESSAGE, reworded
+from reworded import OF_MESSAGE, SENTENCES, reworded
 from rich.console import Console, Group, RenderableType
 from snapshots import EVERYTHING, RECORDED
 
@@ -87,13 +89,19 @@ FOLLOWERS = [
     *(follower(f"n-{reason.code}", GM_A, utc=BoundMessage.of(unbounded(reason))) for reason in Reason),
 ]
 
+ANTENNA_ALARM = Alarm(1, 0, "major", "antenna")
+INVALIDATED = {
+    "invalidation_reason": Reason.GRANDMASTER_JUMPED.text,
+    "invalidation_reason_code": Reason.GRANDMASTER_JUMPED.code,
+}
+
 GRANDMASTERS: list[GrandmasterState] = [
     *(GrandmasterState.model_validate(each) for each in RECORDED["grandmasters"]),
     polled_grandmaster(),
-    polled_grandmaster(clock_state="holdover", clock_class=7, antenna="open", satellites=[], alarms=[Alarm(1, 0, "major", "antenna")]),
+    polled_grandmaster(clock_state="holdover", clock_class=7, antenna="open", satellites=[], alarms=[ANTENNA_ALARM]),
     polled_grandmaster(reachable=False, reason="no response", reason_code="source_unreachable"),
     polled_grandmaster(clock_state="locked", utc=BoundMessage.of(unbounded(Reason.GRANDMASTER_CONTRADICTS_ITSELF))),
-    polled_grandmaster(void_before_realtime_ns=NIGHT_NS, void_reason=Reason.GRANDMASTER_JUMPED.text, void_reason_code="grandmaster_jumped"),
+    polled_grandmaster(invalid_before_realtime_ns=NIGHT_NS, **INVALIDATED),
     *(polled_grandmaster(clock_state="holdover", utc=BoundMessage.of(unbounded(reason)), utc_detail="why") for reason in Reason),
 ]  # fmt: skip
 
@@ -127,7 +135,7 @@ def _of_grandmaster(state: GrandmasterState, followers: list[NodeState]) -> obje
     events = StateChanges(CloudEvents("n", 1)).of_grandmaster(state)
     return (
         {key: [step.code for step in judgement.chain] for key, judgement in found.items()},
-        None if verdict is None else (verdict.utc, verdict.holdover_left_ns),
+        None if verdict is None else (verdict.utc, verdict.holdover_left_ns, verdict.invalidation),
         [(event.type, event.data) for event in events],
     )  # fmt: skip
 
@@ -147,7 +155,9 @@ def test_a_grandmaster_s_sentences_decide_nothing(state: GrandmasterState) -> No
 
 
 def test_the_fleet_s_findings_do_not_read_sentences() -> None:
-    """The same findings, of the same subjects, over a minute of a fleet in which one source is lost and one node is away."""
+    """
+    The same findings, of the same subjects, over a minute of a fleet in which one source is lost and one node is away.
+    """
 
     def found(change: Callable[[NodeState], NodeState]) -> set[tuple[str, str]]:
         rules = FleetFindings(["node-0", "node-9"], "hub")
@@ -257,3 +267,11 @@ def test_a_job_s_sentences_are_all_replaced() -> None:
 def _excluded() -> dict[str, Any]:
     names = ("verdict", "alignment_reason", "phase_reason", "groups_reason")
     return {name: True for name in names} | {"plan": {"reason": True}}
+
+
+def test_every_sentence_is_a_field_of_a_message() -> None:
+    """A renamed field would otherwise escape the tests above."""
+    fields = {name for message in messages() for name in message.model_fields}
+
+    assert fields >= SENTENCES
+    assert {name for name in fields if name.endswith("reason")} <= SENTENCES

@@ -1,4 +1,6 @@
-"""Opens, wires and supervises the parts that the configuration asks for. One TaskGroup; a task that fails ends the daemon."""
+"""
+Opens, wires and supervises the parts that the configuration asks for. One TaskGroup; a task that fails ends the daemon.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +243,8 @@ class Daemon:
         async for reading in runner.samples():
             if isinstance(reading, GrandmasterSample | TimeErrorSeries):
                 raise ConfigError(
-                    f"source {runner.name}: its driver reads a grandmaster, not a clock of this node; configure it as a [[grandmaster]]"
+                    f"source {runner.name}: its driver reads a grandmaster, not a clock of this node; configure "
+                    f"it as a [[grandmaster]]"
                 )
             outcome = self._ensemble.accept(reading)
             if outcome.bound is not None:
@@ -322,7 +325,10 @@ class Daemon:
             self._parts.store.put(observation)
 
     def _revise(self, bound: ErrorBound | None) -> None:
-        """The ensemble's bounds changed without a reading; `bound` is the node's new one, None where it is still the last one."""
+        """
+        The ensemble's bounds changed without a reading; `bound` is the node's new one, None where it is still the last
+        one.
+        """
         if bound is not None:
             self._write(bound)
         if self._view.update(self._observation(None, bound)):

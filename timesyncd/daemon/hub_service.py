@@ -1,4 +1,7 @@
-"""The hub inside the daemon: takes in messages of nodes, ranks and hubs; gives the states of fleet and jobs. Time is an argument."""
+"""
+The hub inside the daemon: takes in messages of nodes, ranks and hubs; gives the states of fleet and jobs. Time is an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,9 @@ EXPIRES_AFTER_NS = 3_600 * NS_PER_S
 
 class HubService:
     """
-    `alone`: there is no broker, so this hub is the primary. Otherwise the hubs elect one of them as the primary, which publishes
-    for all. In a daemon that is not a hub (`is_hub`) it holds the own node's state and the list of hubs. `url` is this hub's page
-    where other machines may reach it. `policies` are the configured policies, by job name.
+    `alone`: there is no broker, so this hub is the primary. Otherwise the hubs elect one of them as the primary, which
+    publishes for all. In a daemon that is not a hub (`is_hub`) it holds the own node's state and the list of hubs.
+    `url` is this hub's page where other machines may reach it. `policies` are the configured policies, by job name.
     """
 
     def __init__(
@@ -98,8 +101,8 @@ class HubService:
 
     def accept_job(self, state: JobState, now: Moment, live: bool) -> bool:
         """
-        Another hub published a job's state, or this one did before its restart. True: it comes from the primary hub, so it counts.
-        `live` False: a broker's retained copy, which may be of a job that ended while no hub was running.
+        Another hub published a job's state, or this one did before its restart. True: it comes from the primary hub, so
+        it counts. `live` False: a broker's retained copy, which may be of a job that ended while no hub was running.
         """
         self.hub.adopt(state)
         if not live:
@@ -126,8 +129,8 @@ class HubService:
 
     def jobs_to_clear(self, now: Moment) -> list[str]:
         """
-        The ids of ended jobs whose retained states this hub clears at the broker now. A hub that is not primary keeps them for a
-        while: the primary may die before it clears them.
+        The ids of ended jobs whose retained states this hub clears at the broker now. A hub that is not primary keeps
+        them for a while: the primary may die before it clears them.
         """
         due = {job_id: from_ns for job_id, from_ns in self._clear_from_ns.items() if from_ns <= now.boottime_ns}
         cleared = list(due) if self.is_primary else []
@@ -137,7 +140,10 @@ class HubService:
         return cleared
 
     def state_if_due(self, now: Moment) -> HubState | None:
-        """This hub's own state, every few seconds and at once when it becomes primary or stops; None where no other hub can be."""
+        """
+        This hub's own state, every few seconds and at once when it becomes primary or stops; None where no other hub
+        can be.
+        """
         if self._alone or not self.is_hub:
             return None
         if self._published is not None:
@@ -160,7 +166,10 @@ class HubService:
         return self._followers.at(now.boottime_ns, now.realtime_ns)
 
     def findings(self, grandmasters: Sequence[GrandmasterState], now: Moment) -> dict[Key, Judgement]:
-        """What holds in the fleet. A hub that is not primary evaluates too, to be ready when it becomes primary, but returns nothing."""
+        """
+        What holds in the fleet. A hub that is not primary evaluates too, to be ready when it becomes primary, but
+        returns nothing.
+        """
         if self._judged_ns is None or now.boottime_ns - self._judged_ns >= JUDGED_EVERY_NS:
             self._judged_ns = now.boottime_ns
             of_jobs = self.hub.findings()

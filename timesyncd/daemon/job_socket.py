@@ -1,4 +1,6 @@
-"""The daemon's end of the job link: receives the ranks' marks as datagrams, publishes each job's signals in a segment."""
+"""
+The daemon's end of the job link: receives the ranks' marks as datagrams, publishes each job's signals in a segment.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,8 @@ class Peer:
 @dataclass(slots=True)
 class LocalJob:
     """
-    A job with ranks on this node. `alive_ns` is CLOCK_BOOTTIME when one of its processes last existed. `uid` None: its segment is
-    of an earlier daemon, and no rank has sent since.
+    A job with ranks on this node. `alive_ns` is CLOCK_BOOTTIME when one of its processes last existed. `uid` None: its
+    segment is of an earlier daemon, and no rank has sent since.
     """
 
     alive_ns: int
@@ -74,8 +76,9 @@ class LocalJob:
 
 class JobSocket:
     """
-    `deliver` is called with every batch and request, in the event loop; `sequence` counts batches, and requests, within this
-    `incarnation`. `malformed` counts undecodable datagrams, `rejected` those above the limits of jobs and requests.
+    `deliver` is called with every batch and request, in the event loop; `sequence` counts batches, and requests, within
+    this `incarnation`. `malformed` counts undecodable datagrams, `rejected` those above the limits of jobs and
+    requests.
     """
 
     def __init__(
@@ -138,7 +141,10 @@ class JobSocket:
             self._warn("job %s: cannot write its segment: %s", state.job_id, error)
 
     def tick(self, now_boottime_ns: int) -> None:
-        """To be called every second or so: the segment of a job whose processes all ended is removed after REMOVED_AFTER_NS."""
+        """
+        To be called every second or so: the segment of a job whose processes all ended is removed after
+        REMOVED_AFTER_NS.
+        """
         self._requesters.clear()
         for identifier, job in list(self._jobs.items()):
             job.pids = {pid for pid in job.pids if _is_alive(pid)}
@@ -244,7 +250,9 @@ class JobSocket:
         )
 
     def _as_of_ns(self, state: JobState) -> int:
-        """A retained copy may be old when it is received: its age by CLOCK_REALTIME counts, and can only make it older."""
+        """
+        A retained copy may be old when it is received: its age by CLOCK_REALTIME counts, and can only make it older.
+        """
         age_ns = self._clocks.realtime_ns() - state.published_realtime_ns
         return self._clocks.boottime_ns() - max(0, age_ns)
 

@@ -2,8 +2,8 @@
 What one daemon knows at a moment, as messages: its node, and the grandmasters that it polls. Pure.
 
 `NodeView.update` takes in one observation at a time; `node_state` and `grandmaster_state` compute what is true now, and
-reading them changes nothing. Beside it: the alarms that a grandmaster without an alarm table has active, the clock identities
-that it may announce, and the numbers of the messages that this node sends.
+reading them changes nothing. Beside it: the alarms that a grandmaster without an alarm table has active, the clock
+identities that it may announce, and the numbers of the messages that this node sends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ MAX_ALARMS = 200
 
 
 class ActiveAlarms:
-    """The alarms that a grandmaster raised and did not clear. It misses what was sent before the daemon started, or was lost."""
+    """
+    The alarms that a grandmaster raised and did not clear. It misses what was sent before the daemon started, or was
+    lost.
+    """
 
     def __init__(self) -> None:
         self._active: dict[tuple[int | None, int], tuple[Alarm, int]] = {}
@@ -58,8 +61,8 @@ class ActiveAlarms:
 
     def drop_raised_before(self, boottime_ns: int) -> None:
         """
-        The grandmaster restarted after `boottime_ns`: it raises again what is still active, often before a poll shows the
-        restart.
+        The grandmaster restarted after `boottime_ns`: it raises again what is still active, often before a poll shows
+        the restart.
         """
         self._active = {key: raised for key, raised in self._active.items() if raised[1] > boottime_ns}
 
@@ -71,8 +74,9 @@ class ActiveAlarms:
 
 class AdvertisedIdentities:
     """
-    The clock identities that a grandmaster may announce: the configured ones, and those that it reported last. One that is
-    missing from a later reading still counts: a part of the grandmaster may not answer, and its followers need what is known of it.
+    The clock identities that a grandmaster may announce: the configured ones, and those that it reported last. One that
+    is missing from a later reading still counts: a part of the grandmaster may not answer, and its followers need what
+    is known of it.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:
@@ -133,7 +137,10 @@ class ClockNow:
 
 
 class NodeView:
-    """The latest of everything that this node reads. Times are arguments; nothing here waits, and reading a state changes nothing."""
+    """
+    The latest of everything that this node reads. Times are arguments; nothing here waits, and reading a state changes
+    nothing.
+    """
 
     def __init__(self, config: Config, epoch: Epoch, incarnation: int) -> None:
         self.numbers = SequenceNumbers(config.node.name, incarnation)
@@ -153,7 +160,9 @@ class NodeView:
         self._agreement: Agreement | None = None
 
     def update(self, observation: Observation) -> bool:
-        """Take in one reading with all that follows from it. True when the node's state or a grandmaster's is due at once."""
+        """
+        Take in one reading with all that follows from it. True when the node's state or a grandmaster's is due at once.
+        """
         self._agreement = observation.agreement
         if observation.bounded_sources is not None:
             self._keep_bounds_of(observation.bounded_sources)
@@ -192,7 +201,9 @@ class NodeView:
         return self.grandmaster_digests != before
 
     def _replace_bound(self, bound: ErrorBound) -> bool:
-        """What readers of the segment see from now on. True when the node's status or its grandmaster changes thereby."""
+        """
+        What readers of the segment see from now on. True when the node's status or its grandmaster changes thereby.
+        """
         last, self._bound = self._bound, bound
         return last is None or _changed(last, bound)
 

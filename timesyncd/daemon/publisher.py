@@ -1,4 +1,7 @@
-"""Publishes what this daemon knows to the broker, the web page's viewers and the ranks: every second, and at once on a change."""
+"""
+Publishes what this daemon knows to the broker, the web page's viewers and the ranks: every second, and at once on a
+change.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ class Parts:
 
     @property
     def store_problem(self) -> str | None:
-        """The store's last failure; else that it stores nothing, which it does not report; else that its outbox cannot be read."""
+        """
+        The store's last failure; else that it stores nothing, which it does not report; else that its outbox cannot be
+        read.
+        """
         behind_s = self.store.behind_s if self.store is not None else 0
         stuck = f"nothing stored for {behind_s:.0f} s" if behind_s >= STORE_GRACE_S else None
         return self.store_failure or stuck or (self.history.problem if self.history is not None else None)
@@ -93,7 +99,9 @@ def merge_remote(own: list[GrandmasterState], remote: list[GrandmasterState]) ->
 
 
 class Publisher:
-    """Publishes what is due, and begins and ends findings. Every message gets its sequence number when it is published."""
+    """
+    Publishes what is due, and begins and ends findings. Every message gets its sequence number when it is published.
+    """
 
     def __init__(
         self, config: Config, view: NodeView, hub_service: HubService, parts: Parts, clocks: Clocks, events: CloudEvents
@@ -138,7 +146,10 @@ class Publisher:
             self._parts.job_socket.tick(now.boottime_ns)
 
     def _publish_states(self, now: Moment, due: bool, changed: set[str]) -> None:
-        """To viewers and this daemon's hub every second; to the broker all that is due, or the grandmasters that `changed`."""
+        """
+        To viewers and this daemon's hub every second; to the broker all that is due, or the grandmasters that
+        `changed`.
+        """
         snapshot, judged_ns = self.snapshot(now), self._grandmasters_judged_ns
         if judged_ns is None or changed or now.boottime_ns - judged_ns >= GRANDMASTERS_JUDGED_EVERY_NS:
             self._grandmasters_judged_ns = now.boottime_ns

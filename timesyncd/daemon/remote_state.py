@@ -1,4 +1,6 @@
-"""What other daemons published of nodes, grandmasters and jobs, aged since it was received. Pure: time is an argument."""
+"""
+What other daemons published of nodes, grandmasters and jobs, aged since it was received. Pure: time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ JOB_EXPIRES_NS = 60 * NS_PER_S
 #: A grandmaster without a state for so long is polled by no daemon any more.
 GRANDMASTER_EXPIRES_NS = 3_600 * NS_PER_S
 
-#: A grandmaster's error or growth (ns, ppb) above this is implausible; added to the node's own it would not fit the segment.
+#: A grandmaster's error or growth (ns, ppb) above this is implausible; added to the node's own it would not fit the
+#: segment.
 MAX_ERROR = 10**15
 
 LAST_KNOWN = Explanation(StateReason.LAST_KNOWN, "last known state only: no live state was received yet")
@@ -26,7 +29,9 @@ Aging = TypeVar("Aging", NodeState, GrandmasterState)
 
 
 def grandmaster_verdict(state: GrandmasterState, now: Moment) -> GrandmasterVerdict | None:
-    """What a grandmaster's state that was received `now` means for its followers; None: its poller did not judge it yet."""
+    """
+    What a grandmaster's state that was received `now` means for its followers; None: its poller did not judge it yet.
+    """
     if state.utc is None or state.age_ns is None:
         return None
     received = MessageReceipt(now.boottime_ns, now.realtime_ns, state.published_realtime_ns)
@@ -81,7 +86,10 @@ def last_known(state: NodeState, why: Explanation = LAST_KNOWN) -> NodeState:
 def aged_state(
     state: NodeState, received_boottime_ns: int, now: Moment, not_live: Explanation | None = None
 ) -> NodeState:
-    """A node's state received at `received_boottime_ns`, aged until `now`; `not_live`: why it is only the last known state."""
+    """
+    A node's state received at `received_boottime_ns`, aged until `now`; `not_live`: why it is only the last known
+    state.
+    """
     aged = _with_status_at_its_age(_aged(state, received_boottime_ns, now))
     return last_known(aged, not_live) if not_live else aged
 

@@ -1,4 +1,7 @@
-"""A clock source's newest reading as fields of SourceState: its numbers, and as `detail` what has no field of its own. Pure."""
+"""
+A clock source's newest reading as fields of SourceState: its numbers, and as `detail` what has no field of its own.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def _against_parent(sample: ClockSample) -> dict[str, object]:
 
 
 def _against_phc(sample: PhcSample) -> dict[str, object]:
-    """A PHC on TAI is 37 s from the system clock, which would hide the nanoseconds: `detail` gives the whole seconds."""
+    """
+    A PHC on TAI is 37 s from the system clock, which would hide the nanoseconds: `detail` gives the whole seconds.
+    """
     whole_s, rest_ns = whole_seconds(sample.offset_ns)
     parts = [
         f"{sample.clock} by {sample.method}",

@@ -19,7 +19,10 @@ def notify(state: str) -> None:
 
 
 def passed_socket(name: str) -> socket.socket | None:
-    """The socket that systemd opened under this FileDescriptorName (sd_listen_fds(3)), as ports below 1024 need; else None."""
+    """
+    The socket that systemd opened under this FileDescriptorName (sd_listen_fds(3)), as ports below 1024 need; else
+    None.
+    """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     names = os.environ.get("LISTEN_FDNAMES", "").split(":")

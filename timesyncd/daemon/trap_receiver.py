@@ -1,4 +1,7 @@
-"""Receives what grandmasters report by themselves (traps, informs, syslog messages); their drivers decode it into alarm events."""
+"""
+Receives what grandmasters report by themselves (traps, informs, syslog messages); their drivers decode it into alarm
+events.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,9 @@ PassedSocket = Callable[[str], socket.socket | None]
 
 class TrapReceiver:
     """
-    One socket for the traps and informs of all grandmasters, one for their syslog messages. Each alarm event goes to `on_event`.
-    `request_poll` gets the name of every grandmaster that sent something, so that it is polled soon: also of one whose storm of
-    traps was dropped unread. `rejected` counts by reason what could not be used.
+    One socket for the traps and informs of all grandmasters, one for their syslog messages. Each alarm event goes to
+    `on_event`. `request_poll` gets the name of every grandmaster that sent something, so that it is polled soon: also
+    of one whose storm of traps was dropped unread. `rejected` counts by reason what could not be used.
     """
 
     def __init__(
@@ -115,13 +118,18 @@ class TrapReceiver:
         return self.rejected + (self._listener.rejected if self._listener else Counter())
 
     def new_rejections(self) -> list[str]:
-        """The reasons that occurred for the first time since the start: what an operator looks for when no trap arrives."""
+        """
+        The reasons that occurred for the first time since the start: what an operator looks for when no trap arrives.
+        """
         found = sorted(self.all_rejected.keys() - self._reported - {Rejection.DUPLICATE})
         self._reported.update(found)
         return found
 
     def dropped_in_storms(self) -> dict[str, int]:
-        """How many datagrams of each grandmaster were dropped unread since the last call. These grandmasters are polled instead."""
+        """
+        How many datagrams of each grandmaster were dropped unread since the last call. These grandmasters are polled
+        instead.
+        """
         found: Counter[str] = Counter()
         counted, self._counted = self._counted, self._suppressed()
         for address, count in self._counted.items():

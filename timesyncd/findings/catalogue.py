@@ -27,8 +27,8 @@ class Judgement:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    Something an operator should know. Times are CLOCK_REALTIME in ns; `until_ns` None: it is open. `chain` leads step by step from
-    the cause to the effects on the nodes; () where there is no more than one step.
+    Something an operator should know. Times are CLOCK_REALTIME in ns; `until_ns` None: it is open. `chain` leads step
+    by step from the cause to the effects on the nodes; () where there is no more than one step.
     """
 
     id: str
@@ -72,7 +72,8 @@ CATALOGUE: dict[str, FindingKind] = {
     "grandmaster-spoofing": FindingKind(
         "critical",
         "the position or the time from GNSS jumped although it was held: possibly false signals",
-        "compare other grandmasters and another receiver on the site; in doubt disconnect its GNSS input, so that it enters holdover",
+        "compare other grandmasters and another receiver on the site; in doubt disconnect its GNSS input, so "
+        "that it enters holdover",
     ),
     "grandmaster-jamming": FindingKind(
         "warning",
@@ -102,7 +103,8 @@ CATALOGUE: dict[str, FindingKind] = {
     "grandmaster-contradiction": FindingKind(
         "warning",
         "what the grandmaster reports differs from what nodes receive in its Announce messages",
-        "check that `identities` names this grandmaster only, whether its ports are configured differently, and which other clock announces itself",
+        "check that `identities` names this grandmaster only, whether its ports are configured differently, and "
+        "which other clock announces itself",
     ),
     "grandmasters-disagree": FindingKind(
         "critical",
@@ -196,8 +198,10 @@ CATALOGUE: dict[str, FindingKind] = {
     ),
     "path-below-minimum": FindingKind(
         "warning",
-        "the path delay is below its calibrated minimum: the calibration is wrong, or a clock on the path over-corrects",
-        "look for a transparent clock that over-corrects, or calibrate path_minimum_ns again; no sample counts meanwhile",
+        "the path delay is below its calibrated minimum: the calibration is wrong, or a clock on the path "
+        "over-corrects",
+        "look for a transparent clock that over-corrects, or calibrate path_minimum_ns again; no sample counts "
+        "meanwhile",
     ),
     "two-disciplines": FindingKind(
         "critical",
@@ -212,7 +216,8 @@ CATALOGUE: dict[str, FindingKind] = {
     "kernel-leap": FindingKind(
         "warning",
         "a leap second is armed in the kernel",
-        "run no job that needs UTC across it: CLOCK_REALTIME steps, and the clock is DISRUPTED until the next valid samples",
+        "run no job that needs UTC across it: CLOCK_REALTIME steps, and the clock is DISRUPTED until the next "
+        "valid samples",
     ),
     "phase-jump": FindingKind(
         "warning",
@@ -226,7 +231,8 @@ CATALOGUE: dict[str, FindingKind] = {
     ),
     "rack-path-delay-moved": FindingKind(
         "warning",
-        "the path delays of nearly all nodes in a rack, or behind one clock, changed together: a link was rerouted or is congested",
+        "the path delays of nearly all nodes in a rack, or behind one clock, changed together: a link was "
+        "rerouted or is congested",
         "find what changed between these nodes and their parent clock; if it is to stay, calibrate the path again",
     ),
     "grandmaster-outvoted": FindingKind(
@@ -246,18 +252,22 @@ CATALOGUE: dict[str, FindingKind] = {
     ),
     "clock-causality": FindingKind(
         "critical",
-        "in a training job's steps a rank left a collective before another arrived, by more than the bounds of both clocks",
-        "compare the node's clock with another source; do not rely on its bound, nor on the job's verdicts about ranks there",
+        "in a training job's steps a rank left a collective before another arrived, by more than the bounds of "
+        "both clocks",
+        "compare the node's clock with another source; do not rely on its bound, nor on the job's verdicts about "
+        "ranks there",
     ),
     "replicas-apart": FindingKind(
         "warning",
         "ranks of a training job hold different parameters right after a synchronization",
-        "look for what changes parameters or gradients on some ranks only: another seed, a skipped update, faulty memory; return to an earlier checkpoint",
+        "look for what changes parameters or gradients on some ranks only: another seed, a skipped update, "
+        "faulty memory; return to an earlier checkpoint",
     ),
     "hub-nodes-missing": FindingKind(
         "warning",
         "nodes that the hub expects (hub.nodes) sent no state, or stopped sending",
-        "check that they run, that timesyncd runs on them, and that they reach the broker; jobs on them have no alignment",
+        "check that they run, that timesyncd runs on them, and that they reach the broker; jobs on them have no "
+        "alignment",
     ),
     "store-failing": FindingKind(
         "critical",
@@ -282,8 +292,9 @@ class Findings:
 
     def judge(self, id: str, subject: str, judgement: Judgement | None, realtime_ns: int) -> Finding | None:
         """
-        Apply a rule's result, None where the finding does not hold. Returns the finding if it is to be published: it began, it
-        ended, or its chain gained or lost a step. Other changes of evidence and chain are kept without publishing.
+        Apply a rule's result, None where the finding does not hold. Returns the finding if it is to be published: it
+        began, it ended, or its chain gained or lost a step. Other changes of evidence and chain are kept without
+        publishing.
         """
         key = (id, subject)
         known = self._findings.get(key)

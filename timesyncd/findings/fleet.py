@@ -77,7 +77,10 @@ class FleetFindings:
     def judge(
         self, grandmasters: Sequence[GrandmasterState], now_boottime_ns: int, now_realtime_ns: int
     ) -> dict[Key, Judgement]:
-        """What holds now, by (id, subject). To be called every few seconds. `grandmasters` are those that any daemon polls."""
+        """
+        What holds now, by (id, subject). To be called every few seconds. `grandmasters` are those that any daemon
+        polls.
+        """
         self._begin_round(now_boottime_ns)
         live = [node for node in self._nodes.values() if not node.is_silent(now_boottime_ns)]
         found = self._folded(self._found(live, grandmasters, now_boottime_ns) | self._missing(now_boottime_ns))
@@ -136,7 +139,10 @@ class FleetFindings:
         return now_ns - max(node.received_ns, self._receiving_since_ns) > node.silent_after_ns
 
     def _folded(self, found: dict[Key, Judgement]) -> dict[Key, Judgement]:
-        """One cause is one finding: in another domain, or under an unknown grandmaster, a node's other findings follow from that."""
+        """
+        One cause is one finding: in another domain, or under an unknown grandmaster, a node's other findings follow
+        from that.
+        """
         apart = {subject for id, subject in found if id == DOMAIN}
         unconfigured = [subject for id, subject in found if id == GRANDMASTER]
         for identity in unconfigured:

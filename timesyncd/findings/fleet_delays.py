@@ -1,4 +1,6 @@
-"""Racks, halls and parent clocks whose nodes' path delays changed together: a link was rerouted or is congested. Pure."""
+"""
+Racks, halls and parent clocks whose nodes' path delays changed together: a link was rerouted or is congested. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,17 @@ NEARLY_ALL = 0.9
 TOGETHER_NS = 15 * NS_PER_S
 LASTS_NS = 8 * NS_PER_S
 
-#: While such a share of a larger group has changed, its other nodes may follow: its parts are published only after this.
+#: While such a share of a larger group has changed, its other nodes may follow: its parts are published only after
+#: this.
 GROWING = 0.6
 GROWS_FOR_NS = 15 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A group whose path delay changed: the nodes that changed together, since when, from which median and by how much."""
+    """
+    A group whose path delay changed: the nodes that changed together, since when, from which median and by how much.
+    """
 
     name: str
     nodes: frozenset[str]
@@ -89,7 +94,9 @@ def _together(name: str, members: int, moved: Sequence[NodeRecord]) -> _Moved:
 
 
 def _groups(node: NodeRecord) -> list[str]:
-    """Its rack, the hall around it and so on, and its parent clock. The rack comes first where both have the same nodes."""
+    """
+    Its rack, the hall around it and so on, and its parent clock. The rack comes first where both have the same nodes.
+    """
     places = node.topology.split("/") if node.topology else []
     groups = ["/".join(places[:depth]) for depth in range(len(places), 0, -1)]
     return [*groups, node.parent] if node.parent else groups

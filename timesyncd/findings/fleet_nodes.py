@@ -1,8 +1,8 @@
 """
 One node as the fleet's findings see it. Pure: time is an argument.
 
-`NodeRecord` keeps the newest state in short, since ten thousand whole states take too much memory. `DelayHistory` compares the
-node's path delay with its past, `OffsetHistory` its offset with those of its siblings.
+`NodeRecord` keeps the newest state in short, since ten thousand whole states take too much memory. `DelayHistory`
+compares the node's path delay with its past, `OffsetHistory` its offset with those of its siblings.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MAX_READINGS = 60
 _FIRST_EVERY_NS = 4 * NS_PER_S
 _EVERY_NS = 60 * NS_PER_S
 
-#: A path delay changed when it is more than so many standard deviations, so many ns, and 1 / LEAST_SHARE from its median. Nearly all
-#: nodes of a group must show it, so the limit for one node may be low.
+#: A path delay changed when it is more than so many standard deviations, so many ns, and 1 / LEAST_SHARE from its
+#: median. Nearly all nodes of a group must show it, so the limit for one node may be low.
 SIGMAS = 5
 LEAST_NS = 100
 LEAST_SHARE = 20
@@ -38,8 +38,8 @@ SIGMA_PER_MAD = 1.4826
 
 class DelayHistory:
     """
-    The delay of one path; another parent clock begins a new history. `direction` is 1 while the delay is longer than before, -1
-    while it is shorter, since `since_ns` and by `moved_ns`. The median does not change meanwhile.
+    The delay of one path; another parent clock begins a new history. `direction` is 1 while the delay is longer than
+    before, -1 while it is shorter, since `since_ns` and by `moved_ns`. The median does not change meanwhile.
     """
 
     __slots__ = ("_limit_ns", "_next_ns", "_oldest", "_readings", "direction", "median_ns", "moved_ns", "since_ns")
@@ -96,14 +96,15 @@ ALONE_FOR_NS = 12 * NS_PER_S
 #: A node's usual distance decays to a half in 177 readings: in a quarter of an hour at one reading each 5 s.
 _DECAY_READINGS = 256
 
-#: An outlier raises the usual distance to at most so many limits, so that it hides later ones for minutes, not for a day.
+#: An outlier raises the usual distance to at most so many limits, so that it hides later ones for minutes, not for a
+#: day.
 _MAX_OUTLIER_LIMITS = 4
 
 
 class OffsetHistory:
     """
-    `usual_ns` is the largest recent distance. Beyond twice that, and beyond what noise and bounds allow, the node is suspect, since
-    `since_ns` and by at least `least_ns`; `suspect` counts the readings.
+    `usual_ns` is the largest recent distance. Beyond twice that, and beyond what noise and bounds allow, the node is
+    suspect, since `since_ns` and by at least `least_ns`; `suspect` counts the readings.
     """
 
     __slots__ = ("_peak_ns", "_readings", "least_ns", "since_ns", "suspect", "usual_ns")
@@ -161,14 +162,18 @@ NTP_FRESH_NS = 60 * NS_PER_S
 UTC = "UTC"
 
 Witness = tuple[str, str, int, int]
-"""(grandmaster, other, offset_ns, error_ns): the grandmaster's time minus that of `other` (an identity or UTC), within +-error_ns."""
+"""
+(grandmaster, other, offset_ns, error_ns): the grandmaster's time minus that of `other` (an identity or UTC), within
++-error_ns.
+"""
 
 
 class NodeRecord:
     """
-    One node. `contradicts`: one of its witnesses is beyond its error. `offset_ns`, its `error_ns` and the histories are of the PTP
-    source that its clock follows; `is_new` until a round has read the newest offset. `parent` and `grandmaster` are "" where it
-    follows none. `domains` and `grandmasters` are of all its PTP sources that give samples.
+    One node. `contradicts`: one of its witnesses is beyond its error. `offset_ns`, its `error_ns` and the histories are
+    of the PTP source that its clock follows; `is_new` until a round has read the newest offset. `parent` and
+    `grandmaster` are "" where it follows none. `domains` and `grandmasters` are of all its PTP sources that give
+    samples.
     """
 
     __slots__ = (
@@ -260,9 +265,9 @@ def _witnesses(sources: list[SourceState], fresh_ns: int) -> Iterator[Witness]:
 
 def _claim(source: SourceState, fresh_ns: int) -> tuple[str, int, int] | None:
     """
-    (grandmaster or UTC, clock minus UTC by it, its error). The error is the part of the UTC bound beyond the offset. A PHC's offset
-    counts as the system clock's, since the bound covers the difference. NTP is polled less often than PTP measures, and its bound
-    grows meanwhile, so it is fresh for longer.
+    (grandmaster or UTC, clock minus UTC by it, its error). The error is the part of the UTC bound beyond the offset. A
+    PHC's offset counts as the system clock's, since the bound covers the difference. NTP is polled less often than PTP
+    measures, and its bound grows meanwhile, so it is fresh for longer.
     """
     is_ntp = source.kind == "utc"
     name = UTC if is_ntp else source.grandmaster_identity

@@ -1,4 +1,6 @@
-"""A node whose offset jumps alone: its siblings' offsets separate a jump of the grandmaster from one of the node. Pure."""
+"""
+A node whose offset jumps alone: its siblings' offsets separate a jump of the grandmaster from one of the node. Pure.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ def _judgement(node: NodeRecord, usual: _Usual, group: Group) -> Judgement:
     history, (where, name) = node.offsets, group
     direction = "ahead of" if history.least_ns > 0 else "behind"
     return Judgement(
-        f"at least {duration_text(abs(history.least_ns))} {direction} the median of {usual.nodes} nodes {where} {name} in each of "
+        f"at least {duration_text(abs(history.least_ns))} {direction} the median of {usual.nodes} nodes {where} "
+        f"{name} in each of "
         f"{history.suspect} readings; half of these nodes are within {duration_text(usual.spread_ns)} of it, "
-        f"the node was within {duration_text(history.usual_ns)}, and the bounds explain {duration_text(usual.allowed_ns(node))}"
+        f"the node was within {duration_text(history.usual_ns)}, and the bounds explain "
+        f"{duration_text(usual.allowed_ns(node))}"
     )

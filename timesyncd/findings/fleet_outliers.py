@@ -1,8 +1,9 @@
 """
 Outliers of the fleet. Pure.
 
-`judge` finds a grandmaster that its followers' other references (UTC by NTP, other grandmasters) contradict. `other_domains` and
-`OtherGrandmasters` find the few nodes that are in another PTP domain, or follow a grandmaster that is not configured.
+`judge` finds a grandmaster that its followers' other references (UTC by NTP, other grandmasters) contradict.
+`other_domains` and `OtherGrandmasters` find the few nodes that are in another PTP domain, or follow a grandmaster that
+is not configured.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ NEARLY_ALL = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Vote:
-    """A grandmaster against one other reference, by the medians of `witnesses` nodes; `beyond` of them contradict beyond their error."""
+    """
+    A grandmaster against one other reference, by the medians of `witnesses` nodes; `beyond` of them contradict beyond
+    their error.
+    """
 
     other: str
     offset_ns: int
@@ -85,8 +89,8 @@ def _vote(other: str, claims: Sequence[tuple[int, int]]) -> _Vote:
 
 def _against(identity: str, votes: Votes) -> list[_Vote]:
     """
-    The votes that contradict a grandmaster; [] where they prove nothing: with one other grandmaster, either of the two may be wrong,
-    and UTC against all grandmasters may be NTP's error.
+    The votes that contradict a grandmaster; [] where they prove nothing: with one other grandmaster, either of the two
+    may be wrong, and UTC against all grandmasters may be NTP's error.
     """
     against = [vote for vote in votes[identity] if vote.contradicts]
     if not against:
@@ -113,7 +117,8 @@ def _judged(against: Sequence[_Vote], followers: Sequence[str], name_of: Callabl
         direction = "ahead of" if vote.offset_ns > 0 else "behind"
         other = UTC if vote.other == UTC else name_of(vote.other)
         parts.append(
-            f"{duration_text(abs(vote.offset_ns))} {direction} {other} by {vote.beyond} of {vote.witnesses} nodes, whose bounds explain "
+            f"{duration_text(abs(vote.offset_ns))} {direction} {other} by {vote.beyond} of {vote.witnesses} "
+            f"nodes, whose bounds explain "
             f"{duration_text(vote.error_ns)}"
         )
     evidence = "; ".join(parts)
@@ -204,7 +209,8 @@ class OtherGrandmasters:
                 followers[identity].append(node.node)
         return {
             (GRANDMASTER, identity): Judgement(
-                f"followed by {names_text(names)}: {len(names)} of {following} nodes; no [[grandmaster]] has this identity"
+                f"followed by {names_text(names)}: {len(names)} of {following} nodes; no [[grandmaster]] has this "
+                f"identity"
             )
             for identity, names in followers.items()
         }

@@ -59,7 +59,9 @@ class Follower(Protocol):
 
 
 class _Source(NamedTuple):
-    """A tuple, since ten thousand nodes are aged every other second; the age comes last, so that replacing it is fast."""
+    """
+    A tuple, since ten thousand nodes are aged every other second; the age comes last, so that replacing it is fast.
+    """
 
     name: str
     kind: str | None

@@ -1,8 +1,8 @@
 """
 The findings of grandmasters: one for each cause, with its effects in the chain. Pure: time is an argument.
 
-`GrandmasterFindings` collects the symptoms of each grandmaster, compares what it reports with what its followers receive and with
-the other grandmasters, and folds symptoms of one cause into one finding.
+`GrandmasterFindings` collects the symptoms of each grandmaster, compares what it reports with what its followers
+receive and with the other grandmasters, and folds symptoms of one cause into one finding.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _growth(grandmaster: GrandmasterState) -> str:
     return f"UTC bound grows by {duration_text(growth_ppb * _S_PER_HOUR)} an hour"
 
 
-#: Announce changes at once, the poll follows: a contradiction counts when a poll so long after its beginning still shows it.
+#: Announce changes at once, the poll follows: a contradiction counts when a poll so long after its beginning still
+#: shows it.
 CONTRADICTS_FOR_NS = 30 * NS_PER_S
 
 #: In G.8265.1 these classes are quality levels of the network, not the grandmaster's class.
@@ -163,7 +164,8 @@ def _of_pair(
     if offset is not None and allowed_ns is not None and abs(offset.offset_ns) - offset.bound_ns > allowed_ns:
         way = "ahead of" if offset.offset_ns > 0 else "behind"
         apart = f"{duration_text(abs(offset.offset_ns))} {way} {other.name} within {duration_text(offset.bound_ns)}"
-        text = f"{grandmaster.name} is {apart} ({offset.evidence}); by their own bounds at most {duration_text(allowed_ns)}"
+        allowed = f"by their own bounds at most {duration_text(allowed_ns)}"
+        text = f"{grandmaster.name} is {apart} ({offset.evidence}); {allowed}"
         yield Symptom("grandmasters-disagree", text, aspect="time")
     if grandmaster.utc_offset_s == other.utc_offset_s:
         return
@@ -208,7 +210,10 @@ Timer = tuple[str, str, str]
 
 
 class GrandmasterFindings:
-    """Judges the grandmasters that this daemon polls. Keeps the history that the rules compare with, and since when symptoms hold."""
+    """
+    Judges the grandmasters that this daemon polls. Keeps the history that the rules compare with, and since when
+    symptoms hold.
+    """
 
     def __init__(self) -> None:
         self._histories: dict[str, GrandmasterHistory] = defaultdict(GrandmasterHistory)
@@ -227,8 +232,8 @@ class GrandmasterFindings:
         now_ns: int,
     ) -> dict[Key, Judgement]:
         """
-        What holds now, by (id, subject). `grandmasters` as this daemon polls them, `remote` as other daemons do; `now_ns` is
-        CLOCK_REALTIME.
+        What holds now, by (id, subject). `grandmasters` as this daemon polls them, `remote` as other daemons do;
+        `now_ns` is CLOCK_REALTIME.
         """
         own = {grandmaster.name for grandmaster in grandmasters}
         everyone = [*grandmasters, *(grandmaster for grandmaster in remote if grandmaster.name not in own)]
@@ -291,8 +296,8 @@ def _folded(
 
 def is_judged_elsewhere(grandmaster: str, node: str, remote: Iterable[GrandmasterState], now_ns: int) -> bool:
     """
-    Whether another daemon, which polls it too, publishes its findings: that whose node comes first by name. A state from the
-    future does not count for long, so that a daemon with a fast clock silences no other one after its end.
+    Whether another daemon, which polls it too, publishes its findings: that whose node comes first by name. A state
+    from the future does not count for long, so that a daemon with a fast clock silences no other one after its end.
     """
     return any(
         other.name == grandmaster

@@ -30,7 +30,8 @@ NORMAL_AFTER_NS = 86_400 * NS_PER_S
 #: A held position does not move; receivers round to a metre or less.
 MOVED_M = 100
 
-#: For so long a jump remains a suspicion, a restart explains what follows, and an announced leap second explains a new offset.
+#: For so long a jump remains a suspicion, a restart explains what follows, and an announced leap second explains a new
+#: offset.
 RECENT_NS = 3_600 * NS_PER_S
 
 _METRES_A_DEGREE = 111_320
@@ -136,7 +137,9 @@ class SignalHistory:
 
 
 class HeldPosition:
-    """The position at which the receiver began to hold. `moved_m` is the distance from there now, None while it is there."""
+    """
+    The position at which the receiver began to hold. `moved_m` is the distance from there now, None while it is there.
+    """
 
     def __init__(self) -> None:
         self.moved_m: int | None = None

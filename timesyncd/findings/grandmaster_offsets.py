@@ -1,6 +1,6 @@
 """
-How far two grandmasters are apart, by every measurement there is: a node with both as sources, an input of one of them, or
-followers of each that know UTC. Pure.
+How far two grandmasters are apart, by every measurement there is: a node with both as sources, an input of one of them,
+or followers of each that know UTC. Pure.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def _by_nodes(grandmasters: ByIdentity, nodes: Iterable[Follower]) -> Iterator[_
 
 
 def _by_utc(grandmasters: ByIdentity, nodes: Iterable[Follower]) -> Iterator[_PairOffset]:
-    """Each grandmaster against UTC by the follower with the smallest bound, and two grandmasters by their difference."""
+    """
+    Each grandmaster against UTC by the follower with the smallest bound, and two grandmasters by their difference.
+    """
     best: dict[tuple[str, int], _PairOffset] = {}
     for node in nodes:
         utc = [each for source in node.sources if (each := _utc_offset(source)) is not None]
@@ -119,8 +121,8 @@ def _utc_offset(source: FollowerSource) -> _SourceOffset | None:
 
 def _source_offset(source: FollowerSource, node: Follower, grandmasters: ByIdentity) -> _SourceOffset | None:
     """
-    None where the source has no recent bound of the clock on a known timescale. All sources with one measure the same clock, since
-    only one clock of a node is bounded. The error of an offset is the part of the bound beyond it.
+    None where the source has no recent bound of the clock on a known timescale. All sources with one measure the same
+    clock, since only one clock of a node is bounded. The error of an offset is the part of the bound beyond it.
     """
     grandmaster, gm, age_ns = grandmasters.get(source.grandmaster_identity or ""), source.gm, source.age_ns
     if grandmaster is None or gm is None or gm.bound_ns is None or source.offset_ns is None:
@@ -137,8 +139,8 @@ def _apart(one: _SourceOffset, other: _SourceOffset) -> tuple[int, int]:
     """
     (A - B, its bound) now, where `one` measured clock - A and `other` clock - B: the second less the first.
 
-    The clock joins both at the later sample: until then the older one's error grows by its own growth; from then on only
-    the grandmasters move.
+    The clock joins both at the later sample: until then the older one's error grows by its own growth; from then on
+    only the grandmasters move.
     """
     newer_ns = min(one.age_ns, other.age_ns)
     joined_ns = sum(each.error.at(each.age_ns - newer_ns) or 0 for each in (one, other))
@@ -160,7 +162,10 @@ def _by_inputs(grandmasters: Sequence[GrandmasterState], inputs: Inputs) -> Iter
 
 
 def _newest(grandmaster: GrandmasterState, channel: str) -> TimeError | None:
-    """The channel's time error against the grandmaster's own time: against GNSS only while the grandmaster is locked to it."""
+    """
+    The channel's time error against the grandmaster's own time: against GNSS only while the grandmaster is locked to
+    it.
+    """
     for error in grandmaster.time_errors or []:
         is_fresh = grandmaster.published_realtime_ns - error.at_realtime_ns < FRESH_NS
         is_own = is_locked(grandmaster) or "GNSS" not in (error.reference or "").upper()

@@ -39,8 +39,8 @@ FIXED_FLAWS = (
 @dataclass(frozen=True, slots=True)
 class Symptom:
     """
-    A condition for the finding `id`, which begins once the condition has held for `after_ns` without a break. `aspect` separates
-    conditions of one id that begin and end independently.
+    A condition for the finding `id`, which begins once the condition has held for `after_ns` without a break. `aspect`
+    separates conditions of one id that begin and end independently.
     """
 
     id: str
@@ -137,7 +137,9 @@ def _unfounded_lock(grandmaster: GrandmasterState, history: GrandmasterHistory, 
 
 
 def _has_nothing(grandmaster: GrandmasterState) -> bool:
-    """It reports satellites and none is usable; and it reports references, or a time source, and none other than GNSS."""
+    """
+    It reports satellites and none is usable; and it reports references, or a time source, and none other than GNSS.
+    """
     selected = selected_reference(grandmaster)
     if selected is not None and not _is_gnss(selected) and qualifications(grandmaster).get(selected) != "disqualified":
         return False

@@ -39,6 +39,8 @@ def _diverged_text(job: JobRun, diverged: DivergedReplicas) -> str:
 def _suspicion_text(job: JobRun, suspicion: Suspicion) -> str:
     wrong = "one of these clocks" if len(suspicion.nodes) > 1 else "this clock"
     return (
-        f"in {suspicion.steps} steps of job {job.name!r} of user {job.uid} a rank left a collective before another arrived, "
-        f"by up to {duration_text(suspicion.excess_ns)} more than the bounds allow: {wrong} is wrong, or that user's marks are"
+        f"in {suspicion.steps} steps of job {job.name!r} of user {job.uid} a rank left a collective before "
+        f"another arrived, "
+        f"by up to {duration_text(suspicion.excess_ns)} more than the bounds allow: {wrong} is wrong, or that "
+        f"user's marks are"
     )

@@ -33,7 +33,10 @@ def state_findings(
 
 
 def kernel_conditions(sample: KernelSample, utc_offset_s: int | None) -> Conditions:
-    """By id: the evidence, or None where the finding does not hold. `utc_offset_s` is TAI - UTC as this node's sources are configured."""
+    """
+    By id: the evidence, or None where the finding does not hold. `utc_offset_s` is TAI - UTC as this node's sources are
+    configured.
+    """
     return {
         "two-disciplines": _two_disciplines(sample.disciplines),
         "tai-offset": _tai_offset(sample.tai_offset_s, utc_offset_s),

@@ -1,4 +1,6 @@
-"""A node's events as CloudEvents; state changes have the types, values and data of O-RAN's O-Cloud notifications. Pure."""
+"""
+A node's events as CloudEvents; state changes have the types, values and data of O-RAN's O-Cloud notifications. Pure.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ class CloudEvents:
         )
 
     def finding(self, finding: FindingMessage, realtime_ns: int) -> CloudEvent:
-        """The event of a finding's change at `realtime_ns`. A finding that began and ended at one moment gives one event, BEGAN."""
+        """
+        The event of a finding's change at `realtime_ns`. A finding that began and ended at one moment gives one event,
+        BEGAN.
+        """
         return self.make(self._change(finding), finding.subject, realtime_ns, finding.model_dump(mode="json"))
 
     def alarm(self, alarm: AlarmEventMessage) -> CloudEvent:
@@ -81,8 +86,8 @@ class CloudEvents:
 
 class StateChanges:
     """
-    The last published value of each state. A change becomes an event, and so does the first value, since subscribers know none.
-    An unknown state gives no event.
+    The last published value of each state. A change becomes an event, and so does the first value, since subscribers
+    know none. An unknown state gives no event.
     """
 
     def __init__(self, events: CloudEvents) -> None:

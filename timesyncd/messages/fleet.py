@@ -27,8 +27,9 @@ class Summary(Message):
 
 class Rollup(Message):
     """
-    One source's samples of a whole minute or hour of CLOCK_REALTIME, by quantity: offset_ns, path_delay_ns, frequency_ppb, and
-    the worst bounds as the `maximum` of gm_bound_ns and utc_bound_ns. A quantity that no sample had is left out.
+    One source's samples of a whole minute or hour of CLOCK_REALTIME, by quantity: offset_ns, path_delay_ns,
+    frequency_ppb, and the worst bounds as the `maximum` of gm_bound_ns and utc_bound_ns. A quantity that no sample had
+    is left out.
     """
 
     source: str
@@ -39,8 +40,9 @@ class Rollup(Message):
 
 class CloudEvent(Message):
     """
-    An event, as CloudEvents 1.0 in JSON. `source` is the node as a path, `id` is unique within it, `time` is RFC 3339 in UTC.
-    State changes have O-RAN's types and data; the other types are timesyncd.*, with a message of timesyncd as data.
+    An event, as CloudEvents 1.0 in JSON. `source` is the node as a path, `id` is unique within it, `time` is RFC 3339
+    in UTC. State changes have O-RAN's types and data; the other types are timesyncd.*, with a message of timesyncd as
+    data.
     """
 
     specversion: Literal["1.0"] = "1.0"
@@ -75,8 +77,8 @@ class HistoryRow(Message):
 
 class HistoryBatch(Ordered):
     """
-    Rows of a node's history in their order, without gaps. `stream` is the Unix time in seconds at which the node's store was
-    created: a new store begins a new sequence. Rows below `floor` that no hub has are lost.
+    Rows of a node's history in their order, without gaps. `stream` is the Unix time in seconds at which the node's
+    store was created: a new store begins a new sequence. Rows below `floor` that no hub has are lost.
     """
 
     stream: int = Sequence64
@@ -86,8 +88,8 @@ class HistoryBatch(Ordered):
 
 class Stored(Ordered):
     """
-    The hub `node` has stored the rows of the node `of` up to `stored_up_to`, except for `lost` rows that the node no longer had.
-    A node deletes only rows that every hub has stored.
+    The hub `node` has stored the rows of the node `of` up to `stored_up_to`, except for `lost` rows that the node no
+    longer had. A node deletes only rows that every hub has stored.
     """
 
     of: str
@@ -98,8 +100,9 @@ class Stored(Ordered):
 
 class HubState(Ordered):
     """
-    A hub. The `primary` one publishes jobs, plans and the fleet's findings; the others compute the same and publish nothing.
-    `url` is its page, null where other machines cannot reach it. `missing` are the expected nodes that sent no state lately.
+    A hub. The `primary` one publishes jobs, plans and the fleet's findings; the others compute the same and publish
+    nothing. `url` is its page, null where other machines cannot reach it. `missing` are the expected nodes that sent no
+    state lately.
     """
 
     published_realtime_ns: Int64
@@ -114,7 +117,9 @@ class HubState(Ordered):
 
 
 class NodeAlignment(Message):
-    """One node's part in an alignment: its bound against the reference that decides, null for `reason_code` and `reason`."""
+    """
+    One node's part in an alignment: its bound against the reference that decides, null for `reason_code` and `reason`.
+    """
 
     node: str
     status: Status
@@ -125,9 +130,10 @@ class NodeAlignment(Message):
 
 class AlignmentState(Message):
     """
-    How far apart the clocks of a set of nodes may be, as of `published_realtime_ns`: no two by more than `alignment_ns`, growing by
-    `growth_ppb`. Without new states this holds for `holds_for_ns`. `pair` are the two nodes that may be the furthest apart.
-    `alignment_ns` null: unknown, for `reason_code` and `reason`. `nodes` begins with the worst.
+    How far apart the clocks of a set of nodes may be, as of `published_realtime_ns`: no two by more than
+    `alignment_ns`, growing by `growth_ppb`. Without new states this holds for `holds_for_ns`. `pair` are the two nodes
+    that may be the furthest apart. `alignment_ns` null: unknown, for `reason_code` and `reason`. `nodes` begins with
+    the worst.
     """
 
     published_realtime_ns: Int64
@@ -142,8 +148,8 @@ class AlignmentState(Message):
 
 class FleetSummary(Message):
     """
-    A fleet in few numbers, as of `published_realtime_ns`: nodes by main status and by the grandmaster that they follow ("": none),
-    and a few of the `worst`: first those without a bound, then the widest.
+    A fleet in few numbers, as of `published_realtime_ns`: nodes by main status and by the grandmaster that they follow
+    ("": none), and a few of the `worst`: first those without a bound, then the widest.
     """
 
     published_realtime_ns: Int64

@@ -97,7 +97,9 @@ class MarkBatch(Ordered):
         uid: int,
         pid: int,
     ) -> MarkBatch:
-        """`node`, `incarnation`, `sequence`, `uid` and `pid` are not in the datagram: the receiving daemon adds them."""
+        """
+        `node`, `incarnation`, `sequence`, `uid` and `pid` are not in the datagram: the receiving daemon adds them.
+        """
         return cls(
             node=node,
             incarnation=incarnation,
@@ -125,9 +127,9 @@ class MarkBatch(Ordered):
 
 class RankState(Message):
     """
-    One rank over the job's window. `last_share` is the share of conclusive steps in which it arrived last; null: there are none.
-    `idle_share` is the share of its time in which it only waited for synchronizations, `exposed_p50_ns` that time a step.
-    `joined_ns` identifies the process that the hub counts as this rank.
+    One rank over the job's window. `last_share` is the share of conclusive steps in which it arrived last; null: there
+    are none. `idle_share` is the share of its time in which it only waited for synchronizations, `exposed_p50_ns` that
+    time a step. `joined_ns` identifies the process that the hub counts as this rank.
     """
 
     rank: Int64
@@ -148,8 +150,8 @@ class RankState(Message):
 class StragglerMessage(Message):
     """
     A rank that is persistently late, by `lateness_p50_ns` after the median rank, at `where` of the step ("bucket 2").
-    `exposed_ns` is the time over the window that the other ranks waited for this one only. "inconclusive": the lateness is within
-    the clocks' error.
+    `exposed_ns` is the time over the window that the other ranks waited for this one only. "inconclusive": the lateness
+    is within the clocks' error.
     """
 
     rank: Int64
@@ -171,7 +173,9 @@ class DelayState(Message):
 
 
 class PolicyRequest(Ordered):
-    """A user on this node requests a policy for a job; the daemon adds uid. Only the job's own user and root may do so."""
+    """
+    A user on this node requests a policy for a job; the daemon adds uid. Only the job's own user and root may do so.
+    """
 
     uid: Int64
     job_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -180,16 +184,17 @@ class PolicyRequest(Ordered):
 
 class JobState(Ordered):
     """
-    A job's two signals: how well the clocks of its nodes agree, and what synchronization costs the job. docs/signals.md defines each number.
-    Steps are keys, epoch x 2^32 + step.
+    A job's two signals: how well the clocks of its nodes agree, and what synchronization costs the job. docs/signals.md
+    defines each number. Steps are keys, epoch x 2^32 + step.
 
-    `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over the window, in the newest step and in this
-    epoch; `comm_compute` that of exposed communication to the rest. `last_rank` arrived last in the newest complete step, null
-    while *inconclusive*; `straggler_rank` is the worst of the `stragglers`, null where none is certain. `method` is how arrivals
-    were compared: by one clock, by the clocks' bounds, or (without trusted clocks) by the ends of the job's own collectives.
-    Differences are correct within +-`clock_bound_ns`; `trusted`: the skew is larger than that. `alignment_pair` are the nodes whose
-    clocks may be the furthest apart; without new states the alignment holds for `alignment_holds_for_ns`.
-    `arrival_skew_error_ns` is the error of the newest skew (null: clocks not comparable). `run` counts the restarts of the attempt.
+    `sync_overhead` is the ratio of exposed synchronization time to elapsed time, over the window, in the newest step
+    and in this epoch; `comm_compute` that of exposed communication to the rest. `last_rank` arrived last in the newest
+    complete step, null while *inconclusive*; `straggler_rank` is the worst of the `stragglers`, null where none is
+    certain. `method` is how arrivals were compared: by one clock, by the clocks' bounds, or (without trusted clocks) by
+    the ends of the job's own collectives. Differences are correct within +-`clock_bound_ns`; `trusted`: the skew is
+    larger than that. `alignment_pair` are the nodes whose clocks may be the furthest apart; without new states the
+    alignment holds for `alignment_holds_for_ns`. `arrival_skew_error_ns` is the error of the newest skew (null: clocks
+    not comparable). `run` counts the restarts of the attempt.
     """
 
     job_id: str

@@ -1,4 +1,7 @@
-"""Wire messages about nodes, grandmasters, alarms and findings, on MQTT, HTTP and server-sent events; schemas/ is exported from here."""
+"""
+Wire messages about nodes, grandmasters, alarms and findings, on MQTT, HTTP and server-sent events; schemas/ is exported
+from here.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ Age = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class StateReason(StrEnum):
-    """Codes of a state's reason that are not a bound's own (`bound.Reason`) nor a failed reading's (`sample.NoSampleCause`)."""
+    """
+    Codes of a state's reason that are not a bound's own (`bound.Reason`) nor a failed reading's
+    (`sample.NoSampleCause`).
+    """
 
     NO_SOURCE = "no_source"
     LAST_KNOWN = "last_known"
@@ -61,8 +67,8 @@ REASON_CODES = (*(reason.code for reason in Reason), *NoSampleCause, *StateReaso
 
 ReasonCode = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
 """
-The machine-readable form of the `reason` beside it, "ok" where there is none. Programs decide by it alone; REASON_CODES lists
-those of this version, and a reader treats one that it does not know as a failure.
+The machine-readable form of the `reason` beside it, "ok" where there is none. Programs decide by it alone; REASON_CODES
+lists those of this version, and a reader treats one that it does not know as a failure.
 """
 
 
@@ -125,10 +131,11 @@ class SourceState(Message):
     """
     One clock source of a node as last read.
 
-    `reason_code` and `reason` state why the last reading gave no sample. `kind` is what the source measures against: a PTP parent,
-    a PHC, UTC, or nothing but the kernel's own status. `offset_ns` is local minus reference, correct within +-`error_ns` where
-    the source gives an error; against a PHC it excludes the whole seconds between two timescales, which `detail` gives.
-    `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before the state was published.
+    `reason_code` and `reason` state why the last reading gave no sample. `kind` is what the source measures against: a
+    PTP parent, a PHC, UTC, or nothing but the kernel's own status. `offset_ns` is local minus reference, correct within
+    +-`error_ns` where the source gives an error; against a PHC it excludes the whole seconds between two timescales,
+    which `detail` gives. `gm` and `utc` are the bounds by this source alone, as of its newest sample, `age_ns` before
+    the state was published.
     """
 
     name: str
@@ -161,14 +168,15 @@ class NodeState(Ordered):
     """
     A node's clock: hard bounds, and (`*_stat`) statistical bounds that hold at 99.7 % of all moments.
 
-    `topology` is the node's place, as "hall-1/rack-12"; `link` names the network link that its jobs share. `age_ns` is the age of the bounds by
-    the node's CLOCK_BOOTTIME at publication; they grow from then less `age_ns`, and the newest sample behind them is older by
-    `since_sample_ns`. The next state follows within `every_ns`. Nodes with equal `boot_id` and `time_namespace` share one clock.
+    `topology` is the node's place, as "hall-1/rack-12"; `link` names the network link that its jobs share. `age_ns` is
+    the age of the bounds by the node's CLOCK_BOOTTIME at publication; they grow from then less `age_ns`, and the newest
+    sample behind them is older by `since_sample_ns`. The next state follows within `every_ns`. Nodes with equal
+    `boot_id` and `time_namespace` share one clock.
 
-    By name, `terms` add up to the hard parent bound, `stat_terms` to the statistical one, and `rates` (ppb) to the growth of the
-    hard one. `falsetickers` are sources that contradict the majority; `sources_contradict`: there is no majority, and the UTC
-    bound covers every source. `grandmaster` is the configured name of the grandmaster that the clock follows, where its identity
-    is known, and `grandmaster_note` its state in words.
+    By name, `terms` add up to the hard parent bound, `stat_terms` to the statistical one, and `rates` (ppb) to the
+    growth of the hard one. `falsetickers` are sources that contradict the majority; `sources_contradict`: there is no
+    majority, and the UTC bound covers every source. `grandmaster` is the configured name of the grandmaster that the
+    clock follows, where its identity is known, and `grandmaster_note` its state in words.
     """
 
     published_realtime_ns: Int64
@@ -207,7 +215,9 @@ class NodeState(Ordered):
 
     @property
     def knows_utc_alone(self) -> bool:
-        """Its sources know UTC and no grandmaster, as with NTP: then its main status and bound are those against UTC."""
+        """
+        Its sources know UTC and no grandmaster, as with NTP: then its main status and bound are those against UTC.
+        """
         without = self.gm is not None and self.gm.reason_code == Reason.NO_GRANDMASTER.code
         return without and all(source.kind in ("utc", "phc", "kernel") for source in self.sources)
 
@@ -221,7 +231,10 @@ class NodeState(Ordered):
 
 
 class GrandmasterOffset(Message):
-    """This grandmaster's time minus that of the grandmaster `other`, within +-`bound_ns`; `evidence` names what measured it."""
+    """
+    This grandmaster's time minus that of the grandmaster `other`, within +-`bound_ns`; `evidence` names what measured
+    it.
+    """
 
     other: str
     offset_ns: Int64
@@ -234,10 +247,10 @@ class GrandmasterState(Ordered):
     What a grandmaster reported when `node` last polled it. null: not provided; []: it reports that there is none.
     `reachable` false: the values are the last known ones.
 
-    `utc` bounds its own error against UTC at the poll, `age_ns` before publication; null before the first sample. `utc_detail`
-    adds to its reason. `holdover_left_ns` is what was left of its holdover budget. What its followers measured before
-    `invalid_before_realtime_ns` is invalid, for `invalidation_reason`.
-    `snmp_error` is why SNMP gave nothing in a poll where HTTPS answered.
+    `utc` bounds its own error against UTC at the poll, `age_ns` before publication; null before the first sample.
+    `utc_detail` adds to its reason. `holdover_left_ns` is what was left of its holdover budget. What its followers
+    measured before `invalid_before_realtime_ns` is invalid, for `invalidation_reason`. `snmp_error` is why SNMP gave
+    nothing in a poll where HTTPS answered.
     """
 
     name: str
@@ -347,7 +360,10 @@ class Availability(Message):
 
 
 class ChainStep(Message):
-    """One step of a finding's chain. `code` is the id of the finding that is the cause, or names the effect; `text` is for people."""
+    """
+    One step of a finding's chain. `code` is the id of the finding that is the cause, or names the effect; `text` is for
+    people.
+    """
 
     code: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,64}$")]
     text: str

@@ -28,8 +28,9 @@ def after(seconds: float) -> Moment:
 
 class Pair:
     """
-    Hubs a and b, each second: what one publishes the other receives, unless it is dead. `published` holds (second, hub, job state), `cleared` (second,
-    hub) of each job that is over. Of `nodes` that speak the clocks are known, so that barriers can be timed. Marks end at `marks_until_s`.
+    Hubs a and b, each second: what one publishes the other receives, unless it is dead. `published` holds (second, hub,
+    job state), `cleared` (second, hub) of each job that is over. Of `nodes` that speak the clocks are known, so that
+    barriers can be timed. Marks end at `marks_until_s`.
     """
 
     def __init__(self, dead_from_s: dict[str, int], nodes: tuple[str, ...] = (), marks_until_s: int = 10**9) -> None:
@@ -71,7 +72,9 @@ class Pair:
 
 
 def test_one_hub_is_primary_and_the_other_takes_over() -> None:
-    """The first by name is primary once it has listened; when it dies the other one is, and no step is published by both."""
+    """
+    The first by name is primary once it has listened; when it dies the other one is, and no step is published by both.
+    """
     pair = Pair(dead_from_s={"a": 60})
     pair.run(100)
     speakers = {second: {name for at, name, _ in pair.published if at == second} for second, _, _ in pair.published}
@@ -83,7 +86,10 @@ def test_one_hub_is_primary_and_the_other_takes_over() -> None:
 
 
 def test_a_plan_goes_on_from_where_the_other_hub_left_it() -> None:
-    """Its version never goes back, and one version is one plan of either hub: a rank may receive it after the other hub's last state."""
+    """
+    Its version never goes back, and one version is one plan of either hub: a rank may receive it after the other hub's
+    last state.
+    """
     pair = Pair(dead_from_s={"a": 60}, nodes=("node-0", "node-1"))
     pair.run(100)
     plans = [job.plan for _, _, job in pair.published]
@@ -102,7 +108,9 @@ def test_a_plan_goes_on_from_where_the_other_hub_left_it() -> None:
     ids=["by the primary", "by the one that takes over", "by nobody"],
 )
 def test_a_job_that_ended_is_cleared_once(dead_from_s: dict[str, int], cleared: list[tuple[int, str]]) -> None:
-    """Also where the hub that would have done so died before: the broker would keep its copy for as long as it lives."""
+    """
+    Also where the hub that would have done so died before: the broker would keep its copy for as long as it lives.
+    """
     pair = Pair(dead_from_s, marks_until_s=6)
     pair.run(200)
 
@@ -128,7 +136,9 @@ def test_a_retained_job_state_does_not_count_and_is_cleared_in_time() -> None:
 
 
 def test_a_job_state_counts_from_the_primary_hub() -> None:
-    """A node receives two hubs' states while they change over: the first primary counts. Its own old state never does."""
+    """
+    A node receives two hubs' states while they change over: the first primary counts. Its own old state never does.
+    """
     node = HubService(None, "n1", START, alone=False)
     [job, *_] = _told_by_two()
     first = node.accept_job(job.model_copy(update={"node": "b"}), after(0), live=True)

@@ -514,7 +514,9 @@ def test_a_node_synchronized_by_ntp_ages_by_utc(ntp: NodeView) -> None:
 
 
 def test_a_ptp_node_that_ntp_alone_still_feeds_is_not_in_sync(lab: ViewLab) -> None:
-    """UTC is known, but the grandmaster that it should follow is not: its status stays UNKNOWN, with the source's reason."""
+    """
+    UTC is known, but the grandmaster that it should follow is not: its status stays UNKNOWN, with the source's reason.
+    """
     lab.of(HEALTHY, BOUND)
     lab.of(SILENT)
     lab.view.update(Observation(None, utc_only_bound(UTC_SAMPLE, EnsembleSettings())))

@@ -56,7 +56,9 @@ class Broker:
 def test_a_state_is_repeated_before_readers_age_it_to_holdover(
     every_s: int, holdover_after_s: int, expected_s: list[int]
 ) -> None:
-    """As often as configured, and at least twice within the holdover_after of a source; the state carries the interval."""
+    """
+    As often as configured, and at least twice within the holdover_after of a source; the state carries the interval.
+    """
     source = {"name": "ptp", "driver": "ptp4l", "bounds": {"holdover_after_ns": holdover_after_s * NS_PER_S}}
     tables = {"node": {"name": "a"}, "source": [source], "mqtt": {"host": "h", "state_every_s": every_s}}
     config, clocks, broker = parse(tables, options_of, "test"), FakeClocks(), Broker()
@@ -348,7 +350,9 @@ class StuckStore:
 
 
 def test_a_store_that_reports_nothing_is_failing_too() -> None:
-    """A hanging thread reports nothing: the finding gives how far the store is behind, after the store's own failure."""
+    """
+    A hanging thread reports nothing: the finding gives how far the store is behind, after the store's own failure.
+    """
     store, clocks = StuckStore(), FakeClocks()
     config = parse({"node": {"name": "a"}}, options_of, "test")
     parts = Parts(store=cast(Store, store))
@@ -365,7 +369,9 @@ def test_a_store_that_reports_nothing_is_failing_too() -> None:
 
 
 def test_reading_has_no_effect_on_what_is_published(watching: Watching) -> None:
-    """Pages, GETs and scrapes take no sequence number and date no status: what is sent is the same with and without them."""
+    """
+    Pages, GETs and scrapes take no sequence number and date no status: what is sent is the same with and without them.
+    """
     numbers: list[list[int]] = []
     for reads in (0, 3):
         seen = Viewer()

@@ -125,7 +125,9 @@ async def test_a_storm_is_dropped_reported_once_and_followed_by_a_poll() -> None
 
 
 async def test_an_alarm_by_trap_and_by_syslog_is_published_once() -> None:
-    """A grandmaster that sends both reports each alarm twice; the same alarm again on the same channel is a new event."""
+    """
+    A grandmaster that sends both reports each alarm twice; the same alarm again on the same channel is a new event.
+    """
     lab = ReceiverLab()
     async with lab.listening(Unit("gm-a")) as (receiver, sender):
         receiver._receive_trap(Trap(HERE, receiver._clocks.boottime_ns(), (1, 3, 97), None, ()))
@@ -172,7 +174,9 @@ def test_a_missing_secret_fails_before_anything_listens() -> None:
 
 
 def test_sockets_of_the_service_manager_are_found_by_name() -> None:
-    """As systemd passes them: numbers from 3 on, names in LISTEN_FDNAMES, and only for the process that LISTEN_PID names."""
+    """
+    As systemd passes them: numbers from 3 on, names in LISTEN_FDNAMES, and only for the process that LISTEN_PID names.
+    """
     ask = "from timesyncd.daemon.systemd import passed_socket as p; s = p('syslog'); print(s.getsockname()[1], p('other'))"
     with socket.socket(type=socket.SOCK_DGRAM) as ours:
         ours.bind((HERE, 0))

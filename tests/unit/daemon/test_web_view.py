@@ -49,7 +49,9 @@ def hub() -> Hub:
     ],
 )
 def test_nodes_are_found_without_reading_their_states(hub: Hub, wanted: NodeFilter, names: list[str]) -> None:
-    """The own one among them, by main status, grandmaster, place and a part of the name; this hub has no clock source."""
+    """
+    The own one among them, by main status, grandmaster, place and a part of the name; this hub has no clock source.
+    """
     assert hub.web.node_names(wanted) == names
     assert hub.web.node_count() == 3 + 1
 

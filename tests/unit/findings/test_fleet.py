@@ -256,7 +256,8 @@ def test_a_jump_s_evidence_has_its_numbers() -> None:
 
     assert found.keys() == {("node-offset-alone", "n4")}
     assert found["node-offset-alone", "n4"].evidence == (
-        f"at least 50.0 us behind the median of 9 nodes behind {GM_A} in each of 15 readings; half of these nodes are within 0 ns of it, "
+        f"at least 50.0 us behind the median of 9 nodes behind {GM_A} in each of 15 readings; half of these nodes "
+        f"are within 0 ns of it, "
         "the node was within 0 ns, and the bounds explain 12.0 us; since 02:11Z"
     )
 

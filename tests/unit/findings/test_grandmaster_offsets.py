@@ -34,7 +34,9 @@ def both(*sources: SourceState, **changes: Any) -> NodeState:
 
 
 def test_a_node_with_both_as_sources_measures_their_offset() -> None:
-    """A clock that is 300 ns ahead of A and 100 ns ahead of B: A is 200 ns behind B. Each state carries it of the other."""
+    """
+    A clock that is 300 ns ahead of A and 100 ns ahead of B: A is 200 ns behind B. Each state carries it of the other.
+    """
     found = offsets(UNITS, [both(heard(GM_A, 300, 40), heard(GM_B, 100, 20))], {})
     common: dict[str, Any] = {"bound_ns": 60, "evidence": "node-a by ptp-a and ptp-b"}
 
