@@ -60,7 +60,7 @@ def put(store: Store, number: int) -> None:
 
 
 def write_for_ever(path: Path) -> None:
-    """A hundred samples a second, numbered, each told with its moment."""
+    """A hundred samples a second, numbered, each reported with its moment."""
     store = Store(StoreSettings(path=path), CLOCKS, print)
     store.start()
     store.next_incarnation("n1")
@@ -71,7 +71,7 @@ def write_for_ever(path: Path) -> None:
 
 
 def put_a_day(path: Path) -> None:
-    """A day of a channel, a point a second, ending at the third argument; told when a part of it is stored, and when all is."""
+    """A day of a channel, a point a second, ending at the third argument; reported when a part of it is stored, and when all is."""
     store = Store(StoreSettings(path=path), CLOCKS, print)
     store.start()
     store.next_incarnation("n1")
@@ -86,7 +86,7 @@ def put_a_day(path: Path) -> None:
 
 
 def fill_the_disk(path: Path) -> None:
-    """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store says so, free it."""
+    """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store states so, free it."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path.parent], check=True)
     reported: Queue[str | None] = Queue()
     store = Store(StoreSettings(path=path), CLOCKS, reported.put)

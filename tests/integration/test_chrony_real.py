@@ -225,7 +225,7 @@ async def everything(address: Address) -> tuple[list[str], list[list[str]], list
 @pytest.mark.parametrize("transport", ["udp", "unix"])
 async def test_every_field_is_what_chronyc_reads(pair: ChronyPair, transport: str) -> None:
     """
-    Asked while nothing moves: the server is gone, and out of reach. What chronyd computes anew for each question differs by what
+    Asked while nothing moves: the server is gone, and out of reach. What chronyd computes again for each question differs by what
     passes in between: correction, dispersion, age of the samples, estimated offset.
     """
     settled(pair.client)
@@ -246,7 +246,7 @@ async def test_every_field_is_what_chronyc_reads(pair: ChronyPair, transport: st
 
 async def test_the_truth_is_inside_while_the_server_goes_another_way(pair: ChronyPair, tmp_path: Path) -> None:
     """
-    The server's own clock is sent 50 ppm ahead of ours, by its own command. How far it is, it says itself: that is the truth, which each
+    The server's own clock is sent 50 ppm ahead of ours, by its own command. How far it is, it states itself: that is the truth, which each
     sample must hold, also two seconds later. chronyd may not steer (-x), so the clock goes on to run 50 ppm too fast or slow.
     """
     settled(pair.client)
@@ -270,7 +270,7 @@ async def test_the_truth_is_inside_while_the_server_goes_another_way(pair: Chron
 
 
 def true_offset_ns(server: Chronyd) -> float:
-    """Local minus what the server serves, as the client measures it: both have one clock, and the server says what it adds to it."""
+    """Local minus what the server serves, as the client measures it: both have one clock, and the server states what it adds to it."""
     return -(float(server.ask("tracking")[0][4]) + SHIFT_S) * 1e9
 
 
@@ -316,7 +316,7 @@ async def test_killed_and_started_again(pair: ChronyPair, tmp_path: Path) -> Non
 
 
 async def test_a_closed_udp_port(tmp_path: Path) -> None:
-    """The port is closed: told at once, not after a time-out."""
+    """A closed port is an error at once, not after a timeout."""
     driver = driver_of(f"127.0.0.1:{free_port()}", tmp_path)
     await driver.open()
     with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: connection refused: is chronyd running"):
@@ -325,7 +325,7 @@ async def test_a_closed_udp_port(tmp_path: Path) -> None:
 
 
 async def test_a_chronyd_that_follows_only_itself(pair: ChronyPair, tmp_path: Path) -> None:
-    """The server calls itself synchronised, at dispersion 0; nobody ever told it the time."""
+    """The server calls itself synchronised with dispersion 0, although no source ever set its time."""
     driver = driver_of(written(pair.server, "udp"), tmp_path)
     await driver.open()
     taken = await polled(driver)
@@ -336,7 +336,7 @@ async def test_a_chronyd_that_follows_only_itself(pair: ChronyPair, tmp_path: Pa
 
 
 async def test_the_unix_socket_is_not_for_everybody(pair: ChronyPair) -> None:
-    """Another user is told so, with the way out."""
+    """Another user gets an error that names the remedy."""
     os.seteuid(65534)
     try:
         with pytest.raises(

@@ -66,7 +66,7 @@ def wait_for_name(child: subprocess.Popen[bytes], name: str) -> None:
 
 
 def chronyd(folder: Path) -> list[str | Path]:
-    """One that controls no clock, asks nobody and serves nobody."""
+    """A chronyd that controls no clock, queries no server and serves no client."""
     config = folder / "chrony.conf"
     config.write_text(f"port 0\ncmdport 0\nbindcmdaddress {folder}/chronyd.sock\npidfile {folder}/chronyd.pid\n")
     return [host.find("chronyd"), "-x", "-d", "-u", "root", "-f", config]
@@ -104,7 +104,7 @@ def test_two_disciplines_are_found_among_real_processes(folder: Path) -> None:
 
 
 async def test_the_kernels_own_word() -> None:
-    """What adjtimex says fits what other system calls say: the time, and TAI by CLOCK_TAI."""
+    """adjtimex agrees with other system calls: the time, and TAI by CLOCK_TAI."""
     before_s = time.clock_gettime_ns(time.CLOCK_REALTIME) // NS_PER_S
     timex = system_timex()
     after_s = time.clock_gettime_ns(time.CLOCK_REALTIME) // NS_PER_S
@@ -130,7 +130,7 @@ async def test_the_driver_reads_this_machine() -> None:
 
 
 def test_it_needs_no_privilege(folder: Path) -> None:
-    """Nobody, without any capability but to read the interpreter's files, reads adjtimex and sees root's processes."""
+    """A user without any capability, except to read the interpreter's files, reads adjtimex and sees root's processes."""
     reading = [
         "--bounding-set=-all,+dac_read_search",
         "--inh-caps=-all,+dac_read_search",
@@ -165,7 +165,7 @@ async def test_a_clock_that_is_not_there() -> None:
 
 
 async def test_a_file_that_is_no_clock(folder: Path) -> None:
-    """The kernel does not know the question there, three times, and that is told."""
+    """The kernel supports none of the three ioctls there, and that is the error."""
     (folder / "ptp0").touch()
     driver = Phc("nic", PhcOptions(index=0), Path(), machine=Machine(dev=folder))
     await driver.open()

@@ -117,7 +117,7 @@ def pmc(bed: PtpBed, folder: Path, question: str) -> str:
 
 
 async def test_pitfall_13_wrong_domain_and_missing_read_only_socket_are_errors(ptp_pair: PtpBed, folder: Path) -> None:
-    """A real ptp4l is silent to another domain, and 3.1.1 has no read-only socket: each error says what to look at."""
+    """A real ptp4l ignores another domain, and 3.1.1 has no read-only socket: each error names what to check."""
     server = Path(ptp_pair.nodes["a"].uds_address)
     read_only = server.with_name(f"{server.name}.ro")
     wrong_domain = await refusal(Ptp4lOptions(uds_address=server, domain=DOMAIN + 1), folder)
@@ -185,10 +185,7 @@ async def kernel_word(folder: Path) -> KernelSample:
 
 
 def test_pitfall_20_a_writer_that_died_half_way_stops_no_reader(tmp_path: Path) -> None:
-    """
-    Killed in the midst of a write it leaves an odd generation for ever: who had read goes on with that, ageing; who
-    had not is told why.
-    """
+    """A writer killed during a write leaves an odd generation: a reader continues with its cached state, which ages; a new reader gets the reason."""
     writer = python(DYING_WRITER, tmp_path)
     assert writer.stdout is not None and writer.stdout.readline() == "written\n"
     clock = Clock(tmp_path)
@@ -224,7 +221,7 @@ def test_what_a_suspended_machine_slept_is_age(tmp_path: Path) -> None:
 
 async def test_the_kernel_s_own_word_on_leap_seconds_and_tai(folder: Path) -> None:
     """
-    What this machine's kernel says of both is judged: TAI - UTC against CLOCK_TAI, which nothing here reads for a
+    What this machine's kernel states of both is judged: TAI - UTC against CLOCK_TAI, which nothing here reads for a
     bound.
     """
     sample = await kernel_word(folder)

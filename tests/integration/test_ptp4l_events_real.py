@@ -36,7 +36,7 @@ SETTINGS = (
 
 
 class Pair:
-    """A grandmaster and a node in a domain of their own, in the namespaces of a bed; the node tells its events."""
+    """A grandmaster and a node in their own domain, in the namespaces of a bed; the node sends its events."""
 
     def __init__(self, bed: PtpBed, folder: Path, domain: int, extra: str = "") -> None:
         self.domain = domain
@@ -107,7 +107,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
 
 @dataclass
 class Listener:
-    """All that a node tells, as it comes: by a socket of the test's own."""
+    """Receives all events of a node, by a socket of the test's own."""
 
     path: Path
     records: list[EventRecord] = field(default_factory=list)
@@ -246,7 +246,7 @@ def standing_still(pair: Pair) -> tuple[str, str]:
 
 
 async def test_a_stopped_reader_does_not_stop_ptp4l(pairs: Pairs, tmp_path: Path) -> None:
-    """While nobody reads for several queues' length, ptp4l goes on and answers; then exchanges come again."""
+    """While the reader is stopped for several queues' length, ptp4l continues and responds; then exchanges arrive again."""
     pair = pairs.plain
     async with opened(pair, tmp_path) as driver:
         await samples(driver, lambda taken: taken.exchanges != (), 5)
@@ -260,7 +260,7 @@ async def test_a_stopped_reader_does_not_stop_ptp4l(pairs: Pairs, tmp_path: Path
 
 
 async def test_a_removed_path_is_made_again(pairs: Pairs, tmp_path: Path) -> None:
-    """Whoever cleans up the folder costs some exchanges only."""
+    """Removing the socket's path costs only some exchanges."""
     pair = pairs.plain
     async with opened(pair, tmp_path) as driver:
         await samples(driver, lambda taken: taken.exchanges != ())
@@ -274,7 +274,7 @@ async def test_a_removed_path_is_made_again(pairs: Pairs, tmp_path: Path) -> Non
 async def test_two_ptp4l_are_two_sources(pairs: Pairs, tmp_path: Path) -> None:
     """
     Two domains in one folder for our sockets: each source has its own offset and exchanges, and when one ptp4l is restarted only its own
-    source tells so, and both go on.
+    source reports so, and both go on.
     """
     seen: dict[str, list[Reading]] = {"plain": [], "asymmetric": []}
 

@@ -82,7 +82,7 @@ async def test_the_driver_reads_what_pmc_reads(ptp_pair: PtpBed, tmp_path: Path)
 
 
 async def test_another_domain_is_silence(ptp_pair: PtpBed, tmp_path: Path) -> None:
-    """A real ptp4l drops the questions of another domain, and the driver says what to look at."""
+    """A real ptp4l drops the questions of another domain, and the driver states what to look at."""
     driver = driver_of(ptp_pair, tmp_path, domain=DOMAIN + 1)
 
     with pytest.raises(Unreachable, match=f"they are {DOMAIN + 1} and 0 here"):
@@ -93,7 +93,7 @@ async def test_another_domain_is_silence(ptp_pair: PtpBed, tmp_path: Path) -> No
 async def test_a_frozen_grandmaster_and_a_restarted_node(tmp_path: Path) -> None:
     """
     While the grandmaster is stopped there is no sample, though ptp4l repeats its last offset; when it goes on, samples come
-    again. A killed and restarted ptp4l is told as a restart, and followed.
+    again. A killed and restarted ptp4l is reported as a restart, and followed.
     """
     with PtpBed(direct=("a",)) as bed:
         driver = driver_of(bed, tmp_path)

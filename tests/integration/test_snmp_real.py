@@ -296,7 +296,7 @@ async def test_a_wrong_inform_is_named_at_both_ends(wrong: User, reason: str, th
 
 
 async def test_snmpds_own_notifications(tmp_path: Path) -> None:
-    """A real agent tells its start and its end by itself: by a v2c trap, a v3 trap and a v3 inform."""
+    """A real agent reports its start and its end by itself: by a v2c trap, a v3 trap and a v3 inform."""
     max_ = User("max", "sha256", "a-pass-phrase", "aes128", "another-phrase")
     async with listener(max_) as (received, address, traps):
         session = " ".join(options(max_))

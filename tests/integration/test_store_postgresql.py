@@ -126,7 +126,7 @@ def far_server(server: Server, name: str) -> Iterator[tuple[StoreLocation, Names
 
 
 def test_a_server_that_vanishes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody closes the connection and nobody answers: what waits for an answer fails all the same."""
+    """The connection is not closed and no response arrives: pending statements fail nevertheless."""
     monkeypatch.setattr(postgresql, "GONE_S", 1.0)
     server = shared_server()
     with far_server(server, database_of(server.database())) as (location, network), ThreadPoolExecutor(1) as pool:
@@ -146,7 +146,7 @@ def test_a_server_that_vanishes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_statement_that_never_ends_is_an_error() -> None:
-    """For the writer, whose statements are short; a migration and who reads may take their time."""
+    """For the writer, whose statements are short; migrations and readers have no such limit."""
     location = shared_server().database()
     limits = []
     for engine in (writer_engine(location), reader_engine(location)):
@@ -158,7 +158,7 @@ def test_a_statement_that_never_ends_is_an_error() -> None:
 
 
 def test_a_password_is_used_and_never_printed() -> None:
-    """The right one opens the store; of a wrong one, or of none, the error says that and not the password."""
+    """The right password opens the store; for a wrong or missing one, the error states so without the password."""
     server = shared_server()
     name = database_of(server.database())
     server.sql(
@@ -178,7 +178,7 @@ def test_a_password_is_used_and_never_printed() -> None:
 
 
 def test_without_psycopg_the_extra_is_named() -> None:
-    """One line that says what to install."""
+    """One line that states what to install."""
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
         "from timesyncd.store import history; from timesyncd.store.engine import StoreLocation\n"
@@ -191,7 +191,7 @@ def test_without_psycopg_the_extra_is_named() -> None:
 
 
 def test_no_server_is_one_line(tmp_path: Path) -> None:
-    """Where nobody listens the error names the location."""
+    """Without a server, the error names the location."""
     with pytest.raises(
         StoreError, match=r"^postgresql://localhost/x\?host=.*: connection [^\n]* failed: No such file or directory$"
     ):
@@ -199,7 +199,7 @@ def test_no_server_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_text_with_nul_is_stored() -> None:
-    """No text of PostgreSQL holds one, and what a device says shall not cost the batch."""
+    """No text of PostgreSQL holds one, and what a device states shall not cost the batch."""
     location = shared_server().database()
     store = Store(settings_of(location), CLOCKS, print)
     store.start()
@@ -211,7 +211,7 @@ def test_a_text_with_nul_is_stored() -> None:
 
 
 def test_removed_tables_are_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody emptied the database: the store says so once and goes on, as with a file that was removed."""
+    """If the database is emptied, the store reports it once and continues, as with a removed file."""
     monkeypatch.setattr(writer, "RETRY_S", 0.2)
     reported: Queue[str | None] = Queue()
     location = shared_server().database()

@@ -78,10 +78,7 @@ def test_a_day_of_time_errors_is_whole_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
-    """
-    On a full disk, putting goes on and the store tells it once; when there is room again it tells that, and nothing of
-    the last 60 s is lost.
-    """
+    """On a full disk, putting continues and the store reports the problem once; when space is free again it reports the end, and no row of the last 60 s is lost."""
     path = tmp_path / "disk" / "history.sqlite"
     path.parent.mkdir()
     namespace = ["unshare", "--map-root-user", "--mount"]

@@ -147,7 +147,7 @@ async def test_answers_that_come_twice_are_harmless() -> None:
 
 
 async def test_an_endless_table_is_cut_off() -> None:
-    """A column with more rows than any sane grandmaster has is cut off, and the sample says so."""
+    """A column with more rows than any sane grandmaster has is cut off, and the sample states so."""
 
     alarms = [SimulatedAlarm(n % 250 + 500, "minor", "again") for n in range(2 * ROW_CAP)]
     async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
@@ -159,7 +159,7 @@ async def test_an_endless_table_is_cut_off() -> None:
 
 
 async def test_a_table_of_a_million_rows_is_cut_off() -> None:
-    """Satellites without end cost a few datagrams, and what else the grandmaster says is kept."""
+    """Satellites without end cost a few datagrams, and what else the grandmaster states is kept."""
     async with lying(MillionRows()) as agent:
         sample = await read(agent, timeout_s=10)
 
@@ -180,7 +180,7 @@ async def test_what_real_agents_send_otherwise_is_read_the_same(quirk: str) -> N
 
 
 async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
-    """With v2c a wrong community gets no answer, and the error says so without printing it."""
+    """With v2c a wrong community gets no answer, and the error states so without printing it."""
     async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         with pytest.raises(Unreachable, match="community is wrong") as raised:
             await read(agent, community={"env": "WRONG_COMMUNITY"})
@@ -189,7 +189,7 @@ async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
 
 
 async def test_a_grandmaster_without_any_profile_is_refused() -> None:
-    """An agent of something else answers, and the error says that no profile fits and which were tried."""
+    """An agent of something else answers, and the error states that no profile fits and which were tried."""
 
     printer = RecordedMib([((1, 3, 6, 1, 2, 1, 43, 1, 0), mib.integer(1))])
     async with SnmpAgent(grandmaster(), community=COMMUNITY, mib=printer) as agent:
@@ -199,7 +199,7 @@ async def test_a_grandmaster_without_any_profile_is_refused() -> None:
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b"])
 async def test_an_unknown_host_is_unreachable(host: str) -> None:
-    """A name that does not resolve is told as such, well before the time-out."""
+    """A name that does not resolve is reported as such, well before the time-out."""
     async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         with pytest.raises(Unreachable, match=re.escape(host)):
             await read(agent, host=host, timeout_s=30)

@@ -151,7 +151,7 @@ async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: 
 
 
 async def test_a_page_in_place_of_one_chart(lab: Lab) -> None:
-    """Where the session stands, a page is a wrong answer and no refused log-in: the account is not held to be wrong."""
+    """In an open session, a page is a malformed answer and not a rejected log-in: the credentials count as right."""
     grandmaster = await lab.serve(ScriptedWebInterface())
     reader = await lab.reader(grandmaster.port)
     await reader.poll(0)
@@ -261,7 +261,7 @@ async def test_a_whole_life_sends_nothing_else(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    Through every lie, session end and refusal: what the client was told to send, and what arrived, is the closed list of reads
+    Through every lie, session end and refusal: what the client was reported to send, and what arrived, is the closed list of reads
     and the one log-in; and no log line holds a secret.
     """
     caplog.set_level(logging.DEBUG)

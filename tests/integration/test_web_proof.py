@@ -1,4 +1,4 @@
-"""How a grandmaster's web interface proves who it is: before that nothing is sent to it."""
+"""How a grandmaster's web interface is authenticated: no request is sent before that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
 
 
 async def test_a_certificate_that_changed(lab: Lab) -> None:
-    """A pinned grandmaster with another certificate receives nothing; the error says which came and what to do."""
+    """A pinned grandmaster with another certificate receives nothing; the error states which came and what to do."""
     other = certificate(lab.folder, "other")
     grandmaster = await lab.serve(ScriptedWebInterface(), other)
     reader = await lab.reader(grandmaster.port)

@@ -61,7 +61,7 @@ REFUSALS: dict[str, Callable[[], web.Response]] = {
 
 @pytest.mark.parametrize("no_session", REFUSALS.values(), ids=REFUSALS.keys())
 async def test_a_session_that_ended(lab: Lab, no_session: Callable[[], web.Response]) -> None:
-    """However a grandmaster says that the session ended: one new log-in, whose new cookie is used, and the reading is whole."""
+    """However a grandmaster states that the session ended: one new log-in, whose new cookie is used, and the reading is whole."""
     grandmaster = await lab.serve(ScriptedWebInterface(no_session=no_session))
     reader = await lab.reader(grandmaster.port)
     await reader.poll(0)
@@ -123,7 +123,7 @@ async def test_a_login_that_redirects(lab: Lab) -> None:
 
 
 async def test_a_log_in_rejected_with_status_200(lab: Lab) -> None:
-    """It is found out by the next read, told once, and not repeated for ten minutes: grandmasters lock accounts."""
+    """It is found out by the next read, reported once, and not repeated for ten minutes: grandmasters lock accounts."""
     grandmaster = await lab.serve(ScriptedWebInterface(password="another"))
     reader = await lab.reader(grandmaster.port)
 

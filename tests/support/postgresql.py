@@ -151,14 +151,14 @@ def ready(location: StoreLocation) -> Iterator[Engine]:
 
 
 def rows_of(location: StoreLocation, sql: str) -> list[tuple[Any, ...]]:
-    """What the database itself says."""
+    """The rows that the database itself returns."""
     with reading(location) as connection:
         return [tuple(row) for row in connection.execute(text(sql))]
 
 
 @contextmanager
 def locked(location: StoreLocation, *tables: str) -> Iterator[None]:
-    """Nobody else can write to these; of SQLite to any. However short the store's intervals are, this waits until it has the lock."""
+    """No other connection can write to these tables; in SQLite, to none. It waits for the lock, however short the store's intervals are."""
     if location.path is not None:
         with closing(sqlite3.connect(location.path, isolation_level=None, timeout=60)) as connection:
             connection.execute("BEGIN IMMEDIATE")

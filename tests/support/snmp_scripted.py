@@ -1,4 +1,4 @@
-"""SNMP agents for tests, on a loopback port: one that says what the test says, and an agent with SNMPv3."""
+"""SNMP agents for tests, on a loopback port: one that states what the test states, and an agent with SNMPv3."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Protocol(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def running_agent(answer: Answer) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Its port, and what it has heard so far."""
+    """Its port, and what it has received so far."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.create_datagram_endpoint(lambda: _Protocol(answer), local_addr=("127.0.0.1", 0))
     try:

@@ -1,4 +1,4 @@
-"""A running store with clocks that stand, for tests of what it does for a fleet."""
+"""A running store with clocks that do not advance, for tests of what it does for a fleet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def batch_of(node: str, first: int, last: int, stream: int = 1_700_000_000) -> H
 
 
 class Node:
-    """A running store with clocks that stand, and what it told."""
+    """A running store with clocks that do not advance, and its reported progress."""
 
     def __init__(self, location: StoreLocation, outbox: OutboxLimits | None) -> None:
         self.location, self.clocks = location, FakeClocks()

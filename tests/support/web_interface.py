@@ -111,7 +111,7 @@ class ScriptedWebInterface:
         return self.log_in(dict(fields)) if request.path == "/login" else self.read(request, dict(fields))
 
     def log_in(self, fields: dict[str, str]) -> web.Response:
-        """It says 200, whatever came; only a right log-in gets a cookie that counts."""
+        """It states 200, whatever came; only a right log-in gets a cookie that counts."""
         self.logins += 1
         right = (fields["txtuname"], fields["txtpasswd"]) == (USERNAME, self.password)
         if self.with_token:

@@ -1,4 +1,4 @@
-"""The BER reader against pyasn1's, and against bytes that nobody should send."""
+"""The BER reader against pyasn1's, and against octets that no agent should send."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_pyasn1_reads_what_an_agent_answers(number: int, variables: list[tuple[O
     ],
 )
 def test_values_take_their_shortest_form(tag: int, raw: Raw | None, octets: str) -> None:
-    """X.690 section 8.3.2 wants it of an INTEGER; pyasn1 gives -128 an octet too many, so it cannot tell."""
+    """X.690 section 8.3.2 requires it of an INTEGER; pyasn1 gives -128 one octet too many, so it is no oracle here."""
     assert encode_value(tag, raw) == bytes.fromhex(octets)
 
 
@@ -158,7 +158,7 @@ def test_any_octets_at_all(octets: bytes) -> None:
 
 @given(numbers, st.lists(oids, max_size=5), st.sampled_from([PduType.GET, PduType.GET_NEXT]))
 def test_pyasn1_reads_what_we_ask(number: int, asked: list[Oid], kind: PduType) -> None:
-    """GET and GETNEXT are what the standard's own grammar says."""
+    """GET and GETNEXT are what the standard's own grammar states."""
     spec = v2c.GetRequestPDU() if kind is PduType.GET else v2c.GetNextRequestPDU()
 
     request, rest = decoder.decode(encode_request(kind, number, asked), asn1Spec=spec)
@@ -206,7 +206,7 @@ def test_a_counter_without_its_leading_zero(octets: str, value: int) -> None:
     ],
 )
 def test_lying_lengths_are_named(octets: str, said: str) -> None:
-    """Truncated, indefinite, too long, too much: each is told."""
+    """Truncated, indefinite, too long, too much: each is reported."""
     with pytest.raises(Malformed, match=said):
         by_us(bytes.fromhex(octets))
 

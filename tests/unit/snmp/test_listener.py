@@ -1,4 +1,4 @@
-"""Traps and informs: what they tell, what is answered, and what is refused."""
+"""Traps and informs: their content, the responses, and what is rejected."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TestOpen:
         ],
     )
     def test_what_is_refused_is_named_and_not_answered(self, datagram: bytes, reason: str) -> None:
-        """By one of a few fixed texts."""
+        """A rejected trap is counted by its reason and gets no response."""
         assert received(datagram) == DatagramResult(rejected=reason)
 
     @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ class TestTraps:
         ],
     )
     def test_what_is_refused_is_named_and_not_answered(self, datagram: bytes, reason: str) -> None:
-        """Nobody waits for an answer to a trap."""
+        """A rejected trap is counted by its reason and gets no response."""
         assert received(datagram) == DatagramResult(rejected=reason)
 
     @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ class TestTraps:
         assert outcome == (DatagramResult(TOLD) if taken else DatagramResult(rejected="not in time window"))
 
     def test_a_forged_trap_does_not_set_the_clock(self) -> None:
-        """Only who has the key does."""
+        """Only a sender with the key sets it."""
         listening = receiver()
         listening.receive(sealed(replace(UNIT, boots=99), user=replace(EVA, auth_pass="somebody else")), 0)
 
         assert listening.receive(sealed(), 0) == DatagramResult(TOLD)
 
     def test_a_bounded_number_of_senders_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Even of those who have the key: the one that was silent longest is forgotten."""
+        """Even authenticated senders: the least recent one is evicted."""
         monkeypatch.setattr(snmp_listener, "MAX_SENDERS", 2)
         listening = receiver()
         for engine_id in (b"unit 1", b"unit 2", b"unit 1", b"unit 3"):
@@ -190,7 +190,7 @@ class TestTraps:
         assert [engine_id for engine_id, _ in listening._senders] == [b"unit 1", b"unit 3"]
 
     def test_a_salt_of_another_length(self) -> None:
-        """The cipher cannot use it, whoever has signed it."""
+        """The cipher cannot use it, even if the message is signed."""
         keys = MasterKeys(EVA).at(UNIT.engine_id)
         data = ber.encode(ber.OCTETS, b"encrypted")
         blank = security._message(9, security.AUTH | security.PRIV, UNIT, b"eva", keys.digest_size, b"short", data)
@@ -373,7 +373,7 @@ async def test_a_storm_is_counted_and_the_refused_are() -> None:
 
 
 async def test_a_port_that_is_taken() -> None:
-    """It is told by name."""
+    """The error names the port."""
     async with listening(("127.0.0.1", 0)) as (_, port, _traps):
         second = Listener([], [], lambda _: None, OURS, 7)
         with pytest.raises(Unreachable, match=rf"cannot receive traps on UDP 127\.0\.0\.1:{port}: .*in use"):

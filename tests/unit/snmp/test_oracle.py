@@ -1,4 +1,4 @@
-"""Whole messages, keys and ciphers against pysnmp and pyasn1, which say the same protocol in other words."""
+"""Whole messages, keys and ciphers against pysnmp and pyasn1, an independent implementation of the protocol."""
 
 from __future__ import annotations
 

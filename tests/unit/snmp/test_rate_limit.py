@@ -18,7 +18,7 @@ def test_a_burst_and_then_so_many_a_second() -> None:
 
 
 def test_one_address_takes_nothing_from_another() -> None:
-    """An agent is heard while another one storms."""
+    """An agent's traps are received during another agent's storm."""
     limit = AddressRateLimit()
     for _ in range(200):
         limit.allows("10.0.0.1", 0)

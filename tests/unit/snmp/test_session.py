@@ -1,4 +1,4 @@
-"""A session with agents that say what they should not, or nothing."""
+"""A session with agents that respond wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_what_the_agent_does_not_have_is_left_out(absent: bytes) -> None:
 
 
 async def test_silence_names_what_it_may_be() -> None:
-    """v2c cannot tell a wrong community from an agent that is down, and says so."""
+    """v2c cannot distinguish a wrong community from an agent that is down, and the error states both."""
     async with session_with(COMMUNITY, lambda _: []) as (session, _):
         with pytest.raises(Unreachable, match=r"^127\.0\.0\.1:\d+: no SNMP response.*community is wrong"):
             await session.get([DESCRIPTION])
@@ -171,7 +171,7 @@ async def test_a_lost_datagram_is_sent_again() -> None:
 
 
 async def test_an_agent_that_does_not_advance_is_cut_off() -> None:
-    """Whether it stands still or goes back, in a table, a subtree or a probe."""
+    """Whether it repeats an OID or goes back, in a table, a subtree or a probe."""
     async with session_with(COMMUNITY, after(lambda oid: oid)) as (session, _):
         with pytest.raises(Malformed, match="does not advance"):
             await session.walk([TABLE], 10)
@@ -182,7 +182,7 @@ async def test_an_agent_that_does_not_advance_is_cut_off() -> None:
 
 
 async def test_an_endless_column_is_cut_at_the_cap() -> None:
-    """It has as many rows as allowed, and is told to be cut."""
+    """It has as many rows as allowed, and is reported to be cut."""
     async with session_with(COMMUNITY, after(lambda oid: (*oid, 1))) as (session, _):
         rows, cut = await session.walk([TABLE], 5)
 
@@ -255,7 +255,7 @@ async def test_rows_of_several_columns_are_kept_apart() -> None:
 
 
 async def test_a_datagram_that_cannot_be_sent() -> None:
-    """The machine's own reason is told."""
+    """The error is the operating system's reason."""
     session = await Session.open("255.255.255.255", 161, COMMUNITY, 0.1)
     try:
         with pytest.raises(Unreachable, match=r"255\.255\.255\.255:161: cannot send: Permission denied"):

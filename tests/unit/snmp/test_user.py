@@ -50,7 +50,7 @@ async def test_three_exchanges_and_then_one() -> None:
 
 
 async def test_nothing_readable_is_sent() -> None:
-    """No request is in the clear, and none tells a pass phrase."""
+    """No request is unencrypted, and none contains a pass phrase."""
     async with session_with(EVA, ScriptedAgent(EVA).answer) as (session, received):
         await read(session)
 
@@ -59,7 +59,7 @@ async def test_nothing_readable_is_sent() -> None:
 
 
 async def test_an_agent_that_rebooted_is_read_at_once() -> None:
-    """Its boots went up and its time began anew."""
+    """Its boots went up and its time restarted."""
     agent = ScriptedAgent(EVA)
     async with session_with(EVA, agent.answer) as (session, received):
         await read(session)
@@ -70,7 +70,7 @@ async def test_an_agent_that_rebooted_is_read_at_once() -> None:
 
 
 async def test_an_agent_reset_in_the_factory_is_read_at_once() -> None:
-    """Its boots went back, which only a signed report of now can tell."""
+    """Its boots counter went back, which only a signed, current report can prove."""
     agent = ScriptedAgent(EVA)
     async with session_with(EVA, agent.answer) as (session, _):
         await read(session)
@@ -177,7 +177,7 @@ async def test_each_report_has_its_name(counter: tuple[int, ...], said: str) -> 
 
 
 async def test_an_agent_that_is_never_in_its_own_time_window() -> None:
-    """The rounds end, and it is told by name."""
+    """The rounds end, and it is reported by name."""
     agent = ScriptedAgent(EVA)
     agent.says = lambda message, _: agent.report(message, security.NOT_IN_TIME_WINDOW, signed=True)
     async with session_with(EVA, agent.answer) as (session, received):

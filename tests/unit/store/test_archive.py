@@ -58,7 +58,7 @@ def test_rows_are_stored_as_they_were_sent(store: Connection) -> None:
 
 
 def test_what_follows_goes_on(store: Connection) -> None:
-    """Two batches, one progress; it is what the store says too."""
+    """Two batches, one progress; it is what the store states too."""
     now = take(store, batch(*rows_of(1, 3)), batch(*rows_of(4, 6)))
 
     assert now == ArchiveProgress("n1", STREAM, 6, 0)
@@ -99,7 +99,7 @@ def test_what_a_node_no_longer_has_is_lost_and_counted(store: Connection) -> Non
 
 
 def test_a_floor_below_what_is_stored_loses_nothing(store: Connection) -> None:
-    """It only says that the node has cut."""
+    """It only states that the node has cut."""
     assert take(store, batch(*rows_of(1, 5)), batch(*rows_of(4, 6), floor=4)) == ArchiveProgress("n1", STREAM, 6, 0)
 
 
@@ -110,7 +110,7 @@ def test_a_floor_may_rise_into_a_hole(store: Connection) -> None:
 
 
 def test_a_newer_stream_starts_again(store: Connection) -> None:
-    """The node's store was made anew: its numbers begin at 1 again, and what was stored of the old stays."""
+    """The node's store was created again: its numbers begin at 1 again, and what was stored of the old stays."""
     anew = batch(row(1, event(50)), row(2, event(51)), stream=STREAM + 9)
     now = take(store, batch(row(1, event(1)), row(2, event(2)), row(3, event(3))), anew)
 
@@ -218,7 +218,7 @@ def test_a_stream_may_be_a_little_ahead(store: Connection) -> None:
 
 
 def test_a_stream_from_the_future_is_not_waited_for(store: Connection) -> None:
-    """It was believed while this hub's clock was ahead as well; now what the node says is news again."""
+    """It was accepted while this hub's clock was ahead too; now the node's rows are new again."""
     ahead = batch(*rows_of(1, 9), stream=2 * STREAM)
     then = archive.store(store, ahead, None, "hub", (2 * STREAM + 1) * NS_PER_S)
 

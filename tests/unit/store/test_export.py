@@ -47,7 +47,7 @@ def ignored(done: int, total: int) -> None:
 
 
 def test_samples_become_csv(filled: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns' names, then the rows of the span, oldest first; NULL is empty, a flag 0 or 1; progress is told by pieces."""
+    """The columns' names, then the rows of the span, oldest first; NULL is empty, a flag 0 or 1; progress is reported by pieces."""
     monkeypatch.setattr(exports, "_CHUNK_ROWS", 4)
     reported: list[tuple[int, int]] = []
     count = export(filled, "ptp", "raw", 1, 10, tmp_path / "a.csv", "csv", lambda *at: reported.append(at))
@@ -85,7 +85,7 @@ def test_roll_ups_are_of_our_own_node_or_the_named(filled: StoreLocation, tmp_pa
 
 
 def test_no_file_is_replaced_unasked(filled: StoreLocation, tmp_path: Path) -> None:
-    """Who wants it replaced says so."""
+    """Only `overwrite` replaces an existing file."""
     path = tmp_path / "a.csv"
     path.write_text("mine")
 
@@ -112,7 +112,7 @@ def test_what_fails_half_way_leaves_nothing(filled: StoreLocation, tmp_path: Pat
 def test_parquet_without_pyarrow_names_the_extra(
     filled: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line that says what to install."""
+    """One line that states what to install."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(ConfigError, match=r"pip install 'timesyncd\[parquet\]'"):

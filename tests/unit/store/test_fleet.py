@@ -37,7 +37,7 @@ __all__ = ["location", "short_intervals"]
 
 
 def test_an_event_is_stored_and_waits_for_the_hubs(location: StoreLocation) -> None:
-    """Under the node's own name, with the number that it has in the outbox; who sends it is told."""
+    """Under the node's own name, with its sequence number in the outbox; the sender is notified."""
     with running(location) as node:
         for number in (1, 2):
             node.store.put_event(cloud_event(number), NOW_NS + number)
@@ -56,7 +56,7 @@ def test_an_event_is_stored_and_waits_for_the_hubs(location: StoreLocation) -> N
 
 
 def test_without_an_outbox_nothing_waits(location: StoreLocation) -> None:
-    """Events are numbered and stored all the same; nobody is told to send."""
+    """Events are numbered and stored all the same; no sender is notified."""
     with running(location, outbox=None) as node:
         node.store.put_event(cloud_event(1), NOW_NS)
     with running(location, outbox=None) as node:
@@ -83,7 +83,7 @@ def test_a_minute_is_rolled_up_for_the_hubs_too(location: StoreLocation) -> None
 
 
 def test_what_the_hubs_have_is_forgotten(location: StoreLocation) -> None:
-    """Up to the number that they say, and only of this stream."""
+    """Up to the confirmed sequence number, and only of this stream."""
     with running(location) as node:
         for number in (1, 2, 3):
             node.store.put_event(cloud_event(number), NOW_NS)

@@ -64,7 +64,7 @@ def path() -> Iterator[Path]:
 
 @contextmanager
 def without_write_permission(folder: Path) -> Iterator[None]:
-    """As somebody who owns nothing, where we may become so; else in a folder that nobody may write."""
+    """As an unprivileged user if possible, else in a folder without write permission."""
     is_root = os.geteuid() == 0
     folder.chmod(0o755 if is_root else 0o555)
     if is_root:
@@ -113,7 +113,7 @@ def test_a_grandmaster_is_asked_for_alike(path: Path) -> None:
 
 
 def test_every_source_is_known_by_its_kind(path: Path) -> None:
-    """One that never gave a sample is known, too, and why it gave none is told."""
+    """One that never gave a sample is known, too, and why it gave none is reported."""
     known = history.sources(StoreLocation(path=path))
     events = list(history.events(StoreLocation(path=path), "dead", START_NS, END_NS))
 
@@ -136,7 +136,7 @@ JUMPED: tuple[tuple[ClockState | None, tuple[Satellite, ...] | None, Reason], ..
 def grandmasters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     gm: a sample a second, locked for two, then in holdover, its satellites gone in the last; time errors at 0, 10, 20 and 30
-    ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: says that it is
+    ns; an alarm event between the samples. silent: locked, then without a state, then in holdover. blind: states that it is
     locked without a satellite, then in holdover; torn: does so once, between two holdovers, after it was locked with one; liar: locked with a class
     of free run; freed: locked, then in free run, then in holdover; jumped: held to be astray in its holdover, then
     silent, then without a satellite.
@@ -208,7 +208,7 @@ def test_time_errors_are_asked_for_by_span(grandmasters: Path) -> None:
 
 
 def test_a_course_keeps_every_peak(grandmasters: Path) -> None:
-    """However few the steps, the lowest and the highest value of each is told, and where it begins."""
+    """However few the steps, each has its minimum, its maximum and its begin."""
     course = history.time_error_envelope(StoreLocation(path=grandmasters), "gm", START_NS, START_NS + 40, steps=2)
 
     assert course == [
@@ -218,7 +218,7 @@ def test_a_course_keeps_every_peak(grandmasters: Path) -> None:
 
 
 def test_alarm_events_are_among_the_events(grandmasters: Path) -> None:
-    """What a grandmaster reported by itself is told in its location in time."""
+    """What a grandmaster reported by itself is reported in order of time."""
     found = history.events(StoreLocation(path=grandmasters), "gm", START_NS, END_NS)
 
     assert [(event["kind"], event.get("text")) for event in found] == [("event", None), ("alarm", "GNSS antenna open")]
@@ -259,7 +259,7 @@ def test_anybody_reads_beside_the_writer(path: Path) -> None:
 
 
 def test_no_store_is_an_error(tmp_path: Path) -> None:
-    """To ask makes no file: an absent store is an error that says what makes it."""
+    """A query creates no file: an absent store is an error that names what creates it."""
     path = tmp_path / "history.sqlite"
 
     with pytest.raises(StoreError, match="no such store"):
@@ -268,7 +268,7 @@ def test_no_store_is_an_error(tmp_path: Path) -> None:
 
 
 def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
-    """A database of somebody else's is an error of one line."""
+    """A foreign database is an error of one line."""
     path = tmp_path / "history.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE other (a)")

@@ -30,7 +30,7 @@ __all__ = ["location", "short_intervals"]
 
 
 def test_a_hub_keeps_what_others_send(location: StoreLocation) -> None:
-    """In order and once; how far it has come is told after each batch, also when it knew it all."""
+    """In order and once; the progress is reported after each batch, even if it was known."""
     with running(location) as hub:
         for first, last in ((1, 2), (4, 5), (1, 2), (2, 3)):
             hub.store.put_history(batch_of("n2", first, last), SIZE)
@@ -106,7 +106,7 @@ def test_what_cannot_be_stored_of_one_node_hinders_no_other(location: StoreLocat
 
 
 def test_too_much_of_others_is_refused_and_counted(location: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is never confirmed, so it comes again; what no node would say is refused as well, and hinders nobody."""
+    """A batch that does not fit is not confirmed, so it is repeated; a malformed one is rejected too and delays no other."""
     monkeypatch.setattr(backlog, "LIMIT_ROWS", 3)
     hub = Node(location, LIMITS)
     took = [hub.store.put_history(batch_of(*of), SIZE) for of in (("n2", 1, 2), ("n3", 1, 2), ("n1", 1, 1))]

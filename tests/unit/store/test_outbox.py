@@ -36,7 +36,7 @@ def held(store: Connection) -> list[int]:
 
 
 def test_a_stream_begins_once(empty_store: Connection) -> None:
-    """It is called after the second in which it was opened first, whatever the clock says later."""
+    """It is called after the second in which it was opened first, whatever the clock states later."""
     first = outbox.open_stream(empty_store, 7 * NS_PER_S + 999)
     outbox.append(empty_store, [(START_NS, event())])
     later = outbox.open_stream(empty_store, 3 * NS_PER_S)
@@ -104,7 +104,7 @@ def test_the_oldest_are_lost(store: Connection, before_minute: int, max_rows: in
 
 
 def test_trimming_makes_no_hole(store: Connection) -> None:
-    """A row that says it is old stays while a younger one is below it: a grandmaster may report late."""
+    """An old row stays while a younger one is below it: a grandmaster may report late."""
     outbox.append(store, [(START_NS, event(0)), (1, event(1)), (START_NS, event(2))])
 
     assert outbox.trim(store, START_NS, 100) == 0
@@ -129,7 +129,7 @@ def test_an_event_that_no_hub_could_take_goes_without_its_data(store: Connection
 
 
 def test_a_stream_must_be_open(empty_store: Connection) -> None:
-    """Nothing is appended or read before: that is said, and no number is made up."""
+    """Nothing is appended or read before: that is stated, and no number is made up."""
     with pytest.raises(StoreError, match="no stream is open"):
         outbox.append(empty_store, [(START_NS, event())])
     with pytest.raises(StoreError, match="no stream is open"):
@@ -141,7 +141,7 @@ def spoil(store: Connection, *numbers: int) -> None:
 
 
 def test_what_cannot_be_read_is_left_out(store: Connection) -> None:
-    """The others are read, and its number is told."""
+    """The others are read, and its number is reported."""
     fill(store, 5)
     spoil(store, 3)
     page = outbox.page(store, 0, 10)
@@ -171,7 +171,7 @@ def test_an_outbox_of_which_nothing_can_be_read_is_empty(store: Connection) -> N
 
 
 def test_what_is_no_json_cannot_be_read(store: Connection) -> None:
-    """Nor does it crash whoever asks; a server takes none."""
+    """It raises nothing to the caller; a server cannot store it."""
     fill(store, 2)
     if store.dialect.name == "sqlite":
         store.exec_driver_sql("UPDATE outbox SET row = '{\"sequence\":' WHERE sequence = 2")
@@ -192,7 +192,7 @@ EVENTS = st.builds(
 
 @given(EVENTS, st.integers(-(2**63), 2**63 - 1))
 def test_what_a_node_appends_a_hub_takes(what: CloudEvent, realtime_ns: int) -> None:
-    """Whatever an event says: one that no hub takes would hold up all that comes after it."""
+    """Whatever an event states: one that no hub takes would hold up all that comes after it."""
     shaped = storable(HistoryRow(sequence=1, realtime_ns=realtime_ns, event=what))
     check(shaped)
 

@@ -1,4 +1,4 @@
-"""A store as somebody names it on a command line."""
+"""A store as a command line names it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_path_or_a_url(text: str, location: StoreLocation) -> None:
     ],
 )
 def test_another_url_is_refused(text: str) -> None:
-    """It is taken for no file, no password gets as far as a message, and what is said does not say it either."""
+    """It is not taken for a file, and the error does not contain the password."""
     with pytest.raises(ConfigError, match="postgresql://user@host") as refused:
         StoreLocation.named(text)
 

@@ -63,7 +63,7 @@ def clock_row(sample: ClockSample, bound: ErrorBound | None) -> Row:
 
 
 def test_a_row_has_every_column_but_its_id() -> None:
-    """What a sample or a bound says is stored, all of it: a field without a column is a failure here."""
+    """What a sample or a bound states is stored, all of it: a field without a column is a failure here."""
     columns = set(tables.clock_sample.c.keys()) - {"id"}
 
     assert set(clock_row(HEALTHY, BOUND)) == columns
@@ -141,7 +141,7 @@ def test_a_sample_without_a_bound_is_stored_all_the_same() -> None:
 
 
 def test_a_grandmaster_is_stored_as_it_speaks() -> None:
-    """Lists become JSON of plain objects, a position one object, and every field that the grandmaster told is there."""
+    """Lists become JSON of plain objects, a position one object, and every field that the grandmaster reported is there."""
     row = grandmaster_row(EVERYTHING, Bound(150, 2), 100, whole=True)
 
     assert (row["realtime_ns"], row["clock_state"]) == (EVERYTHING.boottime_ns + 100, "holdover")
@@ -152,7 +152,7 @@ def test_a_grandmaster_is_stored_as_it_speaks() -> None:
 
 
 def test_what_a_grandmaster_does_not_provide_is_null() -> None:
-    """Absent is NULL and not an empty list; an empty list says that there is none."""
+    """Absent is NULL and not an empty list; an empty list states that there is none."""
     row = grandmaster_row(GrandmasterSample("gm", 1, alarms=()), None, 0, whole=True)
 
     assert (row["alarms"], row["satellites"], row["clock_class"], row["position"]) == ((), None, None, None)
@@ -177,7 +177,7 @@ def test_a_row_is_whole_when_something_slow_changes() -> None:
 
 
 def test_a_row_is_whole_each_hour_and_after_a_loss() -> None:
-    """So that what retention or a full disk takes away stands again."""
+    """So that a row deleted by retention or lost on a full disk is replaced."""
     whole = WholeRowSchedule()
     hour_later = replace(EVERYTHING, boottime_ns=EVERYTHING.boottime_ns + WHOLE_EVERY_NS)
     due = [whole.is_due(EVERYTHING), whole.is_due(hour_later), whole.is_due(hour_later)]

@@ -58,7 +58,7 @@ def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:
 
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
-    """A file that a newer timesyncd made is left as it is, and the error says so."""
+    """A file that a newer timesyncd made is left as it is, and the error states so."""
     path = tmp_path / "history.sqlite"
     migrate(StoreLocation(path=path))
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -71,7 +71,7 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
-    """Somebody's own file under that name is an error, and unharmed."""
+    """A foreign file under that name is an error, and remains unchanged."""
     path = tmp_path / "history.sqlite"
     path.write_text("not a database, but longer than nothing " * 10)
 

@@ -1,4 +1,4 @@
-"""The writer: what it is given is stored, and what it cannot store is told."""
+"""The writer: what it is given is stored, and what it cannot store is reported."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def points(*of: tuple[int, int]) -> TimeErrorSeries:
 
 
 class Bench:
-    """A store in a location of its own, with clocks that stand and the problems that it told."""
+    """A store in its own location, with clocks that do not advance and its reported problems."""
 
     def __init__(self, location: StoreLocation) -> None:
         self.location = location
@@ -162,7 +162,7 @@ def test_more_than_60_s_behind_is_a_gap(bench: Bench, short_intervals: None) -> 
 
 
 def test_a_problem_is_reported_once(bench: Bench, short_intervals: None) -> None:
-    """However often it is tried again, a problem is told when it begins and when it is over."""
+    """However often it is tried again, a problem is reported when it begins and when it is over."""
     with bench.running() as store:
         store.next_incarnation("n1")
         with bench.locked():
@@ -178,7 +178,7 @@ def test_a_problem_is_reported_once(bench: Bench, short_intervals: None) -> None
 
 
 def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
-    """The store starts without its file, says why, and answers what it can: an error."""
+    """The store starts without its file, states why, and answers what it can: an error."""
     bench = Bench(StoreLocation(path=tmp_path))
     with bench.running() as store, pytest.raises(StoreError, match="unable to open database file"):
         store.next_incarnation("n1")
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_removed_file_is_created_again(tmp_path: Path) -> None:
-    """Rows never go to a file that somebody has removed, where nobody finds them."""
+    """Rows never go to a removed file, where no reader finds them."""
     path = tmp_path / "history.sqlite"
     bench = Bench(StoreLocation(path=path))
     with bench.running() as store:
@@ -314,7 +314,7 @@ def test_retention_covers_every_table_with_a_time(bench: Bench) -> None:
 
 
 def test_a_start_ends_what_stood(bench: Bench) -> None:
-    """A finding that stood when the daemon was killed does not stand for ever."""
+    """A finding that was active when the daemon was killed does not stay active for ever."""
     with bench.running() as store:
         store.put_finding(FINDING)
     stood = bench.rows("SELECT until_realtime_ns FROM finding")
@@ -375,7 +375,7 @@ def test_a_number_that_no_column_holds_costs_its_row_alone(bench: Bench) -> None
 
 
 def test_a_stuck_thread_is_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that neither answers nor fails says nothing: how far the store is behind says it, also while no row waits."""
+    """A server that neither answers nor fails gives no error: `behind_s` shows it, even while no row waits."""
     stuck, go_on = Event(), Event()
 
     def hang(_: StoreSession) -> bool:

@@ -147,7 +147,7 @@ def test_a_chronyd_without_sources_has_that_reason() -> None:
 
 
 def test_a_chronyd_that_serves_its_own_clock_knows_nothing_of_utc() -> None:
-    """With `local` it says leap none and dispersion 0 of a clock that nobody set."""
+    """With `local`, chronyd reports leap none and dispersion 0 for a clock that no source set."""
     taken = history().take(
         snapshot(reference_id=0x7F7F0101, reference="7F7F0101", root_dispersion_s=0.0, root_delay_s=0.0)
     )
@@ -163,7 +163,7 @@ def test_an_armed_leap_second_is_reported(leap: str) -> None:
 
 
 def test_a_step_while_chronyd_was_asked_gives_no_sample() -> None:
-    """What it said may be of the clock before or after."""
+    """What it stated may be of the clock before or after."""
     taken = history().take(replace(PICTURE, real_minus_boot_after_ns=5_000_000 + STEP_NS))
 
     assert taken == NoSample("utc", 24_000, "the clock was stepped by +1.000 ms", stepped=True)
@@ -179,7 +179,7 @@ def test_a_step_between_two_polls_is_seen() -> None:
 
 
 def test_after_a_step_chronyd_must_have_measured_again() -> None:
-    """Until then it tells the offset of the clock before the step, in all innocence."""
+    """Until its next measurement, chronyd reports the offset of the clock before the step."""
     known = history()
     known.take(snapshot())
     known.take(snapshot(5_000_000 + STEP_NS))
@@ -246,6 +246,6 @@ def test_an_address_is_a_path_or_host_and_port(written: str, address: Path | tup
     "written", ["", "chronyd.sock", "127.0.0.1", "::1:323", "127.0.0.1:0", "localhost:70000", "a:b"]
 )
 def test_another_address_is_an_error_of_the_configuration(written: str) -> None:
-    """It is told before anything is started."""
+    """An invalid address is an error before anything starts."""
     with pytest.raises(ValidationError, match="give the path of a UNIX socket, host:port"):
         ChronyOptions(address=written)

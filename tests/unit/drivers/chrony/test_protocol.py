@@ -45,7 +45,7 @@ def changed(name: str, at: int, octets: bytes) -> Content:
 
 
 def float_number(value: float) -> int:
-    """chrony's Float, written as its description says: the inverse of what the driver has."""
+    """chrony's Float, written as its description states: the inverse of what the driver has."""
     mantissa, exponent = math.frexp(value)  # 0.5 <= |mantissa| < 1
     exponent, coefficient = exponent + 1, round(mantissa * 2**24)
     if exponent < -64:
@@ -70,7 +70,7 @@ def test_tracking_as_chronyc_shows_it() -> None:
 
 
 def test_a_chronyd_that_knows_nothing() -> None:
-    """Before its first update it says leap 3, stratum 0, and a second of delay and dispersion."""
+    """Before its first update it states leap 3, stratum 0, and a second of delay and dispersion."""
     answer = content("unsynchronised")
 
     assert isinstance(answer, Tracking)
@@ -144,13 +144,13 @@ def test_every_status_but_zero_is_a_refusal(status: int, text: str) -> None:
 
 
 def test_a_refusal_of_another_version_is_understood() -> None:
-    """A chronyd of another version says so under its own number."""
+    """A chronyd of another version states so under its own number."""
     with pytest.raises(Refused, match="protocol version other than"):
         changed("bad_version", 0, b"\x07")
 
 
 def test_a_source_s_state_that_is_new_is_shown_as_a_number() -> None:
-    """A later chronyd may have more of them; the others are told by name."""
+    """A later chronyd may have more states; unknown ones appear as a number, the others by name."""
     names = [changed("source_0", 52, bytes([0, state])) for state in range(7)]
 
     assert [answer.state for answer in names if isinstance(answer, SourceData)] == [
@@ -214,7 +214,7 @@ def test_the_leap_status(leap: tuple[int, str]) -> None:
     ],
 )
 def test_floats_of_known_value(number: int, value: float) -> None:
-    """7 bits of exponent, 25 of coefficient, both signed; 1.0, 4.0 and 2000.0 stand in the recording."""
+    """7 bits of exponent, 25 of coefficient, both signed; 1.0, 4.0 and 2000.0 are in the recording."""
     assert float_value(number) == value
 
 

@@ -1,4 +1,4 @@
-"""The conversation with chronyd, with one on a UNIX socket that says what the test wants."""
+"""The client socket of a driver, against a scripted server."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_poll_asks_for_everything_once(tmp_path: Path) -> None:
 
 
 async def test_an_answer_to_another_question_is_dropped(tmp_path: Path) -> None:
-    """A late one of the poll before, say."""
+    """A late reply to the poll before is dropped."""
 
     def late_first(question: bytes) -> list[bytes]:
         return [answer("unsynchronised", question, OTHER_SEQUENCE), *honest(question)]
@@ -305,7 +305,7 @@ HOSTS = ["ho..st", "a" * 64, "name\0hidden"]
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_name_that_no_host_can_have_is_no_address(host: str) -> None:
-    """An empty label, one of 64 characters, a NUL: check-config says so, not the first poll."""
+    """An empty label, one of 64 characters, a NUL: check-config states so, not the first poll."""
     with pytest.raises(ValidationError):
         ChronyOptions(address=f"{host}:323")
 

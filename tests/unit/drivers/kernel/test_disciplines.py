@@ -1,4 +1,4 @@
-"""Who steers which clock, by command lines as they stand in /proc."""
+"""Which daemon steers which clock, by command lines as /proc shows them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_daemons_that_steer_the_system_clock(line: str, steering: str | None
 
 
 def test_a_ptp4l_without_flags_is_undecided() -> None:
-    """Its stamping may stand in its file, so the process does not tell whether it steers the system clock."""
+    """The time stamping may be set in its file, so the process does not show whether it steers the system clock."""
     assert found(PTP4L, PHC2SYS) == (("phc2sys",), ("ptp4l",))
 
 
@@ -98,7 +98,7 @@ def test_openntpd_is_one_daemon_of_several_processes() -> None:
 
 
 def test_pitfall_17_two_disciplines_steer_one_clock() -> None:
-    """phc2sys beside chronyd or systemd-timesyncd is told as two; two processes of one daemon are one."""
+    """phc2sys beside chronyd or systemd-timesyncd is reported as two; two processes of one daemon are one."""
     assert found(PHC2SYS, CHRONYD)[0] == ("chronyd", "phc2sys")
     assert found(PHC2SYS, TIMESYNCD)[0] == ("phc2sys", "systemd-timesyncd")
     assert found(CHRONYD, CHRONYD)[0] == ("chronyd",)
@@ -142,7 +142,7 @@ def test_pitfall_18_maxerror_is_a_bound_under_chronyd_alone(steering: tuple[str,
     ],
 )
 def test_which_phc2sys_may_steer_between_two_clocks(line: str, may: bool) -> None:
-    """It is about PHC 0 behind eth0; a clock that cannot be told, of another namespace or a PPS, may be this one."""
+    """About PHC 0 behind eth0; a clock that cannot be identified, of another namespace or a PPS, may be this one."""
     index = {"eth0": 0, "eth1": 1}
 
     assert may_steer_between(process(line), 0, index.get) is may
@@ -184,7 +184,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_processes_are_found_by_their_name(proc: Path) -> None:
-    """By what the kernel calls them, not by what a command line says; one that has just ended is none."""
+    """By the kernel's name, not by the command line; a process that has just ended is not found."""
     assert find_processes(proc, COMMS) == (
         Process(7, "chronyd", ("/usr/sbin/chronyd", "-F", "1")),
         Process(30, "systemd-timesyn", ("/lib/systemd/systemd-timesyncd",)),
@@ -200,7 +200,7 @@ def test_hidden_processes_are_not_none(proc: Path) -> None:
 
 
 async def test_it_looks_seldom_and_soon_after_a_change(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every half minute; after a change as soon as five seconds are over since the last look, and the wish is not lost."""
+    """A scan every 30 s; after a request as soon as 5 s have passed since the last scan, and the request is not lost."""
     looks: list[Path] = []
     counted: list[int] = []
 

@@ -122,7 +122,7 @@ async def test_a_sample_is_the_kernels_word(lab: Lab) -> None:
 
 
 async def test_pitfall_21_an_unset_tai_offset_is_reported(lab: Lab) -> None:
-    """CLOCK_TAI is then UTC; the sample says 0, and what follows from that is decided elsewhere."""
+    """CLOCK_TAI is then UTC; the sample states 0, and what follows from that is decided elsewhere."""
     assert (await lab.sample_after(0, tai_s=0)).tai_offset_s == 0
 
 
@@ -181,7 +181,7 @@ def page(sequence: int = 6, marker: int = 0x1122334455667788, magic: int = 0x4B4
 
 
 async def test_a_migration_shows_in_the_sample(lab: Lab) -> None:
-    """VMClock's marker as it stands at each poll; None where the machine has none."""
+    """VMClock's marker at each poll; None if the machine has none."""
     without = await lab.sample_after(0)
     (lab.root / "dev" / "vmclock0").write_bytes(page(marker=2**63 + 1))
     before = await lab.sample_after(1)

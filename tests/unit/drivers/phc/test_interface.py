@@ -19,7 +19,7 @@ LOOPBACK = bytes.fromhex("41000000 1a000000 ffffffff") + bytes(32)
 
 
 def machine(net: Path, reported: dict[str, int | None]) -> Machine:
-    """`told` is what ethtool says of each interface: a clock, -1, or None for an interface that has no such answer."""
+    """`reported` is what ethtool states of each interface: a clock, -1, or None for an interface that has no such answer."""
 
     def ask(interface: str) -> bytes:
         if interface not in reported:
@@ -66,7 +66,7 @@ def test_the_kernels_report_of_a_bond_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bonds_word", [None, -1])
 def test_a_bond_has_its_active_slaves_clock(tmp_path: Path, bonds_word: int | None) -> None:
-    """Where the kernel tells no clock of the bond, or does not know the question there."""
+    """Where the kernel reports no clock of the bond, or does not know the question there."""
     bond(tmp_path, "bond0", "eth1")
 
     assert phc_index("bond0", machine(tmp_path, {"bond0": bonds_word, "eth0": 0, "eth1": 1})) == 1
@@ -102,7 +102,7 @@ def test_a_bond_of_equals_is_refused(tmp_path: Path) -> None:
 
 
 def test_layers_in_a_ring_end(tmp_path: Path) -> None:
-    """Whatever the tree says, the search is over after a few steps."""
+    """Whatever the tree states, the search is over after a few steps."""
     layer(tmp_path, "a", "vlan", "b")
     layer(tmp_path, "b", "vlan", "a")
 

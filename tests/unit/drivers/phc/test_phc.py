@@ -1,4 +1,4 @@
-"""The drivers phc and phc2sys on a simulated PTP hardware clock that answers octet for octet as linux/ptp_clock.h says."""
+"""The drivers phc and phc2sys on a simulated PTP hardware clock that answers octet for octet as linux/ptp_clock.h states."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_truth_is_within_half_the_width(knows: OffsetIoctl, delays: list[tup
 
 
 async def test_a_slow_reading_has_a_wide_window(lab: Lab) -> None:
-    """Where every reading was disturbed for a millisecond, the width says it."""
+    """Where every reading was disturbed for a millisecond, the width states it."""
     lab.phc.delays = [(1_000_000, 500)]
 
     assert (await sample(lab.driver())).width_ns == 1_000_500
@@ -198,7 +198,7 @@ async def test_a_step_while_it_was_read_gives_no_sample(lab: Lab, by_ns: int) ->
 
 
 async def test_a_step_between_two_readings_spoils_neither(lab: Lab) -> None:
-    """The offset of each is true for its time, and `real_minus_boot_ns` tells that they cannot be compared."""
+    """The offset of each is true for its time, and `real_minus_boot_ns` reports that they cannot be compared."""
     first = await sample(lab.driver())
     lab.phc.clocks.step(NS_PER_S)
     lab.phc.ahead_ns = -NS_PER_S
@@ -218,7 +218,7 @@ async def test_windows_that_end_before_they_begin_are_dropped(lab: Lab) -> None:
 
 
 async def test_it_requests_the_configured_number_of_readings(lab: Lab) -> None:
-    """`readings`, 5 unless told."""
+    """`readings`, 5 unless reported."""
     lab.phc.knows = {EXTENDED}
     await read(lab.driver(index=3))
     await read(lab.driver(index=3, readings=25))
@@ -267,7 +267,7 @@ async def test_an_interface_names_its_clock(lab: Lab) -> None:
 
 
 async def test_a_bond_that_fails_over_is_another_clock(lab: Lab) -> None:
-    """The reading fails, and is taken anew from the clock of the slave that is active now."""
+    """The reading fails, and is taken again from the clock of the slave that is active now."""
     (lab.root / "dev" / "ptp4").touch()
     behind = {"bond0": 3}
     machine = lab.machine(ethtool_ts_info=lambda interface: ts_info(behind[interface]))
@@ -307,7 +307,7 @@ async def test_whose_clock_an_interface_has_is_asked_rarely_and_beside_the_loop(
 
 
 async def test_without_frequencies_there_is_still_a_sample(lab: Lab) -> None:
-    """Older kernels tell a PHC's frequency to nobody who opened it for reading; a filter may forbid adjtimex."""
+    """Older kernels report a PHC's frequency only to a writer; a filter may forbid adjtimex."""
     found = await sample(lab.driver(machine=lab.machine(phc_timex=denied, system_timex=denied)))
 
     assert (found.frequency_ppb, found.system_frequency_ppb) == (None, None)
@@ -326,7 +326,7 @@ def test_the_frequency_of_a_phc_alone(lab: Lab) -> None:
 
 
 def test_a_phc_stays_open_between_two_readings_of_its_frequency(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opened once, also where the kernel does not tell; anew when it was gone, for another may have taken its place."""
+    """Opened once, even if the kernel does not report the frequency; opened again after it disappeared, since another may have replaced it."""
     opened: list[Path] = []
     errors, real_open = [0, errno.EACCES, 0, errno.ENODEV, 0], os.open
 
@@ -435,7 +435,7 @@ def test_the_farthest_times_differ_by_64_bits() -> None:
     ids=["none", "automatic", "this clock", "another clock", "ptp4l"],
 )
 async def test_phc2sys_is_looked_for(lab: Lab, command: tuple[str, ...], steered: bool) -> None:
-    """A phc2sys that could steer these two clocks is told; one that has to do with another PHC is not."""
+    """A phc2sys that may steer these two clocks is reported; one of another PHC is not."""
     if command:
         lab.process(300, *command)
     behind = {"eth0": 3, "eth9": 9}
@@ -446,7 +446,7 @@ async def test_phc2sys_is_looked_for(lab: Lab, command: tuple[str, ...], steered
 
 
 async def test_where_processes_are_hidden_phc2sys_is_not_denied(lab: Lab) -> None:
-    """None: nobody could have been seen."""
+    """None, since no process could have been seen."""
     found = await sample(lab.driver(Phc2sys, machine=lab.machine(proc=lab.root / "hidden")))
 
     assert found.steered is None

@@ -1,4 +1,4 @@
-"""ptp4l's raw time stamps: recorded events, what is made of them, and who may send how many."""
+"""ptp4l's raw time stamps: recorded events, the exchanges in them, and which senders and how many events are admitted."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_an_exchange_is_the_reverse_delay_on_the_offset_s_scale() -> None:
 
 @pytest.mark.parametrize("removed_s", [37, 0, -1])
 def test_the_whole_seconds_that_ptp4l_took_out_are_taken_out(removed_s: int) -> None:
-    """Reported forward minus raw forward: 37 s more where the raw stamps agree and the offset says +37 s; the reverse is less by it."""
+    """Reported forward minus raw forward: 37 s more where the raw stamps agree and the offset states +37 s; the reverse is less by it."""
     removed_ns = removed_s * NS_PER_S
     records: list[EventRecord] = [sync_of(2_700), delay_of(2_300)]
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_vouched_for_is_no_exchange(records: list[EventRecord]) -
 
 
 def test_a_delay_measured_between_sync_and_reading_does_no_harm() -> None:
-    """Then the path delay that is read is not the one in the offset: the scale is told all the same, and is exact."""
+    """Then the path delay that is read is not the one in the offset: the scale is reported all the same, and is exact."""
     assert exchanges([sync_of(2_700), delay_of(2_300)], PARENT, T2_NS, 9_700) == (DelayExchange(T2_NS + 1, 2_300),)
 
 
@@ -179,7 +179,7 @@ def test_a_lease_is_what_fits_into_the_queue(queue: int, sync_ns: int, delay_ns:
 
 
 def test_the_pace_is_counted_by_the_syncs_own_numbers() -> None:
-    """Eight tell it, lost ones and the numbers' end taken into account; three that we did not hear make it unknown again."""
+    """Eight events give the interval, with lost ones and the wrap of numbers included; three missed events make it unknown again."""
     pace = SyncIntervalEstimator()
     for number in (0, 1, 2, 4, 5, 6, 7):
         pace.add_event(sync_of(0, T2_NS + number * 1_000, sequence=(65_533 + number) % 65_536))
@@ -203,7 +203,7 @@ def test_no_more_is_asked_for_than_a_sender_can_hold(monkeypatch: pytest.MonkeyP
 
 
 class Sender:
-    """As ptp4l sends, but told when it would have to wait."""
+    """Sends as ptp4l does, and reports when it would block."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "server"
@@ -322,7 +322,7 @@ async def test_memory_is_bounded(sender: Sender, tmp_path: Path, monkeypatch: py
 
 
 async def test_the_path_is_taken_kept_and_given_back(sender: Sender, tmp_path: Path) -> None:
-    """From a dead predecessor, open to every sender, made anew when it was removed, and gone at the end."""
+    """Taken from a dead predecessor, open to every sender, created again after a removal, and removed at the end."""
     path = tmp_path / "events"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(path))
@@ -339,7 +339,7 @@ async def test_the_path_is_taken_kept_and_given_back(sender: Sender, tmp_path: P
 
 
 async def test_another_s_path_is_left_alone(sender: Sender, tmp_path: Path) -> None:
-    """A path at which somebody listens, or that is no socket at all, is not removed; neither is one that replaced ours."""
+    """A path on which a process listens, or that is no socket, is not removed; neither is one that replaced ours."""
     path = tmp_path / "events"
     monitor = monitor_of(tmp_path)
     with pytest.raises(Unreachable, match="used by another process"):

@@ -82,7 +82,7 @@ def test_a_recorded_response_has_the_values_of_pmc(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["NO_SUCH_ID", "WRONG_VALUE"])
 def test_an_error_tlv_is_a_refusal(name: str) -> None:
-    """An answer that says no names its errorId."""
+    """A management error names its errorId."""
     with pytest.raises(Refused, match=name):
         parse(RECORDED[name]).content()
 
@@ -166,7 +166,7 @@ def test_subscribe_asks_for_time_sync_alone() -> None:
 
 
 def test_nothing_but_get_and_subscribe_can_be_built() -> None:
-    """No id makes `get` anything but a GET, no other method builds a message, and SET stands with one id alone."""
+    """No id makes `get` anything but a GET, no other method builds a message, and SET exists with one id only."""
     builders = {
         name for name, _ in inspect.getmembers(ManagementRequester, inspect.isfunction) if not name.startswith("_")
     }
@@ -223,7 +223,7 @@ def test_what_later_words_of_64_bits_could_not_hold_is_malformed(datagram: bytes
 
 
 def test_the_longest_path_delay_is_two_days() -> None:
-    """It comes as ns x 2^16: no answer can tell one that overflows."""
+    """It comes as ns x 2^16: no answer can report one that overflows."""
     found = parse(RECORDED["CURRENT_DATA_SET"][:-8] + struct.pack(">q", 2**63 - 1)).content()
 
     assert isinstance(found, CurrentDataSet)

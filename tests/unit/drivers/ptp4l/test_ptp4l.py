@@ -30,7 +30,7 @@ SYNC_NS = 1_000_000_000
 
 @dataclass
 class Script:
-    """What the scripted ptp4l says; a test changes it between polls."""
+    """The values of the scripted ptp4l; a test changes them between polls."""
 
     identity: bytes = bytes.fromhex("360b7efffe6ae640")
     ports: int = 1
@@ -226,7 +226,7 @@ async def test_a_new_sync_gives_a_sample(server: ScriptedPtp4l) -> None:
 
 
 async def test_the_domain_is_the_one_that_ptp4l_reports(server: ScriptedPtp4l) -> None:
-    """What it says of itself counts, not the number that our questions carry."""
+    """The domain that ptp4l reports counts, not the one in our requests."""
     server.script.domain = 127
     driver = await primed(server, FakeClocks())
     server.script.sync(5)
@@ -257,7 +257,7 @@ async def test_a_perfect_offset_is_a_sample(server: ScriptedPtp4l) -> None:
 
 async def test_the_frozen_offset_is_no_sample(server: ScriptedPtp4l) -> None:
     """
-    A frozen grandmaster leaves offset, class and gmPresent as if healthy: an old ingress_time is told as its age, and
+    A frozen grandmaster leaves offset, class and gmPresent as if healthy: an old ingress_time is reported as its age, and
     ingress_time 0 with the port's state, and no sample comes of either.
     """
     clocks = FakeClocks()
@@ -347,7 +347,7 @@ async def test_p2p_takes_the_ports_own_delay(server: ScriptedPtp4l) -> None:
 
 @pytest.mark.parametrize("by_ns", [5_000_000, -5_000_000, 37_000_000_000])
 async def test_a_step_between_two_syncs_is_reported(server: ScriptedPtp4l, by_ns: int) -> None:
-    """A clock that was set gives no sample across it; what follows is learnt anew."""
+    """A clock that was set gives no sample across it; what follows is learnt again."""
     clocks = FakeClocks()
     driver = await primed(server, clocks)
     clocks.step(by_ns)
@@ -363,7 +363,7 @@ async def test_a_step_between_two_syncs_is_reported(server: ScriptedPtp4l, by_ns
 
 
 async def test_a_step_is_reported_without_a_new_sync(server: ScriptedPtp4l) -> None:
-    """A step is told with the next reading, not with the next Sync."""
+    """A step is reported with the next reading, not with the next Sync."""
     clocks = FakeClocks()
     driver = await primed(server, clocks)
     clocks.step(1_000_000)
@@ -404,7 +404,7 @@ async def test_a_sync_amid_the_reading_is_left_for_the_next(server: ScriptedPtp4
 
 
 async def test_a_quick_restart_is_reported_once(server: ScriptedPtp4l) -> None:
-    """A ptp4l that made its socket anew between two polls began anew, though nothing else shows it."""
+    """A ptp4l that made its socket again between two polls restarted, though nothing else shows it."""
     driver = await primed(server, FakeClocks())
     server.stop()
     server.start()
@@ -421,7 +421,7 @@ async def test_a_quick_restart_is_reported_once(server: ScriptedPtp4l) -> None:
 
 @pytest.mark.parametrize("way", ["rx", "tx"])
 async def test_counters_that_went_back_are_a_restart(server: ScriptedPtp4l, way: str) -> None:
-    """Counters begin at 0 with ptp4l; any one tells, of what was received and of what was sent."""
+    """Counters begin at 0 with ptp4l; any one reports, of what was received and of what was sent."""
     driver = await primed(server, FakeClocks())
     server.script.sync(3)
     server.script.counters |= {key: 1 for key in server.script.counters if key[0] == way}
@@ -433,7 +433,7 @@ async def test_counters_that_went_back_are_a_restart(server: ScriptedPtp4l, way:
 
 @pytest.mark.parametrize("identity", ["360b7efffe6ae640", "0011223344556677"])
 async def test_a_restart_is_followed(server: ScriptedPtp4l, identity: str) -> None:
-    """Socket gone: Unreachable. Back, with whatever identity: told as a restart at the first poll, then samples again."""
+    """Socket gone: Unreachable. Back, with whatever identity: reported as a restart at the first poll, then samples again."""
     driver = await primed(server, FakeClocks())
     server.stop()
     with pytest.raises(Unreachable, match="No such file"):
@@ -547,7 +547,7 @@ async def test_hardware_stamps_name_the_phc(server: ScriptedPtp4l) -> None:
 
 @dataclass
 class StandInFrequency:
-    """A PHC whose frequency tells its number."""
+    """A PHC whose frequency reports its number."""
 
     index: int
 
@@ -572,7 +572,7 @@ async def test_ptp4l_4_reports_the_phc(server: ScriptedPtp4l, monkeypatch: pytes
 
 
 async def test_ptp4l_3_does_not_report_the_phc(server: ScriptedPtp4l) -> None:
-    """Nor does a read-only socket: the clock stays a PHC without a number, whose frequency nobody knows."""
+    """A read-only socket does not either: the clock stays a PHC without an index, whose frequency is unknown."""
     server.script.stamping, server.script.refused = 1, {0xC009: 2}
     driver = await primed(server, FakeClocks())
     server.script.sync(2)
@@ -585,7 +585,7 @@ async def test_ptp4l_3_does_not_report_the_phc(server: ScriptedPtp4l) -> None:
 async def test_a_sample_has_the_exchanges_since_the_last_one(
     server: ScriptedPtp4l, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was heard since the last sample, each once; what was heard before a reading that gave none is void."""
+    """The exchanges received since the last sample, each once; those before a reading without a sample are discarded."""
     monkeypatch.setattr(_event_monitor, "queue_length", lambda: 128)
     path, clocks = server.path.with_name("events"), FakeClocks()
     exchanges: list[int] = []
@@ -650,7 +650,7 @@ async def test_the_following_port_is_found_among_many(server: ScriptedPtp4l) -> 
 
 
 async def test_a_truncated_answer_is_malformed(server: ScriptedPtp4l) -> None:
-    """What cannot be decoded is told as such, not as a time-out."""
+    """What cannot be decoded is reported as such, not as a time-out."""
     driver = await primed(server, FakeClocks())
     server.script.truncated = True
 

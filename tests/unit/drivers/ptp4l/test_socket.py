@@ -1,4 +1,4 @@
-"""Who is believed on our socket."""
+"""The client socket of a driver, against a scripted server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.disable_socket
 
 
 def test_the_sender_is_identified_by_the_kernel() -> None:
-    """
-    Only SCM_CREDENTIALS tell; a datagram without them is nobody's.
-    """
+    """Only SCM_CREDENTIALS identify the sender; a datagram without them has none."""
     credentials = struct.pack("iII", 4711, 1000, 1000)
 
     assert sender_uid([(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)]) == 1000

@@ -1,4 +1,4 @@
-"""What the objects of one poll say together of a grandmaster's clock and alarms, without a socket."""
+"""The objects of one poll together: a grandmaster's clock and alarms, without a socket."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_first_profile_that_knows_a_field_fills_it() -> None:
 
 
 def test_what_one_profile_does_not_understand_another_may() -> None:
-    """An undecodable class in text gives way to the next profile's, and is told."""
+    """An undecodable class in text gives way to the next profile's, and is reported."""
     served: Served = {f"{SYMM_PTP}.5": {(1, 1): b"n/a"}, f"{PTPBASE}.3.1.9": {CLOCK: 140}}
     read = sample(served, ("symm-common", "ptpbase"))
 
@@ -129,7 +129,7 @@ def test_alarms_keep_the_severity_of_the_grandmaster() -> None:
 
 @pytest.mark.parametrize("columns", [{"severity": 5}, {"severity": 0}, {"id": 27}, {"id": 32}])
 def test_events_are_no_alarms(columns: dict[str, Any]) -> None:
-    """An event, a cleared alarm and "normal track" stand in the alarm table and are no fault."""
+    """An event, a cleared alarm and "normal track" are in the alarm table and are no fault."""
     assert sample(alarm(1, **columns)).alarms == ()
 
 
@@ -138,7 +138,7 @@ def test_events_are_no_alarms(columns: dict[str, Any]) -> None:
     [(0, (), ()), (3, None, ("alarms=3 counted, none listed",))],
 )
 def test_an_empty_alarm_table_needs_its_count(count: int, alarms: object, unknown: object) -> None:
-    """No rows and a count of 0 is no alarm; no rows and a count of 3 is not known, and told."""
+    """No rows and a count of 0 is no alarm; no rows and a count of 3 is not known, and reported."""
     read = sample({f"{TP5000E}.2.4": {(0,): count}})
 
     assert (read.alarms, read.unknown) == (alarms, unknown)
@@ -188,7 +188,7 @@ def test_an_instance_of_99_is_an_instance() -> None:
 
 @pytest.mark.parametrize(("steps", "reported"), [(0, (6, 0x21, None)), (1, (None, None, "PTP 00a069.fffe.112233"))])
 def test_a_clock_without_a_parent_is_its_own(steps: int, reported: object) -> None:
-    """The parent data set speaks for the grandmaster only where it follows no other clock; else it names whom it follows."""
+    """The parent data set describes the grandmaster itself only if it follows no other clock; otherwise it names that clock."""
     parent: dict[int, Raw] = {8: bytes.fromhex("00a069fffe112233"), 11: 6, 12: 0x21}
     served: Served = {f"{PTPBASE}.2.1.{column}": {CLOCK: raw} for column, raw in parent.items()}
     read = sample(served | {f"{PTPBASE}.1.1.4": {CLOCK: steps}})
@@ -200,14 +200,14 @@ def test_a_clock_without_a_parent_is_its_own(steps: int, reported: object) -> No
     ("leap59", "leap61", "leap"), [(2, 2, "none"), (0, 0, "none"), (2, 1, "insert"), (1, 2, "delete"), (1, 1, None)]
 )
 def test_leap_seconds_of_ptp(leap59: int, leap61: int, leap: str | None) -> None:
-    """leap61 inserts, leap59 deletes, and both at once is nonsense that is told."""
+    """leap61 inserts, leap59 deletes, and both at once is nonsense that is reported."""
     read = sample({f"{PTPBASE}.5.1.6": {CLOCK: leap59}, f"{PTPBASE}.5.1.7": {CLOCK: leap61}})
 
     assert (read.leap, read.unknown) == (leap, () if leap else ("leap=insert and delete at once",))
 
 
 def test_traceability_and_ntp() -> None:
-    """What NTP and PTP say of time stands side by side."""
+    """The values of NTP and of PTP are kept side by side."""
     read = sample({
         f"{PTPBASE}.5.1.8": {CLOCK: 1}, f"{PTPBASE}.5.1.9": {CLOCK: 0}, f"{PTPBASE}.5.1.11": {CLOCK: 0x20},
         f"{NTPV4}.1": scalar(5), f"{NTPV4}.2": scalar(1), f"{NTPV4}.11": scalar(-1),
@@ -218,7 +218,7 @@ def test_traceability_and_ntp() -> None:
 
 
 def test_an_alarm_without_text_has_its_family_s_name() -> None:
-    """The id means what the family's table says."""
+    """The id means what the family's table states."""
     read = sample(alarm(1, id=99, text=b""))
 
     assert [alarm.text for alarm in read.alarms or ()] == ["fan"]

@@ -1,4 +1,4 @@
-"""What the objects of one poll say together of a grandmaster's receiver and inputs."""
+"""The objects of one poll together: a grandmaster's receiver and inputs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_satellites_are_joined_by_their_index() -> None:
     ],
 )
 def test_gnss_state_is_derived(served: Served, state: str | None) -> None:
-    """Locked needs a usable GNSS input and four healthy satellites; an antenna alarm says more than satellites do."""
+    """Locked needs a usable GNSS input and four healthy satellites; an antenna alarm states more than satellites do."""
     assert sample(served).gnss_state == state
 
 
@@ -61,7 +61,7 @@ def test_gnss_state_is_derived(served: Served, state: str | None) -> None:
      (b"ok", 12, "short"), (b"open", 11, "fault")],
 )  # fmt: skip
 def test_the_antenna_by_text_and_alarm(text: bytes, alarm_id: int | None, antenna: str) -> None:
-    """A standing alarm about the antenna says more than the status text."""
+    """An active alarm about the antenna takes precedence over the status text."""
     status: Served = {f"{TP5000E}.1.2.1.2": {(2,): HARDWARE % text}}
     read = sample(status | (alarm(1, id=alarm_id) if alarm_id else {}))
 
@@ -90,7 +90,7 @@ def test_a_position_in_text() -> None:
 
 
 def test_satellites_in_one_line_of_text() -> None:
-    """An S650 lists them; a line that was cut says how many are missing."""
+    """An S650 lists them; a line that was cut states how many are missing."""
     lists = [
         sample({f"{S650}.4.3": scalar(text)}) for text in (b"2,X5,Y1,CGPS,X31,Y2,CGPS", b"3,X5,Y1,CGPS,X3", b"0", b"?")
     ]
@@ -107,7 +107,7 @@ def test_satellites_in_one_line_of_text() -> None:
     ("clock_class", "source", "state"), [(6, 0x20, "locked"), (6, 0x40, "tracking"), (7, 0x20, "tracking")]
 )
 def test_gnss_is_locked_without_a_table_of_references(clock_class: int, source: int, state: str) -> None:
-    """A locked clock whose source of time is GNSS uses it, where no table of inputs says so."""
+    """A locked clock whose source of time is GNSS uses it, where no table of inputs states so."""
     served: Served = {
         f"{PTPBASE}.3.1.9": {CLOCK: clock_class},
         f"{PTPBASE}.5.1.11": {CLOCK: source},

@@ -1,4 +1,4 @@
-"""What the objects of one poll say together of a grandmaster's ports, interfaces, sensors and parts."""
+"""The objects of one poll together: a grandmaster's ports, interfaces, sensors and parts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_sensor_s_scale_and_precision_count(columns: dict[str, Raw], reported:
 
 
 def test_a_sensor_of_an_unknown_scale_has_no_value() -> None:
-    """What cannot be scaled is told with what came, and is never shown as if it were right."""
+    """What cannot be scaled is reported with what came, and is never shown as if it were right."""
     read = sample(sensor(100, scale=40))
 
     assert read.sensors == (Sensor("board", "temperature", None, "C", True),)

@@ -78,7 +78,7 @@ def decoded(name: str, raw: Raw) -> Value:
     ],
 )
 def test_what_agents_send_is_understood(name: str, raw: Raw, value: Value) -> None:
-    """Each known habit of an agent has its decoding, and what is not understood is told as what came."""
+    """Each known habit of an agent has its decoding, and what is not understood is reported as what came."""
     assert decoded(name, raw) == value
 
 

@@ -113,7 +113,7 @@ async def test_after_request_poll_the_grandmaster_is_read_again(
 async def test_a_failing_table_does_not_cost_the_state(
     grandmaster: RecordedGrandmaster, watched: Watched, error: Malformed | Refused
 ) -> None:
-    """What could not be read is told, the rest is there."""
+    """What could not be read is reported, the rest is there."""
     grandmaster.fail(IF_STATE, error)
     sample = await watched.read()
 
@@ -122,7 +122,7 @@ async def test_a_failing_table_does_not_cost_the_state(
 
 
 async def test_a_failing_table_counts_until_it_is_stale(grandmaster: RecordedGrandmaster, watched: Watched) -> None:
-    """Rows of before stay for two intervals and are then absent, told all the while."""
+    """Rows of before stay for two intervals and are then absent, reported all the while."""
     grandmaster.serve(IF_STATE, 1, (1,))
     await watched.read()
     grandmaster.fail(IF_STATE, Refused("gm:161: genErr"))
@@ -247,7 +247,7 @@ async def test_an_agent_that_has_just_started_is_probed_at_each_poll(
 async def test_a_profile_that_is_served_no_more_leaves_nothing(
     grandmaster: RecordedGrandmaster, watched: Watched
 ) -> None:
-    """What could not be read of it is told no longer."""
+    """What could not be read of it is reported no longer."""
     grandmaster.serve(UPTIME, 100)
     grandmaster.fail(f"{ALARMS}.3", Refused("gm:161: genErr"))
     before = await watched.read()

@@ -98,7 +98,7 @@ def test_what_is_older_than_two_intervals_does_not_count(group: Group, age_s: in
 
 
 def test_a_failed_table_has_a_note_and_its_rows_stay_valid_for_their_time() -> None:
-    """One failure drops nothing that is fresh; the note stands until the table is read again."""
+    """One failure drops no fresh rows; the note stays until the table is read again."""
     own = memory()
     own.keep(batch(), {COLUMN: {(1,): 5}}, 1000 * S)
     own.fail(batch(), "gm:161: genErr", 1060 * S)

@@ -81,7 +81,7 @@ def test_an_alarm_whose_id_is_a_variable() -> None:
     ],
 )  # fmt: skip
 def test_what_happened(sent: Trap, action: str) -> None:
-    """Severity 0 or action 0 clears, what is transient or an event does not stand, and normal track (4, 27) is no fault."""
+    """Severity 0 or action 0 clears; transient alarms and events are not active; normal track (4, 27) is no fault."""
     assert reported(sent).action == action
 
 
@@ -131,7 +131,7 @@ def test_an_unknown_notification_is_kept_as_text() -> None:
     "sent", [s650(severity=b"major"), s650(text=5), s650(at=5), s650(index=2**63), tp5000e(id=b"12")]
 )
 def test_a_variable_of_the_wrong_type_makes_it_unknown(sent: Trap) -> None:
-    """What is not as its profile says is not interpreted, and not lost either."""
+    """What is not as its profile states is not interpreted, and not lost either."""
     event = reported(sent)
 
     assert (event.action, event.id) == ("unknown", None)
@@ -164,7 +164,7 @@ def test_one_that_was_overtaken_is_not_lost_twice() -> None:
 
 
 def test_a_restarted_sequence_is_no_loss() -> None:
-    """The numbers begin anew with the grandmaster, also when one of them was just there."""
+    """The numbers restart with the grandmaster, even if one of them was just received."""
     before = [s650(sequence=number) for number in (8, 9)]
     after = [replace(s650(sequence=number), uptime_ticks=50) for number in (1, 2, 9)]
     long_up = [replace(one, uptime_ticks=900_000) for one in before]
@@ -228,7 +228,7 @@ def test_a_line_of_the_alarm_daemon(said: str, action: str, alarm_id: int | None
 
 @pytest.mark.parametrize("line", ["<37>Mar  4 05:06:07 gm-a sshd: Accepted password", "", "<13>alarm 097"])
 def test_a_line_of_another_program_is_no_alarm(line: str) -> None:
-    """Log-ins and commands are told over syslog too."""
+    """Log-ins and commands are reported over syslog too."""
     assert NotificationDecoder("gm-a", PROFILES).event_of_line(line, 9) is None
 
 

@@ -1,4 +1,4 @@
-"""Profiles are data: each object says what it is, and what of it is proven."""
+"""Profiles are data: each object states what it is, and what of it is proven."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_shipped_profiles_load(name: str) -> None:
 
 
 def test_an_enumeration_belongs_to_its_oid() -> None:
-    """The same integer means different states in two MIBs, and each profile says its own."""
+    """The same integer means different states in two MIBs, and each profile states its own."""
     states = {name: load(name).filling("clock_state")[0].values for name in ("tp5000", "tp5000e", "ptpbase")}
 
     assert [states[name][4] for name in states] == ["holdover", "locked", "acquiring"]
@@ -55,7 +55,7 @@ def test_an_enumeration_belongs_to_its_oid() -> None:
 
 
 def test_a_profile_of_the_site_is_read_by_its_path(tmp_path: Path) -> None:
-    """Whoever owns a MIB adds a profile without touching the package."""
+    """The owner of a MIB adds a profile without changing the package."""
     profile = load(written(tmp_path, HEAD + OBJECT))
 
     assert (profile.name, profile.object[0].oid[-3:]) == ("site", (1, 2, 4))
@@ -106,7 +106,7 @@ def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
     ("name", "reported"), [("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
 )
 def test_a_missing_profile_is_an_error(name: str, reported: str) -> None:
-    """A name that is not shipped lists those that are; a path that is not there says so."""
+    """A name that is not shipped lists those that are; a path that is not there states so."""
     with pytest.raises(ConfigError, match=reported):
         load(name)
 
@@ -129,7 +129,7 @@ def test_profiles_cannot_be_changed() -> None:
 
 
 def test_free_text_becomes_a_word_by_the_first_pattern_that_is_found() -> None:
-    """Upper and lower case are alike, the order decides, and what no pattern finds is told as it came."""
+    """Upper and lower case are alike, the order decides, and what no pattern finds is reported as it came."""
     entry = text_object(("not locked", "acquiring"), ("locked", "locked"))
 
     assert [entry.decode(raw, (0,)) for raw in (b"Clock LOCKED", b"Not Locked", b"off")] == [
@@ -152,7 +152,7 @@ def test_a_grandmaster_s_profile_composes_those_that_read_it() -> None:
 
 
 def test_all_profiles_are_tried_by_default() -> None:
-    """What a family says of itself comes before what standards say, and nothing shipped that reads objects is left out."""
+    """A family's own objects come before the standard tables, and every shipped profile with objects is included."""
     reading = [name for name in SHIPPED if load(name).object]
 
     assert list(DEFAULT) == reading

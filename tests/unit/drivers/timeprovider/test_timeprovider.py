@@ -1,4 +1,4 @@
-"""The TimeProvider driver: its options, its two ways to a grandmaster, and what it hears."""
+"""The TimeProvider driver: its options, SNMP and HTTPS, and the notifications that it decodes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_grandmaster_s_profile_may_be_named() -> None:
     ],
 )
 def test_there_must_be_one_way_in(table: dict[str, Any], reported: str) -> None:
-    """No credential stands in the code, and of two for the same agent one is wrong."""
+    """The code contains no credential, and of two credentials for the same agent one is wrong."""
     with pytest.raises(ValidationError, match=reported):
         options(**table)
 
@@ -156,7 +156,7 @@ def test_a_short_pass_phrase_is_an_error_before_polling(monkeypatch: pytest.Monk
 
 
 def test_a_user_of_snmp_v3() -> None:
-    """The safest common algorithms unless told otherwise, and the context where the agent has several."""
+    """The safest common algorithms unless reported otherwise, and the context where the agent has several."""
     reader = TimeProvider("gm-a", options(user=USER | {"context": "gm"}), Path("/nonexistent"))._snmp
     assert reader is not None
 
@@ -178,7 +178,7 @@ def test_no_secret_is_printed(table: dict[str, Any]) -> None:
      ({"https": HTTPS | {"insecure": False, "fingerprint": "ab" * 32}}, [])],
 )  # fmt: skip
 def test_a_configuration_that_is_unsafe_is_a_finding(table: dict[str, Any], found: list[str]) -> None:
-    """A certificate that nobody checks is told from the start; a password is compared, and never tried."""
+    """An unverified certificate is a finding from the start; a password is compared and never tried."""
     driver = TimeProvider("gm-a", options(**table), Path("/nonexistent"))
 
     assert [finding for finding, _ in driver.config_findings] == found
@@ -213,7 +213,7 @@ async def test_the_pace_is_the_state_s(grandmaster: RecordedGrandmaster, clocks:
 
 
 async def test_snmp_alone(grandmaster: RecordedGrandmaster, clocks: FakeClocks) -> None:
-    """Without an https table there is no time error, and nothing is said of it."""
+    """Without an https table there is no time error and no note about it."""
     driver = made(clocks, **COMMUNITY)
     await driver.open()
     readings = await driver.poll()
@@ -266,7 +266,7 @@ async def test_https_has_its_own_pace(both: TimeProvider, web: FakeWeb, clocks: 
     "error", [Unreachable("gm:443: refused"), Malformed("gm:443: HTML"), Refused("gm:443: log-in")]
 )
 async def test_a_failing_web_interface_costs_no_snmp(both: TimeProvider, web: FakeWeb, error: SourceError) -> None:
-    """It is told beside the sample."""
+    """It is reported beside the sample."""
     web.error = error
     sample = await polled(both)
 
@@ -277,7 +277,7 @@ async def test_a_failing_web_interface_costs_no_snmp(both: TimeProvider, web: Fa
 async def test_a_failing_web_interface_is_tried_at_its_own_pace(
     both: TimeProvider, web: FakeWeb, clocks: FakeClocks
 ) -> None:
-    """What it said before counts for two intervals; a log-in that is refused is not tried each ten seconds."""
+    """What it stated before counts for two intervals; a log-in that is refused is not tried each ten seconds."""
     await polled(both)
     web.error = Refused("gm:443: log-in")
     errors = []
@@ -290,7 +290,7 @@ async def test_a_failing_web_interface_is_tried_at_its_own_pace(
 
 
 async def test_failing_snmp_costs_no_https(both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster) -> None:
-    """The sample has what the web interface says, and why the rest is missing; SNMP is back with the next poll."""
+    """The sample has what the web interface states, and why the rest is missing; SNMP is back with the next poll."""
     await polled(both)
     grandmaster.is_down = True
     during, sessions = await polled(both), grandmaster.opened
@@ -305,7 +305,7 @@ async def test_failing_snmp_costs_no_https(both: TimeProvider, web: FakeWeb, gra
 async def test_when_both_fail_the_poll_fails(
     both: TimeProvider, web: FakeWeb, grandmaster: RecordedGrandmaster
 ) -> None:
-    """One error says what is wrong with each."""
+    """One error states what is wrong with each."""
     grandmaster.is_down, web.error = True, Refused("gm:443: log-in")
 
     with pytest.raises(Unreachable, match="^gm:161: no SNMP response; and https: gm:443: log-in$"):

@@ -71,7 +71,7 @@ def test_a_channel_by_its_name(name: str, channel: str, expected: bool) -> None:
 
 
 def test_chart() -> None:
-    """The newest point counts, wherever it stands; its Unix time is its TAI less its own offset."""
+    """The newest point counts, at any position; its Unix time is its TAI minus its own offset."""
     body = chart_of(point(X=TAI_S + 1, Y=7), point(), reference="GNSS", channelStatus="Monitoring", alarm_thresh=100)
 
     assert parse_chart(body) == Chart(ChartPoint((UNIX_S + 1) * 10**9, 7, 37), "GNSS", "Monitoring", 100)
@@ -101,7 +101,7 @@ def test_numbers(written: dict[str, object], expected: ChartPoint) -> None:
 
 
 def test_an_empty_chart() -> None:
-    """No point is no value, and what is not told is None."""
+    """No point is no value, and what is not reported is None."""
     assert parse_chart(b'{"chartData": []}') == Chart(None, None, None, None)
 
 
@@ -109,7 +109,7 @@ def test_an_empty_chart() -> None:
     ("threshold", "expected"), [(None, None), ("", None), ("N/A", None), ("100", 100), (0, 0), (99.5, 100)]
 )
 def test_threshold(threshold: object, expected: int | None) -> None:
-    """A threshold that is no number is not told."""
+    """A threshold that is no number is not reported."""
     assert parse_chart(chart_of(alarm_thresh=threshold)).alarm_threshold_ns == expected
 
 
@@ -189,7 +189,7 @@ def test_history() -> None:
 
 
 def test_history_with_column_names() -> None:
-    """One line of words may stand above the rows."""
+    """One line of column names may precede the rows."""
     assert parse_history(b"# x: y\r\nDate,Time, Value (ns)\r\n2026-08-01,00:00:00, 12\r\n") == ((UNIX_S * 10**9, 12),)
 
 

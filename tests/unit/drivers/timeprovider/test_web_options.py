@@ -37,7 +37,7 @@ def test_fingerprint(written: str) -> None:
 
 
 def test_insecure_is_warned_about() -> None:
-    """Whoever goes without a proof is told what it means."""
+    """Without verification, the warning states the consequence."""
     (actual,) = options(insecure=True).warnings
 
     assert actual.startswith("insecure = true: the certificate is not verified")

@@ -1,4 +1,4 @@
-"""The factory password is known when it is seen, and stands nowhere."""
+"""The factory password is recognized, and is stored nowhere in clear text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STAND_IN = "what a factory sets"
 
 @pytest.fixture
 def known_factory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The true one stands nowhere in clear text, so a stand-in is hashed in its place."""
+    """The true password is nowhere in clear text, so a substitute is hashed instead."""
     monkeypatch.setattr(_web_requests, "_FACTORY_PASSWORD", _web_requests.hashed(STAND_IN))
 
 

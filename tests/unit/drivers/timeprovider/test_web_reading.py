@@ -29,7 +29,7 @@ def test_reading() -> None:
 
 
 def test_offsets_that_disagree() -> None:
-    """Two offsets at one grandmaster are none, and that is told."""
+    """Two offsets at one grandmaster are none, and that is reported."""
     actual = reading({("GNSS-1", "te"): chart(1, 37), ("PTP-1", "te"): chart(1, 36)}, (), ())
 
     assert actual.utc_offset_s is None
@@ -37,7 +37,7 @@ def test_offsets_that_disagree() -> None:
 
 
 def test_no_point_no_offset() -> None:
-    """Where nothing was measured no offset is known, and 0 is not said."""
+    """Without a measurement the offset is unknown, not 0."""
     assert reading({}, (), ()).utc_offset_s is None
 
 
@@ -55,7 +55,7 @@ def test_monitored(wanted: tuple[Channel, ...] | None, expected: list[Channel]) 
 
 
 def test_missing() -> None:
-    """A channel that was asked for by name and is not measured is told, and a grandmaster that measures nothing."""
+    """A wanted channel that is not measured gives a note, and so does a grandmaster that measures nothing."""
     assert missing(["GNSS-1"], None) == ()
     assert missing(["GNSS-1"], ("GNSS-1",)) == ()
     assert missing([], None) == ("the grandmaster monitors no channel that has a time error",)
