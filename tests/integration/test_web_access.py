@@ -163,7 +163,7 @@ async def test_the_commands_show_the_token_of_the_environment(
 ) -> None:
     """Without it they say what is wanted, and never what was shown."""
     monkeypatch.setenv("TIMESYNCD_TOKEN", "a-token-of-somebody-else")
-    with pytest.raises(Unreachable, match="unknown credentials; TIMESYNCD_TOKEN") as caught:
+    with pytest.raises(Unreachable, match="unknown credentials; set TIMESYNCD_TOKEN to a valid token") as caught:
         await asyncio.to_thread(fetch_all, server.url)
     monkeypatch.setenv("TIMESYNCD_TOKEN", SECRETS["reader"])
     answer = await asyncio.to_thread(fetch_all, server.url)
