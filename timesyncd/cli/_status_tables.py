@@ -16,7 +16,6 @@ from timesyncd.cli.render import (
     node_block,
     plain_text,
     table_with_headings,
-    utc_error_text,
     utc_time_text,
 )
 from timesyncd.cli.render_job import RANK_HEADINGS, STRAGGLER_HEADINGS, job_facts, rank_cells, straggler_cells
@@ -95,7 +94,7 @@ def _grandmaster_facts(grandmaster: GrandmasterState) -> Facts:
         ("holdover budget left", None if left_ns is None else span_text(left_ns)),
         ("invalidated", "nothing" if invalid_ns is None else f"samples before {utc_time_text(invalid_ns, now_ns)}: {grandmaster.invalidation_reason}"),
         ("selected reference", grandmaster.selected_reference),
-        ("phase offset to it", None if grandmaster.phase_offset_ns is None else duration_text(grandmaster.phase_offset_ns)),
+        ("phase to reference", None if grandmaster.phase_offset_ns is None else duration_text(grandmaster.phase_offset_ns)),
         ("class", _text(grandmaster.clock_class)),
         ("accuracy", _accuracy(grandmaster.clock_accuracy)),
         ("variance", _hex(grandmaster.offset_scaled_log_variance)),
@@ -128,7 +127,9 @@ def _grandmaster_facts(grandmaster: GrandmasterState) -> Facts:
 
 
 def _error_text(grandmaster: GrandmasterState, reason: str) -> str:
-    return utc_error_text(grandmaster) + (f": {reason}" if reason else "")
+    now_ns = grandmaster.current_utc_bound_ns
+    error = "unbounded" if now_ns is None else f"+-{duration_text(now_ns)}"
+    return f"{error}: {reason}" if reason else error
 
 
 def _traceable(grandmaster: GrandmasterState) -> str | None:
