@@ -86,7 +86,7 @@ def put_a_day(path: Path) -> None:
 
 
 def fill_the_disk(path: Path) -> None:
-    """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store states so, free it."""
+    """On a file system of half a MiB, mounted in our own namespace: fill it, put until the store reports it, free it."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path.parent], check=True)
     reported: Queue[str | None] = Queue()
     store = Store(StoreSettings(path=path), CLOCKS, reported.put)

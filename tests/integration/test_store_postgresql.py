@@ -158,7 +158,7 @@ def test_a_statement_that_never_ends_is_an_error() -> None:
 
 
 def test_a_password_is_used_and_never_printed() -> None:
-    """The right password opens the store; for a wrong or missing one, the error states so without the password."""
+    """The right password opens the store; for a wrong or missing one, the error reports it without the password."""
     server = shared_server()
     name = database_of(server.database())
     server.sql(

@@ -147,7 +147,7 @@ async def test_answers_that_come_twice_are_harmless() -> None:
 
 
 async def test_an_endless_table_is_cut_off() -> None:
-    """A column with more rows than any sane grandmaster has is cut off, and the sample states so."""
+    """A column with more rows than any sane grandmaster has is cut off, and the sample reports it."""
 
     alarms = [SimulatedAlarm(n % 250 + 500, "minor", "again") for n in range(2 * ROW_CAP)]
     async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
@@ -180,7 +180,7 @@ async def test_what_real_agents_send_otherwise_is_read_the_same(quirk: str) -> N
 
 
 async def test_a_wrong_community_is_named_as_a_possible_cause() -> None:
-    """With v2c a wrong community gets no answer, and the error states so without printing it."""
+    """With v2c a wrong community gets no answer, and the error reports it without printing it."""
     async with SnmpAgent(grandmaster(), community=COMMUNITY) as agent:
         with pytest.raises(Unreachable, match="community is wrong") as raised:
             await read(agent, community={"env": "WRONG_COMMUNITY"})

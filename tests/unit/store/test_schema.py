@@ -58,7 +58,7 @@ def test_the_file_keeps_a_write_ahead_log(tmp_path: Path) -> None:
 
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
-    """A file that a newer timesyncd made is left as it is, and the error states so."""
+    """A file that a newer timesyncd made is left as it is, and the error reports it."""
     path = tmp_path / "history.sqlite"
     migrate(StoreLocation(path=path))
     with closing(sqlite3.connect(path)) as connection, connection:

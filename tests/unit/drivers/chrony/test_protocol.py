@@ -144,7 +144,7 @@ def test_every_status_but_zero_is_a_refusal(status: int, text: str) -> None:
 
 
 def test_a_refusal_of_another_version_is_understood() -> None:
-    """A chronyd of another version states so under its own number."""
+    """A chronyd of another version reports it under its own number."""
     with pytest.raises(Refused, match="protocol version other than"):
         changed("bad_version", 0, b"\x07")
 

@@ -305,7 +305,7 @@ HOSTS = ["ho..st", "a" * 64, "name\0hidden"]
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_name_that_no_host_can_have_is_no_address(host: str) -> None:
-    """An empty label, one of 64 characters, a NUL: check-config states so, not the first poll."""
+    """An empty label, one of 64 characters, a NUL: check-config reports it, not the first poll."""
     with pytest.raises(ValidationError):
         ChronyOptions(address=f"{host}:323")
 

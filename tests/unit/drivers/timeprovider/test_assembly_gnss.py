@@ -107,7 +107,7 @@ def test_satellites_in_one_line_of_text() -> None:
     ("clock_class", "source", "state"), [(6, 0x20, "locked"), (6, 0x40, "tracking"), (7, 0x20, "tracking")]
 )
 def test_gnss_is_locked_without_a_table_of_references(clock_class: int, source: int, state: str) -> None:
-    """A locked clock whose source of time is GNSS uses it, where no table of inputs states so."""
+    """A locked clock whose source of time is GNSS uses it, where no table of inputs reports it."""
     served: Served = {
         f"{PTPBASE}.3.1.9": {CLOCK: clock_class},
         f"{PTPBASE}.5.1.11": {CLOCK: source},

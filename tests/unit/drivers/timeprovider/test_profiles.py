@@ -106,7 +106,7 @@ def test_clock_states_are_the_neutral_ones(tmp_path: Path) -> None:
     ("name", "reported"), [("tp9999", "allowed: tp4100, tp4500, s650, tp5000e, "), ("no/such.toml", "cannot be")]
 )
 def test_a_missing_profile_is_an_error(name: str, reported: str) -> None:
-    """A name that is not shipped lists those that are; a path that is not there states so."""
+    """A name that is not shipped lists those that are; a path that is not there reports it."""
     with pytest.raises(ConfigError, match=reported):
         load(name)
 
