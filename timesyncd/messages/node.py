@@ -11,6 +11,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from timesyncd.bound import (
     DEFAULT_HOLDOVER_AFTER_NS,
@@ -65,11 +66,19 @@ OK = Reason.OK.code
 
 REASON_CODES = (*(reason.code for reason in Reason), *NoSampleCause, *StateReason)
 
-ReasonCode = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
-"""
-The machine-readable form of the `reason` beside it, "ok" where there is none. Programs decide by it alone; REASON_CODES
-lists those of this version, and a reader treats one that it does not know as a failure.
-"""
+#: A named type, so that the schemas list the codes once.
+ReasonCode = TypeAliasType(
+    "ReasonCode",
+    Annotated[
+        str,
+        Field(
+            pattern=r"^[a-z0-9_]{1,64}$",
+            description='The machine-readable form of the reason beside it; "ok": there is none. Programs decide by it alone, '
+            "and treat a code that they do not know as a failure.",
+            examples=list(REASON_CODES),
+        ),
+    ],
+)
 
 
 class Message(BaseModel):
