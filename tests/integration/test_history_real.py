@@ -1,4 +1,7 @@
-"""Nodes' histories over a real broker that keeps nothing, from real stores into real stores, while broker and hubs end under load."""
+"""
+Nodes' histories over a real broker that keeps nothing, from real stores into real stores, while broker and hubs end
+under load.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,9 @@ async def running(*works: Callable[[], Any]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def quiet_end(*works: Callable[[], Any]) -> AsyncIterator[None]:
-    """Of links: wait_for of Python 3.11 loses a cancellation that comes in the instant in which a publication is done."""
+    """
+    Of links: wait_for of Python 3.11 loses a cancellation that comes in the instant in which a publication is done.
+    """
     async with running(*works):
         yield
         await asyncio.sleep(0.3)

@@ -1,4 +1,6 @@
-"""The link to a real Mosquitto: what arrives, what is kept, what happens when the broker is away, and what poison does."""
+"""
+The link to a real Mosquitto: what arrives, what is kept, what happens when the broker is away, and what poison does.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,10 @@ async def test_a_stopped_daemon_says_so(mosquitto: Mosquitto) -> None:
 
 
 async def test_a_restarted_broker_gets_everything_again(mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that forgot everything has all retained topics again; the log names each loss and each return of the connection once."""
+    """
+    A broker that forgot everything has all retained topics again; the log names each loss and each return of the
+    connection once.
+    """
     link, reader = writer(mosquitto), Reader(mosquitto)
     with caplog.at_level(logging.INFO, "timesyncd.mqtt"):
         async with running(link):
@@ -179,7 +184,9 @@ async def test_a_broker_that_comes_late_is_found(mosquitto: Mosquitto) -> None:
 
 
 async def test_a_hanging_broker_holds_nothing_up(mosquitto: Mosquitto) -> None:
-    """While the broker hangs, publishing only notes: events that do not fit are dropped and counted, states replaced."""
+    """
+    While the broker hangs, publishing only notes: events that do not fit are dropped and counted, states replaced.
+    """
     link, reader = writer(mosquitto), Reader(mosquitto, (NODE_STATE, GRANDMASTER_STATE, EVENT))
     async with running(link, reader.link):
         await eventually(lambda: link.connected and reader.link.connected)

@@ -1,4 +1,6 @@
-"""The link to a real Mosquitto over TLS: trusted certificates, accepted clients, and the topics that the ACL allows each."""
+"""
+The link to a real Mosquitto over TLS: trusted certificates, accepted clients, and the topics that the ACL allows each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The HTTP side as its OpenAPI document describes it, asked by schemathesis over a real socket, with a real store behind."""
+"""
+The HTTP side as its OpenAPI document describes it, asked by schemathesis over a real socket, with a real store behind.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ async def test_the_page_answers_the_questions(page: Page, tmp_path: Path) -> Non
 
 
 async def test_the_budget_is_shown_term_by_term(page: Page) -> None:
-    """Hard and statistical beside each other, their sums, how fast they grow, and when the bound leaves the next limit."""
+    """
+    Hard and statistical beside each other, their sums, how fast they grow, and when the bound leaves the next limit.
+    """
     await page.until("status", "SYNCHRONIZED")
     rows = """(id) => [...document.querySelectorAll(`#${id} tr`)].map((row) => [...row.cells].map((cell) => cell.innerText).join("|"))"""
     terms, rates = [await page.evaluate(f"({rows})('{name}')") for name in ("terms", "rates")]
@@ -148,7 +150,10 @@ async def test_a_node_that_ntp_keeps_shows_utc_first(page: Page, view: FakeView)
 
 
 async def test_a_jobs_cost_is_shown_with_its_stragglers_and_error(page: Page) -> None:
-    """Overhead three ways, stragglers with where and verdict, what arrivals were compared by, and rank by rank; what is not known is not shown."""
+    """
+    Overhead three ways, stragglers with where and verdict, what arrivals were compared by, and rank by rank; what is
+    not known is not shown.
+    """
     await page.until("jobs", "llama-pretrain")
     shown = await page.text("jobs")
     rows = """(rows) => [...document.querySelectorAll(`#jobs [data-rows="${rows}"] tr`)].map((row) => [...row.cells].map((cell) => cell.innerText).join("|"))"""
@@ -228,7 +233,8 @@ async def test_the_page_grows_a_bound_as_python_does(page: Page) -> None:
     assert await page.evaluate(grow) == [each["at_ns"] for each in table]
 
 
-#: JavaScript: the tag, id, class, status and visibility of every element but the connection's, which shows the page's own clock.
+#: JavaScript: the tag, id, class, status and visibility of every element but the connection's, which shows the page's
+#: own clock.
 APPEARANCE = """[...document.querySelectorAll("body *:not(#connection)")].map((element) =>
     [element.tagName, element.id, element.getAttribute("class"), element.dataset.status ?? null, element.hidden])"""
 
@@ -314,7 +320,10 @@ def fields_of(grandmaster: str) -> str:
 
 
 async def test_an_unhealthy_grandmaster_shows_its_details(page: Page) -> None:
-    """State, error and budget, references, ports, alarms with the grandmaster's own severity, time errors, inventory: in words."""
+    """
+    State, error and budget, references, ports, alarms with the grandmaster's own severity, time errors, inventory: in
+    words.
+    """
     await page.until("grandmasters", "HOLDOVER")
     shown = await page.evaluate(fields_of("gm-a"))
     bars = await page.evaluate("[...document.querySelectorAll('.sky rect')].map((bar) => bar.getAttribute('class'))")
@@ -438,7 +447,9 @@ async def test_a_lost_connection_is_reported_and_restored(page: Page, server: We
 
 
 def poisoned(grandmaster: GrandmasterState, evil: str) -> GrandmasterState:
-    """Every text that the grandmaster reports, also within its lists; a receiver rejects a message with a poisoned code."""
+    """
+    Every text that the grandmaster reports, also within its lists; a receiver rejects a message with a poisoned code.
+    """
 
     def evil_of(value: Any) -> Any:
         if isinstance(value, dict):

@@ -109,7 +109,9 @@ async def test_an_unknown_alignment_shows_its_reason(page: Page, view: FleetView
 
 
 async def test_the_fleet_is_a_picture(page: Page) -> None:
-    """A block a rack whose title says in words what its cells show; the cells are drawn in the colours of the statuses."""
+    """
+    A block a rack whose title says in words what its cells show; the cells are drawn in the colours of the statuses.
+    """
     await page.becomes("document.querySelectorAll('#fleet-map canvas').length", 1)
     title = await page.evaluate("document.querySelector('#fleet-map canvas').getAttribute('aria-label')")
     at = """(x, y) => [...document.querySelector('#fleet-map canvas').getContext('2d').getImageData(x, y, 1, 1).data].join(' ')"""
@@ -231,7 +233,10 @@ def stored(folder: Path, node: str) -> StoreLocation:
 
 
 async def test_the_history_is_drawn(view: FleetView, tmp_path: Path) -> None:
-    """Of the own node each quantity that the store has is a chart with a hole where nothing was stored; a span without data is reported."""
+    """
+    Of the own node each quantity that the store has is a chart with a hole where nothing was stored; a span without
+    data is reported.
+    """
     server = await serve(config.WebSettings(port=0), view, stored(tmp_path, "trainer-00000"))
     charts = "[...document.querySelectorAll('#history figure')].map((chart) => chart.innerText.replaceAll('\\n', ' '))"
     holes = "document.querySelector('#history .line').getAttribute('d').split('M').length - 2"

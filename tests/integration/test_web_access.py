@@ -104,7 +104,10 @@ async def test_the_least_roles_are_these() -> None:
 async def test_a_job_s_token_reads_what_it_can_name(
     http: aiohttp.ClientSession, asked_for: str, answers: tuple[int, int]
 ) -> None:
-    """The alignment of nodes by their names and of a job by its id: not of all, and no job is found by a guess at its name."""
+    """
+    The alignment of nodes by their names and of a job by its id: not of all, and no job is found by a guess at its
+    name.
+    """
     path = f"/api/v1/alignment{asked_for}"
 
     assert (await status(http, path, bearer(SECRETS["job"])), await status(http, path, bearer(SECRETS["reader"]))) == (
@@ -146,7 +149,9 @@ async def test_scripts_and_style_need_no_credentials(http: aiohttp.ClientSession
 async def test_guesses_are_limited(
     http: aiohttp.ClientSession, server: WebServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After ten wrong tokens 429 with when to come again, also for the right one; one line of the log, without a token."""
+    """
+    After ten wrong tokens 429 with when to come again, also for the right one; one line of the log, without a token.
+    """
     with caplog.at_level(logging.WARNING):
         wrong = [await status(http, "/api/v1/node", bearer(f"a-guess-of-a-token-{n}")) for n in range(10)]
         refused = await http.get("/api/v1/node", headers=bearer(SECRETS["admin"]))
@@ -173,7 +178,10 @@ async def test_the_commands_show_the_token_of_the_environment(
 
 
 async def test_a_browser_logs_in_and_out(http: aiohttp.ClientSession) -> None:
-    """The form gives a cookie that no script reads and no other site sends; with it all is served; after the log-out nothing is."""
+    """
+    The form gives a cookie that no script reads and no other site sends; with it all is served; after the log-out
+    nothing is.
+    """
     wrong = await http.post("/login", data={"token": "a-guess-of-a-token"})
     right = await http.post("/login", data={"token": SECRETS["reader"]}, allow_redirects=False)
     inside = [await status(http, path) for path in ("/", "/api/v1/nodes", "/api/v1/config")]
@@ -189,7 +197,9 @@ async def test_a_browser_logs_in_and_out(http: aiohttp.ClientSession) -> None:
 
 
 async def test_a_job_s_token_opens_no_session(http: aiohttp.ClientSession) -> None:
-    """The log-in says which role it has and which is wanted, and goes on asking: a browser with one could not leave again."""
+    """
+    The log-in says which role it has and which is wanted, and goes on asking: a browser with one could not leave again.
+    """
     answer = await http.post("/login", data={"token": SECRETS["job"]}, allow_redirects=False)
     page = await answer.text()
 

@@ -77,7 +77,9 @@ async def test_a_stream_is_not_idle(stack: AsyncExitStack, monkeypatch: pytest.M
 async def test_one_connection_too_many_is_refused(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Status 503 at the limit, with one log line; after one closes the next is accepted, and the others keep working."""
+    """
+    Status 503 at the limit, with one log line; after one closes the next is accepted, and the others keep working.
+    """
     monkeypatch.setattr(tls, "MAX_CONNECTIONS", 3)
     server = await started(stack, WebSettings(port=0))
     within = [await answer_of(stack, server) for _ in range(3)]

@@ -1,4 +1,6 @@
-"""Grandmasters whose web interface answers wrongly: one clear typed error each, nothing kept, and nothing sent but reads."""
+"""
+Grandmasters whose web interface answers wrongly: one clear typed error each, nothing kept, and nothing sent but reads.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,10 @@ LIES: dict[str, tuple[Handler, type[SourceError], str]] = {
 
 @pytest.mark.parametrize(("lie", "expected", "said"), LIES.values(), ids=LIES.keys())
 async def test_a_lie(lab: Lab, lie: Handler, expected: type[SourceError], said: str) -> None:
-    """One error that names grandmaster, object and what came; the next honest poll is whole, with at most one log-in a poll."""
+    """
+    One error that names grandmaster, object and what came; the next honest poll is whole, with at most one log-in a
+    poll.
+    """
     grandmaster = await lab.serve(ScriptedWebInterface())
     reader = await lab.reader(grandmaster.port)
     grandmaster.answers["/get_chart_data"] = lie
@@ -261,8 +266,8 @@ async def test_a_whole_life_sends_nothing_else(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    Through every lie, session end and refusal: what the client was reported to send, and what arrived, is the closed list of reads
-    and the one log-in; and no log line holds a secret.
+    Through every lie, session end and refusal: what the client was reported to send, and what arrived, is the closed
+    list of reads and the one log-in; and no log line holds a secret.
     """
     caplog.set_level(logging.DEBUG)
     sent: list[tuple[str, str]] = []

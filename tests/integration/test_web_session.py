@@ -1,4 +1,7 @@
-"""A grandmaster's web interface over real TLS: one session, whatever generation its log-in is of, and the history behind it."""
+"""
+A grandmaster's web interface over real TLS: one session, whatever generation its log-in is of, and the history behind
+it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ REFUSALS: dict[str, Callable[[], web.Response]] = {
 
 @pytest.mark.parametrize("no_session", REFUSALS.values(), ids=REFUSALS.keys())
 async def test_a_session_that_ended(lab: Lab, no_session: Callable[[], web.Response]) -> None:
-    """However a grandmaster states that the session ended: one new log-in, whose new cookie is used, and the reading is whole."""
+    """
+    However a grandmaster states that the session ended: one new log-in, whose new cookie is used, and the reading is
+    whole.
+    """
     grandmaster = await lab.serve(ScriptedWebInterface(no_session=no_session))
     reader = await lab.reader(grandmaster.port)
     await reader.poll(0)

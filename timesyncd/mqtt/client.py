@@ -1,8 +1,8 @@
 """
 The link to the MQTT broker: publishes the outbox, receives the subscribed channels, and reconnects for ever.
 
-It logs once why the broker is unreachable, and separately each error that no waiting removes: a wrong password, an untrusted
-certificate, a topic that the broker's ACL denies.
+It logs once why the broker is unreachable, and separately each error that no waiting removes: a wrong password, an
+untrusted certificate, a topic that the broker's ACL denies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ KEEPALIVE_S = 15
 TIMEOUT_S = 5.0
 OFFLINE_TIMEOUT_S = 1.0
 RETRY_S = 1.0
-#: Messages published within this time are sent together, except events: a wake-up costs four times as much as a message.
+#: Messages published within this time are sent together, except events: a wake-up costs four times as much as a
+#: message.
 SEND_DELAY_S = 0.05
 #: Messages received before other tasks run: about 10 ms of work.
 MAX_RECEIVED_AT_ONCE = 64
@@ -69,7 +70,10 @@ class BrokerConnection(aiomqtt.Client):
 
 
 class ConnectionErrors(logging.Handler):
-    """Explains why a connection failed. `logger` is for the connections of one link: paho only logs a TLS alert of the broker."""
+    """
+    Explains why a connection failed. `logger` is for the connections of one link: paho only logs a TLS alert of the
+    broker.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -82,7 +86,9 @@ class ConnectionErrors(logging.Handler):
         self._alert = alert[1] if alert else self._alert
 
     def permanent(self, error: BaseException) -> str | None:
-        """The error that the operator must remove before a connection can succeed; None: the broker may just be down."""
+        """
+        The error that the operator must remove before a connection can succeed; None: the broker may just be down.
+        """
         alert, self._alert = self._alert, None
         match error, error.__context__:
             case ConfigError() | MqttConnectError(), _:
@@ -98,9 +104,11 @@ class ConnectionErrors(logging.Handler):
 
 class MqttLink:
     """
-    One daemon's link to the broker. It subscribes to `channels` and passes each valid message of another daemon to `on_message`.
+    One daemon's link to the broker. It subscribes to `channels` and passes each valid message of another daemon to
+    `on_message`.
 
-    `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's thread.
+    `publish`, `clear` and `forget` change the outbox: they neither block nor raise. Call them in the event loop's
+    thread.
     """
 
     def __init__(
@@ -130,7 +138,9 @@ class MqttLink:
 
     @property
     def dropped(self) -> int:
-        """The number of messages dropped because the queue was full or they expired, while the broker was down or slow."""
+        """
+        The number of messages dropped because the queue was full or they expired, while the broker was down or slow.
+        """
         return self._outbox.dropped
 
     @property
@@ -156,7 +166,9 @@ class MqttLink:
         self._ready.set()
 
     def forget(self, message_type: type[Message], subject: str) -> None:
-        """Stops repeating the message of this type and subject after a reconnect: another daemon publishes it from now on."""
+        """
+        Stops repeating the message of this type and subject after a reconnect: another daemon publishes it from now on.
+        """
         self._outbox.forget(channel_of(message_type), subject)
 
     async def run(self) -> None:
@@ -220,7 +232,8 @@ class MqttLink:
             keepalive=KEEPALIVE_S,
             # Without it a message within 40 ms of another one waits for the TCP acknowledgement of that one.
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-            # A message somewhat above the limit is received and counted as rejected; the broker does not forward a far larger one.
+            # A message somewhat above the limit is received and counted as rejected; the broker does not forward a far
+            # larger one.
             properties=_properties(PacketTypes.CONNECT, MaximumPacketSize=4 * MAX_MESSAGE_BYTES),
         )
 

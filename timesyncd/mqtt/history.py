@@ -37,8 +37,8 @@ class HistoryPacing:
     """
     The limits that keep nodes from flooding a broker and its hubs.
 
-    `spread_ns`: a node that starts to send waits a random part of it, since all nodes have new rows in the same minute and see the same
-    broker return. `retry_ns`: how long the node waits for a confirmation before it sends rows again.
+    `spread_ns`: a node that starts to send waits a random part of it, since all nodes have new rows in the same minute
+    and see the same broker return. `retry_ns`: how long the node waits for a confirmation before it sends rows again.
     """
 
     spread_ns: int = 10 * NS_PER_S
@@ -60,9 +60,9 @@ class RowRequest:
 @dataclass(slots=True)
 class _HubProgress:
     """
-    The transfer to one hub: rows above `confirmed`, up to `sent`, are unconfirmed. `since_ns` is when the first of them was sent, or, if
-    later, the last confirmation. At most `allowed` may be unconfirmed: one until the hub confirms, then twice as many with each
-    confirmation.
+    The transfer to one hub: rows above `confirmed`, up to `sent`, are unconfirmed. `since_ns` is when the first of them
+    was sent, or, if later, the last confirmation. At most `allowed` may be unconfirmed: one until the hub confirms,
+    then twice as many with each confirmation.
     """
 
     confirmed: int = 0
@@ -79,7 +79,10 @@ class _HubProgress:
         self.allowed = 1
 
     def skip_gap(self, after: int, first: int, now_ns: int) -> None:
-        """The outbox has no readable row between the two: counts the gap as sent, so that it is not requested again at once."""
+        """
+        The outbox has no readable row between the two: counts the gap as sent, so that it is not requested again at
+        once.
+        """
         if self.sent == after and first > after + 1:
             self.sent, self.since_ns = first - 1, now_ns
 
@@ -108,14 +111,15 @@ class _HubProgress:
 
 class HistoryWindow:
     """
-    Decides which rows to send next and which to delete from the outbox. Times are CLOCK_BOOTTIME; `draw` is a random number from 0 to 1.
+    Decides which rows to send next and which to delete from the outbox. Times are CLOCK_BOOTTIME; `draw` is a random
+    number from 0 to 1.
 
-    Each of `hubs` must confirm a row before it is deleted; without named hubs any one hub. A silent hub gets one row at a time and does
-    not delay the others. If this node `is_hub` and no other hub is named, its own store has every row: `is_own_hub`, and it waits for
-    no confirmation.
+    Each of `hubs` must confirm a row before it is deleted; without named hubs any one hub. A silent hub gets one row at
+    a time and does not delay the others. If this node `is_hub` and no other hub is named, its own store has every row:
+    `is_own_hub`, and it waits for no confirmation.
 
-    `sent`, `resent` and `lost` count rows, `invalid_confirmations` those of rows that this node never had. `confirmed_by` is the
-    highest row that each hub confirmed last.
+    `sent`, `resent` and `lost` count rows, `invalid_confirmations` those of rows that this node never had.
+    `confirmed_by` is the highest row that each hub confirmed last.
     """
 
     def __init__(self, node: str, hubs: Sequence[str], is_hub: bool, pace: HistoryPacing) -> None:
@@ -226,7 +230,9 @@ class HistoryWindow:
         return chosen
 
     def confirmed(self, stored: Stored, now_ns: int) -> None:
-        """Applies a hub's confirmation. It may include rows sent before this start, but none that this node never had."""
+        """
+        Applies a hub's confirmation. It may include rows sent before this start, but none that this node never had.
+        """
         if stored.of != self._node or stored.stream != self._stream or stored.stored_up_to >= self._next:
             self.invalid_confirmations += 1
             return
@@ -270,8 +276,8 @@ class HistorySender:
     """
     Sends the rows of the outbox while the link is connected, and deletes those that the hubs confirmed.
 
-    `order` returns a message's node, incarnation and sequence. `problem` is why the outbox cannot be read, None while it can. Call it
-    in the event loop's thread.
+    `order` returns a message's node, incarnation and sequence. `problem` is why the outbox cannot be read, None while
+    it can. Call it in the event loop's thread.
     """
 
     def __init__(
@@ -362,7 +368,10 @@ class HistorySender:
 
 
 class HistoryConfirmer:
-    """A hub's confirmations to the nodes whose history it stores. `order` returns a message's node, incarnation and sequence."""
+    """
+    A hub's confirmations to the nodes whose history it stores. `order` returns a message's node, incarnation and
+    sequence.
+    """
 
     def __init__(self, order: Callable[[], dict[str, Any]]) -> None:
         self._order = order

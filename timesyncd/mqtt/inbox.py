@@ -1,8 +1,9 @@
 """
-Received messages: parsed, checked against their topic, and only those newer than the last. Pure; times are CLOCK_BOOTTIME.
+Received messages: parsed, checked against their topic, and only those newer than the last. Pure; times are
+CLOCK_BOOTTIME.
 
-The order of messages is (node, incarnation, sequence), because clocks step and counters do not. An invalid message is counted,
-logged once per topic, and has no other effect.
+The order of messages is (node, incarnation, sequence), because clocks step and counters do not. An invalid message is
+counted, logged once per topic, and has no other effect.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ log = logging.getLogger(__name__)
 
 #: The most log lines about invalid messages per connection.
 MAX_WARNINGS = 100
-#: After this time without a message an incarnation may have ended. A lower one is then a daemon whose clock was ahead before, or whose
-#: store was restored, and no old message: no broker delays one for so long.
+#: After this time without a message an incarnation may have ended. A lower one is then a daemon whose clock was ahead
+#: before, or whose store was restored, and no old message: no broker delays one for so long.
 SILENT_AFTER_NS = 60 * NS_PER_S
 #: Longer for a hub's confirmations: they are rarer, and rows that an old one confirms are deleted for good.
 HUB_SILENT_AFTER_NS = 300 * NS_PER_S
@@ -58,11 +59,13 @@ class NewestMessages:
 
     def classify(self, channel: str, subject: str, message: Message, retained: bool, now_ns: int) -> Freshness:
         """
-        Whether the message is newer than the last accepted one. An older message and a second copy are outdated, but a live message is
-        newer than its own retained copy. A lower incarnation is outdated while messages of the higher one arrive.
+        Whether the message is newer than the last accepted one. An older message and a second copy are outdated, but a
+        live message is newer than its own retained copy. A lower incarnation is outdated while messages of the higher
+        one arrive.
 
-        A batch of history is never outdated: its rows have numbers of their own, and the store ignores a second copy. A hub may repeat a
-        confirmation, but an older one may come from a store that no longer exists. A message without an order is never outdated.
+        A batch of history is never outdated: its rows have numbers of their own, and the store ignores a second copy. A
+        hub may repeat a confirmation, but an older one may come from a store that no longer exists. A message without
+        an order is never outdated.
         """
         self._sweep(now_ns)
         key = channel, subject
@@ -121,7 +124,8 @@ class NewestMessages:
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
     """
-    A valid message of another daemon. `subject` is the node, grandmaster, job or hub of its topic, `size` the payload in bytes.
+    A valid message of another daemon. `subject` is the node, grandmaster, job or hub of its topic, `size` the payload
+    in bytes.
 
     `retained`: it is the broker's copy of the last known state, of any age; only a live message describes the present.
     """
@@ -136,7 +140,8 @@ class ReceivedMessage:
 
 class Inbox:
     """
-    Parses and filters received messages. `rejected` counts invalid messages, `outdated` those older than an accepted one.
+    Parses and filters received messages. `rejected` counts invalid messages, `outdated` those older than an accepted
+    one.
 
     It ignores messages of this daemon's own `node`, except job states: they contain the plans from before this start.
     """

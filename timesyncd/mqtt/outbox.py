@@ -37,8 +37,8 @@ class Outbox:
     """
     The messages to send: of a retained or addressed channel the newest per subject, of every other channel a queue.
 
-    It also stores the newest sent message of each retained topic, to repeat it on a new connection. A full queue drops its oldest
-    message. `dropped` counts these and expired messages.
+    It also stores the newest sent message of each retained topic, to repeat it on a new connection. A full queue drops
+    its oldest message. `dropped` counts these and expired messages.
     """
 
     def __init__(self, node: str) -> None:
@@ -78,7 +78,10 @@ class Outbox:
         self._unsent.pop((channel.name, subject), None)
 
     def next(self, now_ns: int) -> OutgoingMessage | None:
-        """Removes and returns the next message: events first, then newest states, then the other queues in the order of CHANNELS."""
+        """
+        Removes and returns the next message: events first, then newest states, then the other queues in the order of
+        CHANNELS.
+        """
         while outgoing := self._pop():
             remaining_s = outgoing.remaining_s(now_ns)
             if remaining_s is None or remaining_s > 0:
@@ -96,7 +99,10 @@ class Outbox:
             del self._latest[outgoing.key]
 
     def requeue(self, outgoing: OutgoingMessage) -> None:
-        """Returns a message that the broker may not have received to the front of its queue; `requeue_all` repeats a newest state."""
+        """
+        Returns a message that the broker may not have received to the front of its queue; `requeue_all` repeats a
+        newest state.
+        """
         if _newest_suffices(outgoing.channel):
             return
         queue = self._queues[outgoing.channel.name]

@@ -55,7 +55,8 @@ def _load_own_certificate(context: ssl.SSLContext, certificate: Path, key: Path)
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         raise ConfigError(
-            f"mqtt.key = '{key}': is not an unencrypted key in PEM form for mqtt.certificate = '{certificate}' ({error.reason})"
+            f"mqtt.key = '{key}': is not an unencrypted key in PEM form for "
+            f"mqtt.certificate = '{certificate}' ({error.reason})"
         ) from error
 
 

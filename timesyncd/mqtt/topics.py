@@ -1,7 +1,8 @@
 """
 The MQTT topics: the channel of each message type, and the conversion of messages to topic and payload and back. Pure.
 
-Every topic is `<prefix>/<scope>/<subject>/<leaf>`, so one `+` subscribes to a leaf of every subject. docs/signals-mqtt.md lists them.
+Every topic is `<prefix>/<scope>/<subject>/<leaf>`, so one `+` subscribes to a leaf of every subject.
+docs/signals-mqtt.md lists them.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _NAME = TypeAdapter[str](Name)
 class MqttChannel:
     """
     One kind of topic. `key` is the field of the message that must equal the topic's subject; None: no field has it.
-    `expiry_s` is how long a message is valid in the outbox and in the broker (MQTT 5); None: for ever. An `addressed` message is for
-    its subject alone, and the newest one replaces those before it.
+    `expiry_s` is how long a message is valid in the outbox and in the broker (MQTT 5); None: for ever. An `addressed`
+    message is for its subject alone, and the newest one replaces those before it.
     """
 
     name: str
@@ -64,64 +65,125 @@ class MqttChannel:
         return self.topic(prefix, node if self.addressed else "+")
 
 
-#: Retained messages expire a day after their last publication, since no daemon clears the topics of a node that was removed.
+#: Retained messages expire a day after their last publication, since no daemon clears the topics of a node that was
+#: removed.
 DAY_S = 86_400
 
 AVAILABILITY = MqttChannel(
-    "availability", "node", "availability", Availability,
-    "Whether a node's daemon is connected; the broker publishes offline when the connection is lost.", None, qos=1,
+    "availability",
+    "node",
+    "availability",
+    Availability,
+    "Whether a node's daemon is connected; the broker publishes offline when the connection is lost.",
+    None,
+    qos=1,
     expiry_s=DAY_S,
-)  # fmt: skip
+)
 NODE_STATE = MqttChannel(
-    "node_state", "node", "state", NodeState,
-    "A node's clock: status, bounds and sources; at once when it changes, and repeated.", "node", expiry_s=DAY_S,
-)  # fmt: skip
+    "node_state",
+    "node",
+    "state",
+    NodeState,
+    "A node's clock: status, bounds and sources; at once when it changes, and repeated.",
+    "node",
+    expiry_s=DAY_S,
+)
 GRANDMASTER_STATE = MqttChannel(
-    "grandmaster_state", "grandmaster", "state", GrandmasterState,
-    "A grandmaster's state, from each daemon that polls it.", "name", expiry_s=DAY_S,
-)  # fmt: skip
+    "grandmaster_state",
+    "grandmaster",
+    "state",
+    GrandmasterState,
+    "A grandmaster's state, from each daemon that polls it.",
+    "name",
+    expiry_s=DAY_S,
+)
 JOB_STATE = MqttChannel(
-    "job_state", "job", "state", JobState,
-    "A job's two signals, its ranks and its barrier plan; an empty message when the job ends.", "job_id",
+    "job_state",
+    "job",
+    "state",
+    JobState,
+    "A job's two signals, its ranks and its barrier plan; an empty message when the job ends.",
+    "job_id",
     expiry_s=3_600,
-)  # fmt: skip
+)
 EVENT = MqttChannel(
-    "event", "node", "event", CloudEvent,
+    "event",
+    "node",
+    "event",
+    CloudEvent,
     "An event on a node or of a grandmaster that it polls; at once, to current subscribers.",
-    "node", qos=1, retained=False, content_type="application/cloudevents+json",
-)  # fmt: skip
+    "node",
+    qos=1,
+    retained=False,
+    content_type="application/cloudevents+json",
+)
 #: Expiry: the node sends it again after 30 s, and a slow hub must not find every copy at the broker.
 HISTORY = MqttChannel(
-    "history", "node", "history", HistoryBatch,
+    "history",
+    "node",
+    "history",
+    HistoryBatch,
     "Roll-ups and events for the hubs to store, in order, repeated until the hubs confirm them.",
-    "node", qos=1, retained=False, expiry_s=60,
-)  # fmt: skip
+    "node",
+    qos=1,
+    retained=False,
+    expiry_s=60,
+)
 #: QoS 0: a hub sends it to 10,000 nodes a minute, and repeats a lost one when the node repeats its rows.
 STORED = MqttChannel(
-    "stored", "node", "stored", Stored, "How much of a node's history a hub has stored; for that node.", "of",
-    retained=False, expiry_s=60, addressed=True,
-)  # fmt: skip
+    "stored",
+    "node",
+    "stored",
+    Stored,
+    "How much of a node's history a hub has stored; for that node.",
+    "of",
+    retained=False,
+    expiry_s=60,
+    addressed=True,
+)
 HUB_STATE = MqttChannel(
     "hub_state", "hub", "state", HubState, "A hub, and whether it is the primary one.", "node", expiry_s=DAY_S
 )
 #: Expiry: the command that sent it gives up by then, and a later change of policy would be unexpected.
 POLICY_REQUEST = MqttChannel(
-    "policy_request", "node", "policy", PolicyRequest,
-    "A request by a user on a node to change a job's synchronization policy; for the primary hub.", "node", qos=1,
-    retained=False, expiry_s=10,
-)  # fmt: skip
+    "policy_request",
+    "node",
+    "policy",
+    PolicyRequest,
+    "A request by a user on a node to change a job's synchronization policy; for the primary hub.",
+    "node",
+    qos=1,
+    retained=False,
+    expiry_s=10,
+)
 #: Expiry: the hub closes a step after 10 s.
 MARKS = MqttChannel(
-    "mark_batch", "node", "marks", MarkBatch,
-    "The arrival, begin and end of each synchronization of the ranks on a node; for the hubs.", "node", retained=False, expiry_s=10,
-)  # fmt: skip
+    "mark_batch",
+    "node",
+    "marks",
+    MarkBatch,
+    "The arrival, begin and end of each synchronization of the ranks on a node; for the hubs.",
+    "node",
+    retained=False,
+    expiry_s=10,
+)
 
 #: In the order in which queued messages are sent.
 CHANNELS = (
-    AVAILABILITY, EVENT, NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED, POLICY_REQUEST, HISTORY, MARKS,
-)  # fmt: skip
+    AVAILABILITY,
+    EVENT,
+    NODE_STATE,
+    GRANDMASTER_STATE,
+    HUB_STATE,
+    JOB_STATE,
+    STORED,
+    POLICY_REQUEST,
+    HISTORY,
+    MARKS,
+)
 
-#: Without availability: a node counts as silent after missed states, so restarting a daemon does not count as a lost clock.
+#: Without availability: a node counts as silent after missed states, so restarting a daemon does not count as a lost
+#: clock.
 HUB_SUBSCRIPTIONS = (NODE_STATE, GRANDMASTER_STATE, HUB_STATE, JOB_STATE, POLICY_REQUEST, HISTORY, MARKS)
 NODE_SUBSCRIPTIONS = (GRANDMASTER_STATE, HUB_STATE, JOB_STATE, STORED)
 

@@ -1,4 +1,7 @@
-"""The routes of the current state: nodes, grandmasters, jobs, findings, hubs and the fleet, configuration, metrics and health."""
+"""
+The routes of the current state: nodes, grandmasters, jobs, findings, hubs and the fleet, configuration, metrics and
+health.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,15 @@ async def fleet(request: web.Request, _query: Query) -> web.Response:
 
 
 async def alignment(request: web.Request, query: AlignmentQuery) -> web.Response:
-    """The alignment of some nodes, of a job or of all nodes. Only a reader may list all nodes or find a job by its name."""
+    """
+    The alignment of some nodes, of a job or of all nodes. Only a reader may list all nodes or find a job by its name.
+    """
     view, grant = request.app[VIEW], GRANT.get()
     if query.nodes is None and not re.fullmatch(JOB_ID, query.job or "") and not grant.covers("reader"):
         return error_response(
             403,
-            f"the role {grant.role} may request the alignment of named nodes or of a job by its id; others need the role reader",
+            f"the role {grant.role} may request the alignment of named nodes or of a job by its id; "
+            "others need the role reader",
         )
     names = None if query.nodes is None else list(dict.fromkeys(query.nodes.split(",")))
     job_id = None if query.job is None else _resolve_job_id(view.jobs(), query.job)
@@ -156,20 +162,57 @@ ROUTES = (
     Route("/api/v1/fleet", "The fleet's summary.", "reader", fleet, Document(FleetSummary)),
     Route("/api/v1/fleet/map", "Status and bound of every node, by place.", "reader", fleet_map, Document(FleetMap)),
     Route(
-        "/api/v1/alignment", "How far apart the clocks may be: of named nodes, of a job's nodes, or of all nodes.", "job",
-        alignment, Document(AlignmentState), AlignmentQuery, (404,),
+        "/api/v1/alignment",
+        "How far apart the clocks may be: of named nodes, of a job's nodes, or of all nodes.",
+        "job",
+        alignment,
+        Document(AlignmentState),
+        AlignmentQuery,
+        (404,),
     ),
     Route("/api/v1/hubs", "The live hubs.", "job", hubs, DocumentList(HubState)),
-    Route("/api/v1/grandmasters", "The known grandmasters, sorted by name.", "reader", grandmasters,
-          DocumentList(GrandmasterState), PageQuery),
-    Route("/api/v1/grandmasters/{name}", "One grandmaster.", "reader", grandmaster, Document(GrandmasterState), errors=(404,)),
+    Route(
+        "/api/v1/grandmasters",
+        "The known grandmasters, sorted by name.",
+        "reader",
+        grandmasters,
+        DocumentList(GrandmasterState),
+        PageQuery,
+    ),
+    Route(
+        "/api/v1/grandmasters/{name}",
+        "One grandmaster.",
+        "reader",
+        grandmaster,
+        Document(GrandmasterState),
+        errors=(404,),
+    ),
     Route("/api/v1/jobs", "The training jobs, sorted by id.", "reader", jobs, DocumentList(JobState), PageQuery),
     Route("/api/v1/jobs/{id}", "One training job.", "job", job, Document(JobState), errors=(404,)),
-    Route("/api/v1/jobs/{id}/window", "The arrivals of a job's newest steps, as the hub aggregated them, in pages.", "job", window, Document(RecordingMessage),
-          WindowQuery, (404,)),
-    Route("/api/v1/findings", "Active and ended findings, the newest first.", "reader", findings, DocumentList(FindingMessage),
-          FindingsQuery),
-    Route("/api/v1/config", "The effective configuration, with the location of each secret in place of its value.", "admin", config, Document(None)),
+    Route(
+        "/api/v1/jobs/{id}/window",
+        "The arrivals of a job's newest steps, as the hub aggregated them, in pages.",
+        "job",
+        window,
+        Document(RecordingMessage),
+        WindowQuery,
+        (404,),
+    ),
+    Route(
+        "/api/v1/findings",
+        "Active and ended findings, the newest first.",
+        "reader",
+        findings,
+        DocumentList(FindingMessage),
+        FindingsQuery,
+    ),
+    Route(
+        "/api/v1/config",
+        "The effective configuration, with the location of each secret in place of its value.",
+        "admin",
+        config,
+        Document(None),
+    ),
     Route("/metrics", "Metrics for Prometheus.", "reader", metrics, PlainText("text/plain")),
     Route("/healthz", "ok, or the daemon's fault in one line.", None, health, PlainText("text/plain"), errors=(503,)),
-)  # fmt: skip
+)

@@ -1,9 +1,9 @@
 """
 The daemon's HTTP server, read-only: JSON documents, server-sent events, metrics, health, and the status page.
 
-Against DNS rebinding a server on a loopback address accepts only its own names in the Host header: a web site may resolve its name to
-127.0.0.1, and its scripts, in a browser on this host, could then read the server. On the network every client needs credentials,
-whatever name it uses.
+Against DNS rebinding a server on a loopback address accepts only its own names in the Host header: a web site may
+resolve its name to 127.0.0.1, and its scripts, in a browser on this host, could then read the server. On the network
+every client needs credentials, whatever name it uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 ROUTES = (*api.ROUTES, *history_api.ROUTES, stream.ROUTE, openapi.route())
 
 SCRIPTS = (
-    "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map", "model", "node",
+    "api", "app", "chart", "dom", "drawer", "events", "fleet", "grandmasters", "history", "jobs", "list", "map",
+    "model", "node",
 )  # fmt: skip
 PAGE_FILES = {
     "/": ("index.html", "text/html"),

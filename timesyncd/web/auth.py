@@ -1,8 +1,9 @@
 """
 Access control of the HTTP server: which credentials have which role, and the middleware that checks each request first.
 
-`Access` is pure: time is an argument, and it stores only the SHA-256 of a secret. It counts wrong credentials by client address,
-which limits guessing. From an address over the limit it rejects correct credentials too: a different response would confirm a guess.
+`Access` is pure: time is an argument, and it stores only the SHA-256 of a secret. It counts wrong credentials by client
+address, which limits guessing. From an address over the limit it rejects correct credentials too: a different response
+would confirm a guess.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a request is denied. 401: no valid credentials; 403: the role is too low; 429: too many wrong credentials, retry after `retry_after_s`."""
+    """
+    Why a request is denied. 401: no valid credentials; 403: the role is too low; 429: too many wrong credentials, retry
+    after `retry_after_s`.
+    """
 
     status: int
     text: str
@@ -70,7 +74,10 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of one request. `certificate` is the common name in a certificate that the configured authority signed."""
+    """
+    The credentials of one request. `certificate` is the common name in a certificate that the configured authority
+    signed.
+    """
 
     address: str
     authorization: str | None = None
@@ -82,7 +89,8 @@ class TokenSecrets:
     """
     The digests of the tokens' secrets, without surrounding spaces, which no header can carry.
 
-    Raises ConfigError for a secret that cannot be read, is too short or belongs to two tokens, and for a name that two tokens have.
+    Raises ConfigError for a secret that cannot be read, is too short or belongs to two tokens, and for a name that two
+    tokens have.
     """
 
     def __init__(self, tokens: Sequence[TokenSettings]) -> None:
@@ -91,22 +99,26 @@ class TokenSecrets:
             secret = token.secret.reveal().get_secret_value().strip()
             if len(secret) < MIN_SECRET_LENGTH:
                 raise ConfigError(
-                    f"web.token[{index}].secret: the secret of {token.name} is shorter than {MIN_SECRET_LENGTH} characters; "
-                    "create one with: openssl rand -hex 24"
+                    f"web.token[{index}].secret: the secret of {token.name} is shorter than {MIN_SECRET_LENGTH} "
+                    "characters; create one with: openssl rand -hex 24"
                 )
             for digest, grant in self._known:
                 if grant.name == token.name:
                     raise ConfigError(
-                        f"web.token[{index}].name = {token.name!r}: another token has this name; give each token its own"
+                        f"web.token[{index}].name = {token.name!r}: another token has this name; "
+                        "give each token its own"
                     )
                 if digest == _digest(secret):
                     raise ConfigError(
-                        f"web.token[{index}].secret: {token.name} and {grant.name} have the same secret; give each token its own"
+                        f"web.token[{index}].secret: {token.name} and {grant.name} have the same secret; "
+                        "give each token its own"
                     )
             self._known.append((_digest(secret), Grant(token.name, token.role)))
 
     def match(self, secret: str) -> Grant | None:
-        """The grant of this secret. Compares with every token in constant time, so that the response time reveals nothing."""
+        """
+        The grant of this secret. Compares with every token in constant time, so that the response time reveals nothing.
+        """
         digest_given, found = _digest(secret), None
         for digest, grant in self._known:
             if hmac.compare_digest(digest, digest_given):
@@ -115,7 +127,10 @@ class TokenSecrets:
 
 
 class FailedAttempts:
-    """The wrong credentials of the last minute per client address; a /64 of IPv6 counts as one address. `total` counts since the start."""
+    """
+    The wrong credentials of the last minute per client address; a /64 of IPv6 counts as one address. `total` counts
+    since the start.
+    """
 
     def __init__(self) -> None:
         self.total = 0
@@ -145,7 +160,10 @@ class FailedAttempts:
 
 
 def network_key(address: str) -> str:
-    """The key under which an address is counted: an IPv4 address, or the /64 network of an IPv6 address, which one host may own."""
+    """
+    The key under which an address is counted: an IPv4 address, or the /64 network of an IPv6 address, which one host
+    may own.
+    """
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -156,7 +174,10 @@ def network_key(address: str) -> str:
 
 
 class BrowserSessions:
-    """Sessions of browsers that logged in: a random id maps to the grant of a token. Above the limit a token's oldest session ends."""
+    """
+    Sessions of browsers that logged in: a random id maps to the grant of a token. Above the limit a token's oldest
+    session ends.
+    """
 
     def __init__(self) -> None:
         self._open: OrderedDict[bytes, tuple[Grant, int]] = OrderedDict()
@@ -190,8 +211,8 @@ class Access:
 
     def authorize(self, credentials: Credentials, now_ns: int) -> Grant | Denial:
         """
-        A token takes precedence over a session, and a session over a certificate. Where no credentials are required, those given are
-        ignored: they may be for another daemon.
+        A token takes precedence over a session, and a session over a certificate. Where no credentials are required,
+        those given are ignored: they may be for another daemon.
         """
         if not self.requires_credentials:
             return Grant("a client on this host", "reader")

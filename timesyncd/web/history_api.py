@@ -37,7 +37,9 @@ TIME_ERROR_STEPS = 288
 
 
 class TimeErrorStep(Message):
-    """The lowest and the highest value of a metric of a grandmaster's channel, in one step that begins at `realtime_ns`."""
+    """
+    The lowest and the highest value of a metric of a grandmaster's channel, in one step that begins at `realtime_ns`.
+    """
 
     channel: str
     metric: str
@@ -142,12 +144,40 @@ async def _read_list(request: web.Request, read: Callable[[StoreLocation], Page]
 
 
 ROUTES = (
-    Route("/api/v1/grandmasters/{name}/time-errors", "The time errors of a grandmaster over time.", "reader", time_errors,
-          DocumentList(TimeErrorStep), TimeRangeQuery, (404, 503)),
-    Route("/api/v1/events", "Events as CloudEvents, the newest first.", "reader", events, DocumentList(CloudEvent),
-          EventsQuery, (503,)),
-    Route("/api/v1/history", "The history of one quantity, for a chart.", "reader", series, DocumentList(HistoryPoint), HistoryQuery,
-          (503,)),
-    Route("/api/v1/history/sources", "The sources and quantities with a history.", "reader", sources, DocumentList(HistorySource),
-          HistorySourcesQuery, (503,)),
-)  # fmt: skip
+    Route(
+        "/api/v1/grandmasters/{name}/time-errors",
+        "The time errors of a grandmaster over time.",
+        "reader",
+        time_errors,
+        DocumentList(TimeErrorStep),
+        TimeRangeQuery,
+        (404, 503),
+    ),
+    Route(
+        "/api/v1/events",
+        "Events as CloudEvents, the newest first.",
+        "reader",
+        events,
+        DocumentList(CloudEvent),
+        EventsQuery,
+        (503,),
+    ),
+    Route(
+        "/api/v1/history",
+        "The history of one quantity, for a chart.",
+        "reader",
+        series,
+        DocumentList(HistoryPoint),
+        HistoryQuery,
+        (503,),
+    ),
+    Route(
+        "/api/v1/history/sources",
+        "The sources and quantities with a history.",
+        "reader",
+        sources,
+        DocumentList(HistorySource),
+        HistorySourcesQuery,
+        (503,),
+    ),
+)

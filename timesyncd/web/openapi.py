@@ -88,10 +88,10 @@ def document(routes: Sequence[Route]) -> Json:
         "info": {
             "title": "timesyncd over HTTP",
             "version": "1.0.0",
-            "description": "Read-only: a method other than GET and HEAD gets status 405. Integers are signed 64-bit, durations and "
-            "times are nanoseconds, null is absent; a client ignores unknown keys. On a loopback address without tokens any local "
-            "client may read. Elsewhere a request needs a bearer token, a client certificate or a session with the role that the "
-            "operation names: job < reader < admin.",
+            "description": "Read-only: a method other than GET and HEAD gets status 405. Integers are signed 64-bit, "
+            "durations and times are nanoseconds, null is absent; a client ignores unknown keys. On a loopback address "
+            "without tokens any local client may read. Elsewhere a request needs a bearer token, a client certificate or "
+            "a session with the role that the operation names: job < reader < admin.",
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}, {"certificate": []}, {"session": []}],

@@ -57,7 +57,8 @@ def _require_step_key(text: Any) -> Any:
 
 def parse_time_ns(text: Any) -> int:
     """
-    RFC 3339 or Unix time in ns, limited to 1970 and MAX_TIME_NS; a leap second counts as the second after it. Raises ValueError.
+    RFC 3339 or Unix time in ns, limited to 1970 and MAX_TIME_NS; a leap second counts as the second after it. Raises
+    ValueError.
     """
     if re.fullmatch(_UNIX_NS, text, re.ASCII):
         return int(text)

@@ -1,5 +1,6 @@
 """
-How responses are written: a message as its own JSON, lists in pages, an ETag for conditional requests, and errors as one line in JSON.
+How responses are written: a message as its own JSON, lists in pages, an ETag for conditional requests, and errors as
+one line in JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def list_response(request: web.Request, messages: Sequence[Message], next: str |
 
 
 def _lasting(messages: Sequence[Message], next: str | None = None) -> bytes | None:
-    """What the tag of a response is made of; None where the messages have no ageing fields, so that the body itself serves."""
+    """
+    What the tag of a response is made of; None where the messages have no ageing fields, so that the body itself
+    serves.
+    """
     if not any(ageing_fields(type(message)) for message in messages):
         return None
     return "\n".join([*(message.lasting_json() for message in messages), next or ""]).encode()
@@ -43,7 +47,10 @@ def _lasting(messages: Sequence[Message], next: str | None = None) -> bytes | No
 def json_response(
     request: web.Request, body: bytes, headers: dict[str, str] | None = None, lasting: bytes | None = None
 ) -> web.Response:
-    """JSON, or 304 where the client's copy is current. `lasting`: the content without what differs at each reading; its tag is weak."""
+    """
+    JSON, or 304 where the client's copy is current. `lasting`: the content without what differs at each reading; its
+    tag is weak.
+    """
     tag = ETag(hashlib.sha256(lasting or body).hexdigest()[:32], is_weak=lasting is not None)
     if any(known.value in (tag.value, "*") for known in request.if_none_match or ()):
         response = web.Response(status=304)

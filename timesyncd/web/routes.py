@@ -41,8 +41,8 @@ class PlainText:
 @dataclass(frozen=True, slots=True)
 class Route:
     """
-    `handler` gets the request and its parsed `query`. `role` is the lowest role that may use the route, None: no credentials needed.
-    `errors` are the error statuses that this route has beside those of every route.
+    `handler` gets the request and its parsed `query`. `role` is the lowest role that may use the route, None: no
+    credentials needed. `errors` are the error statuses that this route has beside those of every route.
     """
 
     path: str

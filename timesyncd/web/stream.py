@@ -1,12 +1,14 @@
 """
-`/events`, server-sent events: each viewer gets a snapshot of every current state, then the changes, from a bounded queue of its own.
+`/events`, server-sent events: each viewer gets a snapshot of every current state, then the changes, from a bounded
+queue of its own.
 
-A slow viewer's queue drops its oldest events and reports their number. A viewer that reconnects with its Last-Event-ID gets what it
-missed, while the replay buffer has it.
+A slow viewer's queue drops its oldest events and reports their number. A viewer that reconnects with its Last-Event-ID
+gets what it missed, while the replay buffer has it.
 
-Why the framing is not aiohttp-sse's (tried with 3.0): it frames an event again for each viewer (14 us for a node's state, against 0.3 us
-here, where all viewers share one frame), and it cannot send an id by itself, which ends the snapshot so that a viewer that was cut
-off within it gets a new snapshot. It would replace some ten lines: heartbeat, id and retry; resume and the bounded queue would stay here.
+Why the framing is not aiohttp-sse's (tried with 3.0): it frames an event again for each viewer (14 us for a node's
+state, against 0.3 us here, where all viewers share one frame), and it cannot send an id by itself, which ends the
+snapshot so that a viewer that was cut off within it gets a new snapshot. It would replace some ten lines: heartbeat, id
+and retry; resume and the bounded queue would stay here.
 """
 
 from __future__ import annotations
@@ -87,8 +89,8 @@ class Viewer(Subscription[NumberedEvent]):
 
 class EventStream:
     """
-    The viewers, and the newest events with their numbers. It subscribes to the view's events at the first viewer and unsubscribes
-    REPLAY_KEPT_S after the last one left; an older Last-Event-ID then gets a new snapshot.
+    The viewers, and the newest events with their numbers. It subscribes to the view's events at the first viewer and
+    unsubscribes REPLAY_KEPT_S after the last one left; an older Last-Event-ID then gets a new snapshot.
     """
 
     def __init__(self, view: View) -> None:
@@ -107,7 +109,10 @@ class EventStream:
         return len(self.viewers) >= MAX_VIEWERS
 
     def add_viewer(self, stream_filter: StreamFilter, last_id: str | None) -> Viewer:
-        """A viewer with its snapshot. Nothing awaits between the snapshot and the changes, so no event is lost between them."""
+        """
+        A viewer with its snapshot. Nothing awaits between the snapshot and the changes, so no event is lost between
+        them.
+        """
         if self._task is None:
             self._start()
         missed = self._events_since(last_id)
@@ -214,7 +219,10 @@ class EventStream:
 async def frames(
     stream: EventStream, viewer: Viewer, heartbeat_s: float = HEARTBEAT_INTERVAL_S
 ) -> AsyncGenerator[bytes, None]:
-    """The frames for one viewer, without end: a heartbeat while nothing changes, and the number of dropped events before the next one."""
+    """
+    The frames for one viewer, without end: a heartbeat while nothing changes, and the number of dropped events before
+    the next one.
+    """
     reported = 0
     yield viewer.opening
     while True:

@@ -1,5 +1,6 @@
 """
-The HTTP server's connections: TLS with the configured certificate, which reloads without a restart, and a limit on their number.
+The HTTP server's connections: TLS with the configured certificate, which reloads without a restart, and a limit on
+their number.
 
 The limit exists because each connection takes a file descriptor, and the rest of the daemon needs some too.
 """
@@ -50,7 +51,10 @@ def server_context(settings: WebSettings) -> ssl.SSLContext | None:
 
 
 def load_certificate(into: ssl.SSLContext, settings: WebSettings) -> None:
-    """Loads certificate and key into the context, after a trial in another one: a half-written pair replaces nothing. Raises ConfigError."""
+    """
+    Loads certificate and key into the context, after a trial in another one: a half-written pair replaces nothing.
+    Raises ConfigError.
+    """
     assert settings.certificate is not None and settings.key is not None
     try:
         for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), into):

@@ -18,20 +18,29 @@ StreamEventKind = Literal["node", "grandmaster", "alarm", "job", "finding", "hub
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """A changed state, for viewers. It is serialised at most once, when the first viewer needs it, and shared by all of them."""
+    """
+    A changed state, for viewers. It is serialised at most once, when the first viewer needs it, and shared by all of
+    them.
+    """
 
     kind: StreamEventKind
     data: Message
 
     @cached_property
     def frame(self) -> bytes:
-        """The event's frame without an id. The data is one line, since JSON escapes line ends: a name cannot end the event early."""
+        """
+        The event's frame without an id. The data is one line, since JSON escapes line ends: a name cannot end the event
+        early.
+        """
         return b"event: %s\ndata: %s\n\n" % (self.kind.encode(), self.data.model_dump_json().encode())
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """Selects nodes; None: any. `grandmaster` is a name or a clock identity, `topology` a place with all places below it, `part` a part of the name."""
+    """
+    Selects nodes; None: any. `grandmaster` is a name or a clock identity, `topology` a place with all places below it,
+    `part` a part of the name.
+    """
 
     status: Status | None = None
     grandmaster: str | None = None
@@ -40,8 +49,8 @@ class NodeFilter:
 
     def matches(self, node: str, status: Status | None, topology: str, grandmasters: Sequence[str | None]) -> bool:
         """
-        `status` is the node's main status at its present age (None: a node without a clock source); `grandmasters` are the name and the
-        identity of the grandmaster that it follows.
+        `status` is the node's main status at its present age (None: a node without a clock source); `grandmasters` are
+        the name and the identity of the grandmaster that it follows.
         """
         return (
             (self.status is None or self.status == status)
@@ -58,8 +67,8 @@ class View(Protocol):
     """
     The states of a daemon, for reading; no method blocks, raises or has an effect.
 
-    Every `age_ns` is as of the call: a hub adds the time since it received the node's message. A grandmaster's notifications exist as
-    events only.
+    Every `age_ns` is as of the call: a hub adds the time since it received the node's message. A grandmaster's
+    notifications exist as events only.
     """
 
     def node(self) -> NodeState:
@@ -81,8 +90,8 @@ class View(Protocol):
 
     def alignment(self, names: Sequence[str] | None, job: str | None) -> AlignmentState | None:
         """
-        The alignment of these nodes, of the nodes of the job with this id, or, with neither, of all nodes. An unknown name is a
-        node that never published a state. None: no such job.
+        The alignment of these nodes, of the nodes of the job with this id, or, with neither, of all nodes. An unknown
+        name is a node that never published a state. None: no such job.
         """
 
     def hubs(self) -> list[HubState]:
@@ -93,7 +102,10 @@ class View(Protocol):
     def jobs(self) -> list[JobState]: ...
 
     def window(self, job_id: str, from_step: int, most_steps: int) -> RecordingMessage | None:
-        """A page of a job's closed steps, from this step key on. None: this daemon aggregates no such job. A page is bounded, so the call is short."""
+        """
+        A page of a job's closed steps, from this step key on. None: this daemon aggregates no such job. A page is
+        bounded, so the call is short.
+        """
 
     def findings(self) -> list[FindingMessage]: ...
 

@@ -75,7 +75,10 @@ def stored(up_to: int, hub: str = "hub-a", stream: int = STREAM, of: str = "n1")
 
 
 def grown(*hubs: str, rows: int = 2_000, pace: HistoryPacing = PROMPT) -> tuple[HistoryWindow, Outbox, int]:
-    """A window whose hubs have confirmed all that was sent so often that it is as wide as it gets; and up to where they have."""
+    """
+    A window whose hubs have confirmed all that was sent so often that it is as wide as it gets; and up to where they
+    have.
+    """
     of, source, up_to = window(*hubs, pace=pace), Outbox(rows), 0
     for _ in range(10):
         up_to = max(send(of, source, tries=1), default=up_to)
@@ -221,7 +224,10 @@ def test_an_impossible_confirmation_is_rejected(lie: Stored) -> None:
 
 
 def test_what_was_never_sent_is_never_cut() -> None:
-    """A hub that claims more than it was sent, as after our restart, has that confirmed which was sent, and is sent the rest."""
+    """
+    A hub that claims more than it was sent, as after our restart, has that confirmed which was sent, and is sent the
+    rest.
+    """
     of, source = window(), Outbox(10)
     send(of, source)
     of.confirmed(stored(10), 0)

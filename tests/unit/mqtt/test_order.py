@@ -88,7 +88,9 @@ def test_marks_are_taken_once() -> None:
 
 
 def test_history_that_is_sent_again_is_never_old() -> None:
-    """A row is known by its own number: after a restart, and beside newer ones, what was not stored yet still counts."""
+    """
+    A row is known by its own number: after a restart, and beside newer ones, what was not stored yet still counts.
+    """
     newest = NewestMessages()
     batches = [history(5), history(5), history(4), history(9, incarnation=2), history(6, incarnation=1)]
 
@@ -131,7 +133,10 @@ def test_accepted_messages_only_rise(stamps: list[tuple[int, int, bool]]) -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0, 1, 30, 59, 60, 61, 600]))))
 def test_what_is_accepted_falls_only_after_a_silence(stamps: list[tuple[int, int, int]]) -> None:
-    """However long it takes: within an incarnation never, to a lower one only after a minute without a message of the higher one."""
+    """
+    However long it takes: within an incarnation never, to a lower one only after a minute without a message of the
+    higher one.
+    """
     newest = NewestMessages()
     now_s = received_s = 0
     last = (0, -1)

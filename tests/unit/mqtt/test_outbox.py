@@ -154,7 +154,10 @@ def test_an_event_that_waited_is_still_an_event() -> None:
 
 
 def test_a_state_does_not_survive_its_subject() -> None:
-    """A message a day old is not repeated on a new connection, and a younger one is sent with the rest of its day as expiry."""
+    """
+    A message a day old is not repeated on a new connection, and a younger one is sent with the rest of its day as
+    expiry.
+    """
     outbox = outbox_with(node_state("gone"))
     outbox.put(node_state("here"), NOW_NS + NS_PER_S)
     _drain(outbox)

@@ -201,7 +201,9 @@ def test_a_request_that_makes_no_sense_is_refused(change: dict[str, str | None])
     ids=str,
 )
 def test_a_plan_that_no_segment_holds_is_refused(plan: dict[str, object]) -> None:
-    """No segment could hold it, or it would differ there. A policy that only a newer version understands is accepted."""
+    """
+    No segment could hold it, or it would differ there. A policy that only a newer version understands is accepted.
+    """
     fields = dict.fromkeys(("step", "sync_overhead", "arrival_skew_ns", "arrival_skew_p50_ns", "arrival_skew_error_ns", "last_rank",
         "straggler_rank", "alignment_ns", "alignment_growth_ppb"))  # fmt: skip
     zero = dict.fromkeys(
@@ -296,7 +298,9 @@ def test_a_confirmation_for_another_is_refused() -> None:
 
 
 def test_only_addressed_channels_have_one_subscriber() -> None:
-    """If each of 10,000 nodes received the confirmations for all others, that would be 100,000,000 messages a minute."""
+    """
+    If each of 10,000 nodes received the confirmations for all others, that would be 100,000,000 messages a minute.
+    """
     patterns = {channel.name: channel.pattern(PREFIX, "n1") for channel in (*HUB_SUBSCRIPTIONS, *NODE_SUBSCRIPTIONS)}
 
     assert patterns.pop("stored") == f"{PREFIX}/node/n1/stored"

@@ -161,7 +161,10 @@ def test_no_secret_is_kept(access: Access) -> None:
 
 
 def test_ten_guesses_block_the_address(access: Access) -> None:
-    """Then even a correct token gets 429 with the time to retry; other addresses are unaffected, and a minute later so is this one."""
+    """
+    Then even a correct token gets 429 with the time to retry; other addresses are unaffected, and a minute later so is
+    this one.
+    """
     for n in range(10):
         access.authorize(bearer(f"guess-{n}"), n * NS_PER_S)
     right = SECRETS["ops"]

@@ -179,7 +179,10 @@ async def test_the_replay_buffer_is_cleared_without_viewers(view: FakeView, monk
 
 
 async def test_an_alarm_event_comes_as_it_happens(stream: EventStream, view: FakeView) -> None:
-    """What a grandmaster reports by itself reaches the viewer as an event of its own kind, and is not repeated to the next."""
+    """
+    What a grandmaster reports by itself reaches the viewer as an event of its own kind, and is not repeated to the
+    next.
+    """
     message = AlarmEventMessage(
         node="n1", incarnation=1, sequence=1, name="gm-a", published_realtime_ns=5, action="raise", id=97, index=1,
         severity="major", text="GNSS antenna open",
@@ -198,7 +201,9 @@ async def test_an_alarm_event_comes_as_it_happens(stream: EventStream, view: Fak
 async def test_a_slow_viewer_gets_the_number_of_dropped_events(
     stream: EventStream, view: FakeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full queue drops the oldest events and the stream reports their number; after a reconnect the viewer gets them."""
+    """
+    A full queue drops the oldest events and the stream reports their number; after a reconnect the viewer gets them.
+    """
     monkeypatch.setattr(module, "QUEUE_SIZE", 3)
     async with viewer(stream) as connection:
         last = last_id(await connection.next())
